@@ -10,24 +10,17 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from opentelemetry.trace import Tracer
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect
 
 from gateway import __version__
-from gateway.api.auth import RequireKey, document_keys
-from gateway.api.disconnect import handle_disconnect
-from gateway.api.docs import add_docs
-from gateway.api.fast_path import FastPath
-from gateway.api.gate import Gate
-from gateway.api.head import HeadAsGet
-from gateway.api.headers import SecurityHeaders
-from gateway.api.middleware import RequestContextMiddleware
+from gateway.api import page
+from gateway.api.auth import KeyCheck, document_keys
+from gateway.api.middleware import RequestContextMiddleware, SecurityHeaders
 from gateway.api.openapi import document_answers
-from gateway.api.page import add_page
 from gateway.api.problems import add_handlers
-from gateway.api.query_bound import QueryBound
+from gateway.api.request_context import State
+from gateway.api.route_table import RouteTable
 from gateway.api.routes import embed, health, limits, models, predict, stream
 from gateway.api.routes.v2 import infer, metadata
-from gateway.api.state import State
 from gateway.environment import load_settings
 from gateway.inference.backend import Backend
 from gateway.inference.batching import BatchLimits
@@ -62,6 +55,19 @@ from gateway.triton.triton_backend import TritonBackend
 if TYPE_CHECKING:
     from gateway.otlp import Exporter
 
+ROUTERS = (
+    predict.router,
+    embed.router,
+    stream.router,
+    models.router,
+    models.admin_router,
+    metadata.router,
+    infer.router,
+    limits.router,
+    health.router,
+    page.router,
+)
+ROUTES = RouteTable(ROUTERS)
 DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
 
 
@@ -108,7 +114,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
                         settings=settings,
                         service=service,
                         uploads=UploadBuffer(settings.max_bytes_waiting),
-                        answers=ResponseBuffer(settings.max_bytes_unread, connections.close_slowest_reader),
+                        responses=ResponseBuffer(settings.max_bytes_unread, connections.close_slowest_reader),
                         connections=connections,
                         draining=draining,
                         streams=Streams(settings.max_streams),
@@ -123,6 +129,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
         version=__version__,
         description=DESCRIPTION,
         lifespan=lifespan,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         # After a redirect a client would upload the images again, behind a proxy even over plain http; a 404 names
@@ -132,21 +139,12 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
     )
     _add_middleware(app, settings, None if exporter is None else exporter.tracer)
-    add_handlers(app)
-    app.add_exception_handler(ClientDisconnect, handle_disconnect)
-    app.include_router(predict.router)
-    app.include_router(embed.router)
-    app.include_router(stream.router)
-    app.include_router(models.router)
-    if settings.admin_keys_file is not None:
-        app.include_router(models.admin_router)
-    app.include_router(metadata.router)
-    app.include_router(infer.router)
-    app.include_router(limits.router)
-    app.include_router(health.router)
-    document_answers(app)
-    add_docs(app)
-    add_page(app)
+    add_handlers(app, ROUTES)
+    for router in ROUTERS:
+        if router is not models.admin_router or settings.admin_keys_file is not None:
+            app.include_router(router)
+    document_answers(app, ROUTES)
+    ROUTES.create_series()
     return app
 
 
@@ -203,15 +201,11 @@ def _open_exporter(settings: Settings) -> "Exporter | None":
 
 def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:
     """Add the middleware from the innermost to the outermost."""
-    app.add_middleware(FastPath, {predict.PATH: predict.predict_directly}, app.exception_handlers)
-    app.add_middleware(HeadAsGet)
-    app.add_middleware(QueryBound)
-    app.add_middleware(Gate)
     keys, admin_keys = _key_file(settings.api_keys_file), _key_file(settings.admin_keys_file)
-    if keys or admin_keys:
-        app.add_middleware(RequireKey, keys, admin_keys)
-        document_keys(app, admin_only=keys is None)
-    app.add_middleware(RequestContextMiddleware, tracer)
+    check = KeyCheck(keys, admin_keys) if keys or admin_keys else None
+    if check is not None:
+        document_keys(app, ROUTES, admin_only=keys is None)
+    app.add_middleware(RequestContextMiddleware, ROUTES, check, tracer)
     if settings.cors_origins:
         # Outside RequestContextMiddleware, so that pages can also read error responses. Preflight requests are
         # answered here, before the check of keys, because browsers send them without a key.

@@ -149,6 +149,8 @@ class Unauthorized(RequestError):
 
     status = HTTPStatus.UNAUTHORIZED
     code, summary = "unauthorized", "An API key is required"
+    challenge = "Bearer"
+    """The value of the header WWW-Authenticate (RFC 6750, section 3)."""
 
 
 class InvalidRequest(RequestError):

@@ -17,8 +17,6 @@ from gateway import __version__
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-CLASSIFYING_ROUTES = ("/predict", "/embed", "/v2/models/{name}/infer", "/v2/models/{name}/versions/{version}/infer")
-"""Routes that take images; the time of their stages is measured."""
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _LIVE_GAUGES = re.compile(r"gauge_live[a-z]+_(\d+)\.db")
 
@@ -204,8 +202,6 @@ IMAGES_QUARANTINED = Counter(
 )
 
 # Series that alerts use exist from the start: increase() misses the first count of a new series.
-for _route in CLASSIFYING_ROUTES:
-    REQUESTS.labels(_route, "500", "internal_error")
 for _reason in ("idle", "pipelining", "refused", "slow", "unread"):
     CONNECTIONS_CLOSED.labels(_reason)
 for _reason in ("idle", "displaced", "key_removed"):

@@ -1,18 +1,28 @@
-"""Responses of any size: checked against a limit before they are built, and built and sent in pieces."""
+"""The responses of routes that take images: collected or streamed, limited in size, built and sent in pieces."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 
 from pydantic_core import to_json
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from gateway.errors import AnswerTooLarge
-from gateway.inference.request_spec import Result
+from gateway.api.body import Body
+from gateway.api.problems import note
+from gateway.api.request_context import RequestContext
+from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut
+from gateway.api.shapes import AnswerShape, Native
+from gateway.errors import AnswerTooLarge, GatewayError, ImageError, InvalidParameter, ServiceError
+from gateway.inference.request import RunningRequest
+from gateway.inference.request_spec import RequestSpec, Result
+from gateway.ingest.media_types import Uploads
 from gateway.limits.response_buffer import HeldResponse
+from gateway.problem import members
 from gateway.time_slices import TimeSlice
 
+NDJSON = "application/x-ndjson"
 SCORES_PER_PREDICTION = 10
 """A score without a label, or a number of an embedding, counts as a tenth of a prediction, in bytes and in time."""
 PIECE_BYTES = 64 * 1024
@@ -20,11 +30,62 @@ RESULT_BYTES, PREDICTION_BYTES = 512, 20
 """Memory of a result without its predictions, and of each prediction; see gateway.inference.prediction."""
 
 
-def held_bytes(result: Result) -> int:
-    """Approximate memory of a result in bytes."""
-    numbers = sum(each.nbytes for each in (result.scores, result.vector) if each is not None)
-    count = 1 + len(result.frames or ())
-    return RESULT_BYTES * count + PREDICTION_BYTES * result.prediction_count + numbers
+async def respond(
+    request: Request, context: RequestContext, spec: RequestSpec, body: Body, uploads: Uploads, shape: AnswerShape
+) -> Response:
+    """The response of /predict and /embed: JSON lines as results arrive, or all results at once in a format.
+
+    Raises InvalidParameter for a feature that only the native format has, the error of a single file if the format
+    cannot express it, and the errors of `classify` and `status_of`.
+    """
+    native = shape if isinstance(shape, Native) else None
+    streamed = NDJSON in request.headers.get("accept", "")
+    if streamed and native is None:
+        raise InvalidParameter(f"'format': lines ({NDJSON}) are available in the native format only.")
+    if spec.frames is not None and native is None:
+        raise InvalidParameter("'frames': answers for each frame are available in the native format only.")
+    if streamed and native is not None:
+        return ResultStream(context, spec, body, uploads, native)
+    held = context.resources.enter_context(context.shared["responses"].open())
+    results = await classify(context, spec, body, uploads, AnswerSize(context.settings.max_predictions), held)
+    status = status_of(results)
+    if status is not HTTPStatus.OK and not shape.shows_a_lone_error and len(results) == 1 and results[0].error:
+        raise results[0].error
+    before, after = shape.around(results, spec)
+    pieces = await json_array((shape.item(result, spec) for result in results), held)
+    pieces.appendleft(before)
+    pieces.append(after)
+    return PiecedAnswer(pieces, held, status)
+
+
+async def classify(
+    context: RequestContext, spec: RequestSpec, body: Body, uploads: Uploads, size: "AnswerSize", held: HeldResponse
+) -> list[Result]:
+    """Classify all uploads; returns the results in the order of their files.
+
+    Raises AnswerTooLarge as soon as the limit is exceeded, Overloaded if the response buffer is full, and
+    ClientDisconnect if the client disconnects.
+    """
+    collected = []
+    async with context.service.classify(uploads, spec, body.wait_for_disconnect) as results:
+        async for result in results:
+            await held.grow(size.add(result))
+            collected.append(result)
+    return sorted(collected, key=lambda result: result.index)
+
+
+def status_of(results: Sequence[Result]) -> HTTPStatus:
+    """200 if at least one file was classified; else the error's status for one file, 422 for several.
+
+    Raises the first ServiceError if all files failed with one.
+    """
+    errors = [result.error for result in results if result.error is not None]
+    if len(errors) < len(results):
+        return HTTPStatus.OK
+    faults = [error for error in errors if isinstance(error, ServiceError)]
+    if len(faults) == len(errors):
+        raise faults[0]
+    return faults[0].status if faults else errors[0].status if len(errors) == 1 else ImageError.status
 
 
 class AnswerSize:
@@ -37,20 +98,18 @@ class AnswerSize:
         self._most = max_predictions
         self._predictions = self._scores = 0
 
-    def add(self, result: Result) -> None:
-        """Count one result; raises AnswerTooLarge."""
-        self.add_predictions(result.prediction_count)
-        for numbers in (result.scores, result.vector):
-            if numbers is not None:
-                self._scores += len(numbers)
-                self._check()
+    def add(self, result: Result) -> int:
+        """Count one result, and return its approximate memory in bytes; raises AnswerTooLarge."""
+        predictions = result.prediction_count
+        numbers = [array for array in (result.scores, result.vector) if array is not None]
+        self._scores += sum(map(len, numbers))
+        self.add_predictions(predictions)
+        results = 1 + len(result.frames or ())
+        return RESULT_BYTES * results + PREDICTION_BYTES * predictions + sum(array.nbytes for array in numbers)
 
     def add_predictions(self, count: int) -> None:
         """Count predictions with a label; raises AnswerTooLarge."""
         self._predictions += count
-        self._check()
-
-    def _check(self) -> None:
         if max(self._predictions, self._scores / SCORES_PER_PREDICTION) > self._most:
             raise AnswerTooLarge(
                 f"The answer would have more than {self._most} predictions: send fewer images or a smaller 'top_k', or "
@@ -111,3 +170,55 @@ def _joined(pieces: deque[bytes]) -> Iterator[bytes]:
             yield bytes(joined)
             joined = bytearray()
     yield bytes(joined)
+
+
+class ResultStream(Response):
+    """One line per file in the order of completion, then a line with the summary.
+
+    An error that ends the request early is reported in a line before the summary, since the status is already sent.
+    """
+
+    media_type = NDJSON
+
+    def __init__(self, context: RequestContext, spec: RequestSpec, body: Body, uploads: Uploads, shape: Native) -> None:
+        super().__init__()
+        self._context = context
+        self._spec = spec
+        self._request_body = body
+        self._uploads = uploads
+        self._shape = shape
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
+        """Send the lines while the body is still being read."""
+        del self.headers["content-length"]
+        watch = self._request_body.wait_for_disconnect
+        try:
+            async with self._context.service.classify(self._uploads, self._spec, watch) as results:
+                await self._send(results, send)
+        except ClientDisconnect:
+            self._context.note_disconnect()
+
+    async def _send(self, results: RunningRequest, send: Send) -> None:
+        async def send_line(line: bytes) -> None:
+            await send({"type": "http.response.body", "body": line + b"\n", "more_body": True})
+
+        ok = failed = 0
+        version: str | None = None
+        try:
+            async for result in results:
+                if not (ok or failed):  # a request that fails before its first result gets an error status
+                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                failed += result.error is not None
+                ok += result.error is None
+                version = version or result.model_version
+                model = {"name": self._spec.model_name, "version": result.model_version}
+                await send_line(to_json({**self._shape.item(result, self._spec), "model": model}, inf_nan_mode="null"))
+        except GatewayError as error:
+            if not (ok or failed):
+                raise
+            note(self._context.log_fields, error)
+            await send_line(to_json({"error": members(error, self._context.request_id)}))
+        summary = SummaryOut(ok=ok, failed=failed)
+        tail = StreamedSummary(model=ModelOut(name=self._spec.model_name, version=version), summary=summary)
+        await send_line(tail.model_dump_json().encode())
+        await send({"type": "http.response.body", "body": b""})

@@ -3,88 +3,64 @@
 from typing import Any
 
 from fastapi import FastAPI
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
-from gateway.api.problems import is_v2_path, note, problem
-from gateway.api.request_context import request_context_of
+from gateway.api.problems import is_v2_path
+from gateway.api.request_context import RequestContext
+from gateway.api.route_table import Access, RouteTable
 from gateway.api.schemas import Problem
 from gateway.errors import Forbidden, Unauthorized
 from gateway.keys import KeyFile
 from gateway.oip.documents import V2Error
 
-OPEN_PATHS = frozenset({"/", "/metrics", "/docs", "/openapi.json"})
-OPEN_FOLDERS = ("/health/", "/v2/health/", "/docs/", "/assets/")
-"""Health probes, metrics, and the pages on which a key can be entered; all other paths need a key, even without a
-route."""
-
-ADMIN_FOLDER = "/models/"
 KEY_SUBPROTOCOL = "gateway-key."
 """Prefix of the key among the subprotocols of a WebSocket: web pages cannot send headers with a handshake."""
 
 MISSING = "An API key is required: send it as 'Authorization: Bearer KEY' or as 'X-API-Key: KEY'."
 UNKNOWN = "Unknown API key: it may have been removed, or copied incompletely."
 NO_ADMIN = "This key cannot manage models; use an admin key."
+UNKNOWN_KEY_CHALLENGE = 'Bearer error="invalid_token"'
 SCHEMES: dict[str, Any] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
 
 
-class RequireKey:
-    """Requires a valid key for all paths but the open ones, and an admin key for admin paths.
+class KeyCheck:
+    """Requires a valid key for all routes but the open ones, and an admin key for admin routes.
 
-    Without `keys` only admin paths need a key; without `admin_keys` no key is an admin key. Admin keys are valid for
-    every path. Must run inside RequestContextMiddleware, whose log event gets the name of the key as `key`.
+    Without `keys` only admin routes need a key; without `admin_keys` no key is an admin key. Admin keys are valid for
+    every route. The log event gets the name of the key as `key`.
     """
 
-    def __init__(self, app: ASGIApp, keys: KeyFile | None, admin_keys: KeyFile | None = None) -> None:
-        self._app = app
+    def __init__(self, keys: KeyFile | None, admin_keys: KeyFile | None = None) -> None:
         self._keys = keys
         self._admin_keys = admin_keys
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection, or respond with 401 (RFC 6750, section 3) or 403 without reading the body."""
-        if scope["type"] not in {"http", "websocket"}:
-            await self._app(scope, receive, send)
-            return
+    def check(self, scope: Scope, context: RequestContext, access: Access) -> None:
+        """Raise Unauthorized or Forbidden (RFC 6750, section 3.1) for a request that may not use its route."""
         key = _take_key(scope)
-        if is_open(scope["path"]):
-            known = _name(self._admin_keys, key) or _name(self._keys, key)
-            request_context_of(scope).shows_details = known is not None
-            await self._app(scope, receive, send)
+        if access is Access.OPEN:
+            context.shows_details = self._name(key) is not None
             return
-        needs_admin = is_admin_path(scope["path"])
-        if not needs_admin and self._keys is None:
-            await self._app(scope, receive, send)
+        if access is Access.KEY and self._keys is None:
             return
-        event = request_context_of(scope).event
-        admin = _name(self._admin_keys, key)
-        name = admin or _name(self._keys, key)
-        if name is None or (needs_admin and admin is None):
-            error = Forbidden(NO_ADMIN) if name else Unauthorized(UNKNOWN if key else MISSING)
-            note(event, error)
-            response = problem(error, scope)
-            if name is None:
-                response.headers["WWW-Authenticate"] = 'Bearer error="invalid_token"' if key else "Bearer"
-            await response(scope, receive, send)
-            return
-        event["key"] = name
-        request_context_of(scope).is_allowed = lambda: bool(_name(self._admin_keys, key) or _name(self._keys, key))
-        await self._app(scope, receive, send)
+        name = self._name(key)
+        if name is None:
+            error = Unauthorized(UNKNOWN if key else MISSING)
+            error.challenge = UNKNOWN_KEY_CHALLENGE if key else error.challenge
+            raise error
+        if access is Access.ADMIN and _name_in(self._admin_keys, key) is None:
+            raise Forbidden(NO_ADMIN)
+        context.log_fields["key"] = name
+        context.is_allowed = lambda: self._name(key) is not None
+
+    def _name(self, key: bytes) -> str | None:
+        return _name_in(self._admin_keys, key) or _name_in(self._keys, key)
 
 
-def _name(keys: KeyFile | None, key: bytes) -> str | None:
+def _name_in(keys: KeyFile | None, key: bytes) -> str | None:
     return keys.keys.name_of(key) if keys is not None and key else None
-
-
-def is_admin_path(path: str) -> bool:
-    """Whether a path loads or unloads a model."""
-    return path.startswith(ADMIN_FOLDER) and "/" in path.removeprefix(ADMIN_FOLDER)
-
-
-def is_open(path: str) -> bool:
-    """Whether a path needs no key."""
-    return path in OPEN_PATHS or path.startswith(OPEN_FOLDERS)
 
 
 def _take_key(scope: Scope) -> bytes:
@@ -115,7 +91,7 @@ def _take_key(scope: Scope) -> bytes:
     return bearer or header
 
 
-def document_keys(app: FastAPI, *, admin_only: bool) -> None:
+def document_keys(app: FastAPI, routes: RouteTable, *, admin_only: bool) -> None:
     """Declare in the OpenAPI document which operations need a key, and how to send it."""
     plain = app.openapi
 
@@ -124,15 +100,16 @@ def document_keys(app: FastAPI, *, admin_only: bool) -> None:
         schema["components"]["securitySchemes"] = SCHEMES
         content = {"application/problem+json": {"schema": {"$ref": f"#/components/schemas/{Problem.__name__}"}}}
         v2_content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{V2Error.__name__}"}}}
+        access = {route.path: route.traits.access for route in routes}
         for path, operations in schema["paths"].items():
             for operation in operations.values():
-                if is_admin_path(path) or not (admin_only or is_open(path)):
+                if access[path] is Access.ADMIN or (access[path] is Access.KEY and not admin_only):
                     operation["security"] = [{name: []} for name in SCHEMES]
                     operation["responses"]["401"] = {
                         "description": "The API key is missing.",
                         "content": v2_content if is_v2_path(path) else content,
                     }
-                if is_admin_path(path):
+                if access[path] is Access.ADMIN:
                     operation["responses"]["403"] = {
                         "description": "The API key is valid but is not an admin key.",
                         "content": content,

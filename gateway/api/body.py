@@ -1,5 +1,6 @@
 """The body of a request as it arrives, and its upload timeouts."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Self
 
@@ -7,37 +8,28 @@ import anyio
 from starlette.requests import ClientDisconnect, Request
 
 from gateway import metrics
-from gateway.api.request_context import RequestContext, request_context
-from gateway.api.state import state
+from gateway.api.request_context import RequestContext
 from gateway.errors import GatewayError, UnsupportedMediaType, UploadTimeout, UploadTooSlow
 from gateway.ingest.media_types import Form, Uploads, open_uploads
 from gateway.ingest.upload_limits import Limits
 from gateway.limits.pace import Pace
 from gateway.limits.upload_buffer import HeldBytes
-from gateway.settings import Settings
 
 
-async def open_files(request: Request, limits: Limits, names: Sequence[str]) -> tuple[Form, Uploads]:
-    """Read a body up to its first file: see gateway.ingest.media_types.open_uploads."""
-    content_type, body = request.headers.get("content-type", ""), open_body(request)
-    return await open_uploads(content_type, announced_bytes(request), body, limits, names, body.hold)
-
-
-def open_body(request: Request) -> "Body":
+def open_body(request: Request, context: RequestContext) -> "Body":
     """The body of a request; its buffered bytes are counted until the request ends.
 
     Raises UnsupportedMediaType if the body is compressed.
     """
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise UnsupportedMediaType.encoded()
-    parts, current = state(request), request_context(request)
-    settings = parts["settings"]
+    settings = context.settings
     pace = Pace(
         min_bytes_per_second=settings.min_upload_bytes_per_second,
         grace_seconds=settings.upload_grace_seconds,
         now=anyio.current_time,
     )
-    return Body(request, current, settings, current.resources.enter_context(parts["uploads"].open(pace)))
+    return Body(request, context, context.resources.enter_context(context.shared["uploads"].open(pace)))
 
 
 class Body:
@@ -47,17 +39,32 @@ class Body:
     total, UploadTooSlow, ClientDisconnect, and Overloaded if the full upload buffer evicts this upload.
     """
 
-    def __init__(
-        self, request: Request, request_context: RequestContext, settings: Settings, buffer: HeldBytes
-    ) -> None:
+    def __init__(self, request: Request, context: RequestContext, buffer: HeldBytes) -> None:
         self._request = request
-        self._context = request_context
-        self._settings = settings
+        self._settings = context.settings
+        self._stats = context.stats
         self._buffer = buffer
         self.hold = buffer.hold
         """Called by readers with the number of bytes of the body that they hold."""
-        self._left_seconds = settings.upload_timeout_seconds
-        self._ended = False
+        self.announced_bytes = int(request.headers.get("content-length", "0"))
+        """The Content-Length, 0 without one."""
+        self._left_seconds = self._settings.upload_timeout_seconds
+        self._ended = asyncio.Event()
+
+    async def open_uploads(self, limits: Limits, names: Sequence[str]) -> tuple[Form, Uploads]:
+        """Read up to the first file: see gateway.ingest.media_types.open_uploads."""
+        content_type = self._request.headers.get("content-type", "")
+        return await open_uploads(content_type, self.announced_bytes, self, limits, names, self.hold)
+
+    async def wait_for_disconnect(self) -> None:
+        """Wait until the client disconnects, and raise ClientDisconnect.
+
+        Until the last byte of the body its reader notices a disconnect; two tasks must not call `receive` at once.
+        """
+        await self._ended.wait()
+        while (await self._request.receive())["type"] != "http.disconnect":
+            pass
+        raise ClientDisconnect
 
     def __aiter__(self) -> Self:
         return self
@@ -65,7 +72,7 @@ class Body:
     async def __anext__(self) -> bytes:
         """The next chunk, which is not empty."""
         buffer, pace = self._buffer, self._buffer.pace
-        while not self._ended:
+        while not self._ended.is_set():
             if buffer.refusal is not None:
                 raise buffer.refusal
             started = anyio.current_time()
@@ -82,10 +89,9 @@ class Body:
             pace.receive(len(chunk))
             self._left_seconds = max(0.001, self._left_seconds - (anyio.current_time() - started))
             if not message.get("more_body", False):
-                self._ended = True
-                self._context.body_read.set()
+                self._ended.set()
             if chunk:
-                self._context.tally.received_bytes += len(chunk)
+                self._stats.received_bytes += len(chunk)
                 metrics.BYTES_RECEIVED.inc(len(chunk))
                 return chunk
         raise StopAsyncIteration
@@ -105,8 +111,3 @@ class Body:
         return UploadTimeout(
             f"The body did not arrive in time: the limit {limit} is {value:g} s.", limit=limit, value=value
         )
-
-
-def announced_bytes(request: Request) -> int:
-    """The Content-Length of the body, 0 without one."""
-    return int(request.headers.get("content-length", "0"))

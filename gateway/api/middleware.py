@@ -8,16 +8,20 @@ from http import HTTPStatus
 from typing import Any
 
 import structlog
+from opentelemetry import context as trace_contexts
 from opentelemetry import trace
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics, tracing
-from gateway.api import request_context as request_contexts
+from gateway.api.auth import KeyCheck
 from gateway.api.problems import note, problem
-from gateway.api.request_context import RequestContext
+from gateway.api.request_context import KEY, RequestContext
+from gateway.api.route_table import KnownRoute, RouteTable
 from gateway.api.server_span import begin, finish
-from gateway.errors import GatewayError, InternalError, clear_frames
+from gateway.errors import GatewayError, InternalError, InvalidParameter, clear_frames
 from gateway.inference.request_stats import RequestStats
 from gateway.logs import AlreadyLogged
 from gateway.streams.messages import error_message
@@ -30,22 +34,19 @@ OWN_CODES = 4000
 """First close code for applications (RFC 6455, section 7.4.2); an error's close code is this plus its HTTP status."""
 CLIENT_GONE = 499
 """Status in the log if no response was sent, as in nginx."""
-QUIET_ROUTES = frozenset(
-    {
-        "/health/live",
-        "/health/ready",
-        "/v2/health/live",
-        "/v2/health/ready",
-        "/metrics",
-        "/assets/{path:path}",
-        "/docs/assets/{path:path}",
-    }
-)
-"""Requested often: logged at debug level."""
-
 MAX_LOGGED_CHARACTERS = 256
 """Longest text from a client in a log event; with all its fields, an event has at most 2 KiB."""
+MAX_QUERY_PARAMETERS = 1_100
+"""1,000 `labels` and all other parameters: parsing one costs far more than its two or three bytes suggest."""
+SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    # Pages of other origins cannot embed a response; CORS decides whether they may read one.
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": "frame-ancestors 'self'",
+}
 
+_RAW_SECURITY_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 _OF_CLIENTS = frozenset({"method", "path", "model"})
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 _MAX_REQUEST_ID = 128
@@ -53,14 +54,47 @@ _MAX_REQUEST_ID = 128
 _NO_ROUTE = "unmatched"
 
 
+class SecurityHeaders:
+    """Adds SECURITY_HEADERS to responses that do not set them, and prevents caching of results."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name for name, _ in message["headers"]}
+                added = [header for header in _RAW_SECURITY_HEADERS if header[0] not in given]
+                # A response with an ETag is a static file, which may be cached; all others must not be stored.
+                if given.isdisjoint((b"etag", b"cache-control")):
+                    added.append((b"cache-control", b"no-store"))
+                message["headers"] = [*message["headers"], *added]
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
 class RequestContextMiddleware:
     """Gives each request an id (the client's `X-Request-ID`, cleaned, or a new one), a log event, metrics and a trace.
 
-    Handlers add fields to the RequestContext. With a tracer, POST requests get a span.
+    Refuses requests that need no routing for that: without a valid API key, while the queue is full, or with too many
+    query parameters. Handles all errors: a GatewayError is reported by its status or close code, any other exception is
+    logged and reported by 500 or 1011. Serves HEAD as GET without the body (RFC 9110, 9.3.2). With a tracer, POST
+    requests get a span.
     """
 
-    def __init__(self, app: ASGIApp, tracer: trace.Tracer | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, routes: RouteTable, keys: KeyCheck | None = None, tracer: trace.Tracer | None = None
+    ) -> None:
         self._app = app
+        self._routes = routes
+        self._literal = routes.literal
+        self._keys = keys
         self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,12 +105,9 @@ class RequestContextMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(scope)
-        context = request_contexts.begin(scope, request_id)
-        event, tally = context.event, context.tally
-        structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(request_id=request_id)
-        span = self._trace(scope)
+        context, span = self._begin(scope)
+        log_fields, stats = context.log_fields, context.stats
+        method = scope["method"]
         started = time.perf_counter()
         status = CLIENT_GONE
 
@@ -84,48 +115,42 @@ class RequestContextMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = int(message["status"])
-                message["headers"] += [
-                    (b"x-request-id", request_id.encode()),
-                    (b"server-timing", server_timing(_times(tally, started)).encode()),
+                message["headers"] = [
+                    *message["headers"],
+                    (b"x-request-id", context.request_id.encode()),
+                    (b"server-timing", server_timing(_times(stats, started)).encode()),
                 ]
                 if scope["state"].get("draining"):
                     message["headers"].append((b"connection", b"close"))
+            elif method == "HEAD":
+                message = {**message, "body": b""}
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_headers)
+            self._admit(scope, context)
+            await self._serve(context.route, scope, receive, send_with_headers)
+        except ClientDisconnect:
+            context.note_disconnect()
         except Exception as exc:
-            log.exception("unexpected_error")
-            event["code"] = InternalError.code
-            if status != CLIENT_GONE:
-                # A part of the response is already sent: only closing the connection can signal the error.
-                raise AlreadyLogged from exc
-            await problem(InternalError(), scope)(scope, receive, send_with_headers)
+            await _report(exc, context, scope, started=status != CLIENT_GONE)(scope, receive, send_with_headers)
         finally:
             context.resources.close()
-            times = _times(tally, started)
-            route = context.route or getattr(scope.get("route"), "path", _NO_ROUTE)
-            metrics.REQUESTS.labels(route, str(status), event.get("code", "")).inc()
-            if route in metrics.CLASSIFYING_ROUTES:
+            times = _times(stats, started)
+            route = context.route
+            path = _NO_ROUTE if route is None else route.path
+            metrics.REQUESTS.labels(path, str(status), log_fields.get("code", "")).inc()
+            if route is not None and route.traits.takes_images:
                 for stage, seconds in times.items():
                     metrics.STAGE_SECONDS.labels(stage).observe(seconds)
             if span is not None:
-                finish(span, scope, None if route == _NO_ROUTE else route, status, event, tally)
-            fields = {"method": scope["method"], "path": _logged_path(scope), **event, **_image_fields(tally)}
-            fields.update((f"{stage}_seconds", round(times[stage], 6)) for stage in ("total", *tally.stages))
-            _log(status, fields, faulty=tally.fault is not None, quiet=route in QUIET_ROUTES)
+                finish(span, scope, None if route is None else path, status, log_fields, stats)
+            fields = {"method": method, "path": _logged_path(scope), **log_fields, **_image_fields(stats)}
+            fields.update((f"{stage}_seconds", round(times[stage], 6)) for stage in ("total", *stats.stages))
+            _log(status, fields, faulty=stats.fault is not None, quiet=route is not None and route.traits.polled)
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a stream of frames; its log event and metrics are written when it ends.
-
-        A GatewayError is reported by its status or close code, any other exception is logged and reported by 500 or
-        1011.
-        """
-        request_id = _request_id(scope)
-        context = request_contexts.begin(scope, request_id)
-        structlog.contextvars.clear_contextvars()
-        structlog.contextvars.bind_contextvars(request_id=request_id)
-        self._trace(scope)
+        """Serve a stream of frames; its log event and metrics are written when it ends."""
+        context, _ = self._begin(scope)
         started = time.perf_counter()
         status = CLIENT_GONE
 
@@ -139,13 +164,14 @@ class RequestContextMiddleware:
             nonlocal status
             if message["type"] in {"websocket.accept", "websocket.http.response.start"}:
                 status = int(message.get("status", SWITCHED))
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", context.request_id.encode())]
             try:
                 await send(message)
             except OSError:  # as specified by ASGI: the connection is closed
                 raise WebSocketDisconnect(ABNORMAL) from None
 
         try:
+            self._admit(scope, context)
             await self._app(scope, receive_unless_gone, send_with_id)
         except WebSocketDisconnect as gone:  # the client disconnected before the handshake was complete
             clear_frames(gone)
@@ -157,39 +183,103 @@ class RequestContextMiddleware:
             await _end_websocket(InternalError(), context, scope, send_with_id, accepted=status == SWITCHED)
         finally:
             context.resources.close()
-            route = context.route or getattr(scope.get("route"), "path", _NO_ROUTE)
-            metrics.REQUESTS.labels(route, str(status), context.event.get("code", "")).inc()
+            path = _NO_ROUTE if context.route is None else context.route.path
+            metrics.REQUESTS.labels(path, str(status), context.log_fields.get("code", "")).inc()
             seconds = round(time.perf_counter() - started, 6)
-            fields = {"method": "WEBSOCKET", "path": _logged_path(scope), **context.event, "total_seconds": seconds}
-            _log(status, fields, faulty="code" in context.event, quiet=False)
+            fields = {
+                "method": "WEBSOCKET",
+                "path": _logged_path(scope),
+                **context.log_fields,
+                "total_seconds": seconds,
+            }
+            _log(status, fields, faulty="code" in context.log_fields, quiet=False)
 
-    def _trace(self, scope: Scope) -> trace.Span | None:
-        """Continue the client's trace; if spans are exported, begin a new trace without one."""
+    def _begin(self, scope: Scope) -> tuple[RequestContext, trace.Span | None]:
+        """Create the context of a request, and continue the client's trace; if spans are exported, begin a new one."""
+        request_id = _request_id(scope)
+        state = scope.setdefault("state", {})
+        context = state[KEY] = RequestContext(request_id, state)
+        structlog.contextvars.clear_contextvars()
+        structlog.contextvars.bind_contextvars(request_id=request_id)
+        exports = self._tracer is not None and scope.get("method") == "POST"  # a WebSocket has none
+        if (
+            not exports
+            and not trace_contexts.get_current()
+            and all(name != b"traceparent" for name, _ in scope["headers"])
+        ):
+            return context, None
         parent = tracing.received(scope["headers"])
         span = None
-        if self._tracer is not None and scope.get("method") == "POST":  # a WebSocket has none
-            span = begin(self._tracer, scope, parent)
+        if self._tracer is not None and exports:
+            span = begin(self._tracer, scope, parent, request_id)
         else:
             tracing.join(parent)
         if (trace_id := tracing.trace_id()) is not None:
             structlog.contextvars.bind_contextvars(trace_id=trace_id)
-        return span
+        return context, span
+
+    def _admit(self, scope: Scope, context: RequestContext) -> None:
+        """Find the route of a request; raises Unauthorized, Forbidden, Overloaded or InvalidParameter.
+
+        While the queue is full, the service would refuse a request with images as well, but only after routing and
+        validation, which take most of the processor time at five times the capacity.
+        """
+        path = scope["path"]
+        route = self._literal.get(path) or self._routes.match(path)
+        if self._keys is not None:
+            self._keys.check(scope, context, self._routes.access(path, route))
+        context.route = route
+        if route is not None and route.traits.takes_images and scope.get("method") == "POST":
+            context.service.admission.check()
+        if scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
+            raise InvalidParameter(f"The URL has more than {MAX_QUERY_PARAMETERS} parameters.")
+
+    async def _serve(self, route: KnownRoute | None, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve an admitted request, by its endpoint itself if that is all that FastAPI would do."""
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        if route is None or scope["method"] not in route.methods:
+            await self._app(scope, receive, send)
+        elif route.traits.constant is not None:
+            await route.traits.constant(scope, receive, send)
+        elif route.traits.direct:
+            response = await route.endpoint(Request(scope, receive, send))
+            await response(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+def _report(exc: Exception, context: RequestContext, scope: Scope, *, started: bool) -> Response:
+    """The response for an exception; raises AlreadyLogged if a part of another response is already sent.
+
+    Then only closing the connection can signal the error.
+    """
+    if isinstance(exc, GatewayError) and not started:
+        note(context.log_fields, exc)
+        clear_frames(exc)
+        return problem(exc, scope)
+    log.exception("unexpected_error")
+    error = InternalError()
+    note(context.log_fields, error)
+    if started:
+        raise AlreadyLogged from exc
+    return problem(error, scope)
 
 
 async def _end_websocket(
     error: GatewayError, context: RequestContext, scope: Scope, send: Send, *, accepted: bool
 ) -> None:
     """Respond to a handshake with an error, or send an error message on an open stream and close it."""
-    note(context.event, error)
+    note(context.log_fields, error)
     try:
         if not accepted:
             await problem(error, scope)(scope, _receive_nothing, send)
             return
-        context.event["close_code"] = code = close_code(error)
+        context.log_fields["close_code"] = code = close_code(error)
         await send({"type": "websocket.send", "text": error_message(error).decode()})
         await send({"type": "websocket.close", "code": code, "reason": error.code})
     except WebSocketDisconnect:
-        context.event.pop("close_code", None)  # the connection is closed already
+        context.log_fields.pop("close_code", None)  # the connection is closed already
 
 
 async def _receive_nothing() -> Message:
@@ -207,24 +297,24 @@ def server_timing(times: Mapping[str, float]) -> str:
     return ", ".join(f"{stage};dur={seconds * 1e3:.2f}" for stage, seconds in times.items())
 
 
-def _times(tally: RequestStats, started: float) -> dict[str, float]:
-    times = {name: stage.seconds for name, stage in tally.stages.items()}
+def _times(stats: RequestStats, started: float) -> dict[str, float]:
+    times = {name: stage.seconds for name, stage in stats.stages.items()}
     times["total"] = time.perf_counter() - started
     return times
 
 
-def _image_fields(tally: RequestStats) -> dict[str, object]:
+def _image_fields(stats: RequestStats) -> dict[str, object]:
     """Log fields about the images of a request whose body was read."""
-    if not tally.received_bytes and not tally.errors:
+    if not stats.received_bytes and not stats.errors:
         return {}
-    fields: dict[str, object] = {"images_ok": tally.images_ok, "images_failed": tally.images_failed}
-    if tally.model_version:
-        fields["model_version"] = tally.model_version
-    if tally.errors:
-        fields["errors"] = dict(tally.errors)
-    if tally.fault is not None and tally.fault.__cause__ is not None:
-        fields["cause"] = str(tally.fault.__cause__)
-    fields["received_bytes"] = tally.received_bytes
+    fields: dict[str, object] = {"images_ok": stats.images_ok, "images_failed": stats.images_failed}
+    if stats.model_version:
+        fields["model_version"] = stats.model_version
+    if stats.errors:
+        fields["errors"] = dict(stats.errors)
+    if stats.fault is not None and stats.fault.__cause__ is not None:
+        fields["cause"] = str(stats.fault.__cause__)
+    fields["received_bytes"] = stats.received_bytes
     return fields
 
 

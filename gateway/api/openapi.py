@@ -5,9 +5,11 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from gateway.api.problems import is_v2_path
+from gateway.api.route_table import RouteTable
+
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
-RESULT_PATHS = ("/predict", "/embed")
 RESULT_STATUSES = ("413", "415", "422", "502", "503", "504")
 """Error statuses whose body may also be a list of results: when none of several files was classified."""
 
@@ -23,7 +25,7 @@ def reference(body: type[BaseModel]) -> dict[str, Any]:
     return {"$ref": _REFERENCE.format(model=body.__name__)}
 
 
-def document_answers(app: FastAPI) -> None:
+def document_answers(app: FastAPI, routes: RouteTable) -> None:
     """Declare each response under its media type."""
     plain = app.openapi
 
@@ -36,8 +38,9 @@ def document_answers(app: FastAPI) -> None:
         # FastAPI's schemas for invalid parameters; this service returns problem documents instead.
         for unused in ("HTTPValidationError", "ValidationError"):
             schema["components"]["schemas"].pop(unused, None)
-        for path in RESULT_PATHS:
-            _declare_results(schema["paths"][path]["post"]["responses"])
+        for route in routes:
+            if route.traits.takes_images and not is_v2_path(route.path):
+                _declare_results(schema["paths"][route.path]["post"]["responses"])
         schema["components"]["schemas"] |= _BODIES
         return schema
 

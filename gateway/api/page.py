@@ -1,16 +1,20 @@
-"""GET /: the web page for classifying images in a browser."""
+"""GET /: the web page for classifying images in a browser. GET /docs: the OpenAPI page.
+
+The gateway serves Swagger UI itself, so that no CDN is needed.
+"""
 
 from os import PathLike, stat_result
 from pathlib import Path
 
-from fastapi import APIRouter, FastAPI, Request
-from starlette.responses import Response
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from gateway.api.route_table import Access, traits
+
 router = APIRouter(include_in_schema=False)
 
-ASSETS_ROUTE = "/assets/{path:path}"
 CONTENT_SECURITY_POLICY = (
     "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'self'"
@@ -41,18 +45,39 @@ class PageFiles(StaticFiles):
 files = PageFiles(directory=Path(__file__).with_name("static"))
 
 
+swagger_files = StaticFiles(packages=[("fastapi_swagger", "resources")])
+
+
 @router.get("/")
+@traits(access=Access.OPEN)
 async def page(request: Request) -> Response:
     """The page itself."""
     return await files.get_response("index.html", request.scope)
 
 
-@router.get(ASSETS_ROUTE)
+@router.get("/assets/{path:path}")
+@traits(access=Access.OPEN, polled=True)
 async def asset(request: Request, path: str) -> Response:
     """An asset of the page; a route instead of a mount, so that the log and the metrics have its route."""
     return await files.get_response(path, request.scope)
 
 
-def add_page(app: FastAPI) -> None:
-    """Serve the page and its assets."""
-    app.include_router(router)
+@router.get("/docs")
+@traits(access=Access.OPEN)
+async def docs(request: Request) -> Response:
+    """The page with the documentation of every endpoint."""
+    return await files.get_response("docs.html", request.scope)
+
+
+@router.get("/docs/assets/{path:path}")
+@traits(access=Access.OPEN, polled=True)
+async def docs_asset(request: Request, path: str) -> Response:
+    """One of Swagger UI's assets."""
+    return await swagger_files.get_response(path, request.scope)
+
+
+@router.get("/openapi.json")
+@traits(access=Access.OPEN)
+async def openapi(request: Request) -> Response:
+    """The OpenAPI document."""
+    return JSONResponse(request.app.openapi())

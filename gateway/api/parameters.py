@@ -1,14 +1,33 @@
-"""The parameters of `POST /predict`."""
+"""The parameters of `POST /predict`; for all routes, parsing of parameters and the specification of a request."""
 
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
 
+from gateway.api.request_context import RequestContext
 from gateway.api.shapes import Shape
+from gateway.errors import InvalidParameter
+from gateway.inference.backend import Vectors
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
-from gateway.ingest.frames import PATTERN
+from gateway.inference.request_spec import RequestSpec, timeout_within
+from gateway.inference.selection import Selection
+from gateway.inference.split import version_of
+from gateway.ingest.frames import PATTERN, Wanted
+from gateway.near import TOLD_CHARACTERS, near
+from gateway.validation import fault
+
+P = TypeVar("P", bound=BaseModel)
+
+LISTS = frozenset({"labels"})
+"""Parameters that may be repeated."""
+
+MAX_REPORTED = 10
+"""Invalid parameters that one response reports."""
 
 _CACHE_SIZE, _CACHED_BYTES = 1_024, 512
 """Size of the cache of parsed query strings, and longest cached one: most clients always send the same."""
@@ -37,20 +56,95 @@ class PredictParameters(BaseModel):
     """The format of the response: this service's own, or that of another service."""
 
 
-def predict_parameters(query_string: bytes) -> PredictParameters:
-    """Parse a query string like FastAPI; raises pydantic's ValidationError."""
-    return (_cached_parse if len(query_string) <= _CACHED_BYTES else _parse)(query_string)
+def query_parameters(parameters: type[P], query_string: bytes) -> P:
+    """Parse a query string as FastAPI does; raises InvalidParameter."""
+    with reading(parameters):
+        return cast("P", (_cached_parse if len(query_string) <= _CACHED_BYTES else _parse)(parameters, query_string))
 
 
-def _parse(query_string: bytes) -> PredictParameters:
-    labels: list[str] = []
-    others: dict[str, str] = {}
+def with_form(parameters: P, form: Mapping[str, list[str]]) -> P:
+    """Override query parameters by form fields; the last value of a repeated field counts. Raises InvalidParameter."""
+    if not form:
+        return parameters
+    fields = {name: values if name in LISTS else values[-1] for name, values in form.items()}
+    with reading(type(parameters)):
+        return parameters.model_validate({**parameters.model_dump(exclude_none=True), **fields})
+
+
+def _parse(parameters: type[BaseModel], query_string: bytes) -> BaseModel:
+    given: dict[str, Any] = {}
     for name, value in parse_qsl(query_string.decode("latin-1"), keep_blank_values=True):
-        if name == "labels":
-            labels.append(value)
+        if name in LISTS and name in parameters.model_fields:
+            given.setdefault(name, []).append(value)
         else:
-            others[name] = value  # the last value of a repeated parameter counts
-    return PredictParameters.model_validate({**others, "labels": labels} if labels else others)
+            given[name] = value  # the last value of a repeated parameter counts
+    return parameters.model_validate(given)
 
 
 _cached_parse = lru_cache(_CACHE_SIZE)(_parse)
+
+
+def invalid_parameter(errors: list[dict[str, object]], known: Iterable[str]) -> InvalidParameter:
+    """Convert pydantic's errors to one message that names each parameter; `known` are the parameters of the route."""
+    sentences = []
+    for error in errors[:MAX_REPORTED]:
+        loc = error["loc"]
+        name = str(loc[-1]) if isinstance(loc, tuple) and loc else "request"
+        if error["type"] == "extra_forbidden":
+            meant = near(name, known)
+            sentences.append(
+                f"{name[:TOLD_CHARACTERS]!r} is not a parameter of this request{f'; {meant}' if meant else '.'}"
+            )
+        else:
+            sentences.append(f"{name!r}: {fault(error)}.")
+    if len(errors) > MAX_REPORTED:
+        sentences.append(f"And {len(errors) - MAX_REPORTED} more.")
+    return InvalidParameter(" ".join(sentences))
+
+
+@contextmanager
+def reading(parameters: type[BaseModel]) -> Iterator[None]:
+    """Convert pydantic's ValidationError for a client's parameters to InvalidParameter.
+
+    Any other ValidationError is a bug; therefore the application has no exception handler for ValidationError.
+    """
+    try:
+        yield
+    except ValidationError as exc:
+        errors = [dict(error) for error in exc.errors()]
+        raise invalid_parameter(errors, parameters.model_fields) from None
+
+
+def request_spec(
+    request: Request,
+    context: RequestContext,
+    *,
+    model_name: str,
+    version: str | None,
+    timeout_seconds: float | None,
+    selection: Selection | None,
+    frames: Wanted | None = None,
+    vectors: Vectors = Vectors.NONE,
+) -> RequestSpec:
+    """Create the specification of a request; without a version, the model's split selects one.
+
+    Raises InvalidParameter if the timeout exceeds its limit.
+    """
+    settings = context.settings
+    seconds = timeout_within(
+        timeout_seconds, default=settings.default_timeout_seconds, most=settings.max_timeout_seconds
+    )
+    client = request.headers.get(settings.model_split_header, "")
+    model_version, split = version_of(settings.model_split, model_name, version, client)
+    context.log_fields["model"] = model_name
+    return RequestSpec(
+        model_name=model_name,
+        model_version=model_version,
+        selection=selection,
+        vectors=vectors,
+        timeout_seconds=seconds,
+        request_id=context.request_id,
+        split=split,
+        frames=frames,
+        tally=context.stats,
+    )

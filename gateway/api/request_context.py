@@ -1,32 +1,51 @@
-"""The context of one HTTP request or WebSocket."""
+"""The context of one HTTP request or WebSocket, and the objects that all requests share."""
 
-import asyncio
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
+from gateway import metrics
+from gateway.api.route_table import KnownRoute
 from gateway.inference.request_stats import RequestStats
+from gateway.inference.service import InferenceService
+from gateway.limits.connections import Connections
+from gateway.limits.response_buffer import ResponseBuffer
+from gateway.limits.streams import Streams
+from gateway.limits.upload_buffer import UploadBuffer
+from gateway.server.draining import Draining
+from gateway.settings import Settings
 
-_KEY = "request_context"
+KEY = "request_context"
+
+
+class State(TypedDict):
+    """The lifespan state: objects that handlers share, created once per process."""
+
+    settings: Settings
+    service: InferenceService
+    uploads: UploadBuffer
+    responses: ResponseBuffer
+    connections: Connections
+    draining: Draining
+    streams: Streams
 
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request: its id, and the data for its log event, metrics and trace."""
+    """One request: its id, the shared objects, and the data for its log event, metrics and trace."""
 
     request_id: str
-    event: dict[str, Any] = field(default_factory=dict)
+    shared: State
+    log_fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the log event."""
-    tally: RequestStats = field(default_factory=RequestStats)
+    stats: RequestStats = field(default_factory=RequestStats)
     """Counts and times of the images."""
-    body_read: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set after the last byte of the body: until then its reader notices a disconnect."""
-    route: str | None = None
-    """The route, if a response is sent before routing."""
+    route: KnownRoute | None = None
+    """The route, once the API key is known to be valid for it."""
     shows_details: bool = True
     """Whether the client may see Triton's addresses and reasons; False without a key if keys are required."""
     is_allowed: Callable[[], bool] = lambda: True
@@ -34,20 +53,27 @@ class RequestContext:
     resources: ExitStack = field(default_factory=ExitStack)
     """Resources that are released after the response."""
 
+    @property
+    def settings(self) -> Settings:
+        """The settings of the service."""
+        return self.shared["settings"]
 
-def begin(scope: Scope, request_id: str) -> RequestContext:
-    """Create the context of a request."""
-    request_context = RequestContext(request_id)
-    state: MutableMapping[str, Any] = scope.setdefault("state", {})
-    state[_KEY] = request_context
-    return request_context
+    @property
+    def service(self) -> InferenceService:
+        """The service that classifies images."""
+        return self.shared["service"]
+
+    def note_disconnect(self) -> None:
+        """Count and log that the client has disconnected."""
+        metrics.CLIENTS_GONE.inc()
+        self.log_fields["client_gone"] = True
 
 
 def request_context_of(scope: Scope) -> RequestContext:
     """The context of a request, by its scope; valid inside RequestContextMiddleware."""
-    return cast("RequestContext", scope["state"][_KEY])
+    return cast("RequestContext", scope["state"][KEY])
 
 
-def request_context(request: Request) -> RequestContext:
-    """The context of a request."""
-    return request_context_of(request.scope)
+def request_context(connection: HTTPConnection) -> RequestContext:
+    """The context of a request or WebSocket."""
+    return request_context_of(connection.scope)

@@ -8,7 +8,6 @@ from opentelemetry.trace import Span, Tracer
 from starlette.types import Scope
 
 from gateway import tracing
-from gateway.api.request_context import request_context_of
 from gateway.inference.request_stats import RequestStats
 from gateway.tracing import Attribute
 
@@ -16,7 +15,7 @@ from gateway.tracing import Attribute
 _STAGES = ("read", "prepare", "wait")
 
 
-def begin(tracer: Tracer, scope: Scope, parent: Context) -> Span:
+def begin(tracer: Tracer, scope: Scope, parent: Context, request_id: str) -> Span:
     """Begin the span of a request, with the attributes known before routing."""
     headers = dict(scope["headers"])
     attributes: dict[str, Attribute] = {
@@ -24,7 +23,7 @@ def begin(tracer: Tracer, scope: Scope, parent: Context) -> Span:
         "url.scheme": scope["scheme"],
         "url.path": scope["path"],
         "network.protocol.version": scope["http_version"],
-        "gateway.request_id": request_context_of(scope).request_id,
+        "gateway.request_id": request_id,
     }
     if scope["query_string"]:
         attributes["url.query"] = scope["query_string"].decode("latin-1")
@@ -41,23 +40,23 @@ def begin(tracer: Tracer, scope: Scope, parent: Context) -> Span:
 
 
 def finish(
-    span: Span, scope: Scope, route: str | None, status: int, event: Mapping[str, Any], tally: RequestStats
+    span: Span, scope: Scope, route: str | None, status: int, log_fields: Mapping[str, Any], stats: RequestStats
 ) -> None:
     """End the span; `route` is a template, None if no route matched. Client errors do not fail the span."""
-    attributes: dict[str, Attribute] = {"http.request.body.size": tally.received_bytes}
-    if event.get("client_gone"):
+    attributes: dict[str, Attribute] = {"http.request.body.size": stats.received_bytes}
+    if log_fields.get("client_gone"):
         attributes["gateway.client_gone"] = True
     else:
         attributes["http.response.status_code"] = status
     if route is not None:
         attributes["http.route"] = route
-    if "model" in event:
-        attributes["gateway.model.name"] = event["model"]
-        attributes["gateway.images.ok"], attributes["gateway.images.failed"] = tally.images_ok, tally.images_failed
-    if tally.model_version:
-        attributes["gateway.model.version"] = tally.model_version
+    if "model" in log_fields:
+        attributes["gateway.model.name"] = log_fields["model"]
+        attributes["gateway.images.ok"], attributes["gateway.images.failed"] = stats.images_ok, stats.images_failed
+    if stats.model_version:
+        attributes["gateway.model.version"] = stats.model_version
     for name in _STAGES:
-        if stage := tally.stages.get(name):
+        if stage := stats.stages.get(name):
             tracing.stage(name, stage.began, stage.ended, stage.seconds)
-    fault = event.get("code", str(status)) if status >= 500 else None
+    fault = log_fields.get("code", str(status)) if status >= 500 else None
     tracing.end(span, f"{scope['method']} {route}" if route else scope["method"], attributes, fault)

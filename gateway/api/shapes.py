@@ -6,15 +6,16 @@ To add a format, write its class, and add it to `Shape` and `SHAPES`.
 import functools
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from pydantic import RootModel
 from pydantic_core import to_json
 
-from gateway.api.schemas import ModelOut, PredictResponse, Schema, result_out, summarise
+from gateway.api.schemas import ModelOut, PredictResponse, Schema, SummaryOut
 from gateway.errors import GatewayError
+from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.request_spec import RequestSpec, Result
 
 
@@ -58,7 +59,9 @@ class Native(AnswerShape):
     def around(self, results: Sequence[Result], query: RequestSpec) -> tuple[bytes, bytes]:
         """The model before the results, the summary after them."""
         version = next((result.model_version for result in results if result.model_version), None)
-        model, summary = ModelOut(name=query.model_name, version=version), summarise(results)
+        failed = sum(result.error is not None for result in results)
+        summary = SummaryOut(ok=len(results) - failed, failed=failed)
+        model = ModelOut(name=query.model_name, version=version)
         return b'{"model":%b,"results":[' % to_json(model), b'],"summary":%b}' % to_json(summary)
 
 
@@ -240,3 +243,39 @@ SHAPES: dict[Shape, AnswerShape] = {
 """TorchServe is last because generated clients parse a response by the first schema that fits, and many fit that."""
 PredictDocuments: Any = functools.reduce(operator.or_, (shape.documents for shape in SHAPES.values()))
 """The union of all response schemas of `POST /predict`, for the OpenAPI page."""
+
+
+def result_out(result: Result) -> dict[str, object]:
+    """Convert a result to the members of `ResultOut`, as plain data: 1,000 model objects take five times as long."""
+    out: dict[str, object] = {
+        "index": result.index,
+        "filename": result.filename,
+        "status": "ok" if result.error is None else "error",
+        "width": result.width,
+        "height": result.height,
+        "predictions": _predictions_out(result.predictions),
+        "error": _error_out(result.error),
+    }
+    if result.frames is not None:
+        out["frames"] = [
+            {
+                "index": frame.index,
+                "time_s": None if frame.seconds is None else round(frame.seconds, 3),
+                "predictions": _predictions_out(frame.predictions),
+                "error": _error_out(frame.error),
+            }
+            for frame in result.frames
+        ]
+    return out
+
+
+def _predictions_out(predictions: Iterable[Prediction]) -> list[dict[str, object]]:
+    known = Predictions.of(predictions)
+    return [
+        {"label": label, "class_id": class_id, "score": score}
+        for label, class_id, score in zip(known.labels, known.class_ids, known.scores, strict=True)
+    ]
+
+
+def _error_out(error: GatewayError | None) -> dict[str, str] | None:
+    return None if error is None else {"code": error.code, "message": error.message}

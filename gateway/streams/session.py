@@ -37,7 +37,7 @@ Send = Callable[[bytes], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class StreamTally:
+class StreamStats:
     """Counts of the frames of one stream, by outcome."""
 
     answered: int = 0
@@ -80,8 +80,8 @@ class StreamSession:
         self._is_allowed = is_allowed
         self._sequence: FrameSequence | None = None
         self._labels: dict[str | None, TextSequence[str]] = {}
-        self.tally = StreamTally()
-        self._waiting = WaitingFrames(settings.stream_frames_waiting, buffer, self.tally.drop)
+        self.stats = StreamStats()
+        self._waiting = WaitingFrames(settings.stream_frames_waiting, buffer, self.stats.drop)
         self._in_progress: asyncio.Queue[StreamFrame | None] = asyncio.Queue()
         self._account = service.stream_account()
         self._slots = asyncio.Semaphore(settings.stream_frames_in_flight)
@@ -100,8 +100,8 @@ class StreamSession:
 
     @property
     def _has_frames(self) -> bool:
-        tally = self.tally
-        return self._number > tally.answered + tally.failed + tally.dropped
+        stats = self.stats
+        return self._number > stats.answered + stats.failed + stats.dropped
 
     def stop(self, error: GatewayError) -> None:
         """Make `run` raise an error, now or when it is called."""
@@ -266,7 +266,7 @@ class StreamSession:
             outcome = await frame.result
             if isinstance(outcome, Exception):
                 raise outcome
-            dropped, self.tally.dropped_since_result = self.tally.dropped_since_result, 0
+            dropped, self.stats.dropped_since_result = self.stats.dropped_since_result, 0
             message = await self._result_message(frame, outcome, dropped)
             self._slots.release()
             await send(message)
@@ -286,9 +286,9 @@ class StreamSession:
                     predictions_of(state.scores, labels, selection, multi_label=result.multi_label) if state else []
                 )
                 sequence = sequence_member(state, smoothed, error)
-            self.tally.answered += 1
+            self.stats.answered += 1
         else:
-            self.tally.failed += 1
+            self.stats.failed += 1
         seconds = time.perf_counter() - frame.came_at
         metrics.STREAM_SECONDS.observe(seconds)
         metrics.STREAM_FRAMES.labels("answered" if result.error is None else "failed").inc()
@@ -317,7 +317,7 @@ class StreamSession:
             state = await self._sequence.add(result.scores, frame.parameters.for_the_model, deadline, self._request_id)
         except GatewayError as error:
             return None, error
-        self.tally.restarted += state.restarted
+        self.stats.restarted += state.restarted
         return state, None
 
 

@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from gateway.api.vectors import EmbeddingParameters
+from gateway.api.embeddings import EmbeddingParameters
 from gateway.inference.backend import Call, InferResult, Row
 from tests.asking import encode
 from tests.e2e.test_api_docs import matches, values

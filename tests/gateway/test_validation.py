@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
 
+from gateway.api.embeddings import EmbeddingParameters
 from gateway.api.parameters import PredictParameters
-from gateway.api.vectors import EmbeddingParameters
 from gateway.inference.parameters import ModelVersion
 from gateway.streams.options import StreamParameters
 from gateway.validation import fault

@@ -1,51 +1,163 @@
 """Health and metrics, for probes and Prometheus."""
 
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Literal, TypedDict
+
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from gateway import metrics
-from gateway.api.readiness import Live, Ready, endpoint_out, models_out
-from gateway.api.request_context import request_context
-from gateway.api.state import State, state
+from gateway.api.request_context import State, request_context
+from gateway.api.route_table import Access, traits
+from gateway.api.schemas import ErrorOut, Schema
+from gateway.inference.backend import EndpointHealth, ModelHealth, ProbeResult
 
 router = APIRouter(tags=["service"])
 
 
-@router.get("/health/live", summary="Is the process alive?")
-async def live() -> Live:
+class Live(Schema):
+    """The process responds."""
+
+    status: Literal["live"] = "live"
+
+
+class ModelStateOut(Schema):
+    """A model that Triton reports as not ready."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+class ModelHealthOut(Schema):
+    """One model at one Triton, by Triton's name: each version has its own ensemble, such as flowers.v2."""
+
+    name: str
+    ready: bool
+    tried_at: datetime | None
+    took_seconds: float | None
+    error: ErrorOut | None
+
+
+class EndpointOut(Schema):
+    """One Triton, and the result of its last probe: an inference that shows whether images can be classified."""
+
+    triton: str
+    ready: bool
+    """Of the default model, like the members up to `error`."""
+    tried_at: datetime | None
+    """Time of the last probe; null before the first."""
+    took_seconds: float | None
+    error: ErrorOut | None
+    """Why the probe failed; null if it succeeded."""
+    models_not_ready: list[ModelStateOut]
+    warnings: list[str]
+    models: list[ModelHealthOut]
+    healing: str
+    """The state of the recovery of a model whose process died."""
+
+
+class Ready(Schema):
+    """Whether images can be classified: the last probe of the default model succeeded at one Triton at least."""
+
+    status: Literal["ready", "not ready", "draining"]
+    model: str
+    """The default model, which is probed."""
+    models: dict[str, bool]
+    """Each probed model, and whether it responds at any Triton; empty without a key if keys are required."""
+    endpoints: list[EndpointOut]
+    """Empty without a key if keys are required."""
+
+
+LIVE = Response(Live().model_dump_json(), media_type="application/json")
+
+
+@router.get("/health/live", summary="Is the process alive?", response_model=Live)
+@traits(access=Access.OPEN, polled=True, constant=LIVE)
+async def live() -> Response:
     """Always 200: the process responds. Restart it when this fails."""
-    return Live()
+    return LIVE
 
 
 @router.get(
     "/health/ready", summary="Can images be classified?", response_model=Ready, responses={503: {"model": Ready}}
 )
+@traits(access=Access.OPEN, polled=True, direct=True)
 async def get_ready(request: Request) -> Response:
     """200 while probes (inferences) of the default model succeed, else 503: send no traffic then.
 
     If API keys are required, only requests with a key get `models` and `endpoints`.
     """
-    parts = state(request)
-    health = parts["service"].backend.health()
-    ready = any(each.ready for each in health) and not parts["draining"]
-    details = health if request_context(request).shows_details else ()
+    context = request_context(request)
+    health = context.service.backend.health()
+    ready = is_ready(context.shared, health)
+    shown = health if context.shows_details else ()
     body = Ready(
-        status="ready" if ready else "draining" if parts["draining"] else "not ready",
-        model=parts["settings"].model,
-        models=models_out(details),
-        endpoints=[endpoint_out(each) for each in details],
+        status="ready" if ready else "draining" if context.shared["draining"] else "not ready",
+        model=context.settings.model,
+        models=_models_out(shown),
+        endpoints=[_endpoint_out(each) for each in shown],
     )
     return Response(body.model_dump_json(), 200 if ready else 503, media_type="application/json")
 
 
-def is_ready(parts: State) -> bool:
+def is_ready(shared: State, health: Iterable[EndpointHealth]) -> bool:
     """Whether the last probe of the default model succeeded at any Triton, and the gateway is not stopping."""
-    return any(health.ready for health in parts["service"].backend.health()) and not parts["draining"]
+    return any(each.ready for each in health) and not shared["draining"]
 
 
 @router.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
+@traits(access=Access.OPEN, polled=True)
 async def get_metrics() -> Response:
     """The metrics of all workers in Prometheus' text format."""
     # In a thread, since reading the shared files of several workers takes long.
     return Response(await run_in_threadpool(metrics.exposition), media_type=metrics.CONTENT_TYPE)
+
+
+def _models_out(endpoints: Iterable[EndpointHealth]) -> dict[str, bool]:
+    """Each model, and whether it responds at any Triton."""
+    ready: dict[str, bool] = {}
+    for model in (model for health in endpoints for model in health.models):
+        ready[model.name] = ready.get(model.name, False) or model.ready
+    return ready
+
+
+class _ProbeOut(TypedDict):
+    tried_at: datetime | None
+    took_seconds: float | None
+    error: ErrorOut | None
+
+
+def _probe_out(probe: ProbeResult | None) -> _ProbeOut:
+    """The members of a model or a Triton about its last probe."""
+    if probe is None:
+        return {"tried_at": None, "took_seconds": None, "error": None}
+    error = probe.error
+    return {
+        "tried_at": probe.at,
+        "took_seconds": round(probe.seconds, 6),
+        "error": ErrorOut(code=error.code, message=error.message) if error else None,
+    }
+
+
+def _model_health_out(health: ModelHealth) -> ModelHealthOut:
+    return ModelHealthOut(name=health.name, ready=health.ready, **_probe_out(health.last_probe))
+
+
+def _endpoint_out(health: EndpointHealth) -> EndpointOut:
+    """Convert one Triton's health to its response schema."""
+    return EndpointOut(
+        triton=health.address,
+        ready=health.ready,
+        **_probe_out(health.last_probe),
+        models_not_ready=[
+            ModelStateOut(name=model.name, version=model.version, state=model.state, reason=model.reason)
+            for model in health.models_not_ready
+        ],
+        warnings=list(health.warnings),
+        models=[_model_health_out(model) for model in health.models],
+        healing=health.healing,
+    )

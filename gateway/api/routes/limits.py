@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter, Request
 
+from gateway.api.request_context import request_context
 from gateway.api.schemas import LimitOut, LimitsResponse
-from gateway.api.state import state
 from gateway.errors import (
     AnswerTooLarge,
     FileTooLarge,
@@ -72,7 +72,7 @@ FIXED: dict[str, tuple[float, str, type[GatewayError]]] = {
 @router.get("/limits", summary="The limits of a request and of the service")
 async def get_limits(request: Request) -> LimitsResponse:
     """Every limit with its value, its unit, the error code if it is exceeded, and the variable that sets it, if any."""
-    settings = state(request)["settings"]
+    settings = request_context(request).settings
     limits = [
         LimitOut(name=name, value=getattr(settings, name), unit=unit, code=error.code, setting=variable(name))
         for name, (unit, error) in LIMITS.items()

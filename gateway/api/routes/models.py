@@ -5,9 +5,10 @@ from http import HTTPStatus
 from fastapi import APIRouter, Request
 
 from gateway.api.request_context import request_context
-from gateway.api.schemas import ModelDetail, ModelsResponse, Problem, model_detail
-from gateway.api.state import state
+from gateway.api.route_table import Access, traits
+from gateway.api.schemas import ModelDetail, ModelsResponse, Problem
 from gateway.errors import ModelInUse
+from gateway.inference.backend import ModelInfo
 
 router = APIRouter(tags=["models"])
 admin_router = APIRouter(tags=["admin"])
@@ -17,15 +18,15 @@ admin_router = APIRouter(tags=["admin"])
 @router.get("/models", summary="List the models", responses={503: {"model": Problem}})
 async def list_models(request: Request) -> ModelsResponse:
     """List every model in Triton that classifies images, with its labels."""
-    parts = state(request)
-    models = await parts["service"].backend.models()
-    return ModelsResponse(default=parts["settings"].model, models=[model_detail(info) for info in models])
+    context = request_context(request)
+    models = await context.service.backend.models()
+    return ModelsResponse(default=context.settings.model, models=[_detail(info) for info in models])
 
 
 @router.get("/models/{name}", summary="Describe a model", responses={404: {"model": Problem}, 503: {"model": Problem}})
 async def get_model(request: Request, name: str) -> ModelDetail:
     """Describe one model, with its labels."""
-    return model_detail(await state(request)["service"].backend.model(name))
+    return _detail(await request_context(request).service.backend.model(name))
 
 
 @admin_router.post(
@@ -33,15 +34,17 @@ async def get_model(request: Request, name: str) -> ModelDetail:
     summary="Load or reload a model",
     responses={404: {"model": Problem}, 502: {"model": Problem}, 503: {"model": Problem}},
 )
+@traits(access=Access.ADMIN)
 async def load_model(request: Request, name: str) -> ModelDetail:
     """Load a model from the repository of every Triton, or reload it with new versions and changed files.
 
     No request fails meanwhile: the old versions serve until the new ones are ready.
     """
-    backend = state(request)["service"].backend
-    request_context(request).event["model"] = name
+    context = request_context(request)
+    backend = context.service.backend
+    context.log_fields["model"] = name
     await backend.load(name)
-    return model_detail(await backend.model(name))
+    return _detail(await backend.model(name))
 
 
 @admin_router.post(
@@ -55,10 +58,34 @@ async def load_model(request: Request, name: str) -> ModelDetail:
         503: {"model": Problem},
     },
 )
+@traits(access=Access.ADMIN)
 async def unload_model(request: Request, name: str) -> None:
     """Unload a model from every Triton; requests in flight are finished, later ones get 404."""
-    parts = state(request)
-    request_context(request).event["model"] = name
-    if name == parts["settings"].model:
+    context = request_context(request)
+    context.log_fields["model"] = name
+    if name == context.settings.model:
         raise ModelInUse(f"{name!r} is the default model and cannot be unloaded, because readiness depends on it.")
-    await parts["service"].backend.unload(name)
+    await context.service.backend.unload(name)
+
+
+def _detail(info: ModelInfo) -> ModelDetail:
+    """Convert a model's description to its response schema."""
+    return ModelDetail(
+        name=info.name,
+        version=info.version,
+        precision=info.precision,
+        multi_label=info.multi_label,
+        decode=info.decode,
+        tensor=info.tensor,
+        versions=list(info.versions),
+        ready=info.ready,
+        reason=info.reason,
+        classes=info.classes,
+        vector_size=info.vector_size,
+        input_height=info.input_height,
+        input_width=info.input_width,
+        resize_size=list(info.resize_size),
+        crop_size=list(info.crop_size),
+        steps=list(info.steps),
+        labels=list(info.labels),
+    )

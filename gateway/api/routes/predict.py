@@ -1,28 +1,24 @@
 """POST /predict: images in, labels and scores out."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi import Query as QueryParameter
 from starlette.responses import Response
 
-from gateway.api.body import open_files
-from gateway.api.collected import answered
-from gateway.api.parameters import PredictParameters, predict_parameters
-from gateway.api.problems import reading
+from gateway.api.answers import respond
+from gateway.api.body import open_body
+from gateway.api.parameters import PredictParameters, query_parameters, request_spec, with_form
 from gateway.api.request_context import request_context
+from gateway.api.route_table import traits
 from gateway.api.schemas import Problem
-from gateway.api.service_query import make_query
 from gateway.api.shapes import SHAPES, PredictDocuments, Shape
-from gateway.api.state import state
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Backend
 from gateway.inference.parameters import selection_from_parameters
 from gateway.ingest.frames import read_frames
 
 router = APIRouter(tags=["classify"])
-PATH = "/predict"
 
 RAW_IMAGE = {"type": "string", "format": "binary", "description": "One raw image."}
 REQUEST_BODY: dict[str, Any] = {
@@ -88,57 +84,46 @@ FAULTS: dict[int | str, dict[str, Any]] = {
 }
 
 
+def _documented(parameters: Annotated[PredictParameters, QueryParameter()]) -> None:
+    """Declares the parameters in the OpenAPI document; the endpoint parses them itself."""
+
+
 @router.post(
-    PATH,
+    "/predict",
     summary="Classify images",
     response_model=PredictDocuments,
     responses={200: {"description": "At least one file was classified; each file has its own result."}, **FAULTS},
     openapi_extra={"requestBody": REQUEST_BODY},
+    dependencies=[Depends(_documented)],
 )
-async def predict(request: Request, parameters: Annotated[PredictParameters, QueryParameter()]) -> Response:
+@traits(takes_images=True, direct=True)
+async def predict(request: Request) -> Response:
     """Classify one or more images. Each file gets its own result, in order: a bad file does not affect the others.
 
     Files are classified as they arrive, while the rest of a large upload is still being received.
     """
-    parts = state(request)
-    service, settings = parts["service"], parts["settings"]
-    current = request_context(request)
-    with current.tally.stages["read"]:
-        form, uploads = await open_files(request, service.policy.limits, tuple(PredictParameters.model_fields))
+    context = request_context(request)
+    service, settings = context.service, context.settings
+    parameters = query_parameters(PredictParameters, request.scope["query_string"])
+    with context.stats.stages["read"]:
+        body = open_body(request, context)
+        form, uploads = await body.open_uploads(service.policy.limits, tuple(PredictParameters.model_fields))
     function = form.pop("function_to_apply", [])
-    if form:
-        parameters = _with_form(parameters, form)
-    query = make_query(
+    if form.get("format", [])[-1:] == [Shape.HUGGINGFACE] and "format" in parameters.model_fields_set:
+        del form["format"]  # the format that the body implies is only a default
+    parameters = with_form(parameters, form)
+    spec = request_spec(
         request,
-        current,
-        settings,
+        context,
         model_name=parameters.model or settings.model,
         version=parameters.version,
         timeout_seconds=parameters.timeout,
         selection=selection_from_parameters(parameters, settings),
         frames=None if parameters.frames is None else read_frames(parameters.frames, settings.max_frames),
     )
-    current.event["model"] = query.model_name
     if function:
-        await _check_function(function[-1], service.backend, query.model_name)
-    return await answered(request, query, uploads, SHAPES[parameters.format])
-
-
-async def predict_directly(request: Request) -> Response:
-    """`predict` for gateway.api.fast_path; raises InvalidParameter if FastAPI would refuse a parameter."""
-    with reading(PredictParameters):
-        parameters = predict_parameters(request.scope["query_string"])
-    return await predict(request, parameters)
-
-
-def _with_form(parameters: PredictParameters, form: Mapping[str, list[str]]) -> PredictParameters:
-    """Override query parameters by form fields; the last value of a repeated field counts."""
-    fields = {name: values if name == "labels" else values[-1] for name, values in form.items()}
-    given = parameters.model_dump(exclude_none=True)
-    if fields.get("format") == Shape.HUGGINGFACE and "format" in parameters.model_fields_set:
-        del fields["format"]  # the format that the body implies is only a default
-    with reading(PredictParameters):
-        return PredictParameters.model_validate({**given, **fields})
+        await _check_function(function[-1], service.backend, spec.model_name)
+    return await respond(request, context, spec, body, uploads, SHAPES[parameters.format])
 
 
 async def _check_function(function: str, backend: Backend, model_name: str) -> None:

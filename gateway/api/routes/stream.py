@@ -10,9 +10,8 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics
-from gateway.api.request_context import RequestContext, request_context, request_context_of
+from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import Problem
-from gateway.api.state import State, parts_of, state
 from gateway.errors import Forbidden, Overloaded, UpgradeRequired
 from gateway.inference.split import version_of
 from gateway.limits.pace import Pace
@@ -56,10 +55,10 @@ async def stream_without_upgrade(
     docs/guides/streams.md describes the messages. Without an upgrade, the response is the error with which a stream
     would be refused, since browsers hide it from pages that open a stream, or else 426.
     """
-    parts = state(request)
-    session = _session(request, parts, request_context(request))
+    context = request_context(request)
+    session = _session(request, context)
     await session.check_model()
-    parts["streams"].check()
+    context.shared["streams"].check()
     try:
         await session.open()
     finally:
@@ -70,17 +69,16 @@ async def stream_without_upgrade(
 @router.websocket("/stream")
 async def stream(websocket: WebSocket) -> None:
     """Serve one stream; RequestContextMiddleware handles the errors that it raises."""
-    parts, current = parts_of(websocket.scope), request_context_of(websocket.scope)
-    current.route = "/stream"
-    _check_origin(websocket, parts["settings"])
-    session = _session(websocket, parts, current)
+    context = request_context(websocket)
+    _check_origin(websocket, context.settings)
+    session = _session(websocket, context)
     await session.check_model()
-    with parts["streams"].place(session):
+    with context.shared["streams"].place(session):
         try:
             await session.open()
             offered = websocket.scope["subprotocols"]
             await websocket.accept(SUBPROTOCOL if SUBPROTOCOL in offered else None)
-            await _serve(websocket, session, current)
+            await _serve(websocket, session, context)
         finally:
             await session.close()
 
@@ -95,29 +93,29 @@ def _check_origin(websocket: WebSocket, settings: Settings) -> None:
         raise Forbidden("Pages of this origin may not open a stream; GATEWAY_CORS_ORIGINS lists those that may.")
 
 
-def _session(connection: HTTPConnection, parts: State, current: RequestContext) -> StreamSession:
-    settings = parts["settings"]
+def _session(connection: HTTPConnection, context: RequestContext) -> StreamSession:
+    settings = context.settings
     query = connection.query_params
     given = {name: query.getlist(name) if name in _LISTS else value for name, value in query.items()}
     parameters = read_parameters(given, settings)
     model_name = parameters.model or settings.model
     client = connection.headers.get(settings.model_split_header, "")
     version, _ = version_of(settings.model_split, model_name, parameters.version, client)
-    current.event["model"] = model_name
+    context.log_fields["model"] = model_name
     pace = Pace(min_bytes_per_second=1, grace_seconds=settings.stream_idle_seconds, now=anyio.current_time)
-    buffer = current.resources.enter_context(parts["uploads"].open(pace))
+    buffer = context.resources.enter_context(context.shared["uploads"].open(pace))
     return StreamSession(
-        parts["service"],
+        context.service,
         settings,
         buffer,
         parameters,
         model=(model_name, version),
-        request_id=current.request_id,
-        is_allowed=current.is_allowed,
+        request_id=context.request_id,
+        is_allowed=context.is_allowed,
     )
 
 
-async def _serve(websocket: WebSocket, session: StreamSession, current: RequestContext) -> None:
+async def _serve(websocket: WebSocket, session: StreamSession, context: RequestContext) -> None:
     """Serve frames until the client or the server ends the stream, then close it with the code for either."""
     code, reason = NORMAL, ""
 
@@ -132,7 +130,7 @@ async def _serve(websocket: WebSocket, session: StreamSession, current: RequestC
             code, reason = GOING_DOWN, "the server is stopping; connect again"
             return None
         if message["code"] == NO_ROOM:
-            most = parts_of(websocket.scope)["settings"].max_bytes_waiting
+            most = context.settings.max_bytes_waiting
             raise Overloaded(
                 f"The frames and uploads that wait have {most} bytes, and this one came slowest; try again later.",
                 limit="max_bytes_waiting",
@@ -146,7 +144,9 @@ async def _serve(websocket: WebSocket, session: StreamSession, current: RequestC
     try:
         await session.run(receive, send)
     finally:
-        tally = session.tally
-        current.event.update(frames_answered=tally.answered, frames_failed=tally.failed, frames_dropped=tally.dropped)
-    current.event["close_code"] = code
+        stats = session.stats
+        context.log_fields.update(
+            frames_answered=stats.answered, frames_failed=stats.failed, frames_dropped=stats.dropped
+        )
+    context.log_fields["close_code"] = code
     await websocket.close(code, reason)

@@ -6,7 +6,7 @@ import httpx
 import numpy as np
 import pytest
 
-from gateway.api.query_bound import MAX_QUERY_PARAMETERS
+from gateway.api.middleware import MAX_QUERY_PARAMETERS
 from gateway.api.schemas import PredictResponse
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction

@@ -6,14 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from gateway.api.auth import OPEN_PATHS
-from gateway.app import create_app
+from gateway.api.route_table import Access
+from gateway.app import ROUTES, create_app
 from gateway.keys import KeysError, add_key, remove_key
 from gateway.settings import Settings
 from tests.gateway.api.in_child import logged
 from tests.gateway.api.stub import PNG, Client, StubBackend, client_of
 
-OPEN = [*sorted(OPEN_PATHS), "/health/live", "/health/ready", "/assets/page.js", "/docs/assets/swagger-ui.css"]
+OPEN = [
+    *(
+        "/",
+        "/metrics",
+        "/docs",
+        "/openapi.json",
+        "/health/live",
+        "/health/ready",
+        "/v2/health/live",
+        "/v2/health/ready",
+    ),
+    *("/assets/page.js", "/docs/assets/swagger-ui.css"),
+]
 GUARDED = [
     "/models",
     "/models/ensemble_model",
@@ -68,7 +80,13 @@ def test_every_other_path_wants_a_key_whether_there_is_something_or_not(client, 
 )
 def test_no_way_through_an_open_folder_leads_to_an_answer(client, target):
     # As raw as ASGI hands it over: clients resolve the dots themselves.
-    assert client.ask("GET", target)[0]["status"] == 404
+    assert client.ask("GET", target)[0]["status"] == (404 if target.startswith("/assets/") else 401)
+
+
+def test_every_route_without_a_key_is_listed_here():
+    paths = {route.path for route in ROUTES if route.traits.access is Access.OPEN}
+    assert {path for path in paths if "{" not in path} <= set(OPEN)
+    assert {path for path in paths if "{" in path} == {"/assets/{path:path}", "/docs/assets/{path:path}"}
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,20 @@ from fastapi import FastAPI, Query
 from fastapi.exceptions import RequestValidationError
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from gateway.api.parameters import PredictParameters, predict_parameters
-from gateway.api.problems import invalid_parameter
+from gateway.api.parameters import PredictParameters, invalid_parameter, query_parameters
+from gateway.errors import InvalidParameter
 from tests.gateway.api.stub import PNG, Client, client_of
 
 VALUES = st.sampled_from(["", "0", "1", "7", "1.5", "cat", "a%2Cb", "%E2%98%83", "nan", "-1", "kserve-v1", "x+y", "%"])
 NAMES = st.sampled_from([*PredictParameters.model_fields, "topk", "Labels", ""])
 QUERIES = st.lists(st.tuples(NAMES, VALUES).map("=".join) | NAMES, max_size=6).map("&".join)
+
+
+def refused(error: RequestValidationError) -> str:
+    return invalid_parameter([dict(each) for each in error.errors()], PredictParameters.model_fields).message
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +35,7 @@ def fastapis():
 
     @app.exception_handler(RequestValidationError)
     async def refuse(_: Request, error: RequestValidationError) -> JSONResponse:
-        return JSONResponse(invalid_parameter([dict(each) for each in error.errors()]).message, 422)
+        return JSONResponse(refused(error), 422)
 
     loop = asyncio.new_event_loop()
     yield Client(loop, app, {})
@@ -43,9 +46,9 @@ def fastapis():
 def test_the_parameters_of_a_url_are_read_as_fastapi_reads_them(fastapis, query):
     answer = fastapis.get(f"/?{query}")
     try:
-        read: object = predict_parameters(query.encode()).model_dump(mode="json")
-    except ValidationError as error:
-        read = invalid_parameter([dict(each) for each in error.errors()]).message
+        read: object = query_parameters(PredictParameters, query.encode()).model_dump(mode="json")
+    except InvalidParameter as error:
+        read = error.message
 
     assert read == answer.json()
 

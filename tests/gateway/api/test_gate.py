@@ -1,70 +1,74 @@
-"""The door: who would find the queue full is told so before anything is done for it."""
+"""Early load shedding: while the queue is full, requests with images are refused before any other work."""
 
-import asyncio
-from types import SimpleNamespace
+import json
+from collections.abc import Iterator
 
 import pytest
-from starlette.types import Message, Receive, Scope, Send
+from prometheus_client import REGISTRY
+from starlette.types import Message
 
-from gateway.api.gate import Gate
-from gateway.api.request_context import begin
+from gateway.app import ROUTES
 from gateway.errors import Overloaded
-from gateway.metrics import CLASSIFYING_ROUTES
+from gateway.limits.admission import Admission
+from tests.gateway.api.stub import Client, client_of
+from tests.gateway.api.tensors import Scorer
 
-FULL = Overloaded("Full.", limit="max_images_waiting", value=1)
-
-
-class Application:
-    def __init__(self) -> None:
-        self.served = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.served += 1
+WITH_IMAGES = [route.path for route in ROUTES if route.traits.takes_images]
 
 
-def ask(path: str, method: str = "POST", *, full: bool = True, kind: str = "http") -> tuple[int, list[Message], Scope]:
-    """How often the application was called, what was sent, and the scope."""
-    application, sent = Application(), []
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with client_of(Scorer()) as client:
+        yield client
 
-    def check() -> None:
-        if full:
-            raise FULL
 
-    async def receive() -> Message:
+@pytest.fixture
+def full(monkeypatch) -> None:
+    """The queue is full."""
+
+    def refuse(_: Admission) -> None:
+        raise Overloaded("Full.")
+
+    monkeypatch.setattr(Admission, "check", refuse)
+
+
+def refusals(route: str) -> float:
+    labels = {"route": route, "status": "503", "code": "overloaded"}
+    return REGISTRY.get_sample_value("gateway_requests_total", labels) or 0.0
+
+
+def test_the_routes_with_images():
+    assert WITH_IMAGES == [
+        "/predict",
+        "/embed",
+        "/v2/models/{name}/infer",
+        "/v2/models/{name}/versions/{version}/infer",
+    ]
+
+
+@pytest.mark.parametrize("route", WITH_IMAGES)
+def test_a_full_queue_turns_a_request_away_before_its_body(client, full, route):
+    def body(sent: list[Message]) -> Message:
         raise AssertionError("the body was asked for")
 
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    service = SimpleNamespace(admission=SimpleNamespace(check=check))
-    scope = {"type": kind, "method": method, "path": path, "headers": [], "state": {"service": service}}
-    begin(scope, "r1")
-    asyncio.run(Gate(application)(scope, receive, send))
-    return application.served, sent, scope
+    path, before = route.format(name="m", version="1"), refusals(route)
+    start, content = client.ask("POST", path, body=body)
+    assert start["status"] == 503
+    assert (b"retry-after", b"1") in start["headers"]
+    assert ("error" in json.loads(content["body"])) == path.startswith("/v2")
+    assert refusals(route) == before + 1
 
 
-@pytest.mark.parametrize("route", CLASSIFYING_ROUTES)
-def test_while_the_queue_is_full_images_are_refused_unread(route):
-    served, (start, _), scope = ask(route.format(name="m", version="1"))
-    assert (served, start["status"]) == (0, 503)
-    context = scope["state"]["request_context"]
-    assert (context.route, context.event["code"]) == (route, "overloaded")
-
-
-@pytest.mark.parametrize("route", CLASSIFYING_ROUTES)
-def test_while_there_is_room_they_are_let_through(route):
-    served, sent, scope = ask(route.format(name="m", version="1"), full=False)
-    assert (served, sent, scope["state"]["request_context"].route) == (1, [], None)
+@pytest.mark.parametrize("route", WITH_IMAGES)
+def test_an_empty_queue_lets_a_request_through(client, route):
+    path = route.format(name="ensemble_model", version="1")
+    assert client.post(path, content=b"x", headers={"Content-Type": "text/plain"}).status_code in {400, 415}
 
 
 @pytest.mark.parametrize(
-    ("path", "method", "kind"),
-    [
-        ("/predict", "GET", "http"),
-        ("/models", "POST", "http"),
-        ("/predict/more", "POST", "http"),
-        ("/", "", "lifespan"),
-    ],
+    ("method", "path", "status"),
+    [("GET", "/predict", 405), ("POST", "/models", 405), ("POST", "/predict/more", 404), ("GET", "/models", 200)],
 )
-def test_everything_else_is_let_through_all_the_same(path, method, kind):
-    assert ask(path, method, kind=kind)[0] == 1
+def test_other_requests_pass_a_full_queue(client, full, method, path, status):
+    assert client.request(method, path).status_code == status
+    assert client.get("/v2/models/ensemble_model").status_code == 200

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from gateway.api.problems import PATHS
+from gateway.app import ROUTES
 from tests.gateway.api.stub import Client, client_of
 
 
@@ -33,7 +33,7 @@ def test_a_misspelt_path_is_answered_with_the_one_that_was_meant(client, path, m
 
 def test_a_misspelt_path_is_compared_with_every_path_without_a_name_in_it(client):
     paths = client.get("/openapi.json").json()["paths"]
-    assert {path for path in paths if "{" not in path} == set(PATHS) - {"/docs", "/openapi.json"}
+    assert {path for path in paths if "{" not in path} == set(ROUTES.literal) - {"/", "/docs", "/openapi.json"}
 
 
 def test_who_asks_for_what_only_admins_have_is_told_the_setting(client):

@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 from starlette.types import Message, Receive, Scope, Send
 
 from gateway.api.middleware import RequestContextMiddleware
+from gateway.api.route_table import RouteTable
 from gateway.errors import ModelNotFound, TritonUnreachable
 from gateway.inference.backend import Call, InferResult
 from gateway.logs import AlreadyLogged
@@ -158,9 +159,9 @@ async def test_an_exception_amid_an_answer_is_raised_on_as_one_that_is_logged(ev
     async def nothing(*_: object) -> Message:
         return {"type": "http.disconnect"}
 
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
     with pytest.raises(AlreadyLogged):
-        await RequestContextMiddleware(break_off)(scope, nothing, nothing)
+        await RequestContextMiddleware(break_off, RouteTable(()))(scope, nothing, nothing)
     assert [event["event"] for event in events] == ["unexpected_error", "request"]
 
 

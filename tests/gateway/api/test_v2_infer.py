@@ -9,11 +9,9 @@ import pytest
 from prometheus_client import REGISTRY
 from tritonclient.http import InferRequestedOutput
 
-from gateway.errors import InferenceFailed, ModelNotFound, Overloaded, TritonUnreachable
+from gateway.errors import InferenceFailed, ModelNotFound, TritonUnreachable
 from gateway.inference.backend import Call, InferResult, Row, Vectors
 from gateway.keys import add_key
-from gateway.limits.admission import Admission
-from gateway.metrics import CLASSIFYING_ROUTES
 from gateway.oip.documents import InferenceBody, InferenceResponse
 from tests.gateway.api.stub import PNG, VECTOR, client_of
 from tests.gateway.api.tensors import INFER, SCORES, TEXT, Scorer, ask, in_json, prediction, refusal, result
@@ -208,33 +206,6 @@ def test_every_limit_holds_here_as_well():
         assert result(ask(client, PNG, b"x" * 300)).as_numpy("STATUS").tolist() == [b"ok", b"file_too_large"]
         status, sentence = refusal(client.post(INFER, json=in_json(PNG, id="x" * 1_100)))
         assert (status, "1024 bytes beside its images" in sentence) == (431, True)
-
-
-@pytest.mark.parametrize("route", CLASSIFYING_ROUTES)
-def test_a_full_queue_turns_a_request_away_before_its_body(monkeypatch, route):
-    def full(_: Admission) -> None:
-        raise Overloaded("Full.")
-
-    monkeypatch.setattr(Admission, "check", full)
-    path = route.format(name="m", version="1")
-
-    def body(sent: object) -> dict[str, object]:
-        raise AssertionError("the body was asked for")
-
-    with client_of(Scorer()) as client:
-        before = counted(route)
-        start, content = client.ask("POST", path, body=body)
-        assert start["status"] == 503
-        assert (b"retry-after", b"1") in start["headers"]
-        assert ("error" in json.loads(content["body"])) == path.startswith("/v2")
-        assert counted(route) == before + 1
-        # What is asked about models goes on.
-        assert client.get("/v2/models/ensemble_model").status_code == 200
-
-
-def counted(route: str) -> float:
-    labels = {"route": route, "status": "503", "code": "overloaded"}
-    return REGISTRY.get_sample_value("gateway_requests_total", labels) or 0.0
 
 
 def test_its_stages_are_measured(client):

@@ -9,14 +9,13 @@ from fastapi import APIRouter, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from gateway.api.answers import AnswerSize, PiecedAnswer
-from gateway.api.body import announced_bytes, open_body
-from gateway.api.image_route import classify
+from gateway.api.answers import AnswerSize, PiecedAnswer, classify, status_of
+from gateway.api.body import open_body
+from gateway.api.parameters import request_spec
 from gateway.api.request_context import request_context
+from gateway.api.route_table import traits
 from gateway.api.routes.v2.documentation import REQUEST, RESPONSES
 from gateway.api.routes.v2.metadata import ModelName, ModelVersion
-from gateway.api.service_query import make_query, status_of
-from gateway.api.state import state
 from gateway.errors import InvalidBody
 from gateway.inference.backend import Vectors
 from gateway.inference.request_spec import Result
@@ -41,6 +40,7 @@ _DOCUMENTED: dict[str, Any] = {
 
 
 @router.post("/v2/models/{name}/infer", summary="Open Inference Protocol: classify images", **_DOCUMENTED)
+@traits(takes_images=True)
 async def infer(request: Request, name: ModelName) -> Response:
     """Classify the images of the input IMAGE by the version in use, or by the version that a split selects.
 
@@ -54,29 +54,28 @@ async def infer(request: Request, name: ModelName) -> Response:
     summary="Open Inference Protocol: classify images by a version",
     **_DOCUMENTED,
 )
+@traits(takes_images=True)
 async def infer_version(request: Request, name: ModelName, version: ModelVersion) -> Response:
     """Classify the images of the input IMAGE by one version; see `/v2/models/{name}/infer`."""
     return await _infer(request, name, version)
 
 
 async def _infer(request: Request, model_name: str, version: str | None) -> Response:
-    parts = state(request)
-    service, settings = parts["service"], parts["settings"]
+    context = request_context(request)
+    service, settings = context.service, context.settings
     limits = service.policy.limits
-    body = open_body(request)
-    if announced_bytes(request) > limits.max_request_bytes:
+    body = open_body(request, context)
+    if body.announced_bytes > limits.max_request_bytes:
         raise request_too_large(limits)
-    current = request_context(request)
     reader = InferenceReader(body, _header_length(request), limits, max_class_count=settings.max_top_k, hold=body.hold)
-    with current.tally.stages["read"]:
+    with context.stats.stages["read"]:
         uploads = at_least_one(reader.uploads(), NO_IMAGES)
         first = await anext(uploads)
     # In JSON the timeout may follow the images; then it comes too late for them.
     timeout_microseconds = reader.request.timeout_microseconds
-    query = make_query(
+    spec = request_spec(
         request,
-        current,
-        settings,
+        context,
         model_name=model_name,
         version=version,
         timeout_seconds=timeout_microseconds / 1e6 if timeout_microseconds else None,
@@ -84,10 +83,9 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
         # In JSON the requested outputs may follow the images.
         vectors=Vectors.IF_ANY,
     )
-    current.event["model"] = model_name
     size = AnswerSize(settings.max_predictions)
-    held = current.resources.enter_context(parts["answers"].open())
-    collected = await classify(request, resumed(first, uploads), query, size, held)
+    held = context.resources.enter_context(context.shared["responses"].open())
+    collected = await classify(context, spec, body, resumed(first, uploads), size, held)
     status = status_of(collected)
     if status is not HTTPStatus.OK:
         return _failed(collected, status)

@@ -7,8 +7,9 @@ from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from gateway import __version__
+from gateway.api.request_context import request_context
+from gateway.api.route_table import Access, traits
 from gateway.api.routes.health import is_ready
-from gateway.api.state import state
 from gateway.errors import ModelNotFound
 from gateway.inference.backend import ModelInfo
 from gateway.oip.documents import ModelMetadata, ServerMetadata, V2Error
@@ -20,6 +21,8 @@ NAME = "triton-image-gateway"
 EXTENSIONS = ["binary_tensor_data", "classification"]
 NOT_READY = HTTPStatus.BAD_REQUEST
 """The protocol signals "not ready" by a 4xx status with an empty body."""
+
+LIVE = Response()
 
 ModelName = Annotated[str, Path(min_length=1, max_length=256)]
 ModelVersion = Annotated[str, Path(pattern=VERSION_PATTERN)]
@@ -39,9 +42,10 @@ async def server_metadata() -> ServerMetadata:
 
 
 @router.get("/v2/health/live", summary="Open Inference Protocol: is the process alive?", response_class=Response)
+@traits(access=Access.OPEN, polled=True, constant=LIVE)
 async def server_live() -> Response:
     """Always 200: the process responds."""
-    return Response()
+    return LIVE
 
 
 @router.get(
@@ -50,9 +54,11 @@ async def server_live() -> Response:
     response_class=Response,
     responses=_READY,
 )
+@traits(access=Access.OPEN, polled=True, direct=True)
 async def server_ready(request: Request) -> Response:
     """200 while `/health/ready` is 200, else 400."""
-    return _boolean(is_ready(state(request)))
+    context = request_context(request)
+    return _boolean(is_ready(context.shared, context.service.backend.health()))
 
 
 @router.get("/v2/models/{name}", summary="Open Inference Protocol: inputs and outputs of a model", responses=_MODEL)
@@ -94,7 +100,7 @@ async def version_ready(request: Request, name: ModelName, version: ModelVersion
 
 
 async def _model(request: Request, name: str, version: str | None) -> ModelInfo:
-    info = await state(request)["service"].backend.model(name)
+    info = await request_context(request).service.backend.model(name)
     if version is not None and version not in info.versions:
         raise ModelNotFound(f"There is no version {version} of {name!r}; it has {', '.join(info.versions)}.")
     return info
@@ -102,9 +108,10 @@ async def _model(request: Request, name: str, version: str | None) -> ModelInfo:
 
 async def _model_ready(request: Request, name: str, version: str | None) -> Response:
     info = await _model(request, name, version)
-    parts = state(request)
+    context = request_context(request)
     # Triton reports a model as ready even if its process has died; for the default model, probes detect that.
-    return _boolean(info.ready and (name != parts["settings"].model or is_ready(parts)))
+    is_default = name == context.settings.model
+    return _boolean(info.ready and (not is_default or is_ready(context.shared, context.service.backend.health())))
 
 
 def _boolean(answer: bool) -> Response:  # noqa: FBT001  # the value of the response

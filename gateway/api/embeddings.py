@@ -20,12 +20,11 @@ from gateway.errors import GatewayError
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
 from gateway.inference.request_spec import RequestSpec, Result
 
-PATH = "/embed"
-
 
 class VectorShape(StrEnum):
     """The format of a response."""
 
+    # The OpenAPI document names this class, and generated clients with it.
     NATIVE = "native"
     OPENAI = "openai"
 
@@ -112,7 +111,7 @@ class OpenAIResponse(Schema):
     usage: OpenAIUsage
 
 
-class NativeVectors(Native):
+class NativeEmbeddings(Native):
     """Like the format of `POST /predict`, with an embedding in each result."""
 
     documents = EmbedResponse
@@ -129,7 +128,7 @@ class NativeVectors(Native):
         return {**known, "embedding": _embedding(result, self._parameters), "predictions": predictions, "error": error}
 
 
-class OpenAIVectors(Foreign):
+class OpenAIEmbeddings(Foreign):
     """OpenAI's list of embeddings; the error of a single file is the error of the response."""
 
     documents = OpenAIResponse
@@ -156,21 +155,21 @@ class OpenAIVectors(Foreign):
 
 
 SHAPES: dict[VectorShape, Callable[[EmbeddingParameters], AnswerShape]] = {
-    VectorShape.NATIVE: NativeVectors,
-    VectorShape.OPENAI: OpenAIVectors,
+    VectorShape.NATIVE: NativeEmbeddings,
+    VectorShape.OPENAI: OpenAIEmbeddings,
 }
 
 
 def _embedding(result: Result, parameters: EmbeddingParameters) -> Any:  # noqa: ANN401  # a text, a list or None
     if result.vector is None:
         return None
-    vector = normalized(result.vector) if parameters.normalize else result.vector
+    embedding = normalized(result.vector) if parameters.normalize else result.vector
     if parameters.encoding_format is Encoding.BASE64:
-        return b64encode(vector.astype("<f4").tobytes()).decode()
-    return vector.tolist()
+        return b64encode(embedding.astype("<f4").tobytes()).decode()
+    return embedding.tolist()
 
 
-def normalized(vector: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scale a vector to length 1; a zero vector stays zero."""
-    length = float(np.linalg.norm(vector.astype(np.float64)))
-    return (vector / length).astype(np.float32) if length > 0 else vector
+def normalized(embedding: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scale an embedding to length 1; a zero vector stays zero."""
+    length = float(np.linalg.norm(embedding.astype(np.float64)))
+    return (embedding / length).astype(np.float32) if length > 0 else embedding
