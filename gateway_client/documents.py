@@ -18,7 +18,7 @@ MAX_PROBLEM_BYTES = 2**20
 async def pieces(response: httpx.Response) -> AsyncIterator[bytes]:
     """Yield a response's bytes as they arrive; raises UnexpectedAnswer if they are compressed, perhaps a bomb."""
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise UnexpectedAnswer(f"{response.url} sends a compressed response, which was not asked for.")
+        raise UnexpectedAnswer(f"{response.url} sends a compressed response, although the request excludes that.")
     async for piece in response.aiter_bytes():
         yield piece
 

@@ -10,8 +10,8 @@ _MAX_PREFIX_BYTES = 256
 class Base64Decoder:
     """Decodes pieces of base64 into `data`, which never grows beyond `max_bytes`: then `too_large` is set.
 
-    Takes both alphabets, line breaks, missing padding and a leading `data:…;base64,`; anything else sets `invalid`. In
-    either case the rest is passed over.
+    Takes both alphabets, line breaks, missing padding and a leading `data:…;base64,`; anything else sets `invalid`.
+    After either, further pieces are ignored.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -46,7 +46,7 @@ class Base64Decoder:
             self.invalid = True
 
     def finish(self) -> None:
-        """Take what is left after the last piece."""
+        """Decode the remaining digits after the last piece."""
         if self.too_large or self.invalid:
             return
         digits = self._clean(self._carry)
@@ -64,13 +64,13 @@ class Base64Decoder:
         return digits
 
     def _take(self, digits: bytes, surplus: int = 0) -> bool:
-        """Decode whole groups of four digits and carry the rest; false, and nothing taken, where there is more."""
+        """Decode whole groups of four digits and carry the rest; False, without effect, if it has other characters."""
         cut = len(digits) - len(digits) % 4
         try:
             decoded = binascii.a2b_base64(digits[:cut])
         except binascii.Error:
             return False
-        # The function skips what is not a digit, and then the result is shorter.
+        # The function skips other characters, and then the result is shorter.
         if len(decoded) != cut // 4 * 3:
             return False
         self._carry = digits[cut:]

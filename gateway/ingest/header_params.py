@@ -63,8 +63,8 @@ def form_name(params: dict[str, str]) -> str | None:
 def form_filename(params: dict[str, str]) -> str | None:
     """The file name of a Content-Disposition; None if the part is not a file.
 
-    `filename*` (RFC 5987) is preferred: RFC 7578 rules it out in forms, but clients send it for names beyond ASCII. In
-    another charset than UTF-8 or ISO-8859-1 it is passed over.
+    `filename*` (RFC 5987) is preferred: RFC 7578 rules it out in forms, but clients send it for names beyond ASCII.
+    With a charset other than UTF-8 or ISO-8859-1 it is ignored.
     """
     extended = params.get("filename*")
     if extended is not None:

@@ -1,4 +1,4 @@
-"""JSON that arrives in chunks, of which only the current one is held."""
+"""A tokenizer for JSON that arrives in chunks; only the current chunk is held."""
 
 import re
 from collections.abc import AsyncIterable, AsyncIterator
@@ -25,7 +25,7 @@ def invalid(reason: str) -> InvalidBody:
 
 
 class JsonSource:
-    """The tokens of a JSON text; every method raises InvalidBody where the text is another one."""
+    """The tokens of a JSON text; every method raises InvalidBody if the text does not have the expected one."""
 
     def __init__(self, chunks: AsyncIterable[bytes], limits: Limits) -> None:
         self._chunks = aiter(chunks)
@@ -34,11 +34,11 @@ class JsonSource:
         self._header_bytes = 0
         self._chunk = b""
         self._position = 0
-        self._turn = TimeSlice()
+        self._time_slice = TimeSlice()
 
     async def symbol(self) -> bytes:
         """The next byte that is not white space; b"" at the end."""
-        await self._turn.pause_if_over()
+        await self._time_slice.pause_if_over()
         while True:
             match = _NOT_SPACE.search(self._chunk, self._position)
             if match is not None:
@@ -54,7 +54,7 @@ class JsonSource:
         self._position = max(self._position - 1, 0)
 
     async def expect(self, symbol: bytes, reason: str) -> None:
-        """Take one symbol; raises InvalidBody where it is another."""
+        """Read one symbol; raises InvalidBody if it is another."""
         if await self.symbol() != symbol:
             raise invalid(reason)
 
@@ -90,7 +90,7 @@ class JsonSource:
                 raise invalid("members must be separated by commas")
 
     async def elements(self, what: str = "elements") -> AsyncIterator[int]:
-        """The numbers of an array's elements, after its opening bracket; read each before the next."""
+        """Yield the indexes of an array's elements, after its opening bracket; read each element before the next."""
         if await self.symbol() == b"]":
             return
         self.push_back()
@@ -105,9 +105,9 @@ class JsonSource:
                 raise invalid(f"{what} must be separated by commas")
 
     async def value(self) -> object:
-        """A value that is small; with the names of `members`, all of them together have `max_header_bytes` at most.
+        """Read a small value. All values, with the names of `members`, may have `max_header_bytes` together.
 
-        Raises HeadersTooLarge beyond.
+        Raises HeadersTooLarge beyond that.
         """
         raw = bytearray()
         depth = 0
@@ -166,7 +166,7 @@ class JsonSource:
     async def string_pieces(self) -> AsyncIterator[bytes]:
         """The rest of a long string of ASCII characters, after its opening quote, without its escapes."""
         async for piece in self._raw_pieces():
-            # Some encoders escape "/", "+" and line breaks. Latin-1, since what is not ASCII may be cut in two.
+            # Some encoders escape "/", "+" and line breaks. Latin-1, since a character beyond ASCII may be cut in two.
             yield _unescape(piece) if b"\\" in piece else piece
 
     async def _scalar(self) -> bytes:
@@ -194,7 +194,7 @@ class JsonSource:
     async def _raw_pieces(self) -> AsyncIterator[bytes]:
         """Pieces of a string up to its closing quote, in which no escape is cut in two."""
         while True:
-            await self._turn.pause_if_over()
+            await self._time_slice.pause_if_over()
             end = min(len(self._chunk), self._position + _MAX_PIECE_BYTES)
             quote = self._chunk.find(b'"', self._position, end)
             piece = self._chunk[self._position : end if quote < 0 else quote]

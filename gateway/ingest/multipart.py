@@ -164,9 +164,9 @@ class _Form:
         if disposition != "form-data":
             raise InvalidMultipart("A part has no Content-Disposition: form-data header.")
         if content_type.startswith("multipart/"):
-            raise InvalidMultipart("Nested multipart bodies are not taken: send each file as a part of its own.")
+            raise InvalidMultipart("Nested multipart bodies are not accepted: send each file as a part of its own.")
         if headers.get("Content-Transfer-Encoding", "").strip().lower() not in IDENTITY_ENCODINGS:
-            raise InvalidMultipart("Content-Transfer-Encoding is not taken (RFC 7578 section 4.7): send the bytes.")
+            raise InvalidMultipart("Content-Transfer-Encoding is not accepted (RFC 7578 section 4.7): send the bytes.")
         name, self._filename = form_name(params), form_filename(params)
         if name is None and self._filename is None:
             raise InvalidMultipart("A part has neither a name nor a filename.")

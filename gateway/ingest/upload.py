@@ -13,8 +13,8 @@ UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 Hold = Callable[[int], None]
 """Called with the number of bytes of a body that its reader holds, whenever that changes; may raise."""
 
-# C0 and C1 controls, line separators, lone surrogates, and the marks that turn the reading direction around: each lets
-# a name look like another one in a log or a list.
+# C0 and C1 controls, line separators, lone surrogates, and marks that change the reading direction: with each of them
+# a name can look like another one in a log or a list.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 _SEPARATORS = re.compile(r"[/\\]")
 

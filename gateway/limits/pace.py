@@ -1,19 +1,19 @@
-"""How fast a client sends its body."""
+"""The speed at which a client sends its body."""
 
 import math
 from collections.abc import Callable
 
 RECENT_SECONDS = 5.0
-"""How far back the speed looks: what came this long ago counts a third (1/e) of what comes now."""
+"""Time constant of the speed: bytes that arrived this long ago have a weight of 1/e."""
 _LEAST_SECONDS = 0.1
-"""A client that has just begun is not judged by less than this."""
+"""Shortest time over which a speed is measured: a client is not judged by its first bytes."""
 
 
 class Pace:
-    """The speed of one upload. Only the time counts in which the gateway waits for the client.
+    """The speed of one upload. Only the time in which the gateway waits for the client counts.
 
-    A client has `grace_seconds` to spare. Waiting uses them up, and each byte earns back 1 / `min_bytes_per_second`, so
-    that a client may pause, but not be slower than that for long. `now` is a clock in seconds.
+    A client has `grace_seconds` to spare. Waiting uses them up, and each byte restores 1 / `min_bytes_per_second`
+    seconds: a client may pause, but not be slower for long. `now` is a clock in seconds.
     """
 
     def __init__(self, *, min_bytes_per_second: float, grace_seconds: float, now: Callable[[], float]) -> None:
@@ -31,12 +31,12 @@ class Pace:
 
     @property
     def waits(self) -> bool:
-        """Whether it is the client's turn."""
+        """Whether the gateway waits for the client."""
         return self._waiting_since is not None
 
     @property
     def bytes_per_second(self) -> float:
-        """The speed of late."""
+        """Recent upload speed in bytes/s, exponentially weighted."""
         waiting_seconds = self._waiting_seconds
         age_seconds = max(self._waited_seconds + waiting_seconds, _LEAST_SECONDS)
         weight = RECENT_SECONDS * -math.expm1(-age_seconds / RECENT_SECONDS)

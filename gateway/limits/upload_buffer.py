@@ -1,4 +1,4 @@
-"""How many bytes of uploads a process holds while they arrive and wait, and who goes when room is short."""
+"""The bytes of uploads that a process holds while they arrive and wait; when it is full, it evicts the slowest."""
 
 from collections.abc import Callable
 from typing import Self
@@ -9,16 +9,16 @@ from gateway.limits.pace import Pace
 
 
 class HeldBytes:
-    """The bytes of one request that are held and not in flight; none once its context ends."""
+    """The bytes of one request that are held and not in flight; released when the context ends."""
 
     def __init__(self, uploads: "UploadBuffer", pace: Pace) -> None:
         self._uploads = uploads
         self.pace = pace
         self.nbytes = 0
         self.refusal: Overloaded | None = None
-        """Why this upload had to make room for others; its reader raises it."""
+        """The error of an evicted upload; the reader of its body raises it."""
         self.on_refusal: Callable[[], None] = lambda: None
-        """Ends the reader's wait for the client."""
+        """Called on eviction; ends the reader's wait for the client."""
 
     def __enter__(self) -> Self:
         return self
@@ -28,14 +28,15 @@ class HeldBytes:
         self._uploads.forget(self)
 
     def hold(self, nbytes: int) -> None:
-        """Count `nbytes` from now on, in place of what was counted before.
+        """Set the number of bytes that this request holds.
 
-        Raises Overloaded where the process would hold too many, and this upload is the one to go.
+        Raises Overloaded if the buffer would be full and this upload is the slowest.
         """
-        self._uploads.change(self, nbytes)
+        if nbytes != self.nbytes:
+            self._uploads.change(self, nbytes)
 
     def refuse(self, error: Overloaded) -> None:
-        """Make room for others."""
+        """Evict this upload."""
         self.refusal = error
         self.hold(0)
         self.on_refusal()
@@ -44,9 +45,9 @@ class HeldBytes:
 class UploadBuffer:
     """The bytes that all uploads of a process hold, at most `max_bytes`.
 
-    When room is short, the upload goes that needs longest, at its speed, for as much as it holds: who is slow, the
-    sooner the more it holds, and not who has just come. Only those that wait for their clients can go, and who asks for
-    room: the others are complete and wait for their turn.
+    When the buffer is full, the upload with the most buffered bytes per byte/s is evicted: large, slow uploads first,
+    new ones last. Only uploads that wait for their clients, and the one that grows, can be evicted: the others are
+    complete and wait for a permit.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -56,19 +57,19 @@ class UploadBuffer:
         metrics.BYTES_WAITING_LIMIT.set(max_bytes)
 
     def open(self, pace: Pace) -> HeldBytes:
-        """A count of what one request holds."""
+        """Begin to count the bytes of one request."""
         return HeldBytes(self, pace)
 
     def change(self, buffer: HeldBytes, nbytes: int) -> None:
-        """See Buffer.hold."""
+        """Set the bytes of one request; see HeldBytes.hold."""
         more = nbytes - buffer.nbytes
         while more > 0 and self.nbytes + more > self.max_bytes:
             slowest = self._slowest(buffer, nbytes)
             if slowest is buffer:
-                raise self._full("The waiting uploads would exceed {} bytes; try again later.")
+                raise self._full("The upload buffer is full ({} bytes), and this upload is the slowest; retry later.")
             metrics.UPLOADS_DISPLACED.inc()
             slowest.refuse(
-                self._full("The uploads that wait have {} bytes, and this one came slowest; try again later.")
+                self._full("The upload buffer is full ({} bytes), and this upload was the slowest; retry later.")
             )
         buffer.nbytes = nbytes
         self.nbytes += more
@@ -79,7 +80,7 @@ class UploadBuffer:
             self.forget(buffer)
 
     def forget(self, buffer: HeldBytes) -> None:
-        """Count a request no more, which holds nothing."""
+        """Remove a request that holds nothing."""
         self._buffers.pop(buffer, None)
 
     def _slowest(self, asking: HeldBytes, nbytes: int) -> HeldBytes:

@@ -132,7 +132,7 @@ async def _serve(websocket: WebSocket, session: StreamSession, context: RequestC
         if message["code"] == NO_ROOM:
             most = context.settings.max_bytes_waiting
             raise Overloaded(
-                f"The frames and uploads that wait have {most} bytes, and this one came slowest; try again later.",
+                f"The upload buffer is full ({most} bytes), and this stream was the slowest; retry later.",
                 limit="max_bytes_waiting",
                 value=most,
             )

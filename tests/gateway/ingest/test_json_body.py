@@ -55,7 +55,7 @@ def test_every_body_is_read_back_whatever_the_chunks(images, ascii_only, filenam
 
 @settings(deadline=None, max_examples=300)
 @given(st.binary(max_size=200), st.integers(1, 20))
-def test_any_bytes_are_read_or_refused_in_words(junk, size):
+def test_any_bytes_are_read_or_refused_with_a_message(junk, size):
     for body in (junk, b'{"images": [{"b64": "' + junk, b'{"images": [{"filename": "' + junk):
         collect_until_error(read_json(in_chunks(body, (size,)), LIMITS, ()), RequestError)
 
@@ -81,7 +81,7 @@ def test_base64_is_decoded_whatever_its_dialect(data, sizes):
     "text",
     ["not base64!", "QUJ", "QUJD=", "QQ==QQ==", "Q", "====", "data:image/jpeg;base64", "data:,QUJD", "é", "\\u00e9"],
 )
-def test_what_is_not_base64_is_that_images_error(text):
+def test_invalid_base64_is_an_error_of_its_image(text):
     if text == "QUJ":
         assert one(text).data == b"AB"
         return
@@ -99,7 +99,7 @@ def test_null_is_no_filename():
     assert read({"images": [{"filename": None, "b64": ""}]}) == [Upload(0, "", b"")]
 
 
-def test_an_image_at_the_limit_is_taken_and_one_byte_more_is_that_images_error():
+def test_image_past_the_limit_has_an_error_of_its_own():
     members = [{"b64": b64(b"x" * size)} for size in (10, 11, 9, 1_000)]
     uploads = read({"images": members}, limits=limits(max_file_bytes=10))
     assert [len(upload.data) for upload in uploads] == [10, 0, 9, 0]
@@ -111,7 +111,7 @@ def test_an_image_at_the_limit_is_taken_and_one_byte_more_is_that_images_error()
     ]
 
 
-def test_one_image_past_the_limit_is_refused_and_the_limit_named():
+def test_more_images_than_max_files_are_refused():
     body = {"images": [{"b64": ""}] * 4}
     assert len(read(body, limits=limits(max_files=4))) == 4
     uploads, error = refusal(body, limits=limits(max_files=3))
@@ -120,7 +120,7 @@ def test_one_image_past_the_limit_is_refused_and_the_limit_named():
     assert error.details == {"limit": "max_files", "value": 3}
 
 
-def test_one_byte_past_the_limit_of_a_request_is_refused_and_the_limit_named():
+def test_request_past_max_request_bytes_is_refused():
     body = json.dumps({"images": [{"b64": b64(b"x" * 50)}]}).encode()
     assert len(read(body, limits=limits(max_request_bytes=len(body)), sizes=(10,))) == 1
     _, error = refusal(body, limits=limits(max_request_bytes=len(body) - 1), sizes=(10,))
@@ -177,7 +177,7 @@ def test_an_invalid_body_is_refused(body, size):
         (b'{"images": [{"filename": "a"}]}', "image 0 has no b64"),
     ],
 )
-def test_an_invalid_body_is_told_what_it_lacks(body, words):
+def test_message_names_what_a_body_lacks(body, words):
     _, error = refusal(body)
     assert error.message == f"The JSON body is invalid: {words}."
 
@@ -219,7 +219,7 @@ def test_an_image_of_twenty_mebibytes_is_copied_no_more_than_twice():
     assert most < 2.3 * size
 
 
-def test_escapes_cost_time_in_proportion_to_their_number():
+def test_escapes_take_linear_time():
     def seconds(count):
         started = time.process_time()
         (upload,) = read(b'{"images": [{"b64": "' + b"\\u0041" * count + b'"}]}')
@@ -240,7 +240,7 @@ def test_raw_body_past_the_limit_is_refused_and_the_limit_named():
     assert error.details == {"limit": "max_file_bytes", "value": 10}
 
 
-async def test_blanks_are_neither_kept_nor_read_twice():
+async def test_white_space_is_neither_kept_nor_read_twice():
     async def blanks():
         for _ in range(200):
             yield b" " * 65_536
@@ -253,7 +253,7 @@ async def test_blanks_are_neither_kept_nor_read_twice():
     assert most_bytes < 1_000_000
 
 
-async def test_reading_lets_others_have_their_turn():
+async def test_other_tasks_run_between_images():
     body = json.dumps({"images": [{"b64": ""}] * 1_000}).encode()
     turns = 0
 
