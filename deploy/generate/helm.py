@@ -1,6 +1,6 @@
-"""Helm without its command: the library out of the wheel helm-python-sdk, in a process of its own.
+"""Renders the chart with the Helm library of the wheel helm-python-sdk, in a process of its own.
 
-The library brings Go's runtime, with threads and signal handlers, which a process that forks should not have. One
+The library contains Go's runtime, with threads and signal handlers, which a process that forks should not have. One
 process renders many sets of values, since a set takes milliseconds and a start a third of a second.
 """
 
@@ -36,7 +36,7 @@ json.dump(answers, sys.stdout)
 
 @dataclass(frozen=True)
 class Rendered:
-    """What became of one set of values: each template's text, or Helm's refusal, and what `helm lint` has found."""
+    """The result for one set of values: the text of each template, or Helm's error, and the findings of `helm lint`."""
 
     files: dict[str, str]
     error: str = ""
@@ -44,14 +44,14 @@ class Rendered:
 
     @cached_property
     def documents(self) -> list[dict[str, Any]]:
-        """Every object of the release, the tests' among them."""
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is there
+        """Every object of the release, including those of `helm test`."""
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, if libyaml is installed
         texts = (text for name, text in self.files.items() if name.endswith(".yaml"))
         return [document for text in texts for document in yaml.load_all(text, loader) if document]
 
 
 def render(sets: Sequence[Values], *, name: str = "images", namespace: str = "vision") -> list[Rendered]:
-    """The chart with each of the sets of values, as `helm template NAME --namespace NAMESPACE` makes it."""
+    """The chart with each of the sets of values, as `helm template NAME --namespace NAMESPACE` renders it."""
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT],
         input=json.dumps([str(CHART), name, namespace, list(sets)]),
@@ -69,7 +69,7 @@ def _rendered(answer: dict[str, Any]) -> Rendered:
     if "error" in answer:
         return Rendered({}, answer["error"])
     lint = answer["lint"]
-    # 1 is information: that the chart has no icon.
+    # 1 is information, such as a missing icon.
     findings = [message["error"] for message in lint["messages"] if message["severity"] > 1]
     files = {path.partition("/templates/")[2]: text.strip() for path, text in answer["files"].items() if text.strip()}
     return Rendered(files, findings=(*findings, *lint["errors"]))

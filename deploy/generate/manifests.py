@@ -1,4 +1,4 @@
-"""deploy/kubernetes/: the chart's default values rendered, for clusters without Helm."""
+"""deploy/kubernetes/: the chart rendered with its default values, for clusters without Helm."""
 
 import re
 
@@ -6,12 +6,12 @@ from deploy.generate.helm import render
 
 NAME = "images"
 _HELM_ONLY = re.compile(r"^ *(helm\.sh/chart|app\.kubernetes\.io/managed-by): .*\n", re.MULTILINE)
-_HEADER = "# {title}. Made from deploy/helm/triton-image-gateway by `make docs`: change that, not this.\n"
+_HEADER = "# {title}. Generated from deploy/helm/triton-image-gateway by `make docs`: change the chart instead.\n"
 _TITLES = {"gateway": "The API", "triton": "Triton with the models of its image, one GPU a pod"}
 
 
 def files() -> dict[str, str]:
-    """A file for each part, of all that the release has but its test."""
+    """A file for each part of the release, without its test."""
     (rendered,) = render([{}], name=NAME, namespace="default")
     if rendered.error:
         raise RuntimeError(rendered.error)

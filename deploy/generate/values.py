@@ -76,11 +76,11 @@ RULES: dict[str, Schema] = {
     "monitoring.*.labels": MAP_OF_TEXT,
     "monitoring.*.annotations": MAP_OF_TEXT,
 }
-"""Schemas that values.yaml alone does not show; the first match counts. `*` matches a name without a dot."""
+"""Schemas that cannot be derived from values.yaml; the first match counts. `*` matches a name without a dot."""
 
 
 def setting_schema(field: str) -> Schema:
-    """What a GATEWAY_ variable may be."""
+    """The schema of a GATEWAY_ variable."""
     info = Settings.model_fields[field]
     bounds = {name: getattr(each, name) for each in info.metadata for name in _JSON_NAMES if hasattr(each, name)}
     kind = info.annotation
@@ -100,7 +100,7 @@ _JSON_NAMES = {
 
 
 def schema() -> str:
-    """values.schema.json: every name is known, so that one that is misspelt is refused."""
+    """values.schema.json: it lists every name, so that a misspelt one is refused."""
     settings = {
         "type": "object",
         "additionalProperties": False,
@@ -112,7 +112,7 @@ def schema() -> str:
         "definitions": {"settings": settings},
         **_schema("", defaults),
     }
-    document["properties"]["global"] = MAP  # Helm gives it to every chart
+    document["properties"]["global"] = MAP  # Helm passes it to every chart
     return json.dumps(document, indent=1) + "\n"
 
 
@@ -158,7 +158,7 @@ def described() -> Iterator[tuple[str, str, str]]:
 
 
 def _open(parents: list[tuple[int, str]]) -> bool:
-    """Whether the line is a parent of others, which have rows of their own: `profiles` alone."""
+    """Whether the line has no row of its own, since its children have: only `profiles`."""
     return [name for _, name in parents] == ["profiles"]
 
 
@@ -171,8 +171,8 @@ def with_table(readme: str) -> str:
     rows = "\n".join(
         f"| `{path}` | {default} | {meaning.replace('|', chr(92) + '|')} |" for path, default, meaning in described()
     )
-    place = re.compile(r"(<!-- table: values -->\n).*?(\n<!-- end -->)", re.DOTALL)
-    if not place.search(readme):
-        raise ValueError("the chart's README.md has no place for the table of values")
+    table_pattern = re.compile(r"(<!-- table: values -->\n).*?(\n<!-- end -->)", re.DOTALL)
+    if not table_pattern.search(readme):
+        raise ValueError("the chart's README.md lacks the markers of the table of values")
     table = f"| value | default | meaning |\n| --- | --- | --- |\n{rows}"
-    return place.sub(lambda match: match[1] + table + match[2], readme)
+    return table_pattern.sub(lambda match: match[1] + table + match[2], readme)

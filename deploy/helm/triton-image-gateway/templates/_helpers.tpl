@@ -81,7 +81,7 @@ topologySpreadConstraints:
   - maxSkew: 1
     topologyKey: {{ . }}
     whenUnsatisfiable: {{ $part.topologySpread.whenUnsatisfiable }}
-    # Of this rollout's pods only, so that those that go do not push the new ones aside.
+    # Counts this rollout's pods only: old pods must not influence where new ones are placed.
     matchLabelKeys: [pod-template-hash]
     labelSelector:
       matchLabels: {{- $selector | nindent 8 }}

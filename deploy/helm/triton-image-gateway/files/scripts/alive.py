@@ -14,13 +14,13 @@ import urllib.error
 import urllib.request
 
 LOAD = ("Exceeds maximum queue size", "Request timeout expired")
-"""How Triton words that it has too much to do."""
+"""Part of Triton's message when its queue is full."""
 
 
 def post(url: str, body: object, timeout_seconds: float) -> bytes:
-    """The answer to a POST of JSON."""
-    asked = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310
-    with urllib.request.urlopen(asked, timeout=timeout_seconds) as answer:  # noqa: S310  # the address is the probe's own
+    """POST a JSON document and return the response."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310
+    with urllib.request.urlopen(request, timeout=timeout_seconds) as answer:  # noqa: S310  # the address is the probe's own
         return answer.read()
 
 
@@ -36,7 +36,7 @@ def inference() -> object:
 
 
 def fault(model: str, timeout_seconds: float, url: str) -> str:
-    """What is wrong, in a sentence; empty where nothing is."""
+    """A sentence about the fault; "" if there is none."""
     try:
         ready = json.loads(post(f"{url}/v2/repository/index", {"ready": True}, timeout_seconds))
         if any(each["name"] == model for each in ready):

@@ -1,4 +1,4 @@
-"""What `helm test` runs: the gateway classifies an image. The gateway's address is the one argument."""
+"""The check of `helm test`: the gateway classifies an image. The argument is the gateway's address."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def picture() -> bytes:
 
 
 def main(url: str) -> str:
-    """Returns what is wrong, empty where nothing is."""
+    """Return a sentence about the fault; "" if there is none."""
     end = time.monotonic() + DEADLINE_SECONDS
     while True:
         try:
@@ -45,7 +45,7 @@ def main(url: str) -> str:
                 return f"the gateway at {url} is not ready: {error}"
             time.sleep(2)
     if os.environ.get("ONLY_READY"):
-        print("ready; no key for an image of our own: set test.apiKeySecretName")  # noqa: T201
+        print("ready; no image was sent, since there is no API key: set test.apiKeySecretName")  # noqa: T201
         return ""
     try:
         (result,) = json.loads(ask(f"{url}/predict", picture()))["results"]

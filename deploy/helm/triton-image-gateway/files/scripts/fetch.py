@@ -18,15 +18,15 @@ SILENCE_SECONDS = 60
 
 
 def fetch(folder: Path) -> str:
-    """Put the repository in place whole or not at all. Returns what is wrong in a sentence, empty where nothing is."""
+    """Put the complete repository in place, or nothing. Return a sentence about the fault; "" if there is none."""
     archive, unpacked, repository = folder / "archive", folder / "unpacked", folder / "repository"
     shutil.rmtree(unpacked, ignore_errors=True)
     shutil.rmtree(repository, ignore_errors=True)
     headers = {"Authorization": secret} if (secret := os.environ.get("MODELS_AUTHORIZATION")) else {}
     digest = hashlib.sha256()
     try:
-        asked = urllib.request.Request(os.environ["MODELS_URL"], headers=headers)  # noqa: S310  # the operator's own
-        with urllib.request.urlopen(asked, timeout=SILENCE_SECONDS) as body, archive.open("wb") as file:  # noqa: S310
+        request = urllib.request.Request(os.environ["MODELS_URL"], headers=headers)  # noqa: S310  # an address from the operator
+        with urllib.request.urlopen(request, timeout=SILENCE_SECONDS) as body, archive.open("wb") as file:  # noqa: S310
             while block := body.read(BLOCK_BYTES):
                 digest.update(block)
                 file.write(block)
