@@ -266,7 +266,7 @@ def cpu_seconds() -> float:
 
 
 def main(
-    fleets: Annotated[str, typer.Option(help="Numbers of TritonPool.")] = "1,4,16,64",
+    fleets: Annotated[str, typer.Option(help="Numbers of Tritons.")] = "1,4,16,64",
     rate: Annotated[float, typer.Option(help="Images a second.", min=1)] = 60.0,
     seconds: Annotated[float, typer.Option(help="Of each measurement.", min=1)] = 15.0,
 ) -> None:
@@ -276,10 +276,10 @@ def main(
     for number, aperture in [*((number, 8) for number in numbers), (max(numbers), 0)]:
         rows.append(asyncio.run(cost(number, aperture, rate, seconds)))
         print(f"bench | {rows[-1]}", file=sys.stderr)
-    header = ["TritonPool", "used", "CPU an image", "idle CPU", "probes a second, idle", "under load", "memory", "p99"]
+    header = ["Tritons", "used", "CPU an image", "idle CPU", "probes a second, idle", "under load", "memory", "p99"]
     print(table(header, rows))
     rows = [asyncio.run(coming_and_going(number, rate)) for number in numbers]
-    header = ["TritonPool", "a new one has its share after", "last call to a dead one after", "failed meanwhile"]
+    header = ["Tritons", "a new one has its share after", "last call to a dead one after", "failed meanwhile"]
     print(table(header, rows))
     rows = [
         asyncio.run(one_slow(policy, slow, 0.6 * 150 * (1 + 0.2 / 3 * (slow > 1)), seconds))

@@ -286,14 +286,14 @@ def triton_alive(
     import asyncio
 
     from gateway.triton.grpc_endpoint import GrpcEndpoint
-    from gateway_local.liveness import what_is_dead
+    from gateway_local.liveness import reason_to_restart
 
     settings = load_settings()
 
     async def check() -> str | None:
         endpoint = GrpcEndpoint(url or settings.triton_url[0])
         try:
-            return await what_is_dead(endpoint, model or settings.model, patience_seconds=patience)
+            return await reason_to_restart(endpoint, model or settings.model, patience_seconds=patience)
         finally:
             await endpoint.close()
 

@@ -14,7 +14,7 @@ from gateway.triton.health.expected import READY
 PAUSE_SECONDS = 1.0
 
 
-async def what_is_dead(
+async def reason_to_restart(
     endpoint: TritonEndpoint,
     model: str,
     *,

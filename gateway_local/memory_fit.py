@@ -19,7 +19,7 @@ class MemoryShort(UserError):
 
 
 def count_for(runtime: Runtime, wanted: Need, limit_bytes: int | None, cores: float) -> int:
-    """How many processes each step of a further model gets where no number is given: two, or one on a small machine.
+    """How many processes each step of a new model gets if the user gives no number: two, or one on a small machine.
 
     `wanted` is what the models need that are there, `limit_bytes` the memory of the machine or the container.
     """
@@ -30,7 +30,7 @@ def count_for(runtime: Runtime, wanted: Need, limit_bytes: int | None, cores: fl
 
 
 class Fit(StrEnum):
-    """How a need compares with what is free."""
+    """How a need compares with the free memory."""
 
     ENOUGH = "enough"
     NEAR = "near"
@@ -40,14 +40,14 @@ class Fit(StrEnum):
 
 
 def fit(wanted: Need, memory: Memory, *, beside_bytes: int) -> Fit:
-    """Compare what models and, beside them, the gateway and the response cache need with what is free."""
+    """Compare the need of models with the free memory; `beside_bytes` is for the gateway and the response cache."""
     if wanted.least_bytes > memory.free_bytes:
         return Fit.SHORT
     return Fit.NEAR if wanted.usual_bytes + beside_bytes > NEAR * memory.free_bytes else Fit.ENOUGH
 
 
 def check(wanted: Need, memory: Memory | None, *, beside_bytes: int, how: MemoryCheck) -> str | None:
-    """A warning where memory is or may become short, else None; raises MemoryShort where models cannot be loaded."""
+    """A warning if memory is or may become short, else None; raises MemoryShort if models cannot be loaded."""
     if how is MemoryCheck.OFF or memory is None:
         return None
     found = fit(wanted, memory, beside_bytes=beside_bytes)
@@ -55,12 +55,12 @@ def check(wanted: Need, memory: Memory | None, *, beside_bytes: int, how: Memory
         return None
     text = "\n".join([sentence(wanted, memory, beside_bytes=beside_bytes), *table(wanted), *advice(wanted)])
     if found is Fit.SHORT and how is MemoryCheck.REFUSE:
-        raise MemoryShort(*text.split("\n"), f"To go on all the same: {OVERRIDE}")
+        raise MemoryShort(*text.split("\n"), f"To start nevertheless: {OVERRIDE}")
     return text
 
 
 def sentence(wanted: Need, memory: Memory, *, beside_bytes: int) -> str:
-    """What is needed and what is free, as one line."""
+    """The needed and the free memory, as one line."""
     of = "" if memory.where == MACHINE else f" of the {size(memory.limit_bytes)} of {memory.where}"
     return (
         f"{size(memory.free_bytes)}{of} are free; the models take {size(wanted.least_bytes)} once they are loaded, and "
@@ -80,7 +80,7 @@ def table(wanted: Need, most: int = 12) -> list[str]:
 
 
 def advice(wanted: Need) -> list[str]:
-    """What makes models take less, the most effective first."""
+    """Ways to reduce the memory of models, the most effective first."""
     runtimes = {each.runtime for each in wanted.footprints}
     found = []
     if any(each.processes > 1 for each in wanted.footprints):

@@ -39,16 +39,16 @@ def _measured(estimate: Footprint, folder: Path, known: Mapping[str, Any]) -> Fo
 
 
 def measure(server_pid: int) -> dict[str, tuple[int, int]]:
-    """What each process of a Triton's models has for itself now, and has had at most, in bytes, by the model's folder.
+    """The private memory of each model's processes, now and at its peak, in bytes, by the model's folder.
 
-    Of several processes of a model it is the largest.
+    For a model with several processes, the largest values.
     """
     found: dict[str, tuple[int, int]] = {}
     for pid in _children(server_pid):
         try:
             arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
             now, peak = _own_bytes(pid)
-        except (OSError, ValueError, LookupError):  # it has ended meanwhile
+        except (OSError, ValueError, LookupError):  # the process has ended
             continue
         if not arguments[0].endswith(STUB):
             continue
@@ -68,7 +68,7 @@ def _children(pid: int) -> Iterable[int]:
 
 
 def _own_bytes(pid: int) -> tuple[int, int]:
-    """A process's memory without the files that it maps: now, and at its peak (proc_pid_status(5))."""
+    """A process's memory without mapped files, now and at its peak (proc_pid_status(5))."""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
     rss, peak, files = (int(lines[name].split()[0]) * KIB for name in ("VmRSS", "VmHWM", "RssFile"))
     return rss - files, max(rss, peak) - files
@@ -81,7 +81,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def recorded(path: Path) -> dict[str, Any]:
-    """What was measured on this machine, by the model's folder; {} where nothing was."""
+    """The measurements on this machine, by the model's folder; {} if there are none."""
     try:
         document = json.loads(path.read_bytes())
         return dict(document["models"]) if document["format"] == FORMAT else {}
@@ -90,7 +90,7 @@ def recorded(path: Path) -> dict[str, Any]:
 
 
 def record(path: Path, measured: Mapping[str, tuple[int, int]]) -> None:
-    """Keep what was measured, with the peaks of before for models whose files are the same; never raises OSError."""
+    """Store measurements; earlier peaks of models with the same files stay. Never raises OSError."""
     known = recorded(path)
     for model, (now, peak) in measured.items():
         mark = fingerprint(Path(model))
@@ -102,6 +102,6 @@ def record(path: Path, measured: Mapping[str, tuple[int, int]]) -> None:
             "peak_bytes": max(peak, before["peak_bytes"]) if same else peak,
         }
     known = {model: entry for model, entry in known.items() if Path(model).is_dir()}
-    # Without it the next start estimates.
+    # Without the record, the next start uses estimates.
     with contextlib.suppress(OSError), whole_file(path) as draft:
         draft.write_text(json.dumps({"format": FORMAT, "models": known}, indent=2) + "\n")

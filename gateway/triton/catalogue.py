@@ -214,7 +214,7 @@ class Models:
         )
 
     async def sequence_model(self, model_name: str, model_version: str) -> str:
-        """The stateful model for the streams of one version of a model; raises ModelNotFound where there is none."""
+        """The stateful model for the streams of one version of a model; raises ModelNotFound if there is none."""
         return await self._sequence_models.get((model_name, model_version), self._read_sequence_model)
 
     async def _read_sequence_model(self, model_name: str, model_version: str) -> str:

@@ -50,7 +50,7 @@ answers with the version in use, whose number its version folder has, and `flowe
 All of them run the one `flowers_preprocessor` and the versions of the one `flowers_classifier`.
 """
 PRECISION_PARAMETER, MULTI_LABEL_PARAMETER = "precision", "multi_label"
-"""Parameters of an ensemble: fp32, bf16 or fp16; and `true` where each class has a probability of its own."""
+"""Parameters of an ensemble: fp32, bf16 or fp16; and `true` if each class has a probability of its own."""
 DECODE_PARAMETER, EXACT, FAST = "decode", "exact", "fast"
 """Parameter of an ensemble, and its values: whether large JPEGs are decoded pixel by pixel, or at a reduced scale."""
 

@@ -53,7 +53,7 @@ async def describe(
     index: RepositoryIndexResponse,
     labels_of: Callable[[str, str], Awaitable[tuple[str, ...]]],
 ) -> ModelInfo | None:
-    """A model of Triton's index; None where no version is ready, or it is not an ensemble of the contract.
+    """A model of Triton's index; None if no version is ready, or if it is not an ensemble of the contract.
 
     `labels_of` gets the labels of an ensemble and a version.
     """

@@ -35,21 +35,21 @@ class Cost:
     """Memory in bytes of one process of a runtime, without the weights of its model."""
 
     least_bytes: int
-    """Of its own, as soon as it has loaded a small model."""
+    """Private memory once it has loaded a small model."""
     usual_bytes: int
-    """Of its own, under load."""
+    """Private memory under load."""
     shared_bytes: int
-    """Libraries, counted once for all processes of the runtime."""
+    """Memory of the libraries, counted once for all processes of the runtime."""
 
 
 class Runtime(StrEnum):
-    """What runs a model."""
+    """The program or library that runs a model."""
 
     TORCH_CUDA = "PyTorch (CUDA build)"
     TORCH_CPU = "PyTorch (CPU build)"
     ONNX = "ONNX Runtime"
     PYTHON = "Python"
-    """A function, whose imports are unknown."""
+    """A Python function with unknown imports."""
     PREPROCESSOR = "preprocessor"
     STATEFUL = "stateful model"
 
@@ -68,15 +68,15 @@ TORCH, ONNX = {"pytorch", "pytorch_libtorch"}, {"onnxruntime", "onnxruntime_onnx
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The processes of one model, and the memory that each of them has for itself."""
+    """The processes of one model, and the private memory of each of them."""
 
     model: str
     runtime: Runtime
     processes: int
     least_bytes: int
-    """Of each, once it is loaded."""
+    """Private memory of each process once it is loaded."""
     usual_bytes: int
-    """Of each, under load."""
+    """Private memory of each process under load."""
     measured: bool = False
 
 
@@ -111,7 +111,7 @@ def need(repository: Path, configs: Mapping[str, ModelConfig], *, gpus: int = 0)
 
 
 def check_load(name: str, repository: Path, how: MemoryCheck, memory: Memory | None) -> str | None:
-    """A warning where a model may need more memory than is free, else None; raises LoadFailed where it certainly does.
+    """A warning if a model may need more memory than is free, else None; raises LoadFailed if it certainly does.
 
     A model that is loaded already counts as well: Triton ends its processes after the new ones have started.
     """
@@ -177,7 +177,7 @@ def _versions(folder: Path, config: ModelConfig) -> int:
 
 
 def runtime_of(config: ModelConfig) -> Runtime:
-    """What runs a model."""
+    """The runtime of a model."""
     kind = config.backend or config.platform
     if kind in TORCH:
         return Runtime.TORCH_CUDA if torch_has_cuda() else Runtime.TORCH_CPU
@@ -192,7 +192,7 @@ def runtime_of(config: ModelConfig) -> Runtime:
 
 
 def torch_has_cuda() -> bool:
-    """Whether the installed torch is a build with CUDA, whose libraries take memory on a machine without a GPU too."""
+    """Whether the installed torch is a CUDA build, whose libraries take memory even without a GPU."""
     spec = importlib.util.find_spec("torch")
     folders = (spec.submodule_search_locations if spec else None) or []
     return any((Path(folder) / "lib" / "libtorch_cuda.so").exists() for folder in folders)

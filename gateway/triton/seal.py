@@ -14,12 +14,12 @@ from gateway.inference.backend import Batch
 
 SEAL_BYTES = 16
 BLOCK_BYTES = 128
-"""Of BLAKE2b."""
+"""Block size of BLAKE2b."""
 RECENT_CODES = 100_000
 """Codes that RecentCodes keeps, with 10 MB of memory."""
 PURPOSE = b"RAW_IMAGE seal 2"
-"""Sets these codes apart from any other use of the secret. A new number where the gateway asks for other outputs: the
-cache's key knows nothing of them, and an answer with other outputs must not be found."""
+"""Separates these codes from other uses of the secret. Increase the number when the gateway requests other outputs: the
+cache's key does not include them, and an answer with other outputs must not be found."""
 WITH_VECTORS = b"and FEATURES 1"
 """For calls that also request FEATURES; changes like PURPOSE."""
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gateway_local.liveness import what_is_dead
+from gateway_local.liveness import reason_to_restart
 from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL
 
@@ -12,7 +12,7 @@ def reason(triton: FakeTriton, patience_seconds: float = 0.1, later=None) -> str
         if later is not None:
             asyncio.get_running_loop().call_later(0.05, later)
         endpoint = FakeEndpoint("127.0.0.1:8001", triton)
-        return await what_is_dead(endpoint, MODEL, patience_seconds=patience_seconds, pause_seconds=0.01)
+        return await reason_to_restart(endpoint, MODEL, patience_seconds=patience_seconds, pause_seconds=0.01)
 
     return asyncio.run(ask())
 

@@ -16,13 +16,13 @@ UNLOADED = "unloaded"
 """Triton's reason for a model that was unloaded by a request, and not because of a fault."""
 NOT_LISTED = "Triton's model repository does not have it"
 NO_REASON = "it was not loaded, or its config.pbtxt cannot be read; Triton's log may say why"
-MAY_WAIT = "it was not loaded, and may need what has failed to load: "
+MAY_WAIT = "it was not loaded, and may need a model that failed to load: "
 Shares = Mapping[str, Mapping[str, int]]
 """By the names of models their versions, with a part of the requests for each."""
 
 
 class ExpectedModels:
-    """Compares what Triton's repository index lists with what should be served there.
+    """Compares Triton's repository index with the models that should be served there.
 
     Expected are the default model, those of `load` (`*`: all models in the repository when the default model is first
     served), those that this Triton has served, and those that it has tried to load. A model that was unloaded by a

@@ -34,7 +34,7 @@ class Recovery:
 
     @property
     def status(self) -> str:
-        """What the reloader does, as text."""
+        """The reloader's status, as text."""
         return self._reloader.status
 
     async def reload_failing(self) -> None:

@@ -1,4 +1,4 @@
-"""What is known of the health of one Triton and its models; nothing here makes a call."""
+"""The known health of one Triton and its models; nothing here makes a call."""
 
 import asyncio
 import time
