@@ -82,7 +82,7 @@ def _display(settings: Settings, *, verbose: bool) -> Iterator["Display"]:
 
     console = PlainConsole(stderr=True)
     if settings.log_format is LogFormat.JSON:
-        from gateway_local.json_lines import JsonLines
+        from gateway_local.display import JsonLines
 
         yield JsonLines()
         return

@@ -76,7 +76,7 @@ def add(
     from gateway.triton.footprint import check_load
     from gateway_local.memory_plan import SHIPPED_COUNT, count_for_new_model, warn_of_memory
     from gateway_models.networks.add import add as add_model
-    from gateway_models.repository.stateful import provide_stateful
+    from gateway_models.repository.manage import provide_stateful
     from gateway_models.repository.summary import added
 
     if stream or spec.serving.sequence_model:

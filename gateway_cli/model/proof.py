@@ -205,8 +205,7 @@ def tune(
     from gateway_local.paths import SHIPPED_EXAMPLES
     from gateway_models.proof.calibration import check_int8
     from gateway_models.proof.image_files import image_files
-    from gateway_models.proof.tune import TABLE, Tuner
-    from gateway_models.proof.tune_report import report
+    from gateway_models.proof.tune import TABLE, Tuner, report
     from gateway_models.repository.entry import read_entry
 
     entry = read_entry(model_repository, name)

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from gateway_local.default_model import NoDefaultModel, default_model
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.up import NoDefaultModel, default_model
 
 ENSEMBLE = (DEFAULT_MODEL_REPOSITORY / "ensemble_model" / "config.pbtxt").read_text()
 

@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from gateway_local import display
-from gateway_local.display import Lines, Reminders
-from gateway_local.json_lines import JsonLines
+from gateway_local.display import JsonLines, Lines, Reminders
 from gateway_local.up import run_aloud
 
 HEAD = "1122 15:46:36.417382 507 model_lifecycle.cc:472]"

@@ -2,7 +2,7 @@
 
 import json
 
-from gateway_local.json_lines import JsonLines
+from gateway_local.display import JsonLines
 
 
 def test_json_lines_have_time_and_level(capsys):

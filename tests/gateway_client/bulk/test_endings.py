@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import Overloaded
-from gateway_cli import progress
+from gateway_cli import classify
 from gateway_cli.terminal import print_status
 from gateway_client.bulk.journal import Journal
 from gateway_client.bulk.meter import Meter
@@ -118,7 +118,7 @@ def test_stalled_run_shows_no_time_left():
 
 @pytest.mark.parametrize("to_file", [True, False])
 def test_waiting_and_its_reason_are_shown(photos, tmp_path, monkeypatch, to_file):
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(classify, "SECONDS_BETWEEN_LINES", 0.0)
     backend = StubBackend(Overloaded())
 
     def recover(text):
@@ -126,7 +126,7 @@ def test_waiting_and_its_reason_are_shown(photos, tmp_path, monkeypatch, to_file
             backend.fault = None
         print_status(text)
 
-    monkeypatch.setattr(progress, "print_status", recover)
+    monkeypatch.setattr(classify, "print_status", recover)
     with stub_service(backend) as url:
         done = run(photos, *(["--out", tmp_path / "out.jsonl"] if to_file else []), "--url", url)
     assert done.returncode == 0

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from gateway_models.networks.confinement import stored_bytes
 from gateway_models.networks.file_kinds import MAX_PICKLE_BYTES, Kind, ModelFileError, kind_of, refuse
+from gateway_models.networks.jobs import stored_bytes
 from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source, read_labels
 from gateway_models.networks.weights import read_state_dict
 from gateway_models.repository.spec import ModelSpec
@@ -184,7 +184,7 @@ def test_holes_of_a_file_lift_no_limit(tmp_path):
 def test_a_process_is_held_to_its_limits(tmp_path):
     script = """
 import resource, sys
-from gateway_models.networks.confinement import confine
+from gateway_models.networks.jobs import confine
 confine(1000, cpu_seconds=50)
 try:
     bytearray(2**40)

@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 from gateway.triton.model_config import read_model_config
 from gateway_cli.main import app
-from gateway_models.proof.tune import Measured, Tuner
-from gateway_models.proof.tune_report import report
+from gateway_models.proof.tune import Measured, Tuner, report
 from gateway_models.proof.variants import USUAL, TuneStep, Variant, variants_of
 from gateway_models.repository.entry import read_entry
 from gateway_models.repository.spec import Decode, Format, Precision, Serving

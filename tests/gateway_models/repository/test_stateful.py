@@ -7,9 +7,9 @@ import pytest
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.model_config import parameters, read_model_config
 from gateway_models.repository.entry import Entry, EntryError
+from gateway_models.repository.manage import provide_stateful
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import Serving
-from gateway_models.repository.stateful import provide_stateful
 from tests.gateway_models.repository.entries import entry
 from tests.processes import PROJECT
 
