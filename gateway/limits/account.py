@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from gateway.errors import TooCostly
 
 SECONDS_PER_IMAGE = 0.005
-"""What each file, and each frame that is answered, adds to the account of its request."""
+"""Seconds that each file, and each frame with a result, adds to the account of its request."""
 SECONDS_PER_MEGABYTE = 0.4
-"""What each 1,000,000 bytes of a file add: several times what photographs cost (`python -m bench.costs`)."""
+"""Seconds that each 1,000,000 bytes of a file add: several times the cost of photographs (`python -m bench.costs`)."""
 SECONDS_PER_MEGABYTE_OF_SLOW_CODECS = 2.0
 STREAM_SECONDS_PER_SECOND = 1.0
-"""What a stream's account gains each second: thirty frames of two megapixels cost three quarters of it."""
+"""Seconds that a stream's account gains each second: thirty frames of two megapixels cost three quarters of it."""
 
 
 @dataclass(slots=True)
 class Spending:
-    """What one decode may take, and has taken; `spent_seconds` is charged when it ends."""
+    """Processor time that one decode may take, and has taken; `spent_seconds` is charged when it ends."""
 
     cpu_seconds: float
     spent_seconds: float = 0.0
@@ -53,12 +53,12 @@ class Account:
 
     @property
     def allowed_seconds(self) -> float:
-        """What the images so far may take together."""
+        """Seconds that the images so far may take together."""
         return self._allowed
 
     @property
     def spent_seconds(self) -> float:
-        """What has been charged, of a stream less what it has regained."""
+        """Seconds charged so far; for a stream, less what it has regained."""
         if self._seconds_per_second:
             now = self._now()
             self._spent = max(self._spent - (now - self._since) * self._seconds_per_second, 0.0)
@@ -70,7 +70,7 @@ class Account:
         self._allow(SECONDS_PER_IMAGE + nbytes / 1e6 * SECONDS_PER_MEGABYTE)
 
     def add_slow_codec(self, nbytes: int) -> None:
-        """Allow what the bytes of such a file need beyond those of others."""
+        """Allow the additional time that a file in a slow codec needs."""
         self._allow(nbytes / 1e6 * (SECONDS_PER_MEGABYTE_OF_SLOW_CODECS - SECONDS_PER_MEGABYTE))
 
     def check(self) -> None:
@@ -79,18 +79,18 @@ class Account:
             raise self._overdrawn()
 
     def charge(self, seconds: float) -> None:
-        """Charge what has been spent already."""
+        """Charge time that is spent already."""
         self._spent = self.spent_seconds + seconds
 
     def try_pay(self, seconds: float) -> bool:
-        """Charge what is going to be spent elsewhere, if that much is free now."""
+        """Charge time that will be spent elsewhere, if that much is free now."""
         if seconds > self._allowed - self.spent_seconds - self._reserved:
             return False
         self._spent += seconds
         return True
 
     async def pay(self, seconds: float) -> None:
-        """Charge what is going to be spent elsewhere, once decodes have given back enough; raises TooCostly."""
+        """Charge time that will be spent elsewhere, once decodes have given back enough; raises TooCostly."""
         await self._affordable(seconds)
         self._spent += seconds
 
@@ -136,7 +136,7 @@ class Account:
             await waiter
 
     def _overdraft(self) -> float:
-        """What may still be spent beyond what is allowed."""
+        """Seconds that may still be spent beyond what is allowed."""
         beyond = self.spent_seconds + self._reserved - self._allowed
         return self._most_seconds - max(beyond, 0.0)
 

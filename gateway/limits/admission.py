@@ -11,9 +11,9 @@ from gateway import metrics
 from gateway.errors import Overloaded
 
 COSTLY_SECONDS = 0.05
-"""An image that takes so long to decode is costly: it waits behind other costly ones, and not before cheap ones."""
+"""An image that takes this long to decode is costly: it waits behind other costly images, and cheap ones pass it."""
 SECONDS_PER_DECODER = 2.0
-"""How much decoding of costly images may be in flight for each decoder."""
+"""Seconds of decoding of costly images that may be in flight for each decoder."""
 COSTLY_SHARE, COSTLY_BYTES_SHARE = 0.5, 0.75
 """The share of the images in flight and of the queue that costly images may take, and of the bytes in flight."""
 
@@ -33,51 +33,67 @@ class Load(NamedTuple):
 _NOTHING = Load(0)
 
 
-class Permit:
-    """Permission for one image to be in flight; released once, however often `release` is called."""
+class Lease:
+    """A share of a limit: given back once, however often `release` is called, and not while uncancellable work runs."""
 
-    __slots__ = ("_kept", "_leaving", "_load", "_permits")
+    __slots__ = ("_held", "_kept", "_releasing")
 
-    def __init__(self, permits: "Permits", load: Load) -> None:
-        self._permits: Permits | None = permits
-        self._kept = self._leaving = False
-        self._load = load
-
-    def shrink(self, nbytes: int) -> None:
-        """Give back what is no longer needed once the image is decoded: all but `nbytes`."""
-        if self._permits is not None:
-            before, self._load = self._load, Load(min(nbytes, self._load.nbytes))
-            self._permits.admission._replace(before, self._load)
+    def __init__(self) -> None:
+        self._held = True
+        self._kept = self._releasing = False
 
     def keep(self) -> None:
-        """Begin work that cannot be stopped: until it has ended (`settle`), the permit stays out."""
+        """Begin work that cannot be cancelled: the lease is held until `settle`, even if it is released before."""
         self._kept = True
 
     def settle(self) -> None:
         """End such work."""
         self._kept = False
-        if self._leaving:
-            self._give_back()
+        if self._releasing:
+            self._end()
 
     def release(self) -> None:
-        """Make room for the next image that waits, as soon as what cannot be stopped has ended."""
-        if self._permits is not None:
-            self._permits._forget(self)
-            self._leaving = True
-            if not self._kept:
-                self._give_back()
+        """Give the share back, as soon as no uncancellable work runs."""
+        self._releasing = True
+        if not self._kept:
+            self._end()
+
+    def _end(self) -> None:
+        if self._held:
+            self._held = False
+            self._give_back()
 
     def _give_back(self) -> None:
-        if self._permits is not None:
-            permits, self._permits = self._permits, None
-            permits.admission._give_back(self._load)
+        raise NotImplementedError
+
+
+class Permit(Lease):
+    """Permission for one image to be in flight."""
+
+    __slots__ = ("_load", "_permits")
+
+    def __init__(self, permits: "Permits", load: Load) -> None:
+        super().__init__()
+        self._permits = permits
+        self._load = load
+
+    def shrink(self, nbytes: int) -> None:
+        """Give back what is no longer needed once the image is decoded: all but `nbytes`."""
+        if self._held:
+            before, self._load = self._load, Load(min(nbytes, self._load.nbytes))
+            self._permits.admission._replace(before, self._load)
+
+    def release(self) -> None:
+        """Let the next waiting image in, as soon as no uncancellable work runs."""
+        self._permits._forget(self)
+        super().release()
+
+    def _give_back(self) -> None:
+        self._permits.admission._give_back(self._load)
 
 
 class Permits:
-    """All permits of one request; those that are left when it ends are released.
-
-    No permit exists outside one of these, so none can be lost.
-    """
+    """All permits of one request; those that are left when it ends are released, so that none can be lost."""
 
     def __init__(self, admission: "Admission") -> None:
         self.admission = admission
@@ -95,18 +111,19 @@ class Permits:
             permit.release()
 
     def try_acquire(self, nbytes: int, decode_seconds: float = 0.0) -> Permit | None:
-        """A permit if an image fits now and no other one waits before it, else None.
+        """A permit if the image fits now and no other image waits before it, else None.
 
-        `decode_seconds` is what decoding it in the gateway should take. One larger than every limit fits when nothing
-        else is in flight.
+        `decode_seconds` is the expected time to decode the image in the gateway. An image that exceeds a limit by
+        itself fits while nothing else is in flight.
         """
         load = self.admission._load(nbytes, decode_seconds)
         return self._add(load) if self.admission._try_take(load) else None
 
     async def acquire(self, nbytes: int, decode_seconds: float = 0.0, *, begun: bool = False) -> Permit:
-        """Wait until an image fits; for a request of which others have come so far, others may have to go.
+        """Wait until the image fits; raises Overloaded if the queue is full.
 
-        Raises Overloaded where too many wait.
+        With `begun`, other images of the request were admitted already; then it may evict an image of a request of
+        which none was.
         """
         load = self.admission._load(nbytes, decode_seconds)
         if not self.admission._try_take(load):
@@ -131,19 +148,19 @@ class Permits:
 
 @dataclass(eq=False, slots=True)
 class _Waiter:
-    """An image in the queue: `turn` is done when it has been let through, or must go."""
+    """An image in the queue: `admitted` is done when it has a permit, and fails when it is evicted."""
 
     number: int
     load: Load
     begun: bool
-    turn: asyncio.Future[None]
+    admitted: asyncio.Future[None]
 
 
 class Admission:
-    """Lets images through in the order in which they came; cheap ones pass costly ones that wait for a decoder.
+    """Admits images in the order of arrival; cheap images pass costly ones that wait for a decoder.
 
-    A request that has one image waiting reads no further, so it has one place in the queue however many files it
-    brings, and requests take turns.
+    A request with a waiting image stops reading its body, so that it has one image in the queue however many files it
+    sends, and requests alternate.
     """
 
     def __init__(
@@ -163,10 +180,10 @@ class Admission:
         self._images = 0
         self._bytes = 0
         self._costly: list[Load] = []
-        """Of the images in flight that are not yet decoded."""
+        """Costly images in flight that are not decoded yet."""
         self._numbers = itertools.count()
-        self._cheap_line: deque[_Waiter] = deque()
-        self._costly_line: deque[_Waiter] = deque()
+        self._cheap_queue: deque[_Waiter] = deque()
+        self._costly_queue: deque[_Waiter] = deque()
         metrics.IMAGES_IN_FLIGHT_LIMIT.set(max_images)
         metrics.BYTES_IN_FLIGHT_LIMIT.set(max_bytes)
         metrics.IMAGES_WAITING_LIMIT.set(max_images_waiting)
@@ -184,27 +201,27 @@ class Admission:
     @property
     def images_waiting(self) -> int:
         """Images in the queue."""
-        return len(self._cheap_line) + len(self._costly_line)
+        return len(self._cheap_queue) + len(self._costly_queue)
 
     def check(self) -> None:
-        """Raise Overloaded if a request that comes now would find the queue full; costs nothing, not even its body."""
+        """Raise Overloaded if the queue is full."""
         if self.images_waiting >= self._max_images_waiting:
             raise self._full()
 
     def has_room(self, images: int, nbytes: int) -> bool:
-        """Whether so much would fit now, and no image waits; takes nothing."""
+        """Whether so many images and bytes would fit now while no image waits; reserves nothing."""
         fits = self._images + images <= self.max_images and self._bytes + nbytes <= self.max_bytes
         return fits and not self.images_waiting
 
     def permits(self) -> Permits:
-        """The permits of one request, none as yet."""
+        """The permits of a new request."""
         return Permits(self)
 
     def _load(self, nbytes: int, decode_seconds: float) -> Load:
         return Load(min(nbytes, self.max_bytes), decode_seconds if decode_seconds >= COSTLY_SECONDS else 0.0)
 
     def _try_take(self, load: Load) -> bool:
-        if load.costly and (self._costly_line or not self._may_decode(load)):
+        if load.costly and (self._costly_queue or not self._may_decode(load)):
             return False
         if (self.images_waiting and self._next() is not None) or not self._fits(load):
             return False
@@ -212,39 +229,39 @@ class Admission:
         return True
 
     async def _wait(self, load: Load, *, begun: bool) -> None:
-        line = self._costly_line if load.costly else self._cheap_line
+        queue = self._costly_queue if load.costly else self._cheap_queue
         most = self._max_images_waiting
         if self.images_waiting >= most:
-            self._make_place(self._costly_line, self._cheap_line, begun=begun)
-        elif load.costly and len(line) >= max(most * COSTLY_SHARE, 1):
-            self._make_place(line, begun=begun)
-        place = _Waiter(next(self._numbers), load, begun, asyncio.get_running_loop().create_future())
-        line.append(place)
+            self._evict_newest(self._costly_queue, self._cheap_queue, begun=begun)
+        elif load.costly and len(queue) >= max(most * COSTLY_SHARE, 1):
+            self._evict_newest(queue, begun=begun)
+        waiter = _Waiter(next(self._numbers), load, begun, asyncio.get_running_loop().create_future())
+        queue.append(waiter)
         metrics.IMAGES_WAITING.inc()
         try:
-            await place.turn
+            await waiter.admitted
         except asyncio.CancelledError:
-            if place.turn.done() and not place.turn.cancelled() and place.turn.exception() is None:
-                self._give_back(load)  # the turn had come in the moment of giving up
+            if waiter.admitted.done() and not waiter.admitted.cancelled() and waiter.admitted.exception() is None:
+                self._give_back(load)  # admitted and cancelled at the same time
             raise
         finally:
             metrics.IMAGES_WAITING.dec()
-            with contextlib.suppress(ValueError):  # it has left the queue, unless it gave up
-                line.remove(place)
+            with contextlib.suppress(ValueError):  # it is in the queue only if it was cancelled
+                queue.remove(waiter)
                 self._admit()
 
-    def _make_place(self, *lines: deque[_Waiter], begun: bool) -> None:
-        """Refuse the newest image of a request that has none through; raises Overloaded if that is the one that asks.
+    def _evict_newest(self, *queues: deque[_Waiter], begun: bool) -> None:
+        """Evict the newest image of a request that has not begun; raises Overloaded if that is the new image itself.
 
-        A request that has begun would be left half done, and the first to come would make room for the last.
+        Otherwise a request that has begun would be left half done, and an earlier one would yield to a later one.
         """
-        places = sorted((place for line in lines for place in line if not place.begun), key=lambda place: place.number)
-        if not begun or not places:
+        waiters = [waiter for queue in queues for waiter in queue if not waiter.begun]
+        if not begun or not waiters:
             raise self._full()
-        newest = places[-1]
-        (self._costly_line if newest.load.costly else self._cheap_line).remove(newest)
-        if not newest.turn.done():
-            newest.turn.set_exception(self._full())
+        newest = max(waiters, key=lambda waiter: waiter.number)
+        (self._costly_queue if newest.load.costly else self._cheap_queue).remove(newest)
+        if not newest.admitted.done():
+            newest.admitted.set_exception(self._full())
 
     def _full(self) -> Overloaded:
         value = self._max_images_waiting
@@ -256,19 +273,19 @@ class Admission:
 
     def _next(self) -> _Waiter | None:
         """The first image in the queue that does not wait for a decoder."""
-        costly = self._costly_line[0] if self._costly_line else None
+        costly = self._costly_queue[0] if self._costly_queue else None
         if costly is not None and not self._may_decode(costly.load):
             costly = None
-        cheap = self._cheap_line[0] if self._cheap_line else None
+        cheap = self._cheap_queue[0] if self._cheap_queue else None
         if costly is None or cheap is None:
             return costly or cheap
-        return min(costly, cheap, key=lambda place: place.number)
+        return min(costly, cheap, key=lambda waiter: waiter.number)
 
     def _fits(self, load: Load) -> bool:
         return self._images < self.max_images and self._bytes + load.nbytes <= self.max_bytes
 
     def _may_decode(self, load: Load) -> bool:
-        """Whether a costly image may join those in flight: then it keeps a decoder busy, or soon would."""
+        """Whether a costly image may join those in flight, because a decoder is idle or will be soon."""
         if not load.costly or not self._costly:
             return True
         nbytes = sum(each.nbytes for each in self._costly) + load.nbytes
@@ -291,7 +308,7 @@ class Admission:
         self._replace(load, _NOTHING)
 
     def _replace(self, before: Load, after: Load) -> None:
-        """Have an image that is decoded take less than before."""
+        """Replace the load of an image by a smaller one."""
         if before.costly:
             self._costly.remove(before)
         self._bytes -= before.nbytes - after.nbytes
@@ -299,8 +316,8 @@ class Admission:
         self._admit()
 
     def _admit(self) -> None:
-        while self.images_waiting and (place := self._next()) is not None and self._fits(place.load):
-            (self._costly_line if place.load.costly else self._cheap_line).popleft()
-            if not place.turn.done():
-                self._take(place.load)
-                place.turn.set_result(None)
+        while self.images_waiting and (waiter := self._next()) is not None and self._fits(waiter.load):
+            (self._costly_queue if waiter.load.costly else self._cheap_queue).popleft()
+            if not waiter.admitted.done():
+                self._take(waiter.load)
+                waiter.admitted.set_result(None)

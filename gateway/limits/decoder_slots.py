@@ -1,4 +1,4 @@
-"""Turns at something scarce: a few at a time, within so many bytes, requests round and round."""
+"""The slots of the decoders: a few at a time, within a number of bytes, alternating between requests."""
 
 import asyncio
 from collections import deque
@@ -10,26 +10,38 @@ from gateway import metrics
 from gateway.limits.account import Account
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiter:
+    """An image that waits for a slot and for memory."""
+
+    nbytes: int
+    admitted: "asyncio.Future[None]"
+
+
 class DecoderSlots:
-    """Room for `count` at once, which hold `nbytes` in all; whoever brings many waits longer with each."""
+    """`count` slots, whose images need `nbytes` of memory at most in all.
+
+    Waiting images are served round-robin by request, so that a request with many images does not delay the others.
+    """
 
     def __init__(self, count: int, nbytes: int) -> None:
         self.free = count
-        """Places that nobody has."""
+        """Free slots."""
         self.free_bytes = nbytes
-        self._turns = _Turns()
+        self._waiting: dict[Account, deque[_Waiter]] = {}
 
     @asynccontextmanager
     async def turn(self, account: Account, nbytes: int) -> AsyncIterator[None]:
-        """A place, and room for `nbytes`, while the block lasts."""
-        turn = self._turns.join(account, nbytes)
-        self._call_next()
+        """Hold a slot and `nbytes` of memory for an image of the request with this account."""
+        waiter = _Waiter(nbytes, asyncio.get_running_loop().create_future())
+        self._waiting.setdefault(account, deque()).append(waiter)
+        self._admit()
         try:
-            await turn.come
+            await waiter.admitted
         except asyncio.CancelledError:
-            if turn.come.cancelled():
-                self._call_next()  # others may have waited behind it
-            else:  # it came at the same moment
+            if waiter.admitted.cancelled():
+                self._admit()  # smaller images may have waited behind it
+            else:  # admitted and cancelled at the same time
                 self._give_back(nbytes)
             raise
         try:
@@ -41,50 +53,24 @@ class DecoderSlots:
         self.free += 1
         self.free_bytes += nbytes
         metrics.DECODING_BYTES.dec(nbytes)
-        self._call_next()
+        self._admit()
 
-    def _call_next(self) -> None:
-        while (turn := self._turns.first()) and self.free and turn.nbytes <= self.free_bytes:
-            self.free -= 1
-            self.free_bytes -= turn.nbytes
-            metrics.DECODING_BYTES.inc(turn.nbytes)
-            self._turns.leave_first()
-            turn.come.set_result(None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiter:
-    """Something that waits for a place and for room."""
-
-    nbytes: int
-    come: "asyncio.Future[None]"
-
-
-class _Turns:
-    """Who waits: one turn for each request, round and round."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[Account, deque[_Waiter]] = {}
-
-    def join(self, account: Account, nbytes: int) -> _Waiter:
-        """Stand in the queue; the turn has come when its future is done."""
-        turn = _Waiter(nbytes, asyncio.get_running_loop().create_future())
-        self._waiting.setdefault(account, deque()).append(turn)
-        return turn
-
-    def first(self) -> _Waiter | None:
-        """Whose turn is next; None where nobody waits."""
+    def _admit(self) -> None:
         while self._waiting:
-            turn = next(iter(self._waiting.values()))[0]
-            if not turn.come.done():
-                return turn
-            self.leave_first()
-        return None
+            waiter = next(iter(self._waiting.values()))[0]
+            if not waiter.admitted.done():
+                if not self.free or waiter.nbytes > self.free_bytes:
+                    return
+                self.free -= 1
+                self.free_bytes -= waiter.nbytes
+                metrics.DECODING_BYTES.inc(waiter.nbytes)
+                waiter.admitted.set_result(None)
+            self._remove_first()
 
-    def leave_first(self) -> None:
-        """Take the first one out of the queue; its request's next one goes behind the others."""
-        account, turns = next(iter(self._waiting.items()))
+    def _remove_first(self) -> None:
+        """Remove the first waiter; the next one of its request goes behind the other requests."""
+        account, waiters = next(iter(self._waiting.items()))
         del self._waiting[account]
-        turns.popleft()
-        if turns:
-            self._waiting[account] = turns
+        waiters.popleft()
+        if waiters:
+            self._waiting[account] = waiters

@@ -1,4 +1,4 @@
-"""How many bytes of answers a process holds until their clients have read them, and who goes when room is short."""
+"""Limits the bytes of responses that a process holds until their clients have read them."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from gateway import metrics
 from gateway.errors import Overloaded
 
 RELEASE_SECONDS = 1.0
-"""Within this a connection that was closed gives back what was held for it, unless much else is going on."""
+"""How long to wait for a closed connection to give back its bytes before the next one is closed."""
 
 
 class HeldResponse:
-    """The bytes of one answer that are held, while it is made and until they are sent; none once its context ends."""
+    """The held bytes of one response, while it is built and until it is sent; 0 once the context ends."""
 
-    def __init__(self, room: "ResponseBuffer") -> None:
-        self._room = room
+    def __init__(self, buffer: "ResponseBuffer") -> None:
+        self._buffer = buffer
         self.nbytes = 0
 
     def __enter__(self) -> Self:
@@ -27,19 +27,19 @@ class HeldResponse:
         self.shrink(self.nbytes)
 
     async def grow(self, nbytes: int) -> None:
-        """Count `nbytes` more; raises Overloaded where there is no room for them, and nobody to make some."""
-        await self._room.take(self, nbytes)
+        """Count `nbytes` more; raises Overloaded if the buffer is full and no slow reader can be disconnected."""
+        await self._buffer.take(self, nbytes)
 
     def shrink(self, nbytes: int) -> None:
         """Count `nbytes` less."""
-        self._room.give_back(self, min(nbytes, self.nbytes))
+        self._buffer.give_back(self, min(nbytes, self.nbytes))
 
 
 class ResponseBuffer:
-    """The bytes of all answers of a process that are made or sent, at most `max_bytes`.
+    """The bytes of all responses of a process that are being built or sent, at most `max_bytes`.
 
-    When room is short, `close_slowest` closes the connection of the client that has kept its answer waiting for
-    longest, and says whether there is one. An answer larger than all room is made when nobody else has one.
+    When the buffer is full, `close_slowest` closes the connection whose client has not read for longest; it returns
+    False if there is none. A response larger than the buffer is built while there is no other one.
     """
 
     def __init__(self, max_bytes: int, close_slowest: Callable[[], bool]) -> None:
@@ -50,12 +50,12 @@ class ResponseBuffer:
         metrics.ANSWER_BYTES_LIMIT.set(max_bytes)
 
     def open(self) -> HeldResponse:
-        """A count of what one answer holds."""
+        """The held bytes of a new response."""
         return HeldResponse(self)
 
-    async def take(self, answer: HeldResponse, nbytes: int) -> None:
-        """See HeldAnswer.grow."""
-        while self.nbytes + nbytes > self.max_bytes and self.nbytes > answer.nbytes:
+    async def take(self, response: HeldResponse, nbytes: int) -> None:
+        """See HeldResponse.grow."""
+        while self.nbytes + nbytes > self.max_bytes and self.nbytes > response.nbytes:
             if not self._close_slowest():
                 raise Overloaded(
                     f"Answers hold {self.max_bytes} bytes already, the maximum; try again later.",
@@ -65,14 +65,14 @@ class ResponseBuffer:
             self._released.clear()
             with anyio.move_on_after(RELEASE_SECONDS):
                 await self._released.wait()
-        self._count(answer, nbytes)
+        self._count(response, nbytes)
 
-    def give_back(self, answer: HeldResponse, nbytes: int) -> None:
-        """See HeldAnswer.shrink."""
-        self._count(answer, -nbytes)
+    def give_back(self, response: HeldResponse, nbytes: int) -> None:
+        """See HeldResponse.shrink."""
+        self._count(response, -nbytes)
         self._released.set()
 
-    def _count(self, answer: HeldResponse, nbytes: int) -> None:
-        answer.nbytes += nbytes
+    def _count(self, response: HeldResponse, nbytes: int) -> None:
+        response.nbytes += nbytes
         self.nbytes += nbytes
         metrics.ANSWER_BYTES.inc(nbytes)

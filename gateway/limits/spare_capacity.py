@@ -1,16 +1,16 @@
-"""Room that nobody needs just now, for work whose answer nobody waits for."""
+"""Capacity that no request needs at the moment, for shadow versions, whose results no client waits for."""
 
-from gateway.limits.admission import Admission
+from gateway.limits.admission import Admission, Lease
 
 PART = 4
-"""Such work has at most this part, one in so many, of each limit."""
+"""Such work gets at most one in so many of each limit of the admission."""
 
 
 class SpareCapacity:
-    """Places for images where permits are free. They take no permit: whoever comes afterwards finds all of them.
+    """Leases for images while permits are free. A lease takes no permit: requests that come later find all of them.
 
-    A place is given only while nobody waits and the permits that are free would do for all places together. So what is
-    in flight in all exceeds the limits by a quarter at most, and only for as long as such work takes.
+    A lease is given only while no image waits and the free permits would suffice for all leases together. So what is in
+    flight exceeds the limits by a quarter at most, and only for as long as such work takes.
     """
 
     def __init__(self, admission: Admission) -> None:
@@ -18,12 +18,12 @@ class SpareCapacity:
         self.max_images = max(1, admission.max_images // PART)
         self._max_bytes = admission.max_bytes // PART
         self.images = 0
-        """Images that have a place."""
+        """Images that have a lease."""
         self.nbytes = 0
-        """Bytes of the images that have a place."""
+        """Bytes of the images that have a lease."""
 
     def take(self, images: int, nbytes: int) -> "SpareLease | None":
-        """A place for some images, of `nbytes` together, or None where there is none now."""
+        """A lease for some images, of `nbytes` together; None if there is no spare capacity."""
         images_in_all, bytes_in_all = self.images + images, self.nbytes + nbytes
         if images_in_all > self.max_images or bytes_in_all > self._max_bytes:
             return None
@@ -33,30 +33,16 @@ class SpareCapacity:
         return SpareLease(self, images, nbytes)
 
 
-class SpareLease:
-    """Leave for some images to be in flight where there is room; released once, however often `release` is called."""
+class SpareLease(Lease):
+    """Permission for some images to be in flight on spare capacity."""
 
-    __slots__ = ("_images", "_kept", "_leaving", "_nbytes", "_spare")
+    __slots__ = ("_images", "_nbytes", "_spare")
 
     def __init__(self, spare: SpareCapacity, images: int, nbytes: int) -> None:
-        self._spare: SpareCapacity | None = spare
+        super().__init__()
+        self._spare = spare
         self._images, self._nbytes = images, nbytes
-        self._kept = self._leaving = False
 
-    def keep(self) -> None:
-        """Begin work that cannot be stopped: until it has ended (`settle`), the place stays taken."""
-        self._kept = True
-
-    def settle(self) -> None:
-        """End such work."""
-        self._kept = False
-        if self._leaving:
-            self.release()
-
-    def release(self) -> None:
-        """Give the place back, as soon as what cannot be stopped has ended."""
-        self._leaving = True
-        if self._spare is not None and not self._kept:
-            spare, self._spare = self._spare, None
-            spare.images -= self._images
-            spare.nbytes -= self._nbytes
+    def _give_back(self) -> None:
+        self._spare.images -= self._images
+        self._spare.nbytes -= self._nbytes

@@ -1,4 +1,4 @@
-"""How many streams one process serves, and which one ends when there are too many."""
+"""Limits the open streams of a process."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,11 +8,11 @@ from gateway import metrics
 from gateway.errors import GatewayError, Overloaded
 
 MIN_IDLE_SECONDS = 1.0
-"""A stream with a frame within so many seconds never makes room for another one, which should open within two."""
+"""A stream that had a frame within so many seconds is never displaced by a new one."""
 
 
 class Stream(Protocol):
-    """What the limit asks of an open stream."""
+    """What the limit needs of an open stream."""
 
     @property
     def idle_seconds(self) -> float:
@@ -26,7 +26,7 @@ class Streams:
     """The streams that are open, at most `most`.
 
     For one more, the stream that has had no frame for longest is stopped, if that is MIN_IDLE_SECONDS or longer. It
-    does not count from then on, though its client may still be reading why.
+    does not count from then on, even while its client still reads the error.
     """
 
     def __init__(self, most: int) -> None:
