@@ -185,7 +185,8 @@ MODEL_MISSING = Gauge(
 )
 HEALINGS = Counter(
     "gateway_healings_total",
-    "Times that models were reloaded, by outcome: healed, failed, or in vain (the model still fails).",
+    "Reloads of models, by outcome: healed (the model responds again), failed (the reload failed), in vain (the reload "
+    "succeeded, but the model still fails).",
     ["outcome"],
 )
 PROBES = Counter("gateway_probes_total", "Inferences sent to check whether models respond.")

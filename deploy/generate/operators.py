@@ -167,6 +167,20 @@ QUEUES = Row(
             ),
         ),
         Panel(
+            "Streams",
+            "Open streams of frames, and the limit.",
+            (
+                Query(total("gateway_streams"), "open"),
+                Query(total("gateway_streams_limit"), "limit"),
+            ),
+        ),
+        Panel(
+            "Streams ended by the gateway",
+            "idle: no frame came. displaced: for a new stream, at the limit. key_removed: the API key was removed.",
+            (Query(rate("gateway_streams_stopped_total", by="reason"), "{{reason}}", quiet=True),),
+            "ops",
+        ),
+        Panel(
             "Pauses of the gateways",
             "Longest pause of a gateway's event loop, in which it serves no request.",
             (Query("max by (instance) (gateway_event_loop_pause_seconds{$sel})", "{{instance}}"),),

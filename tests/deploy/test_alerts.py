@@ -132,6 +132,12 @@ CASES = [
         "GatewayNameLookupsFail", {"gateway_dns_failures_total": "0+1x90"}, {"gateway_dns_failures_total": "0x24 1x60"}
     ),
     Case(
+        "GatewayStreamsDisplaced",
+        {'gateway_streams_stopped_total{reason="displaced"}': "0+1x90"},
+        {'gateway_streams_stopped_total{reason="idle"}': "0+9x90"},
+        60,
+    ),
+    Case(
         "GatewayClientsLeave",
         requests("200", 80) | {"gateway_client_disconnects_total": "0+20x90"},
         requests("200", 98) | {"gateway_client_disconnects_total": "0+2x90"},
