@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 
 import grpc
@@ -42,7 +42,7 @@ CHANNEL_OPTIONS = [
 ]
 INFER = "inference.GRPCInferenceService/ModelInfer"
 
-BEARS_CANCELLATION = (2, 53)
+CANCELLATION_SINCE = (2, 53)
 """The first Triton (24.12) that survives cancelled calls; older ones, such as 2.51, crash (server issue 7368)."""
 FORCE_RELOAD_PARAMETER = "renewed_by_gateway"
 """A parameter that makes a model's configuration differ from the one before."""
@@ -84,32 +84,21 @@ class GrpcEndpoint:
 
         The call carries the trace context of the current request, so that Triton's spans join its trace.
         """
-        time_slice, timeout_seconds, cancellable = TimeSlice(), call.deadline.left_seconds, self.supports_cancellation
+        time_slice, timeout_seconds = TimeSlice(), call.deadline.left_seconds
         request = infer_request(call, class_count, timeout_seconds, vectors=vectors)
         await time_slice.pause_if_over()  # gRPC makes another copy of what may be 20 MB
         attributes = {**self._attributes, "gateway.model.name": call.model_name, "gateway.images": len(call.batch)}
         with tracing.call(INFER, attributes) as headers:
-            rpc = self._infer(
-                request,
-                timeout=timeout_seconds + (0 if cancellable else ABANDONED_SECONDS),
-                metadata=None if headers is None else tuple(headers.items()),
-            )
-            # With `run_to_completion` the caller never cancels the call.
-            response = await (
-                self._send(rpc)
-                if cancellable or call.run_to_completion
-                else self._send_uncancelled(rpc, timeout_seconds)
+            response = await self._model_infer(
+                request, timeout_seconds, headers=headers, run_to_completion=call.run_to_completion
             )
         return await read_answer(response, rows=len(call.batch), classified=class_count is not None, vectors=vectors)
 
     async def infer_sequence(self, step: SequenceStep) -> SequenceScores:
         """Run one step of a sequence; see TritonEndpoint.infer_sequence."""
-        timeout_seconds, cancellable = step.deadline.left_seconds, self.supports_cancellation
-        rpc = self._stub.ModelInfer(
-            step_request(step, timeout_seconds), timeout=timeout_seconds + (0 if cancellable else ABANDONED_SECONDS)
-        )
-        response = await (self._send(rpc) if cancellable else self._send_uncancelled(rpc, timeout_seconds))
-        return read_step(response, step)
+        timeout_seconds = step.deadline.left_seconds
+        request = step_request(step, timeout_seconds).SerializeToString()
+        return read_step(await self._model_infer(request, timeout_seconds), step)
 
     async def fetch_server_metadata(self) -> str:
         """Triton's version, such as 2.51.0; it also sets `supports_cancellation`."""
@@ -117,7 +106,7 @@ class GrpcEndpoint:
             self._stub.ServerMetadata(pb.ServerMetadataRequest(), timeout=METADATA_TIMEOUT_SECONDS)
         )
         numbers = version_numbers(metadata.version)
-        self.supports_cancellation = numbers >= BEARS_CANCELLATION
+        self.supports_cancellation = numbers >= CANCELLATION_SINCE
         return str(metadata.version)
 
     async def index(self) -> pb.RepositoryIndexResponse:
@@ -169,10 +158,27 @@ class GrpcEndpoint:
             error = InferenceServerException(exc.details(), status=str(exc.code()))
             raise translate(error) from error
 
-    async def _send_uncancelled(
-        self, call: Awaitable[pb.ModelInferResponse], timeout_seconds: float | None
+    async def _model_infer(
+        self,
+        request: bytes,
+        timeout_seconds: float,
+        *,
+        headers: Mapping[str, str] | None = None,
+        run_to_completion: bool = False,
     ) -> pb.ModelInferResponse:
-        """Wait at most `timeout_seconds`; after a timeout or cancellation the call runs on without its caller."""
+        """Send a ModelInferRequest; raises DeadlineExceeded after `timeout_seconds`.
+
+        A call to a Triton that does not support cancellation runs on without its caller after a timeout or a
+        cancellation. With `run_to_completion` the caller never cancels it and waits for its end.
+        """
+        cancellable = self.supports_cancellation
+        call = self._infer(
+            request,
+            timeout=timeout_seconds + (0 if cancellable else ABANDONED_SECONDS),
+            metadata=None if headers is None else tuple(headers.items()),
+        )
+        if cancellable or run_to_completion:
+            return await self._send(call)
         task = asyncio.ensure_future(self._send(call))
         self._abandoned.add(task)
         task.add_done_callback(self._forget)

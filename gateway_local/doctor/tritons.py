@@ -10,7 +10,7 @@ from gateway.settings import Settings, variable
 from gateway.triton.addresses import Addresses
 from gateway.triton.contract import breaches, pinned
 from gateway.triton.endpoint import TritonEndpoint, step_configs
-from gateway.triton.grpc_endpoint import BEARS_CANCELLATION, GrpcEndpoint, version_numbers
+from gateway.triton.grpc_endpoint import CANCELLATION_SINCE, GrpcEndpoint, version_numbers
 from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus
 from gateway_local.cuda_pool import arguments, pool_bytes
 from gateway_local.doctor.finding import Finding, fail, ok, warn
@@ -32,7 +32,7 @@ class Fault:
 
 FAULTS = (
     Fault(
-        BEARS_CANCELLATION,
+        CANCELLATION_SINCE,
         "24.12",
         "crashes when a client cancels a call",
         "the gateway waits for calls instead of cancelling them, which wastes some work",

@@ -38,6 +38,7 @@ class HealthChecker:
         self.state = state
         self._endpoint = endpoint
         self._probes = Probes(endpoint, state)
+        self._reloader = reloader
         self._recovery = Recovery(state, self._probes, reloader) if reloader else None
         self._model_changed = model_changed
         self._reported_missing: dict[tuple[str, str], ModelState] = {}
@@ -95,7 +96,7 @@ class HealthChecker:
 
     def health(self) -> EndpointHealth:
         """The health of this Triton and its models."""
-        return self.state.health(self._recovery.status if self._recovery else "off")
+        return self.state.health(self._reloader.status if self._reloader else "off")
 
     def forget(self, names: Collection[str]) -> None:
         """Stop probing models that were unloaded on purpose."""

@@ -32,11 +32,6 @@ class Recovery:
         self._not_listed: set[str] = set()
         """Expected models that Triton's repository did not have."""
 
-    @property
-    def status(self) -> str:
-        """The reloader's status, as text."""
-        return self._reloader.status
-
     async def reload_failing(self) -> None:
         """Reload models with a dead process, and models that failed several probes in a row."""
         state = self._state
