@@ -11,15 +11,15 @@ SOURCES := pyproject.toml constraints.txt
 PYTEST := $(BIN)/pytest -q
 # The order is that of tests/conftest.py: without --no-loadscope-reorder, files of few and long tests would come last.
 # A third worker has work while others wait for a process to start or stop.
-WORKERS := -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+WORKERS = -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --hypothesis-profile $(PROFILE)
 # A test that fails beside others is run once more after a while, and the summary names it. If more than five fail, the cause is
 # not a busy machine: the sixth is not run again.
 RERUNS := --reruns 1 --reruns-delay 5 --max-suite-reruns 5 -raR
 # To collect the other files would take longer than to run the tests of these.
 ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
-# Hypothesis tries the same examples in every run; with PROFILE=random others, which may find more.
-PROFILE ?= repeatable
-WORKERS += --hypothesis-profile $(PROFILE)
+# Hypothesis tries the same examples in every run, and more of them in test-long; with PROFILE=random others, which may find more.
+PROFILE = repeatable
+test-long: PROFILE = thorough
 PACKAGES := gateway gateway_cli gateway_client gateway_local gateway_models triton_models triton_backends native bench deploy tests docs examples
 
 # Images of containers often set it. Here every process would compile the gateway again, and pytest all of the tests.
@@ -76,8 +76,8 @@ up: $(VENV)/.installed $(VENV)/.installed-native ## start Triton and the gateway
 test: ready lint ## lint, type-check and test against a real Triton: all but test-long
 	@$(PYTEST) $(WORKERS) $(RERUNS) -m "not alone and not long"; code=$$?; $(PYTEST) -m alone $(ALONE) && exit $$code
 
-test-long: ready ## the tests that take minutes: tutorials, round trips of many networks
-	@$(PYTEST) $(WORKERS) $(RERUNS) -m long
+test-long: ready ## the tests that take minutes: tutorials, round trips of many networks, property tests with more examples
+	@$(PYTEST) $(WORKERS) $(RERUNS) -m "(long or hypothesis) and not alone"
 
 check: ready lint ## the inner loop: lint, types and the tests that need no Triton
 	@$(PYTEST) $(WORKERS) -m "not triton and not alone and not slow and not long"

@@ -32,7 +32,8 @@ from tests.tritons import running_triton
 
 # No deadline: how long an example takes depends on the machine.
 ON_ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("repeatable", ON_ANY_MACHINE, derandomize=True, database=None)
+settings.register_profile("repeatable", ON_ANY_MACHINE, derandomize=True, database=None, max_examples=60)
+settings.register_profile("thorough", ON_ANY_MACHINE, derandomize=True, database=None, max_examples=300)
 settings.register_profile("random", ON_ANY_MACHINE)
 settings.load_profile("repeatable")
 

@@ -39,7 +39,7 @@ def scores(client: httpx.Client, sample_list: list[Sample]) -> dict[str, np.ndar
     return found
 
 
-@pytest.mark.parametrize("decode", ["auto", "always"])
+@pytest.mark.parametrize("decode", ["auto", pytest.param("always", marks=pytest.mark.long)])
 def test_every_form_of_a_file_gets_the_result_of_its_image(
     decode: str, gateway: Gateway, decoding_gateway: Gateway, capsys: pytest.CaptureFixture
 ):

@@ -8,6 +8,7 @@ from tests.processes import Gateway
 pytestmark = pytest.mark.triton
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["POSITIVE", "NEGATIVE"])
 def test_every_response_matches_the_schema(gateway: Gateway, kind: str):
     # Its import takes a second, too long for the collection of tests.

@@ -7,7 +7,7 @@ from tests.fuzz.mutations import mutate
 from tests.samples import samples
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ten_thousand_damaged_files_leave_the_process_alive_and_small():
     report = run(files=10_000, seed=20_240_601)
     assert report.faults == []

@@ -27,7 +27,7 @@ def test_damaged_streams_are_answered_or_closed():
     assert len(report.answers) > 5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", streams.KINDS)
 def test_many_damaged_streams_are_answered_or_closed(kind):
     """The same by kind, so that a failure says which part of a connection's life is at fault."""

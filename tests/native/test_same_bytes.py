@@ -4,7 +4,7 @@ import threading
 import time
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.native.pictures import INSTALLED, by_pillow, noise, pass_by_pass
@@ -17,7 +17,6 @@ FILTERS = st.sampled_from(exact_resize.FILTERS)
 SIDES = st.one_of(st.integers(1, 9), st.integers(1, 260))
 SIZES = st.tuples(SIDES, SIDES)
 EVERY = pytest.mark.parametrize("by", exact_resize.INSTRUCTIONS)
-quickly = settings(max_examples=150, deadline=None)
 
 
 def resized(pixels, size, *, corner=(0, 0), part=None, **options):
@@ -27,7 +26,6 @@ def resized(pixels, size, *, corner=(0, 0), part=None, **options):
 
 
 @EVERY
-@quickly
 @given(shape=SIZES, size=SIZES, kernel=FILTERS, seed=st.integers(0, 99))
 @example(shape=(1, 1), size=(260, 260), kernel="lanczos", seed=0)
 @example(shape=(260, 260), size=(1, 1), kernel="lanczos", seed=0)
@@ -39,7 +37,6 @@ def test_whole_image_equals_the_installed_pillows(by, shape, size, kernel, seed)
 
 
 @EVERY
-@quickly
 @given(data=st.data(), shape=SIZES, size=SIZES, kernel=FILTERS)
 def test_part_equals_a_crop_of_the_whole(by, data, shape, size, kernel):
     top, left = (data.draw(st.integers(0, side - 1)) for side in size)

@@ -7,7 +7,6 @@ between: so each of these comes at every `await` there is.
 
 import asyncio
 import contextlib
-import os
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -233,11 +232,7 @@ TestRequests = Requests.TestCase
 TestRequestsToAnOldTriton = RequestsToAnOldTriton.TestCase
 for _case in (TestRequests, TestRequestsToAnOldTriton):
     _case.settings = settings(
-        max_examples=int(os.environ.get("LIFE_EXAMPLES", "60")),
         stateful_step_count=40,
-        deadline=None,
-        derandomize="LIFE_EXAMPLES" not in os.environ,
-        database=None,
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )

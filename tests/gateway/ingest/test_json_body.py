@@ -6,7 +6,7 @@ import tracemalloc
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import FileTooLarge, InvalidBody, RequestError, RequestTooLarge, TooManyFiles, UnknownField
@@ -41,7 +41,6 @@ def one(text):
 images = st.lists(st.tuples(st.binary(max_size=100), st.one_of(st.none(), st.text(max_size=30))), max_size=5)
 
 
-@settings(deadline=None, max_examples=300)
 @given(images, st.booleans(), st.booleans(), st.sampled_from([None, 2]), st.lists(st.integers(1, 200), min_size=1))
 def test_every_body_is_read_back_whatever_the_chunks(images, ascii_only, filename_first, indent, sizes):
     members = [{"b64": b64(data), "filename": filename} for data, filename in images]
@@ -53,14 +52,12 @@ def test_every_body_is_read_back_whatever_the_chunks(images, ascii_only, filenam
     assert [upload.filename for upload in uploads] == [clean_filename(name or "") for _, name in images]
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.binary(max_size=200), st.integers(1, 20))
 def test_any_bytes_are_read_or_refused_with_a_message(junk, size):
     for body in (junk, b'{"images": [{"b64": "' + junk, b'{"images": [{"filename": "' + junk):
         collect_until_error(read_json(in_chunks(body, (size,)), LIMITS, ()), RequestError)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60), st.lists(st.integers(1, 7), min_size=1))
 def test_base64_is_decoded_whatever_its_dialect(data, sizes):
     plain = base64.b64encode(data)

@@ -3,7 +3,7 @@ import time
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import HeadersTooLarge, InvalidMultipart, RequestError, RequestTooLarge, TooManyFiles
@@ -56,7 +56,6 @@ contents = st.lists(
 parts = st.lists(st.builds(Part, names, contents, st.one_of(st.none(), names)), max_size=8)
 
 
-@settings(deadline=None, max_examples=300)
 @given(parts, st.lists(st.integers(1, 300), min_size=1, max_size=5))
 def test_every_form_is_read_back_whatever_the_chunks(parts, sizes):
     body = form(*parts)
@@ -73,14 +72,12 @@ def test_every_form_is_read_back_whatever_the_chunks(parts, sizes):
     assert read(body, sizes=sizes) == expected
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.binary(max_size=400), st.integers(1, 50))
 def test_any_bytes_are_read_or_refused_with_a_message(junk, size):
     for body in (junk, form(CAT, closed=False) + junk, f"--{BOUNDARY}\r\n".encode() + junk):
         collect_until_error(read_multipart(in_chunks(body, (size,)), CONTENT_TYPE, LIMITS), RequestError)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_a_cut_body_never_loses_its_last_file_silently(data):
     body = form(CAT, Part("files", b"dog bytes", "dog.jpg"))

@@ -38,6 +38,7 @@ def pixels_of(ppm: bytes) -> np.ndarray:
 
 
 @settings(deadline=None)
+@pytest.mark.slow
 @given(
     SIDES,
     SIDES,

@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
@@ -68,7 +68,6 @@ def binary(*elements: tuple[int, bytes], parameters: dict | None = None, **membe
     return head + data, len(head)
 
 
-@settings(deadline=None, max_examples=300)
 @given(pictures, st.booleans(), chunk_sizes)
 def test_what_tritonclient_writes_is_read_back_whatever_the_chunks(images, column, sizes):
     body, header = written(images, column=column)
@@ -78,7 +77,6 @@ def test_what_tritonclient_writes_is_read_back_whatever_the_chunks(images, colum
     assert [upload.index for upload in uploads] == list(range(len(images)))
 
 
-@settings(deadline=None, max_examples=200)
 @given(pictures, st.booleans(), st.booleans(), st.sampled_from([None, 2]), chunk_sizes)
 def test_base64_in_json_is_read_back_whatever_the_chunks(images, column, nested, indent, sizes):
     data = [base64.b64encode(image).decode() for image in images]
@@ -88,7 +86,6 @@ def test_base64_in_json_is_read_back_whatever_the_chunks(images, column, nested,
     assert [upload.data for upload in uploads] == images
 
 
-@settings(deadline=None, max_examples=300)
 @given(pictures, st.data())
 def test_a_body_that_is_cut_off_or_goes_on_is_refused(images, data):
     body, header = written(images)
@@ -97,7 +94,6 @@ def test_a_body_that_is_cut_off_or_goes_on_is_refused(images, data):
     assert isinstance(refusal(body + b"x", header), InvalidBody)
 
 
-@settings(deadline=None, max_examples=300)
 @given(pictures, st.integers(0, 10_000), st.integers(0, 255), st.integers(0, 400))
 def test_damaged_bodies_are_read_or_refused_in_words(images, place, byte, header):
     body, right = written(images)
@@ -108,7 +104,6 @@ def test_damaged_bodies_are_read_or_refused_in_words(images, place, byte, header
         assert error is None or isinstance(error, RequestError)
 
 
-@settings(deadline=None, max_examples=300)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),

@@ -60,7 +60,7 @@ def test_a_comparison_has_its_own_triton_and_tries_every_decode(own_head, photos
 
 
 @pytest.mark.triton
-@pytest.mark.slow
+@pytest.mark.long
 def test_alternatives_are_evaluated_on_the_same_images(own_head, photos, tmp_path):
     rewrite(read_entry(own_head, "head").with_serving(instances=1, preprocessor_instances=1), own_head)
     large = cv2.resize(cv2.imread(str(photos / "cat.jpg")), (2800, 1800))

@@ -55,7 +55,7 @@ def test_variants_that_change_pixels_must_be_requested(added_head):
     assert {TuneStep.DECODE, TuneStep.RESIZE}.isdisjoint(USUAL)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_head, photos, tmp_path):
     repository = Path(shutil.copytree(added_head[0], tmp_path / "models"))
     # Each instance is a process that takes seconds to start.
