@@ -1,4 +1,4 @@
-"""What the tests of the readers share: limits, bodies in chunks, and an encoder of forms written by the RFCs alone."""
+"""Helpers for the tests of readers: limits, bodies in chunks, and an encoder of forms that follows the RFCs alone."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Sequence
@@ -16,12 +16,12 @@ CONTENT_TYPE = f'multipart/form-data; boundary="{BOUNDARY}"'
 
 
 def limits(**changed: int) -> Limits:
-    """The default limits, but for some."""
+    """The default limits, with some changed."""
     return replace(LIMITS, **changed)
 
 
 async def in_chunks(body: bytes, sizes: Sequence[int] = (65_536,)) -> AsyncIterator[bytes]:
-    """A body as it may come off a socket: chunks of these sizes, round and round."""
+    """Yield a body as a socket may: in chunks of these sizes, repeated in order."""
     position = number = 0
     while position < len(body):
         size = sizes[number % len(sizes)]
@@ -30,14 +30,14 @@ async def in_chunks(body: bytes, sizes: Sequence[int] = (65_536,)) -> AsyncItera
 
 
 def collect(stream: AsyncIterable[T]) -> list[T]:
-    """Everything that comes."""
+    """All items of a stream."""
     return collect_until_error(stream, ())[0]
 
 
 def collect_until_error(
     stream: AsyncIterable[T], errors: type[Exception] | tuple[type[Exception], ...]
 ) -> tuple[list[T], Exception | None]:
-    """What comes before the error, and the error."""
+    """The items before the first of these errors, and that error; None if there is none."""
 
     async def read() -> tuple[list[T], Exception | None]:
         items: list[T] = []
@@ -53,7 +53,7 @@ def collect_until_error(
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a form: a file where it has a filename."""
+    """A part of a form: a file if it has a filename."""
 
     name: str
     data: bytes
@@ -61,7 +61,7 @@ class Part:
     content_type: str | None = None
 
     def encode(self) -> bytes:
-        """As a browser does (WHATWG HTML, multipart/form-data encoding algorithm)."""
+        """Encode it like a browser (WHATWG HTML, multipart/form-data encoding algorithm)."""
         disposition = f'form-data; name="{_escape(self.name)}"'
         if self.filename is not None:
             disposition += f'; filename="{_escape(self.filename)}"'

@@ -39,11 +39,11 @@ def disposition(text):
     return f"Content-Disposition: {text}\r\n\r\n".encode() + b"data"
 
 
-# Two backslashes mean two to a browser and one to an old curl, so no reader can tell.
+# A browser sends two backslashes for two, an old curl for one: no reader can distinguish them.
 names = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40).filter(
     lambda name: "\\\\" not in name and not name.endswith("\\")
 )
-# Bytes that look like the boundary are what a reader goes wrong on.
+# Readers go wrong on bytes that look like the boundary.
 contents = st.lists(
     st.one_of(
         st.binary(max_size=60),

@@ -72,7 +72,8 @@ def test_rows_of_animated_files_have_frames(url, tmp_path):
 def test_csv_and_parquet_have_the_same_rows(url, photos, tmp_path):
     (photos / "bad.png").write_bytes(b"text")
     for kind in ("csv", "parquet"):
-        assert run(photos, "-o", tmp_path / f"out.{kind}", "--url", url).returncode == 3
+        done = run(photos, "-o", tmp_path / f"out.{kind}", "--url", url)
+        assert done.returncode == 3, done.stderr
     with (tmp_path / "out.csv").open(newline="") as file:
         in_csv = {row["path"]: row for row in csv.DictReader(file)}
     in_parquet = {row["path"]: row for row in pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()}
@@ -80,7 +81,7 @@ def test_csv_and_parquet_have_the_same_rows(url, photos, tmp_path):
     assert len(in_csv) == 151
     bad, good = str(photos / "bad.png"), str(photos / "000" / "000007.png")
     assert (in_csv[bad]["error"], in_parquet[bad]["error"]) == ("unsupported_format", "unsupported_format")
-    assert (in_csv[good]["label"], in_parquet[good]["label"]) == ("cat", "cat")
+    assert (in_csv[good]["label"], in_parquet[good]["label"]) == ("cat", "cat"), (in_csv[good], in_parquet[good])
     assert json.loads(in_csv[good]["predictions"])[0]["label"] == in_parquet[good]["predictions"][0]["label"]
 
 
