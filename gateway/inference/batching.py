@@ -208,6 +208,9 @@ class Batcher:
         queue.images.add(item)
         loop = asyncio.get_running_loop()
         item.timer = loop.call_later(item.deadline.left_seconds, self._expire, item)
+        if item.deadline.passed:
+            self._expire(item)
+            return
         model = self._models.get(name)
         if model is None:
             model = self._models[name] = ModelQueue(name)

@@ -50,7 +50,7 @@ T = TypeVar("T")
 MAX_UNREAD_PREDICTIONS = 10_000
 """Unread predictions above which a request stops reading uploads."""
 DisconnectWatcher = Callable[[], Awaitable[None]]
-"""What raises when nobody wants the results any more, such as when the client has gone."""
+"""Waits until the results are no longer needed, for example since the client has disconnected; then it raises."""
 
 
 class ReadyResults:
@@ -86,9 +86,9 @@ class ReadyResults:
 
 
 class RunningRequest:
-    """The reader, the decodes and the calls of one request, all in one scope; iterates over its results.
+    """Reads and decodes the uploads of one request, and queues their images; iterates over the results.
 
-    The scope's end is theirs as well; `permits` are all that the request holds, whichever of them uses one.
+    All its tasks run in `scope`, its images have their permits from `permits`, and wait in `queue`.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class RunningRequest:
         self._permits = permits
         self._stages = queue.spec.tally.stages
         self._account = account or service.decoders.account()
-        # More than the calls can take would only sit here, and be in the way of other requests' images.
+        # Further images would only wait, with permits that images of other requests could use.
         self._most_permits = service.batches.max_calls * service.batches.max_images
         queue.on_error = self._fail
         self._open = self._frames = 0
@@ -115,7 +115,7 @@ class RunningRequest:
         self._failure: Exception | None = None
 
     def start(self, uploads: Uploads, leaving: DisconnectWatcher | None) -> None:
-        """Begin to read, and to watch whether anybody still wants the results."""
+        """Start to read the uploads; if `leaving` raises, the request ends."""
         self._spawn(self._read, uploads)
         if leaving is not None:
             self._spawn(leaving)
@@ -124,7 +124,7 @@ class RunningRequest:
         return self
 
     async def __anext__(self) -> Result:
-        """The next result that is ready; after those that were, raises what has ended the request."""
+        """The next result that is ready; after the last one, raises the error that has ended the request, if any."""
         result = await self._results.take()
         if result is None:
             raise self._failure or StopAsyncIteration
@@ -137,7 +137,7 @@ class RunningRequest:
         self._scope.start(self._guard(work, *arguments))
 
     async def _guard(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """Do some of the request's work; what it raises ends the request."""
+        """Do some of the request's work; an exception ends the request."""
         try:
             await work(*arguments)
         except Exception as failure:  # raised again by __anext__
@@ -149,7 +149,7 @@ class RunningRequest:
         asyncio.get_running_loop().call_soon(self._results.end)
 
     async def _read(self, uploads: Uploads) -> None:
-        """Let each upload start its way as soon as it has arrived; while too much is in flight, read no further."""
+        """Start each upload as soon as it has arrived; the next one is read once this one has its permit."""
         async with aclosing(uploads):
             while True:
                 await self._results.fewer_than_too_many()
@@ -158,13 +158,14 @@ class RunningRequest:
                 if upload is None:
                     break
                 self._open += 1
-                turn = TimeSlice()
+                time_slice = TimeSlice()
                 await self._admit(upload)
-                await turn.pause_if_over()  # the header alone may take 20 ms
+                await time_slice.pause_if_over()  # the header alone may take 20 ms
         self._read_all = True
         self._end_if_done()
 
     async def _admit(self, upload: Upload) -> None:
+        """Inspect an upload, wait for its permit, and start its decoding or queue it for a call."""
         policy = self._service.policy
         answer = self._answer if self._query.frames is None else as_animation(self._answer)
         try:
@@ -211,21 +212,21 @@ class RunningRequest:
         return info
 
     async def _admit_frames(self, upload: Upload, info: ImageInfo, wanted: Wanted, deadline: Deadline) -> None:
-        """Let each wanted frame of an animated file start its way, as an upload would; read no further meanwhile."""
-        film = AnimationResult(
+        """Start each wanted frame of an animated file like an upload; the next upload is read after the last frame."""
+        animation = AnimationResult(
             Result(upload.index, upload.filename, info.width or None, info.height or None), self._answer
         )
         try:
-            await by(deadline, self._read_frames(upload, info, wanted, film, deadline))
+            await by(deadline, self._read_frames(upload, info, wanted, animation, deadline))
         except (ImageError, DeadlineExceeded, Overloaded) as error:
             if not self._begun and isinstance(error, Overloaded):
                 raise
-            film.end(error)
+            animation.end(error)
         else:
-            film.end()
+            animation.end()
 
     async def _read_frames(
-        self, upload: Upload, info: ImageInfo, wanted: Wanted, film: AnimationResult, deadline: Deadline
+        self, upload: Upload, info: ImageInfo, wanted: Wanted, animation: AnimationResult, deadline: Deadline
     ) -> None:
         with self._stages["prepare"]:
             data = all_frames(upload, info, self._service.policy)
@@ -233,7 +234,7 @@ class RunningRequest:
         wanted = replace(wanted, most=wanted.most - self._frames)
         async with self._service.decoders.film(data, info, size, self._account, wanted) as frames:
             info = frames.info
-            film.set_size(info.width, info.height)
+            animation.set_size(info.width, info.height)
             check_size(info, self._service.policy.limits)
             while True:
                 with self._stages["wait"]:
@@ -252,12 +253,12 @@ class RunningRequest:
                 self._account.add_image()
                 image = decoded(upload, info, frame.picture)
                 permit.shrink(len(image.payload))
-                await self._queue.add(QueuedImage(image, permit, deadline, film.begin(frame.index, frame.seconds)))
+                await self._queue.add(QueuedImage(image, permit, deadline, animation.begin(frame.index, frame.seconds)))
 
     async def _permit(self, nbytes: int, deadline: Deadline, decode_seconds: float = 0) -> Permit:
-        """Wait for a place among this request's images, then for one among all.
+        """Wait until the request may have another image in flight, and then for the image's permit.
 
-        Raises DeadlineExceeded, or Overloaded where too many wait or the first image's turn does not come in time.
+        Raises DeadlineExceeded, or Overloaded if too many images wait or the request's first one waits too long.
         """
         if (
             len(self._permits) < self._most_permits
@@ -271,19 +272,19 @@ class RunningRequest:
             return await self._permits.acquire(nbytes, decode_seconds, begun=self._begun)
         if most_seconds < left_seconds:
             raise Overloaded(
-                f"The first image's turn did not come within {most_seconds:g} s; try again later.",
+                f"The request's first image could not be processed within {most_seconds:g} s; try again later.",
                 limit="max_wait_seconds",
                 value=most_seconds,
             )
         raise DeadlineExceeded
 
     async def _size(self) -> Size:
-        """What a picture becomes that is decoded here: as large as its preprocessor would make it, if that is known."""
+        """The size of an image that is decoded here: that of the model's preprocessor if it is known."""
         backend, query = self._service.backend, self._query
-        asking = backend.resize(query.model_name, query.model_version)
+        work = backend.resize(query.model_name, query.model_version)
         resize = None
-        with suppress(GatewayError):  # the call with the picture tells what is wrong
-            resize = await (asking if backend.supports_cancellation else self._service.uncancelled.run(asking))
+        with suppress(GatewayError):  # the call with the image reports the error
+            resize = await (work if backend.supports_cancellation else self._service.uncancelled.run(work))
         return resize or self._service.policy.max_side
 
     async def _decode(
@@ -319,7 +320,7 @@ async def by(deadline: Deadline, work: Awaitable[T]) -> T:
 
 
 def _drop_tracebacks(error: BaseException | None) -> None:
-    """Let go of the frames in which an error and its causes arose: they hold megabytes of what was read of a header."""
+    """Release the stack frames of an error and its causes: they may hold megabytes of the image."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

@@ -1,4 +1,4 @@
-"""What a request asks of the service, and what it gets for each file."""
+"""The parameters of a request, and the result of each file."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -14,11 +14,11 @@ from gateway.inference.selection import Selection
 from gateway.ingest.frames import Wanted
 
 MIN_TIMEOUT_SECONDS = 0.001
-"""Shortest deadline that a client may ask for; Triton's queue policy counts microseconds, and networks take longer."""
+"""Shortest timeout that a client may request; any network takes longer."""
 
 
 def timeout_within(seconds: float | None, *, default: float, most: float) -> float:
-    """The seconds that a client asks for, or the default; raises InvalidParameter outside of the limits."""
+    """The timeout that a client requests, or the default; raises InvalidParameter outside of the limits."""
     if seconds is None:
         return default
     if not seconds >= MIN_TIMEOUT_SECONDS:
@@ -34,7 +34,7 @@ def timeout_within(seconds: float | None, *, default: float, most: float) -> flo
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """What a request asks for. `model_version` "" is the one in use; `tally` says what becomes of it."""
+    """The parameters of a request, and its statistics (`tally`). `model_version` "" is the version in use."""
 
     model_name: str
     model_version: str
@@ -43,19 +43,19 @@ class RequestSpec:
     timeout_seconds: float
     request_id: str
     vectors: Vectors = Vectors.NONE
-    """Whether each image's result has its vector as well."""
+    """Whether each image's result includes its embedding."""
     split: bool = False
-    """Whether the version is a share that the operator sends there, not the client's wish."""
+    """Whether a split has chosen the version, and not the client."""
     frames: Wanted | None = None
-    """Which frames of animated files have an answer of their own; None for none, as if each were its first frame."""
+    """Which frames of animated files are classified; None: only the first one, as the image of its file."""
     tally: RequestStats = field(default_factory=RequestStats)
 
 
 @dataclass(frozen=True, slots=True)
 class FrameResult:
-    """The answer for one frame: its number in the file, and when it is shown, in seconds from the first one.
+    """The result of one frame: its index in the file, and when it is shown, in seconds from the first one.
 
-    With `seconds` None it stands for all that could not be read from there on.
+    If `seconds` is None, it is the error of all frames from this one on, which could not be read.
     """
 
     index: int
@@ -66,7 +66,7 @@ class FrameResult:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The answer for one uploaded file: predictions, or an error. Width and height are upright pixels, where known."""
+    """The result of one uploaded file: predictions or an error; width and height in upright pixels, if known."""
 
     index: int
     filename: str
@@ -74,35 +74,35 @@ class Result:
     height: int | None = None
     predictions: Sequence[Prediction] = NO_PREDICTIONS
     scores: NDArray[np.float32] | None = field(default=None, compare=False)
-    """In place of predictions, where the query has no selection: fp32 [classes], by class id."""
+    """Instead of predictions, if the request has no selection: fp32 [classes], by class id."""
     vector: NDArray[np.float32] | None = field(default=None, compare=False)
-    """fp32 [size], where the query wants it and the model gives one."""
+    """The embedding, fp32 [size], if the request asks for it and the model has one."""
     error: GatewayError | None = None
     model_version: str | None = None
     multi_label: bool = False
     frames: tuple[FrameResult, ...] | None = None
-    """Of a query for frames; then `predictions` are the first one's that has an answer."""
+    """In a request for frames; `predictions` are then those of the first frame without an error."""
 
     @property
     def extent(self) -> int:
-        """How much there is to send, in predictions; a number of a vector is a tenth of one."""
+        """Size of the response in predictions; ten numbers of an embedding count as one."""
         return self.prediction_count + (0 if self.vector is None else len(self.vector) // 10)
 
     @property
     def top_score(self) -> float | None:
-        """The highest score of what is answered; None where that is nothing."""
+        """The highest score of the result; None if it has none."""
         if self.scores is not None:
             return float(self.scores.max(initial=0.0))
         return max(Predictions.of(self.predictions).scores, default=None)
 
     @property
     def images(self) -> "Sequence[Result]":
-        """What counts as images: each of the frames, or the file."""
+        """The results that count as images: those of the frames, or that of the file."""
         if not self.frames:
             return (self,)
         return [replace(self, predictions=each.predictions, error=each.error, frames=None) for each in self.frames]
 
     @property
     def prediction_count(self) -> int:
-        """How many predictions it holds."""
+        """The number of predictions, including those of the frames."""
         return len(self.predictions) + sum(len(frame.predictions) for frame in self.frames or ())

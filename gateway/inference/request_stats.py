@@ -71,11 +71,11 @@ class RequestStats:
 
     @property
     def images_failed(self) -> int:
-        """Images with an error for an answer."""
+        """Images with an error."""
         return self.errors.total()
 
     def count(self, error: GatewayError | None, model_version: str | None) -> None:
-        """Count one image's answer."""
+        """Count one image's result."""
         self.model_version = self.model_version or model_version
         if error is None:
             self.images_ok += 1

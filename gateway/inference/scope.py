@@ -11,8 +11,9 @@ AGAIN_SECONDS = 0.05
 class Scope:
     """A group of tasks, none of which outlives it.
 
-    asyncio's TaskGroup cancels once, and waits for ever for a task that swallows it (as `asyncio.wait_for` did before
-    Python 3.12); anyio's costs each request three times as much. The tasks must see to their own errors.
+    asyncio's TaskGroup cancels a task once, and waits forever for one that swallows the cancellation (as
+    `asyncio.wait_for` did before Python 3.12); anyio's takes three times the processor time. The tasks must handle
+    their own errors.
     """
 
     def __init__(self) -> None:

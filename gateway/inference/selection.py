@@ -64,13 +64,13 @@ class Selection:
         most = self.top_k or self.max_top_k
         if threshold is None and not self.labels:
             return known[:most]
-        places: Sequence[int] = range(len(known))
+        positions: Sequence[int] = range(len(known))
         if self.labels:
             wanted = self._wanted(set(known.labels))
-            places = [place for place in places if known.labels[place] in wanted]
+            positions = [position for position in positions if known.labels[position] in wanted]
         if threshold is not None:
-            places = [place for place in places if known.scores[place] >= threshold]
-        return known.take(places[:most])
+            positions = [position for position in positions if known.scores[position] >= threshold]
+        return known.take(positions[:most])
 
     def _wanted(self, known: set[str]) -> set[str]:
         wanted = set()
@@ -90,9 +90,9 @@ class Selection:
 
 
 def _nearest(label: str, known: set[str]) -> Sequence[str]:
-    """The known labels that were probably meant: those with it as a word, or one that is spelt like it.
+    """Did-you-mean suggestions: the known labels that contain `label` as a word, or else the most similar one.
 
-    The latter is sought among a few that look like it at a glance.
+    Similarity is expensive, so only labels with the same beginning or about the same length are compared.
     """
     word = f" {label.casefold()} "
     if label and (having := sorted(each for each in known if word in f" {each.casefold()} ")):

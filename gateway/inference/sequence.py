@@ -1,4 +1,4 @@
-"""What a stream asks of a stateful model: one frame's scores in, those of the sequence so far out."""
+"""The interface of a stateful model: the scores of one frame in, the scores of the sequence so far out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from gateway.deadline import Deadline
 
 Parameters = Mapping[str, str | int | float]
-"""What the stateful model is asked for with a frame, by name."""
+"""Parameters of the stateful model, by name, sent with each frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceStep:
-    """One request of a sequence to a stateful model: a frame's scores, fp32 [classes], or with `end` the last word."""
+    """One request of a sequence to a stateful model: a frame's scores, fp32 [classes], or the end of the sequence."""
 
     model_name: str
     sequence_id: int
@@ -29,14 +29,14 @@ class SequenceStep:
 
 @dataclass(frozen=True, slots=True)
 class SequenceScores:
-    """What a sequence shows so far."""
+    """The scores of a sequence so far."""
 
     scores: NDArray[np.float32]
     """fp32 [classes]."""
     frames: int
-    """Of how many frames that is."""
+    """The number of frames so far."""
     restarted: bool = False
-    """Whether the frames before this one were forgotten, since the server that kept them is gone."""
+    """Whether the sequence begins with this frame, since the server that had the earlier ones has failed."""
 
 
 class FrameSequence(Protocol):
@@ -45,9 +45,9 @@ class FrameSequence(Protocol):
     async def add(
         self, scores: NDArray[np.float32], parameters: Parameters, deadline: Deadline, request_id: str
     ) -> SequenceScores:
-        """Take in the next frame's scores, fp32 [classes]; raises what `Backend.infer` raises."""
+        """Add the next frame's scores, fp32 [classes]; raises what `Backend.infer` raises."""
         ...
 
     async def close(self) -> None:
-        """Give up the state, where a server keeps any; raises nothing."""
+        """End the sequence and release its state; raises nothing."""
         ...

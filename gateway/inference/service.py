@@ -39,7 +39,7 @@ class InferenceService:
         self.batches = batches
         self.decoders = decoders
         self.uncancelled = Uncancelled()
-        """Work that outlives its request, since it cannot be stopped."""
+        """Work that may outlive its request: calls, and work that cannot be cancelled."""
         self.shadows = Shadows(backend, SpareCapacity(admission), self.uncancelled, shadow or {})
         """Runs shadow versions on a share of the images."""
         self._batcher = Batcher(backend, batches, self.uncancelled, self.shadows)
@@ -52,14 +52,14 @@ class InferenceService:
         leaving: DisconnectWatcher | None = None,
         account: Account | None = None,
     ) -> AsyncIterator[RunningRequest]:
-        """Classify while the context lasts: iterate over one result for each upload, in the order of their readiness.
+        """Classify in the `async with` block: iterate over one result for each upload, in the order of completion.
 
-        What `uploads` or `leaving` raises ends the request and is raised by the iteration; what befalls one file stands
-        in its result. A file waits for its answer for `query.timeout_seconds` at most, from its last byte on. The
-        images are decoded at the expense of `account`, or of one of the request's own.
+        An exception of `uploads` or `leaving` ends the request and is raised by the iteration; an error of one file is
+        in its result. Each file has its result within `query.timeout_seconds` of its last byte. Decoding is charged to
+        `account`, or to an account of the request's own.
 
-        When the context ends, by whatever cause, nothing of the request is alive and none of its permits is out, but
-        for those of work in `uncancelled`.
+        When the block ends, for whatever reason, all tasks of the request have ended and its permits are released,
+        except those of images in calls, and other work in `uncancelled`, that have not ended yet.
         """
         with self.admission.permits() as permits, closing(self._batcher.queue(query)) as queue:
             async with Scope() as scope:
@@ -72,6 +72,6 @@ class InferenceService:
         return self.decoders.stream_account()
 
     async def close(self) -> None:
-        """Give up shadows, and wait a while for what cannot be given up."""
+        """Cancel calls to shadow versions, and wait a limited time for work that cannot be cancelled."""
         await self.shadows.close()
         await self.uncancelled.close()

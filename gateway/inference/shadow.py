@@ -148,11 +148,11 @@ class _Compared:
 
 
 def difference(answered: Row, scores: Scores) -> tuple[bool, float]:
-    """Whether an answer and another version's scores, fp32 [classes], agree on the likeliest class, and how far apart.
+    """Compare an answer with another version's scores, fp32 [classes]: same likeliest class, and largest difference.
 
-    That is the largest difference of a probability among the classes of the answer. The other's likeliest class, where
-    it is not among them, has at most the answer's lowest probability there, and differs by at least what is beyond it.
-    Raises ContractBroken where the other has another number of classes.
+    The difference is that of a probability, over the classes of the answer. If the other version's likeliest class is
+    not among them, its probability in the answer is at most the answer's lowest one; the difference counts from there.
+    Raises ContractBroken if the number of classes differs.
     """
     if answered.scores is not None:
         if answered.scores.shape != scores.shape:
