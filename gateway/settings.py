@@ -187,7 +187,7 @@ class Settings(BaseSettings):
     decode_max_side: int = Field(1_024, ge=64, le=16_384)
     """Shorter side in pixels of an image decoded in the gateway, if the input size of its model is unknown."""
     batch_max_images: int = Field(8, ge=1, le=1_024)
-    """Images in one call to Triton, of one request or of several; a model with a lower max_batch_size gets fewer."""
+    """Images in one call to Triton, of one request or of several; a slow model gets fewer."""
     batch_max_bytes: int = Field(8 * MIB, ge=MIB, le=GIB)
     """Padded bytes of one call to Triton; a larger image is sent in a call of its own."""
     request_max_calls: int = Field(4, ge=1, le=256)

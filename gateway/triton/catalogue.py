@@ -174,7 +174,7 @@ class Models:
         if traits is None:
             return None
         images = max(1, min(max_images, traits.max_batch_size))
-        return CallLimits(traits.workload.busy_calls(images), images)
+        return CallLimits(traits.workload.busy_calls(images), traits.workload.call_images(images))
 
     def _known_traits(self, model_name: str, model_version: str) -> Traits | None:
         known = (self._traits.last((name, "")) for name, _ in self._ensembles(model_name, model_version))

@@ -7,6 +7,11 @@ from typing import Self
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
 
+CALL_SECONDS = 0.1
+"""Measured seconds of one call in all steps: an image that comes next waits for the calls in flight."""
+LEAST_IMAGES = 2
+"""Images that a call may have however long they take."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepWorkload:
@@ -32,6 +37,15 @@ class Workload:
 
     steps: Sequence[StepWorkload]
     round_trip_seconds: float
+
+    def call_images(self, max_images: int) -> int:
+        """How many images a call may have: `max_images`, or fewer of a slow model, so that no call takes long.
+
+        The batches of a slow model are formed by Triton, from several calls; the cost of a call matters less to it.
+        """
+        seconds = sum(step.seconds_per_image or 0.0 for step in self.steps)
+        within = int(CALL_SECONDS / seconds) if seconds else max_images
+        return min(max_images, max(within, LEAST_IMAGES))
 
     def busy_calls(self, images: int) -> int:
         """How many calls with so many images keep the slowest step busy.

@@ -33,6 +33,21 @@ def test_calls_follow_from_instances_and_measured_times(workload, calls):
     assert workload.busy_calls(8) == calls
 
 
+@pytest.mark.parametrize(
+    ("workload", "max_images", "images"),
+    [
+        (steps((2, 8, 0.0021), (2, 8, 0.0032)), 8, 8),
+        (steps((2, 8, 0.0021), (2, 8, 0.0032)), 32, 18),
+        (steps((2, 8, 0.003), (2, 8, 0.025)), 8, 3),
+        (steps((2, 8, 0.003), (2, 8, 0.25)), 8, 2),
+        (steps((2, 8, 0.003), (2, 8, 0.25)), 1, 1),
+        (steps((2, 8, None), (2, 8, None)), 8, 8),
+    ],
+)
+def test_calls_of_a_slow_model_have_fewer_images(workload, max_images, images):
+    assert workload.call_images(max_images) == images
+
+
 def statistics(*batches: tuple[int, int, float], success: int = 0, misses: int = 0) -> ModelStatisticsResponse:
     """Statistics of batches: size, count, and milliseconds of each."""
     response = ModelStatisticsResponse()
