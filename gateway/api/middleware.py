@@ -198,7 +198,9 @@ class RequestContextMiddleware:
         """Create the context of a request, and continue the client's trace; if spans are exported, begin a new one."""
         request_id = _request_id(scope)
         state = scope.setdefault("state", {})
-        context = state[KEY] = RequestContext(request_id, state)
+        # A copy: a context that refers to the mapping it is kept in would be garbage that only a collection finds.
+        context = RequestContext(request_id, state.copy())
+        state[KEY] = context
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         exports = self._tracer is not None and scope.get("method") == "POST"  # a WebSocket has none
