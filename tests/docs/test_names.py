@@ -1,0 +1,29 @@
+"""Files, modules, targets of make and settings that documents name exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gateway.settings import Settings, variable
+from tests.docs.test_links import FILES
+from tests.processes import PROJECT
+
+PAGES = [path for path in FILES if path.name != "CHANGELOG.md"]
+FOLDERS = "|".join(path.name for path in PROJECT.iterdir() if path.is_dir() and path.name[0] not in "._")
+TARGETS = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
+SETTINGS = {variable(field) for field in Settings.model_fields}
+
+
+def named(pattern: str, page: Path) -> set[str]:
+    return set(re.findall(pattern, page.read_text()))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(PROJECT)))
+def test_names_of_a_page_exist(page):
+    paths = named(rf"`((?:{FOLDERS})/[\w./-]+)`", page)
+    modules = {name.replace(".", "/") for name in named(r"python -m ((?:bench|tests|deploy)[\w.]*)", page)}
+    assert {path for path in paths if not (PROJECT / path).exists() and not (page.parent / path).exists()} == set()
+    assert {name for name in modules if not ((PROJECT / name).is_dir() or (PROJECT / f"{name}.py").is_file())} == set()
+    assert named(r"(?m)(?:^|`)make ([a-z-]+)\b", page) <= TARGETS
+    assert named(r"\bGATEWAY_[A-Z0-9_]+[A-Z0-9]\b", page) <= SETTINGS
