@@ -53,14 +53,14 @@ def add_handlers(app: Starlette, routes: RouteTable) -> None:
     managed = [route.pattern for route in routes if route.traits.access is Access.ADMIN]
 
     def not_found(path: str) -> NotFound:
-        told = path[:TOLD_CHARACTERS]
+        shown = path[:TOLD_CHARACTERS]
         if any(pattern.match(path) for pattern in managed):
             return NotFound(
-                f"There is nothing at {told}: models are loaded and unloaded over HTTP only where "
+                f"There is nothing at {shown}: models are loaded and unloaded over HTTP only where "
                 "GATEWAY_ADMIN_KEYS_FILE is set."
             )
-        meant = near(told, paths, most=2)
-        return NotFound(f"There is nothing at {told}; {meant + ' See' if meant else 'see'} /docs.")
+        meant = near(shown, paths, most=2)
+        return NotFound(f"There is nothing at {shown}; {meant + ' See' if meant else 'see'} /docs.")
 
     async def handle_validation_error(_: Request, exc: Exception) -> Response:
         assert isinstance(exc, RequestValidationError)

@@ -240,16 +240,16 @@ def test_no_frame_is_sent_while_the_socket_buffer_is_full(context: BrowserContex
           };
           const { Stream } = await import("/assets/stream.js");
           const stream = new Stream("", { told() {}, over() {} });
-          const rooms = [stream.room(2)];
+          const rooms = [stream.hasCapacity(2)];
           stream.send(new Blob([]), performance.now());
-          rooms.push(stream.room(2));
+          rooms.push(stream.hasCapacity(2));
           socket.bufferedAmount = 0;
-          rooms.push(stream.room(2));
+          rooms.push(stream.hasCapacity(2));
           stream.send(new Blob([]), performance.now());
           socket.bufferedAmount = 0;
-          rooms.push(stream.room(2));
+          rooms.push(stream.hasCapacity(2));
           socket.onmessage({ data: '{"type": "frame", "frame": 1}' });
-          return [...rooms, stream.room(2)];
+          return [...rooms, stream.hasCapacity(2)];
         }"""
     )
     assert rooms == [True, False, True, False, True]

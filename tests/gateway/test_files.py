@@ -20,7 +20,7 @@ def test_a_folder_can_be_locked_and_stays_empty(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lock_that_is_waited_for_is_announced_and_had_when_its_holder_is_done(tmp_path):
+def test_wait_for_a_lock_is_announced_and_ends_with_its_release(tmp_path):
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -57,7 +57,7 @@ def events(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_a_line_is_an_object_that_begins_with_what_all_lines_have_and_ends_with_the_ids():
+def test_json_line_begins_with_common_fields_and_ends_with_ids():
     (event,) = events(write('log.info("request", status=200, path="/predict")'))
     assert list(event) == ["timestamp", "level", "event", "status", "path", "request_id", "trace_id"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", event["timestamp"])

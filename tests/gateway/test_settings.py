@@ -260,7 +260,7 @@ def test_what_is_no_shadow_is_refused_with_an_example(monkeypatch, given):
     assert line.endswith("flowers=2:10")
 
 
-def test_a_model_that_has_two_shadows_in_two_places_is_told_how_to_write_them(monkeypatch):
+def test_two_shadows_of_one_model_are_refused_with_the_right_form(monkeypatch):
     line = refusal(monkeypatch, model_shadow="flowers=2:10;flowers=3:10")
     assert line.endswith("'flowers' is named twice: put its versions behind one name, such as flowers=2:10,3:10")
 

@@ -195,7 +195,7 @@ def test_a_request_without_a_trace_begins_one(collector):
     assert (span.parent_id, span.failed, span.attributes) == ("", True, {"error.type": "internal_error"})
 
 
-def test_what_the_client_does_not_sample_is_not_exported_and_still_handed_on(collector):
+def test_unsampled_trace_is_not_exported_but_propagated(collector):
     exporter = Exporter(collector.url)
     span = begin(exporter.tracer, "POST", context(place(0, "a=1")), {})
     stage("read", 0.0, 1.0, 1.0)

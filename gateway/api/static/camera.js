@@ -1,4 +1,4 @@
-// The camera tab: frames of a camera go to WS /stream, and what is seen in them stands over the picture.
+// The camera tab: sends frames of a camera to WS /stream, and shows the predictions over the picture.
 
 import { Capture, cameras } from "./capture.js";
 import { element, scores } from "./cards.js";
@@ -20,14 +20,14 @@ const capture = new Capture($("camera-picture"), stop);
 let stream = null;
 let fault = null;
 let attempt = 0;
-/** What waits: for the next frame, the next attempt. */
+/** Timers: for the next frame, and for the next attempt to connect. */
 let frameTimer = 0;
 let attemptTimer = 0;
 let encoding = false;
 let last = null;
 let dropped = 0;
 let skipped = 0;
-/** The answers of the last seconds: when each came, and how old its frame was. */
+/** The results of the last seconds: arrival time, and age of the frame. */
 let recent = [];
 let said = { label: "", at: 0 };
 
@@ -54,7 +54,7 @@ async function start() {
   await offerCameras();
 }
 
-/** Let go of everything; `reason`, where there is one, is a fault or a sentence. */
+/** Stop the stream and the camera; `reason`, if any, is a fault or a sentence. */
 export function stop(reason = "") {
   const wasOn = !$("camera-on").hidden;
   clearTimeout(frameTimer);
@@ -84,7 +84,7 @@ async function over(why, query) {
   if (why.passing && attempt < ATTEMPTS) {
     attempt += 1;
     tell(`${why.message} Trying again (${attempt} of ${ATTEMPTS}).`);
-    // Streams that a gateway closed together must not all come back together.
+    // Random, so that streams closed at the same time do not all reconnect at the same time.
     attemptTimer = setTimeout(connect, 2 ** (attempt - 1) * 500 * (1 + Math.random()));
     return;
   }
@@ -109,12 +109,12 @@ function told(message, age) {
   drawAnswer();
 }
 
-/** Send the picture of now, if there is room, and see to the next one. */
+/** Send the current picture if the stream has capacity, and schedule the next one. */
 function takeFrame() {
   const rate = Math.min(Number($("camera-rate").value), capture.rate);
   frameTimer = setTimeout(takeFrame, 1000 / rate);
   if (!stream?.open) return;
-  if (encoding || !stream.room(Math.max(2, rate))) {
+  if (encoding || !stream.hasCapacity(Math.max(2, rate))) {
     skipped += 1;
     return;
   }
@@ -154,7 +154,7 @@ function answer(title, predictions) {
   return section;
 }
 
-/** Frame what the model sees, where that is not the whole picture. */
+/** Draw a frame around the part that the model sees, unless it sees the whole picture. */
 function drawSeen() {
   const video = $("camera-picture");
   const { name } = $("model").selectedOptions[0].dataset;
@@ -178,7 +178,7 @@ function median(numbers) {
   return numbers.toSorted((one, other) => one - other)[numbers.length >> 1];
 }
 
-/** What can be heard: the label when it changes, but not with every frame. */
+/** Announce the label to screen readers when it changes, but not for every frame. */
 function announce(label) {
   const now = performance.now();
   if (!label || label === said.label || now - said.at < SAID_MS) return;
@@ -203,7 +203,7 @@ async function offerCameras() {
   );
 }
 
-/** Begin a new stream, over the camera that runs. */
+/** Open a new stream for the running camera. */
 function again() {
   if (!capture.running) return;
   attempt = 0;
@@ -211,7 +211,7 @@ function again() {
 }
 
 $("camera-start").addEventListener("click", start);
-// Until this module is here, a click would be lost.
+// A click before this module was loaded would be lost.
 $("camera-start").disabled = false;
 $("camera-stop").addEventListener("click", () => stop());
 $("camera-plain").addEventListener("click", () => {
@@ -231,7 +231,7 @@ $("top-k").addEventListener("change", () => stream?.change({ top_k: Number($("to
 onKey(() => {
   if (fault?.code === UNAUTHORIZED) start();
 });
-// Nobody looks at the picture then, and a camera that goes on unseen is what people fear of pages.
+// The page is hidden: stop the camera, since users do not expect it to run unseen.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden && (capture.running || $("camera-start").disabled)) stop("Stopped, because this page was hidden.");
 });

@@ -7,7 +7,7 @@ const REFUSED = {
   NotReadableError: "The camera cannot be opened; another program may be using it. Close that program, then start again.",
 };
 
-/** Why there is no picture, and what to do. */
+/** Why the camera gives no picture, and what to do. */
 export class CameraFault extends Error {}
 
 /** Show a camera in `video`; `gone` is called with a CameraFault when it ends by itself. */
@@ -15,7 +15,7 @@ export class Capture {
   #video;
   #gone;
   #media = null;
-  #turn = 0;
+  #start = 0;
   #canvas = document.createElement("canvas");
 
   constructor(video, gone) {
@@ -24,15 +24,15 @@ export class Capture {
   }
 
   /**
-   * Start a camera, of a device id or ""; throws CameraFault. False where it was stopped, or another one started, while
-   * somebody was asked for leave.
+   * Start a camera, of a device id or ""; throws CameraFault. Returns false if it was stopped, or another
+   * one started, while the user was asked for permission.
    */
   async start(device) {
     if (!isSecureContext || !navigator.mediaDevices?.getUserMedia) throw new CameraFault(insecure());
-    this.#turn += 1;
-    const turn = this.#turn;
+    this.#start += 1;
+    const start = this.#start;
     const media = await asked(device);
-    if (turn !== this.#turn) {
+    if (start !== this.#start) {
       for (const track of media.getTracks()) track.stop();
       return false;
     }
@@ -42,12 +42,12 @@ export class Capture {
     track.onended = () => this.#gone(new CameraFault("The camera was disconnected, or this page may no longer use it."));
     this.#video.srcObject = media;
     await this.#video.play().catch(() => {});
-    return turn === this.#turn;
+    return start === this.#start;
   }
 
-  /** Let go of the camera: its light goes off. */
+  /** Stop the camera; its light goes off. */
   stop() {
-    this.#turn += 1;
+    this.#start += 1;
     this.#release();
   }
 
@@ -63,17 +63,17 @@ export class Capture {
     return this.#media !== null;
   }
 
-  /** The id of the camera that runs. */
+  /** The id of the running camera. */
   get device() {
     return this.#media?.getVideoTracks()[0].getSettings().deviceId ?? "";
   }
 
-  /** Frames a second that the camera gives, where it says so. */
+  /** Frames per second of the camera, if it reports them. */
   get rate() {
     return this.#media?.getVideoTracks()[0].getSettings().frameRate || Infinity;
   }
 
-  /** The picture of now as a JPEG with `longest` pixels at most on its longer side; null where there is none yet. */
+  /** The current picture as a JPEG, at most `longest` pixels on its longer side; null before the first picture. */
   frame(longest) {
     const { videoWidth: width, videoHeight: height } = this.#video;
     if (!width || this.#video.readyState < HTMLMediaElement.HAVE_CURRENT_DATA) return Promise.resolve(null);
@@ -93,7 +93,7 @@ export async function cameras() {
 }
 
 async function asked(device) {
-  // What people want named stands before them: of a phone's cameras, the one at its back.
+  // Prefer the back camera of a phone.
   const video = { width: { ideal: 1280 }, ...(device ? { deviceId: { ideal: device } } : { facingMode: { ideal: "environment" } }) };
   try {
     return await navigator.mediaDevices.getUserMedia({ video });

@@ -30,7 +30,7 @@ export class Cards {
     this.#list = list;
     this.#template = template;
     this.#open = open;
-    // Thousands of large photographs would fill the memory, so a picture is let go when its card leaves.
+    // Thousands of large photographs would fill the memory, so a picture is released when its card is scrolled away.
     this.#nearby = new IntersectionObserver((records) => this.#moved(records), { rootMargin: "400px" });
   }
 
@@ -106,7 +106,7 @@ export class Cards {
   }
 }
 
-/** Draw the card's picture, or note that the browser cannot. */
+/** Draw the card's picture, or mark it as not displayable. */
 async function draw(card) {
   const { entry } = card;
   try {

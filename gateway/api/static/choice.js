@@ -1,4 +1,4 @@
-// What is asked: the model, perhaps another one beside it, how many labels; and the same in code and in the address.
+// The choice of parameters: the model, a second one to compare, the number of labels; as code and in the URL.
 
 import { keyWanted } from "./key.js";
 import { tabShown } from "./tabs.js";
@@ -13,7 +13,7 @@ const $ = (id) => document.getElementById(id);
 
 let language = "curl";
 
-/** The score from which a label counts; what is below is left out of what is shown. */
+/** The lowest score of a label that is shown. */
 export const least = () => Number($("least").value);
 
 /** The parameters of each request that a file needs: one, or two where models are compared. */
@@ -41,7 +41,7 @@ function query(chosen) {
   return parameters.toString();
 }
 
-/** Take from the address what it asks for; the models come when the service has listed them. */
+/** Read the choice from the URL; the models follow when the service has listed them. */
 export function takeAddress() {
   const asked = new URLSearchParams(location.search);
   if ([...$("top-k").options].some((option) => option.value === asked.get("top_k"))) $("top-k").value = asked.get("top_k");
@@ -50,7 +50,7 @@ export function takeAddress() {
   if ([...$("smoothing").options].some((option) => option.value === asked.get("smoothing"))) $("smoothing").value = asked.get("smoothing");
 }
 
-/** The page's address asks for what is chosen, so that it can be shared. */
+/** Write the choice into the URL, so that it can be shared. */
 export function share() {
   const onCamera = tabShown() === "camera";
   const address = new URLSearchParams(onCamera ? cameraQuery() : queries()[0]);
@@ -61,7 +61,7 @@ export function share() {
   history.replaceState(null, "", address.toString() === PRESET ? location.pathname : `?${address}`);
 }
 
-/** Draw what is asked, for files of these names. */
+/** Show the choice as code, for files of these names. */
 export function drawAsked(all) {
   $("model-facts").textContent = $("model").selectedOptions[0]?.dataset.facts ?? "";
   $("least-value").textContent = least() ? percent(least()) : "any";
@@ -117,7 +117,7 @@ async function copy() {
   setTimeout(() => ($("copy").textContent = "Copy"), 1_500);
 }
 
-/** A model with several labels for an image says itself which are likely. */
+/** A multi-label model selects the likely labels itself. */
 function offerLikely() {
   const likely = $("likely");
   likely.hidden = !$("model").selectedOptions[0].dataset.multiLabel;

@@ -32,14 +32,14 @@ const ui = globalThis.SwaggerUIBundle({
   defaultModelsExpandDepth: 0,
   plugins: [readable],
   onComplete() {
-    // It is for clients of other servers, and takes up more room than the rest.
+    // It is for clients of other servers, and is longer than the rest.
     if (!decodeURIComponent(location.hash).includes(FOLDED.replaceAll(" ", "_"))) {
       ui.layoutActions.show(["operations-tag", FOLDED], false);
     }
   },
 });
 
-/** Name what Swagger UI leaves nameless, and let the keyboard scroll what it lets only the mouse. */
+/** Add missing names for screen readers, and let the keyboard scroll elements that only the mouse can scroll. */
 function mend() {
   for (const example of document.querySelectorAll("pre.microlight:not([tabindex])")) example.tabIndex = 0;
   for (const field of document.querySelectorAll("td input:not([aria-label]), td select:not([aria-label]), td textarea:not([aria-label])")) {

@@ -1,6 +1,6 @@
 import { percent } from "./words.js";
 
-// What no second attempt mends: the file itself is at fault.
+// Errors of the file itself: no second attempt helps.
 const FILE_FAULTS = new Set([
   "empty_file",
   "file_too_large",
@@ -25,7 +25,7 @@ export const withoutFrames = (query) => query.replace(new RegExp(`&?${FRAMES}$`)
 let lastPlace = 0;
 const nextPlace = () => (lastPlace = Math.max(lastPlace + 1, Date.now()));
 
-/** What one model says of one file, asked with `query`: waiting, sent, ok or error. */
+/** The result of one model for one file, requested with `query`: waiting, sent, ok or error. */
 export class Answer {
   constructor(entry, query) {
     this.entry = entry;
@@ -59,7 +59,7 @@ export class Answer {
     return this.result?.predictions[0] ?? null;
   }
 
-  /** The model and its version in words, "" where none has seen the file. */
+  /** The model and its version as text, "" before a result. */
   get modelInWords() {
     return this.model?.version ? `${this.model.name} version ${this.model.version}` : "";
   }
@@ -78,7 +78,7 @@ export class Answer {
   }
 }
 
-/** One file, and an answer of each model that was asked: one, or two that are compared. */
+/** One file, and a result of each requested model: one, or two that are compared. */
 export class Entry {
   answers = [];
   /** Whether the browser can show the file; null until it was tried. */
@@ -107,7 +107,7 @@ export class Entry {
     return !this.#moves;
   }
 
-  /** Ask anew; returns the answers to wait for. */
+  /** Request the results again; returns those to wait for. */
   ask(queries) {
     this.answers = this.queriesFrom(queries).map((query) => new Answer(this, query));
     return this.answers;

@@ -14,7 +14,7 @@ export const keyProtocols = () => (key ? [`gateway-key.${key}`] : []);
 
 export const UNAUTHORIZED = "unauthorized";
 
-/** What the gateway says of a key is for programs; this is for people on the page. */
+/** The gateway's messages about keys are for programs; these are for users of the page. */
 export const keyRefused = () => `${key ? "The gateway does not know this API key: enter another one" : "The gateway needs an API key: enter it"} under “API key”.`;
 
 /** Show the field for the key if it is what an answer wants. */
@@ -33,7 +33,7 @@ export const keyWanted = () => !$("key-field").hidden;
 /** Call back whenever a key was entered. */
 export function onKey(entered) {
   $("key").addEventListener("change", () => {
-    // What a key cannot hold was pasted along with it, and a header could not carry it.
+    // Remove pasted characters that no key contains and no header can carry.
     key = $("key").value.replace(/[^\x21-\x7e]/g, "");
     $("key-facts").textContent = "";
     $("key").removeAttribute("aria-invalid");

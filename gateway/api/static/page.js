@@ -32,7 +32,7 @@ function add(files) {
   ask(more);
 }
 
-/** Ask what is chosen now. */
+/** Request results for the current choice. */
 function ask(those) {
   send(those.flatMap((entry) => entry.ask(queries())));
 }
@@ -98,7 +98,7 @@ $("samples").addEventListener("click", async (event) => {
 });
 
 const carriesFiles = (event) => event.dataTransfer?.types.includes("Files");
-// What a browser does with a link that is dropped is to go there, and the results would be gone.
+// By default the browser follows a dropped link, and the results would be lost.
 const toATextField = (event) => !carriesFiles(event) && event.target.closest?.("input, textarea");
 addEventListener("dragover", (event) => {
   if (toATextField(event)) return;
@@ -128,7 +128,7 @@ addEventListener("paste", (event) => {
   add([...event.clipboardData.files]);
 });
 
-/** A word on what could not be done, for a while. */
+/** Show a message about a failed action for some seconds. */
 function say(text) {
   $("said").textContent = text;
   clearTimeout(say.timer);
@@ -152,7 +152,7 @@ addEventListener("keydown", (event) => {
   if (event.key === "Escape") document.activeElement.closest(".tip-anchor button")?.blur();
 });
 $("health").addEventListener("click", watchHealth);
-// A gateway that was started again; what came to nothing for another reason may do so again.
+// The gateway was restarted; failures for another reason may happen again.
 $("health").addEventListener("ready", () => send(answersWhere((answer) => answer.error?.code === LOST)));
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) watchHealth();
@@ -175,7 +175,7 @@ async function showCamera(name) {
 
 takeAddress();
 watchTabs(showCamera);
-// On a slow line nothing else moves for seconds.
+// On a slow connection nothing else changes for seconds.
 setInterval(() => {
   if (run?.running) draw();
 }, CLOCK_MS);

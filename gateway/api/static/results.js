@@ -1,4 +1,4 @@
-// The results: how far they are, what they can be sifted by, and a card for each file.
+// The results: progress, filters, and a card for each file.
 
 import { Cards, element } from "./cards.js";
 import { least, queries } from "./choice.js";
@@ -55,7 +55,7 @@ export class Results {
     return this.#shown;
   }
 
-  /** As if nothing had been here before. */
+  /** Remove all results. */
   reset() {
     Object.assign(this.#choice, { kind: "all", label: "" });
     [this.#limit, this.#allChips] = [CARDS, false];
@@ -75,7 +75,7 @@ export class Results {
 
   #sift(entries) {
     const sifted = sift(entries, { ...this.#choice, least: least() });
-    // What was chosen may be gone: mended, cleared, or below the score that counts.
+    // The selected label may no longer exist: retried, cleared, or below the lowest score.
     const gone = this.#choice.kind !== "all" && !sifted.counts[this.#choice.kind];
     const labelGone = this.#choice.label && !sifted.labels.some(([label]) => label === this.#choice.label);
     if (!gone && !labelGone) return sifted;
@@ -154,10 +154,10 @@ export class Results {
 
   #drawCards({ groups }) {
     this.#shown = groups.flatMap(({ files }) => files);
-    let room = this.#limit;
+    let left = this.#limit;
     const items = groups.flatMap((group) => {
-      const files = group.files.slice(0, Math.max(0, room));
-      room -= files.length;
+      const files = group.files.slice(0, Math.max(0, left));
+      left -= files.length;
       return files.length && group.title ? [group, ...files] : files;
     });
     this.#cards.show(items, { least: least(), level: this.#choice.grouped ? 4 : 3 });

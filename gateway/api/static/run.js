@@ -16,7 +16,7 @@ const LONGEST_WAIT_SECONDS = 20;
 
 const TOO_MANY_FRAMES = "too_many_frames";
 
-// What a file may suffer without a fault of its own, and without any hope lost.
+// Errors that are not the file's own, and that may pass.
 const PASSING = new Set(["model_unavailable", "overloaded", "triton_unreachable"]);
 
 /** Why files have no answer, in the terms of a problem document. */
@@ -38,7 +38,7 @@ class Fault extends Error {
 }
 
 const stopped = () => new Fault("stopped", "Stopped before it was answered.");
-/** The code of an answer that never came, as the gateway was away. */
+/** The code of a missing response while the gateway cannot be reached. */
 export const LOST = "connection_lost";
 const lost = () => new Fault(LOST, "The connection to the gateway was lost.");
 
@@ -58,7 +58,7 @@ export class Run {
   #controller = new AbortController();
   #started = performance.now();
   #ended = null;
-  /** Bytes that are out, of each request under way and of all that are over. */
+  /** Bytes sent, for each running request and for all finished ones. */
   #out = new Map();
   #outBefore = 0;
   #changed;
@@ -156,7 +156,7 @@ export class Run {
       if (fault.code === "invalid_parameter") batch = batch.filter((answer) => !this.#asStill(answer));
       if (!batch.length) return;
       if (batch.length > 1 && (fault.status === 413 || (fault.code === LOST && (await alive())))) {
-        // Too much for one request; who refuses it may close the connection before the browser can read why.
+        // Too large for one request; a server that refuses it may close the connection before the browser can read why.
         const middle = Math.ceil(batch.length / 2);
         if (fault.status === 413) this.#requestFiles = Math.min(this.#requestFiles, middle);
         await this.#deliver(batch.slice(0, middle));
@@ -254,7 +254,7 @@ export class Run {
     this.waiting = `${fault.message} Trying again.`;
     this.#changed();
     await new Promise((resolve) => {
-      // Requests that failed together must not all come back together.
+      // Random, so that requests that failed at the same time are not all repeated at the same time.
       const timer = setTimeout(resolve, seconds * 1000 * (1 + Math.random() / 2));
       signal.addEventListener("abort", () => resolve(clearTimeout(timer)), { once: true });
     });

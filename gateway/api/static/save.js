@@ -26,7 +26,7 @@ export function saveCsv(entries) {
 
 const answersOf = (entries) => entries.flatMap((entry) => entry.answers);
 
-/** `results-flowers-2.json`: the file names who answered, as far as there are few. */
+/** `results-flowers-2.json`: the file name contains the models, if there are few. */
 function named(entries, ending) {
   const models = new Set(answersOf(entries).flatMap(({ model }) => (model?.version ? [`${model.name}-${model.version}`] : [])));
   const those = models.size > 2 ? [] : [...models].map((model) => model.replace(/[^\w.-]+/g, "_"));

@@ -1,4 +1,4 @@
-// What the service says of itself: whether it is ready, and which models it has.
+// The state of the service: readiness and models.
 
 import { askForKey, keyRefused, UNAUTHORIZED, withKey } from "./key.js";
 import { count, duration } from "./words.js";
@@ -11,15 +11,15 @@ const $ = (id) => document.getElementById(id);
 
 let timer = 0;
 let modelsKnown = false;
-/** What each model says of itself, by name; see GET /models. */
+/** The description of each model, by name; see GET /models. */
 const described = new Map();
 /** The model, and perhaps the version, that the page's address asks for. */
 const wanted = new URLSearchParams(location.search);
 
-/** What a model says of itself, {} where it is not known. */
+/** The description of a model, {} if it is unknown. */
 export const factsOf = (name) => described.get(name) ?? {};
 
-/** Ask now, and from now on while the page is visible; the models are read as soon as the service is ready. */
+/** Poll the readiness now, and then while the page is visible; the models are read once the service is ready. */
 export async function watchHealth() {
   clearTimeout(timer);
   const { state, detail } = await health();
@@ -107,13 +107,13 @@ function optionsOf(listed) {
 /** Where there are two models or versions, their answers can stand side by side. */
 function offerComparison(options) {
   $("compare-field").hidden = options.length < 2;
-  const nobody = new Option("No other model", "");
+  const none = new Option("No other model", "");
   for (const node of options) node.selected = node.value === wanted.get("compare");
-  nobody.selected = !options.some((node) => node.selected);
-  $("compare").replaceChildren(nobody, ...options);
+  none.selected = !options.some((node) => node.selected);
+  $("compare").replaceChildren(none, ...options);
 }
 
-/** What works without a list: the model that the address asks for, or the service's own. */
+/** Without a list: the model of the URL, or the default model. */
 function offerDefault(problem, then = "is used for now; the page keeps trying to list them.") {
   const name = wanted.get("model");
   const node = new Option(name ? inWords(wanted) : "The default model");
@@ -144,7 +144,7 @@ function option(model, version, preset) {
   node.dataset.facts = `${count(model.classes)} labels`;
   if (model.input_width) node.dataset.facts += `, ${model.input_width} × ${model.input_height}`;
   if (model.multi_label) node.dataset.multiLabel = "true";
-  // The default is left unsaid, so that the request stays the one that people would write.
+  // The default is omitted, so that the request stays as short as a user would write it.
   if (version || model.name !== preset) node.dataset.model = model.name;
   if (version) node.dataset.version = version;
   return node;

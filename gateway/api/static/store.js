@@ -1,4 +1,4 @@
-// What was dropped and answered, kept in this browser (IndexedDB) until it is cleared, so that a reload loses nothing.
+// Files and results, stored in this browser (IndexedDB) until they are cleared, so that a reload loses nothing.
 
 import { Answer, Entry } from "./entry.js";
 
@@ -9,7 +9,7 @@ const SAVE_MS = 400;
 const NAME = `gateway ${location.pathname}`;
 const LEFT = { code: "stopped", message: "The page was closed before it was answered." };
 
-/** Where entries are kept; where a browser refuses, nothing is, and nothing fails. */
+/** The store of entries; does nothing if the browser refuses access. */
 export class Store {
   #database = null;
   #size = 0;
@@ -29,7 +29,7 @@ export class Store {
     }
   }
 
-  /** Keep what has changed of these, soon. */
+  /** Store the changes of these entries shortly. */
   keep(entries) {
     if (!this.#database || this.#timer) return;
     this.#timer = setTimeout(() => {

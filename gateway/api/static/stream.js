@@ -6,9 +6,9 @@ const GOING_DOWN = 1012;
 const TOO_BIG = 1009;
 const LOST = 1006;
 const OWN_CODES = 4000;
-/** What a plain request gets where a WebSocket would be opened. */
+/** Status of a plain request if a WebSocket could be opened. */
 const OPENS = 426;
-// A frame without an answer by then was dropped with all that came after it.
+// A frame without a result by then was dropped, like all after it.
 const FORGOTTEN_MS = 10_000;
 const PASSING = new Set([408, 429, 500, 502, 503, 504]);
 
@@ -19,7 +19,7 @@ const WORDS = {
   1011: "The gateway failed; its log says why.",
 };
 
-/** Why a stream is over. `passing`: another attempt may go well. `code` is the gateway's, where it told one. */
+/** Why a stream ended. `passing`: another attempt may succeed. `code`: the gateway's error code, if any. */
 export class StreamFault extends Error {
   constructor(message, { passing = false, code = "" } = {}) {
     super(message);
@@ -63,10 +63,10 @@ export class Stream {
   }
 
   /**
-   * Whether a frame may be sent. What the network has not taken yet would only be older on its arrival, and of a second's
-   * frames, `most`, one must have come back.
+   * Whether a frame may be sent: no earlier one is still buffered, and fewer than `most`, the frames of a second, have no
+   * result yet.
    */
-  room(most) {
+  hasCapacity(most) {
     const since = performance.now() - FORGOTTEN_MS;
     const waiting = [...this.#unanswered.values()].filter((taken) => taken > since).length;
     return this.open && this.#socket.bufferedAmount === 0 && waiting < most;
@@ -80,7 +80,7 @@ export class Stream {
     this.#socket.send(blob);
   }
 
-  /** Ask for something else from the next frame on. */
+  /** Change the parameters from the next frame on. */
   change(parameters) {
     if (this.open) this.#socket.send(JSON.stringify(parameters));
   }
@@ -113,7 +113,7 @@ export class Stream {
   }
 }
 
-/** Why a stream was not opened, which a browser tells no page: the same address says it to a plain request. */
+/** Why a stream was not opened: browsers hide it from pages, so a plain request to the same URL asks for it. */
 async function refusal(query) {
   const response = await probe(query);
   if (!response) return new StreamFault("The gateway does not answer.", { passing: true });

@@ -12,7 +12,7 @@ const PREVIEW_WIDTH = 160;
 
 const $ = (id) => document.getElementById(id);
 
-/** `entries` gives those that can be leafed through. */
+/** `entries` returns the entries to page through. */
 export class Viewer {
   #entries;
   #entry = null;
@@ -101,7 +101,7 @@ export class Viewer {
     }
   }
 
-  /** Frame what the model saw, where that is not the whole picture, and draw it as it went in. */
+  /** Draw a frame around the part that the model saw, and the picture as the model received it. */
   #drawSeen() {
     const size = { width: $("viewer-image").naturalWidth, height: $("viewer-image").naturalHeight };
     for (const figure of document.querySelectorAll(".seen.other")) figure.remove();

@@ -49,7 +49,7 @@ def test_a_large_answer_comes_whole_and_as_documented():
     assert list(answer.json()["results"][0]) == list(read.results[0].model_dump(exclude_unset=True))
 
 
-def test_files_times_predictions_are_bounded_by_what_there_is_not_by_what_was_asked_for():
+def test_answer_size_counts_existing_predictions_not_requested_ones():
     with client_of(Wide(), max_predictions=2 * CLASSES) as client:
         assert classify(client, 2, 1_000).status_code == 200
         refused = classify(client, 3, 1_000)

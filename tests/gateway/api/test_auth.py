@@ -151,7 +151,7 @@ def test_a_key_in_the_query_does_not_count(client, key):
     assert client.get("/models", params={"key": key, "api_key": key}).status_code == 401
 
 
-def test_a_request_without_a_known_key_is_answered_before_a_byte_of_its_body_is_asked_for(client):
+def test_request_without_known_key_is_refused_before_its_body(client):
     def body(sent):
         assert [message["type"] for message in sent][:1] == ["http.response.start"]
         return {"type": "http.disconnect"}

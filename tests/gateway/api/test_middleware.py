@@ -123,7 +123,7 @@ def test_a_stream_that_breaks_off_tells_why_although_its_status_was_out(events):
     assert event["images_ok"] >= 1
 
 
-def test_a_fault_of_the_service_is_told_with_its_code_and_for_the_operator_alone_its_cause(events):
+def test_log_of_a_service_error_has_its_code_and_cause(events):
     with client_of(StubBackend(unreachable())) as client:
         answer = client.post("/predict", files=files(PNG))
     (event,) = events
@@ -141,7 +141,7 @@ def test_a_fault_that_some_images_met_is_a_warning_with_its_cause(events):
     assert (event["errors"], event["cause"]) == ({"triton_unreachable": 2}, "Triton's own words")
 
 
-def test_an_unexpected_exception_is_logged_once_with_its_traceback_and_the_request_told_as_failed(events):
+def test_unexpected_exception_is_logged_once_with_traceback(events):
     with client_of(StubBackend(RuntimeError("boom"))) as client:
         answer = client.get("/models")
     exception, request = events
@@ -190,7 +190,7 @@ def test_the_stages_come_with_the_answer_as_a_server_timing_header():
     assert list(entries) == ["read", "prepare", "wait", "infer", "total"]
 
 
-def test_no_stage_of_a_request_with_many_calls_at_once_is_longer_than_the_request(events):
+def test_no_stage_is_longer_than_its_request(events):
     with client_of(Slow(), batch_max_images=1, request_max_calls=4) as client:
         header = client.post("/predict", files=files(*[PNG] * 8)).headers["Server-Timing"]
     milliseconds = {name: float(value) for name, value in re.findall(r"(\w+);dur=([\d.]+)", header)}
@@ -293,7 +293,7 @@ def test_the_log_has_the_trace_that_a_span_began(events):
     assert "trace_id" not in untraced
 
 
-def test_a_fault_of_the_service_fails_its_span_and_a_fault_of_the_client_does_not():
+def test_service_error_fails_the_span_and_client_error_does_not():
     with collecting() as collector:
         with client_of(StubBackend(unreachable()), otlp_endpoint=collector.url) as client:
             client.post("/predict", files=files(PNG))

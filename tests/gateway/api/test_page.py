@@ -109,7 +109,7 @@ def test_what_a_browser_has_is_asked_for_again_and_not_sent_again(client: Client
     assert (second.status_code, second.content) == (304, b"")
 
 
-def test_the_content_security_policy_allows_nothing_inline_and_nothing_from_elsewhere(client: Client):
+def test_content_security_policy_allows_nothing_inline_or_external(client: Client):
     policy = client.get("/").headers["content-security-policy"]
     assert policy == CONTENT_SECURITY_POLICY
     assert "default-src 'self'" in policy
@@ -199,7 +199,7 @@ def test_the_photograph_to_try_is_the_one_among_the_examples():
     assert (STATIC / "cat.jpg").read_bytes() == example.read_bytes()
 
 
-def test_the_field_for_a_key_is_shown_only_when_one_is_wanted_and_no_key_is_kept(page: Elements):
+def test_key_field_is_shown_only_if_needed_and_no_key_is_stored(page: Elements):
     fields = {attributes["id"]: attributes for _, attributes in page.all if "id" in attributes}
     assert "hidden" in fields["key-field"]
     assert fields["key"]["type"] == "password"
@@ -334,7 +334,7 @@ def picker(tmp_path: Path, search: str, answer: object) -> dict[str, Any]:
         ("?model=zzz", "m", [None, None], "This gateway has no model zzz. Choose another one."),
     ],
 )
-def test_the_picker_offers_the_models_and_chooses_what_the_address_asks_for(tmp_path, search, chosen, asks, problem):
+def test_picker_offers_the_models_and_selects_that_of_the_url(tmp_path, search, chosen, asks, problem):
     told = picker(tmp_path, search, {"status": 200, "body": MODELS})
     assert told == {"offered": LISTED, "chosen": chosen, "asks": asks, "problem": problem}
 
@@ -348,7 +348,7 @@ def test_the_picker_offers_the_models_and_chooses_what_the_address_asks_for(tmp_
         ({"status": 200, "body": {"default": "m", "models": []}}, "This gateway serves no model that takes images."),
     ],
 )
-def test_while_the_models_cannot_be_listed_the_picker_says_why_and_offers_what_works(tmp_path, answer, why):
+def test_picker_without_a_list_of_models_shows_why(tmp_path, answer, why):
     told = picker(tmp_path, "", answer)
     assert (told["offered"], told["asks"]) == (["The default model"], [None, None])
     assert told["problem"].startswith(why)

@@ -173,7 +173,7 @@ def test_the_version_is_the_paths(client, backend):
     assert refusal(ask(client, PNG, path="/v2/models/ensemble_model/versions/two/infer"))[0] == 422
 
 
-def test_a_share_of_the_requests_goes_to_a_version_and_clients_stay_with_theirs():
+def test_split_sends_a_share_to_a_version_and_clients_keep_theirs():
     with client_of(Scorer(), model_split={"flowers": {"1": 50, "2": 50}}) as client:
 
         def version(name: str) -> str:
@@ -238,7 +238,7 @@ class Switched(Scorer):
         return InferResult("m", str(len(self.asked)), (Row(decoded=True, scores=scores),) * len(call.batch))
 
 
-def test_a_model_that_changes_its_classes_meanwhile_costs_only_the_images_after():
+def test_model_that_changes_its_classes_fails_only_later_images():
     with client_of(Switched(), batch_max_images=1, request_max_calls=1) as client:
         read = result(ask(client, PNG, PNG))
     assert read.get_response()["model_version"] == "1"
@@ -255,7 +255,7 @@ class Vectorising(Scorer):
         return replace(result, rows=tuple(replace(row, vector=VECTOR) for row in result.rows))
 
 
-def test_vectors_are_a_tensor_beside_the_others_and_nan_where_an_image_has_no_answer():
+def test_embeddings_are_a_tensor_with_nan_for_failed_images():
     with client_of(Vectorising()) as client:
         read = result(ask(client, PNG, TEXT))
         alone = client.post(INFER, json=in_json(PNG, outputs=[{"name": "FEATURES"}])).json()["outputs"]

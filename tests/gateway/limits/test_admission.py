@@ -107,7 +107,7 @@ def test_one_whose_turn_came_in_the_moment_of_giving_up_gives_it_back():
     run(scenario)
 
 
-def test_one_who_gives_up_in_the_moment_in_which_others_are_let_through_is_passed_over():
+def test_waiter_cancelled_during_admission_is_skipped():
     async def scenario():
         gate = admission(max_images=1)
         held = await gate.permits().acquire(1)
@@ -172,7 +172,7 @@ def test_an_image_beyond_the_queues_limit_is_refused_at_any_time():
     run(scenario)
 
 
-def test_an_image_of_a_request_that_has_begun_takes_the_place_of_the_newest_that_has_not():
+def test_image_of_a_begun_request_evicts_the_newest_of_an_unbegun_one():
     async def scenario():
         gate = admission(max_images=1, max_images_waiting=2)
         held = await gate.permits().acquire(1)

@@ -65,7 +65,7 @@ def test_a_steady_speed_is_told_from_the_first_second_on(seconds):
     assert pace.bytes_per_second == pytest.approx(1_000, rel=0.05)
 
 
-def test_one_who_stalls_after_much_is_soon_slower_than_one_who_sends_little_steadily():
+def test_stalled_client_is_soon_slower_than_a_steady_slow_one():
     greedy, steady, clock = pace_of(clock := Clock()), pace_of(clock), clock
     send(greedy, clock, 20 * 2**20, 1)
     greedy.wait()

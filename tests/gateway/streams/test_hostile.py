@@ -275,7 +275,7 @@ def test_a_handshake_behind_another_request_is_served_as_a_request(address):
         assert [part.split()[0] for part in received.split(b"HTTP/1.1")[1:]] == [b"200", b"426"]
 
 
-def test_bytes_behind_the_handshake_in_the_same_packet_are_its_first_messages(address):
+def test_bytes_after_the_handshake_are_the_first_messages(address):
     with raw(address, request(address, "/stream?top_k=1") + message(BINARY, frame(255))) as connection:
         received = head(connection)
         while b'"bright"' not in received:

@@ -68,7 +68,7 @@ def test_a_label_flickers_less_over_the_sequence_than_from_frame_to_frame(servic
         assert flicker[smoothing] <= single / 4
 
 
-def test_beyond_capacity_order_is_kept_drops_are_told_and_no_stream_starves(service):
+def test_overloaded_streams_keep_order_report_drops_and_all_progress(service):
     seen = asyncio.run(cameras(service.url, streams=16, fps=30, seconds=4))
     assert [fault for each in seen for fault in each.faults] == []
     answered = [len(each.frames) for each in seen]
@@ -84,7 +84,7 @@ def test_streams_that_come_and_go_leave_nothing_behind(service, capsys):
     assert "left behind: nothing" in capsys.readouterr().out
 
 
-def test_a_dead_process_of_the_stateful_model_is_mended_and_the_answer_says_so(service, triton):
+def test_stateful_model_recovers_from_a_crash_and_reports_the_restart(service, triton):
     with opened(service) as client:
         assert ask(client, picture(PHOTO.read_bytes()))["sequence"]["frames"] == 1
         for process in stub_processes(triton, "sequence_model"):

@@ -95,7 +95,7 @@ def test_a_frame_that_cannot_be_read_costs_the_sequence_nothing(service):
     assert (after["frame"], after["sequence"]["frames"]) == (2, 2)
 
 
-def test_answers_come_in_the_order_of_the_frames_and_all_of_them_where_none_may_be_dropped(service):
+def test_results_keep_the_order_of_frames_without_drops(service):
     brightness = [number * 5 for number in range(40)]
     with opened(service, "?drop=never&top_k=2") as client:
         for each in brightness:
@@ -110,7 +110,7 @@ def test_answers_come_in_the_order_of_the_frames_and_all_of_them_where_none_may_
     assert end.code == 1000
 
 
-def test_of_frames_that_come_too_fast_the_oldest_are_dropped_and_the_answers_say_how_many(backend, service):
+def test_oldest_of_too_many_frames_are_dropped_and_counted(backend, service):
     backend.open_gate.clear()
     seen = backend.seen
     with opened(service) as client:
@@ -209,7 +209,7 @@ def test_a_websocket_elsewhere_is_served_as_the_request_that_it_is(service):
     assert caught.value.response.status_code == 200
 
 
-def test_beyond_the_limit_a_stream_is_refused_and_a_place_comes_free_when_one_ends(service, monkeypatch):
+def test_stream_beyond_the_limit_is_refused_until_another_ends(service, monkeypatch):
     monkeypatch.setattr(streams, "MIN_IDLE_SECONDS", math.inf)
     with opened(service), opened(service):
         with opened(service):
@@ -253,7 +253,7 @@ def test_a_frame_beyond_its_size_ends_the_stream(service):
         assert rest(client)[1].code == 1009
 
 
-def test_labels_that_the_model_does_not_have_end_the_stream_with_their_code(service):
+def test_unknown_labels_end_the_stream_with_their_code(service):
     with opened(service, "?labels=darkness") as client:
         told = ask(client, frame(0))
         assert (told["type"], told["error"]["code"]) == ("error", "invalid_parameter")
@@ -370,7 +370,7 @@ def test_a_silent_stream_is_closed_with_a_code_that_says_so(backend):
     assert (end.code, end.reason) == (4408, "stream_idle")
 
 
-def test_a_stop_answers_what_has_come_and_tells_the_client_to_connect_again():
+def test_shutdown_sends_pending_results_and_asks_to_reconnect():
     backend = FrameBackend()
     with stream_service(backend) as (address, server), opened(address) as client:
         ask(client, frame(0))
@@ -394,7 +394,7 @@ def reachable(address: str) -> bool:
     return True
 
 
-def test_a_stream_wants_a_key_where_keys_are_on_and_a_page_may_send_it_as_a_subprotocol(tmp_path):
+def test_stream_needs_a_key_which_pages_send_as_a_subprotocol(tmp_path):
     path = tmp_path / "keys"
     key = add_key(path, "camera")
     with stream_service(FrameBackend(), api_keys_file=path) as (address, _):
@@ -413,7 +413,7 @@ def test_a_stream_wants_a_key_where_keys_are_on_and_a_page_may_send_it_as_a_subp
     ("origin", "allowed"),
     [("http://{}", True), ("https://app.example", True), ("https://evil.example", False), ("null", False)],
 )
-def test_a_page_of_another_origin_may_not_open_a_stream_unless_it_is_listed(origin, allowed):
+def test_page_of_an_unlisted_origin_cannot_open_a_stream(origin, allowed):
     with stream_service(FrameBackend(), cors_origins="https://app.example") as (address, _):
         outcome = nullcontext() if allowed else pytest.raises(InvalidStatus, match="403")
         with outcome, opened(address, origin=origin.format(address)) as client:
