@@ -160,13 +160,14 @@ class TritonPool:
     def choose(self, model_name: str, model_version: str = "", tried: Collection[str] = ()) -> Replica:
         """A replica that is ready for a model and not in `tried`; if there is none, any, whose error is reported."""
         replicas = self.replicas
-        if len(replicas) > 1:
-            if ready := self.ready(model_name, model_version, tried):
-                # A replica with a closed gate would make the call wait.
-                replicas = [replica for replica in ready if replica.gate.is_open] or ready
-            else:
-                serving = self.serving(model_name, model_version)
-                replicas = [replica for replica in serving if replica.address not in tried] or serving
+        if len(replicas) == 1:
+            return replicas[0]
+        if ready := self.ready(model_name, model_version, tried):
+            # A replica with a closed gate would make the call wait.
+            replicas = [replica for replica in ready if replica.gate.is_open] or ready
+        else:
+            serving = self.serving(model_name, model_version)
+            replicas = [replica for replica in serving if replica.address not in tried] or serving
         return self.least_loaded(replicas)
 
     def least_loaded(self, replicas: Sequence[Replica]) -> Replica:
