@@ -53,6 +53,8 @@ import traceback
 from http import HTTPStatus
 from typing import ClassVar, Self
 
+PROBLEM_MEDIA_TYPE = "application/problem+json"
+
 
 class GatewayError(Exception):
     """Base class: an HTTP status, a stable code and a public message.
@@ -399,3 +401,16 @@ def clear_frames(error: BaseException) -> None:
             seen.add(id(found))
             traceback.clear_frames(found.__traceback__)
             errors += filter(None, (found.__cause__, found.__context__))
+
+
+def problem_document(error: GatewayError, request_id: str) -> dict[str, object]:
+    """The problem document of an error: the members of RFC 9457, the code, the request id, and the error's details."""
+    return {
+        "type": "about:blank",
+        "title": error.summary,
+        "status": int(error.status),
+        "code": error.code,
+        "detail": error.message,
+        "request_id": request_id,
+        **error.details,
+    }

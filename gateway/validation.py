@@ -1,13 +1,16 @@
-"""Pydantic's validation errors in plain words: what is expected, and what was received."""
+"""Messages about wrong values: pydantic's validation errors in plain words, and did-you-mean suggestions."""
 
+import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pydantic_core import ErrorDetails
 
 VERSION_PATTERN = r"^[0-9]{1,18}$"
 """The version number of a model, as in URLs."""
+NAME_CHARACTERS = 80
+"""Characters of a client's name that are compared with known names, and repeated in an error message."""
 _SHOWN_CHARACTERS = 40
 _FORMS = {VERSION_PATTERN: "the number of a version, such as 2"}
 """Plain words for a regular expression."""
@@ -60,6 +63,12 @@ def fault(error: ErrorDetails | Mapping[str, Any]) -> str:
     # Errors of our own validators, and error types that no model here produces today.
     words = str(error["msg"]).removeprefix("Value error, ")
     return re.sub(r"^(Input|Value|String|List) should (be|have)", r"must \2", words)
+
+
+def near(name: str, known: Iterable[str], most: int = 1) -> str:
+    """A question that suggests the `most` known names most similar to `name`; "" if none is similar."""
+    found = difflib.get_close_matches(name[:NAME_CHARACTERS].lower(), list(known), n=most)
+    return f"did you mean {' or '.join(map(repr, found))}?" if found else ""
 
 
 def _shown(value: object) -> str:

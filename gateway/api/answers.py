@@ -14,12 +14,11 @@ from gateway.api.problems import note
 from gateway.api.request_context import RequestContext
 from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut
 from gateway.api.shapes import AnswerShape, Native
-from gateway.errors import AnswerTooLarge, GatewayError, ImageError, InvalidParameter, ServiceError
+from gateway.errors import AnswerTooLarge, GatewayError, ImageError, InvalidParameter, ServiceError, problem_document
 from gateway.inference.request import RunningRequest
 from gateway.inference.request_spec import RequestSpec, Result
 from gateway.ingest.media_types import Uploads
 from gateway.limits.response_buffer import HeldResponse
-from gateway.problem import members
 from gateway.time_slices import TimeSlice
 
 NDJSON = "application/x-ndjson"
@@ -217,7 +216,7 @@ class ResultStream(Response):
             if not (ok or failed):
                 raise
             note(self._context.log_fields, error)
-            await send_line(to_json({"error": members(error, self._context.request_id)}))
+            await send_line(to_json({"error": problem_document(error, self._context.request_id)}))
         summary = SummaryOut(ok=ok, failed=failed)
         tail = StreamedSummary(model=ModelOut(name=self._spec.model_name, version=version), summary=summary)
         await send_line(tail.model_dump_json().encode())

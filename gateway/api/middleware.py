@@ -120,7 +120,7 @@ class RequestContextMiddleware:
                     (b"x-request-id", context.request_id.encode()),
                     (b"server-timing", server_timing(_times(stats, started)).encode()),
                 ]
-                if scope["state"].get("draining"):
+                if (draining := scope["state"].get("draining")) is not None and draining.begun:
                     message["headers"].append((b"connection", b"close"))
             elif method == "HEAD":
                 message = {**message, "body": b""}

@@ -7,8 +7,8 @@ from pydantic import BaseModel
 
 from gateway.api.problems import is_v2_path
 from gateway.api.route_table import RouteTable
+from gateway.errors import PROBLEM_MEDIA_TYPE
 
-PROBLEM_MEDIA_TYPE = "application/problem+json"
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
 RESULT_STATUSES = ("413", "415", "422", "502", "503", "504")
 """Error statuses whose body may also be a list of results: when none of several files was classified."""

@@ -18,8 +18,7 @@ from gateway.inference.request_spec import RequestSpec, timeout_within
 from gateway.inference.selection import Selection
 from gateway.inference.split import version_of
 from gateway.ingest.frames import PATTERN, Wanted
-from gateway.near import TOLD_CHARACTERS, near
-from gateway.validation import fault
+from gateway.validation import NAME_CHARACTERS, fault, near
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -93,7 +92,7 @@ def invalid_parameter(errors: list[dict[str, object]], known: Iterable[str]) -> 
         if error["type"] == "extra_forbidden":
             meant = near(name, known)
             sentences.append(
-                f"{name[:TOLD_CHARACTERS]!r} is not a parameter of this request{f'; {meant}' if meant else '.'}"
+                f"{name[:NAME_CHARACTERS]!r} is not a parameter of this request{f'; {meant}' if meant else '.'}"
             )
         else:
             sentences.append(f"{name!r}: {fault(error)}.")

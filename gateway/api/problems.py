@@ -13,9 +13,17 @@ from starlette.types import Scope
 from gateway.api.parameters import invalid_parameter
 from gateway.api.request_context import request_context, request_context_of
 from gateway.api.route_table import Access, RouteTable
-from gateway.errors import GatewayError, InternalError, MethodNotAllowed, NotFound, ServiceError, Unauthorized
-from gateway.near import TOLD_CHARACTERS, near
-from gateway.problem import MEDIA_TYPE, members
+from gateway.errors import (
+    PROBLEM_MEDIA_TYPE,
+    GatewayError,
+    InternalError,
+    MethodNotAllowed,
+    NotFound,
+    ServiceError,
+    Unauthorized,
+    problem_document,
+)
+from gateway.validation import NAME_CHARACTERS, near
 
 V2 = "/v2"
 """Prefix of the Open Inference Protocol's paths; their errors are an object with one message."""
@@ -36,7 +44,10 @@ def problem(error: GatewayError, scope: Scope) -> Response:
     if is_v2_path(scope["path"]):
         return Response(to_json({"error": error.message}), int(error.status), headers, "application/json")
     return Response(
-        to_json(members(error, request_context_of(scope).request_id)), int(error.status), headers, MEDIA_TYPE
+        to_json(problem_document(error, request_context_of(scope).request_id)),
+        int(error.status),
+        headers,
+        PROBLEM_MEDIA_TYPE,
     )
 
 
@@ -53,7 +64,7 @@ def add_handlers(app: Starlette, routes: RouteTable) -> None:
     managed = [route.pattern for route in routes if route.traits.access is Access.ADMIN]
 
     def not_found(path: str) -> NotFound:
-        shown = path[:TOLD_CHARACTERS]
+        shown = path[:NAME_CHARACTERS]
         if any(pattern.match(path) for pattern in managed):
             return NotFound(
                 f"There is nothing at {shown}: models are loaded and unloaded over HTTP only where "
@@ -71,8 +82,8 @@ def add_handlers(app: Starlette, routes: RouteTable) -> None:
         error: GatewayError
         path = request.scope["path"]
         if exc.status_code == MethodNotAllowed.status:
-            method = request.method[:TOLD_CHARACTERS]
-            error = MethodNotAllowed(f"{method} is not allowed on {path[:TOLD_CHARACTERS]}; see /docs.")
+            method = request.method[:NAME_CHARACTERS]
+            error = MethodNotAllowed(f"{method} is not allowed on {path[:NAME_CHARACTERS]}; see /docs.")
         elif exc.status_code == NotFound.status:
             error = not_found(path)
         else:

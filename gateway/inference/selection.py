@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gateway.errors import InvalidParameter
 from gateway.inference.prediction import Prediction, Predictions
-from gateway.near import TOLD_CHARACTERS
+from gateway.validation import NAME_CHARACTERS
 
 MAX_COMPARED = 100
 """Labels that an unknown one is compared with: a comparison takes some 50 µs, and models have up to 21,000 labels."""
@@ -78,13 +78,13 @@ class Selection:
             # Labels may hold commas themselves: "crane, bird".
             for label in (given,) if given in known else map(str.strip, given.split(",")):
                 if label not in known:
-                    near = _nearest(label[:TOLD_CHARACTERS], known)
+                    near = _nearest(label[:NAME_CHARACTERS], known)
                     hint = (
                         f"did you mean {' or '.join(map(repr, near))}?"
                         if near
                         else "GET /models/NAME lists the labels."
                     )
-                    raise InvalidParameter(f"'labels': the model has no label {label[:TOLD_CHARACTERS]!r}; {hint}")
+                    raise InvalidParameter(f"'labels': the model has no label {label[:NAME_CHARACTERS]!r}; {hint}")
                 wanted.add(label)
         return wanted
 

@@ -7,7 +7,7 @@ from gateway.ingest.json_body import HUGGINGFACE_PARAMETERS, read_json
 from gateway.ingest.multipart import read_multipart
 from gateway.ingest.upload import Hold, Parameter, Upload, file_too_large, request_too_large, uncounted
 from gateway.ingest.upload_limits import Limits
-from gateway.near import TOLD_CHARACTERS, near
+from gateway.validation import NAME_CHARACTERS, near
 
 Uploads = AsyncGenerator[Upload, None]
 """The uploads of one request as they arrive; the reader closes it."""
@@ -72,7 +72,7 @@ async def _split(parts: AsyncIterator[Upload | Parameter], names: Sequence[str],
         if part.name not in names:
             hint = near(part.name, names) or "a file has one, such as curl -F files=@cat.jpg."
             raise UnknownField(
-                f"The form field {part.name[:TOLD_CHARACTERS]!r} has no file name and is not a parameter; {hint} "
+                f"The form field {part.name[:NAME_CHARACTERS]!r} has no file name and is not a parameter; {hint} "
                 f"Parameters are {', '.join(names)}."
             )
         parameters.setdefault(part.name, []).append(part.value)

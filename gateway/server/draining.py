@@ -13,17 +13,14 @@ log = structlog.get_logger("gateway")
 
 
 class Draining:
-    """True from the first SIGTERM or SIGINT on."""
+    """`begun` is True from the first SIGTERM or SIGINT on."""
 
     def __init__(self) -> None:
-        self._begun = False
-
-    def __bool__(self) -> bool:
-        return self._begun
+        self.begun = False
 
     def begin(self) -> None:
         """Turn readiness off and ask clients to close their connections."""
-        self._begun = True
+        self.begun = True
 
 
 @contextmanager
@@ -43,7 +40,7 @@ def draining_on_signals(delay_seconds: float) -> Iterator[Draining]:
         handler = servers[signal.Signals(number)]
         if not callable(handler):
             return
-        if draining or not delay_seconds:
+        if draining.begun or not delay_seconds:
             draining.begin()
             handler(number, frame)
             return

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from pydantic_core import to_json
 
-from gateway.errors import GatewayError, Overloaded
-from gateway.problem import MEDIA_TYPE, members
+from gateway.errors import PROBLEM_MEDIA_TYPE, GatewayError, Overloaded, problem_document
 
 _STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in http.HTTPStatus}
 
@@ -32,7 +31,7 @@ def whole(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> b
 
 def error_response(error: GatewayError) -> bytes:
     """The response to bytes that are no request, and to a request that is refused before it reaches the application."""
-    headers = [(b"content-type", MEDIA_TYPE.encode())]
+    headers = [(b"content-type", PROBLEM_MEDIA_TYPE.encode())]
     if isinstance(error, Overloaded):
         headers.append((b"retry-after", b"1"))
-    return whole(int(error.status), headers, to_json(members(error, uuid.uuid4().hex)))
+    return whole(int(error.status), headers, to_json(problem_document(error, uuid.uuid4().hex)))

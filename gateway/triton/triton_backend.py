@@ -22,12 +22,12 @@ from gateway.errors import (
 )
 from gateway.inference.backend import Batch, Call, CallLimits, EndpointHealth, InferResult, ModelInfo, Row
 from gateway.ingest.resizing import Resize
-from gateway.near import near
 from gateway.triton.error_table import NOT_LOADED, StubDied
 from gateway.triton.pool import Replica, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import RecentCodes, Seal
 from gateway.triton.triton_sequence import TritonSequence
+from gateway.validation import near
 
 log = structlog.get_logger("gateway")
 

@@ -96,7 +96,7 @@ async def get_ready(request: Request) -> Response:
     ready = is_ready(context.shared, health)
     shown = health if context.shows_details else ()
     body = Ready(
-        status="ready" if ready else "draining" if context.shared["draining"] else "not ready",
+        status="ready" if ready else "draining" if context.shared["draining"].begun else "not ready",
         model=context.settings.model,
         models=_models_out(shown),
         endpoints=[_endpoint_out(each) for each in shown],
@@ -106,7 +106,7 @@ async def get_ready(request: Request) -> Response:
 
 def is_ready(shared: State, health: Iterable[EndpointHealth]) -> bool:
     """Whether the last probe of the default model succeeded at any Triton, and the gateway is not stopping."""
-    return any(each.ready for each in health) and not shared["draining"]
+    return any(each.ready for each in health) and not shared["draining"].begun
 
 
 @router.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
