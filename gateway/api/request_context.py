@@ -40,6 +40,8 @@ class RequestContext:
 
     request_id: str
     shared: State
+    settings: Settings = field(init=False)
+    service: InferenceService = field(init=False)
     log_fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the log event."""
     stats: RequestStats = field(default_factory=RequestStats)
@@ -53,15 +55,9 @@ class RequestContext:
     resources: ExitStack = field(default_factory=ExitStack)
     """Resources that are released after the response."""
 
-    @property
-    def settings(self) -> Settings:
-        """The settings of the service."""
-        return self.shared["settings"]
-
-    @property
-    def service(self) -> InferenceService:
-        """The service that classifies images."""
-        return self.shared["service"]
+    def __post_init__(self) -> None:
+        if self.shared:  # empty for an application without lifespan
+            self.settings, self.service = self.shared["settings"], self.shared["service"]
 
     def note_disconnect(self) -> None:
         """Count and log that the client has disconnected."""
