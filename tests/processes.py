@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -97,10 +98,11 @@ def _answers(gateway: Gateway, path: str) -> bool:
         return False
 
 
-def wait_for(condition, *, timeout_seconds: float = 60, process: subprocess.Popen | None = None) -> None:
-    """Wait until a condition holds; fails after the timeout, or when `process`, on which it depends, ends."""
+def wait_for(condition, *, timeout_seconds: float = 60, process: subprocess.Popen | None = None) -> Any:
+    """The value of a condition once it holds; fails after the timeout, or when `process`, on which it depends, ends."""
     deadline = time.monotonic() + timeout_seconds
-    while not condition():
+    while not (value := condition()):
         assert process is None or process.poll() is None, f"the process ended with {process.returncode}"
         assert time.monotonic() < deadline, f"not within {timeout_seconds} s"
         time.sleep(0.05)
+    return value

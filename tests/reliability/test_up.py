@@ -40,7 +40,9 @@ class Up:
         if who == "supervisor":
             return supervisor
         if who == "worker":
-            children = supervisor.children() if supervisor else []
+            children: list[psutil.Process] = []
+            with contextlib.suppress(psutil.NoSuchProcess):
+                children = supervisor.children() if supervisor else []
             return next((each for each in children if has(each, ["spawn_main"])), None)
         wanted = ["tritonserver"] if who == "triton" else ["triton_python_backend_stub", f"/{who}/"]
         return next((each for each in self.family() if has(each, wanted)), None)
@@ -136,14 +138,14 @@ BLOWS = [
 @pytest.mark.parametrize(("who", "blow"), BLOWS, ids=[f"{who}-{blow.name}" for who, blow in BLOWS])
 def test_service_recovers_from_the_death_of_any_process(shared_up, who, blow):
     up = shared_up
-    wait_for(lambda: classified(up) and up.find(who), timeout_seconds=90)
-    victim = up.find(who)
+    wait_for(lambda: classified(up), timeout_seconds=90)
+    victim = wait_for(lambda: up.find(who), timeout_seconds=90)
     children = victim.children(recursive=True)
     victim.send_signal(blow)
     # Triton keeps a stub that died as a zombie until the model is reloaded.
     wait_for(lambda: all(is_gone(each) for each in (victim, *children)) or held(victim, blow), timeout_seconds=120)
-    wait_for(lambda: up.find(who), timeout_seconds=90)
-    assert up.find(who).pid != victim.pid
+    successor = wait_for(lambda: up.find(who), timeout_seconds=90)
+    assert successor.pid != victim.pid
     wait_for(lambda: classified(up), timeout_seconds=90)
     assert up.process.poll() is None
 
@@ -151,8 +153,8 @@ def test_service_recovers_from_the_death_of_any_process(shared_up, who, blow):
 @pytest.mark.parametrize("step", ["preprocessor", "classifier"])
 def test_model_process_ignores_sigterm(shared_up, step):
     up = shared_up
-    wait_for(lambda: classified(up) and up.find(step), timeout_seconds=90)
-    process = up.find(step)
+    wait_for(lambda: classified(up), timeout_seconds=90)
+    process = wait_for(lambda: up.find(step), timeout_seconds=90)
     process.terminate()
     assert all(classified(up) for _ in range(4))
     assert up.find(step).pid == process.pid

@@ -45,8 +45,13 @@ class Loop(asyncio.SelectorEventLoop):
         self.now = 1_000.0
         self.unhandled: list[dict[str, Any]] = []
         self.set_exception_handler(lambda _, context: self.unhandled.append(context))
-        self._clock = mock.patch("gateway.deadline.time", SimpleNamespace(monotonic=self.time))
-        self._clock.start()
+        self._clocks = [
+            mock.patch("gateway.deadline.time", SimpleNamespace(monotonic=self.time)),
+            # A busy machine would end time slices, and so add steps.
+            mock.patch("gateway.time_slices.time", SimpleNamespace(perf_counter=self.time)),
+        ]
+        for clock in self._clocks:
+            clock.start()
 
     def time(self) -> float:
         return self.now
@@ -72,7 +77,8 @@ class Loop(asyncio.SelectorEventLoop):
         return task.result()
 
     def close(self) -> None:
-        self._clock.stop()
+        for clock in self._clocks:
+            clock.stop()
         super().close()
 
 
