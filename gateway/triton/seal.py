@@ -16,7 +16,7 @@ SEAL_BYTES = 16
 BLOCK_BYTES = 128
 """Block size of BLAKE2b."""
 RECENT_CODES = 100_000
-"""Codes that RecentCodes keeps, in some 15 MB of memory."""
+"""Codes that RecentCodes keeps, in 10 MB of memory."""
 PURPOSE = b"RAW_IMAGE seal 2"
 """Separates these codes from other uses of the secret. Increase the number when the gateway requests other outputs: the
 cache's key does not include them, and an answer with other outputs must not be found."""
