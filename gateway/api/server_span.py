@@ -1,4 +1,8 @@
-"""The span of an HTTP request, following OpenTelemetry's semantic conventions for HTTP servers."""
+"""The span of an HTTP request, following OpenTelemetry's semantic conventions for HTTP servers.
+
+Starlette's OpenTelemetry middleware is not used: it knows no route of endpoints that are called without Starlette's
+routing, such as /predict's, begins spans for probes, too, and reports the status as `error.type` instead of the code.
+"""
 
 from collections.abc import Mapping
 from typing import Any
