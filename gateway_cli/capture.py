@@ -16,7 +16,7 @@ _MAX_FPS = 1_000.0
 
 
 class VideoUnreadable(UserError):
-    """The source cannot be opened or has no frames; the message names it and says what to do."""
+    """The source cannot be opened or has no frames; the message names it and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

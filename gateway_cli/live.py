@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gateway_local.console import PlainConsole, plain
-from gateway_local.display import SAID, reminding
+from gateway_local.display import STATUS_PREFIX, reminding
 from gateway_local.server import LOG_PREFIX
 from gateway_local.server_log import LogReader
 
@@ -33,7 +33,7 @@ class LiveDisplay:
     def say(self, text: str) -> None:
         """Print lines permanently; lines after the first are indented."""
         first, *others = text.split("\n")
-        for line in (f"{SAID}{first}", *(f"  {other}" for other in others)):
+        for line in (f"{STATUS_PREFIX}{first}", *(f"  {other}" for other in others)):
             self._console.print(line, soft_wrap=True)
 
     def log(self, line: str) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 from gateway_local.server import LOG_PREFIX
 from gateway_local.server_log import LogReader, level_and_text
 
-SAID = "gateway | "
+STATUS_PREFIX = "gateway | "
 """Before each line of the commands on a terminal or in a pipe."""
 REMIND_SECONDS = 10.0
 

@@ -15,7 +15,7 @@ SHARE = 0.5
 
 
 class MemoryShort(UserError):
-    """The models need more memory than there is; the message says how much of both, and what to do."""
+    """The models need more memory than there is; the message names both amounts and what to do."""
 
 
 def count_for(runtime: Runtime, wanted: Need, limit_bytes: int | None, cores: float) -> int:

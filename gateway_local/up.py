@@ -21,7 +21,7 @@ from gateway.triton.health.expected import ALL
 from gateway.triton.model_config import ModelConfig, read_model_configs
 from gateway_local.api_process import START_TIMEOUT_SECONDS, ApiProcess
 from gateway_local.devices import Devices, choose_devices
-from gateway_local.display import SAID, Display, Say
+from gateway_local.display import STATUS_PREFIX, Display, Say
 from gateway_local.groups import REAPER
 from gateway_local.hosts import authority
 from gateway_local.memory_plan import plan_memory
@@ -262,7 +262,7 @@ def run_aloud(command: Sequence[str], say: Say) -> int:
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if text := line.rstrip().removeprefix(SAID):
+            if text := line.rstrip().removeprefix(STATUS_PREFIX):
                 say(text)
     return process.returncode
 

@@ -36,12 +36,12 @@ class TritonRefused(UserError):
 class Answers:
     """The outputs for N images: `status` int32 [N], 0 for a decoded image; `values` [N, …], mostly fp32.
 
-    `vectors` are the embeddings, fp32 [N, size], if the model has them.
+    `embeddings` are the embeddings, fp32 [N, size], if the model has them.
     """
 
     status: NDArray[np.int32]
     values: NDArray[Any]
-    vectors: NDArray[np.float32] | None = None
+    embeddings: NDArray[np.float32] | None = None
 
 
 class BlockingTriton:

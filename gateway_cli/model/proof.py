@@ -61,7 +61,7 @@ def parity(
     """
     from gateway_local.paths import SHIPPED_EXAMPLES
     from gateway_models.networks.model_source import read_labels
-    from gateway_models.proof.image_files import NotCompared, image_files, read_pictures, resize_for
+    from gateway_models.proof.image_files import NotCompared, image_files, read_image_files, resize_for
     from gateway_models.proof.over_http import OverHttp
     from gateway_models.proof.parity import Comparison, Parity, compare, compare_over_http, runs_on_gpu
     from gateway_models.proof.parity_report import report
@@ -82,10 +82,10 @@ def parity(
         with OverHttp(gateway, name, number, api_key) as service:
             results = list(progress(compare_over_http(entry, number, service, files), len(files), "comparing"))
     else:
-        pictures = read_pictures(files, resize_for(entry, decode))
+        inputs = read_image_files(files, resize_for(entry, decode))
         with serving(model_repository, (entry.ensemble_of(number),), print_status, url=url) as triton:
             on_gpu = runs_on_gpu(entry, triton)
-            results = list(progress(compare(entry, number, triton, pictures), len(files), "comparing"))
+            results = list(progress(compare(entry, number, triton, inputs), len(files), "comparing"))
     found = Parity(
         [each for each in results if isinstance(each, Comparison)],
         [each for each in results if isinstance(each, NotCompared)],
@@ -215,7 +215,7 @@ def tune(
     tuner.calibrate, tuner.agreement = calibrate, agreement
     with tuner:
         for measured in tuner.run(tolerance, steps):
-            print_status(measured.told())
+            print_status(measured.progress_line())
         best = tuner.best(tolerance)
         report(tuner.measured, best, tolerance, plot or Path(f"{name}-tuning.png"), agreement=agreement)
         if best is None:

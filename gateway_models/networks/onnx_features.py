@@ -76,8 +76,8 @@ def add_embedding(model: Any, tensor: str, size: int, dims: int) -> Any:  # noqa
     nodes = []
     if dims == 4:
         nodes.append(helper.make_node("GlobalAveragePool", [tensor], ["gateway/averaged"]))
-        nodes.append(helper.make_node("Flatten", ["gateway/averaged"], ["gateway/vectors"], axis=1))
-        tensor = "gateway/vectors"
+        nodes.append(helper.make_node("Flatten", ["gateway/averaged"], ["gateway/embeddings"], axis=1))
+        tensor = "gateway/embeddings"
     nodes.append(helper.make_node("Cast", [tensor], [CLASSIFIER_FEATURES], to=float32))
     model.graph.node.extend(nodes)
     model.graph.output.append(helper.make_tensor_value_info(CLASSIFIER_FEATURES, float32, [BATCH, size]))

@@ -29,7 +29,7 @@ COMPILED = frozenset({"EPContext"})
 OPSET = 17
 """The oldest opset with all operators of torchvision's classifiers, so that older runtimes can read it."""
 BATCH = "N"
-EMBEDDINGS = "vectors"
+EMBEDDINGS = "embeddings"
 """The name of the second output of a model that `from_module` writes."""
 ARRANGED = "gateway/arranged"
 """Prefix of the nodes that convert `input__0` to a model's input format."""

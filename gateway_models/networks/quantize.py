@@ -44,7 +44,7 @@ def quantize(model: Path, images: Iterable[NDArray[np.float32 | np.uint8]], targ
                 quantization.quantize_static(
                     str(prepared),
                     str(draft),
-                    _Photographs(iter(images)),
+                    _CalibrationImages(iter(images)),
                     quant_format=quantization.QuantFormat.QDQ,
                     op_types_to_quantize=list(QUANTIZED),
                     nodes_to_exclude=[node.name for node in ours.graph.node if is_ours(node)],
@@ -85,7 +85,7 @@ def has_vnni(path: Path = Path("/proc/cpuinfo")) -> bool:
     return "vnni" in text or "flags" not in text
 
 
-class _Photographs:
+class _CalibrationImages:
     """Implements ONNX Runtime's CalibrationDataReader."""
 
     def __init__(self, images: Iterator[NDArray[np.float32 | np.uint8]]) -> None:

@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 from gateway.errors import UserError
 from gateway_models.networks.isolation import Report
 from gateway_models.networks.onnx_runner import import_onnx
-from gateway_models.proof.image_files import NoPictures, image_files
+from gateway_models.proof.image_files import NoImages, image_files
 from gateway_models.proof.parity import pil_image
 from gateway_models.proof.variants import TuneStep
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.preprocessing import AS_PIXELS, reference_transforms
 from gateway_models.repository.spec import Format, ImageTensor
 
-MAX_PICTURES = 256
+MAX_IMAGES = 256
 """The images that are run through a network at most; more hardly change the ranges."""
 
 
 class NotQuantized(UserError):
-    """A model cannot be quantized to int8; the message says what to do first."""
+    """A model cannot be quantized to int8; the message names what to do first."""
 
 
 def check_int8(entry: Entry, stages: Sequence[TuneStep], calibrate: Path | None) -> None:
@@ -56,25 +56,25 @@ def check_int8(entry: Entry, stages: Sequence[TuneStep], calibrate: Path | None)
 
 
 def calibration_files(folder: Path, measured: Sequence[Path], report: Report) -> list[Path]:
-    """Choose images evenly from a folder and its subfolders; raises NoPictures.
+    """Choose images evenly from a folder and its subfolders; raises NoImages.
 
     The images in `measured` are left out: accuracy on the calibration images would be biased.
     """
     taken = {path.resolve() for path in measured}
     found = [path for path in image_files([folder]) if path.resolve() not in taken]
     if not found:
-        raise NoPictures(
+        raise NoImages(
             f"all images of {folder} are also measured on: give --calibrate other images, or measure on "
             "only some of them"
         )
-    step = max(1.0, len(found) / MAX_PICTURES)
-    files = [found[int(number * step)] for number in range(min(len(found), MAX_PICTURES))]
+    step = max(1.0, len(found) / MAX_IMAGES)
+    files = [found[int(number * step)] for number in range(min(len(found), MAX_IMAGES))]
     report(f"calibrating int8 with {len(files)} of {len(found)} images")
     return files
 
 
 def calibration_images(files: Sequence[Path], entry: Entry) -> Iterator[NDArray[np.float32 | np.uint8]]:
-    """Each image [1, 3, side, side] in the served network's input format; raises NoPictures if none can be read.
+    """Each image [1, 3, side, side] in the served network's input format; raises NoImages if none can be read.
 
     Files that are not images are skipped.
     """
@@ -93,4 +93,4 @@ def calibration_images(files: Sequence[Path], entry: Entry) -> Iterator[NDArray[
         batch = transforms(image)[None].numpy()
         yield batch.round().clip(0, 255).astype(np.uint8) if pixels else batch
     if not readable:
-        raise NoPictures("none of the calibration images can be read")
+        raise NoImages("none of the calibration images can be read")

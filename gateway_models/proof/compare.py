@@ -14,7 +14,7 @@ from gateway_client.files import MAX_FILE_BYTES, read_file
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import SampleAnswer, predict_each
 from gateway_models.proof.image_files import NotCompared
-from gateway_models.proof.over_http import OverHttp, PictureRefused
+from gateway_models.proof.over_http import ImageRefused, OverHttp
 
 Probabilities = NDArray[np.float32]
 CHANCE = 0.05
@@ -124,7 +124,7 @@ def compare_over_http(first: OverHttp, second: OverHttp, samples: Sequence[Sampl
         try:
             data = read_file(sample.path, MAX_FILE_BYTES)
             answers = [SampleAnswer(sample, version.scores(data)) for version in (first, second)]
-        except (PictureRefused, OSError) as exc:
+        except (ImageRefused, OSError) as exc:
             yield NotCompared(sample.path, str(exc))
             continue
         yield _paired(*answers)

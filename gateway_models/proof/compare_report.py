@@ -33,7 +33,7 @@ def report(compared: Compared, versions: tuple[int, int], labels: Sequence[str],
     first, second = versions
     if compared.different:
         columns = (
-            "picture",
+            "image",
             f"version {first}",
             f"version {second}",
             *(("true",) if compared.labelled else ()),
@@ -56,7 +56,7 @@ def report(compared: Compared, versions: tuple[int, int], labels: Sequence[str],
         out.print("nothing was compared", style="red")
         return
     low, high = compared.interval
-    out.print(f"pictures     {len(compared.pairs)}")
+    out.print(f"images       {len(compared.pairs)}")
     out.print(
         f"agreement    {100 * (1 - compared.disagreement):.2f} % have the same likeliest class "
         f"(95 % interval: {100 * (1 - high):.1f} to {100 * (1 - low):.1f} %)"
@@ -155,9 +155,9 @@ def _figure(pair: Pair, versions: tuple[int, int], labels: Sequence[str], *, lab
 def _thumbnail(path: Path) -> str:
     alt = html.escape(path.name, quote=True)
     try:
-        with Image.open(path) as picture:
-            picture.draft("RGB", (2 * THUMBNAIL_PIXELS, 2 * THUMBNAIL_PIXELS))
-            small = shown(picture)
+        with Image.open(path) as original:
+            original.draft("RGB", (2 * THUMBNAIL_PIXELS, 2 * THUMBNAIL_PIXELS))
+            small = shown(original)
     except (OSError, ValueError, Image.DecompressionBombError):  # Pillow reads fewer formats than the gateway
         return f"<p>{alt} (no preview)</p>"
     small.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gateway.ingest.resizing import Resize
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.proof.dataset import Sample
-from gateway_models.proof.image_files import ImageFile, read_pictures
+from gateway_models.proof.image_files import ImageFile, read_image_files
 
 BATCH = 8
 CALLERS = 4
@@ -125,8 +125,8 @@ def predict_each(
         if not hasattr(connections, "triton"):
             connections.triton = BlockingTriton(address)
             opened.append(connections.triton)
-        pictures = list(read_pictures((sample.path for sample in batch), resize))
-        each = [_predict_batch(connections.triton, ensemble, batch, pictures) for ensemble in ensembles]
+        inputs = list(read_image_files((sample.path for sample in batch), resize))
+        each = [_predict_batch(connections.triton, ensemble, batch, inputs) for ensemble in ensembles]
         return list(zip(*each, strict=True))
 
     try:
@@ -150,14 +150,14 @@ def evaluate(
 
 
 def _predict_batch(
-    triton: BlockingTriton, ensemble: str, samples: Sequence[Sample], pictures: Sequence[ImageFile]
+    triton: BlockingTriton, ensemble: str, samples: Sequence[Sample], inputs: Sequence[ImageFile]
 ) -> list[SampleAnswer]:
-    fit = [picture.payload for picture in pictures if not picture.reason]
+    fit = [file.payload for file in inputs if not file.reason]
     result = triton.predict(ensemble, fit) if fit else None
     answers, row = [], 0
-    for sample, picture in zip(samples, pictures, strict=True):
-        if picture.reason or result is None:
-            answers.append(SampleAnswer(sample, None, picture.reason))
+    for sample, file in zip(samples, inputs, strict=True):
+        if file.reason or result is None:
+            answers.append(SampleAnswer(sample, None, file.reason))
             continue
         status = int(result.status[row])
         values = None if status else result.values[row]

@@ -16,7 +16,7 @@ from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Decode
 
 
-class NoPictures(UserError):
+class NoImages(UserError):
     """No images were found or could be read."""
 
 
@@ -38,7 +38,7 @@ class NotCompared:
 
 
 def image_files(sources: Iterable[Path]) -> list[Path]:
-    """The files given, and all images in the folders given and their subfolders, in order; raises NoPictures."""
+    """The files given, and all images in the folders given and their subfolders, in order; raises NoImages."""
     found: list[Path] = []
     for source in sources:
         if source.is_dir():
@@ -46,9 +46,9 @@ def image_files(sources: Iterable[Path]) -> list[Path]:
         elif source.is_file():
             found.append(source)
         else:
-            raise NoPictures(f"there is no file or folder {source}")
+            raise NoImages(f"there is no file or folder {source}")
     if not found:
-        raise NoPictures("there are no images in " + ", ".join(map(str, sources)))
+        raise NoImages("there are no images in " + ", ".join(map(str, sources)))
     return found
 
 
@@ -75,6 +75,6 @@ def reader(resize: Resize | None = None) -> Callable[[Path], ImageFile]:
     return read
 
 
-def read_pictures(paths: Iterable[Path], resize: Resize | None = None) -> Iterator[ImageFile]:
+def read_image_files(paths: Iterable[Path], resize: Resize | None = None) -> Iterator[ImageFile]:
     """Prepare each file with `reader`."""
     return map(reader(resize), paths)

@@ -17,7 +17,7 @@ class GatewayRefused(UserError):
     """The gateway is not reachable, requires an API key, or has no such model."""
 
 
-class PictureRefused(Exception):
+class ImageRefused(Exception):
     """The gateway refused an image; the message is the gateway's own."""
 
 
@@ -63,7 +63,7 @@ class OverHttp:
     def answer(self, data: bytes) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """The scores fp32 [classes] of a file, and its embedding fp32 [size] or None.
 
-        Raises PictureRefused for this file, or GatewayRefused where every file would be refused.
+        Raises ImageRefused for this file, or GatewayRefused where every file would be refused.
         """
         image = {
             "name": "IMAGE",
@@ -79,9 +79,9 @@ class OverHttp:
             answer: dict[str, Any] = response.json()
             if response.is_success:
                 given = {output["name"]: output["data"] for output in answer["outputs"]}
-                vector = given.get("FEATURES")
+                embedding = given.get("FEATURES")
                 scores = np.asarray(given["PREDICTION"], np.float32)
-                return scores, None if vector is None else np.asarray(vector, np.float32)
+                return scores, None if embedding is None else np.asarray(embedding, np.float32)
             reason = str(answer["error"])
         except (ValueError, LookupError, TypeError) as exc:
             raise GatewayRefused(
@@ -89,4 +89,4 @@ class OverHttp:
             ) from exc
         if response.status_code in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.NOT_FOUND}:
             raise GatewayRefused(f"{self._path}: {reason}")
-        raise PictureRefused(reason)
+        raise ImageRefused(reason)

@@ -27,7 +27,7 @@ from gateway_client.files import MAX_FILE_BYTES, read_file
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.originals import Answers, original_answers
 from gateway_models.proof.image_files import ImageFile, NotCompared
-from gateway_models.proof.over_http import OverHttp, PictureRefused
+from gateway_models.proof.over_http import ImageRefused, OverHttp
 from gateway_models.proof.reference import shown
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.preprocessing import reference_transforms
@@ -61,14 +61,14 @@ class EmbeddingPair:
 class Comparison:
     """One image's answers, served and expected, and each stage's part of their difference: fp32 [classes].
 
-    Over HTTP, `stages` is empty. `vectors` are the embeddings, or None.
+    Over HTTP, `stages` is empty. `embeddings` are the embeddings, or None.
     """
 
     path: Path
     served: Probabilities
     expected: Probabilities
     stages: dict[str, Probabilities]
-    vectors: EmbeddingPair | None = None
+    embeddings: EmbeddingPair | None = None
 
     @property
     def same_top1(self) -> bool:
@@ -120,14 +120,14 @@ class Parity:
         return sum(each.mean for each in self.comparisons) / max(1, len(self.comparisons))
 
     @property
-    def vectors(self) -> Sequence[EmbeddingPair]:
+    def embeddings(self) -> Sequence[EmbeddingPair]:
         """The embeddings of all images; empty if the model gives none."""
-        return [each.vectors for each in self.comparisons if each.vectors is not None]
+        return [each.embeddings for each in self.comparisons if each.embeddings is not None]
 
     @property
     def least_cosine(self) -> float:
         """The smallest cosine of an embedding and the original's; 1 if there are none."""
-        return min((each.cosine for each in self.vectors), default=1.0)
+        return min((each.cosine for each in self.embeddings), default=1.0)
 
     def from_stage(self, stage: str) -> float:
         """The largest difference of a probability that comes from one stage in any image."""
@@ -139,28 +139,28 @@ class Parity:
 
 
 def compare(
-    entry: Entry, version: int, triton: BlockingTriton, pictures: Iterable[ImageFile]
+    entry: Entry, version: int, triton: BlockingTriton, inputs: Iterable[ImageFile]
 ) -> Iterator[Comparison | NotCompared]:
     """Compare each image as it is read; raises UserError if the original is missing or Triton returns an error."""
     original = original_answers(entry.versions[version])
     ensemble = entry.ensemble_of(version)
     transforms = reference_transforms(entry.preprocessing)
-    for picture in pictures:
-        if picture.reason:
-            yield NotCompared(picture.path, picture.reason)
+    for file in inputs:
+        if file.reason:
+            yield NotCompared(file.path, file.reason)
             continue
         try:
-            image = pil_image(picture.path)
+            image = pil_image(file.path)
         except OSError as exc:
-            yield NotCompared(picture.path, f"PIL does not read it: {exc}")
+            yield NotCompared(file.path, f"PIL does not read it: {exc}")
             continue
-        answers = triton.predict(ensemble, [picture.payload])
+        answers = triton.predict(ensemble, [file.payload])
         if answers.status[0]:
-            yield NotCompared(picture.path, f"the preprocessor gives it status {answers.status[0]}")
+            yield NotCompared(file.path, f"the preprocessor gives it status {answers.status[0]}")
             continue
-        images = normalised(triton.preprocess(entry.preprocessor, [picture.payload, as_ppm(image)]).values, entry)
-        vectors = None if answers.vectors is None else answers.vectors[0]
-        yield _compared(picture.path, original, answers.values[0], vectors, images, transforms(image).numpy())
+        images = normalised(triton.preprocess(entry.preprocessor, [file.payload, as_ppm(image)]).values, entry)
+        embeddings = None if answers.embeddings is None else answers.embeddings[0]
+        yield _compared(file.path, original, answers.values[0], embeddings, images, transforms(image).numpy())
 
 
 def compare_over_http(
@@ -171,9 +171,9 @@ def compare_over_http(
     transforms = reference_transforms(entry.preprocessing)
     for path in paths:
         try:
-            served, vector = gateway.answer(read_file(path, MAX_FILE_BYTES))
+            served, embedding = gateway.answer(read_file(path, MAX_FILE_BYTES))
             image = pil_image(path)
-        except PictureRefused as exc:
+        except ImageRefused as exc:
             yield NotCompared(path, str(exc))
             continue
         except OSError as exc:
@@ -181,7 +181,7 @@ def compare_over_http(
             continue
         expected, wanted = _answer(original, transforms(image).numpy())
         _check_classes(served, expected, "The gateway")
-        yield Comparison(path, served, expected, {}, _vectors(vector, wanted, "The gateway"))
+        yield Comparison(path, served, expected, {}, _embedding_pair(embedding, wanted, "The gateway"))
 
 
 def runs_on_gpu(entry: Entry, triton: BlockingTriton) -> bool:
@@ -217,7 +217,7 @@ def _compared(
     path: Path,
     original: Answers,
     served: Probabilities,
-    vector: Probabilities | None,
+    embedding: Probabilities | None,
     preprocessed: NDArray[np.float32],
     reference: NDArray[np.float32],
 ) -> Comparison:
@@ -228,16 +228,16 @@ def _compared(
     of_file = of_pixels if same else _answer(original, preprocessed[0])[0]
     _check_classes(served, expected, "Triton")
     stages = {"decode": of_file - of_pixels, "resize": of_pixels - expected, "model": served - of_file}
-    return Comparison(path, served, expected, stages, _vectors(vector, wanted, "Triton"))
+    return Comparison(path, served, expected, stages, _embedding_pair(embedding, wanted, "Triton"))
 
 
 def _answer(original: Answers, image: Probabilities) -> tuple[Probabilities, Probabilities | None]:
     """The original's answer for one image; in a batch, sums may be computed in another order."""
-    scores, vectors = original(torch.tensor(image[None]))
-    return scores[0].numpy(), None if vectors is None else vectors[0].numpy()
+    scores, embeddings = original(torch.tensor(image[None]))
+    return scores[0].numpy(), None if embeddings is None else embeddings[0].numpy()
 
 
-def _vectors(served: Probabilities | None, wanted: Probabilities | None, server: str) -> EmbeddingPair | None:
+def _embedding_pair(served: Probabilities | None, wanted: Probabilities | None, server: str) -> EmbeddingPair | None:
     if wanted is None:
         return None
     if served is None or len(served) != len(wanted):

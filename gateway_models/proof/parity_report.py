@@ -17,7 +17,7 @@ CAUSES = {
     "model": "the served network is not the original: its precision, its format, or another file",
 }
 TF32 = (
-    "on a GPU         convolutions there use TF32, of 10 bits, where nothing else is said: differences of up to some "
+    "on a GPU         convolutions there use TF32, of 10 bits, by default: differences of up to some "
     "1e-2 come from that and not from the model. NVIDIA_TF32_OVERRIDE=0 in Triton's environment turns it off, at a "
     "price in speed; --tolerance 1e-2 allows it"
 )
@@ -54,11 +54,11 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float) -> None:
     out.print(f"mean difference  {parity.mean:.1e}")
     if parity.stages:
         out.print("from             " + ", ".join(f"{stage} {parity.from_stage(stage):.1e}" for stage in parity.stages))
-    if parity.vectors:
-        most = max(each.largest for each in parity.vectors)
-        size = len(parity.vectors[0].served)
+    if parity.embeddings:
+        most = max(each.largest for each in parity.embeddings)
+        size = len(parity.embeddings[0].served)
         out.print(
-            f"vectors          {size} numbers, cosine {parity.least_cosine:.7f} at least, max difference {most:.1e}"
+            f"embeddings       {size} numbers, cosine {parity.least_cosine:.7f} at least, max difference {most:.1e}"
         )
     if parity.on_gpu:
         out.print(TF32)
@@ -72,7 +72,9 @@ def report(parity: Parity, labels: Sequence[str], tolerance: float) -> None:
         out.print("the answers over HTTP are not the original's: without --gateway each stage is compared", style="red")
         return
     if parity.largest <= tolerance:
-        out.print("the served vectors are not the original's: has the network changed since it was added?", style="red")
+        out.print(
+            "the served embeddings are not the original's: has the network changed since it was added?", style="red"
+        )
         return
     worst = max(parity.stages, key=parity.from_stage)
     out.print(f"the served answers are not the original's: most comes from {worst}. {CAUSES[worst]}", style="red")

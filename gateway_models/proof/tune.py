@@ -22,7 +22,7 @@ from gateway_models.networks.model_source import read_labels
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.networks.quantize import quantize
 from gateway_models.proof.calibration import calibration_files, calibration_images
-from gateway_models.proof.image_files import NoPictures, read_pictures, reader, resize_for
+from gateway_models.proof.image_files import NoImages, read_image_files, reader, resize_for
 from gateway_models.proof.parity import Probabilities, pil_image
 from gateway_models.proof.serving import serving
 from gateway_models.proof.variants import USUAL, TuneStep, Variant, variants_of
@@ -54,7 +54,7 @@ class Measured:
     reason: str = ""
     same_top1: float = 0.0
 
-    def told(self) -> str:
+    def progress_line(self) -> str:
         """A line of progress."""
         return f"{self.variant.described()}: " + (self.reason or f"{self.images_per_second:.1f} images/s")
 
@@ -77,9 +77,9 @@ class Tuner:
 
     def __init__(self, entry: Entry, repository: Path, files: Sequence[Path], seconds: float, report: Report) -> None:
         self.entry, self.repository, self.report = entry, repository, report
-        self.files = [picture.path for picture in read_pictures(files, resize_for(entry)) if not picture.reason]
+        self.files = [file.path for file in read_image_files(files, resize_for(entry)) if not file.reason]
         if not self.files:
-            raise NoPictures("none of the images can be read, so nothing can be measured")
+            raise NoImages("none of the images can be read, so nothing can be measured")
         self.seconds = seconds
         self.measured: list[Measured] = []
         self._networks: dict[tuple[Format, Precision], Entry] = {}
@@ -126,8 +126,8 @@ class Tuner:
             serving=chosen.serving,
             preprocessing=replace(self.entry.preprocessing, resize_library=chosen.resize_library),
         )
-        anew = chosen.precision is Precision.INT8 and self.calibrate is not None
-        if anew or (chosen.format, chosen.precision) != (self.entry.format, self.entry.precision):
+        quantized_again = chosen.precision is Precision.INT8 and self.calibrate is not None
+        if quantized_again or (chosen.format, chosen.precision) != (self.entry.format, self.entry.precision):
             shutil.copyfile(network.model_file(self._scratch, 1), entry.model_file(self.repository, number))
             if chosen.format is not self.entry.format:
                 old_file.unlink()
@@ -208,8 +208,8 @@ class Tuner:
 
     def _differences(self, entry: Entry) -> tuple[float, float]:
         """The largest difference of a probability, and the share of images with the same top-1 class."""
-        pictures = read_pictures(self.files, resize_for(entry))
-        answers = [self._client.predict(entry.name, [picture.payload]).values[0] for picture in pictures]
+        inputs = read_image_files(self.files, resize_for(entry))
+        answers = [self._client.predict(entry.name, [file.payload]).values[0] for file in inputs]
         pairs = list(zip(answers, self._expected, strict=True))
         same = sum(int(answer.argmax()) == int(expected.argmax()) for answer, expected in pairs)
         return max(float(np.abs(answer - expected).max()) for answer, expected in pairs), same / len(pairs)

@@ -86,7 +86,7 @@ AVX2 static void horizontal_rows(const uint8_t *const rows[ROWS], uint8_t *const
     }
 }
 
-static int horizontal(picture source, picture target, const plan *along) {
+static int horizontal(image source, image target, const plan *along) {
     /* A row of ours for each of the four, where reading or writing behind the end would touch what is not ours. */
     const size_t in_bytes = (size_t)source.width * CHANNELS, out_bytes = (size_t)along->outputs * CHANNELS;
     uint8_t *const space = calloc(ROWS, in_bytes + out_bytes + 2 * SLACK);
@@ -145,7 +145,7 @@ static int32_t weight_at(const int32_t *weights, int32_t k) {
     return halves[k & (GROUP - 1)] + halves[GROUP + (k & (GROUP - 1))] * (1 << 15);
 }
 
-AVX2 void avx2_vertical(picture source, picture target, const plan *along) {
+AVX2 void avx2_vertical(image source, image target, const plan *along) {
     const int32_t bytes = target.width * CHANNELS;
     for (int32_t y = 0; y < along->outputs; y++) {
         const window at = along->windows[y];

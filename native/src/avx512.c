@@ -102,7 +102,7 @@ AVX512 static inline void horizontal_rows(
     }
 }
 
-static int horizontal(picture source, picture target, const plan *along) {
+static int horizontal(image source, image target, const plan *along) {
     const size_t bytes = (size_t)along->outputs * CHANNELS;
     uint8_t *const space = malloc(ROWS * (bytes + SPARE));
     if (!space)

@@ -15,7 +15,7 @@ static const char *const FILTER_NAMES[FILTERS] = {"box", "bilinear", "hamming", 
 
 typedef struct {
     filter_kind filter;
-    int32_t height, width; /* of the whole resized picture */
+    int32_t height, width; /* of the whole resized image */
     int32_t top, left;     /* of the part that is computed, whose size is the target's */
     int major, minor;      /* of the Pillow whose order of passes is kept */
 } job;
@@ -60,22 +60,22 @@ static void shift(plan *along, int32_t by) {
         along->windows[i].first -= by;
 }
 
-static int new_picture(picture *made, int32_t height, int32_t width) {
-    *made = (picture){NULL, (ptrdiff_t)width * CHANNELS, height, width};
+static int new_image(image *made, int32_t height, int32_t width) {
+    *made = (image){NULL, (ptrdiff_t)width * CHANNELS, height, width};
     made->pixels = malloc((size_t)height * (size_t)made->stride);
     return made->pixels ? 0 : -1;
 }
 
-static picture part(picture of, int32_t top, int32_t left, int32_t height, int32_t width) {
-    return (picture){of.pixels + top * of.stride + (ptrdiff_t)left * CHANNELS, of.stride, height, width};
+static image part(image of, int32_t top, int32_t left, int32_t height, int32_t width) {
+    return (image){of.pixels + top * of.stride + (ptrdiff_t)left * CHANNELS, of.stride, height, width};
 }
 
 /* The rows that the vertical plan reads become as wide as the target, then as many as the target has. */
-static int horizontal_then_vertical(const passes *run, picture source, picture target, const plan *across, plan *down) {
+static int horizontal_then_vertical(const passes *run, image source, image target, const plan *across, plan *down) {
     int32_t first, end;
-    picture between;
+    image between;
     plan_extent(down, &first, &end);
-    if (new_picture(&between, end - first, target.width))
+    if (new_image(&between, end - first, target.width))
         return -1;
     const int failed = run->horizontal(part(source, first, 0, end - first, source.width), between, across);
     if (!failed) {
@@ -87,11 +87,11 @@ static int horizontal_then_vertical(const passes *run, picture source, picture t
 }
 
 /* The columns that the horizontal plan reads become as high as the target, then as many as the target has. */
-static int vertical_then_horizontal(const passes *run, picture source, picture target, plan *across, const plan *down) {
+static int vertical_then_horizontal(const passes *run, image source, image target, plan *across, const plan *down) {
     int32_t first, end;
-    picture between;
+    image between;
     plan_extent(across, &first, &end);
-    if (new_picture(&between, target.height, end - first))
+    if (new_image(&between, target.height, end - first))
         return -1;
     run->vertical(part(source, 0, first, source.height, end - first), between, down);
     shift(across, first);
@@ -101,44 +101,44 @@ static int vertical_then_horizontal(const passes *run, picture source, picture t
 }
 
 /* Which pass comes first shows, because there is rounding in between. Up to Pillow 12.1 it is always the horizontal one; in 12.2
- * and 12.3 the vertical one where a picture is more than 100 times as high as wide and shrinks; since 13 where the height shrinks
+ * and 12.3 the vertical one where an image is more than 100 times as high as wide and shrinks; since 13 where the height shrinks
  * by more than twice as many pixels as the width. */
-static int vertical_first(picture source, job asked) {
-    const int64_t rows = (int64_t)source.height - asked.height, columns = (int64_t)source.width - asked.width;
-    if (asked.major >= 13)
+static int vertical_first(image source, job wanted) {
+    const int64_t rows = (int64_t)source.height - wanted.height, columns = (int64_t)source.width - wanted.width;
+    if (wanted.major >= 13)
         return rows > 0 && rows > 2 * columns;
-    if (asked.major == 12 && asked.minor >= 2)
+    if (wanted.major == 12 && wanted.minor >= 2)
         return rows > 0 && source.height > (int64_t)source.width * 100;
     return 0;
 }
 
 /* A side that keeps its length has no pass, as in Pillow. */
-static int resize(const passes *run, picture source, picture target, job asked) {
-    const int wider = source.width != asked.width, higher = source.height != asked.height;
+static int resize(const passes *run, image source, image target, job wanted) {
+    const int wider = source.width != wanted.width, higher = source.height != wanted.height;
     plan across = {0}, down = {0};
     int failed = 0;
     if (wider)
-        failed = plan_make(&across, asked.filter, source.width, asked.width, asked.left, target.width);
+        failed = plan_make(&across, wanted.filter, source.width, wanted.width, wanted.left, target.width);
     if (higher && !failed)
-        failed = plan_make(&down, asked.filter, source.height, asked.height, asked.top, target.height);
+        failed = plan_make(&down, wanted.filter, source.height, wanted.height, wanted.top, target.height);
     if (!failed) {
         if (wider)
             run->across(&across);
         if (higher)
             run->down(&down);
-        if (wider && higher && vertical_first(source, asked))
+        if (wider && higher && vertical_first(source, wanted))
             failed = vertical_then_horizontal(run, source, target, &across, &down);
         else if (wider && higher)
             failed = horizontal_then_vertical(run, source, target, &across, &down);
         else if (wider)
-            failed = run->horizontal(part(source, asked.top, 0, target.height, source.width), target, &across);
+            failed = run->horizontal(part(source, wanted.top, 0, target.height, source.width), target, &across);
         else if (higher)
-            run->vertical(part(source, 0, asked.left, source.height, target.width), target, &down);
+            run->vertical(part(source, 0, wanted.left, source.height, target.width), target, &down);
         else
             for (int32_t y = 0; y < target.height; y++)
                 memcpy(
                     target.pixels + y * target.stride,
-                    part(source, asked.top + y, asked.left, 1, target.width).pixels,
+                    part(source, wanted.top + y, wanted.left, 1, target.width).pixels,
                     (size_t)target.width * CHANNELS);
     }
     plan_free(&across);
@@ -146,8 +146,8 @@ static int resize(const passes *run, picture source, picture target, job asked) 
     return failed;
 }
 
-/* A buffer as a picture; -1 and an exception where it is none. */
-static int as_picture(const Py_buffer *view, const char *name, picture *made) {
+/* A buffer as an image; -1 and an exception where it is none. */
+static int as_image(const Py_buffer *view, const char *name, image *made) {
     if (view->ndim != 3 || view->itemsize != 1 || (view->format && strcmp(view->format, "B") != 0)) {
         PyErr_Format(PyExc_ValueError, "%s must be uint8 of three dimensions: height, width, 3", name);
         return -1;
@@ -165,19 +165,19 @@ static int as_picture(const Py_buffer *view, const char *name, picture *made) {
         PyErr_Format(PyExc_ValueError, "the pixels of a row of %s must lie side by side, and its rows in order", name);
         return -1;
     }
-    *made = (picture){view->buf, view->strides[0], (int32_t)view->shape[0], (int32_t)view->shape[1]};
+    *made = (image){view->buf, view->strides[0], (int32_t)view->shape[0], (int32_t)view->shape[1]};
     return 0;
 }
 
-static int check(picture source, picture target, job asked) {
-    if (asked.height < 1 || asked.height > MAX_SIDE || asked.width < 1 || asked.width > MAX_SIDE) {
-        PyErr_Format(PyExc_ValueError, "the size is %d by %d; a side is 1 to %d", asked.height, asked.width, MAX_SIDE);
+static int check(image source, image target, job wanted) {
+    if (wanted.height < 1 || wanted.height > MAX_SIDE || wanted.width < 1 || wanted.width > MAX_SIDE) {
+        PyErr_Format(PyExc_ValueError, "the size is %d by %d; a side is 1 to %d", wanted.height, wanted.width, MAX_SIDE);
         return -1;
     }
-    if (asked.top < 0 || asked.top > asked.height - target.height || asked.left < 0 || asked.left > asked.width - target.width) {
+    if (wanted.top < 0 || wanted.top > wanted.height - target.height || wanted.left < 0 || wanted.left > wanted.width - target.width) {
         PyErr_Format(
-            PyExc_ValueError, "a part of %d by %d at %d, %d is not inside %d by %d", target.height, target.width, asked.top,
-            asked.left, asked.height, asked.width);
+            PyExc_ValueError, "a part of %d by %d at %d, %d is not inside %d by %d", target.height, target.width, wanted.top,
+            wanted.left, wanted.height, wanted.width);
         return -1;
     }
     const uint8_t *source_end = source.pixels + (source.height - 1) * source.stride + (ptrdiff_t)source.width * CHANNELS;
@@ -208,12 +208,12 @@ static PyObject *resize_function(PyObject *Py_UNUSED(module), PyObject *argument
     Py_buffer source_view, target_view;
     PyObject *source_object, *target_object;
     const char *filter, *instructions;
-    job asked;
+    job wanted;
     if (!PyArg_ParseTuple(
-            arguments, "OOiisiiiis:resize", &source_object, &target_object, &asked.height, &asked.width, &filter, &asked.top,
-            &asked.left, &asked.major, &asked.minor, &instructions))
+            arguments, "OOiisiiiis:resize", &source_object, &target_object, &wanted.height, &wanted.width, &filter, &wanted.top,
+            &wanted.left, &wanted.major, &wanted.minor, &instructions))
         return NULL;
-    if (filter_of(filter, &asked.filter))
+    if (filter_of(filter, &wanted.filter))
         return NULL;
     const passes *const run = passes_of(instructions);
     if (!run)
@@ -225,12 +225,12 @@ static PyObject *resize_function(PyObject *Py_UNUSED(module), PyObject *argument
         return NULL;
     }
     PyObject *result = NULL;
-    picture source, target;
-    if (!as_picture(&source_view, "source", &source) && !as_picture(&target_view, "target", &target) &&
-        !check(source, target, asked)) {
+    image source, target;
+    if (!as_image(&source_view, "source", &source) && !as_image(&target_view, "target", &target) &&
+        !check(source, target, wanted)) {
         int failed;
         Py_BEGIN_ALLOW_THREADS
-        failed = resize(run, source, target, asked);
+        failed = resize(run, source, target, wanted);
         Py_END_ALLOW_THREADS
         result = failed ? PyErr_NoMemory() : Py_NewRef(Py_None);
     }
@@ -271,7 +271,7 @@ static PyModuleDef_Slot SLOTS[] = {{0, NULL}};
 static struct PyModuleDef MODULE = {
     PyModuleDef_HEAD_INIT,
     .m_name = "exact_resize._kernel",
-    .m_doc = "Pillow's resize of uint8 RGB pictures, byte for byte.",
+    .m_doc = "Pillow's resize of uint8 RGB images, byte for byte.",
     .m_methods = METHODS,
     .m_slots = SLOTS,
 };

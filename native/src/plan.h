@@ -1,7 +1,7 @@
 /* What both passes of a resize share: which source pixels an output pixel is made of, and how much of each.
  *
  * The numbers are those of Pillow's resize (src/libImaging/Resample.c): weights of 22 bits after the point, int32 sums, and
- * between the passes a picture of uint8. A sum of int32 has no order, so whatever order it is computed in gives Pillow's bytes.
+ * between the passes an image of uint8. A sum of int32 has no order, so whatever order it is computed in gives Pillow's bytes.
  */
 #ifndef EXACT_RESIZE_PLAN_H
 #define EXACT_RESIZE_PLAN_H
@@ -40,29 +40,29 @@ void plan_free(plan *made);
 /* The source pixels that the whole plan reads: [first, end). */
 void plan_extent(const plan *of, int32_t *first, int32_t *end);
 
-/* A picture uint8 [height, width, 3] whose rows lie `stride` bytes apart. */
+/* An image uint8 [height, width, 3] whose rows lie `stride` bytes apart. */
 typedef struct {
     uint8_t *pixels;
     ptrdiff_t stride;
     int32_t height;
     int32_t width;
-} picture;
+} image;
 
-/* How many of its first rows have `bytes` of the picture behind them, which may be read. */
-static inline int32_t rows_before(picture of, ptrdiff_t bytes) {
+/* How many of its first rows have `bytes` of the image behind them, which may be read. */
+static inline int32_t rows_before(image of, ptrdiff_t bytes) {
     int32_t rows = of.height;
     for (ptrdiff_t behind = 0; behind < bytes && rows > 0; behind += of.stride)
         rows--;
     return rows;
 }
 
-/* The passes over a picture. `horizontal` writes as many rows as the source has, `vertical` as many columns. Each wants a plan whose
+/* The passes over an image. `horizontal` writes as many rows as the source has, `vertical` as many columns. Each wants a plan whose
  * weights were made ready for it, by `across` and by `down`. -1 where there is no memory. */
 typedef struct {
     void (*across)(plan *);
     void (*down)(plan *);
-    int (*horizontal)(picture source, picture target, const plan *);
-    void (*vertical)(picture source, picture target, const plan *);
+    int (*horizontal)(image source, image target, const plan *);
+    void (*vertical)(image source, image target, const plan *);
 } passes;
 
 extern const passes portable_passes;
@@ -71,7 +71,7 @@ extern const passes portable_passes;
 #define HAVE_AVX512_PASSES 1
 extern const passes avx2_passes, avx512_passes;
 void avx2_split(plan *);
-void avx2_vertical(picture source, picture target, const plan *);
+void avx2_vertical(image source, image target, const plan *);
 #endif
 
 static inline uint8_t clipped(int32_t sum) {

@@ -4,7 +4,7 @@
 
 static void prepare(plan *made) { (void)made; }
 
-static int horizontal(picture source, picture target, const plan *along) {
+static int horizontal(image source, image target, const plan *along) {
     for (int32_t y = 0; y < source.height; y++) {
         const uint8_t *row = source.pixels + y * source.stride;
         uint8_t *out = target.pixels + y * target.stride;
@@ -26,7 +26,7 @@ static int horizontal(picture source, picture target, const plan *along) {
     return 0;
 }
 
-static void vertical(picture source, picture target, const plan *along) {
+static void vertical(image source, image target, const plan *along) {
     const int32_t bytes = target.width * CHANNELS;
     for (int32_t y = 0; y < along->outputs; y++) {
         const window at = along->windows[y];

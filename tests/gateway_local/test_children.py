@@ -71,10 +71,10 @@ def test_child_that_does_not_answer_is_described(port):
 
 
 def test_refused_connection_is_an_error():
-    nobody = free_port()
+    unused_port = free_port()
     with pytest.raises(ConnectionRefusedError):
-        get(LOOPBACK, nobody, "/", timeout_seconds=30)
-    assert not is_ok(LOOPBACK, nobody, "/", timeout_seconds=30)
+        get(LOOPBACK, unused_port, "/", timeout_seconds=30)
+    assert not is_ok(LOOPBACK, unused_port, "/", timeout_seconds=30)
 
 
 def test_missing_response_is_a_timeout():

@@ -1,4 +1,4 @@
-"""What the embedded Triton is told about this machine's GPUs."""
+"""The embedded Triton's arguments and environment for this machine's GPUs."""
 
 import shutil
 

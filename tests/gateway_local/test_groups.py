@@ -1,4 +1,4 @@
-"""Process groups end as a whole, whoever dies first."""
+"""A process group ends as a whole, whichever process ends first."""
 
 import contextlib
 import subprocess

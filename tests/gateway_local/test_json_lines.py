@@ -1,4 +1,4 @@
-"""What `gateway up` says as JSON lines, for those who collect them."""
+"""The status lines of `gateway up` as JSON lines, for log collectors."""
 
 import json
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(900)  # it loads torch four times, from cold fi
 
 @dataclass(frozen=True)
 class Installed:
-    """A virtual environment with the wheel, and the folder of somebody who works with it."""
+    """A virtual environment with the wheel, and a user's folder."""
 
     prefix: Path
     home: Path

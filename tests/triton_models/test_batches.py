@@ -15,7 +15,7 @@ IMAGES = [noise(HEIGHT, WIDTH), None, np.full((HEIGHT, WIDTH, 3), 255, np.uint8)
 
 
 def module(name: str) -> ModuleType:
-    from bench.limit import preprocessor  # and with it torchvision, which whoever collects tests should not wait for
+    from bench.limit import preprocessor  # with torchvision, which takes seconds to import
 
     return preprocessor(DEFAULT_MODEL_REPOSITORY, name)
 

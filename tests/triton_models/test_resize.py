@@ -32,7 +32,7 @@ def model(request, monkeypatch) -> ModuleType:
 
 
 def wanted(pixels, size, interpolation, crop=(224, 224)):
-    # Seconds, which whoever collects tests should not wait for.
+    # Imported here, since it takes seconds, also while tests are collected.
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.v2 import functional
 

@@ -53,17 +53,17 @@ def ask(client, scores, sequence: int, *, start=False, end=False, model=SEQUENCE
 
 def play(client, frames, sequence: int, **parameters) -> np.ndarray:
     """The answers to all frames of a sequence from its beginning to its end."""
-    told = [ask(client, each, sequence, start=number == 0, **parameters)[0] for number, each in enumerate(frames)]
+    results = [ask(client, each, sequence, start=number == 0, **parameters)[0] for number, each in enumerate(frames)]
     ask(client, np.zeros_like(frames[0]), sequence, end=True)
-    return np.array(told)
+    return np.array(results)
 
 
 def test_exponential_smoothing_is_a_moving_average(client):
     expected = [NOISE[0]]
     for frame in NOISE[1:]:
         expected.append(0.25 * frame + 0.75 * expected[-1])
-    told = play(client, NOISE, 1, smoothing="exponential", alpha=0.25)
-    assert told == pytest.approx(np.array(expected), abs=1e-6)
+    results = play(client, NOISE, 1, smoothing="exponential", alpha=0.25)
+    assert results == pytest.approx(np.array(expected), abs=1e-6)
 
 
 def test_majority_is_the_share_of_recent_frames_won_by_a_class(client):
@@ -75,8 +75,8 @@ def test_majority_is_the_share_of_recent_frames_won_by_a_class(client):
 def test_hysteresis_reports_a_class_between_enter_and_leave(client):
     frames = [[0.5, 0.1], [0.7, 0.1], [0.5, 0.65], [0.3, 0.5], [0.5, 0.5], [0.7, 0.3]]
     expected = [[0, 0], [0.7, 0], [0.5, 0.65], [0, 0.5], [0, 0.5], [0.7, 0]]
-    told = play(client, np.array(frames, np.float32), 1, smoothing="hysteresis", enter=0.6, leave=0.4)
-    assert told == pytest.approx(np.array(expected, np.float32))
+    results = play(client, np.array(frames, np.float32), 1, smoothing="hysteresis", enter=0.6, leave=0.4)
+    assert results == pytest.approx(np.array(expected, np.float32))
 
 
 def test_no_smoothing_returns_the_frames_own_scores(client):
@@ -86,16 +86,16 @@ def test_no_smoothing_returns_the_frames_own_scores(client):
 def test_interleaved_sequences_have_separate_states(client):
     others = NOISE[::-1, :5].copy()  # and another number of classes
     alone = play(client, NOISE, 1), play(client, others, 2)
-    told: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    results: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for number, pair in enumerate(zip(NOISE, others, strict=True)):
         for which, frame in enumerate(pair):
             scores, frames = ask(client, frame, which + 1, start=number == 0)
             assert frames == number + 1
-            told[which].append(scores)
+            results[which].append(scores)
     for which in (1, 2):
         ask(client, np.zeros(1), which, end=True)
-    assert np.array_equal(told[0], alone[0])
-    assert np.array_equal(told[1], alone[1])
+    assert np.array_equal(results[0], alone[0])
+    assert np.array_equal(results[1], alone[1])
 
 
 @pytest.mark.parametrize(
@@ -131,16 +131,16 @@ def test_ended_or_unstarted_sequence_is_unknown(client):
 
 def test_example_sequence_model_counts_objects(client):
     frames = [[0.9, 0.1], [0.9, 0.6], [0.1, 0.6], [0.8, 0.6], [0.1, 0.1], [0.1, 0.7]]
-    told = [ask(client, each, 5, start=number == 0, model=COUNTER) for number, each in enumerate(frames)]
-    assert [scores.tolist() for scores, _ in told] == [[1, 0], [1, 1], [1, 1], [2, 1], [2, 1], [2, 2]]
-    assert [count for _, count in told] == [1, 2, 3, 4, 5, 6]
+    results = [ask(client, each, 5, start=number == 0, model=COUNTER) for number, each in enumerate(frames)]
+    assert [scores.tolist() for scores, _ in results] == [[1, 0], [1, 1], [1, 1], [2, 1], [2, 1], [2, 2]]
+    assert [count for _, count in results] == [1, 2, 3, 4, 5, 6]
     ask(client, [0, 0], 5, end=True, model=COUNTER)
 
 
 def test_idle_sequence_gives_its_slot_to_a_waiting_one(client):
     for sequence in (1, 2):
         ask(client, NOISE[0], sequence, start=True)
-    # Both places are taken, and nobody ends a sequence: as after a gateway that was killed.
+    # Both slots are taken and no sequence is ended, as after a gateway was killed.
     assert ask(client, NOISE[0], 3, start=True)[1] == 1
 
     def forgotten() -> bool:

@@ -1,7 +1,7 @@
 """A Python-based Triton backend that runs ONNX, for servers without the onnxruntime backend.
 
 Triton takes it for `platform: "onnxruntime_onnx"` where it finds `onnxruntime/model.py` in its backend directory, so
-one model repository serves here and under the real backend. What config.pbtxt says is honoured the same way: tensors
+one model repository serves here and under the real backend. config.pbtxt has the same effect: tensors
 by name, instance kinds, versions, and these parameters of https://github.com/triton-inference-server/onnxruntime_backend:
 intra_op_thread_count, inter_op_thread_count, execution_mode, and optimization.graph.level.
 

@@ -1,7 +1,7 @@
 """A Python-based Triton backend that runs TorchScript and torch.export, for servers without the libtorch backend.
 
 Triton takes it for `platform: "pytorch_libtorch"` where it finds `pytorch/model.py` in its backend directory, so one
-model repository serves here and under the real backend. What config.pbtxt says is honoured the same way: tensors by
+model repository serves here and under the real backend. config.pbtxt has the same effect: tensors by
 position, instance kinds, versions, and these parameters of https://github.com/triton-inference-server/pytorch_backend:
 INTRA_OP_THREAD_COUNT, INTER_OP_THREAD_COUNT, DISABLE_OPTIMIZED_EXECUTION, INFERENCE_MODE.
 """
@@ -173,7 +173,7 @@ def end_if_gpu_is_lost(device: torch.device) -> None:
 def keep_freed_memory() -> None:
     """Have malloc keep the memory that large batches free, instead of returning it to the kernel.
 
-    By default glibc maps each allocation of 32 MB or more anew: page faults for the activations of a batch of 32 then
+    By default glibc maps each allocation of 32 MB or more again: page faults for the activations of a batch of 32 then
     take longer than the arithmetic.
     """
     libc = ctypes.CDLL(None)

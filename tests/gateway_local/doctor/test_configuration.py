@@ -89,7 +89,7 @@ def test_free_port_passes():
 
 def test_port_of_another_program_fails():
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        # The one who asks what is there must not wait for an answer for ever.
+        # `gateway doctor` must not wait for an answer for ever.
         threading.Thread(target=lambda: listener.accept()[0].close()).start()
         finding = configuration.api_port(settings_on(listener.getsockname()[1]))
     assert finding.level is Level.FAIL

@@ -20,12 +20,12 @@ URL = "https://models.example/flowers/model.pt2"
 
 
 @pytest.fixture
-def asked(monkeypatch) -> list[str]:
-    """What an https server that is played here was asked for."""
-    asked: list[str] = []
+def requested(monkeypatch) -> list[str]:
+    """What an https server that is played here was requested for."""
+    requested: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(request.url.path)
+        requested.append(request.url.path)
         if request.url.path.startswith("/moved"):
             return httpx.Response(302, headers={"location": URL})
         if request.url.path.startswith("/gone"):
@@ -36,7 +36,7 @@ def asked(monkeypatch) -> list[str]:
 
     client = httpx.Client
     monkeypatch.setattr(httpx, "Client", lambda **options: client(transport=httpx.MockTransport(answer), **options))
-    return asked
+    return requested
 
 
 @pytest.fixture
@@ -50,21 +50,21 @@ def bucket(monkeypatch) -> Iterator[str]:
     memory.rm("/bucket-of-test-download", recursive=True)
 
 
-def test_a_file_is_fetched_once_under_its_checksum(asked, tmp_path):
+def test_a_file_is_fetched_once_under_its_checksum(requested, tmp_path):
     path = fetch(URL, SHA256.upper(), print, cache=tmp_path)
     assert path == tmp_path / SHA256 / "model.pt2"
     assert path.read_bytes() == MODEL
     assert fetch(URL, SHA256, print, cache=tmp_path) == path
-    assert asked == ["/flowers/model.pt2"]
+    assert requested == ["/flowers/model.pt2"]
 
 
-def test_a_copy_that_was_damaged_is_fetched_again(asked, tmp_path):
+def test_a_copy_that_was_damaged_is_fetched_again(requested, tmp_path):
     fetch(URL, SHA256, print, cache=tmp_path).write_bytes(b"damaged")
     assert fetch(URL, SHA256, print, cache=tmp_path).read_bytes() == MODEL
-    assert len(asked) == 2
+    assert len(requested) == 2
 
 
-def test_redirects_are_followed_and_buckets_read(asked, bucket, tmp_path):
+def test_redirects_are_followed_and_buckets_read(requested, bucket, tmp_path):
     assert fetch("https://models.example/moved/model.pt2", SHA256, print, cache=tmp_path).read_bytes() == MODEL
     assert fetch(bucket, SHA256, print, cache=tmp_path).name == "model.onnx"
 
@@ -80,7 +80,7 @@ def test_redirects_are_followed_and_buckets_read(asked, bucket, tmp_path):
         ("https://models.example/broken.pt", SHA256, r"broken\.pt cannot be fetched: connection reset"),
     ],
 )
-def test_failed_or_unverified_download_is_not_kept(asked, tmp_path, url, sha256, reason):
+def test_failed_or_unverified_download_is_not_kept(requested, tmp_path, url, sha256, reason):
     with pytest.raises(DownloadError, match=reason):
         fetch(url, sha256, print, cache=tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -94,7 +94,7 @@ def test_missing_and_oversized_objects_are_reported(bucket, tmp_path, monkeypatc
         fetch(bucket, SHA256, print, cache=tmp_path)
 
 
-def test_source_or_weights_may_be_a_url(asked, tmp_path, monkeypatch):
+def test_source_or_weights_may_be_a_url(requested, tmp_path, monkeypatch):
     monkeypatch.setattr(download, "default_cache_dir", lambda: tmp_path)
     labels = tmp_path / "labels.txt"
     with pytest.raises(UserError, match=rf"{SHA256}/model\.pt2 is no model"):

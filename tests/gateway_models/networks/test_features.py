@@ -32,7 +32,7 @@ IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
 class Two(nn.Module):
-    """Two heads over the same features: which of them is the last layer cannot be told."""
+    """Two heads over the same features: which of them is the last layer is unknown."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,10 +125,10 @@ def test_network_without_the_layer_is_refused_with_advice(network, kind, layer, 
 
 
 @pytest.mark.parametrize(
-    ("inner", "told"), [(torch.zeros(2, 7, 9), r"is \[2, 7, 9\]"), ((torch.zeros(2, 9),), "is a tuple")]
+    ("inner", "reason"), [(torch.zeros(2, 7, 9), r"is \[2, 7, 9\]"), ((torch.zeros(2, 9),), "is a tuple")]
 )
-def test_layer_without_a_vector_per_image_is_refused(inner, told):
-    with pytest.raises(ModelFileError, match=told):
+def test_layer_without_a_vector_per_image_is_refused(inner, reason):
+    with pytest.raises(ModelFileError, match=reason):
         pooled(inner)
 
 
@@ -238,7 +238,7 @@ def test_embedding_network_is_added_as_the_guide_describes(tmp_path, monkeypatch
     (code,) = (each for each in GUIDE if "whole" in each)
     monkeypatch.chdir(tmp_path)
     tower = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 512)).eval()
-    exec(code, {"torch": torch, "nn": nn, "tower": tower})  # noqa: S102  # what the reader is told to write
+    exec(code, {"torch": torch, "nn": nn, "tower": tower})  # noqa: S102  # what the guide advises
     labels = save_labels(tmp_path / "two.txt", 2)
     larger = replace(SMALL, resize_size=(224,), crop_size=224)
     entry = add(request("tower.pt2", tmp_path, labels=labels, preprocessing=larger), tmp_path / "models", print)
@@ -252,11 +252,11 @@ def test_tuned_variants_give_embeddings_too(tmp_path):
     tuner = object.__new__(Tuner)
     tuner.entry, tuner.repository, tuner._scratch = entry, tmp_path / "models", tmp_path / "scratch"
     tuner._networks, tuner.measured = {}, []
-    told: list[str] = []
-    tuner.calibrate, tuner.report = None, told.append
+    reports: list[str] = []
+    tuner.calibrate, tuner.report = None, reports.append
     as_onnx = Variant(Format.ONNX, Precision.FP32, entry.serving)
     assert tuner._variants(TuneStep.INT8, as_onnx) == []
-    assert told == ["int8 is not tried: it would be checked by probabilities only, not by embeddings"]
+    assert reports == ["int8 is not tried: it would be checked by probabilities only, not by embeddings"]
     assert tuner._network(as_onnx).embedding_size == 16
     kept = tuner.keep(as_onnx)
     assert (kept.format, kept.embedding_size) == (Format.ONNX, 16)

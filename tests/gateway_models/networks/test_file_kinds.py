@@ -1,4 +1,4 @@
-"""A model file is told by its content, and nothing in it runs."""
+"""A model file is recognised by its content, and nothing in it runs."""
 
 import pickle
 import subprocess

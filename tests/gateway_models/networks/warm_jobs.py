@@ -31,11 +31,11 @@ class WarmProcess:
 
     def __init__(self) -> None:
         self.context.set_forkserver_preload(NEEDED)
-        (given, stdin), (stdout, answer), (stderr, told) = (os.pipe() for _ in range(3))
+        (given, stdin), (stdout, answer), (stderr, progress) = (os.pipe() for _ in range(3))
         theirs = (
             Connection(given, writable=False),
             Connection(answer, readable=False),
-            Connection(told, readable=False),
+            Connection(progress, readable=False),
         )
         # A fork has the other ends too, and would wait for its own input to end.
         others = () if self.context.get_start_method() == "forkserver" else (stdin, stdout, stderr)

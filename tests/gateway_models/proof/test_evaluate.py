@@ -9,7 +9,7 @@ from gateway_client.csv_cells import csv_line
 from gateway_models.proof.dataset import DatasetError, Sample, read_dataset
 from gateway_models.proof.evaluate import ClassScore, Evaluation, SampleAnswer
 from gateway_models.proof.evaluate_report import ranks
-from gateway_models.proof.image_files import NoPictures, image_files, read_pictures
+from gateway_models.proof.image_files import NoImages, image_files, read_image_files
 from gateway_models.proof.plots import confusion_matrix
 
 LABELS = ["cat", "Great Dane", "crane", "crane", "fox"]
@@ -82,12 +82,12 @@ def test_folders_that_are_no_classes_are_refused(folder, tmp_path):
         read_dataset(folder, LABELS)
     with pytest.raises(DatasetError, match="has no folders"):
         read_dataset(folder / "great_dane", LABELS)
-    with pytest.raises(NoPictures, match="there is no file or folder"):
+    with pytest.raises(NoImages, match="there is no file or folder"):
         image_files([tmp_path / "absent"])
 
 
 def test_files_that_the_gateway_refuses_are_read_with_its_reason(folder):
-    pictures = list(read_pictures([folder / "cat" / "1.jpg", folder / "absent.jpg"]))
+    pictures = list(read_image_files([folder / "cat" / "1.jpg", folder / "absent.jpg"]))
     assert pictures[0].reason.startswith("The file is not a JPEG")
     assert pictures[1].reason == "No such file or directory"
 

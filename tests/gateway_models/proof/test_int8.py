@@ -20,13 +20,13 @@ from gateway_models.networks.onnx_runner import runner
 from gateway_models.networks.probe import Ending
 from gateway_models.networks.quantize import has_vnni, quantize
 from gateway_models.proof.calibration import (
-    MAX_PICTURES,
+    MAX_IMAGES,
     NotQuantized,
     calibration_files,
     calibration_images,
     check_int8,
 )
-from gateway_models.proof.image_files import NoPictures
+from gateway_models.proof.image_files import NoImages
 from gateway_models.proof.tune import Measured, Tuner
 from gateway_models.proof.variants import TuneStep, Variant
 from gateway_models.repository.entry import Entry, read_entry
@@ -94,20 +94,20 @@ def test_vnni_is_detected(tmp_path):
 def test_calibration_takes_a_bounded_number_of_images_from_all_of_a_folder(tmp_path):
     for kind in "abc":
         (tmp_path / kind).mkdir()
-        for number in range(MAX_PICTURES // 2):
+        for number in range(MAX_IMAGES // 2):
             (tmp_path / kind / f"{number}.jpg").touch()
-    told: list[str] = []
-    files = calibration_files(tmp_path, [tmp_path / "a" / "0.jpg"], told.append)
-    assert len(files) == len(set(files)) == MAX_PICTURES
+    reports: list[str] = []
+    files = calibration_files(tmp_path, [tmp_path / "a" / "0.jpg"], reports.append)
+    assert len(files) == len(set(files)) == MAX_IMAGES
     counts = [sum(path.parent.name == kind for path in files) for kind in "abc"]
     assert max(counts) - min(counts) <= 2
-    assert told == [f"calibrating int8 with {MAX_PICTURES} of {3 * MAX_PICTURES // 2 - 1} images"]
-    with pytest.raises(NoPictures, match="none of the calibration images can be read"):
+    assert reports == [f"calibrating int8 with {MAX_IMAGES} of {3 * MAX_IMAGES // 2 - 1} images"]
+    with pytest.raises(NoImages, match="none of the calibration images can be read"):
         list(calibration_images(files[:3], entry()))
 
 
 def test_measured_images_are_not_used_for_calibration(photos):
-    with pytest.raises(NoPictures, match="are also measured on: give --calibrate other images"):
+    with pytest.raises(NoImages, match="are also measured on: give --calibrate other images"):
         calibration_files(photos, list(photos.iterdir()), print)
 
 

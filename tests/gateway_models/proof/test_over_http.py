@@ -1,11 +1,11 @@
-"""Parity with what clients get: asked over HTTP, of a gateway whose inference server is made up."""
+"""Parity with what clients get: over HTTP, from a gateway with a made-up inference server."""
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from gateway.inference.backend import Call, InferResult, Row
-from gateway_models.proof.over_http import GatewayRefused, OverHttp, PictureRefused
+from gateway_models.proof.over_http import GatewayRefused, ImageRefused, OverHttp
 from gateway_models.proof.reference import shown
 from tests.gateway.api.stub import PNG, StubBackend
 from tests.processes import free_port
@@ -25,7 +25,7 @@ def test_every_class_has_the_score_that_clients_get():
         scores, vector = gateway.answer(PNG)
         assert np.array_equal(scores, SCORES)
         assert vector is None
-        with pytest.raises(PictureRefused, match="not a JPEG, PNG"):
+        with pytest.raises(ImageRefused, match="not a JPEG, PNG"):
             gateway.answer(b"no picture")
 
 

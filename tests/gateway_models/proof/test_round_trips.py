@@ -24,7 +24,7 @@ from gateway_cli.main import app
 from gateway_local.server import EmbeddedTriton
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.add import add
-from gateway_models.proof.image_files import image_files, read_pictures
+from gateway_models.proof.image_files import image_files, read_image_files
 from gateway_models.proof.parity import Comparison, Parity, compare
 from gateway_models.repository.entry import Entry, EntryError, read_entry, write_record
 from gateway_models.repository.preprocessing import Preprocessing, reference_transforms
@@ -229,7 +229,7 @@ def test_the_served_answers_are_the_eager_models(name, serves, photos):
         images = [transforms(Image.open(path).convert("RGB")) for path in files]
         expected = probabilities_of(served.network, images, multi_label=served.entry.multi_label)
         answers = np.concatenate([served.triton.predict(name, [path.read_bytes()]).values for path in files])
-        parity = Parity(list(compare(served.entry, 1, served.triton, read_pictures(files))), [])
+        parity = Parity(list(compare(served.entry, 1, served.triton, read_image_files(files))), [])
     assert np.abs(answers - expected).max() <= TOLERANCE
     assert (answers.argmax(axis=1) == expected.argmax(axis=1)).all()
     # The command finds the same, against the original that it remembers.
@@ -245,7 +245,7 @@ def test_lower_precision_keeps_top1_and_parity_reports_the_difference(name, serv
     # Photographs that show one thing: where two classes are nearly as likely, any rounding may change their order.
     files = [photos / f"{which}.jpg" for which in ("cat", "coffee", "camera")]
     with serves(name) as served:
-        parity = Parity(list(compare(served.entry, 1, served.triton, read_pictures(files))), [])
+        parity = Parity(list(compare(served.entry, 1, served.triton, read_image_files(files))), [])
     assert parity.top1_agreement == 1.0
     assert 1e-6 < parity.largest < 0.03
     assert parity.from_stage("model") == pytest.approx(parity.largest, rel=0.01)

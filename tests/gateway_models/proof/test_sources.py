@@ -16,7 +16,7 @@ from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks import jobs
 from gateway_models.networks.add import add
 from gateway_models.networks.originals import original_probabilities
-from gateway_models.proof.image_files import image_files, read_pictures
+from gateway_models.proof.image_files import image_files, read_image_files
 from gateway_models.proof.parity import Comparison, Parity, compare
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing, reference_transforms
@@ -56,7 +56,7 @@ class Service:
 
     def parity(self, entry: Entry, photos: Path) -> Parity:
         files = image_files([photos])[:3]
-        found = list(compare(entry, entry.in_use, self.triton, read_pictures(files)))
+        found = list(compare(entry, entry.in_use, self.triton, read_image_files(files)))
         assert all(isinstance(each, Comparison) for each in found)
         return Parity(found, [])
 

@@ -28,7 +28,7 @@ def test_only_correct_served_variants_may_be_chosen(added_head):
     assert tuner.best(1e-3) is fast
     assert tuner.best(1e-5) is slow
     assert tuner.best(1e-9) is None
-    assert failed.told().endswith("no such backend")
+    assert failed.progress_line().endswith("no such backend")
 
 
 def test_a_variant_that_was_not_served_has_no_figures_and_a_short_reason(tmp_path, capsys):

@@ -47,7 +47,7 @@ def repository(networks, tmp_path_factory) -> Path:
     torch.save(networks[EAGER].state_dict(), folder / "eager.pth")
     graph = str(save_onnx(networks[GRAPH], folder / "graph.onnx"))
     labels = save_labels(folder / "five.txt")
-    # Each step with a cache of its own: of which outputs it is asked must not matter there either.
+    # Each step with a cache of its own: the requested outputs must not matter there either.
     serving = Serving(instances=1, preprocessor_instances=1, cache_classifier=True)
     for request in (
         ModelSpec(
@@ -119,7 +119,7 @@ def test_parity_compares_embeddings_with_the_original(server, repository, photos
     options = ["--url", server.url, "--model-repository", str(repository)]
     result = CliRunner().invoke(app, ["model", "parity", EAGER, str(photos), *options])
     assert result.exit_code == 0, result.output
-    assert "vectors          1024 numbers, cosine 1.0000000 at least" in result.output
+    assert "embeddings       1024 numbers, cosine 1.0000000 at least" in result.output
 
 
 @pytest.mark.parametrize("first", ["/predict", "/embed"])

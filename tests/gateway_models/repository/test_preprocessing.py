@@ -22,7 +22,7 @@ def test_torchvision_weights_have_their_preprocessing(weights, resize):
 
 
 def test_the_reference_transforms_are_those_of_the_weights():
-    from torchvision.models import ResNet50_Weights  # seconds, which whoever collects tests should not wait for
+    from torchvision.models import ResNet50_Weights  # imported here, since it takes seconds wait for
 
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)
     image = Image.fromarray(pixels)

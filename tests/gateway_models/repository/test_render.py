@@ -32,16 +32,16 @@ def test_shipped_configurations_come_from_the_same_templates():
 def test_ensemble_has_parameters_for_the_gateway():
     one = entry(multi_label=True, precision=Precision.BF16).versions[1]
     texts = render(Entry("head", {1: one, 2: one}, in_use=2))
-    told = {name: dict(parameters(config(texts[name]))) for name in ("head", "head.v1", "head.v2")}
-    assert told["head"] == {
+    written = {name: dict(parameters(config(texts[name]))) for name in ("head", "head.v1", "head.v2")}
+    assert written["head"] == {
         MODEL_PARAMETER: "head",
         VERSION_PARAMETER: "2",
         PRECISION_PARAMETER: "bf16",
         MULTI_LABEL_PARAMETER: "true",
         DECODE_PARAMETER: "exact",
     }
-    assert [each[VERSION_PARAMETER] for each in told.values()] == ["2", "1", "2"]
-    steps = [config(texts[name]).ensemble_scheduling.step[1] for name in told]
+    assert [each[VERSION_PARAMETER] for each in written.values()] == ["2", "1", "2"]
+    steps = [config(texts[name]).ensemble_scheduling.step[1] for name in written]
     assert [(step.model_name, step.model_version) for step in steps] == [
         ("head_classifier", 2),
         ("head_classifier", 1),
