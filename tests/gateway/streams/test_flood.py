@@ -6,43 +6,53 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 
 import httpx
 import pytest
 
 from tests.fuzz.streams import TEXT, handshake, message
-from tests.processes import running_gateway
+from tests.processes import Gateway, running_gateway
 from tests.stub_server import COMMAND
 
 SECONDS, MOST_GROWN_BYTES, SLOWEST_SECONDS = 2.0, 60_000_000, 1.0
 FLOOD = message(TEXT, b'{"top_k": 1}') * 5_000
 
 
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory) -> Iterator[Gateway]:
+    with running_gateway(tmp_path_factory.mktemp("flood") / "log", command=COMMAND) as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def bytes_before(gateway) -> int:
+    return gateway.resident_bytes()
+
+
 @pytest.mark.parametrize("reads", [True, False], ids=["reads", "does not read"])
-def test_text_flood_costs_its_client_alone(tmp_path, reads):
+def test_text_flood_costs_its_client_alone(gateway, bytes_before, reads):
     """What a stream holds stays bounded, and another client is answered at once."""
-    with running_gateway(tmp_path / "log", command=COMMAND) as gateway:
-        port = int(gateway.url.rpartition(":")[2])
-        before = gateway.resident_bytes()
-        ends = time.monotonic() + SECONDS
-        with socket.create_connection(("127.0.0.1", port), timeout=0.2) as connection, gateway.client() as client:
-            connection.sendall(handshake(random.Random(0), wrong=0, query=b"?smoothing=none"))
-            assert connection.recv(4_096).startswith(b"HTTP/1.1 101")
-            threads = [threading.Thread(target=_send, args=(connection, ends))]
-            if reads:
-                threads.append(threading.Thread(target=_receive, args=(connection, ends)))
-            for thread in threads:
-                thread.start()
-            slowest = 0.0
-            while time.monotonic() < ends:
-                began = time.monotonic()
-                assert client.get("/health/live").status_code == 200
-                slowest = max(slowest, time.monotonic() - began)
-            for thread in threads:
-                thread.join()
-            grown = gateway.resident_bytes() - before
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        assert httpx.get(f"{gateway.url}/health/live", timeout=10).status_code == 200
+    port = int(gateway.url.rpartition(":")[2])
+    ends = time.monotonic() + SECONDS
+    with socket.create_connection(("127.0.0.1", port), timeout=0.2) as connection, gateway.client() as client:
+        connection.sendall(handshake(random.Random(0), wrong=0, query=b"?smoothing=none"))
+        assert connection.recv(4_096).startswith(b"HTTP/1.1 101")
+        threads = [threading.Thread(target=_send, args=(connection, ends))]
+        if reads:
+            threads.append(threading.Thread(target=_receive, args=(connection, ends)))
+        for thread in threads:
+            thread.start()
+        slowest = 0.0
+        while time.monotonic() < ends:
+            began = time.monotonic()
+            assert client.get("/health/live").status_code == 200
+            slowest = max(slowest, time.monotonic() - began)
+        for thread in threads:
+            thread.join()
+        grown = gateway.resident_bytes() - bytes_before
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert httpx.get(f"{gateway.url}/health/live", timeout=10).status_code == 200
     assert grown < MOST_GROWN_BYTES
     assert slowest < SLOWEST_SECONDS
 
