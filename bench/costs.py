@@ -20,12 +20,12 @@ from PIL import Image
 
 from bench.attack import files
 from bench.tables import Into, put, table
-from gateway.ingest.decoders.cost import SLOW_CODECS, expected_frame_seconds, expected_seconds
-from gateway.ingest.decoding import decode
-from gateway.ingest.film import OpenedAnimation
+from gateway.decoder.decoding import decode
+from gateway.decoder.frames import OpenedAnimation
+from gateway.decoder.in_process import inspect_whole
+from gateway.ingest.decoders.cost import expected_frame_seconds, expected_seconds
 from gateway.ingest.frames import read_frames
 from gateway.ingest.image_info import ImageInfo
-from gateway.ingest.inspection import inspect
 from gateway.ingest.prepare import encoded
 from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload
@@ -93,7 +93,7 @@ def milliseconds(work: Callable[[], object], rounds: int) -> float:
 def row(name: str, nbytes: int, info: ImageInfo, taken: float, expected: float, images: int) -> list[str]:
     """A line of the table; `taken` is in milliseconds, for `images` images together."""
     pixels = info.width * info.height
-    megabyte = SECONDS_PER_MEGABYTE_OF_SLOW_CODECS if info.format in SLOW_CODECS else SECONDS_PER_MEGABYTE
+    megabyte = SECONDS_PER_MEGABYTE_OF_SLOW_CODECS if info.format.traits.slow else SECONDS_PER_MEGABYTE
     allowed = 1e3 * (images * SECONDS_PER_IMAGE + nbytes / 1e6 * megabyte)
     return [
         name,
@@ -115,12 +115,12 @@ def main(
     """Print the time of decoding, and its ratios to the expected time and to the limit above `request_cpu_seconds`."""
     rows = []
     for name, data in stills(side):
-        info = inspect(data, LIMITS)
+        info = inspect_whole(data, LIMITS)
         payload = encoded(Upload(0, "", data), info)
         taken = milliseconds(partial(decode, payload, info, RESIZE), rounds)
         rows.append(row(name, len(data), info, taken, expected_seconds(info, len(data)), 1))
     data = files.gif_of_frames(3_000, 5)
-    info = inspect(data, LIMITS)
+    info = inspect_whole(data, LIMITS)
     taken = milliseconds(lambda: _walk(data, info), rounds) / 5
     rows.append(row("GIF, a frame of 9 megapixels", len(data) // 5, info, taken, expected_frame_seconds(info), 1))
     text = table(HEADER, rows)

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from gateway.decoder.in_process import prepare
+from gateway.decoder.opencv import cv2
 from gateway.environment import load_settings
 from gateway.errors import ImageError
-from gateway.ingest.in_process import prepare
-from gateway.ingest.inspection import TAKEN
-from gateway.ingest.opencv import cv2
+from gateway.ingest.image_formats import accepted_formats
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.upload import Upload
 from gateway_models.proof.reference import shown
@@ -110,7 +110,7 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     files = (path for folder in options.folder for path in sorted(folder.rglob("*")) if path.is_file())
     rows = compare(files, DecodePolicy.from_settings(load_settings()))
-    print(f"formats taken: {TAKEN}; the same: within {SAME_LEVELS:g} of 255 levels in the mean")
+    print(f"formats taken: {accepted_formats()}; the same: within {SAME_LEVELS:g} of 255 levels in the mean")
     print("| format | pictures that Pillow opens | answered | the same | farthest |\n|---|---|---|---|---|")
     for name, row in sorted(rows.items()):
         print(f"| {name} | {row.pictures} | {row.answered} | {row.same} | {row.worst:.2f} |")

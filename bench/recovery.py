@@ -51,7 +51,7 @@ BLOWS = (
             "Triton": ("bin/tritonserver",),
             "the API's supervisor": ("-m gateway_cli serve",),
             "the API's workers": ("spawn_main",),
-            "the decoders": ("gateway.ingest.decoders.child",),
+            "the decoders": ("gateway.decoder.__main__",),
             "the watcher": ("reaper.py",),
         }.items()
         for number in (signal.SIGKILL, signal.SIGTERM)

@@ -22,10 +22,10 @@ from PIL import Image
 from bench.limit import preprocessor
 from bench.measurement import percentile
 from bench.tables import Into, put, table
+from gateway.decoder.in_process import prepare
+from gateway.decoder.opencv import cv2
 from gateway.environment import load_settings
 from gateway.errors import ImageError
-from gateway.ingest.in_process import prepare
-from gateway.ingest.opencv import cv2
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.resizing import PILLOW, TORCH, Resize, resize_of
 from gateway.ingest.upload import Upload

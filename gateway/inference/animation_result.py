@@ -22,10 +22,6 @@ class AnimationResult:
         self._last = -1
         self._all_begun = False
 
-    def set_size(self, width: int, height: int) -> None:
-        """Set the size of the frames in pixels; for a video it is known only once the file is open."""
-        self._file = replace(self._file, width=width, height=height)
-
     def begin(self, index: int, seconds: float) -> Callable[[Result], None]:
         """Register a frame; returns the callback for its result."""
         self._in_progress += 1

@@ -23,9 +23,9 @@ from gateway.inference.batching import QueuedImage, RequestQueue, ResultCallback
 from gateway.inference.request_spec import Result
 from gateway.inference.scope import Scope
 from gateway.ingest.decoders.budget import Size, shrunk_bytes
-from gateway.ingest.decoders.cost import SLOW_CODECS, expected_seconds
+from gateway.ingest.decoders.cost import expected_seconds
 from gateway.ingest.frames import Wanted
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import check_size
 from gateway.ingest.media_types import Uploads
 from gateway.ingest.prepare import (
@@ -175,6 +175,19 @@ class RunningRequest:
             answer(Result(upload.index, upload.filename, error=error))
             return
         deadline = Deadline.after(self._query.timeout_seconds)
+        if isinstance(info, Unopened):
+            try:
+                info = await self._read_header(upload, info, deadline)
+            except (ImageError, DeadlineExceeded, Overloaded) as error:
+                if not self._begun and isinstance(error, Overloaded):
+                    raise
+                answer(Result(upload.index, upload.filename, error=error))
+                return
+            try:
+                check_size(info, policy.limits)
+            except ImageError as error:
+                answer(failed(upload, info, error))
+                return
         if self._query.frames is not None and info.animated:
             await self._admit_frames(upload, info, self._query.frames, deadline)
             return
@@ -184,20 +197,20 @@ class RunningRequest:
             with self._stages["wait"]:
                 if not here and not self._account.try_pay(expected):
                     await by(deadline, self._account.pay(expected))
-                size = await self._size() if here else policy.max_side
-                permit = await self._permit(bytes_needed(upload, info, policy, size), deadline, expected if here else 0)
+                size = await self._size() if here else None
+                permit = await self._permit(bytes_needed(upload, info, size), deadline, expected if here else 0)
         except (TooCostly, DeadlineExceeded, Overloaded) as error:
             if not self._begun and isinstance(error, Overloaded):
                 raise
             answer(failed(upload, info, error))
             return
         self._begun = True
-        if here:
+        if size is not None:
             self._spawn(self._decode, upload, info, size, permit, deadline, answer)
         else:
             await self._queue.add(QueuedImage(passed_on(upload, info), permit, deadline, answer, expected))
 
-    def _examine(self, upload: Upload) -> ImageInfo:
+    def _examine(self, upload: Upload) -> ImageInfo | Unopened:
         """Inspect an upload at the expense of the account, which grows by what a file of its size and format needs."""
         account, nbytes = self._account, len(upload.data)
         account.add_image(nbytes)
@@ -207,15 +220,19 @@ class RunningRequest:
             info = examine(upload, self._service.policy, frames=self._query.frames is not None)
         finally:
             account.charge(time.thread_time() - began)
-        if info.format in SLOW_CODECS:
+        if info.format.traits.slow:
             account.add_slow_codec(nbytes)
         return info
 
+    async def _read_header(self, upload: Upload, unopened: Unopened, deadline: Deadline) -> ImageInfo:
+        """Have a decoder read the header of a file that is not passed on."""
+        with self._stages["prepare"]:
+            reading = self._service.decoders.read_header(upload.data, unopened.format, self._account)
+            return await by(deadline, reading)
+
     async def _admit_frames(self, upload: Upload, info: ImageInfo, wanted: Wanted, deadline: Deadline) -> None:
         """Start each wanted frame of an animated file like an upload; the next upload is read after the last frame."""
-        animation = AnimationResult(
-            Result(upload.index, upload.filename, info.width or None, info.height or None), self._answer
-        )
+        animation = AnimationResult(Result(upload.index, upload.filename, info.width, info.height), self._answer)
         try:
             await by(deadline, self._read_frames(upload, info, wanted, animation, deadline))
         except (ImageError, DeadlineExceeded, Overloaded) as error:
@@ -233,9 +250,6 @@ class RunningRequest:
             size = await self._size()
         wanted = replace(wanted, most=wanted.most - self._frames)
         async with self._service.decoders.film(data, info, size, self._account, wanted) as frames:
-            info = frames.info
-            animation.set_size(info.width, info.height)
-            check_size(info, self._service.policy.limits)
             while True:
                 with self._stages["wait"]:
                     permit = await self._permit(shrunk_bytes(info, size), deadline)

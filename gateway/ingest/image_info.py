@@ -1,33 +1,15 @@
 """What is known of an image before it is decoded."""
 
 from dataclasses import dataclass
-from enum import StrEnum
+
+from gateway.ingest.image_formats import ImageFormat
 
 
-class ImageFormat(StrEnum):
-    """The formats that are taken, by their usual names."""
+@dataclass(frozen=True, slots=True)
+class Unopened:
+    """A file of a format whose header is read in a decoder's process."""
 
-    JPEG = "JPEG"
-    PNG = "PNG"
-    WEBP = "WebP"
-    BMP = "BMP"
-    GIF = "GIF"
-    TIFF = "TIFF"
-    AVIF = "AVIF"
-    HEIC = "HEIC"
-    JPEG_2000 = "JPEG 2000"
-    VIDEO = "video"
-    """Only where frames are asked for."""
-
-
-SUFFIXES = frozenset(
-    f".{suffix}"
-    for suffix in (
-        *("avif", "bmp", "dib", "gif", "heic", "heif", "hif", "j2k", "jfif", "jp2"),
-        *("jpe", "jpeg", "jpg", "png", "tif", "tiff", "webp"),
-    )
-)
-"""What commands take for an image in a folder; what is named itself is taken whatever its name."""
+    format: ImageFormat
 
 
 @dataclass(frozen=True, slots=True)

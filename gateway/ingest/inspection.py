@@ -1,15 +1,21 @@
 """What an upload is, by its bytes alone: never by its name or Content-Type, and without decoding it."""
 
-from collections.abc import Callable
-
 from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, UnsupportedFormat
-from gateway.ingest.formats import avif, bmp, gif, heic, jpeg, jpeg2000, png, tiff, video_container, webp
-from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.ingest.formats.bmp import read_bmp
+from gateway.ingest.formats.jpeg import read_jpeg
+from gateway.ingest.formats.png import read_png
+from gateway.ingest.formats.webp import read_webp
+from gateway.ingest.image_formats import ImageFormat, accepted_formats, recognize
+from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.upload_limits import Limits
 
-_ABSENT = {ImageFormat.VIDEO} if heic.AVAILABLE else {ImageFormat.VIDEO, ImageFormat.HEIC}
-_NAMES = [form.value for form in ImageFormat if form not in _ABSENT]
-TAKEN = f"{', '.join(_NAMES[:-1])} or {_NAMES[-1]}"
+_READERS = {
+    ImageFormat.JPEG: read_jpeg,
+    ImageFormat.PNG: read_png,
+    ImageFormat.WEBP: read_webp,
+    ImageFormat.BMP: read_bmp,
+}
+"""Of the formats that are passed on; the header of any other is read in a decoder's process."""
 
 _OTHERS = {
     b"%PDF-": "PDF",
@@ -27,53 +33,29 @@ _OTHERS = {
 }
 
 
-def inspect(data: bytes, limits: Limits) -> ImageInfo:
-    """Read the header, hold it to the limits and check that the file is whole.
+def inspect(data: bytes, limits: Limits, *, frames: bool = False) -> ImageInfo | Unopened:
+    """Recognise the format; where the serving process reads its header, check size and ending as well.
 
-    Costs microseconds, whatever the picture's size, and holds nothing. Raises EmptyFile, UnsupportedFormat,
-    InvalidImage, TruncatedImage or ImageTooLarge.
+    Costs microseconds, whatever the size of the image, and holds nothing. A video is accepted only where `frames` are
+    requested. Raises EmptyFile, UnsupportedFormat, InvalidImage, TruncatedImage or ImageTooLarge.
     """
     if not data:
         raise EmptyFile
-    info = _reader(data)(data)
+    image_format = recognize(data)
+    if image_format is None:
+        raise UnsupportedFormat(f"{_guess(data)}not a {accepted_formats()} image.")
+    if image_format is ImageFormat.VIDEO and not frames:
+        raise UnsupportedFormat("The file is a video: ask for frames of it, such as frames=10 or frames=every:1s.")
+    if not image_format.available:
+        name = image_format.value
+        raise UnsupportedFormat(
+            f"This service does not decode {name}: send JPEG, or ask its operator for the extra {name.lower()}."
+        )
+    if image_format not in _READERS:
+        return Unopened(image_format)
+    info = _READERS[image_format](data)
     check_size(info, limits)
     return info
-
-
-def inspect_frames(data: bytes, limits: Limits) -> ImageInfo:
-    """`inspect`, for whom frames are asked of: of a video no more is known than that it is one."""
-    try:
-        return inspect(data, limits)
-    except UnsupportedFormat:
-        if not video_container.is_video(data):
-            raise
-    return ImageInfo(ImageFormat.VIDEO, 0, 0, animated=True)
-
-
-def _reader(data: bytes) -> Callable[[bytes], ImageInfo]:
-    if data.startswith(jpeg.SIGNATURE):
-        return jpeg.read_jpeg
-    if data.startswith(png.SIGNATURE):
-        return png.read_png
-    if webp.is_webp(data):
-        return webp.read_webp
-    if data.startswith(gif.SIGNATURES):
-        return gif.read_gif
-    if data.startswith(tiff.SIGNATURES):
-        return tiff.read_tiff
-    if avif.is_avif(data):
-        return avif.read_avif
-    if heic.is_heic(data):
-        return heic.read_heic
-    if data.startswith(jpeg2000.SIGNATURES):
-        return jpeg2000.read_jpeg2000
-    if bmp.is_bmp(data):
-        return bmp.read_bmp
-    if bmp.is_dib(data):
-        return bmp.read_dib
-    if video_container.is_video(data):
-        raise UnsupportedFormat("The file is a video: ask for frames of it, such as frames=10 or frames=every:1s.")
-    raise UnsupportedFormat(f"{_guess(data)}not a {TAKEN} image.")
 
 
 def _guess(data: bytes) -> str:

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gateway.decoder.in_process import prepare
 from gateway.environment import load_settings
 from gateway.errors import ImageError, UserError
-from gateway.ingest.image_info import SUFFIXES
-from gateway.ingest.in_process import prepare
+from gateway.ingest.image_formats import SUFFIXES
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.resizing import Resize, resize_of
 from gateway.ingest.upload import Upload, file_too_large

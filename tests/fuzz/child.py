@@ -5,6 +5,7 @@ picture of the promised size is a fault, and so is more processor time or memory
 process must live on in any case.
 """
 
+import contextlib
 import io
 import json
 import resource
@@ -12,6 +13,7 @@ import struct
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.decoder.decoding import decode
+from gateway.decoder.headers import read_header
+from gateway.decoder.opencv import cv2
 from gateway.errors import ImageError
-from gateway.ingest.decoders.budget import memory_limit
-from gateway.ingest.decoding import decode
-from gateway.ingest.image_info import ImageInfo
-from gateway.ingest.opencv import cv2
+from gateway.ingest.decoders.budget import memory_limit, open_bytes
+from gateway.ingest.image_info import ImageInfo, Unopened
+from gateway.ingest.inspection import check_size
 from gateway.ingest.prepare import DecodePolicy, encoded, examine, needs_decoding
 from gateway.ingest.upload import Upload
 from gateway.ingest.upload_limits import Limits
@@ -96,10 +100,14 @@ def answer(data: bytes) -> str:
     """The code of the error, or "ok"; raises on any fault."""
     upload = Upload(index=0, filename="", data=data)
     with Meter() as meter:
-        info, refusal = _examined(upload)
+        info: ImageInfo | Unopened | str = _examined(upload)
     INSPECTING.check("inspecting", len(data), 0, meter)
-    if info is None:
-        return refusal
+    if isinstance(info, Unopened):
+        with Meter() as meter:
+            info = _header_of(data, info)
+        ISOLATED.check("reading a header", len(data), 0, meter)
+    if isinstance(info, str):
+        return info
     pixels = info.width * info.height
     payload = encoded(upload, info)
     with Meter() as meter:
@@ -116,24 +124,45 @@ def answer(data: bytes) -> str:
     return f"ok passed on, {outcome} here"
 
 
-def _examined(upload: Upload) -> tuple[ImageInfo | None, str]:
-    try:
-        return examine(upload, POLICY), ""
-    except ImageError as error:
-        return None, error.code
-
-
-def _decoded(payload: bytes, info: ImageInfo, memory_bytes: int) -> str:
+@contextlib.contextmanager
+def _limited(memory_bytes: int) -> Iterator[None]:
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + memory_bytes, resource.RLIM_INFINITY))
     try:
-        _check_ppm(decode(payload, info, POLICY.max_side).to_bytes())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def _examined(upload: Upload) -> ImageInfo | Unopened | str:
+    """What is known of it, or the code of its error."""
+    try:
+        return examine(upload, POLICY)
+    except ImageError as error:
+        return error.code
+
+
+def _header_of(data: bytes, unopened: Unopened) -> ImageInfo | str:
+    info = ImageInfo(unopened.format, 0, 0)
+    try:
+        with _limited(open_bytes(info, len(data))):
+            info = read_header(data, unopened.format)
+        check_size(info, LIMITS)
     except ImageError as error:
         return error.code
     except MemoryError:
         return "too_costly"
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    return info
+
+
+def _decoded(payload: bytes, info: ImageInfo, memory_bytes: int) -> str:
+    try:
+        with _limited(memory_bytes):
+            _check_ppm(decode(payload, info, POLICY.max_side).to_bytes())
+    except ImageError as error:
+        return error.code
+    except MemoryError:
+        return "too_costly"
     return "ok"
 
 

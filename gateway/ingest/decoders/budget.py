@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from math import ceil
 
-from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.ingest.image_formats import ImageFormat
+from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.resizing import FAST_OVERSAMPLING, Resize
 
 MIB = 2**20
@@ -14,9 +15,9 @@ Size = int | Resize
 """What a decoded picture becomes: as its model's preprocessor would resize it, or no more pixels than this on its
 shorter side."""
 
-_BYTES_PER_PIXEL = {ImageFormat.AVIF: 40, ImageFormat.HEIC: 30, ImageFormat.JPEG_2000: 30, ImageFormat.TIFF: 20}
-"""That a decoder needs for a moment, its own working memory included; 16 for the formats that are not named."""
-_FILM_BYTES_PER_PIXEL = 48
+_BYTES_PER_PIXEL = 16
+"""Address space for a decoder of a format that has no figure of its own."""
+_ANIMATION_BYTES_PER_PIXEL = 48
 """Of an animated picture: its canvas, the one before, what a frame covers, and the frame on white."""
 _VIDEO_BYTES = 384 * MIB
 """A video's size is not known before it is opened: of 4K in H.264, sixteen pictures kept for those that follow."""
@@ -45,7 +46,7 @@ def reduction(info: ImageInfo, size: Size) -> int:
 def peak_bytes(info: ImageInfo, size: Size) -> int:
     """Bytes that a decoder holds at its worst moment: the pixels twice, or what its format is known to need."""
     pixels = info.width * info.height
-    return max(2 * decoded_bytes(info, size), pixels * _BYTES_PER_PIXEL.get(info.format, 0))
+    return max(2 * decoded_bytes(info, size), pixels * info.format.traits.bytes_per_pixel)
 
 
 def decoded_bytes(info: ImageInfo, size: Size) -> int:
@@ -69,10 +70,11 @@ def shrunk_bytes(info: ImageInfo, size: Size) -> int:
 def memory_limit(info: ImageInfo, nbytes: int) -> int:
     """The address space that decoding a file of `nbytes` may add to its process."""
     pixels = info.width * info.height
-    return _MARGIN_BYTES + 2 * nbytes + pixels * _BYTES_PER_PIXEL.get(info.format, 16) + info.coefficient_bytes
+    bytes_per_pixel = info.format.traits.bytes_per_pixel or _BYTES_PER_PIXEL
+    return _MARGIN_BYTES + 2 * nbytes + pixels * bytes_per_pixel + info.coefficient_bytes
 
 
-def film_bytes(info: ImageInfo, nbytes: int) -> int:
-    """The address space that an animated file of `nbytes` may add to its process."""
-    canvas_bytes = info.width * info.height * _FILM_BYTES_PER_PIXEL
+def open_bytes(info: ImageInfo, nbytes: int) -> int:
+    """The address space that an open file of `nbytes` may add to its process: an animation, or one of unknown size."""
+    canvas_bytes = info.width * info.height * _ANIMATION_BYTES_PER_PIXEL
     return _MARGIN_BYTES + 3 * nbytes + (_VIDEO_BYTES if info.format is ImageFormat.VIDEO else canvas_bytes)

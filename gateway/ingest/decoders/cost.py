@@ -1,30 +1,7 @@
 """The processor time that decoding should take, by what a header tells; `python -m bench.costs` measures it."""
 
-from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.ingest.image_info import ImageInfo
 
-SLOW_CODECS = frozenset({ImageFormat.AVIF, ImageFormat.HEIC, ImageFormat.JPEG_2000, ImageFormat.VIDEO})
-"""Formats with fewer bytes for as many pixels, and more work for each byte."""
-_NS_PER_PIXEL = {
-    ImageFormat.JPEG: 6,
-    ImageFormat.PNG: 9,
-    ImageFormat.WEBP: 6,
-    ImageFormat.BMP: 6,
-    ImageFormat.GIF: 12,
-    ImageFormat.TIFF: 9,
-    ImageFormat.AVIF: 40,
-    ImageFormat.HEIC: 25,
-    ImageFormat.JPEG_2000: 50,
-    ImageFormat.VIDEO: 10,
-}
-_NS_PER_BYTE = {
-    ImageFormat.JPEG: 11,
-    ImageFormat.PNG: 20,
-    ImageFormat.WEBP: 100,
-    ImageFormat.AVIF: 160,
-    ImageFormat.HEIC: 300,
-    ImageFormat.JPEG_2000: 200,
-}
-"""20 for the formats that are not named."""
 _NS_PER_PIXEL_OF_A_SCAN, _NS_PER_BYTE_OF_SCANS = 0.5, 45
 """Of a JPEG in several scans."""
 _NS_PER_PIXEL_OF_A_FRAME = 20
@@ -40,8 +17,7 @@ WORKER_START_SECONDS = 0.2
 def expected_seconds(info: ImageInfo, nbytes: int) -> float:
     """What decoding and resizing an inspected image of `nbytes` takes at most on one core of a small server."""
     pixels = info.width * info.height
-    per_pixel: float = _NS_PER_PIXEL[info.format]
-    per_byte = _NS_PER_BYTE.get(info.format, 20)
+    per_pixel, per_byte = info.format.traits.ns_per_pixel, info.format.traits.ns_per_byte
     if info.scans > 1:
         per_pixel += info.scans * _NS_PER_PIXEL_OF_A_SCAN
         per_byte = _NS_PER_BYTE_OF_SCANS

@@ -1,9 +1,9 @@
-"""The decoders of one gateway process: a few children, and fair turns at them."""
+"""The decoders of one gateway process: a few child processes, shared fairly by requests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,52 +11,75 @@ import structlog
 from anyio import CancelScope
 
 from gateway import metrics
-from gateway.errors import ImageError, Overloaded, TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat
-from gateway.ingest.decoders.budget import DecodeLimits, Size, film_bytes, memory_limit, peak_bytes
+from gateway.errors import (
+    ImageError,
+    InvalidImage,
+    Overloaded,
+    TooCostly,
+    TooManyFrames,
+    TruncatedImage,
+    UndecodableImage,
+    UnsupportedFormat,
+)
+from gateway.ingest.decoders.budget import DecodeLimits, Size, memory_limit, open_bytes, peak_bytes
 from gateway.ingest.decoders.cost import (
     expected_frame_seconds,
     expected_seconds,
     most_seconds,
     reserve_seconds,
 )
-from gateway.ingest.decoders.worker import START_SECONDS, AnimationJob, ImageJob, Reply, Worker, WorkerLost
+from gateway.ingest.decoders.worker import (
+    START_SECONDS,
+    AnimationJob,
+    FrameJob,
+    HeaderJob,
+    ImageJob,
+    Job,
+    Reply,
+    Worker,
+    WorkerLost,
+)
 from gateway.ingest.frames import Wanted
-from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.ingest.image_formats import ImageFormat
+from gateway.ingest.image_info import ImageInfo
 from gateway.limits.account import STREAM_SECONDS_PER_SECOND, Account, Spending
 from gateway.limits.decoder_slots import DecoderSlots
 
 log = structlog.get_logger("gateway")
 
 LET_FINISH_SECONDS = 0.2
-"""A picture that nobody waits for any more may take so long; ending its process and starting another costs as much."""
+"""A cancelled job may go on for so long; ending its process and starting another costs as much."""
 WALL_SECONDS_PER_CPU_SECOND = 20.0
 """A decoder that neither computes nor answers is ended after this many times the processor time it was given."""
 SPARE_SECONDS = 5.0
-"""For which a process beyond `count` is kept for the next animation: starting one takes longer than most images."""
+"""How long a process beyond `count` is kept for the next animation: starting one takes longer than most images."""
 
-_ERRORS = {error.code: error for error in (TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat)}
+_ERRORS = {
+    error.code: error
+    for error in (InvalidImage, TooCostly, TooManyFrames, TruncatedImage, UndecodableImage, UnsupportedFormat)
+}
 
 
 class Decoders:
-    """Decodes pictures in at most `count` child processes at once.
+    """Decodes images in at most `count` child processes at once.
 
-    Requests take turns, whoever brings many pictures waits longer with each; nor do the decoders hold more than
-    `limits.memory_bytes` for them at once. A picture beyond its budget of time or memory ends its process, which costs
-    no other picture anything: the next one gets a new process.
+    Requests alternate: one with many images waits longer with each. The decoders hold at most `limits.memory_bytes`
+    for all images at once. An image beyond its budget of time or memory ends its process and affects no other image:
+    the next one gets a new process.
     """
 
     def __init__(self, count: int, *, limits: DecodeLimits) -> None:
         self._limits = limits
         self._count = count
         self._room = DecoderSlots(count, limits.memory_bytes)
-        # Who waits for the turn of a film's next frame must not keep pictures from theirs.
+        # A file that stays open between its frames must not keep images from a slot.
         self._films = DecoderSlots(count, limits.memory_bytes)
         self._idle: list[Worker] = []
         self._busy: set[Worker] = set()
         self._trimming: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
-        # The first picture should not wait for a start; the others start when pictures wait.
+        # The first image should not wait for a start; the other processes start when images wait.
         self._idle.append(Worker(self._limits.image_pixels))
         return self
 
@@ -79,23 +102,37 @@ class Decoders:
         limits = self._limits
         return Account(limits.request_cpu_seconds, limits.cpu_seconds, seconds_per_second=STREAM_SECONDS_PER_SECOND)
 
-    async def decode(self, data: bytes, info: ImageInfo, size: Size, account: Account) -> bytes:
-        """An inspected picture as an uncompressed PPM (P6): see `gateway.ingest.decoding.decode`.
+    async def read_header(self, data: bytes, image_format: ImageFormat, account: Account) -> ImageInfo:
+        """The header of a file of a format that is not passed on; raises as `decode`, and InvalidImage."""
+        info = ImageInfo(image_format, 0, 0)
+        memory_bytes = min(open_bytes(info, len(data)), self._limits.memory_bytes)
+        job = HeaderJob(image_format=image_format, nbytes=len(data), memory_bytes=memory_bytes)
+        expected = expected_frame_seconds(info)
+        reply, _ = await self._do(job, data, info, account, expected, min(3 * len(data), self._limits.memory_bytes))
+        return ImageInfo(
+            image_format,
+            reply["width"],
+            reply["height"],
+            bit_depth=reply["bit_depth"],
+            has_alpha=reply["has_alpha"],
+            animated=reply["animated"],
+        )
 
-        Raises UndecodableImage, TooCostly where it needs more than its budget or nothing is left in its account, and
-        Overloaded where no decoder starts. When this ends, however it ends, nothing of the picture is in work any more:
-        a cancellation waits for LET_FINISH_SECONDS at most and ends the process then.
+    async def decode(self, data: bytes, info: ImageInfo, size: Size, account: Account) -> bytes:
+        """An inspected image as an uncompressed PPM (P6): see `gateway.decoder.decoding.decode`.
+
+        Raises UndecodableImage, TruncatedImage, UnsupportedFormat, TooCostly where it needs more than its budget or
+        nothing is left in its account, and Overloaded where no decoder starts. When this ends, however it ends, no
+        process works on the image any more: a cancellation waits for at most LET_FINISH_SECONDS and ends the process
+        then.
         """
         memory_bytes = min(memory_limit(info, len(data)), self._limits.memory_bytes)
-        async with (
-            self._spending(account, info, len(data), expected_seconds(info, len(data))) as spending,
-            self._room.turn(account, min(peak_bytes(info, size), self._limits.memory_bytes)),
-            self._worker(account) as worker,
-        ):
-            job = ImageJob(info, len(data), size, memory_bytes, spending.cpu_seconds)
-            answer, picture = await _run(worker, worker.decode(data, job), spending)
-        _check(answer, info)
-        return picture
+        job = ImageJob(info=info, nbytes=len(data), size=size, memory_bytes=memory_bytes)
+        expected = expected_seconds(info, len(data))
+        _, pixels = await self._do(
+            job, data, info, account, expected, min(peak_bytes(info, size), self._limits.memory_bytes)
+        )
+        return pixels
 
     @asynccontextmanager
     async def film(
@@ -103,38 +140,50 @@ class Decoders:
     ) -> AsyncIterator["OpenAnimation"]:
         """An inspected, animated file, opened in a process of its own while the context lasts.
 
-        Entering raises as `decode`, and TooManyFrames. Films have a room of their own: `count` at once, within
-        `limits.memory_bytes`; their frames take turns with all pictures.
+        Entering raises as `decode`, and TooManyFrames. Open files have slots of their own: `count` at once, within
+        `limits.memory_bytes`; their frames share the slots of all images.
         """
-        memory_bytes = min(film_bytes(info, len(data)), self._limits.memory_bytes)
+        memory_bytes = min(open_bytes(info, len(data)), self._limits.memory_bytes)
         async with self._films.turn(account, memory_bytes), self._worker(account) as worker:
-            film = OpenAnimation(self, worker, info, account, len(data))
+            animation = OpenAnimation(self, worker, info, account, len(data))
+            job = AnimationJob(info=info, nbytes=len(data), size=size, wanted=wanted, memory_bytes=memory_bytes)
             try:
-                await film.open(data, AnimationJob(info, len(data), size, wanted, memory_bytes))
-                yield film
+                await animation.do(job, data)
+                yield animation
             finally:
-                if not film.ended:  # it is in the process's memory
+                if not animation.ended:  # it is in the process's memory
                     worker.close()
 
-    async def step(
+    async def _do(
         self,
-        worker: Worker,
-        account: Account,
+        job: Job,
+        data: bytes,
         info: ImageInfo,
-        nbytes: int,
-        work: Callable[[float], Awaitable[tuple[Reply, bytes]]],
+        account: Account,
+        expected: float,
+        slot_bytes: int,
+        animation: "OpenAnimation | None" = None,
     ) -> tuple[Reply, bytes]:
-        """Have a film's process do something in its turn, within the processor time that an image would have."""
+        """Have a job done in a slot, within its budget: by any process, or by that of an open animation."""
+        nbytes = animation.nbytes if animation else len(data)
+        worker_of: AbstractAsyncContextManager[Worker] = (
+            nullcontext(animation.worker) if animation else self._worker(account)
+        )
         async with (
-            self._spending(account, info, nbytes, expected_frame_seconds(info)) as spending,
-            self._room.turn(account, 0),
+            self._spending(account, info, nbytes, expected) as spending,
+            self._room.turn(account, slot_bytes),
+            worker_of as worker,
         ):
-            try:
-                answer, picture = await _run(worker, work(spending.cpu_seconds), spending)
-            except WorkerLost as lost:
-                raise _told(lost) from lost
-        _check(answer, info)
-        return answer, picture
+            if animation:
+                animation.ended = False
+            reply, pixels = await _run(worker, worker.do(job, data, spending.cpu_seconds), spending)
+        if reply["error"]:
+            if animation:
+                animation.ended = True  # the process has closed it
+            if reply["cause"]:
+                log.warning("decoder_fault", cause=reply["cause"], format=info.format.value)
+            raise _ERRORS.get(reply["error"], UndecodableImage)(reply["message"] or None)
+        return reply, pixels
 
     @asynccontextmanager
     async def _spending(
@@ -159,7 +208,7 @@ class Decoders:
         try:
             yield worker
         except WorkerLost as lost:
-            raise _told(lost) from lost
+            raise _error_of(lost) from lost
         finally:
             self._busy.discard(worker)
             if not worker.alive():
@@ -192,54 +241,34 @@ class Decoders:
 
 
 class OpenAnimation:
-    """The frames of one open film, one at a time."""
+    """The frames of one open file, one at a time."""
 
-    def __init__(
-        self,
-        decoders: Decoders,
-        worker: Worker,
-        info: ImageInfo,
-        account: Account,
-        nbytes: int,
-    ) -> None:
+    def __init__(self, decoders: Decoders, worker: Worker, info: ImageInfo, account: Account, nbytes: int) -> None:
         self._decoders = decoders
-        self._worker = worker
-        self.info = info
-        """What is known of the file; of a video that is not much before it is open."""
+        self.worker = worker
+        self._info = info
         self._account = account
-        self._nbytes = nbytes
+        self.nbytes = nbytes
         self.ended = True
         """Whether the process holds nothing of it."""
 
-    async def open(self, data: bytes, job: AnimationJob) -> None:
-        """See what the file has; raises what Decoders.film does."""
-        answer, _ = await self._step(lambda cpu_seconds: self._worker.open_film(data, job, cpu_seconds))
-        if self.info.format is ImageFormat.VIDEO:
-            self.info = replace(self.info, width=answer["width"], height=answer["height"])
-
     async def next(self) -> "AnimationFrame | None":
-        """The next frame that is wanted, as an uncompressed PPM (P6); None behind the last one. Raises as `decode`."""
+        """The next requested frame as an uncompressed PPM (P6); None after the last one. Raises as `decode`."""
         while True:
-            answer, picture = await self._step(lambda cpu_seconds: self._worker.next_frame(self.info, cpu_seconds))
-            if answer["ends"]:
+            reply, pixels = await self.do(FrameJob(info=self._info))
+            if reply["ends"]:
                 self.ended = True
                 return None
-            if picture:
-                return AnimationFrame(answer["frame"], answer["shown_seconds"], picture)
+            if pixels:
+                return AnimationFrame(reply["frame"], reply["shown_seconds"], pixels)
 
-    async def _step(self, work: Callable[[float], Awaitable[tuple[Reply, bytes]]]) -> tuple[Reply, bytes]:
-        begun = False
-
-        def begin(cpu_seconds: float) -> Awaitable[tuple[Reply, bytes]]:
-            nonlocal begun
-            begun, self.ended = True, False
-            return work(cpu_seconds)
-
+    async def do(self, job: AnimationJob | FrameJob, data: bytes = b"") -> tuple[Reply, bytes]:
+        """Have a job done by the file's process."""
+        expected = expected_frame_seconds(self._info)
         try:
-            return await self._decoders.step(self._worker, self._account, self.info, self._nbytes, begin)
-        except ImageError:
-            self.ended = self.ended or begun  # by the process itself, if it lives
-            raise
+            return await self._decoders._do(job, data, self._info, self._account, expected, 0, self)
+        except WorkerLost as lost:
+            raise _error_of(lost) from lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,19 +280,11 @@ class AnimationFrame:
     picture: bytes
 
 
-def _told(lost: WorkerLost) -> ImageError:
-    """What the client hears of a process that ended with its picture; the operator hears it here."""
+def _error_of(lost: WorkerLost) -> ImageError:
+    """The error of an image whose process ended; counted and logged."""
     metrics.DECODERS_LOST.labels(lost.reason).inc()
     log.warning("decoder_lost", reason=lost.reason, returncode=lost.returncode)
     return UndecodableImage() if lost.reason == "crash" else TooCostly()
-
-
-def _check(answer: Reply, info: ImageInfo) -> None:
-    """Raise the error that a process answers with."""
-    if answer["error"]:
-        if answer["cause"]:
-            log.warning("decoder_fault", cause=answer["cause"], format=info.format.value)
-        raise _ERRORS.get(answer["error"], UndecodableImage)(answer["message"] or None)
 
 
 async def _run(worker: Worker, work: Awaitable[tuple[Reply, bytes]], spending: Spending) -> tuple[Reply, bytes]:

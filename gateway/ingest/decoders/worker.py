@@ -1,4 +1,4 @@
-"""The parent's side of one decoder: start it, hand it a picture, take the pixels, end it."""
+"""The parent's side of one decoder: start the process, send it a file, receive the pixels, end it."""
 
 import asyncio
 import json
@@ -11,12 +11,13 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import gateway
 from gateway.ingest.decoders.budget import Size
 from gateway.ingest.decoders.cost import WORKER_START_SECONDS
 from gateway.ingest.frames import Wanted
+from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 
 START_SECONDS = 30.0
@@ -26,10 +27,10 @@ _MAX_LINE_BYTES, _MAX_HEADER_BYTES = 4_096, 64
 
 
 class WorkerLost(Exception):
-    """The process ended in the midst of a picture.
+    """The process ended during a job.
 
-    `returncode` is subprocess' number; `reason` is "time" where its own timer ended it, "stuck" where the parent did,
-    "crash" where nobody meant it to.
+    `returncode` is that of subprocess; `reason` is "time" where its own timer ended it, "stuck" where the parent did,
+    "crash" otherwise.
     """
 
     def __init__(self, returncode: int, reason: str) -> None:
@@ -38,38 +39,63 @@ class WorkerLost(Exception):
         super().__init__(f"the decoder ended with {returncode}")
 
 
-@dataclass(frozen=True, slots=True)
-class ImageJob:
-    """One picture and its limits."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderJob:
+    """Read the header of a file of `nbytes`; `memory_bytes` of address space may be added to the process."""
 
-    info: ImageInfo
+    image_format: ImageFormat
     nbytes: int
-    size: Size
     memory_bytes: int
-    cpu_seconds: float
+    kind: str = "header"
 
 
-@dataclass(frozen=True, slots=True)
-class AnimationJob:
-    """One animated file, the frames that are wanted of it, and the memory that it may take as long as it is open."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageJob:
+    """Decode an inspected image."""
 
     info: ImageInfo
     nbytes: int
+    memory_bytes: int
+    size: Size
+    kind: str = "image"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnimationJob:
+    """Open an animated file; it may take `memory_bytes` as long as it is open."""
+
+    info: ImageInfo
+    nbytes: int
+    memory_bytes: int
     size: Size
     wanted: Wanted
-    memory_bytes: int
+    kind: str = "animation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameJob:
+    """Go on in the open animation, of which `info` is known."""
+
+    info: ImageInfo
+    kind: str = "frame"
+
+
+Job = HeaderJob | ImageJob | AnimationJob | FrameJob
 
 
 class Reply(TypedDict):
-    """What a child says of a picture: `size` in bytes, or an `error` by its code, with a public message and a cause.
+    """The reply to a job: what was asked for, or an `error` by its code, with a public message and a cause.
 
-    Of a film that was opened its `width` and `height`; then which `frame` it is, from when on it is shown, and whether
-    the film `ends` without one.
+    To a HeaderJob the fields of an ImageInfo; to an ImageJob the `size` of the pixels in bytes; to a FrameJob the same,
+    with the number of the `frame` and from when on it is shown, or whether the animation `ends` before another one.
     """
 
-    size: int
     width: int
     height: int
+    bit_depth: int
+    has_alpha: bool
+    animated: bool
+    size: int
     frame: int
     shown_seconds: float
     ends: bool
@@ -79,16 +105,16 @@ class Reply(TypedDict):
 
 
 class Worker:
-    """One child process with its own imports of the decoders; decodes one picture at a time.
+    """One child process, `gateway.decoder`, which does one job at a time.
 
-    It dies with the thread that started it, so start it from the event loop's own. Nothing of the environment but what
-    Python needs is handed down, and no file but its socket and the memory that both share.
+    It dies with the thread that started it, so start it from the event loop's own. The process gets nothing of the
+    environment but what Python needs, and no file but its socket and the memory that both share.
     """
 
     def __init__(self, max_image_pixels: int) -> None:
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(0)
-        self._memory = os.memfd_create("picture")
+        self._memory = os.memfd_create("image")
         self._ready = self._interrupted = False
         self.start_seconds = WORKER_START_SECONDS
         """The processor time that its start took, measured once it is ready."""
@@ -97,7 +123,7 @@ class Worker:
             handles = (theirs.fileno(), self._memory)
             # No thread and no lock of this process gets into the child: it is a new program, not a fork.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "gateway.ingest.decoders.child", *map(str, handles), str(os.getpid())],
+                [sys.executable, "-P", "-m", "gateway.decoder", *map(str, handles), str(os.getpid())],
                 env=_environment(max_image_pixels),
                 pass_fds=handles,
                 stdin=subprocess.DEVNULL,
@@ -126,36 +152,27 @@ class Worker:
             # clock_getcpuclockid(3): the complement of the number, and the kernel's CPUCLOCK_SCHED.
             self._cpu_seconds = time.clock_gettime(~self.pid << 3 | 2)
 
-    async def decode(self, data: bytes, job: ImageJob) -> tuple[Reply, bytes]:
-        """The child's answer, and the picture where there is one; raises WorkerLost where the process ends instead.
+    async def do(self, job: Job, data: bytes, cpu_seconds: float) -> tuple[Reply, bytes]:
+        """Have a job done with `data`; returns the reply, and the pixels where there are any.
 
-        Let it come to its end: `interrupt` the worker where that takes too long.
+        Raises WorkerLost where the process ends instead. Do not cancel it: `interrupt` the worker if it takes too long.
         """
-        return await self._ask(data, asdict(job), job.info)
-
-    async def open_film(self, data: bytes, job: AnimationJob, cpu_seconds: float) -> tuple[Reply, bytes]:
-        """Open a film, in place of another one; as `decode`, but for the picture."""
-        return await self._ask(data, {"film": asdict(job), "cpu_seconds": cpu_seconds}, job.info)
-
-    async def next_frame(self, info: ImageInfo, cpu_seconds: float) -> tuple[Reply, bytes]:
-        """Go on in the film; as `decode`, and without a picture where no frame came that is wanted."""
-        return await self._ask(b"", {"cpu_seconds": cpu_seconds}, info)
-
-    async def _ask(self, data: bytes, job: dict[str, Any], info: ImageInfo) -> tuple[Reply, bytes]:
         if not self._ready:
             await self._receive()
             self._ready = True
             self.start_seconds = self.charge_seconds()
         os.pwrite(self._memory, data, 0)
-        with suppress(ConnectionError):  # then no answer comes either
-            await asyncio.get_running_loop().sock_sendall(self._socket, json.dumps(job).encode() + b"\n")
-        answer = _checked(await self._receive())
-        # Never more than the picture has pixels, whatever has become of the child.
-        size = min(answer["size"], 3 * info.width * info.height + _MAX_HEADER_BYTES)
-        picture = os.pread(self._memory, size, 0)
+        line = json.dumps(asdict(job) | {"cpu_seconds": cpu_seconds}).encode() + b"\n"
+        with suppress(ConnectionError):  # then no reply comes either
+            await asyncio.get_running_loop().sock_sendall(self._socket, line)
+        reply = _checked(await self._receive())
+        # Never more than the image has pixels, whatever has become of the child.
+        most = 0 if isinstance(job, HeaderJob) else 3 * job.info.width * job.info.height + _MAX_HEADER_BYTES
+        size = min(reply["size"], most)
+        pixels = os.pread(self._memory, size, 0)
         if max(size, len(data)) > _KEPT_BYTES:
             os.ftruncate(self._memory, 0)
-        return answer, picture
+        return reply, pixels
 
     async def _receive(self) -> bytes:
         loop, line = asyncio.get_running_loop(), b""
@@ -171,7 +188,7 @@ class Worker:
         return line
 
     def interrupt(self) -> None:
-        """End the process in the midst of its picture: `decode` raises WorkerLost once that has happened."""
+        """End the process during its job: `do` raises WorkerLost once that has happened."""
         self._interrupted = True
         self._process.kill()
 
@@ -190,16 +207,23 @@ class Worker:
 
 
 def _checked(line: bytes) -> Reply:
-    """The answer, of which nothing is believed but its form."""
-    said = json.loads(line)
-    error, message, cause = (str(said.get(name, ""))[:500] for name in ("error", "message", "cause"))
+    """The reply, of which nothing is trusted but its form."""
+    reply = json.loads(line)
+    error, message, cause = (str(reply.get(name, ""))[:500] for name in ("error", "message", "cause"))
+    width, height, bit_depth, size, frame = (
+        max(int(reply.get(name, 0)), 0) for name in ("width", "height", "bit_depth", "size", "frame")
+    )
+    has_alpha, animated, ends = (reply.get(name) is True for name in ("has_alpha", "animated", "ends"))
     return Reply(
-        size=int(said.get("size", 0)),
-        width=int(said.get("width", 0)),
-        height=int(said.get("height", 0)),
-        frame=int(said.get("frame", 0)),
-        shown_seconds=float(said.get("shown_seconds", 0.0)),
-        ends=said.get("ends") is True,
+        width=width,
+        height=height,
+        bit_depth=bit_depth,
+        has_alpha=has_alpha,
+        animated=animated,
+        size=size,
+        frame=frame,
+        shown_seconds=float(reply.get("shown_seconds", 0.0)),
+        ends=ends,
         error=error,
         message=message,
         cause=cause,
@@ -214,7 +238,7 @@ def _environment(max_image_pixels: int) -> dict[str, str]:
         **kept,
         "PYTHONPATH": os.pathsep.join(filter(None, folders)),
         "OPENCV_IO_MAX_IMAGE_PIXELS": str(max_image_pixels),  # read once, when OpenCV is loaded
-        # No threads of numpy's and OpenCV's linear algebra: one that starts when a picture's limit of memory is set
+        # No threads of numpy's and OpenCV's linear algebra: one that starts when an image's limit of memory is set
         # gets no memory, and then OpenBLAS calls a null pointer (blas_memory_alloc in its memory.c).
         "OPENBLAS_NUM_THREADS": "1",
     }

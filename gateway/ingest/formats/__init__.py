@@ -1,4 +1,4 @@
-"""Header readers: each `read_…(data)` looks at the first picture of one format without decoding it.
+"""Header readers of the formats that Triton's preprocessor decodes: each `read_…(data)` decodes nothing.
 
 They return an ImageInfo and raise InvalidImage where the header is damaged, TruncatedImage where the file ends before
 its format says it should, and UnsupportedFormat for a variant that OpenCV does not decode right. All of them take

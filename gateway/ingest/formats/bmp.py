@@ -4,31 +4,14 @@ import struct
 from dataclasses import replace
 
 from gateway.errors import InvalidImage, TruncatedImage, UnsupportedFormat
-from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.ingest.image_formats import ImageFormat
+from gateway.ingest.image_info import ImageInfo
 
 _CORE_HEADER_BYTES, _INFO_HEADER_BYTES = 12, 40
 _BITS = (1, 4, 8, 16, 24, 32)
 _HEADER_BYTES = frozenset({_CORE_HEADER_BYTES, 40, 52, 56, 64, 108, 124})
 _UNCOMPRESSED, _RLE8, _RLE4, _BITFIELDS, _ALPHA_BITFIELDS = 0, 1, 2, 3, 6
 _ALPHA_MASK_OFFSET = 66
-
-
-def is_bmp(data: bytes) -> bool:
-    """Whether the bytes begin as a bitmap does; two letters alone are too few to tell it from a text."""
-    return data.startswith(b"BM") and (len(data) < 18 or int.from_bytes(data[14:18], "little") < 1_024)
-
-
-def is_dib(data: bytes) -> bool:
-    """Whether the bytes begin as a bitmap does without its file header, as clipboards hold it."""
-    if len(data) < 40 or int.from_bytes(data[:4], "little") not in _HEADER_BYTES - {_CORE_HEADER_BYTES}:
-        return False
-    planes, bits = struct.unpack_from("<HH", data, 12)
-    return planes == 1 and bits in _BITS
-
-
-def read_dib(data: bytes) -> ImageInfo:
-    """A bitmap without its file header."""
-    return replace(read_bmp(with_file_header(data)), rewritten=True)
 
 
 def with_file_header(dib: bytes) -> bytes:
@@ -41,7 +24,16 @@ def with_file_header(dib: bytes) -> bytes:
 
 
 def read_bmp(data: bytes) -> ImageInfo:
-    """Bitmaps of 1, 4, 8, 16, 24 and 32 bits, plain, run-length coded and with bit fields."""
+    """Bitmaps of 1, 4, 8, 16, 24 and 32 bits, plain, run-length coded and with bit fields.
+
+    Also a DIB, which is a bitmap without its file header, as clipboards hold it.
+    """
+    if data.startswith(b"BM"):
+        return _read(data)
+    return replace(_read(with_file_header(data)), rewritten=True)
+
+
+def _read(data: bytes) -> ImageInfo:
     if len(data) < 26:
         raise TruncatedImage("The BMP is cut off in its header.")
     pixels_offset, header_bytes = struct.unpack_from("<II", data, 10)

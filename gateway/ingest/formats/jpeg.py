@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from gateway.errors import InvalidImage, TooCostly, TruncatedImage, UnsupportedFormat
 from gateway.ingest.formats.exif import exif_orientation, xmp_orientation
 from gateway.ingest.formats.step_limit import Steps
-from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
+from gateway.ingest.image_formats import ImageFormat
+from gateway.ingest.image_info import ImageInfo, upright
 
-SIGNATURE = b"\xff\xd8\xff"
 MOST_SCANNED_PIXELS = 1_000_000_000
 """Pixels × scans: each scan passes over the whole picture, in half a nanosecond a pixel, and may be 15 bytes long."""
 MOST_SCANS = 1_000

@@ -6,7 +6,8 @@ import zlib
 from gateway.errors import InvalidImage, TruncatedImage
 from gateway.ingest.formats.exif import exif_orientation, without_prefix, xmp_orientation
 from gateway.ingest.formats.step_limit import Steps
-from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
+from gateway.ingest.image_formats import ImageFormat
+from gateway.ingest.image_info import ImageInfo, upright
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _GRAY, _RGB, _PALETTE, _GRAY_ALPHA, _RGB_ALPHA = 0, 2, 3, 4, 6

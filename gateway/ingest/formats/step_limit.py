@@ -2,19 +2,16 @@
 
 from gateway.errors import InvalidImage
 
-MOST_STEPS = 20_000
-"""Some 10 ms: a step is a segment, chunk, box, directory entry or item.
-
-HEIC in tiles of 512 × 512 pixels, as phones write it, takes 7 steps a tile, AVIF 57: 17,000 for 78 megapixels of AVIF.
-"""
-
 
 class Steps:
-    """The steps that are left for one file; every loop over its parts takes one at a time."""
+    """The steps that are left for one file; every loop over its parts takes one at a time.
+
+    A step is a segment or a chunk.
+    """
 
     __slots__ = ("_left", "_name")
 
-    def __init__(self, name: str, most: int = MOST_STEPS) -> None:
+    def __init__(self, name: str, most: int) -> None:
         self._name = name
         self._left = most
 

@@ -5,16 +5,12 @@ import struct
 from gateway.errors import InvalidImage, TruncatedImage
 from gateway.ingest.formats.exif import exif_orientation, without_prefix, xmp_orientation
 from gateway.ingest.formats.step_limit import Steps
-from gateway.ingest.image_info import ImageFormat, ImageInfo, upright
+from gateway.ingest.image_formats import ImageFormat
+from gateway.ingest.image_info import ImageInfo, upright
 
 _CHUNK = struct.Struct("<4sI")
 _ALL_FLAGS, _ALPHA_FLAG, _EXIF_FLAG, _XMP_FLAG, _ANIMATION_FLAG = 0x3E, 0x10, 0x08, 0x04, 0x02
 _MAX_CHUNKS = 10_000
-
-
-def is_webp(data: bytes) -> bool:
-    """Whether the bytes begin as WebP does."""
-    return data.startswith(b"RIFF") and data[8:12] == b"WEBP"
 
 
 def read_webp(data: bytes) -> ImageInfo:

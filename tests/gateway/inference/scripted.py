@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from gateway.decoder.headers import read_header
 from gateway.errors import GatewayError
 from gateway.inference.backend import Call, CallLimits, EndpointHealth, InferResult, ModelInfo, Row
 from gateway.inference.batching import BatchLimits
@@ -18,6 +19,7 @@ from gateway.inference.service import InferenceService
 from gateway.ingest.decoders.budget import Size
 from gateway.ingest.decoders.pool import AnimationFrame
 from gateway.ingest.frames import Wanted
+from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.resizing import Resize
@@ -179,6 +181,9 @@ class ScriptedDecoders:
 
     def stream_account(self) -> Account:
         return Account(3.0, 3.0, seconds_per_second=1.0)
+
+    async def read_header(self, data: bytes, image_format: ImageFormat, account: Account) -> ImageInfo:
+        return read_header(data, image_format)
 
     async def decode(self, data: bytes, info: ImageInfo, size: Size, account: Account) -> bytes:
         picture: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

@@ -54,7 +54,7 @@ def test_refused_files_are_charged_for_their_inspection(loop, monkeypatch):
     """As if each took 0.5 s, of which a request has six and what the files bring."""
     clock = iter(range(1_000))
     monkeypatch.setattr("gateway.inference.request.time.thread_time", lambda: next(clock) / 2)
-    codes = answered(loop, *[b"II*\0" + bytes(100)] * 10)
+    codes = answered(loop, *[b"\x89PNG\r\n\x1a\n" + bytes(100)] * 10)
     assert codes == ["invalid_image"] * 7 + ["too_costly"] * 3
 
 

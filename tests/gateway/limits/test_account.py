@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import TooCostly
-from gateway.ingest.decoders.cost import SLOW_CODECS, expected_seconds, most_seconds, reserve_seconds
-from gateway.ingest.image_info import ImageFormat, ImageInfo
+from gateway.ingest.decoders.cost import expected_seconds, most_seconds, reserve_seconds
+from gateway.ingest.image_formats import ImageFormat
+from gateway.ingest.image_info import ImageInfo
 from gateway.limits.account import (
     SECONDS_PER_IMAGE,
     SECONDS_PER_MEGABYTE,
@@ -163,7 +164,7 @@ def test_an_honest_mix_is_never_refused(kinds, at_once, slower):
             info = ImageInfo(image_format, int(megapixels * MEGAPIXELS / 1_000), 1_000)
             async with slots:
                 request.add_image(nbytes)
-                if image_format in SLOW_CODECS:
+                if image_format.traits.slow:
                     request.add_slow_codec(nbytes)
                 expected = expected_seconds(info, nbytes)
                 if info.width * info.height <= 4 * MEGAPIXELS:

@@ -7,8 +7,8 @@ import cv2
 import numpy as np
 
 from bench.attack.collisions import colliding_jpegs, combine, start
+from gateway.decoder.in_process import inspect_whole
 from gateway.inference.backend import Batch
-from gateway.ingest.inspection import inspect
 from gateway.ingest.upload_limits import Limits
 from gateway.settings import Settings
 from gateway.triton.contract import ENSEMBLE_MODEL, RAW_IMAGE
@@ -55,8 +55,8 @@ def test_seal_separates_images_with_colliding_cache_keys():
     before = start(ENSEMBLE_MODEL, 1, RAW_IMAGE)
     cat, orange = colliding_jpegs(cat, orange, before)
     assert len(cat) == len(orange)
-    assert inspect(cat, LIMITS).width == 24
-    assert inspect(orange, LIMITS).width == 40
+    assert inspect_whole(cat, LIMITS).width == 24
+    assert inspect_whole(orange, LIMITS).width == 40
     assert cv2.imdecode(np.frombuffer(orange, np.uint8), cv2.IMREAD_COLOR).shape == (24, 40, 3)
 
     assert combine(before, cat) == combine(before, orange)

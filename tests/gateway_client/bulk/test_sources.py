@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from gateway.ingest import image_info
+from gateway.ingest import image_formats
 from gateway_client.bulk import BulkError
 from gateway_client.bulk.sources import SourceMissing, Sources, count
 from gateway_client.images import IMAGE_SUFFIXES
@@ -306,4 +306,4 @@ def test_bucket_errors_are_reported(bucket, monkeypatch):
 
 def test_image_suffixes_are_those_of_the_gateway():
     """The client imports nothing of the gateway, so it has a copy."""
-    assert IMAGE_SUFFIXES == image_info.SUFFIXES
+    assert IMAGE_SUFFIXES == image_formats.SUFFIXES

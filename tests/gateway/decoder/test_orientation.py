@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from gateway.ingest.in_process import prepare
-from gateway.ingest.opencv import cv2
+from gateway.decoder.in_process import prepare
+from gateway.decoder.opencv import cv2
 from gateway.ingest.upload import Upload
 from tests.encoders import png_chunk
 from tests.gateway.ingest.test_prepare import ALWAYS, AUTO

@@ -14,15 +14,16 @@ from typing import Any
 
 import pytest
 
+from gateway.decoder.decoding import decode
+from gateway.decoder.in_process import inspect_whole
 from gateway.errors import TooCostly, UndecodableImage
 from gateway.ingest.decoders import pool as pool_module
 from gateway.ingest.decoders.budget import DecodeLimits, peak_bytes
 from gateway.ingest.decoders.cost import most_seconds
 from gateway.ingest.decoders.pool import Decoders
-from gateway.ingest.decoding import decode
 from gateway.ingest.frames import Wanted
-from gateway.ingest.image_info import ImageFormat, ImageInfo
-from gateway.ingest.inspection import inspect
+from gateway.ingest.image_formats import ImageFormat
+from gateway.ingest.image_info import ImageInfo
 from tests.encoders import png_bomb
 from tests.gateway.ingest.reading import LIMITS
 from tests.samples import encode, photograph, samples
@@ -37,7 +38,7 @@ def decoders(count=1, limits=DECODE_LIMITS):
 
 
 def info_of(data):
-    return inspect(data, LIMITS)
+    return inspect_whole(data, LIMITS)
 
 
 def children():
@@ -281,7 +282,7 @@ async def test_nothing_is_left_when_the_pool_ends():
 async def test_a_decoder_ends_with_its_parent_even_in_the_midst_of_a_picture():
     script = """
 import asyncio, os, signal
-from tests.gateway.ingest.test_decoders import MAX_SIDE, begun, cat, decoders, hold, info_of
+from tests.gateway.decoder.test_decoders import MAX_SIDE, begun, cat, decoders, hold, info_of
 
 async def main():
     async with decoders() as pool:
@@ -404,6 +405,10 @@ def test_a_small_image_may_take_less_time_than_a_large_one():
 
 
 def test_the_process_that_serves_loads_no_decoder():
-    code = "import sys, gateway.app; sys.exit(' '.join({'cv2', 'PIL', 'torch'} & sys.modules.keys()) or None)"
+    code = (
+        "import sys, gateway.app; "
+        "sys.exit(' '.join(name for name in sys.modules if name.startswith('gateway.decoder') "
+        "or name in {'cv2', 'PIL', 'torch', 'pillow_heif', 'exact_resize'}) or None)"
+    )
     asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (asked.stderr, asked.returncode) == ("", 0)

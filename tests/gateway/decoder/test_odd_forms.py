@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tifffile
 
+from gateway.decoder.in_process import prepare
+from gateway.decoder.opencv import cv2
 from gateway.errors import ImageError
-from gateway.ingest.in_process import prepare
-from gateway.ingest.opencv import cv2
 from gateway.ingest.upload import Upload
-from tests.gateway.ingest.test_decoding import difference
+from tests.gateway.decoder.test_decoding import difference
 from tests.gateway.ingest.test_prepare import ALWAYS, AUTO
 from tests.samples import by_pillow, encode, photograph
 

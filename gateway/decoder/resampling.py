@@ -1,4 +1,4 @@
-"""Resizing a picture as a model's preprocessor does: for the children that decode, not for the process that serves."""
+"""Resizing a picture as a model's preprocessor does: to the last bit."""
 
 from functools import cache
 from typing import Any

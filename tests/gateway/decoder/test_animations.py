@@ -1,6 +1,7 @@
 """Animated files in a decoder's process: their frames, and what they may cost."""
 
 import asyncio
+import contextlib
 import functools
 import os
 import signal
@@ -9,15 +10,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gateway.decoder.decoding import decode
+from gateway.decoder.in_process import inspect_whole
 from gateway.errors import TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat
 from gateway.ingest.decoders import pool as pool_module
-from gateway.ingest.decoders.budget import DecodeLimits, film_bytes
+from gateway.ingest.decoders.budget import DecodeLimits, open_bytes
 from gateway.ingest.decoders.pool import Decoders
-from gateway.ingest.decoding import decode
 from gateway.ingest.formats.png import essential
 from gateway.ingest.frames import MOST_IN_FILE, read_frames
-from gateway.ingest.image_info import ImageFormat, ImageInfo
-from gateway.ingest.inspection import inspect, inspect_frames
+from gateway.ingest.image_formats import ImageFormat
+from gateway.ingest.image_info import ImageInfo, Unopened
+from gateway.ingest.inspection import inspect
 from tests.films import (
     FORMATS,
     VIDEOS,
@@ -42,11 +45,16 @@ async def pool():
         yield pool
 
 
-def opened(pool, data, frames="all", most=1_000, account=None):
-    info = inspect_frames(data, LIMITS)
+@contextlib.asynccontextmanager
+async def opened(pool, data, frames="all", most=1_000, account=None):
+    account = account or pool.account()
+    info = inspect(data, LIMITS, frames=True)
+    if isinstance(info, Unopened):
+        info = await pool.read_header(data, info.format, account)
     assert info.animated
     data = essential(data, animated=True) if data.startswith(b"\x89PNG") else data
-    return pool.film(data, info, MAX_SIDE, account or pool.account(), read_frames(frames, most))
+    async with pool.film(data, info, MAX_SIDE, account, read_frames(frames, most)) as animation:
+        yield animation
 
 
 async def rest(reader):
@@ -67,7 +75,7 @@ def cat():
 
 
 async def picture(pool):
-    return await pool.decode(cat(), inspect(cat(), LIMITS), MAX_SIDE, pool.account())
+    return await pool.decode(cat(), inspect_whole(cat(), LIMITS), MAX_SIDE, pool.account())
 
 
 @pytest.mark.parametrize("image_format", FORMATS)
@@ -85,7 +93,7 @@ async def test_the_first_frame_is_what_a_file_shows_of_which_no_frames_are_asked
     data = encode(shown, image_format, save_all=True, append_images=[shown.rotate(90)], duration=100)
     (frame,) = await read(pool, data, "1")
     still = essential(data) if image_format == "PNG" else data
-    alone = decode(still, inspect(still, LIMITS), MAX_SIDE).to_bytes()
+    alone = decode(still, inspect_whole(still, LIMITS), MAX_SIDE).to_bytes()
     assert np.abs(np.frombuffer(frame.picture, np.uint8).astype(int) - np.frombuffer(alone, np.uint8)).mean() < 0.5
 
 
@@ -102,7 +110,7 @@ async def test_frames_between_those_that_are_wanted_are_passed_over(pool):
 
 async def test_pictures_are_decoded_between_the_frames_of_a_film(pool, monkeypatch):
     monkeypatch.setattr(pool_module, "SPARE_SECONDS", 0.01)
-    expected = decode(cat(), inspect(cat(), LIMITS), MAX_SIDE).to_bytes()
+    expected = decode(cat(), inspect_whole(cat(), LIMITS), MAX_SIDE).to_bytes()
     async with opened(pool, film("GIF", range(5))) as reader:
         first = await reader.next()
         assert await picture(pool) == expected
@@ -181,8 +189,8 @@ async def test_a_frame_beyond_the_screen_of_its_gif_is_not_decoded(pool):
 
 async def test_a_canvas_beyond_the_memory_is_too_costly_and_the_process_lives_on():
     data = gif_of(3, width=6_000, height=6_000)
-    info = inspect(data, LIMITS)
-    assert film_bytes(info, len(data)) > 2**28
+    info = inspect_whole(data, LIMITS)
+    assert open_bytes(info, len(data)) > 2**28
     async with Decoders(1, limits=DecodeLimits(3.0, 2**27, 50_000_000)) as pool:
         (worker,) = pool._idle
         with pytest.raises((TooCostly, UndecodableImage)):
@@ -263,9 +271,10 @@ SHADES = tuple(range(20, 220, 10))
 
 @pytest.mark.parametrize(("ending", "codec"), VIDEOS)
 async def test_every_frame_of_a_video_comes_in_order_with_its_time_and_what_it_shows(pool, ending, codec):
-    async with opened(pool, video(ending, codec, SHADES)) as reader:
-        assert (reader.info.width, reader.info.height) == (64, 48)
-        frames = await rest(reader)
+    data = video(ending, codec, SHADES)
+    info = await pool.read_header(data, ImageFormat.VIDEO, pool.account())
+    assert (info.width, info.height) == (64, 48)
+    frames = await read(pool, data)
     assert [frame.index for frame in frames] == list(range(20))
     assert [frame.seconds for frame in frames] == pytest.approx([n / 10 for n in range(20)], abs=0.002)
     assert [level_of(frame.picture) for frame in frames] == pytest.approx(SHADES, abs=6)
@@ -298,7 +307,7 @@ async def test_a_list_of_other_files_is_no_video(pool, tmp_path):
     path.write_bytes(video("avi", "MJPG", SHADES))
     for text in (f"#EXTM3U\n#EXTINF:10,\n{path}\n", f"ffconcat version 1.0\nfile {path}\n"):
         with pytest.raises(UnsupportedFormat):
-            inspect_frames(text.encode(), LIMITS)
+            inspect_whole(text.encode(), LIMITS, frames=True)
         with pytest.raises(UndecodableImage):
             async with pool.film(
                 text.encode(), ImageInfo(ImageFormat.VIDEO, 0, 0), MAX_SIDE, pool.account(), read_frames("all", 9)

@@ -1,13 +1,15 @@
-"""The frames of a video, by OpenCV's FFmpeg; for `decoders.child`, whose process may be lost."""
+"""The frames of a video, by OpenCV's FFmpeg."""
 
 import math
 import os
 from collections.abc import Iterator
+from typing import Any
 
+from numpy.typing import NDArray
+
+from gateway.decoder.opencv import cv2
 from gateway.errors import UndecodableImage, UnsupportedFormat
-from gateway.ingest.decoding import Pixels
 from gateway.ingest.frames import MOST_IN_FILE
-from gateway.ingest.opencv import cv2
 
 # Read whenever a file is opened. FFmpeg's other formats include lists of further files and addresses to be read.
 os.environ["OPENCV_FFMPEG_CAPTURE_OPTIONS"] = "protocol_whitelist;file|format_whitelist;mov,matroska,webm,avi"
@@ -73,7 +75,7 @@ class Video:
                 f"The video ends after {index} of {self.total or 1} frames: it is cut off or damaged."
             )
 
-    def pixels(self) -> Pixels:
+    def pixels(self) -> NDArray[Any]:
         """The frame that the walk stands at, RGB of 8 bits, upright."""
         decoded, pixels = self._video.retrieve()
         if not decoded or pixels.shape != (self.height, self.width, 3):

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from gateway.ingest import resampling
+from gateway.decoder import resampling
+from gateway.decoder.decoding import decode
+from gateway.decoder.in_process import inspect_whole
+from gateway.decoder.resampling import resample
 from gateway.ingest.decoders.budget import peak_bytes, reduction, shrunk_bytes
-from gateway.ingest.decoding import decode
-from gateway.ingest.inspection import inspect
-from gateway.ingest.resampling import resample
 from gateway.ingest.resizing import Resize, resize_of
 from gateway.ingest.upload_limits import Limits
 from gateway.settings import Settings
@@ -71,7 +71,7 @@ def test_pillow_makes_the_same_where_the_kernel_is_missing(monkeypatch):
 def test_a_large_photograph_is_decoded_in_full_and_resized_as_pillow_does():
     data = photograph()
     info, resize = (
-        inspect(data, LIMITS),
+        inspect_whole(data, LIMITS),
         resize_of({"resize_size": "64,64", "interpolation": "bicubic", "resize_library": "pillow"}, fast=False),
     )
     whole = Image.fromarray(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB))
@@ -86,7 +86,7 @@ def test_a_large_photograph_is_decoded_in_full_and_resized_as_pillow_does():
 def test_fast_leaves_four_times_the_pixels_of_each_side():
     data = photograph()
     info, exact, fast = (
-        inspect(data, LIMITS),
+        inspect_whole(data, LIMITS),
         Resize((64, 48), "bicubic"),
         Resize((64, 48), "bicubic", fast=True),
     )
@@ -103,7 +103,7 @@ def test_a_reduced_scale_shows_the_colours_of_the_full_one(mode):
     with io.BytesIO() as file:
         Image.open(io.BytesIO(photograph())).convert(mode).save(file, "JPEG", quality=95)
         data = file.getvalue()
-    info = inspect(data, LIMITS)
+    info = inspect_whole(data, LIMITS)
     full, reduced = (decode(data, info, Resize((64, 48), "bicubic", fast=fast)) for fast in (False, True))
     assert np.abs(full.pixels.astype(int) - reduced.pixels).mean() < 3
 

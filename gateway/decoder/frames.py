@@ -1,16 +1,17 @@
-"""The frames of an animated picture or a video that are wanted; for `decoders.child`, whose process may be lost."""
+"""The requested frames of an animated image or a video."""
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from gateway.decoder.decoding import Ppm, finished, known
+from gateway.decoder.pillow import Animation
+from gateway.decoder.video import Video
 from gateway.errors import TooManyFrames
-from gateway.ingest.animation import Animation
 from gateway.ingest.decoders.budget import Size
-from gateway.ingest.decoding import Ppm, finished
 from gateway.ingest.frames import MOST_IN_FILE, Choice, Wanted
-from gateway.ingest.image_info import ImageFormat, ImageInfo
-from gateway.ingest.video import Video
+from gateway.ingest.image_formats import ImageFormat
+from gateway.ingest.image_info import ImageInfo
 
 SLICE_SECONDS = 0.02
 """How long frames that nobody wants are passed over before others have their turn."""
@@ -32,11 +33,12 @@ class OpenedAnimation:
     """
 
     def __init__(self, data: bytes, info: ImageInfo, size: Size, wanted: Wanted) -> None:
-        self._source = Video(data) if info.format is ImageFormat.VIDEO else Animation(data, info)
-        if isinstance(self._source, Video):
-            info = replace(info, width=self._source.width, height=self._source.height)
-        self.info = info
-        """What is known of it now, also of a video."""
+        self._source: Video | Animation
+        if info.format is ImageFormat.VIDEO:
+            self._source, self._info = Video(data), info
+        else:
+            self._info = known(data, info)
+            self._source = Animation(data, self._info)
         self._size, self._wanted = size, wanted
         self._given = 0
         self._check(self._source.total)
@@ -68,7 +70,7 @@ class OpenedAnimation:
             if self._given == wanted.most:
                 raise _too_many(source.total, wanted)
             self._given += 1
-            yield DecodedFrame(index, seconds, finished(source.pixels(), self.info, self._size))
+            yield DecodedFrame(index, seconds, finished(source.pixels(), self._info, self._size))
             if self._given == wanted.count:
                 return
 

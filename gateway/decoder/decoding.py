@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.errors import TooCostly, UndecodableImage
-from gateway.ingest import pillow
+from gateway.decoder import pillow
+from gateway.decoder.headers import read_header
+from gateway.decoder.opencv import cv2
+from gateway.decoder.resampling import resample
+from gateway.errors import ImageError, TooCostly, UndecodableImage
 from gateway.ingest.decoders.budget import Size, reduction
-from gateway.ingest.image_info import ImageFormat, ImageInfo
-from gateway.ingest.opencv import cv2
-from gateway.ingest.resampling import resample
+from gateway.ingest.image_formats import ImageFormat
+from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.resizing import Resize
 
 # Height × width × channels of 8 or 16 bits; OpenCV's own annotations are wider still.
@@ -52,21 +54,32 @@ def decode(data: Buffer, info: ImageInfo, size: Size) -> Ppm:
 
     The picture is the first frame or page, upright, RGB of 8 bits, on white where it was transparent, and as large
     as `size` asks. Raises UndecodableImage, or TooCostly where memory does not suffice.
-    Needs 3 to 11 bytes a pixel meanwhile, and is meant for `decoders.child`, whose process may be lost.
+    Needs 3 to 11 bytes a pixel meanwhile, and is meant for a decoder's process, which may be lost.
     """
+    info = known(bytes(data), info)
     return finished(_stored(data, info, size), info, size)
+
+
+def known(data: bytes, info: ImageInfo) -> ImageInfo:
+    """All that the header says, where only its size came from the serving process."""
+    if info.format.traits.passed_on:
+        return info
+    header = read_header(data, info.format)
+    if (header.width, header.height) != (info.width, info.height):
+        raise UndecodableImage(_DISAGREE)
+    return header
 
 
 def finished(stored: Pixels, info: ImageInfo, size: Size) -> Ppm:
     """What is made of a picture as it is stored, RGB of 8 bits: upright, and as large as `size` asks."""
     if isinstance(size, Resize):
-        return Ppm(resample(_turn(stored, info), size))
-    return Ppm(_turn(_shrink(stored, info, size), info))
+        return Ppm(resample(_upright(stored, info), size))
+    return Ppm(_upright(_shrink(stored, info, size), info))
 
 
 def _stored(data: Buffer, info: ImageInfo, size: Size) -> Pixels:
     """The picture as stored, RGB of 8 bits: by OpenCV, or by Pillow where that cannot."""
-    failure: UndecodableImage | None = None
+    failure: ImageError | None = None
     if not info.by_pillow:
         try:
             pixels = _read(data, info, size)
@@ -75,7 +88,7 @@ def _stored(data: Buffer, info: ImageInfo, size: Size) -> Pixels:
             failure = error
     try:
         pixels = pillow.read(bytes(data), info)
-    except UndecodableImage as error:
+    except ImageError as error:
         raise failure or error from error
     if pixels.shape[:2] != _stored_size(info):
         raise UndecodableImage(_DISAGREE)
@@ -145,7 +158,7 @@ def _shrink(pixels: Pixels, info: ImageInfo, max_side: int) -> Pixels:
     return cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
 
 
-def _turn(pixels: Pixels, info: ImageInfo) -> Pixels:
+def _upright(pixels: Pixels, info: ImageInfo) -> Pixels:
     if info.format is ImageFormat.TIFF:
         return pixels
     if info.orientation in _ROTATIONS:

@@ -1,0 +1,123 @@
+"""The headers of files that the serving process does not read: of TIFF, GIF, AVIF, HEIC, JPEG 2000 and videos."""
+
+import io
+import warnings
+from itertools import zip_longest
+from typing import Any
+
+from PIL import ExifTags
+from PIL.TiffImagePlugin import ImageFileDirectory_v2
+
+from gateway.decoder import pillow
+from gateway.decoder.video import Video
+from gateway.errors import ImageError, InvalidImage, TruncatedImage, UnsupportedFormat
+from gateway.ingest.image_formats import ImageFormat
+from gateway.ingest.image_info import ImageInfo, upright
+
+_WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _ORIENTATION, _EXTRA_SAMPLES, _SAMPLE_FORMAT = 256, 257, 258, 262, 274, 338, 339
+_STRIP_OFFSETS, _STRIP_BYTES, _TILE_OFFSETS, _TILE_BYTES = 273, 279, 324, 325
+_UNSIGNED_INTEGER = 1
+_ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
+# White is zero, black is zero, RGB, palette, CMYK, YCbCr, CIELab.
+_GRAYS, _LAB, _PHOTOMETRICS = (0, 1), 8, frozenset({0, 1, 2, 3, 5, 6, 8})
+_BIT_DEPTHS = frozenset({1, 2, 4, 8, 16})
+
+
+def read_header(data: bytes, image_format: ImageFormat) -> ImageInfo:
+    """The header of the first frame or page, which is not decoded yet; raises ImageError."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return _READERS.get(image_format, _read_by_pillow)(data, image_format)
+    except (MemoryError, ImageError):
+        raise
+    except Exception as exc:  # whatever a library raises for hostile bytes
+        raise pillow.damaged(image_format, exc) from exc
+
+
+def _read_by_pillow(data: bytes, image_format: ImageFormat) -> ImageInfo:
+    image = pillow.opened(data, image_format)
+    orientation = 1
+    if image_format is ImageFormat.AVIF:
+        # Of irot and imir (Pillow writes them into EXIF), else of XMP. Pillow itself turns HEIC.
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+    return ImageInfo(
+        image_format,
+        *upright(image.width, image.height, orientation),
+        orientation,
+        bit_depth=16 if image.mode.startswith("I;16") else image.info.get("bit_depth", 8),
+        has_alpha=image.has_transparency_data,
+        by_pillow=True,
+        animated=image_format is ImageFormat.AVIF and getattr(image, "n_frames", 1) > 1,
+    )
+
+
+def _read_gif(data: bytes, image_format: ImageFormat) -> ImageInfo:
+    """The logical screen; whether the first frame covers all of it is seen when it is decoded."""
+    if len(data) < 14 or not data.rstrip(b"\0").endswith(b";"):  # some writers pad with zeros
+        raise TruncatedImage("The GIF is cut off: it has no trailer.")
+    width, height = int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
+    return ImageInfo(image_format, width, height, has_alpha=True, by_pillow=True, animated=True)
+
+
+def _read_video(data: bytes, image_format: ImageFormat) -> ImageInfo:
+    video = Video(data)
+    return ImageInfo(image_format, video.width, video.height, animated=True)
+
+
+def _read_tiff(data: bytes, image_format: ImageFormat) -> ImageInfo:
+    """Bilevel, gray, palette, RGB, YCbCr, CMYK and CIELab pages of up to 16 bits, in strips or tiles."""
+    tags = _tiff_tags(data)
+    if any(kind != _UNSIGNED_INTEGER for kind in _values(tags, _SAMPLE_FORMAT)):
+        raise UnsupportedFormat(
+            "The TIFF holds signed or floating-point samples; only unsigned integers are supported."
+        )
+    bit_depth = max(_values(tags, _BITS), default=1)
+    if bit_depth not in _BIT_DEPTHS:
+        raise UnsupportedFormat(f"The TIFF has {bit_depth} bits per channel; only 1, 2, 4, 8 and 16 are supported.")
+    photometric = tags.get(_PHOTOMETRIC, 1)
+    if photometric not in _PHOTOMETRICS:
+        raise UnsupportedFormat("The TIFF's colours must be gray, palette, RGB, YCbCr, CMYK or CIELab.")
+    alpha = next(iter(_values(tags, _EXTRA_SAMPLES)), 0)
+    has_alpha = alpha in (_ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA)
+    orientation = tags.get(_ORIENTATION, 1)
+    orientation = orientation if orientation in range(1, 9) else 1
+    return ImageInfo(
+        image_format,
+        *upright(int(tags[_WIDTH]), int(tags[_HEIGHT]), orientation),
+        orientation,
+        bit_depth=bit_depth,
+        has_alpha=has_alpha,
+        # Up to 8 bits, libtiff multiplies by itself.
+        by_pillow=photometric == _LAB or (has_alpha and photometric in _GRAYS),
+        premultiplied=has_alpha and (alpha == _ASSOCIATED_ALPHA or bit_depth <= 8),
+    )
+
+
+def _tiff_tags(data: bytes) -> ImageFileDirectory_v2:
+    """The tags of the first page, whose pixels are in the file."""
+    # Pillow recognises BigTIFF of the other byte order only if it is told so.
+    big = 43 in data[2:4]
+    start = b"II+\0" + data[4:16] if big else b"II*\0" + data[4:8]
+    tags = ImageFileDirectory_v2(start, prefix=data[:2])
+    count_bytes, entry_bytes = (8, 20) if big else (2, 12)
+    count = int.from_bytes(data[tags.next : tags.next + count_bytes], "little" if data.startswith(b"II") else "big")
+    if tags.next + count_bytes + count * entry_bytes > len(data):
+        raise TruncatedImage("The TIFF is cut off: a directory lies beyond the end of the file.")
+    file = io.BytesIO(data)
+    file.seek(tags.next)
+    tags.load(file)
+    offsets = _values(tags, _TILE_OFFSETS) or _values(tags, _STRIP_OFFSETS)
+    lengths = _values(tags, _TILE_BYTES) or _values(tags, _STRIP_BYTES)
+    if not offsets or not tags.get(_WIDTH) or not tags.get(_HEIGHT):
+        raise InvalidImage("The TIFF's first page has no size or no pixels.")
+    if any(offset + length > len(data) for offset, length in zip_longest(offsets, lengths, fillvalue=0)):
+        raise TruncatedImage("The TIFF is cut off: its pixels lie beyond the end of the file.")
+    return tags
+
+
+def _values(tags: ImageFileDirectory_v2, tag: int) -> tuple[Any, ...]:
+    value = tags.get(tag, ())
+    return value if isinstance(value, tuple) else (value,)
+
+
+_READERS = {ImageFormat.GIF: _read_gif, ImageFormat.TIFF: _read_tiff, ImageFormat.VIDEO: _read_video}

@@ -1,0 +1,31 @@
+"""The steps of an image in one process, for commands that read the user's own files: never for uploads."""
+
+from gateway.decoder.decoding import decode
+from gateway.decoder.headers import read_header
+from gateway.ingest.image_info import ImageInfo, Unopened
+from gateway.ingest.inspection import check_size, inspect
+from gateway.ingest.prepare import DecodePolicy, Image, decoded, encoded, examine, needs_decoding, passed_on
+from gateway.ingest.resizing import Resize
+from gateway.ingest.upload import Upload
+from gateway.ingest.upload_limits import Limits
+
+
+def prepare(upload: Upload, policy: DecodePolicy, resize: Resize | None = None) -> Image:
+    """The image that the service would send to Triton, to a model with such a resize; raises ImageError."""
+    info = _opened(upload.data, examine(upload, policy), policy.limits)
+    if not needs_decoding(info, policy):
+        return passed_on(upload, info)
+    return decoded(upload, info, decode(encoded(upload, info), info, resize or policy.max_side).to_bytes())
+
+
+def inspect_whole(data: bytes, limits: Limits, *, frames: bool = False) -> ImageInfo:
+    """The header of any accepted file, held to the limits; raises ImageError."""
+    return _opened(data, inspect(data, limits, frames=frames), limits)
+
+
+def _opened(data: bytes, info: ImageInfo | Unopened, limits: Limits) -> ImageInfo:
+    if isinstance(info, ImageInfo):
+        return info
+    info = read_header(data, info.format)
+    check_size(info, limits)
+    return info

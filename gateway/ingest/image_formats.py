@@ -1,0 +1,148 @@
+"""The image formats that are accepted: one entry each."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.util import find_spec
+
+
+class ImageFormat(StrEnum):
+    """The accepted formats by their usual names, in the order in which a file is compared with them."""
+
+    JPEG = "JPEG"
+    PNG = "PNG"
+    WEBP = "WebP"
+    BMP = "BMP"
+    GIF = "GIF"
+    TIFF = "TIFF"
+    AVIF = "AVIF"
+    HEIC = "HEIC"
+    JPEG_2000 = "JPEG 2000"
+    VIDEO = "video"
+    """Accepted only where frames are requested."""
+
+    @property
+    def traits(self) -> "Traits":
+        """The format's entry."""
+        return FORMATS[self]
+
+    @property
+    def available(self) -> bool:
+        """Whether the package that decodes the format is installed."""
+        return self in AVAILABLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What is known of a format. Times are upper bounds on one core of a small server (`python -m bench.costs`)."""
+
+    magic: bytes = rb"(?!)"
+    """A regular expression for the beginning of a file."""
+    brands: frozenset[bytes] = frozenset()
+    """Brands of an ISO base media file (ISO/IEC 14496-12, section 4.3), any of which identifies the format."""
+    suffixes: tuple[str, ...] = ()
+    """Suffixes of file names."""
+    passed_on: bool = False
+    """Whether Triton's preprocessor decodes the format. Only then does the serving process read its header, in
+    `gateway.ingest.formats`; the header of any other format is read in a decoder's process."""
+    pillow: str = ""
+    """Pillow's name of the format."""
+    package: str = ""
+    """An optional package without which the format is refused; the extra that installs it has the format's name."""
+    bytes_per_pixel: int = 0
+    """Memory that its decoder needs at its peak, where that is more than twice the decoded pixels."""
+    ns_per_pixel: float
+    ns_per_byte: float = 20
+    slow: bool = False
+    """Whether each byte of a file holds more pixels, and costs more time, than with the other formats."""
+
+
+FORMATS = {
+    ImageFormat.JPEG: Traits(
+        magic=rb"\xff\xd8\xff",
+        suffixes=("jpeg", "jpg", "jpe", "jfif"),
+        passed_on=True,
+        pillow="JPEG",
+        ns_per_pixel=6,
+        ns_per_byte=11,
+    ),
+    ImageFormat.PNG: Traits(
+        magic=rb"\x89PNG\r\n\x1a\n", suffixes=("png",), passed_on=True, pillow="PNG", ns_per_pixel=9
+    ),
+    ImageFormat.WEBP: Traits(
+        magic=rb"RIFF.{4}WEBP", suffixes=("webp",), passed_on=True, pillow="WEBP", ns_per_pixel=6, ns_per_byte=100
+    ),
+    ImageFormat.BMP: Traits(
+        # "BM" and a header of less than 1,024 bytes, so that no text is taken for a bitmap; or, as in a clipboard, a
+        # header without "BM", with one plane and a number of bits that exists.
+        magic=rb"BM(.{12}.[\x00-\x03]\0\0|.{0,15}\Z)"
+        rb"|(?=.{40})[\x28\x34\x38\x40\x6c\x7c]\0\0\0.{8}\x01\0[\x01\x04\x08\x10\x18\x20]\0",
+        suffixes=("bmp", "dib"),
+        passed_on=True,
+        pillow="BMP",
+        ns_per_pixel=6,
+    ),
+    ImageFormat.GIF: Traits(magic=rb"GIF8[79]a", suffixes=("gif",), pillow="GIF", ns_per_pixel=12),
+    ImageFormat.TIFF: Traits(
+        magic=rb"II[*+]\0|MM\0[*+]", suffixes=("tif", "tiff"), pillow="TIFF", bytes_per_pixel=20, ns_per_pixel=9
+    ),
+    ImageFormat.AVIF: Traits(
+        brands=frozenset({b"avif", b"avis"}),
+        suffixes=("avif",),
+        pillow="AVIF",
+        bytes_per_pixel=40,
+        ns_per_pixel=40,
+        ns_per_byte=160,
+        slow=True,
+    ),
+    ImageFormat.HEIC: Traits(
+        brands=frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}),
+        suffixes=("heic", "heif", "hif"),
+        pillow="HEIF",
+        package="pillow_heif",
+        bytes_per_pixel=30,
+        ns_per_pixel=25,
+        ns_per_byte=300,
+        slow=True,
+    ),
+    ImageFormat.JPEG_2000: Traits(
+        magic=rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
+        suffixes=("jp2", "j2k"),
+        pillow="JPEG2000",
+        bytes_per_pixel=30,
+        ns_per_pixel=50,
+        ns_per_byte=200,
+        slow=True,
+    ),
+    ImageFormat.VIDEO: Traits(
+        # MP4 and QuickTime, but not HEIF with a minimized header; Matroska and WebM; AVI.
+        magic=rb".{4}(ftyp(?!mif3)|moov|mdat)|\x1aE\xdf\xa3|RIFF.{4}AVI ",
+        ns_per_pixel=10,
+        slow=True,
+    ),
+}
+AVAILABLE = frozenset(each for each, traits in FORMATS.items() if not traits.package or find_spec(traits.package))
+"""The formats whose decoder is installed."""
+_MAGIC = [(each, re.compile(traits.magic, re.DOTALL), traits.brands) for each, traits in FORMATS.items()]
+
+SUFFIXES = frozenset(f".{suffix}" for traits in FORMATS.values() for suffix in traits.suffixes)
+"""Files in a folder with one of these suffixes are images; a file that is named by itself may have any name."""
+
+
+def recognize(data: bytes) -> ImageFormat | None:
+    """The format of a file by its first bytes; None for any other."""
+    brands = _brands(data)
+    return next((each for each, magic, its in _MAGIC if magic.match(data) or not its.isdisjoint(brands)), None)
+
+
+def accepted_formats() -> str:
+    """The names of the formats that are accepted as images, as they stand in a sentence."""
+    names = [each.value for each in ImageFormat if each is not ImageFormat.VIDEO and each.available]
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def _brands(data: bytes) -> frozenset[bytes]:
+    if data[4:8] != b"ftyp":
+        return frozenset()
+    end = min(int.from_bytes(data[:4], "big"), 1_024, len(data))
+    return frozenset(data[position : position + 4] for position in (8, *range(16, end - 3, 4)))

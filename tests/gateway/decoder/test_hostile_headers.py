@@ -1,0 +1,115 @@
+"""Hostile files of the formats whose header is read in a decoder's process: refused there, at a bounded cost."""
+
+import contextlib
+import struct
+import time
+
+import numpy as np
+import pytest
+import tifffile
+
+from bench.attack.files import (
+    avif_of_another_size,
+    avif_of_many_items,
+    heic_of_another_size,
+    heic_of_headers,
+    jpeg2000_of_channels,
+    tiff_of_two_sizes,
+)
+from gateway.decoder.in_process import inspect_whole
+from gateway.errors import ImageError, ImageTooLarge, UnsupportedFormat
+from gateway.ingest.decoders.budget import DecodeLimits
+from gateway.ingest.decoders.pool import Decoders
+from gateway.ingest.image_info import Unopened
+from gateway.ingest.inspection import check_size, inspect
+from tests.gateway.ingest.reading import LIMITS
+from tests.samples import encode, photograph, sample
+
+pytestmark = pytest.mark.anyio
+LARGE_PAGE = b"\xff\x7f" + struct.pack("<HHII", 270, 1, 1, 0) * 0x7FFF
+HOSTILE = {
+    "GIF of zeros": b"GIF89a\x09\0\x09\0" + bytes(8_000_000),
+    "TIFF of a page that follows itself": b"II*\0\x08\0\0\0" + bytes(2) + b"\x08\0\0\0",
+    "TIFF of many fields": b"II*\0\x08\0\0\0\xff\xff" + struct.pack("<HHII", 270, 1, 1, 0) * 0xFFFF + bytes(4),
+    "TIFF of long fields": b"II*\0\x08\0\0\0\2\0"
+    + struct.pack("<HHIIHHII", 273, 4, 1_900_000, 64, 279, 4, 1_900_000, 64)
+    + bytes(8_000_000),
+    "AVIF of empty boxes": b"\0\0\0\x18ftypavif\0\0\0\0avifmif1" + b"\0\0\0\x08free" * 1_000_000,
+    "AVIF of many locations": b"\0\0\0\x18ftypavif\0\0\0\0avifmif1"
+    + struct.pack(">I4sI", 8_000_100, b"meta", 0)
+    + struct.pack(">I4sIHH", 16, b"pitm", 0, 1, 0)
+    + struct.pack(">I4s", 8, b"iprp")
+    + struct.pack(">I4sIHH", 8_000_068, b"iloc", 0, 0, 0xFFFF)
+    + bytes(8_000_052),
+    "TIFF of a large page that follows itself": b"II*\0\x08\0\0\0" + LARGE_PAGE + struct.pack("<I", 8),
+    "TIFF of two sizes": tiff_of_two_sizes(12_000, 64),
+    "AVIF of many items": avif_of_many_items(60_000),
+    "HEIC of many headers": heic_of_headers(3_000, 3_000),
+    "HEIC of another size": heic_of_another_size(2_048, 64),
+    "JPEG 2000 of many channels": jpeg2000_of_channels(8_000_000),
+}
+
+
+@pytest.fixture(scope="module")
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def pool():
+    async with Decoders(1, limits=DecodeLimits(3.0, 2**30, 50_000_000)) as pool:
+        yield pool
+
+
+async def decoded(pool, data, account):
+    unopened = inspect(data, LIMITS)
+    assert isinstance(unopened, Unopened)
+    info = await pool.read_header(data, unopened.format, account)
+    check_size(info, LIMITS)
+    return await pool.decode(data, info, 256, account)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_hostile_file_is_refused_and_costs_the_serving_process_nothing(pool, name):
+    account = pool.account()
+    before = time.thread_time()
+    with pytest.raises(ImageError):
+        await decoded(pool, HOSTILE[name], account)
+    # What is left are 8 MB to copy, and a new process in place of one that ended.
+    assert time.thread_time() - before < 0.1
+    # No more than one budget of time, what ended the process, and the start of another one.
+    assert account.spent_seconds < 3
+    assert (await decoded(pool, sample("TIFF RGB 8 bit raw").data, pool.account())).startswith(b"P6")
+
+
+async def test_avif_whose_frame_is_larger_than_it_says_stays_within_its_budget(pool):
+    account = pool.account()
+    with contextlib.suppress(ImageError):
+        pixels = await decoded(pool, avif_of_another_size(4_096, 64), account)
+        assert len(pixels) == len(b"P6\n64 64\n255\n") + 64 * 64 * 3
+    assert account.spent_seconds < 3
+
+
+async def test_oversized_file_is_refused_by_its_header(pool):
+    """It costs a slot and the header's time, and no pixel is decoded."""
+    data = encode(photograph().resize((64, 64)), "TIFF")
+    for tag, side in ((256, 9_000), (257, 6_000)):
+        data = data.replace(struct.pack("<HHII", tag, 4, 1, 64), struct.pack("<HHII", tag, 4, 1, side))
+    account = pool.account()
+    with pytest.raises(ImageTooLarge, match="54000000 pixels"):
+        await decoded(pool, data, account)
+    assert account.spent_seconds < 0.1
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+async def test_bigtiff_of_either_byte_order_is_decoded(pool, tmp_path, order):
+    values = np.full((3, 4, 3), 200, np.uint8)
+    tifffile.imwrite(tmp_path / "a.tif", values, photometric="rgb", bigtiff=True, byteorder=order, metadata=None)
+    data = (tmp_path / "a.tif").read_bytes()
+    assert (await decoded(pool, data, pool.account())).endswith(values.tobytes())
+
+
+@pytest.mark.parametrize("mode", ["F", "I"])
+def test_tiff_of_other_than_unsigned_integers_is_unsupported(mode):
+    with pytest.raises(UnsupportedFormat, match=r"unsigned integers|bits per channel"):
+        inspect_whole(encode(photograph().convert(mode), "TIFF"), LIMITS)
