@@ -25,7 +25,7 @@ UPGRADE = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 
 
 
 def upgrades_with_a_length(target: Target) -> str:
-    """More connections than there may be that open a stream with a body of which nothing comes."""
+    """More connections than the limit ask for a stream, announce a body and never send it."""
     return _all_of(target, lambda: _upgrade("Content-Length: 5"))
 
 
@@ -35,17 +35,17 @@ def upgrades_with_chunks(target: Target) -> str:
 
 
 def upgrade_that_sends_its_body(target: Target) -> str:
-    """300 MiB for one request that opens a stream and has a body in chunks."""
+    """One WebSocket handshake with a chunked body of 300 MiB."""
     return _pushed(target, _upgrade("Transfer-Encoding: chunked"), b"8000\r\n" + bytes(0x8000) + b"\r\n")
 
 
 def upgrade_that_sends_without_end(target: Target) -> str:
-    """300 MiB of zeros behind a request that opens a stream and has five bytes of body."""
+    """300 MiB of zeros after a WebSocket handshake that announces five bytes of body."""
     return _pushed(target, _upgrade("Content-Length: 5"), bytes(0x8000))
 
 
 def upgrades_of_odd_framing(target: Target) -> str:
-    """Requests that open a stream with every odd framing of a body, on twelve connections each."""
+    """WebSocket handshakes with every invalid framing of a body, on twelve connections each."""
     framings = (
         "Content-Length: 0",
         "Content-Length: 18446744073709551615",
@@ -60,12 +60,12 @@ def upgrades_of_odd_framing(target: Target) -> str:
 
 
 def half_handshakes(target: Target) -> str:
-    """More connections than there may be whose request for a stream lacks its last line."""
+    """More connections than the limit send a WebSocket handshake without its last line."""
     return _all_of(target, lambda: handshake(target)[:-2])
 
 
 def handshakes_that_are_reset(target: Target) -> str:
-    """Four hundred clients that open a stream, and reset the connection at once."""
+    """Four hundred clients open a stream and reset the connection at once."""
     return _reset_each(target, handshake(target))
 
 
@@ -81,13 +81,13 @@ def handshakes_that_are_reset_later(target: Target) -> str:
 
 
 def frames_behind_a_handshake_that_is_refused(target: Target) -> str:
-    """Two hundred clients that send frames right behind a request for a stream, which is refused."""
+    """Two hundred clients send frames right after a handshake that is refused."""
     sent = handshake(target, "/stream?model=nope") + frame(BINARY, b"x") * 3 + frame(TEXT, b"{}") + bytes(100_000)
     return answers([_sent(target, sent) for _ in range(target.clients // 2)])
 
 
 def frames_behind_a_handshake_of_no_use(target: Target) -> str:
-    """Two hundred clients that send bytes right behind a handshake without a key, a version, or a path."""
+    """Two hundred clients send bytes right after a handshake without a valid key, version or path."""
     whole = handshake(target)
     broken = (
         whole.replace(b"Sec-WebSocket-Version: 13", b"Sec-WebSocket-Version: 12"),
@@ -101,7 +101,7 @@ def frames_behind_a_handshake_of_no_use(target: Target) -> str:
 
 
 def slow_uploads_everywhere(target: Target) -> str:
-    """More slow uploads than there may be connections, each of which connects again when it is closed."""
+    """More slow uploads than the connection limit, each of which reconnects when it is closed."""
     return _dripping(target, UPLOAD, _enough(target))
 
 
@@ -135,7 +135,7 @@ def slow_headers_everywhere(target: Target) -> str:
 
 
 def unread_answers_everywhere(target: Target) -> str:
-    """More clients than there may be connections, of which each asks for sixteen large documents and reads none."""
+    """More clients than the connection limit request sixteen large documents each and read none."""
     opened = []
     for _ in range(_enough(target)):
         with contextlib.suppress(OSError):
@@ -149,7 +149,7 @@ def unread_answers_everywhere(target: Target) -> str:
 
 
 def health_requests_everywhere(target: Target) -> str:
-    """More connections than there may be that each ask for health, again and again, without reading."""
+    """More connections than the limit request /health/live repeatedly and read no response."""
     request = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
     opened = [_sent(target, request * 20) for _ in range(_enough(target))]
     ends = time.monotonic() + target.hold_seconds

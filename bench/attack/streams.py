@@ -84,7 +84,7 @@ def frames_of_four_mebibytes(target: Target) -> str:
 
 
 def large_frames_that_do_not_end(target: Target) -> str:
-    """As many streams as there may be, each with a frame of 4 MiB that lacks its last byte."""
+    """Every stream the limit allows sends a frame of 4 MiB without its last byte."""
     data = frame(BINARY, bytes(4 * 2**20))[:-1]
     with _streams(target, target.max_streams * target.workers) as streams:
         for stream in streams:
@@ -114,7 +114,7 @@ def frames_in_jpeg2000(target: Target) -> str:
 
 
 def streams_without_a_frame(target: Target) -> str:
-    """As many streams as there may be, none of which sends anything; another client opens one."""
+    """Every stream the limit allows is open and sends nothing; another client opens one."""
     with _streams(target, target.max_streams * target.workers) as streams:
         time.sleep(min(1, target.hold_seconds))
         _serve_another(target)
@@ -122,7 +122,7 @@ def streams_without_a_frame(target: Target) -> str:
 
 
 def streams_kept_by_texts(target: Target) -> str:
-    """As many streams as there may be, kept by a text every second; another client opens one."""
+    """Every stream the limit allows sends a text each second; another client opens one."""
     return _kept(target, frame(TEXT, b"{}"))
 
 
@@ -142,7 +142,7 @@ def streams_kept_by_junk(target: Target) -> str:
 
 
 def streams_that_come_again(target: Target) -> str:
-    """As many streams as there may be that are opened again as soon as they are closed; another client opens one."""
+    """One client opens every stream the limit allows, and reopens each that is closed; another client opens one."""
     done = threading.Event()
     opened = 0
 
