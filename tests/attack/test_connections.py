@@ -13,6 +13,8 @@ from tests.gateway.api.stub import PNG
 from tests.processes import Gateway, running_gateway
 from tests.stub_server import COMMAND
 
+pytestmark = pytest.mark.slow
+
 MAX_CONNECTIONS, MAX_STREAMS = 50, 8
 HOLD_SECONDS = 0.3
 CLIENTS = 120

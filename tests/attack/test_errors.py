@@ -10,6 +10,8 @@ from bench.attack.target import Attack, Target
 from tests.processes import Gateway, running_gateway
 from tests.stub_server import COMMAND
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:

@@ -14,6 +14,8 @@ from bench.attack.target import Target, chunked, form, receive, told
 from tests.processes import Gateway, running_gateway, wait_for
 from tests.stub_server import COMMAND
 
+pytestmark = pytest.mark.slow
+
 WEBSOCKET = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13")
 CLOSING = ("Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings, close")
 LENGTH = f"Content-Length: {len(SMALL_BMP)}"

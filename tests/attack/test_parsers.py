@@ -15,6 +15,8 @@ from tests.gateway.api.stub import PNG
 from tests.processes import Gateway, running_gateway
 from tests.stub_server import COMMAND
 
+pytestmark = pytest.mark.slow
+
 NBYTES = 4_000_000
 # Five times the promised limits, since other processes may slow the service down.
 LONGEST_PAUSE_SECONDS = 0.25

@@ -20,6 +20,7 @@ def test_the_same_seed_damages_a_request_the_same_way():
     assert damaged(random.Random("1 2"), seeds) == damaged(random.Random("1 2"), seeds)
 
 
+@pytest.mark.slow
 def test_damaged_streams_are_answered_or_closed():
     """Handshakes and messages of every kind: no 5xx, no close code 1011, no traceback, and the process goes on."""
     report = streams.run(requests=100, seed=20_261_123)

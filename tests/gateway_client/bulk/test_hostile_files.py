@@ -473,6 +473,7 @@ def test_damaged_csv_lines_affect_only_their_rows(tmp_path):
         Sources([str(table)])
 
 
+@pytest.mark.slow
 def test_parquet_bomb_has_an_error_row(tmp_path, monkeypatch):
     """A value of 900 kB that a dictionary repeats, and a file that is damaged after its list of columns."""
     monkeypatch.setattr(parquet, "MAX_MEMORY_BYTES", 640 * MIB)

@@ -51,6 +51,7 @@ def test_the_way_that_is_served_comes_first_and_none_twice():
     assert len(ways(served)) == len(set(ways(served))) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--url=127.0.0.1:1", "--decode=fast"])
 def test_a_comparison_has_its_own_triton_and_tries_every_decode(own_head, photos, tmp_path, option):
     (tmp_path / "list.csv").write_text(f"{photos / 'cat.jpg'},0\n")
