@@ -111,7 +111,7 @@ class RequestQueue:
         """The request's trace and log fields."""
         self.group = (spec.model_version, spec.selection, spec.vectors)
         """Images share a call only with those of the same group."""
-        self.on_error: Callable[[Exception], None] = lambda _: None
+        self.on_error: Callable[[Exception], None] = _ignore
         self.images: set[QueuedImage] = set()
         self.lanes: dict[Lane, deque[QueuedImage]] = {}
         """The images that wait for a call; lanes alternate."""
@@ -126,9 +126,16 @@ class RequestQueue:
     def close(self) -> None:
         """Drop every image: those in calls with other requests' images are computed, but have no result."""
         self.closed = True
+        self.on_error = _ignore  # the request and its queue refer to each other, and full garbage collections are long
         # Waiting images first: a call that is abandoned frees its place, and must not be followed by one with them.
         for item in sorted(self.images, key=lambda item: item.call is not None):
             self._batcher.drop(item)
+
+    def fail(self, error: Exception) -> None:
+        """Drop every image, and end the request with an error."""
+        on_error = self.on_error
+        self.close()
+        on_error(error)
 
 
 @dataclass(eq=False, slots=True)
@@ -362,8 +369,7 @@ class Batcher:
             for item in items:
                 self._finish(item, failed(item.image, item.image, error))
         elif items:
-            queue.close()
-            queue.on_error(error if isinstance(error, Exception) else ModelUnavailable())
+            queue.fail(error if isinstance(error, Exception) else ModelUnavailable())
 
     def _expire(self, item: QueuedImage) -> None:
         """Report that the deadline of an image has passed, while it waits or is in a call."""
@@ -401,8 +407,7 @@ class Batcher:
         try:
             item.answer(result)
         except Exception as error:  # must not affect other images of the call
-            item.queue.close()
-            item.queue.on_error(error)
+            item.queue.fail(error)
 
     def _forget(self, item: QueuedImage) -> None:
         """Remove an image from its lane or call."""
@@ -419,6 +424,10 @@ class Batcher:
                 del queue.lanes[item.lane]
             if not queue.lanes:
                 self._models[queue.spec.model_name].waiting.pop(queue, None)
+
+
+def _ignore(_error: Exception) -> None:
+    """Do nothing."""
 
 
 def failed(file: Upload | Image, size: ImageInfo | Image, error: GatewayError) -> Result:

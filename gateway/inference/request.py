@@ -127,7 +127,10 @@ class RunningRequest:
         """The next result that is ready; after the last one, raises the error that has ended the request, if any."""
         result = await self._results.take()
         if result is None:
-            raise self._failure or StopAsyncIteration
+            try:
+                raise self._failure or StopAsyncIteration
+            finally:
+                self._failure = None  # its traceback keeps the request
         for image in result.images:
             self._query.tally.count(image.error, image.model_version)
             _count(image, self._query.model_name)

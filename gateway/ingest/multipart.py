@@ -9,7 +9,7 @@ from copy import copy
 
 from multipart import MultipartError, MultipartSegment, ParserLimitReached, PushMultipartParser
 
-from gateway.errors import HeadersTooLarge, InvalidMultipart
+from gateway.errors import HeadersTooLarge, InvalidMultipart, clear_frames
 from gateway.ingest.header_params import form_filename, form_name, parse_header
 from gateway.ingest.upload import (
     Hold,
@@ -116,9 +116,13 @@ class _Form:
         """Whether the closing boundary was read."""
         if self._in_part:
             return False
+        parser = copy(self._parser)  # the parser answers only by being closed
         try:
-            copy(self._parser).close()  # the parser answers only by being closed
-        except MultipartError:
+            parser.close()
+        except MultipartError as exc:
+            # Otherwise the error would keep its frames, and these the error, until a full garbage collection.
+            clear_frames(exc)
+            parser.error = None
             return False
         return True
 

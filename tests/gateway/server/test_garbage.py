@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.gateway.streams.stub import FrameBackend, stream_service
+from tests.gateway.streams.stub import FrameBackend, frame, stream_service
 
 TIMES = 10
 UPGRADE = (
@@ -21,6 +21,14 @@ UPGRADE = (
 )
 STREAM = b"GET /stream?smoothing=none HTTP/1.1\r\n" + UPGRADE + b"\r\n"
 CLOSE = b"\x88\x80\0\0\0\0"
+PICTURE = frame(200)
+PARTS = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n' + PICTURE + b"\r\n--b--\r\n"
+
+
+def post(media_type: str, body: bytes, length: int = 0) -> bytes:
+    """A request of `POST /predict`; its body may announce more than it has."""
+    head = f"Content-Type: {media_type}\r\nContent-Length: {length or len(body)}\r\n"
+    return b"POST /predict HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + head.encode() + b"\r\n" + body
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +55,24 @@ def exchange(port: int, sent: bytes, *, resets: bool) -> None:
         (b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", False),
         (b"?\r\n\r\n", False),
         (b"GET /x HT", True),
+        (post("image/png", PICTURE), False),
+        (post("image/png", b"hello"), False),
+        (post("image/png", PICTURE, 50_000), True),
+        (post("multipart/form-data; boundary=b", PARTS), False),
+        (post("multipart/form-data; boundary=b", PARTS[:-5]), False),
+        (post("application/json", b"{"), False),
         (STREAM.replace(b": Upgrade\r\n", b": Upgrade, close\r\nContent-Length: 5\r\n"), False),
         (STREAM, True),
         (STREAM.replace(b"==", b"") + 100 * b"x", False),
         (STREAM.replace(b"smoothing=none", b"top_k=x"), False),
         (STREAM + CLOSE, False),
+        (STREAM + b"\x82\x85\0\0\0\0hello" + CLOSE, False),
         (STREAM + b"\0\0", False),
     ],
     ids=[
-        "live", "not found", "no HTTP", "half a request", "upgrade with a body",
-        "handshake that is reset", "bad handshake", "refused handshake", "stream", "bad frame",
+        "live", "not found", "no HTTP", "half a request", "upload", "no image", "upload that is cut", "form",
+        "form without an end", "bad JSON", "upgrade with a body", "handshake that is reset", "bad handshake",
+        "refused handshake", "stream", "frame", "bad frame",
     ],
 )  # fmt: skip
 def test_connection_leaves_no_garbage(port: int, sent: bytes, resets: bool):
