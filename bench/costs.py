@@ -130,8 +130,8 @@ def main(
 
 
 def _walk(data: bytes, info: ImageInfo) -> None:
-    film = OpenedAnimation(data, info, RESIZE, read_frames("all", 1_000))
-    while film.step() is not False:
+    animation = OpenedAnimation(data, info, RESIZE, read_frames("all", 1_000))
+    while animation.step() is not False:
         pass
 
 

@@ -35,6 +35,8 @@ STORED_TURNED = {
 }
 """How a camera stores an upright image for each EXIF orientation."""
 
+FIRST_IMAGE_MAY_BE_WHOLE = frozenset({"TIFF pages", "HEIC of several pictures"})
+"""Samples with further images behind the first one, which is answered if only those are cut off."""
 QUICK_HEVC = {"enc_params": {"preset": "ultrafast"}}
 """Takes a seventh of the encoder's usual time; the pixels are as close to the original."""
 

@@ -145,5 +145,5 @@ def request_spec(
         request_id=context.request_id,
         split=split,
         frames=frames,
-        tally=context.stats,
+        stats=context.stats,
     )

@@ -214,7 +214,7 @@ class Roboflow(Foreign):
         """The classes and the size of one image, with the time of the whole request."""
         answer: dict[str, object] = {
             "inference_id": query.request_id,
-            "time": round(query.tally.stages["infer"].seconds, 6),
+            "time": round(query.stats.stages["infer"].seconds, 6),
             "image": {"width": result.width, "height": result.height},
         }
         if result.multi_label:

@@ -224,7 +224,7 @@ class Batcher:
         self._enqueue(model, item)
         self._send_waiting(model)
         if item.call is None and item in queue.images:
-            item.enter(queue.spec.tally.stages["wait"])
+            item.enter(queue.spec.stats.stages["wait"])
 
     def _enqueue(self, model: ModelQueue, item: QueuedImage) -> None:
         item.queue.lanes.setdefault(item.lane, deque()).append(item)
@@ -300,7 +300,7 @@ class Batcher:
             queue.calls += 1
         for item in items:
             item.call = batch_call
-            item.enter(item.queue.spec.tally.stages["infer"])
+            item.enter(item.queue.spec.stats.stages["infer"])
             item.permit.keep()  # the image is in Triton until the call ends, even if its request has ended
         call = Call(
             Batch([item.image.payload for item in items], [item.seal for item in items]),

@@ -104,7 +104,7 @@ class RunningRequest:
         self._query = queue.spec
         self._scope = scope
         self._permits = permits
-        self._stages = queue.spec.tally.stages
+        self._stages = queue.spec.stats.stages
         self._account = account or service.decoders.account()
         # Further images would only wait, with permits that images of other requests could use.
         self._most_permits = service.batches.max_calls * service.batches.max_images
@@ -132,7 +132,7 @@ class RunningRequest:
             finally:
                 self._failure = None  # its traceback keeps the request
         for image in result.images:
-            self._query.tally.count(image.error, image.model_version)
+            self._query.stats.count(image.error, image.model_version)
             _count(image, self._query.model_name)
         return result
 
@@ -252,7 +252,7 @@ class RunningRequest:
             data = all_frames(upload, info, self._service.policy)
             size = await self._size()
         wanted = replace(wanted, most=wanted.most - self._frames)
-        async with self._service.decoders.film(data, info, size, self._account, wanted) as frames:
+        async with self._service.decoders.animation(data, info, size, self._account, wanted) as frames:
             while True:
                 with self._stages["wait"]:
                     permit = await self._permit(shrunk_bytes(info, size), deadline)

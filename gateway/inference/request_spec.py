@@ -34,7 +34,7 @@ def timeout_within(seconds: float | None, *, default: float, most: float) -> flo
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """The parameters of a request, and its statistics (`tally`). `model_version` "" is the version in use."""
+    """The parameters of a request, and its statistics (`stats`). `model_version` "" is the version in use."""
 
     model_name: str
     model_version: str
@@ -48,7 +48,7 @@ class RequestSpec:
     """Whether a split has chosen the version, and not the client."""
     frames: Wanted | None = None
     """Which frames of animated files are classified; None: only the first one, as the image of its file."""
-    tally: RequestStats = field(default_factory=RequestStats)
+    stats: RequestStats = field(default_factory=RequestStats)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import pytest
 from playwright.sync_api import BrowserContext, FilePayload, Page, expect
 
 from gateway.keys import add_key
+from tests.animations import video
 from tests.browser.backend import ColourBackend, animation, picture
 from tests.browser.conftest import read_download
-from tests.films import video
 from tests.gateway.streams.stub import stream_service
 from tests.processes import wait_for
 
@@ -193,14 +193,14 @@ def test_viewer_shows_the_frames_of_an_animation(page: Page, tmp_path):
     expect(page.locator("#again")).to_have_text("Run again")
     expect(page.locator("#tally")).to_have_text("2 classified")
     page.get_by_role("button", name="Open film.gif").click()
-    expect(page.locator(".film li")).to_have_text(["0.0 sblue90.0%", "1.0 sred60.0%", "2.0 sgreen90.0%"])
+    expect(page.locator(".frames li")).to_have_text(["0.0 sblue90.0%", "1.0 sred60.0%", "2.0 sgreen90.0%"])
     page.get_by_role("button", name="Next").click()
     expect(page.locator("#viewer-name")).to_have_text("still.gif")
-    expect(page.locator(".film")).to_have_count(0)
+    expect(page.locator(".frames")).to_have_count(0)
     page.keyboard.press("Escape")
     saved = json.loads(read_download(page, "Save as JSON", tmp_path).read_text())
-    film, still = saved["results"]
-    assert [each["predictions"][0]["label"] for each in film["frames"]] == ["blue", "red", "green"]
+    animation, still = saved["results"]
+    assert [each["predictions"][0]["label"] for each in animation["frames"]] == ["blue", "red", "green"]
     assert "frames" not in still
 
 
@@ -208,7 +208,7 @@ def test_viewer_shows_the_frames_of_a_video(page: Page):
     add(page, [{"name": "clip.mp4", "mimeType": "video/mp4", "buffer": video("mp4", "mp4v", (50, 100, 150))}])
     expect(page.locator("#tally")).to_have_text("1 classified")
     page.get_by_role("button", name="Open clip.mp4").click()
-    expect(page.locator(".film li")).to_have_count(3)
+    expect(page.locator(".frames li")).to_have_count(3)
 
 
 @pytest.mark.parametrize("most", [2, 8])

@@ -12,7 +12,7 @@ from PIL import Image
 from gateway.errors import ModelNotFound, ModelUnavailable, Overloaded
 from gateway.inference.backend import Call, InferResult
 from gateway_client import AsyncGateway, Gateway, NamedImage, blocking, errors
-from tests.films import film
+from tests.animations import animated
 from tests.gateway.api.stub import PNG, VECTOR, StubBackend, VectorBackend
 from tests.stub_service import stub_service
 
@@ -54,7 +54,7 @@ def test_paths_bytes_pil_images_and_arrays_are_accepted(gateway, tmp_path):
 
 
 def test_frames_of_an_animation_have_results(gateway):
-    results = sorted(gateway.classify([film("GIF", range(5)), PNG, b"text"], frames=3), key=lambda r: r.index)
+    results = sorted(gateway.classify([animated("GIF", range(5)), PNG, b"text"], frames=3), key=lambda r: r.index)
     assert [[frame.index for frame in result.frames] for result in results] == [[0, 1, 3], [0], []]
     assert [frame.seconds for frame in results[0].frames] == pytest.approx([0, 0.1, 0.3])
     assert {frame.best.label for frame in results[0].frames} == {results[0].best.label} == {"cat"}
@@ -65,9 +65,9 @@ def test_frames_of_an_animation_have_results(gateway):
 
 @pytest.mark.parametrize("frames", ["all", "every:0.1s"])
 def test_too_many_frames_in_a_request_splits_it(frames):
-    films = [film("GIF", range(count)) for count in (4, 5, 9, 3, 8)]
+    animations = [animated("GIF", range(count)) for count in (4, 5, 9, 3, 8)]
     with stub_service(max_frames=8) as url, Gateway(url) as gateway:
-        results = sorted(gateway.classify(films, frames=frames), key=lambda result: result.index)
+        results = sorted(gateway.classify(animations, frames=frames), key=lambda result: result.index)
     assert [len(result.frames) for result in results if result.index != 2] == [4, 5, 3, 8]
     assert {result.ok for result in results if result.index != 2} == {True}
     alone = results[2]  # which alone exceeds the limit

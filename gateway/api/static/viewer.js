@@ -171,12 +171,12 @@ const same = (one, other) =>
 
 /** What an animated picture shows over time. */
 function framesNode(frames) {
-  const node = element("div", "film");
+  const node = element("div", "frames");
   const list = element("ol", "");
   for (const { time_s: seconds, predictions, error } of frames) {
     const row = element("li", "");
     const best = predictions.find(({ score }) => score >= least());
-    row.append(element("span", "film-time", seconds === null ? "–" : `${seconds.toFixed(1)} s`));
+    row.append(element("span", "frame-time", seconds === null ? "–" : `${seconds.toFixed(1)} s`));
     row.append(element("span", "label", error ? error.message : best ? best.label : "No label is likely enough"));
     if (best) row.append(element("span", "score", percent(best.score)));
     list.append(row);

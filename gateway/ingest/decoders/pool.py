@@ -71,9 +71,9 @@ class Decoders:
     def __init__(self, count: int, *, limits: DecodeLimits) -> None:
         self._limits = limits
         self._count = count
-        self._room = DecoderSlots(count, limits.memory_bytes)
+        self._slots = DecoderSlots(count, limits.memory_bytes)
         # A file that stays open between its frames must not keep images from a slot.
-        self._films = DecoderSlots(count, limits.memory_bytes)
+        self._animation_slots = DecoderSlots(count, limits.memory_bytes)
         self._idle: list[Worker] = []
         self._busy: set[Worker] = set()
         self._trimming: asyncio.TimerHandle | None = None
@@ -129,13 +129,13 @@ class Decoders:
         memory_bytes = min(memory_limit(info, len(data)), self._limits.memory_bytes)
         job = ImageJob(info=info, nbytes=len(data), size=size, memory_bytes=memory_bytes)
         expected = expected_seconds(info, len(data))
-        _, pixels = await self._do(
-            job, data, info, account, expected, min(peak_bytes(info, size), self._limits.memory_bytes)
-        )
+        # The frame of an AVIF or HEIC may be larger than its header says: up to the limit, which is counted then.
+        slot_bytes = memory_bytes if info.format.traits.slow else min(peak_bytes(info, size), memory_bytes)
+        _, pixels = await self._do(job, data, info, account, expected, slot_bytes)
         return pixels
 
     @asynccontextmanager
-    async def film(
+    async def animation(
         self, data: bytes, info: ImageInfo, size: Size, account: Account, wanted: Wanted
     ) -> AsyncIterator["OpenAnimation"]:
         """An inspected, animated file, opened in a process of its own while the context lasts.
@@ -144,7 +144,7 @@ class Decoders:
         `limits.memory_bytes`; their frames share the slots of all images.
         """
         memory_bytes = min(open_bytes(info, len(data)), self._limits.memory_bytes)
-        async with self._films.turn(account, memory_bytes), self._worker(account) as worker:
+        async with self._animation_slots.turn(account, memory_bytes), self._worker(account) as worker:
             animation = OpenAnimation(self, worker, info, account, len(data))
             job = AnimationJob(info=info, nbytes=len(data), size=size, wanted=wanted, memory_bytes=memory_bytes)
             try:
@@ -171,7 +171,7 @@ class Decoders:
         )
         async with (
             self._spending(account, info, nbytes, expected) as spending,
-            self._room.turn(account, slot_bytes),
+            self._slots.turn(account, slot_bytes),
             worker_of as worker,
         ):
             if animation:

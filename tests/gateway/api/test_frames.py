@@ -13,7 +13,7 @@ from gateway.api.schemas import PredictResponse
 from gateway.errors import InferenceFailed
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction
-from tests.films import FORMATS, VIDEOS, apng_that_promises, avi_that_promises, film, gif_of, video
+from tests.animations import FORMATS, VIDEOS, animated, apng_that_promises, avi_that_promises, gif_of, video
 from tests.gateway.api.stub import PNG, Client, StubBackend, client_of
 
 NDJSON = {"Accept": "application/x-ndjson"}
@@ -63,7 +63,7 @@ def images_ok() -> float:
 
 @pytest.mark.parametrize("image_format", FORMATS)
 def test_each_frame_has_its_time_and_its_predictions_in_order(client, image_format):
-    (result,) = ask(client, film(image_format, range(0, 240, 20)))["results"]
+    (result,) = ask(client, animated(image_format, range(0, 240, 20)))["results"]
     assert [frame["index"] for frame in result["frames"]] == list(range(12))
     assert [frame["time_s"] for frame in result["frames"]] == pytest.approx([n / 10 for n in range(12)])
     assert levels(result["frames"]) == pytest.approx(range(0, 240, 20), abs=1)
@@ -76,12 +76,12 @@ def test_each_frame_has_its_time_and_its_predictions_in_order(client, image_form
     ("frames", "expected"), [("3", [0, 3, 6]), ("every:0.5s", [0, 5]), ("1", [0]), ("100", list(range(10)))]
 )
 def test_of_many_frames_those_are_answered_that_are_asked_for(client, frames, expected):
-    (result,) = ask(client, film("GIF", range(10)), frames=frames)["results"]
+    (result,) = ask(client, animated("GIF", range(10)), frames=frames)["results"]
     assert [frame["index"] for frame in result["frames"]] == expected
 
 
 def test_in_every_kind_of_body(client):
-    data = film("GIF", range(3))
+    data = animated("GIF", range(3))
     form = client.post("/predict", data={"frames": "2"}, files=[("f", ("x.gif", data))])
     raw = client.post("/predict?frames=2", content=data, headers={"Content-Type": "image/gif"})
     in_json = client.post("/predict?frames=2", json={"images": [{"b64": base64.b64encode(data).decode()}]})
@@ -90,7 +90,7 @@ def test_in_every_kind_of_body(client):
 
 
 def test_without_the_parameter_the_first_frame_is_answered_as_ever(client):
-    (result,) = ask(client, film("GIF", [200, 100]), frames=None)["results"]
+    (result,) = ask(client, animated("GIF", [200, 100]), frames=None)["results"]
     assert levels([result]) == [200]
     assert "frames" not in result
 
@@ -102,7 +102,7 @@ def test_a_still_picture_has_one_frame(client):
 
 def test_files_have_one_result_each_and_frames_count_as_images(client):
     before = images_ok()
-    answer = ask(client, PNG, film("GIF", range(5)), b"no image", film("GIF", [7]))
+    answer = ask(client, PNG, animated("GIF", range(5)), b"no image", animated("GIF", [7]))
     assert [result["index"] for result in answer["results"]] == [0, 1, 2, 3]
     assert [len(result["frames"]) for result in answer["results"]] == [1, 5, 0, 1]
     assert answer["results"][2]["error"]["code"] == "unsupported_format"
@@ -112,7 +112,7 @@ def test_files_have_one_result_each_and_frames_count_as_images(client):
 
 
 def test_as_lines_it_is_one_for_each_file_as_well(client):
-    parts = [("f", ("a", film("GIF", range(3)))), ("f", ("b", PNG))]
+    parts = [("f", ("a", animated("GIF", range(3)))), ("f", ("b", PNG))]
     answer = client.post("/predict?frames=all", files=parts, headers=NDJSON)
     *lines, last = map(json.loads, answer.text.splitlines())
     assert {line["filename"]: len(line["frames"]) for line in lines} == {"a": 3, "b": 1}
@@ -121,14 +121,14 @@ def test_as_lines_it_is_one_for_each_file_as_well(client):
 
 def test_one_image_in_flight_at_a_time_is_enough():
     with client_of(Shades(), max_images_in_flight=1, batch_max_images=1) as client:
-        answer = ask(client, film("GIF", range(6)), PNG, film("WEBP", range(6)))
+        answer = ask(client, animated("GIF", range(6)), PNG, animated("WEBP", range(6)))
     assert [len(result["frames"]) for result in answer["results"]] == [6, 1, 6]
 
 
 def test_the_frames_of_a_request_are_bounded_over_all_its_files():
     with client_of(Shades(), max_frames=5) as client:
-        answer = ask(client, film("GIF", range(3)), film("GIF", range(3)), film("GIF", range(2)), PNG)
-        one = client.post("/predict?frames=all", files=[("f", ("x", film("GIF", range(6))))])
+        answer = ask(client, animated("GIF", range(3)), animated("GIF", range(3)), animated("GIF", range(2)), PNG)
+        one = client.post("/predict?frames=all", files=[("f", ("x", animated("GIF", range(6))))])
         refused = client.post("/predict?frames=6", files=[("f", ("x", PNG))])
     assert [len(result["frames"]) for result in answer["results"]] == [3, 0, 2, 1]
     assert answer["results"][1]["error"]["code"] == "too_many_frames"
@@ -155,8 +155,8 @@ def test_a_frame_that_fails_costs_no_other_frame_its_answer():
     backend = Shades()
     backend.fails = (10,)
     with client_of(backend, batch_max_images=1) as client:
-        (result,) = ask(client, film("GIF", [10, 20, 30]))["results"]
-        failed = client.post("/predict?frames=all", files=[("f", ("x", film("GIF", [10])))])
+        (result,) = ask(client, animated("GIF", [10, 20, 30]))["results"]
+        failed = client.post("/predict?frames=all", files=[("f", ("x", animated("GIF", [10])))])
     assert [frame["error"] and frame["error"]["code"] for frame in result["frames"]] == ["inference_failed", None, None]
     assert (result["status"], levels([result])) == ("ok", [20])
     assert (failed.status_code, failed.json()["code"]) == (502, "inference_failed")
@@ -164,8 +164,8 @@ def test_a_frame_that_fails_costs_no_other_frame_its_answer():
 
 def test_the_size_of_an_answer_is_that_of_all_its_frames():
     with client_of(Shades(), max_predictions=5) as client:
-        assert len(ask(client, film("GIF", range(4)))["results"][0]["frames"]) == 4
-        refused = client.post("/predict?frames=all", files=[("f", ("x", film("GIF", range(5))))])
+        assert len(ask(client, animated("GIF", range(4)))["results"][0]["frames"]) == 4
+        refused = client.post("/predict?frames=all", files=[("f", ("x", animated("GIF", range(5))))])
     assert (refused.status_code, refused.json()["code"]) == (422, "answer_too_large")
 
 
@@ -206,6 +206,6 @@ def test_a_video_is_held_to_the_limits_of_images():
 
 def test_where_the_gateway_may_decode_nothing_frames_are_refused():
     with client_of(Shades(), decode="never") as client:
-        answer = ask(client, film("PNG", range(3)), video("mp4", "mp4v", (1, 2)), PNG)
+        answer = ask(client, animated("PNG", range(3)), video("mp4", "mp4v", (1, 2)), PNG)
     assert [result["error"]["code"] for result in answer["results"][:2]] == ["unsupported_format"] * 2
     assert len(answer["results"][2]["frames"]) == 1

@@ -21,12 +21,12 @@ from gateway.ingest.frames import MOST_IN_FILE, read_frames
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import inspect
-from tests.films import (
+from tests.animations import (
     FORMATS,
     VIDEOS,
+    animated,
     apng_that_promises,
     avi_that_promises,
-    film,
     gif_of,
     level_of,
     video,
@@ -53,7 +53,7 @@ async def opened(pool, data, frames="all", most=1_000, account=None):
         info = await pool.read_header(data, info.format, account)
     assert info.animated
     data = essential(data, animated=True) if data.startswith(b"\x89PNG") else data
-    async with pool.film(data, info, MAX_SIDE, account, read_frames(frames, most)) as animation:
+    async with pool.animation(data, info, MAX_SIDE, account, read_frames(frames, most)) as animation:
         yield animation
 
 
@@ -80,7 +80,7 @@ async def picture(pool):
 
 @pytest.mark.parametrize("image_format", FORMATS)
 async def test_every_frame_comes_in_order_with_its_time_and_what_it_shows(pool, image_format):
-    frames = await read(pool, film(image_format, range(0, 200, 10), duration=[50 + 10 * n for n in range(20)]))
+    frames = await read(pool, animated(image_format, range(0, 200, 10), duration=[50 + 10 * n for n in range(20)]))
     assert [frame.index for frame in frames] == list(range(20))
     assert [level_of(frame.picture) for frame in frames] == pytest.approx(range(0, 200, 10), abs=1)
     shown = [sum(50 + 10 * n for n in range(index)) / 1e3 for index in range(20)]
@@ -98,12 +98,12 @@ async def test_the_first_frame_is_what_a_file_shows_of_which_no_frames_are_asked
 
 
 async def test_a_frame_whose_file_says_no_time_is_shown_for_a_tenth_of_a_second(pool):
-    frames = await read(pool, film("GIF", [1, 2, 3], duration=0))
+    frames = await read(pool, animated("GIF", [1, 2, 3], duration=0))
     assert [frame.seconds for frame in frames] == pytest.approx([0, 0.1, 0.2])
 
 
 async def test_frames_between_those_that_are_wanted_are_passed_over(pool):
-    data = film("WEBP", range(200))
+    data = animated("WEBP", range(200))
     assert [frame.index for frame in await read(pool, data, "4")] == [0, 50, 100, 150]
     assert [frame.index for frame in await read(pool, data, "every:7s")] == [0, 70, 140]
 
@@ -111,7 +111,7 @@ async def test_frames_between_those_that_are_wanted_are_passed_over(pool):
 async def test_pictures_are_decoded_between_the_frames_of_a_film(pool, monkeypatch):
     monkeypatch.setattr(pool_module, "SPARE_SECONDS", 0.01)
     expected = decode(cat(), inspect_whole(cat(), LIMITS), MAX_SIDE).to_bytes()
-    async with opened(pool, film("GIF", range(5))) as reader:
+    async with opened(pool, animated("GIF", range(5))) as reader:
         first = await reader.next()
         assert await picture(pool) == expected
         others = await rest(reader)
@@ -123,23 +123,23 @@ async def test_pictures_are_decoded_between_the_frames_of_a_film(pool, monkeypat
 
 async def test_the_process_of_a_film_that_was_read_to_its_end_decodes_the_next_picture(pool):
     (worker,) = pool._idle
-    await read(pool, film("GIF", range(3)))
+    await read(pool, animated("GIF", range(3)))
     assert pool._idle == [worker]
     assert (await picture(pool)).startswith(b"P6")
     assert pool._idle == [worker]
 
 
 async def test_what_a_film_holds_ends_with_its_process_where_nobody_reads_it_to_its_end(pool):
-    async with opened(pool, film("GIF", range(3))) as reader:
+    async with opened(pool, animated("GIF", range(3))) as reader:
         await reader.next()
         (worker,) = pool._busy
     assert not worker.alive()
-    assert (pool._films.free, pool._films.free_bytes) == (1, DECODE_LIMITS.memory_bytes)
+    assert (pool._animation_slots.free, pool._animation_slots.free_bytes) == (1, DECODE_LIMITS.memory_bytes)
     assert (await picture(pool)).startswith(b"P6")
 
 
 async def test_more_frames_than_are_allowed_are_refused_before_the_first_one(pool):
-    data = film("GIF", range(8))
+    data = animated("GIF", range(8))
     assert len(await read(pool, data, most=8)) == 8
     with pytest.raises(TooManyFrames, match="The file has 8 frames, and 7 more are allowed") as caught:
         await read(pool, data, most=7)
@@ -148,7 +148,7 @@ async def test_more_frames_than_are_allowed_are_refused_before_the_first_one(poo
 
 
 async def test_where_only_their_times_tell_how_many_they_are_the_one_too_many_is_refused(pool):
-    async with opened(pool, film("GIF", range(8)), "every:0.1s", most=3) as reader:
+    async with opened(pool, animated("GIF", range(8)), "every:0.1s", most=3) as reader:
         for index in range(3):
             assert (await reader.next()).index == index
         with pytest.raises(TooManyFrames):
@@ -178,7 +178,7 @@ async def test_frames_that_are_missing_end_the_film_with_an_error(pool):
 
 
 async def test_a_frame_beyond_the_screen_of_its_gif_is_not_decoded(pool):
-    data = film("GIF", [0, 255])
+    data = animated("GIF", [0, 255])
     place = data.rindex(b"," + bytes(4)) + 5  # the last frame's width
     data = data[:place] + b"\xff\xff\xff\xff" + data[place + 4 :]
     async with opened(pool, data) as reader:
@@ -211,14 +211,14 @@ async def test_frames_are_charged_to_the_account_of_their_request():
     """Skipped frames as well as those that are wanted; and what another file has taken is not there for this one."""
     async with Decoders(1, limits=replace(DECODE_LIMITS, request_cpu_seconds=0.03)) as pool:
         account = pool.account()
-        async with opened(pool, film("GIF", range(0, 250, 5), size=(600, 600)), account=account) as reader:
+        async with opened(pool, animated("GIF", range(0, 250, 5), size=(600, 600)), account=account) as reader:
             await reader.next()
             with pytest.raises(TooCostly, match="request_cpu_seconds"):
                 await rest(reader)
             (worker,) = pool._busy
         assert not worker.alive()
         with pytest.raises(TooCostly, match="request_cpu_seconds"):
-            async with opened(pool, film("GIF", range(3)), account=account):
+            async with opened(pool, animated("GIF", range(3)), account=account):
                 pass
         (worker,) = pool._idle
         assert worker.alive()
@@ -232,18 +232,18 @@ async def test_skipped_frames_are_charged():
 
 
 async def test_a_process_that_is_lost_costs_its_film_alone(pool):
-    async with opened(pool, film("GIF", range(3))) as reader:
+    async with opened(pool, animated("GIF", range(3))) as reader:
         await reader.next()
         (worker,) = pool._busy
         os.kill(worker.pid, signal.SIGSEGV)
         with pytest.raises(UndecodableImage):
             await reader.next()
     assert (await picture(pool)).startswith(b"P6")
-    assert [frame.index for frame in await read(pool, film("GIF", range(3)))] == [0, 1, 2]
+    assert [frame.index for frame in await read(pool, animated("GIF", range(3)))] == [0, 1, 2]
 
 
 async def test_who_leaves_in_the_midst_of_a_frame_leaves_no_process_in_work(pool):
-    async with opened(pool, film("GIF", range(3))) as reader:
+    async with opened(pool, animated("GIF", range(3))) as reader:
         await reader.next()
         (worker,) = pool._busy
         os.kill(worker.pid, signal.SIGSTOP)
@@ -253,12 +253,12 @@ async def test_who_leaves_in_the_midst_of_a_frame_leaves_no_process_in_work(pool
         await asyncio.wait([step])
         assert step.cancelled()
         assert not worker.alive()
-    assert (pool._room.free, pool._films.free) == (1, 1)
+    assert (pool._slots.free, pool._animation_slots.free) == (1, 1)
 
 
 async def test_a_film_that_waits_for_another_one_keeps_no_picture_from_its_turn(pool):
-    async with opened(pool, film("GIF", range(3))) as reader:
-        waiting = asyncio.ensure_future(read(pool, film("GIF", range(4))))
+    async with opened(pool, animated("GIF", range(3))) as reader:
+        waiting = asyncio.ensure_future(read(pool, animated("GIF", range(4))))
         await asyncio.sleep(0)
         assert (await picture(pool)).startswith(b"P6")
         assert not waiting.done()
@@ -309,7 +309,7 @@ async def test_a_list_of_other_files_is_no_video(pool, tmp_path):
         with pytest.raises(UnsupportedFormat):
             inspect_whole(text.encode(), LIMITS, frames=True)
         with pytest.raises(UndecodableImage):
-            async with pool.film(
+            async with pool.animation(
                 text.encode(), ImageInfo(ImageFormat.VIDEO, 0, 0), MAX_SIDE, pool.account(), read_frames("all", 9)
             ):
                 pass

@@ -221,7 +221,7 @@ async def test_whoever_is_cancelled_in_the_queue_holds_no_turn():
         os.kill(worker.pid, signal.SIGCONT)
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [False, True, True, False]
-        assert pool._room.free == 1
+        assert pool._slots.free == 1
 
 
 async def test_pictures_are_decoded_together_as_long_as_they_fit():
@@ -235,11 +235,11 @@ async def test_pictures_are_decoded_together_as_long_as_they_fit():
             ]
             for _ in range(5):
                 await asyncio.sleep(0)
-            assert 2 - pool._room.free == together
+            assert 2 - pool._slots.free == together
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert (pool._room.free, pool._room.free_bytes) == (2, room)
+            assert (pool._slots.free, pool._slots.free_bytes) == (2, room)
 
 
 @contextlib.asynccontextmanager
@@ -260,14 +260,14 @@ async def test_a_picture_that_waited_for_room_and_left_does_not_hold_up_those_be
         )
         for _ in range(5):
             await asyncio.sleep(0)
-        assert pool._room.free == 2
+        assert pool._slots.free == 2
         waits.cancel()
         await asyncio.gather(waits, return_exceptions=True)
-        assert pool._room.free == 1
+        assert pool._slots.free == 1
         for task in (first, behind):
             task.cancel()
         await asyncio.gather(first, behind, return_exceptions=True)
-        assert (pool._room.free, pool._room.free_bytes) == (3, room)
+        assert (pool._slots.free, pool._slots.free_bytes) == (3, room)
 
 
 async def test_nothing_is_left_when_the_pool_ends():
@@ -391,9 +391,9 @@ async def test_processes_of_animations_are_kept_for_the_next_ones():
     async with decoders() as pool:
         started = set()
         for _ in range(5):
-            async with pool.film(gif, info_of(gif), MAX_SIDE, pool.account(), Wanted(10)) as film:
+            async with pool.animation(gif, info_of(gif), MAX_SIDE, pool.account(), Wanted(10)) as animation:
                 await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
-                while await film.next():
+                while await animation.next():
                     pass
             started |= children() - before
         assert len(started) == 2

@@ -170,7 +170,7 @@ class ScriptedDecoders:
     def __init__(self) -> None:
         self._pictures: list[asyncio.Future[bytes]] = []
         self.sizes: list[Size] = []
-        self.films: list[ScriptedFilm] = []
+        self.animations: list[ScriptedAnimation] = []
 
     @property
     def pending(self) -> "list[asyncio.Future[bytes]]":
@@ -192,14 +192,14 @@ class ScriptedDecoders:
         return await picture
 
     @asynccontextmanager
-    async def film(
+    async def animation(
         self, data: bytes, info: ImageInfo, size: Size, account: Account, wanted: Wanted
-    ) -> "AsyncIterator[ScriptedFilm]":
-        self.films.append(ScriptedFilm(self, info, wanted))
+    ) -> "AsyncIterator[ScriptedAnimation]":
+        self.animations.append(ScriptedAnimation(self, info, wanted))
         try:
-            yield self.films[-1]
+            yield self.animations[-1]
         finally:
-            self.films[-1].closed = True
+            self.animations[-1].closed = True
 
     def finish(self, number: int = 0, error: GatewayError | None = None) -> None:
         if error is not None:
@@ -209,8 +209,8 @@ class ScriptedDecoders:
 
 
 @dataclass(eq=False)
-class ScriptedFilm:
-    """An open film that gives a frame for each picture that is finished, as many as are wanted."""
+class ScriptedAnimation:
+    """An open animation that gives a frame for each picture that is finished, as many as are wanted."""
 
     decoders: ScriptedDecoders
     info: ImageInfo

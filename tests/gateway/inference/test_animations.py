@@ -6,7 +6,7 @@ import pytest
 
 from gateway.errors import TooCostly
 from gateway.ingest.frames import Wanted
-from tests.films import film
+from tests.animations import animated
 from tests.gateway.inference.scripted import (
     Body,
     Loop,
@@ -18,7 +18,7 @@ from tests.gateway.inference.scripted import (
     start,
 )
 
-GIF = film("GIF", range(3))
+GIF = animated("GIF", range(3))
 
 
 class Asked:
@@ -60,7 +60,7 @@ def asked():
         assert each.task.done()
         assert each.in_flight == each.service.admission.bytes_in_flight == 0
         assert not each.loop.unhandled
-        assert all(film.closed for film in each.decoders.films)
+        assert all(animation.closed for animation in each.decoders.animations)
         each.loop.close()
 
 

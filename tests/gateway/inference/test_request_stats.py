@@ -66,17 +66,17 @@ def test_failed_stage_ends(clock):
 
 
 def test_stages_are_in_order_of_first_entry():
-    tally = RequestStats()
+    stats = RequestStats()
     for name in ("read", "infer", "read"):
-        with tally.stages[name]:
+        with stats.stages[name]:
             pass
-    assert list(tally.stages) == ["read", "infer"]
+    assert list(stats.stages) == ["read", "infer"]
 
 
 def test_images_are_counted_and_first_service_fault_is_kept():
-    tally, first = RequestStats(), TritonUnreachable("first")
+    stats, first = RequestStats(), TritonUnreachable("first")
     for error, version in [(None, "2"), (EmptyFile(), None), (first, None), (TritonUnreachable(), None), (None, "2")]:
-        tally.count(error, version)
-    assert (tally.images_ok, tally.images_failed, tally.model_version) == (2, 3, "2")
-    assert tally.errors == {"empty_file": 1, "triton_unreachable": 2}
-    assert tally.fault is first
+        stats.count(error, version)
+    assert (stats.images_ok, stats.images_failed, stats.model_version) == (2, 3, "2")
+    assert stats.errors == {"empty_file": 1, "triton_unreachable": 2}
+    assert stats.fault is first

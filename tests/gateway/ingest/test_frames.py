@@ -8,7 +8,7 @@ from PIL import Image
 from gateway.decoder.pillow import count_gif_frames
 from gateway.errors import InvalidParameter
 from gateway.ingest.frames import Choice, Wanted, read_frames
-from tests.films import film, gif_of
+from tests.animations import animated, gif_of
 
 
 def chosen(wanted: Wanted, times: list[float]) -> list[int]:
@@ -60,7 +60,7 @@ def test_more_than_one_request_may_have_are_refused_at_once():
     assert caught.value.details == {"limit": "max_frames", "value": 7}
 
 
-@pytest.mark.parametrize("data", [film("GIF", range(5)), film("GIF", [3]), gif_of(300), gif_of(1)])
+@pytest.mark.parametrize("data", [animated("GIF", range(5)), animated("GIF", [3]), gif_of(300), gif_of(1)])
 def test_a_gif_has_as_many_frames_as_pillow_finds(data):
     assert count_gif_frames(data, 1_000) == getattr(Image.open(io.BytesIO(data)), "n_frames", 1)
 
@@ -71,4 +71,4 @@ def test_frames_are_counted_no_further_than_anybody_asks():
 
 @pytest.mark.parametrize("length", range(13, 200, 7))
 def test_a_gif_that_is_cut_off_is_counted_as_far_as_it_goes(length):
-    assert count_gif_frames(film("GIF", range(5))[:length] + b";", 100) <= 5
+    assert count_gif_frames(animated("GIF", range(5))[:length] + b";", 100) <= 5

@@ -11,13 +11,9 @@ from gateway.ingest.upload import Upload
 from gateway.settings import DecodeMode, Settings
 from tests.gateway.decoder.test_decoding import difference, pixels
 from tests.gateway.ingest.reading import LIMITS
-from tests.samples import names, sample
+from tests.samples import FIRST_IMAGE_MAY_BE_WHOLE, names, sample
 
 AUTO, ALWAYS, NEVER = (DecodePolicy(mode, above_pixels=4_000_000, max_side=1_024, limits=LIMITS) for mode in DecodeMode)
-
-
-FIRST_IMAGE_MAY_BE_WHOLE = {"TIFF pages", "HEIC of several pictures"}
-"""What follows the first image may be cut off: further images."""
 
 
 def upload(data):

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.fuzz.streams import TEXT, handshake, message
-from tests.processes import Gateway, running_gateway
+from tests.processes import Gateway, running_gateway, wait_for
 from tests.stub_server import COMMAND
 
 SECONDS, MOST_GROWN_BYTES, SLOWEST_SECONDS = 2.0, 60_000_000, 1.0
@@ -27,7 +27,16 @@ def gateway(tmp_path_factory) -> Iterator[Gateway]:
 
 @pytest.fixture(scope="module")
 def bytes_before(gateway) -> int:
-    return gateway.resident_bytes()
+    """The memory of the gateway once its decoders' processes have started."""
+    sizes = [0]
+
+    def is_steady() -> bool:
+        time.sleep(0.5)
+        sizes.append(gateway.resident_bytes())
+        return sizes[-1] - sizes[-2] < 1_000_000
+
+    wait_for(is_steady)
+    return sizes[-1]
 
 
 @pytest.mark.parametrize("reads", [True, False], ids=["reads", "does not read"])

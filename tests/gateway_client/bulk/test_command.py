@@ -15,7 +15,7 @@ import pytest
 from gateway.errors import Overloaded
 from gateway.keys import add_key
 from tests import warm
-from tests.films import film
+from tests.animations import animated
 from tests.gateway.api.stub import PNG, VECTOR, StubBackend, VectorBackend
 from tests.gateway_client.bulk.running import command, folder_of, rows_of, run
 from tests.processes import environment, wait_for
@@ -56,7 +56,7 @@ def test_each_image_of_a_folder_has_a_row(url, photos, tmp_path):
 
 
 def test_rows_of_animated_files_have_frames(url, tmp_path):
-    (tmp_path / "a.gif").write_bytes(film("GIF", range(4)))
+    (tmp_path / "a.gif").write_bytes(animated("GIF", range(4)))
     (tmp_path / "b.png").write_bytes(PNG)
     out = tmp_path / "out.jsonl"
     assert run(tmp_path, "--frames", "every:0.2s", "--out", out, "--url", url).returncode == 0

@@ -21,7 +21,7 @@ def shade(level: int, size: tuple[int, int] = (64, 48)) -> Image.Image:
     return Image.new("RGB", size, (level, level, level))
 
 
-def film(
+def animated(
     image_format: str, levels: Sequence[int], *, duration: int | list[int] = 100, size: tuple[int, int] = (64, 48)
 ) -> bytes:
     """An animated image with one frame per gray level, stored losslessly; each frame is shown for `duration` ms."""
@@ -46,7 +46,7 @@ def gif_of(frames: int, *, width: int = 1, height: int = 1) -> bytes:
 
 def apng_that_promises(frames: int) -> bytes:
     """An APNG whose header declares `frames` frames and which has fewer."""
-    data = film("PNG", [1, 2])
+    data = animated("PNG", [1, 2])
     place = data.index(b"acTL") - 4
     return data[:place] + png_chunk(b"acTL", frames.to_bytes(4, "big") + bytes(4)) + data[place + 20 :]
 
