@@ -311,6 +311,7 @@ ATTACKS: list[Attack] = [
         *_OTHERS,
         requests={
             **_requests(_EVERYWHERE, 1_000 + BEYOND),
+            "unread_answers_everywhere": 16 * (1_000 + BEYOND),
             "upgrades_of_odd_framing": 72,
             "handshakes_that_are_reset": CLIENTS,
             "handshakes_that_are_reset_later": CLIENTS,
