@@ -201,11 +201,14 @@ def test_page_asks_for_a_key_and_uses_it(context: BrowserContext, backend: Colou
 def test_full_or_stopped_gateway_is_tried_again(context: BrowserContext, backend: ColourBackend):
     with stream_service(backend, model="colours", max_streams=1) as (address, server):
         page = context.new_page()
-        with connect(f"ws://{address}/stream", proxy=None):
+        backend.gate.clear()
+        with connect(f"ws://{address}/stream", proxy=None) as other:
+            other.send(picture("red"))  # a stream whose frame has no answer keeps its place
             open_camera(page, f"http://{address}")
             state = page.locator("#camera-state")
             full = r"the limit max_streams is 1; try again later\. Trying again \(\d of 5\)\."
             expect(state).to_contain_text(re.compile(full))
+            backend.gate.set()
         is_live(page)
         server.should_exit = True
         expect(state).to_contain_text("Trying again")

@@ -592,6 +592,9 @@ def test_ctrl_c_ends_a_read_that_does_not_return(url, tmp_path):
         [sys.executable, "-c", code, url], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     with process:
-        assert process.stdout.readline() == b"reading\n"
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == -signal.SIGINT
+        try:
+            assert process.stdout.readline() == b"reading\n"
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == -signal.SIGINT
+        finally:
+            process.kill()  # the context would wait for it
