@@ -29,7 +29,7 @@ def say(text: str) -> None:
 
 
 def write(folder: Path, images: int) -> None:
-    """As many images that nobody has seen."""
+    """As many images, each sent for the first time."""
     photo = coffee().data
     folder.mkdir()
     for number in range(images):

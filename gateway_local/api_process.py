@@ -122,7 +122,7 @@ class ApiProcess:
                 raise ApiFailed(f"the API was not ready after {timeout_seconds:g} s; {reason}")
 
     def stop(self, grace_seconds: float | None = None) -> None:
-        """Stop the API: requests in flight may finish within the grace period, then what is left is killed.
+        """Stop the API: requests in flight may finish within the grace period, then the process is killed.
 
         By default the grace period is that of the settings: time for load balancers to notice, then time for requests.
         """

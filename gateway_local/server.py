@@ -220,7 +220,7 @@ class EmbeddedTriton:
         self._was_ready = True
 
     def stop(self, grace_seconds: float = EXIT_TIMEOUT_SECONDS + 5.0) -> None:
-        """Stop the server: requests in flight may finish within the grace period, then what is left is killed.
+        """Stop the server: requests in flight may finish within the grace period, then the process is killed.
 
         Returns when the server and all of its stubs have ended. Stopping a stopped server does nothing.
         """

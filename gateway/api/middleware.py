@@ -93,7 +93,6 @@ class RequestContextMiddleware:
     ) -> None:
         self._app = app
         self._routes = routes
-        self._literal = routes.literal
         self._keys = keys
         self._tracer = tracer
 
@@ -227,7 +226,7 @@ class RequestContextMiddleware:
         validation, which take most of the processor time at five times the capacity.
         """
         path = scope["path"]
-        route = self._literal.get(path) or self._routes.match(path)
+        route = self._routes.match(path)
         if self._keys is not None:
             self._keys.check(scope, context, self._routes.access(path, route))
         context.route = route

@@ -32,9 +32,6 @@ HEADERS = {
 }
 
 
-_documents: WeakKeyDictionary[FastAPI, asyncio.Future[bytes]] = WeakKeyDictionary()
-
-
 class PageFiles(StaticFiles):
     """The page and its assets, each with the page's headers."""
 
@@ -48,9 +45,10 @@ class PageFiles(StaticFiles):
 
 
 files = PageFiles(directory=Path(__file__).with_name("static"))
-
-
 swagger_files = StaticFiles(packages=[("fastapi_swagger", "resources")])
+
+_documents: WeakKeyDictionary[FastAPI, asyncio.Future[bytes]] = WeakKeyDictionary()
+"""The OpenAPI document of each application as JSON, from the first request for it on."""
 
 
 @router.get("/")

@@ -14,7 +14,7 @@ from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 
 SLICE_SECONDS = 0.02
-"""How long frames that nobody wants are passed over before others have their turn."""
+"""How long frames that are not wanted are skipped before the process takes another job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def _read_tiff(data: bytes, image_format: ImageFormat) -> ImageInfo:
 
 def _tiff_tags(data: bytes) -> ImageFileDirectory_v2:
     """The tags of the first page, whose pixels are in the file."""
-    # Pillow recognises BigTIFF of the other byte order only if it is told so.
+    # Pillow looks for the 43 of BigTIFF in little-endian order only.
     big = 43 in data[2:4]
     start = b"II+\0" + data[4:16] if big else b"II*\0" + data[4:8]
     tags = ImageFileDirectory_v2(start, prefix=data[:2])

@@ -25,7 +25,8 @@ _CODECS = {
 """What is taken, and how containers name it: out of some hundred decoders, the ones that are fuzzed day and night."""
 _NAMED = frozenset(name for names in _CODECS.values() for name in names)
 _LEAST_SHARE = 0.9
-"""Of the frames that a container tells of, some of which estimate; where less come the file is cut off."""
+"""The share of the frames announced by the container that must come, since some containers only estimate. With fewer,
+the file is cut off."""
 
 
 class Video:
@@ -42,8 +43,8 @@ class Video:
         self.width, self.height = (
             int(self._video.get(side)) for side in (cv2.CAP_PROP_FRAME_WIDTH, cv2.CAP_PROP_FRAME_HEIGHT)
         )
-        told, rate = self._video.get(cv2.CAP_PROP_FRAME_COUNT), self._video.get(cv2.CAP_PROP_FPS)
-        self.total: int | None = min(int(told), MOST_IN_FILE + 1) if 0 < told < math.inf else None
+        announced, rate = self._video.get(cv2.CAP_PROP_FRAME_COUNT), self._video.get(cv2.CAP_PROP_FPS)
+        self.total: int | None = min(int(announced), MOST_IN_FILE + 1) if 0 < announced < math.inf else None
         """How many frames it has, by its container; None where that does not say."""
         self._rate = rate if 0 < rate < 1e6 else 25.0
 

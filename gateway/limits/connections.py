@@ -174,8 +174,6 @@ class Connections:
     def remove(self, connection: Member) -> None:
         """Count a connection no more."""
         self._reserve.pop(connection, None)
-        self.first_requests.leave(connection)
-        self.next_requests.leave(connection)
         if connection in self._members:
             self._leave(connection)
 
@@ -197,7 +195,8 @@ class Connections:
         self._members.discard(connection)
         for order in (self._new, self._answered, self._awaiting, self._stalled):
             order.pop(connection, None)
-        self.pipelined_requests.leave(connection)
+        for entrance in (self.first_requests, self.next_requests, self.pipelined_requests):
+            entrance.leave(connection)
         metrics.CONNECTIONS.dec()
 
     def _enter_reserve(self, connection: Member) -> None:

@@ -10,7 +10,7 @@ from gateway import metrics
 from gateway.errors import Overloaded
 
 RELEASE_SECONDS = 1.0
-"""How long to wait for a closed connection to give back its bytes before the next one is closed."""
+"""How long to wait until the bytes of a closed connection are released before the next one is closed."""
 
 
 class HeldResponse:

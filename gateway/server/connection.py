@@ -12,7 +12,7 @@ from uvicorn.server import ServerState
 from gateway.errors import Overloaded
 from gateway.limits.connections import RESERVE_SECONDS, Connections
 from gateway.limits.pace import Pace
-from gateway.server.handler import CLOSED, Handler, Phase
+from gateway.server.handler import Handler, Phase
 from gateway.server.http import HttpHandler
 from gateway.server.slow_reader import SlowReaderTimeout
 from gateway.settings import Settings
@@ -103,10 +103,10 @@ class Connection(asyncio.Protocol):
         self.pool.remove(self)
         self._slow_reader.stop()
         self._unparsed.clear()
-        self.writable.set()  # nothing is written any more, and nobody may wait for it
+        self.writable.set()  # nothing is written any more, so no task may wait for it
         self._set_phase(Phase.CLOSED)
         self.handler.lost()
-        self.handler = CLOSED  # a connection and its handler refer to each other, and full garbage collections are long
+        del self.handler  # they refer to each other, and full garbage collections are long
 
     def data_received(self, data: bytes) -> None:
         """Parse now, or after what came before."""

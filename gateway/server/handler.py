@@ -60,29 +60,3 @@ class Handler(Protocol):
 
     def lost(self) -> None:
         """The connection is closed."""
-
-
-class ClosedHandler:
-    """Of a connection that is closed."""
-
-    piece_bytes = 1
-    phase = Phase.CLOSED
-    runs = parses = reads = awaits_client = False
-
-    def feed(self, piece: memoryview) -> None:
-        """See Handler."""
-
-    def expire(self) -> None:
-        """See Handler."""
-
-    def displace(self, error: Overloaded) -> None:
-        """See Handler."""
-
-    def shutdown(self) -> None:
-        """See Handler."""
-
-    def lost(self) -> None:
-        """See Handler."""
-
-
-CLOSED = ClosedHandler()

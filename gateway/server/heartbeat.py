@@ -1,4 +1,4 @@
-"""How long the event loop was away: work that does not give way keeps every client waiting."""
+"""Measures pauses of the event loop, in which every client waits."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What becomes of a body that nobody reads, because the answer is out before its end."""
+"""Handles the rest of a request's body when the response is sent before its end."""
 
 import asyncio
 import contextlib

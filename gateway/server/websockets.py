@@ -184,7 +184,7 @@ class WebSocketHandler:
         code = INTERNAL
         try:
             await self._connection.pool.first_requests.wait(self._connection)
-            if self._lost:  # meanwhile
+            if self._connection.is_closing:  # meanwhile
                 return
             await self._connection.app(self._scope, self._receive, self._send)
             code = NORMAL

@@ -65,7 +65,7 @@ class Remembered(Generic[T]):
             if reading is None:
                 return await self._read(key, read)
             if (error := await asyncio.shield(reading)) is not None:
-                raise error
+                raise error.with_traceback(None)  # else it would grow with each request that raises it
         return known[1]
 
     async def _read(self, key: tuple[str, str], read: Callable[[str, str], Awaitable[T]]) -> T:

@@ -1,4 +1,4 @@
-"""The processor time that decoding should take, by what a header tells; `python -m bench.costs` measures it."""
+"""The processor time that decoding should take, estimated from a header; `python -m bench.costs` measures it."""
 
 from gateway.ingest.image_info import ImageInfo
 

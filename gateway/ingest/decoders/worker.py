@@ -84,7 +84,7 @@ Job = HeaderJob | ImageJob | AnimationJob | FrameJob
 
 
 class Reply(TypedDict):
-    """The reply to a job: what was asked for, or an `error` by its code, with a public message and a cause.
+    """The reply to a job: its result, or an `error` by its code, with a public message and a cause.
 
     To a HeaderJob the fields of an ImageInfo; to an ImageJob the `size` of the pixels in bytes; to a FrameJob the same,
     with the number of the `frame` and from when on it is shown, or whether the animation `ends` before another one.

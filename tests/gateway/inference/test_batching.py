@@ -311,7 +311,7 @@ def test_call_is_cancelled_once_every_client_has_left(loop, supports_cancellatio
         request.cancel()
     loop.settle()
     assert backend.calls[1].cancelled is supports_cancellation
-    assert sizes(backend) == [1, 2, 1]  # an abandoned call keeps nobody waiting
+    assert sizes(backend) == [1, 2, 1]  # no image waits for an abandoned call
     assert on.admission.images_in_flight == (1 if supports_cancellation else 3)
     answer_all(loop, backend)
     assert labels(loop.finish(waiting)) == [label_of(image(9))]

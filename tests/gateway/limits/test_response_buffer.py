@@ -12,7 +12,7 @@ from tests.gateway.api.stub import PNG, client_of
 MAX = 100
 
 
-def nobody() -> bool:
+def close_none() -> bool:
     return False
 
 
@@ -23,32 +23,32 @@ def counted() -> float:
 
 
 async def test_answers_are_counted_while_they_are_held_and_no_longer():
-    room, before = ResponseBuffer(MAX, nobody), counted()
-    with room.open() as one, room.open() as other:
+    buffer, before = ResponseBuffer(MAX, close_none), counted()
+    with buffer.open() as one, buffer.open() as other:
         await one.grow(60)
         await other.grow(40)
-        assert (room.nbytes, counted() - before) == (MAX, MAX)
+        assert (buffer.nbytes, counted() - before) == (MAX, MAX)
         one.shrink(10)
         await other.grow(10)
         one.shrink(1_000)  # more than there is
         assert (one.nbytes, other.nbytes) == (0, 50)
-    assert (room.nbytes, counted() - before) == (0, 0)
+    assert (buffer.nbytes, counted() - before) == (0, 0)
 
 
 async def test_one_byte_past_the_limit_is_refused_where_nobody_is_slow():
-    room = ResponseBuffer(MAX, nobody)
-    with room.open() as one, room.open() as other:
+    buffer = ResponseBuffer(MAX, close_none)
+    with buffer.open() as one, buffer.open() as other:
         await one.grow(60)
         await other.grow(40)
         with pytest.raises(Overloaded) as raised:
             await other.grow(1)
         assert raised.value.details == {"limit": "max_bytes_unread", "value": MAX}
-        assert room.nbytes == MAX
+        assert buffer.nbytes == MAX
 
 
 async def test_an_answer_larger_than_the_limit_is_made_when_nobody_else_has_one():
-    room = ResponseBuffer(MAX, nobody)
-    with room.open() as large, room.open() as small:
+    buffer = ResponseBuffer(MAX, close_none)
+    with buffer.open() as large, buffer.open() as small:
         await large.grow(60)
         await large.grow(MAX)
         with pytest.raises(Overloaded):
@@ -65,13 +65,13 @@ async def test_who_reads_slowly_makes_room_as_many_of_them_as_it_takes():
         asyncio.get_running_loop().call_later(0.01, slow.pop(0).__exit__, None, None, None)
         return True
 
-    room = ResponseBuffer(MAX, close_slowest)
-    slow += [room.open() for _ in range(3)]
+    buffer = ResponseBuffer(MAX, close_slowest)
+    slow += [buffer.open() for _ in range(3)]
     for answer in slow:
         await answer.grow(30)
-    with room.open() as newcomer:
+    with buffer.open() as newcomer:
         await newcomer.grow(65)
-        assert (len(slow), newcomer.nbytes, room.nbytes) == (1, 65, 95)
+        assert (len(slow), newcomer.nbytes, buffer.nbytes) == (1, 65, 95)
 
 
 @pytest.mark.parametrize("ask", [{"params": {"top_k": 1}}, {"params": {"format": "huggingface"}}])

@@ -1,6 +1,7 @@
 """What is read from Triton is read once, however many requests want it at the same time."""
 
 import asyncio
+import traceback
 
 import pytest
 
@@ -70,3 +71,13 @@ async def test_cancelled_request_does_not_end_the_read_of_others():
         await second
     reader.go_on.set()
     assert await asyncio.gather(first, third) == [1, 1]
+
+
+async def test_shared_error_does_not_grow_with_each_request():
+    """Its traceback is walked for each of them."""
+    remembered, reader = Remembered[int](60), Reader()
+    reader.error = ModelNotFound()
+    tasks = await started(remembered, reader, 50)
+    reader.go_on.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert len(list(traceback.walk_tb(reader.error.__traceback__))) < 10
