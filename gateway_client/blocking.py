@@ -1,6 +1,7 @@
 """The client for programs without an event loop, and for notebooks, which already run one."""
 
 import asyncio
+import queue
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequence
 from types import AsyncGeneratorType, TracebackType
@@ -16,6 +17,9 @@ T = TypeVar("T")
 
 INTERRUPTED_SECONDS = 5.0
 """Time that cancelled requests have to end after Ctrl-C."""
+SIGNAL_SECONDS = 0.5
+"""How often a wait looks for a signal. A lock does not notice one that arrives just before it begins to wait; and the
+locks of `threading` and `concurrent.futures`, in Python code, may stay taken if a signal interrupts them."""
 
 
 class Gateway:
@@ -115,26 +119,32 @@ class Gateway:
                 self._run(_close(lists))
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        ended = threading.Event()
+        """The result of a coroutine that runs in the thread; Ctrl-C cancels it."""
+        ended: queue.SimpleQueue[asyncio.Task[T]] = queue.SimpleQueue()
+        started: list[asyncio.Task[T]] = []
 
-        async def run() -> T:
-            try:
-                return await coroutine
-            finally:
-                ended.set()
+        def start() -> None:
+            task = self._loop.create_task(coroutine)
+            task.add_done_callback(ended.put)
+            started.append(task)
 
-        future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        self._loop.call_soon_threadsafe(start)
         try:
-            return future.result()
-        except BaseException:
-            if not future.done():  # Ctrl-C interrupted the wait, but not the coroutine
-                future.cancel()
-                _wait(ended, INTERRUPTED_SECONDS)
+            while (task := _wait(ended, SIGNAL_SECONDS)) is None:
+                pass
+        except BaseException:  # Ctrl-C interrupts the wait, but not the coroutine
+            self._loop.call_soon_threadsafe(lambda: started[0].cancel())
+            _wait(ended, INTERRUPTED_SECONDS)
             raise
+        return task.result()
 
 
-def _wait(ended: threading.Event, seconds: float) -> None:
-    ended.wait(seconds)
+def _wait(items: "queue.SimpleQueue[T]", seconds: float) -> T | None:
+    """The next item, or None after some seconds."""
+    try:
+        return items.get(timeout=seconds)
+    except queue.Empty:
+        return None
 
 
 async def _close(lists: AsyncGenerator[list[Result], None]) -> None:

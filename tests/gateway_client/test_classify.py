@@ -3,6 +3,8 @@
 import asyncio
 import json
 import signal
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -14,6 +16,7 @@ from gateway.inference.backend import Call, InferResult
 from gateway_client import AsyncGateway, Gateway, NamedImage, blocking, errors
 from tests.animations import animated
 from tests.gateway.api.stub import PNG, VECTOR, StubBackend, VectorBackend
+from tests.processes import environment
 from tests.stub_service import stub_service
 
 
@@ -153,10 +156,12 @@ def test_unfinished_results_end_with_the_client(url):
 
 
 def test_second_ctrl_c_is_harmless(monkeypatch):
-    interrupted = threading.Event()
+    interrupted, wait = threading.Event(), blocking._wait
 
-    def impatient(event, timeout):  # instead of waiting for the tasks that the first Ctrl-C cancelled
-        interrupted.set()
+    def impatient(ended, seconds):
+        if seconds != blocking.INTERRUPTED_SECONDS:
+            return wait(ended, seconds)
+        interrupted.set()  # instead of waiting for the tasks that the first Ctrl-C cancelled
         raise KeyboardInterrupt
 
     with stub_service(StubBackend(Overloaded())) as url, Gateway(url) as gateway:
@@ -184,6 +189,25 @@ def test_ctrl_c_cancels_running_tasks():
                 pass
         thread.join()
         assert not asyncio.run_coroutine_threadsafe(tasks(), gateway._loop).result()
+
+
+def test_ctrl_c_at_any_moment_ends_a_wait():
+    """A signal just before the wait begins, or inside a lock of the standard library, is not lost."""
+    code = (
+        "import random, signal, socket\n"
+        "from gateway_client import Gateway\n"
+        "server = socket.create_server(('127.0.0.1', 0))\n"  # accepts, and never answers
+        "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
+        "with Gateway(f'http://127.0.0.1:{server.getsockname()[1]}') as gateway:\n"
+        "    for _ in range(300):\n"
+        "        try:\n"
+        "            signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 6e-4))\n"
+        "            gateway.limits()\n"
+        "        except KeyboardInterrupt:\n"
+        "            continue\n"
+        "        raise SystemExit('no interrupt')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment())
 
 
 async def tasks() -> list[str]:
