@@ -12,12 +12,14 @@ compared. `find` prints the nearest images with the cosine similarity of each.
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import faiss
 import numpy as np
 
-from gateway_client import Gateway
+from gateway_client import Gateway, GatewayError
 
 IMAGES = {".jpg", ".jpeg", ".png", ".webp", ".avif", ".heic", ".tif", ".tiff", ".bmp", ".gif"}
 NEIGHBOURS = 32
@@ -77,12 +79,20 @@ def main() -> None:
     parser.add_argument("--model", help="a model with embeddings; by default the index's, or the service's")
     parser.add_argument("--top", type=int, default=5)
     options = parser.parse_args()
+    try:
+        run(options, parser.error)
+    except GatewayError as error:
+        sys.exit(f"error: {options.url}: {error.message} --url URL names another service")
+
+
+def run(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> None:
+    """Index or find; raises GatewayError."""
     index = Index(options.folder)
     model, version = options.model or index.known["model"], None if options.model else index.known["version"]
     with Gateway(options.url, options.api_key) as gateway:
         if options.command == "find":
             if options.image is None or index.vectors is None:
-                parser.error("find needs an index and an image: run index first")
+                refuse("find needs an index and an image: run index first")
             (result,) = gateway.embed(options.image, model=model, version=version, normalize=True)
             if result.error:
                 sys.exit(f"{options.image}: {result.error.message}")

@@ -175,7 +175,7 @@ def _to_file(
     from gateway.errors import UserError
     from gateway_client.bulk import BulkError
     from gateway_client.bulk.meter import counted, duration
-    from gateway_client.bulk.run import FileRun, TooManyFailures
+    from gateway_client.bulk.run import FileRun, NoImages, TooManyFailures
 
     run = stack.enter_context(FileRun(job, out, resume=resume, overwrite=overwrite))
     if run.meter.before:
@@ -195,6 +195,9 @@ def _to_file(
         except TooManyFailures as exc:
             print_status(f"{exc}{_how_to_continue(out, 'with a larger --max-failures')}")
             return Exit.GAVE_UP
+        except NoImages:
+            _print_left_out(run.sources.left_out)
+            raise
         except (UserError, BulkError) as error:
             raise UserError(f"{error}{_how_to_continue(out)}") from error
         meter = run.meter
@@ -206,14 +209,14 @@ def _to_file(
             f"{duration(meter.seconds)}, "
             f"{meter.done / max(meter.seconds, 1e-9):,.1f}/s"
         )
-        return _summary(meter, run.sources.left_out, job)
+        return _summary(meter, run.sources.left_out)
 
     return work
 
 
 def _to_stdout(job: "BulkJob") -> Callable[["Gateway"], Exit]:
     from gateway_client.bulk.meter import Meter
-    from gateway_client.bulk.run import TooManyFailures, rows
+    from gateway_client.bulk.run import NoImages, TooManyFailures, rows
     from gateway_client.bulk.sources import Sources
 
     found = Sources(job.sources, column=job.column)
@@ -232,7 +235,10 @@ def _to_stdout(job: "BulkJob") -> Callable[["Gateway"], Exit]:
         except TooManyFailures as exc:
             print_status(str(exc))
             return Exit.GAVE_UP
-        return _summary(meter, found.left_out, job)
+        except NoImages:
+            _print_left_out(found.left_out)
+            raise
+        return _summary(meter, found.left_out)
 
     return work
 
@@ -273,7 +279,19 @@ def _print_table(table: "Table", left: int) -> None:
         print_status(f"{left:,} more are not shown: use --out FILE to keep them all")
 
 
-def _summary(meter: "Meter", left_out: "LeftOut", job: "BulkJob") -> Exit:
+def _summary(meter: "Meter", left_out: "LeftOut") -> Exit:
+    _print_left_out(left_out)
+    if not meter.failed:
+        return Exit.OK
+    from gateway_client.bulk.meter import counted
+
+    print_status(f"without an answer: {counted(meter.failed, 'image')}")
+    for code, number in meter.codes.most_common():
+        print_status(f"  {number:,} {code}")
+    return Exit.SOME_FAILED
+
+
+def _print_left_out(left_out: "LeftOut") -> None:
     from gateway_client.bulk.meter import counted
 
     if left_out.number:
@@ -284,14 +302,6 @@ def _summary(meter: "Meter", left_out: "LeftOut", job: "BulkJob") -> Exit:
     if left_out.folders:
         folders = counted(left_out.folders, "folder")
         print_status(f"not read again, as a link leads back to what was read: {folders}, such as {left_out.folder!r}")
-    if not meter.before and not meter.done:
-        print_status(f"no images in {visible(', '.join(job.sources))}")
-    if not meter.failed:
-        return Exit.OK
-    print_status(f"without an answer: {counted(meter.failed, 'image')}")
-    for code, number in meter.codes.most_common():
-        print_status(f"  {number:,} {code}")
-    return Exit.SOME_FAILED
 
 
 def _how_to_continue(out: Path | None, how: str = "") -> str:

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -70,8 +71,11 @@ def stream(
     parameters = {"model": model, "smoothing": smoothing, "top_k": 1, "drop": drop}
     meter = _Meter(sys.stderr.isatty())
     columns = follow.SEGMENT_COLUMNS if segments else follow.FRAME_COLUMNS
-    answers = meter.watch(follow.follow(url, capture.frames(source, fps), parameters, api_key))
     try:
+        # The first frame is read before the service is asked, so that its error is reported first.
+        frames = capture.frames(source, fps)
+        frames = chain(list(islice(frames, 1)), frames)
+        answers = meter.watch(follow.follow(url, frames, parameters, api_key))
         with ExitStack() as stack:
             write = _writer(out, columns, stack)
             if segments:
@@ -141,10 +145,11 @@ class _Meter:
             yield answer
 
     def finish(self) -> None:
-        """Print the totals."""
+        """Print the totals, if there are any."""
         if self._shown:
             typer.echo("\r\x1b[2K", nl=False, err=True)
-        print_status(self._line())
+        if self._frames:
+            print_status(self._line())
 
     def _line(self) -> str:
         rate = self._frames / max(time.monotonic() - self._begun, 1e-6)

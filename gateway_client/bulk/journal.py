@@ -17,7 +17,7 @@ from typing import BinaryIO
 from gateway_client import BY_CODE, NamedImage
 from gateway_client.bulk import BulkError
 from gateway_client.bulk.rows import FEATURES, Row, printable
-from gateway_client.bulk.run_options import Options, RunOptions
+from gateway_client.bulk.run_options import OPTIONS, Options, RunOptions
 from gateway_client.documents import Malformed, number, objects, optional_integer, optional_text, parsed, text
 from gateway_client.files import open_regular, whole_file
 
@@ -55,7 +55,6 @@ class Journal:
 
     def begin(self) -> None:
         """Start with no rows in a new file; an existing file, FIFO or link of this name is removed, not written to."""
-        self._options.keep()
         self.path.unlink(missing_ok=True)
         self._file = self.path.open("xb")
 
@@ -64,10 +63,10 @@ class Journal:
 
         Raises JournalUnreadable, or OptionsDiffer if the rows come from other options.
         """
-        self._options.check()
         first: dict[bytes, bytes] = {}
         conflicting = set()
         for row in self.read():
+            row.pop(OPTIONS, None)
             name, content = _digest(row["path"]), _digest(json.dumps(row, sort_keys=True))
             if first.setdefault(name, content) != content:
                 conflicting.add(name)
@@ -79,16 +78,15 @@ class Journal:
                         self.dropped += 1
                         continue
                     row["path"] = printable(row["path"])  # an older version wrote surrogates
-                    file.write(_line(row))
-                    self._count(row)
+                    row.pop(OPTIONS, None)
+                    file.write(self._next_line(row))
                     self.done[_digest(row["path"])] += 1
-        self._options.keep()
         self._file = self.path.open("ab")
 
     def checked(self) -> Iterator[Row]:
         """Yield the rows on the disk; raises OptionsDiffer at a row that shows other options."""
         for row in self.read():
-            self._options.check_row(row)
+            self._options.check(row)
             yield row
 
     def read(self) -> Iterator[Row]:
@@ -135,11 +133,7 @@ class Journal:
     def write(self, rows: Iterable[Row]) -> None:
         """Append rows; on return they are flushed to the operating system and survive this process."""
         assert self._file is not None
-        lines = []
-        for row in rows:
-            lines.append(_line(row))
-            self._count(row)
-        self._file.write(b"".join(lines))
+        self._file.write(b"".join(map(self._next_line, rows)))
         self._file.flush()
 
     def close(self) -> None:
@@ -156,7 +150,6 @@ class Journal:
             self.close()
         if not self.rows:
             self.path.unlink(missing_ok=True)
-            self._options.forget()
 
     def finish(self, out: Path, convert: Callable[[Iterator[Row], Path], None] | None) -> None:
         """Create the output atomically; `convert` writes formats other than JSON lines."""
@@ -167,12 +160,13 @@ class Journal:
             with whole_file(out) as draft:
                 convert(self.read(), draft)
             self.path.unlink()
-        self._options.forget()
 
-    def _count(self, row: Row) -> None:
+    def _next_line(self, row: Row) -> bytes:
+        """Count a row and return its line; the first one records the run's options."""
         self.rows += 1
         if row["error"] is not None:
             self.failed[row["error"]] += 1
+        return _line(row if self.rows > 1 else self._options.recorded_in(row))
 
 
 def _temporary(code: str) -> bool:
@@ -197,6 +191,8 @@ def _parsed(line: bytes) -> Row | None:
         for name in (FEATURES, "frames"):
             if not isinstance(row.get(name), list | None):
                 return None
+        if not isinstance(row.get(OPTIONS), dict | None):
+            return None
         for value in row.get(FEATURES) or ():
             number({"value": value}, "value")
     except Malformed:

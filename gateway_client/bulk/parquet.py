@@ -47,7 +47,9 @@ def _module(name: str) -> Any:  # noqa: ANN401
     try:
         return importlib.import_module(name)
     except ImportError as exc:
-        raise ParquetUnavailable("Parquet needs PyArrow: pip install pyarrow, or write .jsonl or .csv") from exc
+        raise ParquetUnavailable(
+            "Parquet needs PyArrow: pip install 'triton-image-gateway[parquet]', or use .jsonl or .csv"
+        ) from exc
 
 
 class ColumnReader:

@@ -15,6 +15,7 @@ from gateway_client.bulk.meter import Meter
 from gateway_client.bulk.rows import Row, row_of
 from gateway_client.bulk.sinks import converter
 from gateway_client.bulk.sources import Sources, count
+from gateway_client.visible import visible
 
 
 class OutputExists(BulkError):
@@ -23,6 +24,10 @@ class OutputExists(BulkError):
 
 class OutputUnwritable(BulkError):
     """The disk is full, or the output cannot be written for another reason."""
+
+
+class NoImages(BulkError):
+    """The sources have no image, and there are no rows from before."""
 
 
 class TooManyFailures(BulkError):
@@ -49,7 +54,7 @@ def rows(
     meter: Meter,
     tick: Callable[[Meter], None],
 ) -> Generator[Row, None, None]:
-    """Yield a row for each image, as it is ready; raises TooManyFailures and the client's errors.
+    """Yield a row for each image, as it is ready; raises TooManyFailures, NoImages and the client's errors.
 
     `left` returns the images; its argument is the service's `max_file_bytes`. `tick` is called after each row, and
     when the run waits for the service.
@@ -70,6 +75,8 @@ def rows(
             if job.max_failures is not None and meter.failed > job.max_failures:
                 codes = ", ".join(f"{number} {code}" for code, number in meter.codes.most_common())
                 raise TooManyFailures(f"{meter.failed} images failed, more than --max-failures: {codes}")
+    if not meter.before and not meter.done:
+        raise NoImages(f"no images in {visible(', '.join(job.sources))}")
 
 
 class FileRun:

@@ -96,13 +96,13 @@ def test_a_video_comes_on_standard_input_too(service, video):
     assert [line.split()[1] for line in result.stdout.splitlines()] == ["dark", "bright"]
 
 
-def test_what_is_no_video_and_who_is_no_service_are_told(service, tmp_path):
+def test_unreadable_sources_and_unreachable_services_are_reported(service, video, tmp_path):
     (tmp_path / "no.avi").write_bytes(b"no video")
     assert "cannot be read as a video" in run(service, tmp_path / "no.avi", code=1)
     assert "does not exist" in run(service, tmp_path / "nowhere.avi", code=1)
-    assert "cannot be reached" in run("http://127.0.0.1:1", tmp_path / "no.avi", code=1)
-    assert "refuses the stream" in run(service, tmp_path / "no.avi", "--model", "nothing", code=1)
-    assert "should end in" in run(service, tmp_path / "no.avi", "--out", tmp_path / "rows.xls", code=2)
+    assert "cannot be reached" in run("http://127.0.0.1:1", video, code=1)
+    assert "refuses the stream" in run(service, video, "--model", "nothing", code=1)
+    assert "should end in" in run(service, video, "--out", tmp_path / "rows.xls", code=2)
     with pytest.raises(VideoUnreadable):
         list(frames(str(tmp_path / "missing.avi")))
 
@@ -118,3 +118,9 @@ def test_frames_with_errors_belong_to_no_segment():
 
 def test_a_clock_counts_hours():
     assert clock(3_725.25) == "1:02:05.2"
+
+
+def test_missing_video_is_reported_before_connecting():
+    output = run("http://127.0.0.1:1", "nosuch.mp4", code=1)
+    assert output.startswith("gateway | 'nosuch.mp4' does not exist")
+    assert "cannot be reached" not in output

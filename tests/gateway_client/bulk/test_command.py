@@ -50,7 +50,9 @@ def test_each_image_of_a_folder_has_a_row(url, photos, tmp_path):
         "version": "1",
         "error": None,
         "message": None,
+        "options": {},
     }
+    assert set(rows[1]) == set(rows[0]) - {"options"}
     assert "150 rows" in done.stderr
     assert not list(tmp_path.glob("new/*.part"))
 
@@ -137,14 +139,23 @@ def test_finished_output_can_be_resumed_with_new_images(url, photos, tmp_path):
     assert sorted(row["path"] for row in rows_of(out)) == sorted(map(str, photos.rglob("*.png")))
 
 
-def test_resume_with_another_model_is_refused(url, photos, tmp_path):
+@pytest.mark.parametrize(
+    ("before", "now", "reason"),
+    [
+        ((), ("--model", "flowers"), "without --model, and this run is with --model flowers"),
+        (("--top-k", "1"), ("--top-k", "3"), "with --top-k 1, and this run is with --top-k 3"),
+        (("--threshold", "0.2"), (), "with --threshold 0.2, and this run is without --threshold"),
+    ],
+)
+def test_finished_output_is_not_resumed_with_other_options(url, photos, tmp_path, before, now, reason):
     out = tmp_path / "out.jsonl"
-    assert run(photos / "000", "--out", out, "--url", url).returncode == 0
-    before = out.read_text()
-    refused = run(photos, "--out", out, "--url", url, "--resume", "--model", "flowers")
+    assert run(photos / "000", "--out", out, "--url", url, *before).returncode == 0
+    rows = out.read_text()
+    refused = run(photos, "--out", out, "--url", url, "--resume", *now)
     assert refused.returncode == 1
-    assert "from a run with --model ensemble_model, and this run is with --model flowers" in refused.stderr
-    assert out.read_text() == before
+    assert reason in refused.stderr
+    assert out.read_text() == rows
+    assert [path.name for path in tmp_path.glob("out*")] == ["out.jsonl"]
 
 
 def test_paths_come_from_stdin_and_rows_go_to_stdout(url, photos):

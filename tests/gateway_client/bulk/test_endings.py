@@ -133,12 +133,14 @@ def test_waiting_and_its_reason_are_shown(photos, tmp_path, monkeypatch, to_file
     assert "waiting: " in done.stderr
 
 
-def test_skipped_files_and_empty_runs_are_reported(url, tmp_path):
+@pytest.mark.parametrize("to_file", [True, False])
+def test_sources_without_images_are_an_error(url, tmp_path, to_file):
     photos = tmp_path / "photos"
     photos.mkdir()
     (photos / "noending").write_bytes(PNG)
-    done = run(photos, "--out", tmp_path / "out.jsonl", "--url", url)
-    assert done.returncode == 0
+    done = run(photos, *(["--out", tmp_path / "out.jsonl"] if to_file else []), "--url", url)
+    assert done.returncode == 1
+    assert not list(tmp_path.glob("out*"))
     assert f"1 file, such as '{photos / 'noending'}'; a glob takes any name" in done.stderr
     assert f"no images in {photos}\n" in done.stderr
     run(f"{photos}/*", "--out", tmp_path / "all.jsonl", "--url", url)

@@ -8,7 +8,7 @@ import pytest
 from gateway_client import NamedImage
 from gateway_client.bulk.journal import Journal, JournalUnreadable
 from gateway_client.bulk.rows import printable
-from gateway_client.bulk.run_options import MAX_OPTIONS_BYTES, OptionsDiffer, OptionsUnreadable
+from gateway_client.bulk.run_options import OptionsDiffer
 from gateway_client.bulk.sinks import converter
 
 
@@ -84,9 +84,9 @@ def test_non_utf_8_name_is_recognised_on_resume(path):
 
 
 def test_journal_of_an_older_version_is_resumed(path):
-    path.write_text('{"path":"\\udce9.png","error":null}\n')
+    path.write_text('{"path":"\\udce9.png","error":null,"options":{}}\n')
     assert not list(resumed(path).left(images("\udce9.png")))
-    assert path.read_text() == '{"path":"\\\\udce9.png","error":null}\n'
+    assert path.read_text() == '{"path":"\\\\udce9.png","error":null,"options":{}}\n'
 
 
 def test_other_files_are_refused_as_journal(path):
@@ -99,7 +99,7 @@ def test_finished_output_replaces_the_journal(path, tmp_path):
     out = tmp_path / "out.json"
     done = journal(path, row("a"))
     done.finish(out, lambda rows, temporary: temporary.write_text(json.dumps(list(rows))))
-    assert json.loads(out.read_text()) == [row("a")]
+    assert json.loads(out.read_text()) == [{**row("a"), "options": {}}]
     assert list(tmp_path.iterdir()) == [out]
 
 
@@ -141,7 +141,23 @@ def test_options_are_kept_across_interruptions(path):
         journal_with(path, top_k=4).resume()
 
 
-def test_rows_without_options_file_are_checked_by_content(path):
+def test_options_are_recorded_once_and_survive_their_row(path):
+    """The first row has a temporary error, so it is dropped when the run resumes; another row records the options."""
+    interrupted(path, {**row("a"), "error": "overloaded"}, row("b"), row("c"), top_k=3)
+    again = journal_with(path, top_k=3)
+    again.resume()
+    again.close()
+    assert [each.get("options") for each in again.read()] == [{"top_k": 3}, None]
+
+
+@pytest.mark.parametrize("options", [[], "top_k", 3])
+def test_row_with_malformed_options_is_refused(path, options):
+    path.write_text(json.dumps({**row("a"), "options": options}) + "\n")
+    with pytest.raises(JournalUnreadable, match="line 1"):
+        Journal(path).resume()
+
+
+def test_rows_without_recorded_options_are_checked_by_content(path):
     answer = {**row("a"), "model": "flowers", "version": "1", "predictions": [{}, {}, {}]}
     path.write_text(json.dumps(answer) + "\n")
     for options in ({"model": "fruits"}, {"version": 2}, {"top_k": 2}):
@@ -197,7 +213,7 @@ def test_resume_keeps_one_of_equal_rows_and_drops_conflicting_ones(path):
     ],
 )
 def test_invalid_row_is_refused_with_its_line_number(path, line):
-    path.write_bytes(b'{"path":"b","error":null}\n' + line + b"\n")
+    path.write_bytes(b'{"path":"b","error":null,"options":{}}\n' + line + b"\n")
     with pytest.raises(JournalUnreadable, match="line 2"):
         Journal(path).resume()
     assert path.read_bytes().endswith(line + b"\n")
@@ -235,27 +251,12 @@ def test_rows_of_other_images_are_kept_and_counted(path):
     assert again.foreign == 2
 
 
-@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"", b"[]", b" " * (MAX_OPTIONS_BYTES - 1) + b"{}"])
-def test_unreadable_options_file_is_named(path, content):
-    interrupted(path, row("a"))
-    options = path.with_name(f"{path.name}.options")
-    options.write_bytes(content)
-    with pytest.raises(OptionsUnreadable, match="--overwrite"):
-        journal_with(path).resume()
-    options.write_bytes(b"{}".ljust(MAX_OPTIONS_BYTES))
-    assert resumed(path).rows == 1
-
-
 def test_fifo_journal_is_refused_without_waiting(path):
-    """A FIFO at the path of the rows or of the options: opening one would wait for its other end."""
+    """Opening a FIFO would wait for its other end."""
     os.mkfifo(path)
-    os.mkfifo(path.with_name(f"{path.name}.options"))
-    with pytest.raises(OptionsUnreadable, match="FIFO"):
-        Journal(path).resume()
-    path.with_name(f"{path.name}.options").unlink()
     with pytest.raises(JournalUnreadable, match="FIFO"):
         Journal(path).resume()
-    assert journal(path, row("a")).path.read_text() == '{"path":"a","error":null}\n'
+    assert journal(path, row("a")).path.read_text() == '{"path":"a","error":null,"options":{}}\n'
 
 
 def test_link_at_the_journal_path_is_replaced(path, tmp_path):
