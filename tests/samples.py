@@ -7,18 +7,18 @@ those with transparency fade to white at one edge.
 import functools
 import io
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import cv2
 import numpy as np
 import pillow_heif
-import skimage.data
 import tifffile
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from tests import encoders
+from tests import encoders, photos
 
 pillow_heif.register_heif_opener()
 
@@ -51,7 +51,7 @@ class Sample:
 
     format: str
     variant: str
-    data: bytes = field(repr=False)
+    encode: Callable[[], bytes] = field(repr=False)
     far: float
     picture: NDArray[np.uint8] = field(repr=False)
 
@@ -59,11 +59,16 @@ class Sample:
     def name(self) -> str:
         return f"{self.format} {self.variant}"
 
+    @functools.cached_property
+    def data(self) -> bytes:
+        """The file, encoded on first use: all of them take seconds."""
+        return self.encode()
+
 
 @functools.cache
 def photograph() -> Image.Image:
     """A cat, 451 × 300, RGB; an odd width, so that rows are padded where a format pads rows."""
-    return Image.fromarray(skimage.data.chelsea())
+    return Image.fromarray(np.asarray(photos.pixels("cat")))  # without the metadata of its file
 
 
 @functools.cache
@@ -81,9 +86,9 @@ def sample(name: str, width: int = 451, height: int = 300) -> Sample:
     return next(one for one in samples(width, height) if one.name == name)
 
 
-def names() -> list[str]:
-    """The names of all samples, for parametrized tests; made from a tiny image, so that collection is fast."""
-    return [one.name for one in samples(2, 3)]
+def names(*formats: str) -> list[str]:
+    """The names of all samples, or of those in some formats, for parametrized tests."""
+    return [one.name for one in samples(2, 3) if not formats or one.format in formats]
 
 
 def fading(picture: Image.Image) -> Image.Image:
@@ -135,228 +140,237 @@ class _Forms:
         self.cat, self.gray, self.faded = cat, cat.convert("L"), fading(cat)
         self.gray_faded = self.faded.convert("LA")
         self.upside_down = turned(cat, 3)
-        self.quantised = {colours: cat.quantize(colours) for colours in (2, 4, 16, 256)}
 
-    def sample(self, name: str, data: bytes, far: float = 0, *, gray: bool = False, fades: bool = False) -> Sample:
+    def sample(
+        self,
+        name: str,
+        encoder: Callable[..., bytes],
+        *arguments: object,
+        far: float = 0,
+        gray: bool = False,
+        fades: bool = False,
+        **options: object,
+    ) -> Sample:
+        """A sample whose file is the encoder's result for these arguments and options."""
         shown = (self.gray_faded if gray else self.faded) if fades else (self.gray if gray else self.cat)
         picture = on_white(shown) if fades else shown.convert("RGB")
         two_words = name.startswith("JPEG 2000 ")
         image_format, variant = ("JPEG 2000", name[10:]) if two_words else name.split(" ", maxsplit=1)
-        return Sample(image_format, variant, data, far, np.asarray(picture))
+        return Sample(image_format, variant, partial(encoder, *arguments, **options), far, np.asarray(picture))
 
     def jpeg(self) -> Iterator[Sample]:
+        def surrounded(comment: bytes = b"", tail: bytes = b"") -> bytes:
+            whole = encode(cat, "JPEG", quality=95)
+            segment = b"\xff\xfe" + struct.pack(">H", len(comment) + 2) + comment if comment else b""
+            return whole[:2] + segment + whole[2:] + tail
+
         cat, gray = self.cat, self.gray
-        yield self.sample("JPEG baseline", encode(cat, "JPEG", quality=95), far=2)
-        yield self.sample("JPEG low quality", encode(cat, "JPEG", quality=60), far=5)
-        yield self.sample("JPEG progressive", encode(cat, "JPEG", quality=95, progressive=True), far=2)
-        yield self.sample("JPEG 4:4:4", encode(cat, "JPEG", quality=95, subsampling=0), far=2)
-        yield self.sample("JPEG restart intervals", encode(cat, "JPEG", quality=95, restart_marker_rows=1), far=2)
-        yield self.sample("JPEG gray", encode(gray, "JPEG", quality=95), far=2, gray=True)
-        yield self.sample("JPEG CMYK", encode(cat.convert("CMYK"), "JPEG", quality=95), far=3)
-        for orientation in STORED_TURNED:
-            data = encode(turned(self.cat, orientation), "JPEG", quality=95, exif=exif(orientation))
-            yield self.sample(f"JPEG orientation {orientation}", data, far=2)
+        yield self.sample("JPEG baseline", encode, cat, "JPEG", quality=95, far=2)
+        yield self.sample("JPEG low quality", encode, cat, "JPEG", quality=60, far=5)
+        yield self.sample("JPEG progressive", encode, cat, "JPEG", quality=95, progressive=True, far=2)
+        yield self.sample("JPEG 4:4:4", encode, cat, "JPEG", quality=95, subsampling=0, far=2)
+        yield self.sample("JPEG restart intervals", encode, cat, "JPEG", quality=95, restart_marker_rows=1, far=2)
+        yield self.sample("JPEG gray", encode, gray, "JPEG", quality=95, far=2, gray=True)
+        yield self.sample("JPEG CMYK", encode, cat.convert("CMYK"), "JPEG", quality=95, far=3)
+        yield from self.orientations("JPEG", quality=95, far=2)
         thumbnail = encode(cat.resize((64, 48)), "JPEG")
-        comment = b"\xff\xfe" + struct.pack(">H", len(thumbnail) + 2) + thumbnail
-        whole = encode(cat, "JPEG", quality=95)
-        yield self.sample("JPEG with a thumbnail", whole[:2] + comment + whole[2:], far=2)
-        yield self.sample("JPEG with a video behind", whole + b"\0\0\0\x18ftypmp42" + bytes(range(256)) * 40, far=2)
-        yield self.sample("JPEG padded with zeros", whole + bytes(4096), far=2)
+        yield self.sample("JPEG with a thumbnail", surrounded, comment=thumbnail, far=2)
+        video = b"\0\0\0\x18ftypmp42" + bytes(range(256)) * 40
+        yield self.sample("JPEG with a video behind", surrounded, tail=video, far=2)
+        yield self.sample("JPEG padded with zeros", surrounded, tail=bytes(4096), far=2)
+
+    def orientations(
+        self, name: str, form: str | None = None, *, variant: str = "orientation", far: float = 0, **options: object
+    ) -> Iterator[Sample]:
+        """The image as stored with each EXIF orientation."""
+        for number in STORED_TURNED:
+            metadata = {"tiffinfo": {274: number}} if name == "TIFF" else {"exif": exif(number)}
+            stored = turned(self.cat, number)
+            yield self.sample(
+                f"{name} {variant} {number}", encode, stored, form or name, far=far, **metadata, **options
+            )
 
     def png(self) -> Iterator[Sample]:
         cat = np.asarray(self.cat)
         gray = np.asarray(self.gray)[..., None]
+        channels = (
+            ("gray", gray, GRAY, {"gray": True}),
+            ("RGB", cat, RGB, {}),
+            ("RGBA", np.asarray(self.faded), RGB_ALPHA, {"far": 0.5, "fades": True}),
+            ("gray with alpha", np.asarray(self.gray_faded), GRAY_ALPHA, {"far": 0.5, "fades": True, "gray": True}),
+        )
         for interlaced in (False, True):
+            png = partial(encoders.png, interlaced=interlaced)
             suffix = " interlaced" if interlaced else ""
-            for bits in (1, 2, 4):
-                data = encoders.png(gray >> (8 - bits), GRAY, bits, interlaced=interlaced)
-                yield self.sample(f"PNG gray {bits} bit{suffix}", data, far=(110, 30, 10)[bits // 2], gray=True)
-            yield self.sample(f"PNG gray 8 bit{suffix}", encoders.png(gray, GRAY, 8, interlaced=interlaced), gray=True)
-            wide = gray.astype(np.uint16) * 257
-            yield self.sample(
-                f"PNG gray 16 bit{suffix}", encoders.png(wide, GRAY, 16, interlaced=interlaced), gray=True
-            )
-            yield self.sample(f"PNG RGB 8 bit{suffix}", encoders.png(cat, RGB, 8, interlaced=interlaced))
-            wide = cat.astype(np.uint16) * 257
-            yield self.sample(f"PNG RGB 16 bit{suffix}", encoders.png(wide, RGB, 16, interlaced=interlaced))
-            for channels, colour, name in (
-                (self.faded, RGB_ALPHA, "RGBA"),
-                (self.gray_faded, GRAY_ALPHA, "gray with alpha"),
-            ):
-                pixels, is_gray = np.asarray(channels), colour == GRAY_ALPHA
-                data = encoders.png(pixels, colour, 8, interlaced=interlaced)
-                yield self.sample(f"PNG {name} 8 bit{suffix}", data, far=0.5, fades=True, gray=is_gray)
-                data = encoders.png(pixels.astype(np.uint16) * 257, colour, 16, interlaced=interlaced)
-                yield self.sample(f"PNG {name} 16 bit{suffix}", data, far=0.5, fades=True, gray=is_gray)
-        for bits in (1, 2, 4, 8):
-            quantised = self.quantised[2**bits]
-            palette = bytes(quantised.getpalette()).ljust(3 * 2**bits, b"\0")[: 3 * 2**bits]
-            data = encoders.png(np.asarray(quantised)[..., None], PALETTE, bits, chunks=((b"PLTE", palette),))
-            yield self.sample(f"PNG palette {bits} bit", data, far=(60, 40, 20, 10)[(1, 2, 4, 8).index(bits)])
-        yield self.sample("PNG palette with alpha", encode(self.faded.quantize(256), "PNG"), far=10, fades=True)
-        for orientation in STORED_TURNED:
-            yield self.sample(
-                f"PNG orientation {orientation}", encode(turned(self.cat, orientation), "PNG", exif=exif(orientation))
-            )
-        yield self.sample("PNG animated", encode(self.cat, "PNG", save_all=True, append_images=[self.upside_down]))
+            for bits, far in ((1, 110), (2, 30), (4, 10)):
+                levels = gray >> (8 - bits)
+                yield self.sample(f"PNG gray {bits} bit{suffix}", png, levels, GRAY, bits, far=far, gray=True)
+            for name, pixels, colour, shown in channels:
+                wide = pixels.astype(np.uint16) * 257
+                yield self.sample(f"PNG {name} 8 bit{suffix}", png, pixels, colour, 8, **shown)
+                yield self.sample(f"PNG {name} 16 bit{suffix}", png, wide, colour, 16, **shown)
+        for bits, far in ((1, 60), (2, 40), (4, 20), (8, 10)):
+            yield self.sample(f"PNG palette {bits} bit", self.palette_png, bits, far=far)
+        yield self.sample("PNG palette with alpha", self.quantized, self.faded, "PNG", far=10, fades=True)
+        yield from self.orientations("PNG")
+        yield self.sample("PNG animated", encode, self.cat, "PNG", save_all=True, append_images=[self.upside_down])
+
+    def palette_png(self, bits: int) -> bytes:
+        quantized = self.cat.quantize(2**bits)
+        palette = bytes(quantized.getpalette()).ljust(3 * 2**bits, b"\0")[: 3 * 2**bits]
+        return encoders.png(np.asarray(quantized)[..., None], PALETTE, bits, chunks=((b"PLTE", palette),))
+
+    def quantized(self, picture: Image.Image, form: str, **options: object) -> bytes:
+        """An image file with a palette of 256 colours."""
+        return encode(picture.quantize(256), form, **options)
 
     def webp(self) -> Iterator[Sample]:
         cat = self.cat
-        yield self.sample("WebP lossy", encode(cat, "WEBP", quality=95), far=3)
-        yield self.sample("WebP lossless", encode(cat, "WEBP", lossless=True, method=0))
-        yield self.sample("WebP lossy with alpha", encode(self.faded, "WEBP", quality=95), far=3, fades=True)
-        yield self.sample(
-            "WebP lossless with alpha",
-            encode(self.faded, "WEBP", lossless=True, method=0, exact=True),
-            far=0.5,
-            fades=True,
-        )
+        lossless = {"lossless": True, "method": 0}
+        alpha = {**lossless, "exact": True}
+        yield self.sample("WebP lossy", encode, cat, "WEBP", quality=95, far=3)
+        yield self.sample("WebP lossless", encode, cat, "WEBP", **lossless)
+        yield self.sample("WebP lossy with alpha", encode, self.faded, "WEBP", quality=95, far=3, fades=True)
+        yield self.sample("WebP lossless with alpha", encode, self.faded, "WEBP", **alpha, far=0.5, fades=True)
         frames = {"save_all": True, "append_images": [self.upside_down], "duration": 100}
-        yield self.sample("WebP animated", encode(cat, "WEBP", lossless=True, method=0, **frames))
-        frames["append_images"] = [self.faded.transpose(Image.Transpose.ROTATE_180)]
-        data = encode(self.faded, "WEBP", lossless=True, method=0, exact=True, **frames)
-        yield self.sample("WebP animated with alpha", data, far=0.5, fades=True)
-        for orientation in STORED_TURNED:
-            data = encode(turned(self.cat, orientation), "WEBP", lossless=True, method=0, exif=exif(orientation))
-            yield self.sample(f"WebP orientation {orientation}", data)
+        yield self.sample("WebP animated", encode, cat, "WEBP", **lossless, **frames)
+        frames = {**frames, "append_images": [self.faded.transpose(Image.Transpose.ROTATE_180)]}
+        yield self.sample(
+            "WebP animated with alpha", encode, self.faded, "WEBP", **alpha, **frames, far=0.5, fades=True
+        )
+        yield from self.orientations("WebP", "WEBP", **lossless)
 
     def bmp(self) -> Iterator[Sample]:
         bgr = np.ascontiguousarray(np.asarray(self.cat)[..., ::-1])
         height, width = bgr.shape[:2]
-        for bits, levels in ((1, 2), (4, 16), (8, 256)):
-            quantised = self.quantised[levels]
-            colours = np.array(quantised.getpalette()).reshape(-1, 3)
-            palette = np.zeros((levels, 4), np.uint8)
-            palette[: len(colours), :3] = colours[:levels, ::-1]
-            indices = np.asarray(quantised)
-            rows = encoders.bmp_rows(indices) if bits == 8 else encoders.bmp_packed_rows(indices, bits)
-            far = {1: 60, 4: 20, 8: 10}[bits]
-            yield self.sample(
-                f"BMP palette {bits} bit", encoders.bmp(rows, width, height, bits, palette=palette.tobytes()), far
-            )
+        for bits, far in ((1, 60), (4, 20), (8, 10)):
+            yield self.sample(f"BMP palette {bits} bit", self.palette_bmp, bits, far=far)
             if bits > 1:
-                rows = encoders.bmp_run_lengths(indices, bits)
-                compression = 1 if bits == 8 else 2
-                data = encoders.bmp(rows, width, height, bits, compression=compression, palette=palette.tobytes())
-                yield self.sample(f"BMP run lengths {bits} bit", data, far)
+                yield self.sample(f"BMP run lengths {bits} bit", self.palette_bmp, bits, run_lengths=True, far=far)
         blue, green, red = (bgr[..., channel].astype(np.uint16) for channel in range(3))
         rows = encoders.bmp_rows((red >> 3 << 10) | (green >> 3 << 5) | blue >> 3)
-        yield self.sample("BMP 16 bit", encoders.bmp(rows, width, height, 16), far=6)
+        yield self.sample("BMP 16 bit", encoders.bmp, rows, width, height, 16, far=6)
         rows = encoders.bmp_rows((red >> 3 << 11) | (green >> 2 << 5) | blue >> 3)
-        yield self.sample(
-            "BMP 16 bit fields", encoders.bmp(rows, width, height, 16, compression=3, masks=(0xF800, 0x7E0, 0x1F)), 6
-        )
-        yield self.sample("BMP 24 bit", encoders.bmp(encoders.bmp_rows(bgr), width, height, 24))
-        yield self.sample(
-            "BMP 24 bit top-down", encoders.bmp(encoders.bmp_rows(bgr, bottom_up=False), width, -height, 24)
-        )
-        yield self.sample("BMP 24 bit OS/2", encoders.bmp(encoders.bmp_rows(bgr), width, height, 24, header=12))
+        masks = (0xF800, 0x7E0, 0x1F)
+        yield self.sample("BMP 16 bit fields", encoders.bmp, rows, width, height, 16, compression=3, masks=masks, far=6)
+        rows = encoders.bmp_rows(bgr)
+        yield self.sample("BMP 24 bit", encoders.bmp, rows, width, height, 24)
+        upright = encoders.bmp_rows(bgr, bottom_up=False)
+        yield self.sample("BMP 24 bit top-down", encoders.bmp, upright, width, -height, 24)
+        yield self.sample("BMP 24 bit OS/2", encoders.bmp, rows, width, height, 24, header=12)
         rows = encoders.bmp_rows(np.dstack([bgr, np.zeros_like(bgr[..., 0])]))
-        yield self.sample("BMP 32 bit", encoders.bmp(rows, width, height, 32))
+        yield self.sample("BMP 32 bit", encoders.bmp, rows, width, height, 32)
         fields = (0xFF0000, 0xFF00, 0xFF)
-        yield self.sample("BMP 32 bit fields", encoders.bmp(rows, width, height, 32, compression=3, masks=fields))
-        faded = np.asarray(self.faded)
-        rows = encoders.bmp_rows(np.ascontiguousarray(faded[..., [2, 1, 0, 3]]))
-        masks = (*fields, 0xFF000000)
-        for header in (108, 124):
-            data = encoders.bmp(rows, width, height, 32, header=header, compression=3, masks=masks)
-            yield self.sample(f"BMP 32 bit with alpha V{(header - 76) // 16 + 2}", data, far=0.5, fades=True)
+        yield self.sample("BMP 32 bit fields", encoders.bmp, rows, width, height, 32, compression=3, masks=fields)
+        rows = encoders.bmp_rows(np.ascontiguousarray(np.asarray(self.faded)[..., [2, 1, 0, 3]]))
+        for version, header in ((4, 108), (5, 124)):
+            bmp = partial(encoders.bmp, header=header, compression=3, masks=(*fields, 0xFF000000))
+            yield self.sample(f"BMP 32 bit with alpha V{version}", bmp, rows, width, height, 32, far=0.5, fades=True)
+
+    def palette_bmp(self, bits: int, *, run_lengths: bool = False) -> bytes:
+        levels = 2**bits
+        quantized = self.cat.quantize(levels)
+        colours = np.array(quantized.getpalette()).reshape(-1, 3)
+        palette = np.zeros((levels, 4), np.uint8)
+        palette[: len(colours), :3] = colours[:levels, ::-1]
+        indices = np.asarray(quantized)
+        if run_lengths:
+            rows, compression = encoders.bmp_run_lengths(indices, bits), 1 if bits == 8 else 2
+        else:
+            rows, compression = encoders.bmp_rows(indices) if bits == 8 else encoders.bmp_packed_rows(indices, bits), 0
+        height, width = indices.shape
+        return encoders.bmp(rows, width, height, bits, compression=compression, palette=palette.tobytes())
 
     def gif(self) -> Iterator[Sample]:
-        yield self.sample("GIF palette", encode(self.quantised[256], "GIF"), far=10)
-        yield self.sample("GIF interlaced", encode(self.quantised[256], "GIF", interlace=1), far=10)
-        yield self.sample("GIF gray", encode(self.gray, "GIF"), gray=True)
-        frames = [self.upside_down.quantize(256)]
-        yield self.sample(
-            "GIF animated", encode(self.quantised[256], "GIF", save_all=True, append_images=frames), far=10
-        )
-        yield self.sample("GIF transparent", encode(self.faded, "GIF"), far=20, fades=True)
+        yield self.sample("GIF palette", self.quantized, self.cat, "GIF", far=10)
+        yield self.sample("GIF interlaced", self.quantized, self.cat, "GIF", interlace=1, far=10)
+        yield self.sample("GIF gray", encode, self.gray, "GIF", gray=True)
+        frames = {"save_all": True, "append_images": [self.upside_down.quantize(256)]}
+        yield self.sample("GIF animated", self.quantized, self.cat, "GIF", **frames, far=10)
+        yield self.sample("GIF transparent", encode, self.faded, "GIF", far=20, fades=True)
 
     def tiff(self) -> Iterator[Sample]:
         cat = self.cat
         pixels, faded = np.asarray(cat), np.asarray(self.faded)
         for compression in ("raw", "tiff_lzw", "packbits", "tiff_adobe_deflate"):
-            data = encode(cat, "TIFF", compression=compression)
-            yield self.sample(f"TIFF RGB 8 bit {compression.removeprefix('tiff_')}", data)
-        yield self.sample("TIFF RGB 8 bit JPEG", encode(cat, "TIFF", compression="jpeg", quality=95), far=3)
-        yield self.sample("TIFF bilevel group4", encode(cat.convert("1"), "TIFF", compression="group4"), far=120)
-        yield self.sample("TIFF gray 8 bit", encode(self.gray, "TIFF"), gray=True)
-        yield self.sample("TIFF palette", encode(self.quantised[256], "TIFF"), far=10)
-        yield self.sample("TIFF CMYK", encode(cat.convert("CMYK"), "TIFF"), far=1)
-        yield self.sample("TIFF YCbCr", encode(cat.convert("YCbCr"), "TIFF"), far=2)
+            name = compression.removeprefix("tiff_")
+            yield self.sample(f"TIFF RGB 8 bit {name}", encode, cat, "TIFF", compression=compression)
+        yield self.sample("TIFF RGB 8 bit JPEG", encode, cat, "TIFF", compression="jpeg", quality=95, far=3)
+        yield self.sample("TIFF bilevel group4", encode, cat.convert("1"), "TIFF", compression="group4", far=120)
+        yield self.sample("TIFF gray 8 bit", encode, self.gray, "TIFF", gray=True)
+        yield self.sample("TIFF palette", self.quantized, cat, "TIFF", far=10)
+        yield self.sample("TIFF CMYK", encode, cat.convert("CMYK"), "TIFF", far=1)
+        yield self.sample("TIFF YCbCr", encode, cat.convert("YCbCr"), "TIFF", far=2)
         wide = pixels.astype(np.uint16) * 257
-        yield self.sample("TIFF RGB 16 bit", _tifffile(wide, photometric="rgb"))
+        yield self.sample("TIFF RGB 16 bit", _tifffile, wide, photometric="rgb")
         gray = np.asarray(self.gray)
-        yield self.sample(
-            "TIFF gray 16 bit", _tifffile(gray.astype(np.uint16) * 257, photometric="minisblack"), gray=True
-        )
-        yield self.sample("TIFF gray white is zero", _tifffile(255 - gray, photometric="miniswhite"), gray=True)
-        yield self.sample("TIFF big-endian", _tifffile(pixels, photometric="rgb", byteorder=">"))
-        yield self.sample("TIFF BigTIFF", _tifffile(pixels, photometric="rgb", bigtiff=True))
-        yield self.sample("TIFF tiles", _tifffile(pixels, photometric="rgb", tile=(64, 64)))
+        wide = gray.astype(np.uint16) * 257
+        yield self.sample("TIFF gray 16 bit", _tifffile, wide, photometric="minisblack", gray=True)
+        yield self.sample("TIFF gray white is zero", _tifffile, 255 - gray, photometric="miniswhite", gray=True)
+        yield self.sample("TIFF big-endian", _tifffile, pixels, photometric="rgb", byteorder=">")
+        yield self.sample("TIFF BigTIFF", _tifffile, pixels, photometric="rgb", bigtiff=True)
+        yield self.sample("TIFF tiles", _tifffile, pixels, photometric="rgb", tile=(64, 64))
         planes = np.ascontiguousarray(pixels.transpose(2, 0, 1))
-        yield self.sample("TIFF planes", _tifffile(planes, photometric="rgb", planarconfig="separate"))
-        yield self.sample("TIFF pages", encode(cat, "TIFF", save_all=True, append_images=[self.upside_down]))
+        yield self.sample("TIFF planes", _tifffile, planes, photometric="rgb", planarconfig="separate")
+        yield self.sample("TIFF pages", encode, cat, "TIFF", save_all=True, append_images=[self.upside_down])
         opacity = faded[..., 3:].astype(np.uint16)
         premultiplied = np.dstack([((faded[..., :3] * opacity + 127) // 255).astype(np.uint8), faded[..., 3]])
-        for kind, values in (("unassalpha", faded), ("assocalpha", premultiplied)):
-            name = "associated alpha" if kind == "assocalpha" else "alpha"
-            data = _tifffile(values, photometric="rgb", extrasamples=[kind])
-            yield self.sample(f"TIFF RGB 8 bit with {name}", data, far=1, fades=True)
-            data = _tifffile(values.astype(np.uint16) * 257, photometric="rgb", extrasamples=[kind])
-            yield self.sample(f"TIFF RGB 16 bit with {name}", data, far=1, fades=True)
-        for orientation in STORED_TURNED:
-            yield self.sample(
-                f"TIFF orientation {orientation}",
-                encode(turned(self.cat, orientation), "TIFF", tiffinfo={274: orientation}),
-            )
+        for kind, name, values in (
+            ("unassalpha", "alpha", faded),
+            ("assocalpha", "associated alpha", premultiplied),
+        ):
+            tiff = partial(_tifffile, photometric="rgb", extrasamples=[kind])
+            yield self.sample(f"TIFF RGB 8 bit with {name}", tiff, values, far=1, fades=True)
+            wide = values.astype(np.uint16) * 257
+            yield self.sample(f"TIFF RGB 16 bit with {name}", tiff, wide, far=1, fades=True)
+        yield from self.orientations("TIFF")
 
     def avif(self) -> Iterator[Sample]:
-        cat = self.cat
-        yield self.sample("AVIF lossy", encode(cat, "AVIF", quality=90, speed=9), far=4)
-        yield self.sample("AVIF with alpha", encode(self.faded, "AVIF", quality=90, speed=9), far=4, fades=True)
+        options = {"quality": 90, "speed": 9, "far": 4}
         frames = {"save_all": True, "append_images": [self.upside_down]}
-        yield self.sample("AVIF animated", encode(cat, "AVIF", quality=90, speed=9, **frames), far=4)
+        yield self.sample("AVIF lossy", encode, self.cat, "AVIF", **options)
+        yield self.sample("AVIF with alpha", encode, self.faded, "AVIF", **options, fades=True)
+        yield self.sample("AVIF animated", encode, self.cat, "AVIF", **options, **frames)
         for bits in (10, 12):
             bgra = np.asarray(self.faded)[..., [2, 1, 0, 3]].astype(np.uint16) << (bits - 8) | 2 ** (bits - 8) - 1
-            options = [cv2.IMWRITE_AVIF_DEPTH, bits, cv2.IMWRITE_AVIF_SPEED, 9, cv2.IMWRITE_AVIF_QUALITY, 90]
-            _, data = cv2.imencode(".avif", np.ascontiguousarray(bgra[..., :3]), options)
-            yield self.sample(f"AVIF {bits} bit", data.tobytes(), far=6)
-            _, data = cv2.imencode(".avif", np.ascontiguousarray(bgra), options)
-            yield self.sample(f"AVIF {bits} bit with alpha", data.tobytes(), far=6, fades=True)
-        for orientation in STORED_TURNED:
-            data = encode(turned(self.cat, orientation), "AVIF", quality=90, speed=9, exif=exif(orientation))
-            yield self.sample(f"AVIF orientation {orientation}", data, far=4)
+            yield self.sample(f"AVIF {bits} bit", _deep_avif, np.ascontiguousarray(bgra[..., :3]), bits, far=6)
+            yield self.sample(f"AVIF {bits} bit with alpha", _deep_avif, bgra, bits, far=6, fades=True)
+        yield from self.orientations("AVIF", **options)
 
     def heic(self) -> Iterator[Sample]:
         cat = self.cat
-        yield self.sample("HEIC lossy", encode(cat, "HEIF", **QUICK_HEVC, quality=90), far=4)
-        yield self.sample("HEIC full colour", encode(cat, "HEIF", **QUICK_HEVC, quality=95, chroma=444), far=4)
-        yield self.sample("HEIC with alpha", encode(self.faded, "HEIF", **QUICK_HEVC, quality=90), far=4, fades=True)
+        options = {**QUICK_HEVC, "quality": 90, "far": 4}
         collection = {"save_all": True, "append_images": [self.upside_down]}
-        yield self.sample(
-            "HEIC of several pictures", encode(cat, "HEIF", **QUICK_HEVC, quality=90, **collection), far=4
-        )
-        deep = np.asarray(cat).astype(np.uint16) << 8
-        ten = pillow_heif.from_bytes("RGB;16", cat.size, deep.tobytes())
-        out = io.BytesIO()
-        ten.save(out, quality=90, **QUICK_HEVC)
-        yield self.sample("HEIC 10 bit", out.getvalue(), far=6)
-        for number in STORED_TURNED:
-            data = encode(turned(cat, number), "HEIF", **QUICK_HEVC, quality=90, exif=exif(number))
-            yield self.sample(f"HEIC turned by {number}", data, far=4)
+        yield self.sample("HEIC lossy", encode, cat, "HEIF", **options)
+        yield self.sample("HEIC full colour", encode, cat, "HEIF", **{**options, "quality": 95}, chroma=444)
+        yield self.sample("HEIC with alpha", encode, self.faded, "HEIF", **options, fades=True)
+        yield self.sample("HEIC of several pictures", encode, cat, "HEIF", **options, **collection)
+        yield self.sample("HEIC 10 bit", _deep_heic, cat, far=6)
+        yield from self.orientations("HEIC", "HEIF", variant="turned by", **options)
 
     def jpeg2000(self) -> Iterator[Sample]:
         cat = self.cat
-        yield self.sample("JPEG 2000 lossless", encode(cat, "JPEG2000"))
-        yield self.sample("JPEG 2000 codestream", encode(cat, "JPEG2000", no_jp2=True))
+        yield self.sample("JPEG 2000 lossless", encode, cat, "JPEG2000")
+        yield self.sample("JPEG 2000 codestream", encode, cat, "JPEG2000", no_jp2=True)
         lossy = {"irreversible": True, "quality_mode": "dB", "quality_layers": [30, 42]}
-        yield self.sample("JPEG 2000 lossy", encode(cat, "JPEG2000", **lossy), far=4)
-        yield self.sample("JPEG 2000 tiles", encode(cat, "JPEG2000", tile_size=(64, 64)))
-        yield self.sample("JPEG 2000 with alpha", encode(self.faded, "JPEG2000"), far=1, fades=True)
-        yield self.sample("JPEG 2000 gray", encode(self.gray, "JPEG2000"), gray=True)
-        deep = encode(Image.fromarray(np.asarray(self.gray).astype(np.uint16) * 257), "JPEG2000")
-        yield self.sample("JPEG 2000 gray 16 bit", deep, gray=True)
+        yield self.sample("JPEG 2000 lossy", encode, cat, "JPEG2000", **lossy, far=4)
+        yield self.sample("JPEG 2000 tiles", encode, cat, "JPEG2000", tile_size=(64, 64))
+        yield self.sample("JPEG 2000 with alpha", encode, self.faded, "JPEG2000", far=1, fades=True)
+        yield self.sample("JPEG 2000 gray", encode, self.gray, "JPEG2000", gray=True)
+        deep = Image.fromarray(np.asarray(self.gray).astype(np.uint16) * 257)
+        yield self.sample("JPEG 2000 gray 16 bit", encode, deep, "JPEG2000", gray=True)
+
+
+def _deep_avif(bgra: NDArray[np.uint16], bits: int) -> bytes:
+    options = [cv2.IMWRITE_AVIF_DEPTH, bits, cv2.IMWRITE_AVIF_SPEED, 9, cv2.IMWRITE_AVIF_QUALITY, 90]
+    return cv2.imencode(".avif", np.ascontiguousarray(bgra), options)[1].tobytes()
+
+
+def _deep_heic(picture: Image.Image) -> bytes:
+    deep = np.asarray(picture).astype(np.uint16) << 8
+    out = io.BytesIO()
+    pillow_heif.from_bytes("RGB;16", picture.size, deep.tobytes()).save(out, quality=90, **QUICK_HEVC)
+    return out.getvalue()
 
 
 def _tifffile(pixels: NDArray[np.integer], **options: object) -> bytes:

@@ -6,7 +6,6 @@ At the limit and one past it; what a header costs to read is counted in steps, n
 import struct
 import tracemalloc
 import zlib
-from collections.abc import Iterator
 
 import pytest
 
@@ -151,11 +150,12 @@ def steps_of(data: bytes, monkeypatch: pytest.MonkeyPatch) -> int:
     return taken
 
 
-def costly() -> Iterator[tuple[str, bytes]]:
-    yield from HOSTILE.items()
-    yield "JPEG of comments between scans", progressive(64, MOST_SCANS + 1, between=b"\xff\xfe\0\2" * 4_000_000)
+COSTLY = {
+    **HOSTILE,
+    "JPEG of comments between scans": lambda: progressive(64, MOST_SCANS + 1, between=b"\xff\xfe\0\2" * 4_000_000),
+}
 
 
-@pytest.mark.parametrize(("name", "data"), [pytest.param(name, data, id=name) for name, data in costly()])
-def test_no_header_takes_more_steps_than_are_allowed(name, data, monkeypatch):
-    assert steps_of(data, monkeypatch) <= 20_000
+@pytest.mark.parametrize("name", COSTLY)
+def test_no_header_takes_more_steps_than_are_allowed(name, monkeypatch):
+    assert steps_of(COSTLY[name](), monkeypatch) <= 20_000

@@ -67,9 +67,7 @@ def test_every_form_is_known_by_its_bytes(name):
         assert info.has_alpha
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in names() if name not in HARMLESS_TAILS and sample(name).format in {*PASSED_ON, "GIF"}]
-)
+@pytest.mark.parametrize("name", [name for name in names(*PASSED_ON, "GIF") if name not in HARMLESS_TAILS])
 def test_a_file_cut_off_anywhere_is_seen_by_its_header_and_ending(name):
     one = sample(name)
     for percent in range(5, 100, 5):
@@ -212,24 +210,23 @@ def test_a_bomb_of_twenty_thousand_by_twenty_thousand_costs_next_to_nothing():
 
 
 HOSTILE = {
-    "JPEG of empty segments": b"\xff\xd8" + b"\xff\xfe\0\2" * 2_000_000,
-    "JPEG of fill bytes": b"\xff\xd8" + b"\xff" * 8_000_000,
-    "JPEG of stuffed bytes": b"\xff\xd8\xff" + b"\xff\0" * 4_000_000,
-    "JPEG of restart markers": b"\xff\xd8" + b"\xff\xd0" * 4_000_000,
-    "PNG of empty chunks": encoders.png_header(9, 9) + encoders.png_chunk(b"tEXt", b"") * 700_000,
-    "WebP of empty chunks": b"RIFF"
-    + struct.pack("<I", 8_000_022)
-    + b"WEBPVP8X\x0a\0\0\0\x08"
-    + bytes(9)
-    + b"XXXX\0\0\0\0" * 1_000_000,
+    "JPEG of empty segments": lambda: b"\xff\xd8" + b"\xff\xfe\0\2" * 2_000_000,
+    "JPEG of fill bytes": lambda: b"\xff\xd8" + b"\xff" * 8_000_000,
+    "JPEG of stuffed bytes": lambda: b"\xff\xd8\xff" + b"\xff\0" * 4_000_000,
+    "JPEG of restart markers": lambda: b"\xff\xd8" + b"\xff\xd0" * 4_000_000,
+    "PNG of empty chunks": lambda: encoders.png_header(9, 9) + encoders.png_chunk(b"tEXt", b"") * 700_000,
+    "WebP of empty chunks": lambda: (
+        b"RIFF" + struct.pack("<I", 8_000_022) + b"WEBPVP8X\x0a\0\0\0\x08" + bytes(9) + b"XXXX\0\0\0\0" * 1_000_000
+    ),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_eight_megabytes_of_header_cost_little(name):
+    data = HOSTILE[name]()
     started = time.process_time()
     with pytest.raises(ImageError):
-        inspect(HOSTILE[name], LIMITS)
+        inspect(data, LIMITS)
     assert time.process_time() - started < 0.25
 
 
