@@ -8,7 +8,7 @@ from gateway.settings import Settings
 MACHINES = [(cores, gpus) for cores in (1, 2, 3, 4, 8, 16, 32, 96, 256) for gpus in (0, 1, 2, 8)]
 
 
-def test_a_gpu_machine_is_shared_out_by_the_work_of_each_part():
+def test_gpu_machine_is_divided_by_the_work_of_each_part():
     found = plan(16, 1)
     assert (found.workers, found.preprocessors, found.networks) == (7, 7, 2)
     assert (found.preferred, found.call_images) == ((8, 16, 32), 8)
@@ -18,7 +18,7 @@ def test_a_gpu_machine_is_shared_out_by_the_work_of_each_part():
     assert found.limited_by == "preprocessors"
 
 
-def test_two_cores_without_a_gpu_are_what_the_defaults_are_for():
+def test_defaults_suit_two_cores_without_a_gpu():
     found = plan(2, 0)
     assert (found.workers, found.preprocessors, found.networks, found.preferred) == (1, 2, 2, (4, 8))
     assert found.call_images == Settings.model_fields["batch_max_images"].default
@@ -26,14 +26,14 @@ def test_two_cores_without_a_gpu_are_what_the_defaults_are_for():
     assert found.queue_delay_us == 0
 
 
-def test_a_slow_network_on_the_gpu_is_what_limits():
+def test_slow_network_on_the_gpu_is_the_bottleneck():
     found = plan(16, 1, gpu_network_ms=10)
     assert (found.limited_by, found.images_per_second) == ("network", pytest.approx(100))
     assert plan(16, 4, gpu_network_ms=10).images_per_second == pytest.approx(400)
 
 
 @pytest.mark.parametrize(("cores", "gpus"), MACHINES)
-def test_every_plan_holds_together(cores, gpus):
+def test_every_plan_is_consistent(cores, gpus):
     found = plan(cores, gpus)
     settings = Settings(_env_file=None, **found.settings())
     assert settings.batch_max_images <= settings.max_images_in_flight
@@ -54,6 +54,6 @@ def test_more_cores_are_never_worse(gpus):
 
 
 @pytest.mark.parametrize("machine", [(0, 1), (4, -1)])
-def test_a_machine_that_cannot_be_is_refused(machine):
+def test_impossible_machine_is_refused(machine):
     with pytest.raises(ValueError, match="at least one core"):
         plan(*machine)

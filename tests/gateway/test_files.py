@@ -7,14 +7,14 @@ import pytest
 from gateway.files import locked, locked_where_writable, whole_file, whole_folder
 
 
-def test_a_lock_is_held_by_one_at_a_time_and_ends_with_its_context(tmp_path):
+def test_lock_is_exclusive_and_released_with_its_context(tmp_path):
     with locked(tmp_path / "lock") as first, locked(tmp_path / "lock", busy=lambda: False) as second:
         assert (first, second) == (True, False)
     with locked(tmp_path / "lock", busy=lambda: False) as later:
         assert later
 
 
-def test_a_folder_can_be_locked_and_stays_empty(tmp_path):
+def test_folder_can_be_locked_and_stays_empty(tmp_path):
     with locked(tmp_path), locked(tmp_path, busy=lambda: False) as second:
         assert not second
     assert list(tmp_path.iterdir()) == []
@@ -47,7 +47,7 @@ def test_wait_for_a_lock_is_announced_and_ends_with_its_release(tmp_path):
     assert announced == ["waiting"]
 
 
-def test_where_nothing_can_be_written_everybody_goes_on(tmp_path, monkeypatch):
+def test_lock_is_skipped_if_nothing_can_be_written(tmp_path, monkeypatch):
     def refuse(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
@@ -58,12 +58,12 @@ def test_where_nothing_can_be_written_everybody_goes_on(tmp_path, monkeypatch):
         pass
 
 
-def test_a_folder_that_is_missing_is_an_error(tmp_path):
+def test_missing_folder_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError), locked_where_writable(tmp_path / "missing" / "lock"):
         pass
 
 
-def test_a_file_is_replaced_when_it_is_whole(tmp_path):
+def test_file_is_replaced_once_complete(tmp_path):
     target = tmp_path / "file"
     target.write_text("old")
     with whole_file(target, mode=0o640, sync=True) as draft:
@@ -75,14 +75,14 @@ def test_a_file_is_replaced_when_it_is_whole(tmp_path):
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_new_file_has_the_mode_that_the_umask_leaves(tmp_path):
+def test_mode_of_a_new_file_follows_the_umask(tmp_path):
     (tmp_path / "ordinary").touch()
     with whole_file(tmp_path / "whole"):
         pass
     assert (tmp_path / "whole").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
 
 
-def test_what_fails_leaves_the_old_file_and_no_draft(tmp_path):
+def test_failed_write_keeps_the_old_file_and_no_temporary_file(tmp_path):
     target = tmp_path / "file"
     target.write_text("old")
     with pytest.raises(UnicodeEncodeError), whole_file(target) as draft, draft.open("w", encoding="ascii") as file:
@@ -91,7 +91,7 @@ def test_what_fails_leaves_the_old_file_and_no_draft(tmp_path):
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_a_folder_is_replaced_when_it_is_whole(tmp_path):
+def test_folder_is_replaced_once_complete(tmp_path):
     target = tmp_path / "folder"
     target.mkdir()
     (target / "old").touch()

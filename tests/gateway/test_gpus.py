@@ -5,16 +5,16 @@ import pytest
 from gateway.gpus import Gpus, gpu_count, read_torch_cuda
 
 
-def test_gpus_that_torch_sees_are_usable():
+def test_gpus_visible_to_torch_are_usable():
     gpus = Gpus(2, (13, 1), (13, 0))
     assert (gpus.usable, gpus.why_not) == (2, "")
 
 
-def test_a_machine_without_gpus_has_nothing_to_explain():
+def test_machine_without_gpus_has_no_reason():
     assert (Gpus(0).usable, Gpus(0).why_not) == (0, "")
 
 
-def test_a_driver_too_old_for_torch_is_named_with_the_one_that_is_needed():
+def test_old_driver_error_names_the_required_version():
     gpus = Gpus(1, (12, 4), (13, 0), torch_sees_them=False)
     assert gpus.usable == 0
     assert gpus.why_not == (
@@ -23,11 +23,11 @@ def test_a_driver_too_old_for_torch_is_named_with_the_one_that_is_needed():
     )
 
 
-def test_a_torch_without_cuda_is_named():
+def test_torch_without_cuda_is_the_reason():
     assert "built without CUDA" in Gpus(1, (13, 0), None, torch_sees_them=False).why_not
 
 
-def test_another_reason_is_left_to_torch_to_tell():
+def test_other_reasons_are_those_of_torch():
     assert "torch.cuda.init()" in Gpus(1, (13, 0), (13, 0), torch_sees_them=False).why_not
 
 
@@ -40,7 +40,7 @@ def test_another_reason_is_left_to_torch_to_tell():
         ("", None),
     ],
 )
-def test_the_cuda_of_torch_is_read_from_its_version_file(text, version):
+def test_cuda_version_is_read_from_the_version_file_of_torch(text, version):
     assert read_torch_cuda(text) == version
 
 

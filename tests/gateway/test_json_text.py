@@ -64,7 +64,7 @@ def test_number_may_have_as_many_digits_as_its_limit():
     assert decode("9" * MAX_DIGITS, max_bytes=MOST) == int("9" * MAX_DIGITS)
 
 
-def test_string_of_its_own_follows_the_same_rules():
+def test_single_string_follows_the_same_rules():
     assert decode_string("a\\u0041\\ud83d\\ude00") == "aA😀"
     for raw in ("\\ud800", "\\x", "\\u12"):
         with pytest.raises(JsonError):
@@ -79,13 +79,13 @@ DOCUMENTS = st.recursive(
 
 
 @given(DOCUMENTS)
-def test_every_document_is_read_back(document):
+def test_every_document_is_decoded(document):
     assert decode(json.dumps(document), max_bytes=MOST) == document
     assert decode(json.dumps(document, ensure_ascii=False).encode(), max_bytes=MOST) == document
 
 
 @given(st.text() | st.binary())
-def test_anything_is_decoded_or_refused_in_words(text):
+def test_any_text_is_decoded_or_refused(text):
     try:
         value = decode(text, max_bytes=MOST)
     except JsonError:

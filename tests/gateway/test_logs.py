@@ -64,7 +64,7 @@ def test_json_line_begins_with_common_fields_and_ends_with_ids():
     assert event.items() >= {"level": "info", "event": "request", "status": 200, "trace_id": "t1"}.items()
 
 
-def test_the_standard_librarys_records_and_warnings_have_the_same_format():
+def test_standard_records_and_warnings_have_the_same_format():
     code = """
 logging.getLogger("uvicorn.error").info("Started %s", "it", extra={"color_message": "no", "port": 1})
 warnings.warn("old")
@@ -79,7 +79,7 @@ logging.getLogger("x").debug("unheard")
 
 
 @pytest.mark.parametrize("logger", ["log", 'logging.getLogger("uvicorn.error")'])
-def test_a_traceback_is_a_field_of_its_line(logger):
+def test_traceback_is_a_field_of_its_line(logger):
     (event,) = events(write(f'try:\n    1 / 0\nexcept Exception:\n    {logger}.exception("failed")'))
     assert (event["event"], event["level"]) == ("failed", "error")
     assert event["exception"].startswith("Traceback")
@@ -106,17 +106,17 @@ logging.getLogger("uvicorn.error").info("Started")
 """
 
 
-def test_a_worker_that_died_is_a_warning_though_uvicorn_only_mentions_it():
+def test_dead_worker_is_logged_as_a_warning():
     died, started = events(write(WORKER_THAT_DIED, "json", "info"))
     assert (died["level"], died["event"], died["pid"], started["event"]) == ("warning", "worker_died", 17, "Started")
 
 
-def test_it_is_one_too_as_text_and_where_only_warnings_are_logged():
+def test_dead_worker_is_a_warning_in_text_and_at_level_warning():
     (line,) = write(WORKER_THAT_DIED, "text", "warning").splitlines()
     assert re.fullmatch(TEXT_LINE.pattern + r"worker_died .*pid=17.*", line)
 
 
-def test_the_server_does_not_tell_again_what_is_in_the_log():
+def test_server_does_not_repeat_logged_exceptions():
     code = """
 try:
     try:
@@ -129,7 +129,7 @@ except AlreadyLogged:
     assert write(code) == ""
 
 
-def test_an_unexpected_exception_is_in_the_log_once():
+def test_unexpected_exception_is_in_the_log_once():
     _, log = logged([("GET", "/models", {})], fault="boom", log_format="json")
     exception, request, _ = events(log)  # and the client's own
     assert (exception["event"], request["event"]) == ("unexpected_error", "request")
@@ -138,13 +138,13 @@ def test_an_unexpected_exception_is_in_the_log_once():
     assert exception["request_id"] == request["request_id"]
 
 
-def test_text_is_for_people():
+def test_text_format_is_one_readable_line():
     text = write('log.info("request", status=200, total_seconds=0.0123456, read_seconds=4e-05)', "text")
     assert TEXT_LINE.match(text)
     assert text.endswith("request status=200 total_seconds=0.0123 read_seconds=0.0000 request_id=r1 trace_id=t1\n")
 
 
-def test_a_terminal_gets_coloured_text_and_a_file_json():
+def test_terminal_gets_coloured_text_and_a_file_json():
     code = 'log.info("request", status=200)'
     assert "\x1b[" in on_terminal(code)
     assert "request" in on_terminal(code)
@@ -152,7 +152,7 @@ def test_a_terminal_gets_coloured_text_and_a_file_json():
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_nothing_from_a_client_can_write_a_line_or_move_a_cursor(log_format):
+def test_client_text_cannot_forge_lines_or_control_terminals(log_format):
     code = r'log.info("request", path="/\n\x1b[2J\r\x9b1A\x00é")'
     text = write(code, log_format)
     assert text.count("\n") == 1
@@ -160,7 +160,7 @@ def test_nothing_from_a_client_can_write_a_line_or_move_a_cursor(log_format):
 
 
 @pytest.mark.slow
-def test_everything_that_a_gateway_with_workers_says_is_a_json_line(tmp_path):
+def test_gateway_with_workers_logs_json_lines_only(tmp_path):
     with running_gateway(tmp_path / "log", wait_ready=False, workers=2, triton_url="127.0.0.1:9") as gateway:
         wait_for(lambda: gateway.log.read_text().count("Application startup complete") == 2)
         httpx.get(f"{gateway.url}/nothing")
@@ -173,7 +173,7 @@ def test_everything_that_a_gateway_with_workers_says_is_a_json_line(tmp_path):
     assert (request["path"], request["status"]) == ("/nothing", 404)
 
 
-def test_a_start_without_the_sdk_stops_with_a_sentence():
+def test_start_without_the_sdk_prints_one_line():
     # The gateway's own command, in a process that cannot import the SDK.
     code = "import sys; sys.modules['opentelemetry.sdk'] = None; from gateway_cli.main import main; main()"
     done = subprocess.run(

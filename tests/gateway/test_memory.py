@@ -25,12 +25,12 @@ def group(folder: Path, **files: str) -> None:
         (folder / name.replace("memory_", "memory.", 1)).write_text(f"{text}\n")
 
 
-def test_a_machine_without_control_groups_has_its_own_memory(machine):
+def test_memory_is_the_machines_without_control_groups(machine):
     assert usable_memory(**machine) == Memory(8000 * MIB, 6000 * MIB, MACHINE)
     assert memory_limit(**machine) == 8000 * MIB
 
 
-def test_nothing_is_known_without_any_files(tmp_path):
+def test_memory_is_unknown_without_any_files(tmp_path):
     missing = {name: tmp_path / name for name in ("cgroups", "own", "meminfo")}
     assert usable_memory(**missing) is None
     assert memory_limit(**missing) is None

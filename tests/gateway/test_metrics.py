@@ -47,15 +47,15 @@ def test_names_follow_the_conventions(family):
     assert not re.search(r"_(seconds|bytes)_(?!total)", family.name)
 
 
-def test_nothing_tells_when_a_series_began():
+def test_no_metric_has_a_creation_time():
     assert "_created" not in metrics.exposition().decode()
 
 
-def test_the_build_is_told():
+def test_build_info_has_the_version():
     assert sample(metrics.exposition().decode(), "gateway_build_info", version=__version__) == 1
 
 
-def test_a_triton_that_is_gone_is_no_longer_told_of():
+def test_metrics_of_a_removed_triton_are_removed():
     metrics.TRITON_READY.labels("triton-that-goes:8001").set(0)
     assert "triton-that-goes" in metrics.exposition().decode()
     metrics.forget_triton("triton-that-goes:8001")
@@ -96,7 +96,7 @@ def read_metrics(worker: "subprocess.Popen[str]") -> str:
     return "".join(lines)
 
 
-def test_the_gauges_of_a_killed_worker_go_with_it_and_its_counts_stay(tmp_path):
+def test_killed_worker_keeps_its_counters_but_not_its_gauges(tmp_path):
     first = start_worker(tmp_path)
     assert sample(read_metrics(first), "gateway_images_in_flight") == 3
     first.kill()
@@ -108,7 +108,7 @@ def test_the_gauges_of_a_killed_worker_go_with_it_and_its_counts_stay(tmp_path):
     assert sample(text, "gateway_requests_total", route="/predict", status="200") == 10
 
 
-def test_a_triton_that_is_gone_fires_no_alert_with_several_workers_either(tmp_path):
+def test_removed_triton_fires_no_alert_with_several_workers(tmp_path):
     worker = start_worker(tmp_path)
     text = read_metrics(worker)
     worker.communicate("")
@@ -127,7 +127,7 @@ def workers(gateway: Gateway) -> set[int]:
 
 
 @pytest.mark.triton
-def test_several_workers_tell_what_all_of_them_do_also_after_one_has_died(triton, tmp_path):
+def test_metrics_cover_all_workers_after_one_has_died(triton, tmp_path):
     answered = {"outcome": "ok", "model": "ensemble_model", "version": "1"}
     with running_gateway(tmp_path / "log", triton_url=triton.url, workers=2) as gateway:
 

@@ -26,57 +26,57 @@ def refusal(monkeypatch: pytest.MonkeyPatch, **variables: object) -> str:
     return str(caught.value)
 
 
-def test_without_variables_every_setting_has_its_default():
+def test_settings_have_defaults():
     assert load_settings() == Settings.model_construct()
 
 
-def test_a_variable_sets_its_field(monkeypatch):
+def test_variable_sets_its_field(monkeypatch):
     monkeypatch.setenv("GATEWAY_MAX_FILE_BYTES", str(5 * MIB))
     assert load_settings().max_file_bytes == 5 * MIB
 
 
-def test_a_variable_may_be_written_in_small_letters(monkeypatch):
+def test_variable_may_be_in_lower_case(monkeypatch):
     monkeypatch.setenv("gateway_port", "9000")
     assert load_settings().port == 9000
 
 
-def test_a_line_of_env_file_sets_its_field_and_a_variable_wins(monkeypatch, tmp_path):
+def test_variable_takes_precedence_over_the_env_file(monkeypatch, tmp_path):
     (tmp_path / ".env").write_text("GATEWAY_PORT=9000\nGATEWAY_WORKERS=2\nTRITON_IMAGE=elsewhere\n")
     monkeypatch.setenv("GATEWAY_PORT", "9001")
     assert (load_settings().port, load_settings().workers) == (9001, 2)
 
 
-def test_variables_of_other_programs_are_let_be(monkeypatch):
+def test_variables_of_other_programs_are_ignored(monkeypatch):
     monkeypatch.setenv("GATEWAYS_PORT", "x")
     assert load_settings().port == 8080
 
 
-def test_an_unknown_variable_stops_the_start_with_the_nearest_name(monkeypatch):
+def test_unknown_variable_error_suggests_a_name(monkeypatch):
     assert refusal(monkeypatch, max_file_byte=1) == (
         "GATEWAY_MAX_FILE_BYTE is not a setting: did you mean GATEWAY_MAX_FILE_BYTES?"
     )
 
 
-def test_an_unknown_variable_like_no_other_points_to_the_table(monkeypatch):
+def test_unknown_variable_error_refers_to_the_documentation(monkeypatch):
     assert refusal(monkeypatch, zzz=1) == "GATEWAY_ZZZ is not a setting: docs/reference/settings.md lists all of them"
 
 
-def test_an_unknown_line_of_env_file_stops_the_start(monkeypatch, tmp_path):
+def test_unknown_line_of_the_env_file_is_an_error(monkeypatch, tmp_path):
     (tmp_path / ".env").write_text("GATEWAY_PROT=9000\n")
     assert refusal(monkeypatch).startswith("GATEWAY_PROT in .env is not a setting: did you mean GATEWAY_PORT?")
 
 
-def test_a_wrong_line_of_env_file_stops_the_start(monkeypatch, tmp_path):
+def test_invalid_line_of_the_env_file_is_an_error(monkeypatch, tmp_path):
     (tmp_path / ".env").write_text("GATEWAY_PORT=http\n")
     assert refusal(monkeypatch) == "GATEWAY_PORT='http' in .env: must be a whole number from 1 to 65535"
 
 
-def test_a_size_that_is_too_large_is_told_as_it_was_written(monkeypatch):
+def test_error_repeats_a_size_as_written(monkeypatch):
     assert refusal(monkeypatch, max_file_bytes="20GB").startswith("GATEWAY_MAX_FILE_BYTES='20GB': must be")
 
 
 @pytest.mark.parametrize("name", ["GATEWAY_SERVICE_HOST", "GATEWAY_SERVICE_PORT_HTTP", "GATEWAY_PORT_8080_TCP_ADDR"])
-def test_what_kubernetes_sets_for_a_service_named_gateway_is_told_as_such(monkeypatch, name):
+def test_variables_of_a_kubernetes_service_are_explained(monkeypatch, name):
     monkeypatch.setenv(name, "10.0.0.1")
     assert "enableServiceLinks: false" in refusal(monkeypatch)
 
@@ -102,18 +102,18 @@ def test_what_kubernetes_sets_for_a_service_named_gateway_is_told_as_such(monkey
         ("admin_keys_file", "", "the path of a file; leave it unset for an API without keys"),
     ],
 )
-def test_a_bad_value_names_the_variable_the_value_and_what_is_allowed(monkeypatch, field, value, may_be):
+def test_invalid_value_error_names_variable_value_and_range(monkeypatch, field, value, may_be):
     assert refusal(monkeypatch, **{field: value}) == f"{variable(field)}={value!r}: must be {may_be}"
 
 
-def test_a_url_that_is_none_names_the_variable_the_value_and_an_example(monkeypatch):
+def test_invalid_url_error_has_an_example(monkeypatch):
     said = refusal(monkeypatch, triton_url="triton")
     assert said.startswith("GATEWAY_TRITON_URL='triton': must be")
     assert "127.0.0.1:8001" in said
 
 
 @pytest.mark.parametrize("field", Settings.model_fields)
-def test_every_setting_says_what_it_may_be(field):
+def test_every_setting_has_its_allowed_values(field):
     assert allowed(field)
 
 
@@ -122,7 +122,7 @@ def test_every_setting_has_a_description(field):
     assert Settings.model_fields[field].description
 
 
-def test_every_bad_variable_has_a_line_of_its_own(monkeypatch):
+def test_every_invalid_variable_has_its_own_line(monkeypatch):
     lines = refusal(monkeypatch, port="x", workers="y", prot="z").splitlines()
     assert {line.partition("=")[0].partition(" ")[0] for line in lines} == {
         "GATEWAY_PORT",
@@ -143,7 +143,7 @@ CONTRADICTIONS = {
 
 
 @pytest.mark.parametrize(("low", "high"), NOT_ABOVE)
-def test_settings_that_contradict_each_other_are_both_named(monkeypatch, low, high):
+def test_contradiction_error_names_both_settings(monkeypatch, low, high):
     larger, smaller = CONTRADICTIONS[low]
     line = refusal(monkeypatch, **{low: larger, high: smaller})
     number = type(getattr(Settings.model_construct(), low))
@@ -153,7 +153,7 @@ def test_settings_that_contradict_each_other_are_both_named(monkeypatch, low, hi
     )
 
 
-def test_a_setting_that_contradicts_a_default_says_so(monkeypatch):
+def test_contradiction_with_a_default_is_explained(monkeypatch):
     assert "GATEWAY_DEFAULT_TOP_K=5 (its default) is above GATEWAY_MAX_TOP_K=3" in refusal(monkeypatch, max_top_k=3)
 
 
@@ -182,7 +182,7 @@ def test_origins_are_separated_by_commas(monkeypatch, given, origins):
 @pytest.mark.parametrize(
     "given", ["a.example", "https://a.example/", "https://*.example", "null", "ftp://a.example", "*,https://a.example"]
 )
-def test_what_is_no_origin_is_refused(monkeypatch, given):
+def test_invalid_origin_is_refused(monkeypatch, given):
     line = refusal(monkeypatch, cors_origins=given)
     assert line.startswith(f"GATEWAY_CORS_ORIGINS={given!r}: ")
 
@@ -218,7 +218,7 @@ def test_shares_of_several_models_are_separated_by_semicolons(monkeypatch, given
         "flowers=1:0.9,2:0.1",
     ],
 )
-def test_what_is_no_split_is_refused_with_an_example(monkeypatch, given):
+def test_invalid_split_error_has_an_example(monkeypatch, given):
     line = refusal(monkeypatch, model_split=given)
     assert line.startswith(f"GATEWAY_MODEL_SPLIT={given!r}: ")
     assert line.endswith("flowers=1:90,2:10")
@@ -253,20 +253,20 @@ def test_shadows_of_several_models_are_separated_by_semicolons(monkeypatch, give
         "=2:10",
     ],
 )
-def test_what_is_no_shadow_is_refused_with_an_example(monkeypatch, given):
+def test_invalid_shadow_error_has_an_example(monkeypatch, given):
     line = refusal(monkeypatch, model_shadow=given)
     assert line.startswith(f"GATEWAY_MODEL_SHADOW={given!r}: ")
     assert "percentages from 1 to 100" in line
     assert line.endswith("flowers=2:10")
 
 
-def test_two_shadows_of_one_model_are_refused_with_the_right_form(monkeypatch):
+def test_two_shadows_of_one_model_error_has_the_right_form(monkeypatch):
     line = refusal(monkeypatch, model_shadow="flowers=2:10;flowers=3:10")
     assert line.endswith("'flowers' is named twice: put its versions behind one name, such as flowers=2:10,3:10")
 
 
 @pytest.mark.parametrize("given", ["", "X Client", "X-Client:", "X-Clïent"])
-def test_what_is_no_name_of_a_header_is_refused(monkeypatch, given):
+def test_invalid_header_name_is_refused(monkeypatch, given):
     assert refusal(monkeypatch, model_split_header=given).startswith(f"GATEWAY_MODEL_SPLIT_HEADER={given!r}: ")
 
 
@@ -281,12 +281,12 @@ def test_what_is_no_name_of_a_header_is_refused(monkeypatch, given):
         ("max_image_pixels", "50,000,000", 50_000_000),
     ],
 )
-def test_a_number_may_be_written_as_the_readme_has_it(monkeypatch, field, text, number):
+def test_numbers_may_have_units(monkeypatch, field, text, number):
     monkeypatch.setenv(variable(field), text)
     assert getattr(load_settings(), field) == number
 
 
-def test_every_default_may_be_written_as_the_readme_has_it(monkeypatch):
+def test_documented_defaults_are_valid_values(monkeypatch):
     page = (PROJECT / "docs" / "reference" / "settings.md").read_text()
     rows = re.findall(r"^\| `(GATEWAY_\w+)` \| ([\d.,]+(?: (?:KiB|MiB|GiB|s))?) \|", page, re.MULTILINE)
     assert len(rows) > 40
@@ -297,7 +297,7 @@ def test_every_default_may_be_written_as_the_readme_has_it(monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["20 MiBs", "20 s", "1.0000001 KiB", "1,00", "MiB", "-1 MiB"])
-def test_what_is_no_number_of_bytes_is_refused(monkeypatch, text):
+def test_invalid_number_of_bytes_is_refused(monkeypatch, text):
     monkeypatch.setenv("GATEWAY_MAX_FILE_BYTES", text)
     with pytest.raises(SettingsError, match="must be a whole number from 1 to 1073741824"):
         load_settings()

@@ -21,14 +21,14 @@ async def work(told: list[str], name: str, steps: int) -> None:
         await turn.pause_if_over()
 
 
-async def test_those_that_work_long_take_turns_in_order():
+async def test_long_tasks_alternate_in_order():
     told: list[str] = []
 
     await asyncio.gather(*(work(told, name, 3) for name in "abc"))
     assert "".join(told) == "abc" * 3
 
 
-async def test_what_is_quick_is_served_between_any_two_turns():
+async def test_short_tasks_run_between_time_slices():
     told: list[str] = []
 
     async def quick() -> None:
@@ -42,7 +42,7 @@ async def test_what_is_quick_is_served_between_any_two_turns():
     assert max(map(len, rest.split("."))) <= 1
 
 
-async def test_one_that_is_cancelled_while_it_waits_holds_nobody_up():
+async def test_cancelled_task_does_not_block_others():
     told: list[str] = []
 
     async def all_of_them() -> None:
@@ -55,7 +55,7 @@ async def test_one_that_is_cancelled_while_it_waits_holds_nobody_up():
     assert told.count("b") == told.count("c") == 100
 
 
-async def test_a_turn_that_is_not_over_does_not_wait(monkeypatch):
+async def test_unfinished_time_slice_does_not_wait(monkeypatch):
     monkeypatch.setattr(time_slices, "TIME_SLICE_SECONDS", 60.0)
 
     turn, began = TimeSlice(), time.perf_counter()
@@ -65,7 +65,7 @@ async def test_a_turn_that_is_not_over_does_not_wait(monkeypatch):
     assert time.perf_counter() - began < 60
 
 
-async def test_when_the_round_is_late_short_turns_are_over_as_well(monkeypatch):
+async def test_late_event_loop_ends_short_time_slices(monkeypatch):
     monkeypatch.setattr(time_slices, "TIME_SLICE_SECONDS", 60.0)
     monkeypatch.setattr(time_slices, "LATE_SECONDS", 0.0)
     told: list[str] = []

@@ -68,7 +68,7 @@ def collector() -> Iterator[Collector]:
         (f"cc-{TRACE}-{PARENT}-01-what-comes-later", 1),
     ],
 )
-def test_a_clients_trace_is_taken(traceparent, flags):
+def test_trace_of_the_client_is_used(traceparent, flags):
     taken = received([(b"host", b"x"), (b"traceparent", traceparent.encode())])
     assert headers_of(taken) == place(flags)
     assert trace_id(taken) == TRACE
@@ -91,14 +91,14 @@ def test_a_clients_trace_is_taken(traceparent, flags):
         f"00-{TRACE}\n-{PARENT}-01",
     ],
 )
-def test_a_broken_trace_is_none(traceparent):
+def test_malformed_traceparent_is_ignored(traceparent):
     taken = received([(b"traceparent", traceparent.encode("latin-1"))])
     assert taken == NO_TRACE
     assert headers_of(taken) == {}
     assert trace_id(taken) is None
 
 
-def test_two_traces_are_none():
+def test_two_traceparent_headers_are_ignored():
     header = (b"traceparent", f"00-{TRACE}-{PARENT}-01".encode())
     assert received([header, header]) == NO_TRACE
     assert received([(b"tracestate", b"a=1")]) == NO_TRACE
@@ -118,12 +118,12 @@ def test_two_traces_are_none():
         ([b"a=\x01"], ""),
     ],
 )
-def test_what_vendors_add_is_taken_where_it_can_be_handed_on(states, taken):
+def test_valid_tracestate_is_propagated(states, taken):
     headers = [(b"traceparent", f"00-{TRACE}-{PARENT}-01".encode()), *((b"tracestate", state) for state in states)]
     assert headers_of(received(headers)) == place(1, taken)
 
 
-def test_calls_carry_the_clients_trace_unchanged_and_none_without_one():
+def test_calls_propagate_the_trace_of_the_client_unchanged():
     with call("Call", {}) as headers:
         assert headers is None
     join(context(place(0, "a=1")))
@@ -134,7 +134,7 @@ def test_calls_carry_the_clients_trace_unchanged_and_none_without_one():
         assert headers is None
 
 
-def test_a_request_is_exported_with_its_stages_and_its_calls(collector):
+def test_request_span_is_exported_with_stages_and_calls(collector):
     exporter = Exporter(collector.url)
     request = begin(exporter.tracer, "POST", context(place(1)), {"http.request.method": "POST"})
     began = time.perf_counter()
@@ -186,7 +186,7 @@ def test_call_of_several_requests_is_linked_to_all_of_them(collector):
     assert (shared.parent_id, shared.links) == (first.span_id, (second.span_id,))
 
 
-def test_a_request_without_a_trace_begins_one(collector):
+def test_request_without_a_trace_starts_one(collector):
     exporter = Exporter(f"{collector.url}/v1/traces")  # the whole address is taken too
     end(begin(exporter.tracer, "POST", NO_TRACE, {}), "POST /predict", {}, "internal_error")
     exporter.close()
@@ -208,7 +208,7 @@ def test_unsampled_trace_is_not_exported_but_propagated(collector):
     assert collector.spans == []
 
 
-def test_the_sdks_own_variables_hold(collector, monkeypatch):
+def test_variables_of_the_sdk_apply(collector, monkeypatch):
     monkeypatch.setenv("OTEL_SERVICE_NAME", "pictures")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
     exporter = Exporter(collector.url)
@@ -218,7 +218,7 @@ def test_the_sdks_own_variables_hold(collector, monkeypatch):
     assert [(span.name, span.service) for span in collector.spans] == [("theirs", "pictures")]
 
 
-def test_a_collector_that_does_not_answer_does_not_hold_up_a_stop(monkeypatch):
+def test_silent_collector_does_not_delay_shutdown(monkeypatch):
     monkeypatch.setattr("gateway.otlp.FLUSH_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         exporter = Exporter(f"http://127.0.0.1:{silent.getsockname()[1]}")
@@ -229,7 +229,7 @@ def test_a_collector_that_does_not_answer_does_not_hold_up_a_stop(monkeypatch):
         assert time.monotonic() - started < 8
 
 
-def test_many_requests_at_once_keep_their_traces_apart(collector):
+def test_concurrent_requests_keep_separate_traces(collector):
     exporter = Exporter(collector.url)
 
     async def request(number: int) -> tuple[str, str]:
@@ -250,7 +250,7 @@ def test_many_requests_at_once_keep_their_traces_apart(collector):
     assert all(span.parent_id == servers[span.trace_id] for span in collector.named("Call"))
 
 
-def test_without_the_extra_the_start_stops_and_says_what_to_install(monkeypatch):
+def test_start_without_the_sdk_names_the_package_to_install(monkeypatch):
     settings = Settings(_env_file=None, otlp_endpoint="http://127.0.0.1:4318")
     for missing in ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
         with monkeypatch.context() as without:
@@ -260,6 +260,6 @@ def test_without_the_extra_the_start_stops_and_says_what_to_install(monkeypatch)
 
 
 @pytest.mark.parametrize("endpoint", ["", "127.0.0.1:4318", "grpc://127.0.0.1:4317", "http://", "http://user@x"])
-def test_an_endpoint_that_is_no_url_is_refused(endpoint):
+def test_invalid_endpoint_url_is_refused(endpoint):
     with pytest.raises(ValueError, match="OTLP/HTTP collector"):
         Settings(_env_file=None, otlp_endpoint=endpoint)

@@ -63,17 +63,17 @@ def faults(kind: Any, value: object) -> list[str]:
         (Named, {"name": "x"}, "must not be x"),
     ],
 )
-def test_a_fault_says_what_is_expected_and_what_came(kind, value, words):
+def test_message_names_expected_and_given_values(kind, value, words):
     assert faults(kind, value) == [words]
 
 
-def test_of_a_long_value_the_beginning_is_repeated():
+def test_long_value_is_cut_in_the_message():
     (words,) = faults(int, "x" * 1000)
     assert words == f"must be a whole number, not '{'x' * 39}…"
 
 
 @pytest.mark.parametrize("parameters", [PredictParameters, EmbeddingParameters, StreamParameters])
-def test_no_parameter_of_a_route_is_refused_in_pydantics_words(parameters):
+def test_parameter_errors_never_contain_pydantic_messages(parameters):
     for name in parameters.model_fields:
         for wrong in ("", "?", "-1", [], {}, None, float("nan"), "x" * 1000, ["x"] * 2000):
             try:

@@ -38,7 +38,7 @@ def classify(client: Client, count: int, top_k: int, **headers: str) -> httpx.Re
     return client.post("/predict", params={"top_k": top_k}, files=files, headers=headers)
 
 
-def test_a_large_answer_comes_whole_and_as_documented():
+def test_large_answer_is_complete_and_as_documented():
     with client_of(Wide()) as client:
         answer = classify(client, 20, CLASSES)
     assert answer.headers["content-type"] == "application/json"
@@ -57,7 +57,7 @@ def test_answer_size_counts_existing_predictions_not_requested_ones():
     assert (refused.json()["limit"], refused.json()["value"]) == ("max_predictions", 2 * CLASSES)
 
 
-def test_lines_may_have_more():
+def test_streamed_lines_are_not_bounded_by_max_predictions():
     with client_of(Wide(), max_predictions=CLASSES) as client:
         answer = classify(client, 3, CLASSES, Accept="application/x-ndjson")
     *lines, last = map(json.loads, answer.text.splitlines())
@@ -69,7 +69,7 @@ def test_lines_may_have_more():
     ("class_count", "count", "status"),
     [(0, 10, 200), (0, 11, 422), (CLASSES, 1, 200), (CLASSES, 2, 422), (400, 1, 200)],
 )
-def test_scores_count_a_tenth_and_classes_whole(class_count, count, status):
+def test_scores_count_a_tenth_of_a_class(class_count, count, status):
     outputs = [{"name": "PREDICTION", "parameters": {"classification": class_count}}]
     with client_of(Wide(), max_predictions=CLASSES) as client:
         answer = client.post(INFER, json=in_json(*[PNG] * count, outputs=outputs))
@@ -78,7 +78,7 @@ def test_scores_count_a_tenth_and_classes_whole(class_count, count, status):
         assert len(answer.json()["outputs"][0]["data"]) == (class_count or CLASSES) * count
 
 
-def test_a_query_has_a_bound_and_its_faults_are_not_all_told():
+def test_query_has_a_maximum_of_parameters():
     with client_of() as client:
         most = client.post("/predict?" + "&".join(map(str, range(MAX_QUERY_PARAMETERS))), content=b"")
         more = client.post("/predict?" + "&" * MAX_QUERY_PARAMETERS, content=b"")
@@ -89,7 +89,7 @@ def test_a_query_has_a_bound_and_its_faults_are_not_all_told():
 
 
 @pytest.mark.parametrize(("labels", "status"), [("cat" + "," * 3_999, 200), ("cat" + "," * 4_000, 422)])
-def test_labels_have_a_bound_however_they_are_written(labels, status):
+def test_number_of_labels_is_limited(labels, status):
     with client_of() as client:
         answer = client.post("/predict", files=[("f", ("x.png", PNG))], data={"labels": labels})
     assert answer.status_code == status

@@ -60,30 +60,30 @@ def bearer(key: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("target", [*OPEN, *GUARDED])
-def test_without_the_setting_nobody_needs_a_key(target):
+def test_no_key_is_required_without_the_setting(target):
     with client_of() as client:
         assert client.get(target).status_code != 401
 
 
 @pytest.mark.parametrize("target", OPEN)
-def test_probes_and_pages_are_open(client, target):
+def test_probes_and_pages_need_no_key(client, target):
     assert client.get(target).status_code == 200
 
 
 @pytest.mark.parametrize("target", GUARDED)
-def test_every_other_path_wants_a_key_whether_there_is_something_or_not(client, target):
+def test_every_other_path_needs_a_key_even_if_unknown(client, target):
     assert client.get(target).status_code == 401
 
 
 @pytest.mark.parametrize(
     "target", ["/health/../predict", "/docs/../predict", "/docs/%2e%2e/predict", "/assets/../models"]
 )
-def test_no_way_through_an_open_folder_leads_to_an_answer(client, target):
+def test_path_traversal_does_not_bypass_the_key(client, target):
     # As raw as ASGI hands it over: clients resolve the dots themselves.
     assert client.ask("GET", target)[0]["status"] == (404 if target.startswith("/assets/") else 401)
 
 
-def test_every_route_without_a_key_is_listed_here():
+def test_open_routes_are_exactly_the_listed_ones():
     paths = {route.path for route in ROUTES if route.traits.access is Access.OPEN}
     assert {path for path in paths if "{" not in path} <= set(OPEN)
     assert {path for path in paths if "{" in path} == {"/assets/{path:path}", "/docs/assets/{path:path}"}
@@ -100,7 +100,7 @@ def test_every_route_without_a_key_is_listed_here():
         lambda key: {"X-API-Key": "something else", "Authorization": f"Bearer {key}"},
     ],
 )
-def test_a_known_key_is_let_in_as_a_bearer_token_or_as_x_api_key(client, key, headers):
+def test_known_key_is_accepted_in_either_header(client, key, headers):
     answer = client.post("/predict", headers=headers(key), files={"files": ("cat.png", PNG)})
     assert answer.status_code == 200
     assert answer.json()["summary"] == {"ok": 1, "failed": 0}
@@ -119,7 +119,7 @@ def test_a_known_key_is_let_in_as_a_bearer_token_or_as_x_api_key(client, key, he
         lambda key: {"Cookie": f"key={key}"},
     ],
 )
-def test_a_request_without_a_key_is_told_how_to_send_one(client, key, headers):
+def test_missing_key_error_explains_how_to_send_one(client, key, headers):
     answer = client.post("/predict", headers=headers(key), files={"files": ("cat.png", PNG)})
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
@@ -138,7 +138,7 @@ def test_a_request_without_a_key_is_told_how_to_send_one(client, key, headers):
 @pytest.mark.parametrize(
     "change", [lambda key: key[:-1], lambda key: key + "x", lambda key: "é", lambda key: "x" * 9000]
 )
-def test_a_key_that_is_not_known_is_told_so_and_not_echoed(client, key, change):
+def test_unknown_key_is_refused_and_not_echoed(client, key, change):
     sent = change(key)
     answer = client.get("/models", headers={"X-API-Key": sent.encode("latin-1")})
     assert answer.status_code == 401
@@ -147,7 +147,7 @@ def test_a_key_that_is_not_known_is_told_so_and_not_echoed(client, key, change):
     assert sent not in answer.text
 
 
-def test_a_key_in_the_query_does_not_count(client, key):
+def test_key_in_the_query_is_ignored(client, key):
     assert client.get("/models", params={"key": key, "api_key": key}).status_code == 401
 
 
@@ -171,14 +171,14 @@ def test_keys_are_rotated_without_a_restart(client, path, key):
     assert client.get("/models", headers=bearer(second)).status_code == 200
 
 
-def test_a_broken_new_file_keeps_the_old_keys(client, path, key):
+def test_damaged_key_file_keeps_the_old_keys(client, path, key):
     path.write_text("half a li")
     assert client.get("/models", headers=bearer(key)).status_code == 200
     assert client.get("/models").status_code == 401
 
 
 @pytest.mark.parametrize("text", [None, "half a li"])
-def test_a_file_that_cannot_be_read_stops_the_start(path, text):
+def test_unreadable_key_file_stops_the_start(path, text):
     if text is not None:
         path.write_text(text)
     with pytest.raises(KeysError):
@@ -186,7 +186,7 @@ def test_a_file_that_cannot_be_read_stops_the_start(path, text):
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_a_key_is_in_no_log_and_in_no_answer_whatever_happens(path, key, log_format):
+def test_keys_appear_in_no_log_and_no_response(path, key, log_format):
     unknown = add_key(path.with_name("other"), "other")
     asks = [
         (method, target, headers)
@@ -201,7 +201,7 @@ def test_a_key_is_in_no_log_and_in_no_answer_whatever_happens(path, key, log_for
     assert unknown not in f"{log}{answers}"
 
 
-def test_without_keys_a_traceback_shows_no_header_either():
+def test_tracebacks_contain_no_headers_without_keys_either():
     asks = [("GET", "/models", {"Authorization": "Bearer somebody"})]
     answers, log = logged(asks, fault="boom", log_format="text")
     assert answers[0][0] == 500
@@ -209,7 +209,7 @@ def test_without_keys_a_traceback_shows_no_header_either():
     assert "somebody" not in log
 
 
-def test_the_log_has_the_name_of_the_key(path, key):
+def test_log_contains_the_name_of_the_key(path, key):
     _, log = logged([("GET", "/models", bearer(key)), ("GET", "/models", {})], api_keys_file=path, log_format="json")
     events = [event for event in map(json.loads, log.splitlines()) if event["event"] == "request"]
     assert [(event.get("key"), event["status"], event.get("code")) for event in events] == [
@@ -218,7 +218,7 @@ def test_the_log_has_the_name_of_the_key(path, key):
     ]
 
 
-def test_the_openapi_document_says_what_wants_a_key_and_how_it_is_sent(client):
+def test_openapi_document_declares_the_keys(client):
     document = client.get("/openapi.json").json()
     assert document["components"]["securitySchemes"] == {
         "bearer": {"type": "http", "scheme": "bearer"},
@@ -235,7 +235,7 @@ def test_the_openapi_document_says_what_wants_a_key_and_how_it_is_sent(client):
         assert list(operations[path]["responses"]["401"]["content"]) == [media_type]
 
 
-def test_without_keys_the_openapi_document_speaks_of_none():
+def test_openapi_document_mentions_no_keys_without_the_setting():
     with client_of() as client:
         document = client.get("/openapi.json").text
     assert "securitySchemes" not in document
@@ -253,7 +253,7 @@ def admin_key(admins: Path) -> str:
 
 
 @pytest.mark.parametrize("act", ["load", "unload"])
-def test_without_admins_nobody_can_change_what_is_served(client, key, act):
+def test_models_cannot_be_changed_without_admin_keys(client, key, act):
     assert client.post(f"/models/birds/{act}", headers=bearer(key)).status_code == 403
     with client_of() as open_to_all:
         assert open_to_all.post(f"/models/birds/{act}").status_code == 404
@@ -261,7 +261,7 @@ def test_without_admins_nobody_can_change_what_is_served(client, key, act):
 
 
 @pytest.mark.parametrize(("act", "status"), [("load", 200), ("unload", 204)])
-def test_an_admin_changes_what_is_served_and_nobody_else_does(path, key, admins, admin_key, act, status):
+def test_only_admin_keys_change_models(path, key, admins, admin_key, act, status):
     target = f"/models/birds/{act}"
     with client_of(api_keys_file=path, admin_keys_file=admins) as client:
         assert client.post(target).status_code == 401
@@ -274,7 +274,7 @@ def test_an_admin_changes_what_is_served_and_nobody_else_does(path, key, admins,
         assert client.get("/models").status_code == 401
 
 
-def test_with_admins_alone_the_rest_stays_open(admins, admin_key):
+def test_admin_keys_alone_leave_other_routes_open(admins, admin_key):
     with client_of(admin_keys_file=admins) as client:
         assert client.get("/models").status_code == 200
         assert client.post("/models/birds/load").status_code == 401
@@ -286,23 +286,23 @@ def test_with_admins_alone_the_rest_stays_open(admins, admin_key):
 
 
 @pytest.mark.parametrize("target", ["/models/birds/load/", "/models//load", "/models/a/b/load", "/models/birds/x"])
-def test_whatever_lies_below_a_model_is_the_admins(admins, admin_key, target):
+def test_every_path_below_a_model_needs_an_admin_key(admins, admin_key, target):
     with client_of(admin_keys_file=admins) as client:
         assert client.ask("POST", target)[0]["status"] == 401
 
 
-def test_the_default_model_is_not_unloaded(admins, admin_key):
+def test_default_model_cannot_be_unloaded(admins, admin_key):
     with client_of(admin_keys_file=admins) as client:
         answer = client.post("/models/ensemble_model/unload", headers=bearer(admin_key))
     assert (answer.status_code, answer.json()["code"]) == (409, "model_in_use")
 
 
-def test_a_file_of_admins_that_cannot_be_read_stops_the_start(admins):
+def test_unreadable_admin_key_file_stops_the_start(admins):
     with pytest.raises(KeysError):
         create_app(Settings(_env_file=None, admin_keys_file=admins), StubBackend())
 
 
-def test_readiness_shows_what_is_inside_to_holders_of_a_key_only(client, key):
+def test_readiness_details_need_a_key(client, key):
     stranger, holder = client.get("/health/ready"), client.get("/health/ready", headers=bearer(key))
     assert stranger.status_code == holder.status_code == 200
     assert stranger.json() == {"status": "ready", "model": "ensemble_model", "models": {}, "endpoints": []}
@@ -310,6 +310,6 @@ def test_readiness_shows_what_is_inside_to_holders_of_a_key_only(client, key):
     assert "127.0.0.1:8001" not in client.get("/health/ready", headers=bearer("tig_unknown")).text
 
 
-def test_readiness_shows_everything_where_no_key_is_needed():
+def test_readiness_details_are_public_without_keys():
     with client_of() as client:
         assert client.get("/health/ready").json()["endpoints"]

@@ -62,7 +62,7 @@ def status(client: Client, key: str, method: str, path: str, **headers: bytes) -
 
 
 @pytest.mark.parametrize("name", HEADERS)
-def test_odd_header_is_never_a_fault_of_the_server(client, key, name):
+def test_odd_header_never_causes_a_server_error(client, key, name):
     requests = [("POST", "/predict"), ("POST", INFER), ("POST", "/health/live"), ("GET", "/nowhere"), ("OPTIONS", "/x")]
     for value in ODD:
         for method, path in requests:
@@ -70,7 +70,7 @@ def test_odd_header_is_never_a_fault_of_the_server(client, key, name):
 
 
 @pytest.mark.parametrize("name", ["%00", "%FF", "%ED%A0%80", "é", "%", "x" * 5_000, "..", "a%0Ab"], ids=ascii)
-def test_odd_name_in_a_path_is_never_a_fault_of_the_server(client, key, name):
+def test_odd_name_in_a_path_never_causes_a_server_error(client, key, name):
     paths = ["/models/{}", "/v2/models/{}", "/v2/models/{}/ready", "/v2/models/m/versions/{}", "/{}", "/assets/{}"]
     for path in paths:
         assert status(client, key, "GET", path.format(name)) < 500, path
@@ -104,7 +104,7 @@ def test_lone_surrogate_in_any_body_is_refused(client, key, path, body):
 
 
 @pytest.mark.parametrize("seconds", ["5e-324", "1e-9", "0.0009999", "0", "-1"])
-def test_deadline_below_a_millisecond_is_refused(client, key, seconds):
+def test_timeout_below_a_millisecond_is_refused(client, key, seconds):
     answer = client.post(f"/predict?timeout={seconds}", content=PNG, headers={**IMAGE_TYPE, "X-API-Key": key})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
     assert "'timeout': must be at least 0.001 s" in answer.json()["detail"]
@@ -131,7 +131,7 @@ MULTIPART = {"content-type": "multipart/form-data; boundary=b"}
         (INFER, _infer(999), _infer(1_000), JSON),
     ],
 )
-def test_deadline_may_be_one_millisecond(client, key, path, just_below, at, headers):
+def test_timeout_may_be_one_millisecond(client, key, path, just_below, at, headers):
     """At the limit the request is taken, though it may not be answered in time."""
     code, detail = post(client, key, path, just_below, headers)
     assert code == 422
@@ -139,7 +139,7 @@ def test_deadline_may_be_one_millisecond(client, key, path, just_below, at, head
     assert "at least 0.001 s" not in post(client, key, path, at, headers)[1]
 
 
-def test_deadline_in_the_query_may_be_one_millisecond(client, key):
+def test_timeout_in_the_query_may_be_one_millisecond(client, key):
     for path in ("/predict", "/embed"):
         assert "at least" not in post(client, key, f"{path}?timeout=0.001", "x", IMAGE_TYPE)[1]
         assert "at least 0.001 s" in post(client, key, f"{path}?timeout=0.000999", "x", IMAGE_TYPE)[1]
@@ -152,13 +152,13 @@ class MisleadingBackend(VectorBackend):
         return replace(MODEL, versions=(object(),))
 
 
-def test_invalid_document_of_our_own_is_a_fault_of_the_server():
+def test_invalid_response_document_is_a_server_error():
     with client_of(MisleadingBackend()) as client, structlog.testing.capture_logs() as events:
         assert client.get("/models/ensemble_model").status_code == 500
     assert [event["event"] for event in events].count("unexpected_error") == 1
 
 
-def test_upload_is_finished_though_its_key_is_removed(tmp_path):
+def test_upload_completes_after_its_key_is_removed(tmp_path):
     path = tmp_path / "keys"
     key = add_key(path, "one")
 

@@ -30,7 +30,7 @@ def decoded(text: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), "<f4")
 
 
-def test_each_file_has_its_vector_or_its_own_error(client):
+def test_each_file_has_an_embedding_or_an_error(client):
     answer = embedded(client, PNG, b"no picture", PNG)
     assert answer["model"] == {"name": "ensemble_model", "version": "1"}
     assert answer["summary"] == {"ok": 2, "failed": 1}
@@ -48,19 +48,19 @@ def test_each_file_has_its_vector_or_its_own_error(client):
     assert (bad["embedding"], bad["error"]["code"]) == (None, "unsupported_format")
 
 
-def test_vectors_come_normalised_and_in_base64_where_that_is_asked_for(client):
+def test_embeddings_can_be_normalised_and_base64_encoded(client):
     (one,) = embedded(client, PNG, normalize="true", encoding_format="base64")["results"]
     assert np.allclose(decoded(one["embedding"]), [0.6, 0, -0.8, 0])
     (other,) = embedded(client, PNG, encoding_format="base64")["results"]
     assert decoded(other["embedding"]).tolist() == VECTOR.tolist()
 
 
-def test_classes_come_along_where_they_are_asked_for(client):
+def test_classes_are_included_on_request(client):
     (one,) = embedded(client, PNG, top_k=3)["results"]
     assert one["predictions"] == [{"label": "cat", "class_id": 0, "score": 0.9}]
 
 
-def test_clients_of_openai_read_its_shape(client):
+def test_openai_client_can_read_the_response(client):
     answer = embedded(client, PNG, b"no picture", format="openai")
     assert answer["object"] == "list"
     assert answer["model"] == "ensemble_model"
@@ -71,12 +71,12 @@ def test_clients_of_openai_read_its_shape(client):
     assert second["error"]["code"] == "unsupported_format"
 
 
-def test_a_lone_file_without_a_vector_is_a_problem_in_openais_shape(client):
+def test_single_failed_file_is_a_problem_in_the_openai_shape(client):
     answer = client.post("/embed", files=files(b"no picture"), params={"format": "openai"})
     assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_format")
 
 
-def test_parameters_may_stand_in_the_form_and_images_in_json(client):
+def test_parameters_may_be_form_fields_and_images_json(client):
     form = [("normalize", (None, "true")), ("encoding_format", (None, "base64")), *files(PNG)]
     (one,) = client.post("/embed", files=form).json()["results"]
     assert np.allclose(decoded(one["embedding"]), [0.6, 0, -0.8, 0])
@@ -85,7 +85,7 @@ def test_parameters_may_stand_in_the_form_and_images_in_json(client):
     assert (one["filename"], one["embedding"]) == ("a.png", VECTOR.tolist())
 
 
-def test_lines_come_with_the_model_of_each(client):
+def test_streamed_lines_name_their_model(client):
     answer = client.post("/embed", files=files(PNG, b"no picture"), headers={"Accept": "application/x-ndjson"})
     *lines, summary = map(json.loads, answer.text.splitlines())
     by_index = {line["index"]: line for line in lines}
@@ -106,12 +106,12 @@ def test_lines_come_with_the_model_of_each(client):
     ],
     ids=str,
 )
-def test_what_cannot_be_meant_is_refused(options, status, code, client):
+def test_contradictory_parameters_are_refused(options, status, code, client):
     answer = client.post("/embed", files=files(PNG), **options)
     assert (answer.status_code, answer.json()["code"]) == (status, code)
 
 
-def test_a_form_field_and_a_json_member_of_predict_alone_are_unknown(client):
+def test_fields_of_predict_alone_are_unknown(client):
     unknown = client.post("/embed", files=[("labels", (None, "cat")), *files(PNG)])
     assert unknown.json()["code"] == "unknown_field"
     assert "normalize" in unknown.json()["detail"]
@@ -120,21 +120,21 @@ def test_a_form_field_and_a_json_member_of_predict_alone_are_unknown(client):
     assert "POST /predict" in foreign.json()["detail"]
 
 
-def test_an_answer_is_bounded_by_its_numbers_as_well(client):
+def test_answer_size_counts_embedding_values(client):
     # 20 predictions are 200 numbers: 50 vectors of four.
     assert len(embedded(client, *[PNG] * 19)["results"]) == 19
     many = client.post("/embed", files=files(*[PNG] * 60))
     assert (many.status_code, many.json()["code"]) == (422, "answer_too_large")
 
 
-def test_a_fault_of_the_service_is_a_problem_document():
+def test_service_error_is_a_problem_document():
     with client_of(VectorBackend(RuntimeError("inside"))) as client:
         answer = client.post("/embed", files=files(PNG))
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
     assert "inside" not in answer.text
 
 
-def test_a_misspelt_parameter_is_told_the_one_of_this_path(client):
+def test_misspelt_parameter_gets_a_suggestion_of_this_route(client):
     def refused(name: str) -> str:
         answer = client.post("/embed", files=files(PNG), params={name: 2})
         assert answer.status_code == 422

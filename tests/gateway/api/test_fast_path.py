@@ -43,7 +43,7 @@ def fastapis():
 
 
 @given(query=QUERIES)
-def test_the_parameters_of_a_url_are_read_as_fastapi_reads_them(fastapis, query):
+def test_url_parameters_are_parsed_like_fastapi(fastapis, query):
     answer = fastapis.get(f"/?{query}")
     try:
         read: object = query_parameters(PredictParameters, query.encode()).model_dump(mode="json")
@@ -53,7 +53,7 @@ def test_the_parameters_of_a_url_are_read_as_fastapi_reads_them(fastapis, query)
     assert read == answer.json()
 
 
-def test_what_cannot_go_past_fastapi_is_answered_by_it():
+def test_unusual_requests_are_left_to_fastapi():
     with client_of() as client:
         wrong_method, wrong_path = client.request("PUT", "/predict"), client.post("/predict/", files={"files": PNG})
 
@@ -68,7 +68,7 @@ def test_what_cannot_go_past_fastapi_is_answered_by_it():
         ("/predict", "text/plain", 415, "unsupported_media_type"),
     ],
 )
-def test_errors_past_fastapi_are_problems_too(path, content_type, status, code):
+def test_errors_of_the_fast_path_are_problem_documents(path, content_type, status, code):
     with client_of() as client:
         answer = client.post(path, content=PNG, headers={"content-type": content_type})
         metrics = client.get("/metrics").text

@@ -62,7 +62,7 @@ def images_ok() -> float:
 
 
 @pytest.mark.parametrize("image_format", FORMATS)
-def test_each_frame_has_its_time_and_its_predictions_in_order(client, image_format):
+def test_each_frame_has_its_time_and_predictions(client, image_format):
     (result,) = ask(client, animated(image_format, range(0, 240, 20)))["results"]
     assert [frame["index"] for frame in result["frames"]] == list(range(12))
     assert [frame["time_s"] for frame in result["frames"]] == pytest.approx([n / 10 for n in range(12)])
@@ -75,12 +75,12 @@ def test_each_frame_has_its_time_and_its_predictions_in_order(client, image_form
 @pytest.mark.parametrize(
     ("frames", "expected"), [("3", [0, 3, 6]), ("every:0.5s", [0, 5]), ("1", [0]), ("100", list(range(10)))]
 )
-def test_of_many_frames_those_are_answered_that_are_asked_for(client, frames, expected):
+def test_only_requested_frames_are_answered(client, frames, expected):
     (result,) = ask(client, animated("GIF", range(10)), frames=frames)["results"]
     assert [frame["index"] for frame in result["frames"]] == expected
 
 
-def test_in_every_kind_of_body(client):
+def test_frames_are_answered_in_every_kind_of_body(client):
     data = animated("GIF", range(3))
     form = client.post("/predict", data={"frames": "2"}, files=[("f", ("x.gif", data))])
     raw = client.post("/predict?frames=2", content=data, headers={"Content-Type": "image/gif"})
@@ -89,18 +89,18 @@ def test_in_every_kind_of_body(client):
         assert [frame["index"] for frame in answer.json()["results"][0]["frames"]] == [0, 1], answer.text
 
 
-def test_without_the_parameter_the_first_frame_is_answered_as_ever(client):
+def test_first_frame_is_answered_without_the_parameter(client):
     (result,) = ask(client, animated("GIF", [200, 100]), frames=None)["results"]
     assert levels([result]) == [200]
     assert "frames" not in result
 
 
-def test_a_still_picture_has_one_frame(client):
+def test_still_image_has_one_frame(client):
     (result,) = ask(client, PNG)["results"]
     assert result["frames"] == [{"index": 0, "time_s": 0.0, "predictions": result["predictions"], "error": None}]
 
 
-def test_files_have_one_result_each_and_frames_count_as_images(client):
+def test_each_file_has_one_result_and_frames_count_as_images(client):
     before = images_ok()
     answer = ask(client, PNG, animated("GIF", range(5)), b"no image", animated("GIF", [7]))
     assert [result["index"] for result in answer["results"]] == [0, 1, 2, 3]
@@ -111,7 +111,7 @@ def test_files_have_one_result_each_and_frames_count_as_images(client):
     assert PredictResponse.model_validate(answer).model_dump(exclude_unset=True) == answer
 
 
-def test_as_lines_it_is_one_for_each_file_as_well(client):
+def test_streamed_results_have_one_line_for_each_file(client):
     parts = [("f", ("a", animated("GIF", range(3)))), ("f", ("b", PNG))]
     answer = client.post("/predict?frames=all", files=parts, headers=NDJSON)
     *lines, last = map(json.loads, answer.text.splitlines())
@@ -119,13 +119,13 @@ def test_as_lines_it_is_one_for_each_file_as_well(client):
     assert last["summary"] == {"ok": 2, "failed": 0}
 
 
-def test_one_image_in_flight_at_a_time_is_enough():
+def test_frames_need_one_permit_at_a_time():
     with client_of(Shades(), max_images_in_flight=1, batch_max_images=1) as client:
         answer = ask(client, animated("GIF", range(6)), PNG, animated("WEBP", range(6)))
     assert [len(result["frames"]) for result in answer["results"]] == [6, 1, 6]
 
 
-def test_the_frames_of_a_request_are_bounded_over_all_its_files():
+def test_frame_limit_applies_to_the_whole_request():
     with client_of(Shades(), max_frames=5) as client:
         answer = ask(client, animated("GIF", range(3)), animated("GIF", range(3)), animated("GIF", range(2)), PNG)
         one = client.post("/predict?frames=all", files=[("f", ("x", animated("GIF", range(6))))])
@@ -137,7 +137,7 @@ def test_the_frames_of_a_request_are_bounded_over_all_its_files():
     assert (refused.json()["limit"], refused.json()["value"]) == ("max_frames", 5)
 
 
-def test_where_a_file_can_be_read_no_further_its_last_frame_says_so(client):
+def test_truncated_file_ends_with_an_error_frame(client):
     (result,) = ask(client, apng_that_promises(5))["results"]
     assert [frame["index"] for frame in result["frames"]] == [0, 1, 2]
     assert (result["status"], result["frames"][-1]["time_s"]) == ("ok", None)
@@ -145,13 +145,13 @@ def test_where_a_file_can_be_read_no_further_its_last_frame_says_so(client):
     assert result["frames"][-1]["predictions"] == []
 
 
-def test_a_bomb_of_frames_costs_its_neighbours_nothing(client):
+def test_file_with_too_many_frames_fails_alone(client):
     answer = ask(client, gif_of(1_000_000), apng_that_promises(10**9), PNG)
     assert [result["status"] for result in answer["results"]] == ["error", "error", "ok"]
     assert {result["error"]["code"] for result in answer["results"][:2]} == {"too_many_frames"}
 
 
-def test_a_frame_that_fails_costs_no_other_frame_its_answer():
+def test_failed_frame_does_not_affect_other_frames():
     backend = Shades()
     backend.fails = (10,)
     with client_of(backend, batch_max_images=1) as client:
@@ -162,40 +162,40 @@ def test_a_frame_that_fails_costs_no_other_frame_its_answer():
     assert (failed.status_code, failed.json()["code"]) == (502, "inference_failed")
 
 
-def test_the_size_of_an_answer_is_that_of_all_its_frames():
+def test_answer_size_counts_all_frames():
     with client_of(Shades(), max_predictions=5) as client:
         assert len(ask(client, animated("GIF", range(4)))["results"][0]["frames"]) == 4
         refused = client.post("/predict?frames=all", files=[("f", ("x", animated("GIF", range(5))))])
     assert (refused.status_code, refused.json()["code"]) == (422, "answer_too_large")
 
 
-def test_other_shapes_have_no_place_for_frames(client):
+def test_other_shapes_refuse_frames(client):
     answer = client.post("/predict?frames=all&format=huggingface", files=[("f", ("x", PNG))])
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
 
 
 @pytest.mark.parametrize("frames", ["", "0", "some", "every:0s", "x" * 40])
-def test_whatever_cannot_be_understood_is_refused(client, frames):
+def test_invalid_frames_parameter_is_refused(client, frames):
     answer = client.post("/predict", params={"frames": frames}, files=[("f", ("x", PNG))])
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
     assert "'frames'" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(("ending", "codec"), VIDEOS)
-def test_a_short_video_has_frames_as_well(client, ending, codec):
+def test_video_has_frames(client, ending, codec):
     (result,) = ask(client, video(ending, codec, tuple(range(20, 220, 10))), frames="every:0.5s")["results"]
     assert [(frame["index"], frame["time_s"]) for frame in result["frames"]] == [(0, 0), (5, 0.5), (10, 1), (15, 1.5)]
     assert levels(result["frames"]) == pytest.approx([20, 70, 120, 170], abs=6)
     assert (result["width"], result["height"]) == (64, 48)
 
 
-def test_of_a_video_frames_have_to_be_asked_for(client):
+def test_video_without_the_parameter_is_refused(client):
     answer = client.post("/predict", files=[("f", ("x.mp4", video("mp4", "mp4v", (1, 2))))])
     assert (answer.status_code, answer.json()["results"][0]["error"]["code"]) == (415, "unsupported_format")
     assert "frames=10" in answer.json()["results"][0]["error"]["message"]
 
 
-def test_a_video_is_held_to_the_limits_of_images():
+def test_limits_of_images_apply_to_videos():
     small, large = video("mp4", "mp4v", (1, 2)), video("mp4", "mp4v", (1, 2), (640, 480))
     with client_of(Shades(), max_image_side=500) as client:
         answer = ask(client, large, small, avi_that_promises(10**9), small[:100])
@@ -204,7 +204,7 @@ def test_a_video_is_held_to_the_limits_of_images():
     assert (answer["results"][0]["width"], answer["results"][2]["width"]) == (640, 64)
 
 
-def test_where_the_gateway_may_decode_nothing_frames_are_refused():
+def test_frames_are_refused_if_decoding_is_disabled():
     with client_of(Shades(), decode="never") as client:
         answer = ask(client, animated("PNG", range(3)), video("mp4", "mp4v", (1, 2)), PNG)
     assert [result["error"]["code"] for result in answer["results"][:2]] == ["unsupported_format"] * 2

@@ -37,7 +37,7 @@ def refusals(route: str) -> float:
     return REGISTRY.get_sample_value("gateway_requests_total", labels) or 0.0
 
 
-def test_the_routes_with_images():
+def test_routes_with_images_are_listed():
     assert WITH_IMAGES == [
         "/predict",
         "/embed",
@@ -47,7 +47,7 @@ def test_the_routes_with_images():
 
 
 @pytest.mark.parametrize("route", WITH_IMAGES)
-def test_a_full_queue_turns_a_request_away_before_its_body(client, full, route):
+def test_full_queue_refuses_a_request_before_its_body(client, full, route):
     def body(sent: list[Message]) -> Message:
         raise AssertionError("the body was asked for")
 
@@ -60,7 +60,7 @@ def test_a_full_queue_turns_a_request_away_before_its_body(client, full, route):
 
 
 @pytest.mark.parametrize("route", WITH_IMAGES)
-def test_an_empty_queue_lets_a_request_through(client, route):
+def test_empty_queue_admits_a_request(client, route):
     path = route.format(name="ensemble_model", version="1")
     assert client.post(path, content=b"x", headers={"Content-Type": "text/plain"}).status_code in {400, 415}
 

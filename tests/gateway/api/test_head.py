@@ -30,7 +30,7 @@ def client():
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_head_has_the_status_and_the_headers_of_get_and_no_body(client, path):
+def test_head_equals_get_without_a_body(client, path):
     get, head = client.get(path), client.request("HEAD", path)
     assert (head.status_code, head.content) == (get.status_code, b"")
     changing = {"x-request-id", "server-timing"} | ({"content-length"} if path == "/metrics" else set())
@@ -46,7 +46,7 @@ def test_head_is_refused_where_get_is(client, path, status):
 
 
 @pytest.mark.parametrize("path", ["/assets/page.js", "/docs/assets/swagger-ui.css", "/health/live"])
-def test_what_a_page_fetches_by_the_dozen_is_logged_at_debug_level(client, path):
+def test_assets_are_logged_at_debug_level(client, path):
     with structlog.testing.capture_logs() as logs:
         client.get(path)
         client.request("HEAD", path)
@@ -55,17 +55,17 @@ def test_what_a_page_fetches_by_the_dozen_is_logged_at_debug_level(client, path)
     assert [(event["log_level"], event["method"]) for event in told] == [("debug", "GET"), ("debug", "HEAD")]
 
 
-def test_assets_are_counted_under_a_name_of_their_own(client):
+def test_assets_are_counted_as_one_route(client):
     client.get("/assets/page.js")
     assert 'route="/assets/{path:path}",status="200"' in client.get("/metrics").text
 
 
-def test_a_file_outside_of_the_assets_is_out_of_reach(client):
+def test_files_outside_the_assets_are_unreachable(client):
     sent = client.ask("GET", "/assets/../page.py")
     assert sent[0]["status"] == 404
 
 
-def test_a_misspelt_parameter_is_answered_with_the_one_that_was_meant(client):
+def test_misspelt_parameter_gets_a_suggestion(client):
     answer = client.post("/predict", params={"topk": 3}, files={"f": b"x"})
     assert answer.json()["detail"] == "'topk' is not a parameter of this request; did you mean 'top_k'?"
     answer = client.post("/predict", params={"zzz": 3}, files={"f": b"x"})

@@ -27,7 +27,7 @@ def answer(request):
         }[request.param]()
 
 
-def test_every_answer_has_each_security_header_once(answer):
+def test_every_response_has_each_security_header_once(answer):
     for name, value in {
         "x-content-type-options": "nosniff",
         "referrer-policy": "no-referrer",
@@ -38,7 +38,7 @@ def test_every_answer_has_each_security_header_once(answer):
     assert "frame-ancestors 'self'" in policy
 
 
-def test_what_has_no_version_to_compare_is_never_stored(answer):
+def test_responses_without_an_etag_are_never_stored(answer):
     if "etag" not in answer.headers:
         assert answer.headers["cache-control"] == "no-store"
 
@@ -49,14 +49,14 @@ def test_results_and_problems_are_never_stored():
             assert each.headers["cache-control"] == "no-store"
 
 
-def test_the_page_keeps_a_policy_of_its_own():
+def test_page_has_its_own_policy():
     with client_of() as client:
         page = client.get("/")
     assert page.headers["content-security-policy"].startswith("default-src 'self'")
     assert page.headers["cache-control"] == "no-cache"
 
 
-def test_no_answer_names_the_server(answer):
+def test_no_response_names_the_server(answer):
     assert "server" not in answer.headers
     assert not re.search("uvicorn|starlette|python", str(answer.headers), re.IGNORECASE)
 
@@ -66,14 +66,14 @@ def preflight(client, *, origin=ORIGIN, method="POST", headers="authorization,co
     return client.request("OPTIONS", "/predict", headers=asked)
 
 
-def test_cors_is_closed_unless_it_is_set():
+def test_cors_is_disabled_by_default():
     with client_of() as client:
         answers = [client.get("/health/live", headers={"Origin": ORIGIN}), preflight(client)]
     assert not any(name.startswith("access-control") for answer in answers for name in answer.headers)
     assert answers[1].status_code == 405
 
 
-def test_a_page_of_a_listed_origin_may_call_and_read_the_answer():
+def test_listed_origin_may_call_and_read_the_response():
     with client_of(cors_origins=(ORIGIN, "http://localhost:3000")) as client:
         assert preflight(client).status_code == 200
         answer = client.post("/predict", files=CAT, headers={"Origin": ORIGIN})
@@ -85,7 +85,7 @@ def test_a_page_of_a_listed_origin_may_call_and_read_the_answer():
 
 
 @pytest.mark.parametrize("origin", ["https://other.example", "https://app.example.evil", "null", "http://app.example"])
-def test_a_page_of_another_origin_may_not(origin):
+def test_unlisted_origin_is_refused(origin):
     with client_of(cors_origins=(ORIGIN,)) as client:
         refused = preflight(client, origin=origin)
         answer = client.get("/health/live", headers={"Origin": origin})
@@ -95,19 +95,19 @@ def test_a_page_of_another_origin_may_not(origin):
 
 
 @pytest.mark.parametrize(("method", "headers"), [("DELETE", "content-type"), ("POST", "x-anything")])
-def test_a_preflight_for_what_the_api_does_not_have_is_refused(method, headers):
+def test_preflight_for_an_unknown_method_or_header_is_refused(method, headers):
     with client_of(cors_origins=(ORIGIN,)) as client:
         assert preflight(client, method=method, headers=headers).status_code == 400
 
 
-def test_a_star_allows_every_origin():
+def test_star_allows_every_origin():
     with client_of(cors_origins=("*",)) as client:
         assert preflight(client, origin="https://any.example").headers["access-control-allow-origin"] == "*"
         answer = client.get("/models", headers={"Origin": "https://any.example"})
     assert answer.headers["access-control-allow-origin"] == "*"
 
 
-def test_a_preflight_needs_no_key_and_a_page_can_read_why_it_was_refused(tmp_path):
+def test_preflight_needs_no_key_and_401_is_readable(tmp_path):
     (tmp_path / "keys").write_text("")
     with client_of(cors_origins=(ORIGIN,), api_keys_file=tmp_path / "keys") as client:
         assert preflight(client).status_code == 200
@@ -116,7 +116,7 @@ def test_a_preflight_needs_no_key_and_a_page_can_read_why_it_was_refused(tmp_pat
     assert answer.headers["access-control-allow-origin"] == ORIGIN
 
 
-def test_a_page_can_read_the_answer_to_a_fault():
+def test_server_error_is_readable_across_origins():
     with client_of(StubBackend(RuntimeError("boom")), cors_origins=(ORIGIN,)) as client:
         answer = client.get("/models", headers={"Origin": ORIGIN})
     assert answer.status_code == 500
@@ -132,7 +132,7 @@ def request_id(*values: bytes) -> str:
 
 
 @pytest.mark.parametrize("given", ["abc-123", "0af7651916cd43dd8448eb211c80319c", "user@host:8080/job=1+2.3_4"])
-def test_a_request_id_comes_back_as_it_was_given(given):
+def test_request_id_is_returned_unchanged(given):
     assert request_id(given.encode()) == given
 
 
@@ -150,16 +150,16 @@ def test_a_request_id_comes_back_as_it_was_given(given):
         (b"\r\n" * 5_000 + b"x", "x"),
     ],
 )
-def test_a_request_id_is_cleaned_of_all_that_could_harm_a_header_or_a_log(given, cleaned):
+def test_unsafe_characters_of_a_request_id_are_removed(given, cleaned):
     assert request_id(given) == cleaned
 
 
 @pytest.mark.parametrize("given", [(), (b"",), (b"   ",), ("ключ".encode(),), (b"\r\n",)])
-def test_a_request_without_a_usable_id_gets_a_new_one(given):
+def test_request_without_a_usable_id_gets_a_new_one(given):
     assert re.fullmatch(r"[0-9a-f]{32}", request_id(*given))
 
 
-def test_of_several_ids_the_first_usable_one_counts_and_comes_back_once():
+def test_first_usable_id_of_several_is_returned():
     assert request_id(b"\x00", b"first", b"second") == "first"
 
 
@@ -167,7 +167,7 @@ def test_two_requests_have_two_ids():
     assert request_id() != request_id()
 
 
-def test_the_id_is_in_a_problem_document_too():
+def test_problem_document_contains_the_request_id():
     with client_of() as client:
         answer = client.get("/nothing", headers={"X-Request-ID": "mine"})
     assert (answer.json()["request_id"], answer.headers["x-request-id"]) == ("mine", "mine")

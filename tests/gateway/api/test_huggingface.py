@@ -23,18 +23,18 @@ def ask(client, body: object, **params):
     return client.post("/predict", params=params, content=content, headers={"Content-Type": "application/json"})
 
 
-def test_inputs_and_parameters_are_answered_in_hugging_faces_shape(client):
+def test_response_has_the_hugging_face_shape(client):
     # As InferenceClient("http://gateway/predict").image_classification(image, top_k=1, function_to_apply="softmax").
     answer = ask(client, {"inputs": INPUTS, "parameters": {"function_to_apply": "softmax", "top_k": 1}})
     assert (answer.status_code, answer.json()) == (200, [{"label": "cat", "score": 0.9}])
 
 
 @pytest.mark.parametrize("body", [{"inputs": INPUTS}, {"parameters": {"top_k": None}, "inputs": INPUTS}])
-def test_parameters_may_be_missing_empty_or_first(client, body):
+def test_parameters_are_optional_and_may_come_first(client, body):
     assert ask(client, body).json() == [{"label": "cat", "score": 0.9}]
 
 
-def test_the_query_may_ask_for_another_shape(client):
+def test_query_may_request_another_shape(client):
     answer = ask(client, {"inputs": INPUTS}, format="native")
     assert answer.json()["results"][0]["predictions"][0]["label"] == "cat"
 
@@ -49,7 +49,7 @@ def test_the_query_may_ask_for_another_shape(client):
         ({"threshold": 0.5}, "'threshold' is not a parameter: there are top_k and function_to_apply."),
     ],
 )
-def test_a_parameter_that_cannot_be_kept_is_refused(client, parameters, said):
+def test_unsupported_parameter_is_refused(client, parameters, said):
     answer = ask(client, {"inputs": INPUTS, "parameters": parameters})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
     assert said in answer.json()["detail"]
@@ -60,7 +60,7 @@ class MultiLabel(StubBackend):
         return replace(await super().model(name), multi_label=True)
 
 
-def test_a_multi_label_model_ends_in_sigmoid():
+def test_multi_label_model_accepts_only_sigmoid():
     with client_of(MultiLabel()) as client:
         assert ask(client, {"inputs": INPUTS, "parameters": {"function_to_apply": "sigmoid"}}).status_code == 200
         assert ask(client, {"inputs": INPUTS, "parameters": {"function_to_apply": "softmax"}}).status_code == 422
@@ -81,6 +81,6 @@ def test_a_multi_label_model_ends_in_sigmoid():
         (b'{"inputs": "', "invalid_body"),
     ],
 )
-def test_what_is_malformed_is_told(client, body, code):
+def test_invalid_body_has_its_code(client, body, code):
     answer = ask(client, body)
     assert (answer.status_code // 100, answer.json()["code"]) == (4, code)

@@ -73,7 +73,7 @@ def count(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(name, labels) or 0.0
 
 
-def test_one_image_is_one_event_with_all_that_is_known_of_it(events):
+def test_event_of_one_image_has_all_fields(events):
     with client_of() as client:
         client.post("/predict", files=files(PNG), headers={"X-Request-ID": "mine", **TRACEPARENT})
     (event,) = events
@@ -90,7 +90,7 @@ def test_one_image_is_one_event_with_all_that_is_known_of_it(events):
     assert (event["request_id"], event["trace_id"]) == ("mine", TRACE)
 
 
-def test_a_bulk_request_tells_how_many_images_failed_and_of_what(events):
+def test_event_of_a_bulk_request_counts_failures_by_code(events):
     with client_of() as client:
         client.post("/predict", files=files(PNG, TEXT, b"", TEXT, PNG))
     (event,) = events
@@ -101,7 +101,7 @@ def test_a_bulk_request_tells_how_many_images_failed_and_of_what(events):
     assert "cause" not in event
 
 
-def test_streamed_results_are_told_as_well(events):
+def test_streamed_results_are_logged(events):
     with client_of() as client:
         client.post("/predict", files=files(PNG, TEXT), headers={"Accept": "application/x-ndjson"})
     (event,) = events
@@ -110,7 +110,7 @@ def test_streamed_results_are_told_as_well(events):
     assert event["infer_seconds"] <= event["total_seconds"]
 
 
-def test_a_stream_that_breaks_off_tells_why_although_its_status_was_out(events):
+def test_broken_result_stream_is_logged_with_its_cause(events):
     part = b'--b\r\nContent-Disposition: form-data; name="f"; filename="a"\r\n\r\n' + PNG + b"\r\n"
     headers = {"Accept": "application/x-ndjson", "Content-Type": "multipart/form-data; boundary=b"}
     # One image may be in flight: the second waits for the first one's result, and what follows it is read later.
@@ -132,7 +132,7 @@ def test_log_of_a_service_error_has_its_code_and_cause(events):
     assert (event["cause"], event["images_failed"]) == ("Triton's own words", 1)
 
 
-def test_a_fault_that_some_images_met_is_a_warning_with_its_cause(events):
+def test_service_fault_of_some_images_is_a_warning_with_its_cause(events):
     with client_of(Flaky(), batch_max_images=1, request_max_calls=1) as client:
         answer = client.post("/predict", files=files(PNG, PNG, PNG))
     (event,) = events
@@ -151,7 +151,7 @@ def test_unexpected_exception_is_logged_once_with_traceback(events):
     assert exception["request_id"] == request["request_id"] == answer.json()["request_id"]
 
 
-async def test_an_exception_amid_an_answer_is_raised_on_as_one_that_is_logged(events):
+async def test_exception_amid_a_response_is_raised_as_already_logged(events):
     async def break_off(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         raise RuntimeError("boom")
@@ -165,7 +165,7 @@ async def test_an_exception_amid_an_answer_is_raised_on_as_one_that_is_logged(ev
     assert [event["event"] for event in events] == ["unexpected_error", "request"]
 
 
-def test_a_client_that_leaves_is_told_with_what_was_answered_by_then(events):
+def test_disconnect_is_logged_with_the_answered_images(events):
     messages = iter([{"type": "http.request", "body": PNG[:10], "more_body": True}, {"type": "http.disconnect"}])
     with client_of() as client:
         sent = client.ask("POST", "/predict", [(b"content-type", b"image/png")], body=lambda _: next(messages))
@@ -175,14 +175,14 @@ def test_a_client_that_leaves_is_told_with_what_was_answered_by_then(events):
     assert (event["images_ok"], event["images_failed"], event["received_bytes"]) == (0, 0, 10)
 
 
-def test_probes_are_told_only_when_asked_for(events):
+def test_probes_are_logged_at_debug_level(events):
     with client_of() as client:
         for path in ("/health/live", "/health/ready", "/metrics"):
             client.get(path)
     assert [event["log_level"] for event in events] == ["debug"] * 3
 
 
-def test_the_stages_come_with_the_answer_as_a_server_timing_header():
+def test_server_timing_header_has_the_stages():
     with client_of() as client:
         header = client.post("/predict", files=files(PNG)).headers["Server-Timing"]
         assert re.fullmatch(r"total;dur=\d+\.\d+", client.get("/models").headers["Server-Timing"])
@@ -199,7 +199,7 @@ def test_no_stage_is_longer_than_its_request(events):
     assert all(events[0][stage] <= events[0]["total_seconds"] for stage in STAGES)
 
 
-def test_each_call_to_triton_is_timed_on_its_own():
+def test_each_triton_call_is_timed():
     before = count("gateway_triton_call_duration_seconds_count")
     spent = count("gateway_triton_call_duration_seconds_sum")
     with client_of(Slow(), batch_max_images=1, request_max_calls=4) as client:
@@ -221,7 +221,7 @@ def test_requests_are_counted_by_route_status_and_code():
     )
 
 
-def test_nothing_that_a_client_makes_up_becomes_a_label():
+def test_client_made_values_never_become_labels():
     with client_of(StubBackend(ModelNotFound())) as client:
         client.post("/predict?model=zebra&version=4711", files=files(PNG))
         client.request("ZEBRA", "/zebra")
@@ -233,7 +233,7 @@ def test_nothing_that_a_client_makes_up_becomes_a_label():
     assert '"4711"' not in exposed
 
 
-def test_images_are_counted_by_the_model_that_answered():
+def test_images_are_counted_by_model():
     answered = {"outcome": "ok", "model": "ensemble_model", "version": "1"}
     refused = {"outcome": "unsupported_format", "model": "", "version": ""}
     before = count("gateway_images_total", **answered), count("gateway_images_total", **refused)
@@ -247,7 +247,7 @@ def ask(client: Client, **headers: str) -> None:
     client.post("/predict?top_k=1", files=files(PNG, TEXT), headers=headers)
 
 
-def test_a_request_is_a_span_with_the_attributes_of_an_http_server(events):
+def test_request_span_has_http_server_attributes(events):
     with collecting() as collector:
         with client_of(otlp_endpoint=collector.url) as client:
             ask(client, **{"X-Request-ID": "mine", "User-Agent": "test/1", **TRACEPARENT})
@@ -284,7 +284,7 @@ def test_a_request_is_a_span_with_the_attributes_of_an_http_server(events):
         assert {span.kind for span in collector.spans} == {"server", "internal"}  # GET /models has none
 
 
-def test_the_log_has_the_trace_that_a_span_began(events):
+def test_log_contains_the_trace_of_the_span(events):
     with collecting() as collector, client_of(otlp_endpoint=collector.url) as client:
         ask(client)
         client.get("/models")

@@ -85,7 +85,7 @@ def text_of(name: str) -> str:
     return (STATIC / name).read_text()
 
 
-def test_the_page_is_at_the_root(client: Client):
+def test_page_is_at_the_root(client: Client):
     response = client.get("/")
     assert response.status_code == 200
     assert response.headers["content-type"] == TYPES[".html"]
@@ -94,7 +94,7 @@ def test_the_page_is_at_the_root(client: Client):
 
 
 @pytest.mark.parametrize("name", ASSETS)
-def test_every_asset_has_the_type_that_a_strict_browser_wants(client: Client, name: str):
+def test_every_asset_has_its_media_type(client: Client, name: str):
     response = client.get(f"/assets/{name}")
     assert response.status_code == 200
     assert response.headers["content-type"] == TYPES[Path(name).suffix]
@@ -102,7 +102,7 @@ def test_every_asset_has_the_type_that_a_strict_browser_wants(client: Client, na
 
 
 @pytest.mark.parametrize("path", ["/", "/assets/page.js"])
-def test_what_a_browser_has_is_asked_for_again_and_not_sent_again(client: Client, path: str):
+def test_unchanged_assets_are_revalidated_with_304(client: Client, path: str):
     first = client.get(path)
     assert first.headers["cache-control"] == "no-cache"
     second = client.get(path, headers={"If-None-Match": first.headers["etag"]})
@@ -118,7 +118,7 @@ def test_content_security_policy_allows_nothing_inline_or_external(client: Clien
     assert "//" not in policy
 
 
-def test_the_page_has_no_inline_script_or_style(page: Elements):
+def test_page_has_no_inline_script_or_style(page: Elements):
     assert page.inline.strip() == ""
     for tag, attributes in page.all:
         assert tag != "style"
@@ -134,7 +134,7 @@ def test_no_asset_names_another_host(name: str):
     assert "@import" not in text
 
 
-def test_everything_that_the_page_refers_to_is_there(client: Client, page: Elements):
+def test_every_reference_of_the_page_exists(client: Client, page: Elements):
     referred = {
         value
         for _, attributes in page.all
@@ -146,24 +146,24 @@ def test_everything_that_the_page_refers_to_is_there(client: Client, page: Eleme
         assert client.get(f"/{path}").status_code == 200, path
 
 
-def test_every_module_that_a_script_imports_is_there():
+def test_every_imported_module_exists():
     imported = {name for script in SCRIPTS for name in re.findall(r'(?:from |import\()"\./([\w.]+)"', text_of(script))}
     assert imported == set(SCRIPTS) - {"page.js", "docs.js"}
 
 
-def test_every_path_that_a_script_asks_for_is_an_endpoint(client: Client):
+def test_every_fetched_path_is_an_endpoint(client: Client):
     asked = {path for script in SCRIPTS for path in re.findall(r"(?:fetch|post)\([\"`]([\w/.]+)", text_of(script))}
     assert asked == {"predict", "health/live", "health/ready", "limits", "models", "stream", "assets/"}
     endpoints = {path.lstrip("/") for path in client.get("/openapi.json").json()["paths"]}
     assert asked - {"assets/"} <= endpoints
 
 
-def test_every_picture_to_try_is_an_asset(page: Elements):
+def test_every_example_image_is_an_asset(page: Elements):
     samples = {attributes["data-file"] for _, attributes in page.all if "data-file" in attributes}
     assert samples == {name for name in ASSETS if name.endswith(".jpg")}
 
 
-def test_every_element_that_a_script_or_a_label_names_is_on_the_page(page: Elements):
+def test_every_referenced_element_is_on_the_page(page: Elements):
     ids = [attributes["id"] for _, attributes in page.all if "id" in attributes]
     assert len(ids) == len(set(ids))
     named = {name for script in SCRIPTS for name in re.findall(r'\$\("([\w-]+)"\)', text_of(script))}
@@ -173,7 +173,7 @@ def test_every_element_that_a_script_or_a_label_names_is_on_the_page(page: Eleme
     assert named <= set(ids)
 
 
-def test_every_field_and_button_says_what_it_is(page: Elements):
+def test_fields_and_images_have_labels(page: Elements):
     labelled = {attributes["for"] for tag, attributes in page.all if tag == "label"}
     for tag, attributes in page.all:
         if tag in {"input", "select"}:
@@ -184,7 +184,7 @@ def test_every_field_and_button_says_what_it_is(page: Elements):
     assert {"status", "alert"} <= {attributes.get("role") for _, attributes in page.all}
 
 
-def test_the_page_knows_which_errors_a_second_attempt_may_mend():
+def test_page_knows_the_errors_that_are_worth_a_retry():
     image_codes = {error.code for error in errors.ImageError.__subclasses__()}
     file_faults = set(re.findall(r'^  "(\w+)",$', text_of("entry.js"), flags=re.MULTILINE))
     assert file_faults == image_codes | {"unreadable_file"}
@@ -194,7 +194,7 @@ def test_the_page_knows_which_errors_a_second_attempt_may_mend():
     assert codes == {errors.ModelUnavailable.code, errors.Overloaded.code, errors.TritonUnreachable.code}
 
 
-def test_the_photograph_to_try_is_the_one_among_the_examples():
+def test_example_image_equals_that_of_the_examples():
     example = Path(__file__).parents[3] / "examples" / "cat.jpg"
     assert (STATIC / "cat.jpg").read_bytes() == example.read_bytes()
 
@@ -218,19 +218,19 @@ def in_node(expression: str, module: str = "words.js") -> Any:
     return json.loads(run.stdout)
 
 
-def test_the_results_as_csv_are_read_back():
+def test_csv_can_be_read_back():
     rows = [["filename", "label"], ['a "b", c.png', "crane,\nbird"], ["d.png", ""]]
     text = in_node(f"csv({json.dumps(rows)})")
     assert list(csv.reader(io.StringIO(text, newline=""))) == rows
 
 
-def test_the_csv_of_the_page_has_no_formulas():
+def test_csv_contains_no_formulas():
     """The same lines as the command writes."""
     row = ["=1", "+1", "-1", "@a", "\t=1", "\r", ' "=1', "'=1", "\uff1d1", "a;=1", "cat", -1, 0.5, ""]
     assert in_node(f"csv({json.dumps([row])})") == csv_line(row)
 
 
-def test_the_python_of_the_page_is_python():
+def test_python_snippet_compiles():
     names, query = '["a b.jpg", "q\\"x.png"]', '"top_k=5&model=12&version=2"'
     code = in_node(f'python("http://h:8080", new URLSearchParams({query}), {names}, "KEY")')
     compile(code, "page", "exec")
@@ -239,7 +239,7 @@ def test_the_python_of_the_page_is_python():
 
 
 @pytest.mark.parametrize("key", ["", "KEY"])
-def test_the_code_for_a_camera_is_the_commands_and_python(key):
+def test_camera_snippets_are_the_command_and_python(key):
     code = in_node(f'streamPython("ws://h:8080/stream?top_k=5", "{key}")')
     compile(code, "page", "exec")
     assert ('additional_headers={"X-API-Key": "KEY"}' in code) == bool(key)
@@ -275,7 +275,7 @@ FILES = """[["a", "cat", .9], ["b", "dog", .8], ["c", "cat", .3], ["d"]].map(([n
         ),
     ],
 )
-def test_files_are_sifted_by_what_they_show(choice, counts, labels, groups):
+def test_results_are_filtered_and_grouped(choice, counts, labels, groups):
     found = in_node(f"{SIFTED}(sift({FILES}, {json.dumps(choice)}))", "sift.js")
     kinds = dict(zip(["all", "ok", "error", "unsure"], counts, strict=True))
     assert found == [{**kinds, "differ": 0}, labels, groups]
@@ -290,14 +290,14 @@ def test_files_are_sifted_by_what_they_show(choice, counts, labels, groups):
         ((300, 600), [64], [32, 64], (0, 0.375, 1, 0.25)),
     ],
 )
-def test_what_the_model_saw_is_the_crop_of_the_resized_picture(size, resize, crop, part):
+def test_model_view_is_the_crop_of_the_resized_image(size, resize, crop, part):
     facts = json.dumps({"resize_size": resize, "crop_size": crop})
     found = in_node(f"seen({{ width: {size[0]}, height: {size[1]} }}, {facts})", "sift.js")
     assert isinstance(found, dict)
     assert tuple(found[name] for name in ("left", "top", "width", "height")) == pytest.approx(part)
 
 
-def test_of_a_model_that_does_not_say_what_it_crops_nothing_is_claimed():
+def test_model_view_is_unknown_without_a_crop_size():
     assert in_node("seen({ width: 4, height: 4 }, { resize_size: [], crop_size: [] })", "sift.js") is None
 
 
@@ -334,7 +334,7 @@ def picker(tmp_path: Path, search: str, answer: object) -> dict[str, Any]:
         ("?model=zzz", "m", [None, None], "This gateway has no model zzz. Choose another one."),
     ],
 )
-def test_picker_offers_the_models_and_selects_that_of_the_url(tmp_path, search, chosen, asks, problem):
+def test_model_menu_selects_the_model_of_the_url(tmp_path, search, chosen, asks, problem):
     told = picker(tmp_path, search, {"status": 200, "body": MODELS})
     assert told == {"offered": LISTED, "chosen": chosen, "asks": asks, "problem": problem}
 
@@ -348,7 +348,7 @@ def test_picker_offers_the_models_and_selects_that_of_the_url(tmp_path, search, 
         ({"status": 200, "body": {"default": "m", "models": []}}, "This gateway serves no model that takes images."),
     ],
 )
-def test_picker_without_a_list_of_models_shows_why(tmp_path, answer, why):
+def test_model_menu_explains_a_missing_list(tmp_path, answer, why):
     told = picker(tmp_path, "", answer)
     assert (told["offered"], told["asks"]) == (["The default model"], [None, None])
     assert told["problem"].startswith(why)

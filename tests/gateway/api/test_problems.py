@@ -11,7 +11,7 @@ class Upload:
     """Something large that a function holds."""
 
 
-def test_error_does_not_keep_what_its_frames_held():
+def test_error_releases_the_locals_of_its_frames():
     """A client may take a minute to read its error, which must not keep its upload in memory for as long."""
     held: list[weakref.ref[Upload]] = []
 

@@ -71,12 +71,12 @@ def timeless(answer: object) -> object:
 
 
 @pytest.mark.parametrize("shape", ONE)
-def test_one_file_gets_one_answer(client, shape):
+def test_one_file_gets_one_result(client, shape):
     assert timeless(ask(client, shape, PNG)) == ONE[shape]
 
 
 @pytest.mark.parametrize("shape", ONE)
-def test_several_files_get_a_list_and_a_bad_one_has_its_error_in_its_place(client, shape):
+def test_several_files_get_a_list_with_errors_in_place(client, shape):
     answer = ask(client, shape, PNG, TEXT, PNG)
     listed = answer["predictions"] if shape == "kserve-v1" else answer
     one = ONE[shape]["predictions"][0] if shape == "kserve-v1" else ONE[shape]
@@ -85,14 +85,14 @@ def test_several_files_get_a_list_and_a_bad_one_has_its_error_in_its_place(clien
 
 
 @pytest.mark.parametrize("shape", Shape)
-def test_every_shapes_answers_are_those_that_openapi_shows(client, shape):
+def test_responses_of_every_shape_match_the_openapi_document(client, shape):
     documents = TypeAdapter(SHAPES[shape].documents)
     for contents in ([PNG], [PNG, TEXT]):
         documents.validate_python(ask(client, shape, *contents))
 
 
 @pytest.mark.parametrize("shape", ONE)
-def test_a_lone_bad_file_is_a_problem(client, shape):
+def test_single_invalid_file_is_a_problem_document(client, shape):
     answer = client.post("/predict", params={"format": shape}, files={"f": TEXT})
     assert answer.status_code == 415
     assert answer.headers["content-type"] == "application/problem+json"
@@ -100,20 +100,20 @@ def test_a_lone_bad_file_is_a_problem(client, shape):
 
 
 @pytest.mark.parametrize("shape", ONE)
-def test_several_bad_files_are_422(client, shape):
+def test_several_invalid_files_are_422(client, shape):
     answer = client.post("/predict", params={"format": shape}, files=[("f", ("a", TEXT)), ("f", ("b", TEXT))])
     assert answer.status_code == 422
     assert json.dumps(answer.json()).count(SENTENCE) == 2
 
 
 @pytest.mark.parametrize("shape", ONE)
-def test_a_fault_of_the_service_stays_a_problem(shape):
+def test_service_error_stays_a_problem_document(shape):
     with client_of(StubBackend(fault=Overloaded())) as client:
         answer = client.post("/predict", params={"format": shape}, files={"f": PNG})
         assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
 
 
-def test_roboflow_tells_a_multi_label_models_classes_by_name():
+def test_roboflow_shape_names_the_classes_of_multi_label_models():
     with client_of(Seer(multi_label=True)) as client:
         answer = ask(client, "roboflow", PNG)
     assert answer["predictions"] == {
@@ -124,24 +124,24 @@ def test_roboflow_tells_a_multi_label_models_classes_by_name():
     assert "top" not in answer
 
 
-def test_the_native_shape_is_the_default_and_has_a_name(client):
+def test_native_shape_is_the_default_and_has_a_name(client):
     bodies = [client.post("/predict", params=params, files={"f": PNG}).json() for params in ({}, {"format": "native"})]
     assert bodies[0] == bodies[1]
     assert bodies[0]["summary"] == {"ok": 1, "failed": 0}
 
 
-def test_the_shape_may_be_a_field_of_the_form(client):
+def test_shape_may_be_a_form_field(client):
     answer = client.post("/predict", data={"format": "torchserve"}, files={"f": PNG})
     assert answer.json() == ONE["torchserve"]
 
 
-def test_an_unknown_shape_is_refused_with_those_there_are(client):
+def test_unknown_shape_error_lists_the_shapes(client):
     answer = client.post("/predict", params={"format": "xml"}, files={"f": PNG})
     assert answer.status_code == 422
     assert "'native', 'huggingface', 'kserve-v1', 'torchserve' or 'roboflow'" in answer.json()["detail"]
 
 
-def test_lines_come_in_the_native_shape_only(client):
+def test_streamed_lines_have_the_native_shape_only(client):
     headers = {"Accept": "application/x-ndjson"}
     answer = client.post("/predict", params={"format": "torchserve"}, files={"f": PNG}, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")

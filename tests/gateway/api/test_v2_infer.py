@@ -28,7 +28,7 @@ def client(backend):
         yield client
 
 
-def test_scores_and_statuses_come_as_tensors(client):
+def test_scores_and_statuses_are_tensors(client):
     answer = ask(client, PNG, PNG, PNG)
     assert answer.headers["content-type"] == "application/octet-stream"
     read = result(answer)
@@ -39,7 +39,7 @@ def test_scores_and_statuses_come_as_tensors(client):
     assert read.as_numpy("STATUS").tolist() == [b"ok"] * 3
 
 
-def test_json_gets_json(client):
+def test_json_request_gets_a_json_response(client):
     answer = client.post(INFER, json=in_json(PNG, PNG, id="7"))
     assert answer.headers["content-type"] == "application/json"
     assert "Inference-Header-Content-Length" not in answer.headers
@@ -55,7 +55,7 @@ def test_json_gets_json(client):
     assert InferenceResponse.model_validate(answer.json()).model_dump(exclude_none=True) == answer.json()
 
 
-def test_openapi_shows_the_documents_that_requests_are_read_by(client):
+def test_openapi_document_has_the_request_schema(client):
     schema = client.get("/openapi.json").json()
     (body,) = {
         operation["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
@@ -69,7 +69,7 @@ def test_openapi_shows_the_documents_that_requests_are_read_by(client):
     assert set(references) <= schema["components"]["schemas"].keys()
 
 
-def test_a_bad_image_costs_no_other_its_answer(client):
+def test_invalid_image_fails_alone(client):
     read = result(ask(client, PNG, TEXT, b"", PNG))
     assert read.as_numpy("STATUS").tolist() == [b"ok", b"unsupported_format", b"empty_file", b"ok"]
     scores = read.as_numpy("PREDICTION")
@@ -81,7 +81,7 @@ def test_a_bad_image_costs_no_other_its_answer(client):
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_classes_come_best_first_as_triton_tells_them(client, binary):
+def test_classes_are_sorted_and_formatted_as_by_triton(client, binary):
     answer = ask(client, PNG, TEXT, outputs=[prediction(class_count=5, binary_data=binary)])
     read = result(answer)
     assert [output["name"] for output in read.get_response()["outputs"]] == ["PREDICTION"]
@@ -93,7 +93,7 @@ def test_classes_come_best_first_as_triton_tells_them(client, binary):
     assert one.as_numpy("PREDICTION").tolist() == [[b"0.750000:1:dog: large"]]
 
 
-def test_outputs_come_in_the_order_and_form_that_each_asks_for(client):
+def test_outputs_have_the_requested_order_and_encoding(client):
     asked = [InferRequestedOutput("STATUS", binary_data=False), prediction(binary_data=True)]
     read = result(ask(client, PNG, outputs=asked))
     status, scores = read.get_response()["outputs"]
@@ -102,7 +102,7 @@ def test_outputs_come_in_the_order_and_form_that_each_asks_for(client):
     assert read.as_numpy("PREDICTION").tolist() == [SCORES.tolist()]
 
 
-def test_binary_output_is_asked_for_all_and_refused_by_one(client):
+def test_binary_data_output_can_be_overridden_for_one_output(client):
     outputs = [{"name": "PREDICTION"}, {"name": "STATUS", "parameters": {"binary_data": False}}]
     body = in_json(PNG, parameters={"binary_data_output": True}, outputs=outputs)
     answer = client.post(INFER, json=body)
@@ -111,30 +111,30 @@ def test_binary_output_is_asked_for_all_and_refused_by_one(client):
     assert status["data"] == ["ok"]
 
 
-def test_json_may_stand_under_a_header_that_says_its_length(client):
+def test_json_may_be_sent_with_a_header_length(client):
     body = json.dumps(in_json(PNG)).encode()
     headers = {"Inference-Header-Content-Length": str(len(body))}
     assert client.post(INFER, content=body, headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize("length", ["", "-1", "1.5", "x", "9" * 40])
-def test_a_header_length_that_is_no_number_is_refused(client, length):
+def test_invalid_header_length_is_refused(client, length):
     answer = client.post(INFER, content=b"{}", headers={"Inference-Header-Content-Length": length})
     assert refusal(answer) == (400, "Inference-Header-Content-Length must be the length of the JSON in bytes.")
 
 
-def test_a_compressed_body_is_refused(client):
+def test_compressed_body_is_refused(client):
     answer = client.post(INFER, content=b"x", headers={"Content-Encoding": "gzip"})
     assert refusal(answer) == (415, "Content-Encoding: send the body uncompressed; images are compressed already.")
 
 
-def test_a_lone_bad_image_has_its_own_status(client):
+def test_single_invalid_image_sets_the_response_status(client):
     status, sentence = refusal(ask(client, TEXT))
     assert status == 415
     assert "not a JPEG" in sentence
 
 
-def test_several_bad_images_are_422_with_the_first_of_them(client):
+def test_several_invalid_images_are_422_and_name_the_first(client):
     status, sentence = refusal(ask(client, *[TEXT] * 5))
     assert status == 422
     assert sentence.startswith("None of the 5 images was classified: image 0: unsupported_format, ")
@@ -143,7 +143,7 @@ def test_several_bad_images_are_422_with_the_first_of_them(client):
 
 
 @pytest.mark.parametrize("body", [in_json(), {}, {"inputs": []}])
-def test_a_request_without_images_is_refused(client, body):
+def test_request_without_images_is_refused(client, body):
     status, sentence = refusal(client.post(INFER, json=body))
     assert status in {400, 422}
     assert "IMAGE" in sentence
@@ -152,21 +152,21 @@ def test_a_request_without_images_is_refused(client, body):
 @pytest.mark.parametrize(
     ("fault", "status"), [(TritonUnreachable(), 503), (InferenceFailed(), 502), (ModelNotFound("No such model."), 404)]
 )
-def test_faults_of_the_service_keep_their_status(fault, status):
+def test_service_errors_keep_their_status(fault, status):
     with client_of(Scorer(fault)) as client:
         answer = ask(client, PNG)
         assert refusal(answer) == (status, fault.message)
         assert ("Retry-After" in answer.headers) == (status == 503)
 
 
-def test_an_unexpected_error_is_told_without_a_word_of_the_inside():
+def test_unexpected_error_has_no_internal_details():
     with client_of(Scorer(RuntimeError("secret"))) as client:
         status, sentence = refusal(ask(client, PNG))
         assert status == 500
         assert "secret" not in sentence
 
 
-def test_the_version_is_the_paths(client, backend):
+def test_version_is_that_of_the_path(client, backend):
     read = result(ask(client, PNG, path="/v2/models/ensemble_model/versions/2/infer"))
     assert read.get_response()["model_version"] == "2"
     assert backend.asked[0].model_version == "2"
@@ -185,7 +185,7 @@ def test_split_sends_a_share_to_a_version_and_clients_keep_theirs():
         assert {name: version(name) for name in versions} == versions
 
 
-def test_the_timeout_is_microseconds(client, backend):
+def test_timeout_is_in_microseconds(client, backend):
     ask(client, PNG, timeout=25_000_000)
     assert 20 < backend.left_seconds[0] <= 25
     ask(client, PNG, timeout=0)
@@ -193,11 +193,11 @@ def test_the_timeout_is_microseconds(client, backend):
     assert refusal(ask(client, PNG, timeout=10**12)) == (422, "'timeout': must be at most 300 s.")
 
 
-def test_parameters_that_mean_nothing_here_are_passed_over(client):
+def test_unknown_parameters_are_ignored(client):
     assert ask(client, PNG, priority=5, sequence_id=7, parameters={"camera": "left"}).status_code == 200
 
 
-def test_every_limit_holds_here_as_well():
+def test_upload_limits_apply():
     limits = {"max_files": 2, "max_file_bytes": 200, "max_request_bytes": 2_000, "max_header_bytes": 1_024}
     with client_of(Scorer(), **limits) as client:
         assert refusal(ask(client, PNG, PNG, PNG)) == (413, "The request has more than 2 files.")
@@ -208,7 +208,7 @@ def test_every_limit_holds_here_as_well():
         assert (status, "1024 bytes beside its images" in sentence) == (431, True)
 
 
-def test_its_stages_are_measured(client):
+def test_stages_are_measured(client):
     def measured() -> float:
         return REGISTRY.get_sample_value("gateway_request_duration_seconds_count", {"stage": "infer"}) or 0.0
 
@@ -218,7 +218,7 @@ def test_its_stages_are_measured(client):
     assert measured() == before + 1
 
 
-def test_a_key_is_wanted_and_its_lack_told_in_the_protocols_words(tmp_path):
+def test_missing_key_uses_the_protocols_format(tmp_path):
     key = add_key(tmp_path / "keys", "someone")
     with client_of(Scorer(), api_keys_file=tmp_path / "keys") as client:
         answer = ask(client, PNG)
@@ -264,7 +264,7 @@ def test_embeddings_are_a_tensor_with_nan_for_failed_images():
     assert alone == [{"name": "FEATURES", "datatype": "FP32", "shape": [1, 4], "data": VECTOR.tolist()}]
 
 
-def test_vectors_of_a_model_that_gives_none_are_refused_with_the_command(client):
+def test_missing_embeddings_error_names_the_command(client):
     answer = client.post(INFER, json=in_json(PNG, outputs=[{"name": "FEATURES"}]))
     assert answer.status_code == 422
     assert "gateway model add … --features auto" in answer.json()["error"]

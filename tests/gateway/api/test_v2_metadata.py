@@ -25,7 +25,7 @@ def client():
         yield client
 
 
-def test_the_server_says_who_it_is(client):
+def test_server_metadata(client):
     assert client.get("/v2").json() == {
         "name": "triton-image-gateway",
         "version": __version__,
@@ -34,7 +34,7 @@ def test_the_server_says_who_it_is(client):
 
 
 @pytest.mark.parametrize("path", [MODEL, f"{MODEL}/versions/1"])
-def test_a_model_says_what_it_takes_and_gives(client, path):
+def test_model_metadata_lists_inputs_and_outputs(client, path):
     assert client.get(path).json() == {
         "name": "ensemble_model",
         "versions": ["1"],
@@ -48,13 +48,13 @@ def test_a_model_says_what_it_takes_and_gives(client, path):
 
 
 @pytest.mark.parametrize("path", ["/v2/health/live", *READINESS])
-def test_yes_is_200_without_a_body(client, path):
+def test_ready_is_200_without_a_body(client, path):
     answer = client.get(path)
     assert (answer.status_code, answer.content) == (200, b"")
 
 
 @pytest.mark.parametrize("path", READINESS)
-def test_no_is_400_without_a_body_as_long_as_health_says_so(path):
+def test_not_ready_is_400_without_a_body(path):
     with client_of(Unready()) as client:
         assert client.get("/health/ready").status_code == 503
         assert client.get("/v2/health/live").status_code == 200
@@ -62,7 +62,7 @@ def test_no_is_400_without_a_body_as_long_as_health_says_so(path):
         assert (answer.status_code, answer.content) == (400, b"")
 
 
-def test_another_models_readiness_does_not_hang_on_the_default_ones():
+def test_readiness_of_a_model_is_independent_of_the_default_model():
     backend = Unready()
     backend.loaded.add("flowers")
     with client_of(backend) as client:
@@ -70,7 +70,7 @@ def test_another_models_readiness_does_not_hang_on_the_default_ones():
 
 
 @pytest.mark.parametrize("end", ["", "/ready"])
-def test_what_is_not_there_is_404_in_the_protocols_words(client, end):
+def test_unknown_model_or_version_is_404_in_the_protocols_format(client, end):
     assert refusal(client.get(f"/v2/models/nothing{end}")) == (404, ModelNotFound().message)
     status, sentence = refusal(client.get(f"{MODEL}/versions/7{end}"))
     assert (status, sentence) == (404, "There is no version 7 of 'ensemble_model'; it has 1.")
@@ -88,11 +88,11 @@ def test_what_is_not_there_is_404_in_the_protocols_words(client, end):
         ("POST", MODEL, 405),
     ],
 )
-def test_other_paths_and_methods_are_refused_in_the_protocols_words(client, method, path, status):
+def test_unknown_paths_and_methods_use_the_protocols_format(client, method, path, status):
     assert refusal(client.request(method, path))[0] == status
 
 
-def test_paths_that_only_begin_alike_speak_problems(client):
+def test_paths_outside_the_protocol_get_problem_documents(client):
     assert client.get("/v2x").headers["content-type"] == "application/problem+json"
 
 
@@ -104,7 +104,7 @@ class Away(StubBackend):
 
 
 @pytest.mark.parametrize("end", ["", "/ready"])
-def test_a_triton_that_is_away_is_told_in_the_protocols_words(end):
+def test_unreachable_triton_uses_the_protocols_format(end):
     with client_of(Away()) as client:
         answer = client.get(MODEL + end)
         assert refusal(answer) == (503, TritonUnreachable().message)

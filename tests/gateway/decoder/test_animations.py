@@ -79,7 +79,7 @@ async def picture(pool):
 
 
 @pytest.mark.parametrize("image_format", FORMATS)
-async def test_every_frame_comes_in_order_with_its_time_and_what_it_shows(pool, image_format):
+async def test_frames_have_their_order_time_and_content(pool, image_format):
     frames = await read(pool, animated(image_format, range(0, 200, 10), duration=[50 + 10 * n for n in range(20)]))
     assert [frame.index for frame in frames] == list(range(20))
     assert [level_of(frame.picture) for frame in frames] == pytest.approx(range(0, 200, 10), abs=1)
@@ -88,7 +88,7 @@ async def test_every_frame_comes_in_order_with_its_time_and_what_it_shows(pool, 
 
 
 @pytest.mark.parametrize("image_format", FORMATS)
-async def test_the_first_frame_is_what_a_file_shows_of_which_no_frames_are_asked_for(pool, image_format):
+async def test_first_frame_equals_the_still_image(pool, image_format):
     shown = photograph().convert("RGB")
     data = encode(shown, image_format, save_all=True, append_images=[shown.rotate(90)], duration=100)
     (frame,) = await read(pool, data, "1")
@@ -97,18 +97,18 @@ async def test_the_first_frame_is_what_a_file_shows_of_which_no_frames_are_asked
     assert np.abs(np.frombuffer(frame.picture, np.uint8).astype(int) - np.frombuffer(alone, np.uint8)).mean() < 0.5
 
 
-async def test_a_frame_whose_file_says_no_time_is_shown_for_a_tenth_of_a_second(pool):
+async def test_frame_without_a_duration_lasts_a_tenth_of_a_second(pool):
     frames = await read(pool, animated("GIF", [1, 2, 3], duration=0))
     assert [frame.seconds for frame in frames] == pytest.approx([0, 0.1, 0.2])
 
 
-async def test_frames_between_those_that_are_wanted_are_passed_over(pool):
+async def test_unrequested_frames_are_skipped(pool):
     data = animated("WEBP", range(200))
     assert [frame.index for frame in await read(pool, data, "4")] == [0, 50, 100, 150]
     assert [frame.index for frame in await read(pool, data, "every:7s")] == [0, 70, 140]
 
 
-async def test_pictures_are_decoded_between_the_frames_of_a_film(pool, monkeypatch):
+async def test_images_are_decoded_between_the_frames_of_an_animation(pool, monkeypatch):
     monkeypatch.setattr(pool_module, "SPARE_SECONDS", 0.01)
     expected = decode(cat(), inspect_whole(cat(), LIMITS), MAX_SIDE).to_bytes()
     async with opened(pool, animated("GIF", range(5))) as reader:
@@ -121,7 +121,7 @@ async def test_pictures_are_decoded_between_the_frames_of_a_film(pool, monkeypat
             await asyncio.sleep(0.001)
 
 
-async def test_the_process_of_a_film_that_was_read_to_its_end_decodes_the_next_picture(pool):
+async def test_process_of_a_finished_animation_is_reused(pool):
     (worker,) = pool._idle
     await read(pool, animated("GIF", range(3)))
     assert pool._idle == [worker]
@@ -129,7 +129,7 @@ async def test_the_process_of_a_film_that_was_read_to_its_end_decodes_the_next_p
     assert pool._idle == [worker]
 
 
-async def test_what_a_film_holds_ends_with_its_process_where_nobody_reads_it_to_its_end(pool):
+async def test_abandoned_animation_ends_its_process(pool):
     async with opened(pool, animated("GIF", range(3))) as reader:
         await reader.next()
         (worker,) = pool._busy
@@ -138,7 +138,7 @@ async def test_what_a_film_holds_ends_with_its_process_where_nobody_reads_it_to_
     assert (await picture(pool)).startswith(b"P6")
 
 
-async def test_more_frames_than_are_allowed_are_refused_before_the_first_one(pool):
+async def test_too_many_frames_are_refused_before_the_first_one(pool):
     data = animated("GIF", range(8))
     assert len(await read(pool, data, most=8)) == 8
     with pytest.raises(TooManyFrames, match="The file has 8 frames, and 7 more are allowed") as caught:
@@ -147,7 +147,7 @@ async def test_more_frames_than_are_allowed_are_refused_before_the_first_one(poo
     assert len(await read(pool, data, "3", most=3)) == 3
 
 
-async def test_where_only_their_times_tell_how_many_they_are_the_one_too_many_is_refused(pool):
+async def test_frame_past_the_limit_is_refused_if_only_times_are_known(pool):
     async with opened(pool, animated("GIF", range(8)), "every:0.1s", most=3) as reader:
         for index in range(3):
             assert (await reader.next()).index == index
@@ -161,7 +161,7 @@ async def test_where_only_their_times_tell_how_many_they_are_the_one_too_many_is
     [gif_of(1_000_000), apng_that_promises(10**9), avi_that_promises(10**9)],
     ids=["a million", "a promise", "a video's promise"],
 )
-async def test_a_file_of_frames_without_number_is_refused_for_next_to_nothing(pool, bomb, frames):
+async def test_file_of_countless_frames_is_refused_at_little_cost(pool, bomb, frames):
     (worker,) = pool._idle
     with pytest.raises(TooManyFrames, match=f"more than {MOST_IN_FILE} frames"):
         await read(pool, bomb, frames)
@@ -169,7 +169,7 @@ async def test_a_file_of_frames_without_number_is_refused_for_next_to_nothing(po
     assert (await picture(pool)).startswith(b"P6")
 
 
-async def test_frames_that_are_missing_end_the_film_with_an_error(pool):
+async def test_missing_frames_end_the_animation_with_an_error(pool):
     async with opened(pool, apng_that_promises(5)) as reader:
         assert [(await reader.next()).index for _ in range(2)] == [0, 1]
         with pytest.raises(UndecodableImage, match="Frame 2 of 5"):
@@ -177,7 +177,7 @@ async def test_frames_that_are_missing_end_the_film_with_an_error(pool):
     assert (await picture(pool)).startswith(b"P6")
 
 
-async def test_a_frame_beyond_the_screen_of_its_gif_is_not_decoded(pool):
+async def test_frame_larger_than_its_gif_is_not_decoded(pool):
     data = animated("GIF", [0, 255])
     place = data.rindex(b"," + bytes(4)) + 5  # the last frame's width
     data = data[:place] + b"\xff\xff\xff\xff" + data[place + 4 :]
@@ -187,7 +187,7 @@ async def test_a_frame_beyond_the_screen_of_its_gif_is_not_decoded(pool):
             await reader.next()
 
 
-async def test_a_canvas_beyond_the_memory_is_too_costly_and_the_process_lives_on():
+async def test_canvas_past_the_memory_limit_is_refused():
     data = gif_of(3, width=6_000, height=6_000)
     info = inspect_whole(data, LIMITS)
     assert open_bytes(info, len(data)) > 2**28
@@ -199,7 +199,7 @@ async def test_a_canvas_beyond_the_memory_is_too_costly_and_the_process_lives_on
         assert (await picture(pool)).startswith(b"P6")
 
 
-async def test_a_frame_beyond_its_processor_time_ends_the_film_and_nothing_else():
+async def test_frame_past_its_cpu_limit_ends_only_its_animation():
     data = gif_of(3, width=5_000, height=5_000)
     async with Decoders(1, limits=DecodeLimits(0.06, 2**31, 50_000_000)) as pool:
         with pytest.raises(TooCostly):
@@ -207,7 +207,7 @@ async def test_a_frame_beyond_its_processor_time_ends_the_film_and_nothing_else(
         assert (await picture(pool)).startswith(b"P6")
 
 
-async def test_frames_are_charged_to_the_account_of_their_request():
+async def test_frames_are_charged_to_their_request():
     """Skipped frames as well as those that are wanted; and what another file has taken is not there for this one."""
     async with Decoders(1, limits=replace(DECODE_LIMITS, request_cpu_seconds=0.03)) as pool:
         account = pool.account()
@@ -231,7 +231,7 @@ async def test_skipped_frames_are_charged():
             await read(pool, gif_of(2_000, width=1_500, height=1_500), "2")
 
 
-async def test_a_process_that_is_lost_costs_its_film_alone(pool):
+async def test_crashed_process_ends_only_its_animation(pool):
     async with opened(pool, animated("GIF", range(3))) as reader:
         await reader.next()
         (worker,) = pool._busy
@@ -242,7 +242,7 @@ async def test_a_process_that_is_lost_costs_its_film_alone(pool):
     assert [frame.index for frame in await read(pool, animated("GIF", range(3)))] == [0, 1, 2]
 
 
-async def test_who_leaves_in_the_midst_of_a_frame_leaves_no_process_in_work(pool):
+async def test_cancelled_frame_leaves_no_busy_process(pool):
     async with opened(pool, animated("GIF", range(3))) as reader:
         await reader.next()
         (worker,) = pool._busy
@@ -256,7 +256,7 @@ async def test_who_leaves_in_the_midst_of_a_frame_leaves_no_process_in_work(pool
     assert (pool._slots.free, pool._animation_slots.free) == (1, 1)
 
 
-async def test_a_film_that_waits_for_another_one_keeps_no_picture_from_its_turn(pool):
+async def test_waiting_animation_does_not_delay_images(pool):
     async with opened(pool, animated("GIF", range(3))) as reader:
         waiting = asyncio.ensure_future(read(pool, animated("GIF", range(4))))
         await asyncio.sleep(0)
@@ -270,7 +270,7 @@ SHADES = tuple(range(20, 220, 10))
 
 
 @pytest.mark.parametrize(("ending", "codec"), VIDEOS)
-async def test_every_frame_of_a_video_comes_in_order_with_its_time_and_what_it_shows(pool, ending, codec):
+async def test_frames_of_a_video_have_their_order_time_and_content(pool, ending, codec):
     data = video(ending, codec, SHADES)
     info = await pool.read_header(data, ImageFormat.VIDEO, pool.account())
     assert (info.width, info.height) == (64, 48)
@@ -281,14 +281,14 @@ async def test_every_frame_of_a_video_comes_in_order_with_its_time_and_what_it_s
 
 
 @pytest.mark.parametrize("data", [video("mp4", "mp4v", SHADES), webm_without_duration(SHADES)], ids=["told", "untold"])
-async def test_frames_of_a_video_are_spread_whether_or_not_it_says_how_many_it_has(pool, data):
+async def test_video_frames_are_spread_with_or_without_a_known_count(pool, data):
     assert [frame.index for frame in await read(pool, data, "4")] == [0, 5, 10, 15]
     assert [frame.index for frame in await read(pool, data, "every:0.7s")] == [0, 7, 14]
     assert len(await read(pool, data)) == 20
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
-async def test_a_video_that_is_cut_off_says_so_behind_its_last_frame_or_at_once(pool, share):
+async def test_truncated_video_ends_with_an_error(pool, share):
     for ending, codec in VIDEOS:
         data = video(ending, codec, tuple(range(0, 250, 5)))
         with pytest.raises(UndecodableImage, match="cut off or damaged"):
@@ -296,13 +296,13 @@ async def test_a_video_that_is_cut_off_says_so_behind_its_last_frame_or_at_once(
     assert (await picture(pool)).startswith(b"P6")
 
 
-async def test_what_is_a_video_by_its_first_bytes_alone_is_refused(pool):
+async def test_noise_with_a_video_signature_is_refused(pool):
     for begin in (b"\x1aE\xdf\xa3", b"\0\0\0\x18ftypisom", b"RIFF\0\0\0\0AVI LIST"):
         with pytest.raises(UndecodableImage):
             await read(pool, begin + os.urandom(5_000))
 
 
-async def test_a_list_of_other_files_is_no_video(pool, tmp_path):
+async def test_playlist_of_other_files_is_refused(pool, tmp_path):
     path = tmp_path / "secret.avi"
     path.write_bytes(video("avi", "MJPG", SHADES))
     for text in (f"#EXTM3U\n#EXTINF:10,\n{path}\n", f"ffconcat version 1.0\nfile {path}\n"):
@@ -315,7 +315,7 @@ async def test_a_list_of_other_files_is_no_video(pool, tmp_path):
                 pass
 
 
-async def test_a_video_of_an_odd_codec_is_not_decoded(pool):
+async def test_video_of_an_unsupported_codec_is_refused(pool):
     with pytest.raises(UnsupportedFormat, match=r"codec is not supported; use AV1, H\.264"):
         await read(pool, video("avi", "FFV1", SHADES))
     assert (await picture(pool)).startswith(b"P6")

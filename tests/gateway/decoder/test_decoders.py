@@ -92,7 +92,7 @@ def slow_picture():
     return png_bomb(4_000, 4_000)
 
 
-async def test_every_form_is_decoded_there_as_it_is_here():
+async def test_every_form_is_decoded_as_in_process():
     async with decoders(2) as pool:
         account = pool.account()
         chosen = samples(67, 45)
@@ -103,7 +103,7 @@ async def test_every_form_is_decoded_there_as_it_is_here():
         assert picture == decode(one.data, info_of(one.data), MAX_SIDE).to_bytes(), one.name
 
 
-async def test_a_picture_beyond_its_processor_time_ends_its_process_and_costs_no_other_its_answer():
+async def test_image_past_its_cpu_limit_ends_its_process_and_fails_alone():
     async with decoders(limits=DecodeLimits(cpu_seconds=0.05, memory_bytes=2**30, image_pixels=50_000_000)) as pool:
         bomb = slow_picture()
         (first,) = pool._idle
@@ -117,7 +117,7 @@ async def test_a_picture_beyond_its_processor_time_ends_its_process_and_costs_no
         assert first._process.returncode == -signal.SIGPROF
 
 
-async def test_a_picture_beyond_its_memory_is_refused_and_the_process_lives_on():
+async def test_image_past_its_memory_limit_is_refused():
     data = encode(photograph().resize((3_000, 2_000)), "PNG", compress_level=1)
     async with decoders(limits=DecodeLimits(cpu_seconds=3.0, memory_bytes=4 * 2**20, image_pixels=50_000_000)) as pool:
         (worker,) = pool._idle
@@ -127,7 +127,7 @@ async def test_a_picture_beyond_its_memory_is_refused_and_the_process_lives_on()
         assert pool._idle == [worker]
 
 
-async def test_a_decoder_that_crashes_costs_its_picture_alone():
+async def test_crash_of_a_decoder_fails_only_its_image():
     async with decoders() as pool:
         worker = await hold(pool)
         broken = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account()))
@@ -141,7 +141,7 @@ async def test_a_decoder_that_crashes_costs_its_picture_alone():
         assert (await waiting).startswith(b"P6")
 
 
-async def test_a_decoder_has_one_thread():
+async def test_decoder_has_one_thread():
     """Another one could come to its start when a picture's limit of memory holds, and crash for want of it."""
     async with decoders() as pool:
         (worker,) = pool._idle
@@ -149,7 +149,7 @@ async def test_a_decoder_has_one_thread():
         assert threads_of(worker.pid) == {worker.pid}
 
 
-async def test_a_decoder_that_was_killed_while_it_was_idle_costs_no_picture():
+async def test_killed_idle_decoder_is_replaced():
     async with decoders() as pool:
         (idle,) = pool._idle
         os.kill(idle.pid, signal.SIGKILL)
@@ -159,7 +159,7 @@ async def test_a_decoder_that_was_killed_while_it_was_idle_costs_no_picture():
             assert worker.alive()
 
 
-async def test_a_cancelled_picture_is_out_of_work_when_the_cancellation_is_over():
+async def test_cancelled_decode_ends_with_its_cancellation():
     async with decoders() as pool:
         worker = await hold(pool)
         task = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account()))
@@ -171,7 +171,7 @@ async def test_a_cancelled_picture_is_out_of_work_when_the_cancellation_is_over(
         assert (await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())).startswith(b"P6")
 
 
-async def test_a_cancelled_picture_that_is_nearly_done_costs_no_process(monkeypatch):
+async def test_almost_finished_cancelled_decode_keeps_its_process(monkeypatch):
     monkeypatch.setattr(pool_module, "LET_FINISH_SECONDS", 60)
     async with decoders() as pool:
         (worker,) = pool._idle
@@ -209,7 +209,7 @@ async def test_requests_take_turns_at_the_decoders():
     assert done.index("single") <= 2
 
 
-async def test_whoever_is_cancelled_in_the_queue_holds_no_turn():
+async def test_decode_cancelled_in_the_queue_holds_no_slot():
     async with decoders() as pool:
         worker = await hold(pool)
         data = cat()
@@ -224,7 +224,7 @@ async def test_whoever_is_cancelled_in_the_queue_holds_no_turn():
         assert pool._slots.free == 1
 
 
-async def test_pictures_are_decoded_together_as_long_as_they_fit():
+async def test_images_that_fit_into_memory_are_decoded_concurrently():
     data = cat()
     nbytes = peak_bytes(info_of(data), MAX_SIDE)
     for room, together in ((2 * nbytes, 2), (2 * nbytes - 1, 1), (nbytes - 1, 1)):
@@ -248,7 +248,7 @@ async def standing_still(account):
     yield
 
 
-async def test_a_picture_that_waited_for_room_and_left_does_not_hold_up_those_behind_it():
+async def test_cancelled_wait_for_memory_does_not_block_later_images():
     data = cat()
     large = png_bomb(1_000, 1_000)
     room = peak_bytes(info_of(large), MAX_SIDE) + peak_bytes(info_of(data), MAX_SIDE)
@@ -270,7 +270,7 @@ async def test_a_picture_that_waited_for_room_and_left_does_not_hold_up_those_be
         assert (pool._slots.free, pool._slots.free_bytes) == (3, room)
 
 
-async def test_nothing_is_left_when_the_pool_ends():
+async def test_pool_leaves_no_processes():
     before = children()
     async with decoders(2) as pool:
         data = cat()
@@ -279,7 +279,7 @@ async def test_nothing_is_left_when_the_pool_ends():
     assert children() == before
 
 
-async def test_a_decoder_ends_with_its_parent_even_in_the_midst_of_a_picture():
+async def test_decoder_ends_with_its_parent_amid_an_image():
     script = """
 import asyncio, os, signal
 from tests.gateway.decoder.test_decoders import MAX_SIDE, begun, cat, decoders, hold, info_of
@@ -310,13 +310,13 @@ def _runs(pid):
         return False
 
 
-async def test_opencv_opens_no_picture_of_more_pixels_than_are_allowed():
+async def test_opencv_refuses_images_past_the_pixel_limit():
     async with decoders(limits=replace(DECODE_LIMITS, image_pixels=451 * 300 - 1)) as pool:
         with pytest.raises(UndecodableImage):
             await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
 
 
-async def test_a_decoder_sees_none_of_the_services_secrets(monkeypatch):
+async def test_environment_of_a_decoder_has_no_secrets(monkeypatch):
     monkeypatch.setenv("GATEWAY_SECRET", "a secret")
     async with decoders() as pool:
         (worker,) = pool._idle
@@ -324,7 +324,7 @@ async def test_a_decoder_sees_none_of_the_services_secrets(monkeypatch):
         assert b"GATEWAY_SECRET" not in environment(worker.pid)
 
 
-async def test_decoding_is_charged_whole_and_given_back_what_it_does_not_take():
+async def test_unused_reserved_time_is_refunded():
     async with decoders() as pool:
         account = pool.account()
         for _ in range(3):
@@ -347,7 +347,7 @@ async def test_request_beyond_its_account_gets_no_process():
         assert (await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())).startswith(b"P6")
 
 
-async def test_images_of_a_request_that_wait_for_its_account_are_all_answered():
+async def test_images_that_wait_for_the_account_are_all_decoded():
     """Each reserves all there is and takes little; none is refused while another one may give back the rest."""
     async with decoders(2, replace(DECODE_LIMITS, request_cpu_seconds=0.2)) as pool:
         account = pool.account()
@@ -355,7 +355,7 @@ async def test_images_of_a_request_that_wait_for_its_account_are_all_answered():
         assert all(answer.startswith(b"P6") for answer in answers)
 
 
-async def test_a_lost_process_is_charged():
+async def test_killed_process_is_charged():
     async with decoders() as pool:
         account = pool.account()
         worker = await hold(pool)
@@ -367,7 +367,7 @@ async def test_a_lost_process_is_charged():
         assert account.spent_seconds >= worker.start_seconds > 0.02
 
 
-async def test_charges_are_what_the_processes_take():
+async def test_charges_equal_the_cpu_time_of_the_processes():
     """All of it: what ends a process, and starting another one, included."""
     before = cpu_seconds_of_children()
     async with decoders(limits=replace(DECODE_LIMITS, cpu_seconds=0.15)) as pool:
@@ -384,7 +384,7 @@ async def test_charges_are_what_the_processes_take():
     assert 2 * (0.15 + 0.8 * last_start_seconds) <= account.spent_seconds <= taken
 
 
-async def test_processes_of_animations_are_kept_for_the_next_ones():
+async def test_processes_of_animations_are_reused():
     """Starting one takes longer than decoding most images."""
     gif = encode(photograph(), "GIF")
     before = children()
@@ -399,12 +399,12 @@ async def test_processes_of_animations_are_kept_for_the_next_ones():
         assert len(started) == 2
 
 
-def test_a_small_image_may_take_less_time_than_a_large_one():
+def test_time_limit_grows_with_the_image():
     small, large = (most_seconds(ImageInfo(ImageFormat.PNG, side, side), 1_000) for side in (64, 1_000))
     assert small < 0.6 < large
 
 
-def test_the_process_that_serves_loads_no_decoder():
+def test_serving_process_imports_no_decoder():
     code = (
         "import sys, gateway.app; "
         "sys.exit(' '.join(name for name in sys.modules if name.startswith('gateway.decoder') "

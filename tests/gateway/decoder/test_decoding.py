@@ -38,51 +38,51 @@ def difference(one, other):
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_form_shows_the_same_picture(name):
+def test_every_form_decodes_to_the_same_image(name):
     one = sample(name)
     assert difference(decoded(one.data), one.picture) <= one.far
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_form_is_decoded_as_pillow_does(name):
+def test_every_form_decodes_like_pillow(name):
     one = sample(name)
     assert difference(decoded(one.data), by_pillow(one.data)) <= FAR_FROM_PILLOW.get(one.name, 0.02)
 
 
 @pytest.mark.parametrize("size", [(64, 1), (1, 64), (2, 3)], ids=str)
 @pytest.mark.parametrize("name", names())
-def test_the_smallest_pictures_are_decoded(name, size):
+def test_smallest_images_are_decoded(name, size):
     one = sample(name, *size)
     assert decoded(one.data).shape == one.picture.shape
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
-def test_the_transparent_level_of_a_gray_png_is_white(bits):
+def test_transparent_level_of_a_gray_png_is_white(bits):
     levels = np.array([[0, 1], [1, 0]])[..., None] * (2**bits - 1) // (1 if bits == 1 else 3)
     key = int(levels.max())
     data = encoders.png(levels, 0, bits, chunks=((b"tRNS", key.to_bytes(2, "big")),))
     assert decoded(data)[..., 0].tolist() == [[0, 255], [255, 0]]
 
 
-def test_the_transparent_colour_of_a_png_is_white():
+def test_transparent_colour_of_a_png_is_white():
     colours = np.array([[[10, 20, 30], [10, 20, 31]]])
     data = encoders.png(colours, 2, 8, chunks=((b"tRNS", bytes([0, 10, 0, 20, 0, 30])),))
     assert decoded(data).tolist() == [[[255, 255, 255], [10, 20, 31]]]
 
 
-def test_what_is_transparent_is_white_whatever_colour_lies_beneath():
+def test_transparent_pixels_are_white_whatever_their_colour():
     hidden = Image.new("RGBA", (8, 8), (255, 0, 0, 0))
     for image_format in ("PNG", "WEBP", "TIFF", "GIF"):
         options = {"lossless": True, "exact": True} if image_format == "WEBP" else {}
         assert (decoded(encode(hidden, image_format, **options)) == 255).all(), image_format
 
 
-def test_a_small_picture_keeps_its_size():
+def test_small_image_keeps_its_size():
     assert decoded(sample("PNG RGB 8 bit").data, max_side=300).shape == (300, 451, 3)
 
 
 @pytest.mark.parametrize("name", ["PNG RGB 8 bit", "JPEG baseline", "PNG RGBA 16 bit", "TIFF orientation 6"])
-def test_a_large_picture_is_shrunk_until_its_shorter_side_fits(name):
+def test_large_image_is_shrunk_until_its_shorter_side_fits(name):
     one = sample(name)
     shrunk = decoded(one.data, max_side=100)
     assert shrunk.shape == (100, 150, 3)
@@ -92,7 +92,7 @@ def test_a_large_picture_is_shrunk_until_its_shorter_side_fits(name):
 
 @pytest.mark.parametrize("orientation", STORED_TURNED)
 @pytest.mark.parametrize("factor", [2, 4, 8])
-def test_a_jpeg_is_decoded_at_a_reduced_scale_and_upright(orientation, factor):
+def test_jpeg_is_decoded_at_a_reduced_scale_and_upright(orientation, factor):
     large = photograph().resize((451 * factor + 1, 300 * factor + 1))
     data = encode(turned(large, orientation), "JPEG", quality=95, exif=exif(orientation))
     shrunk = decoded(data, max_side=300)
@@ -101,7 +101,7 @@ def test_a_jpeg_is_decoded_at_a_reduced_scale_and_upright(orientation, factor):
     assert difference(shrunk, np.asarray(reference)) < 4
 
 
-def test_a_very_long_picture_keeps_at_least_one_pixel():
+def test_very_long_image_keeps_at_least_one_pixel():
     data = encode(Image.new("RGB", (1, 2_000), "red"), "PNG")
     assert decoded(data, max_side=64).shape == (2_000, 1, 3)
 
@@ -115,13 +115,13 @@ def test_damaged_pixels_are_undecodable(name):
         decode(bytes(data), info, 256)
 
 
-def test_a_header_that_promises_another_size_than_the_pixels_have_is_undecodable():
+def test_header_with_another_size_is_undecodable():
     data = sample("PNG RGB 8 bit").data
     with pytest.raises(UndecodableImage):
         decode(data, ImageInfo(ImageFormat.PNG, 450, 300), 256)
 
 
-def test_many_threads_decode_at_once():
+def test_decoding_is_thread_safe():
     chosen = [one for one in samples(67, 45) if one.format != "AVIF"]
     expected = [decoded_bytes(one.data) for one in chosen]
     with ThreadPoolExecutor(8) as pool:
@@ -131,7 +131,7 @@ def test_many_threads_decode_at_once():
     assert again == expected * 4
 
 
-def test_laying_on_white_works_in_strips():
+def test_tall_transparent_image_is_composited_on_white():
     tall = fading(photograph()).resize((700, 2_900))
     data = encode(tall, "PNG")
     assert difference(decoded(data), by_pillow(data)) == 0

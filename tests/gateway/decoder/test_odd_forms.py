@@ -103,18 +103,18 @@ def seen(data, policy):
 
 @pytest.mark.parametrize("policy", [AUTO, ALWAYS], ids=["auto", "always"])
 @pytest.mark.parametrize("name", FORMS)
-def test_an_odd_form_has_the_pixels_that_pillow_sees(name, policy, tmp_path):
+def test_odd_form_has_the_pixels_of_pillow(name, policy, tmp_path):
     data = FORMS[name](tmp_path)
     assert difference(seen(data, policy), by_pillow(data)) == 0
 
 
-def test_a_bitmap_whose_runs_overrun_its_rows_is_no_fault_of_the_service():
+def test_bitmap_with_overlong_runs_is_decoded():
     data = overrun_bmp()
     assert difference(seen(data, AUTO), by_pillow(data)) == 0
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_an_odd_form_that_is_cut_off_is_an_error_of_its_own(name, tmp_path):
+def test_truncated_odd_form_is_an_image_error(name, tmp_path):
     data = FORMS[name](tmp_path)
     with pytest.raises(ImageError):
         prepare(Upload(0, "odd", data[: len(data) // 2]), AUTO)

@@ -87,7 +87,7 @@ PLACES = {
 @pytest.mark.parametrize("policy", [AUTO, ALWAYS], ids=["auto", "always"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("place", PLACES)
-def test_a_picture_stands_upright_wherever_its_orientation_is_told(place, orientation, policy):
+def test_every_kind_of_orientation_metadata_is_applied(place, orientation, policy):
     data = PLACES[place](orientation)
     image = prepare(Upload(0, "cat", data), policy)
     seen = cv2.imdecode(np.frombuffer(image.payload, np.uint8), cv2.IMREAD_COLOR_RGB)
@@ -96,7 +96,7 @@ def test_a_picture_stands_upright_wherever_its_orientation_is_told(place, orient
     assert np.abs(seen.astype(int) - reference).mean() < 1
 
 
-def test_a_text_that_inflates_without_end_is_read_no_further_than_an_orientation_needs():
+def test_compressed_text_is_inflated_up_to_a_limit():
     packed = zlib.compress(b" " * 2**24 + xmp(6))
     data = encode(cat(), "PNG")
     chunk = png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + packed)

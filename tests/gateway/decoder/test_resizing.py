@@ -45,7 +45,7 @@ def pixels_of(ppm: bytes) -> np.ndarray:
     st.sampled_from([(48,), (48, 48), (50, 60)]),
     st.sampled_from(["nearest", "bilinear", "bicubic", "lanczos"]),
 )
-def test_the_preprocessor_makes_the_same_of_what_was_resized_before(height, width, size, interpolation):
+def test_resized_image_gives_the_same_preprocessor_output(height, width, size, interpolation):
     from bench.limit import pillow_resize, preprocessor  # with torch, which is slow to import
 
     preprocess = pillow_resize(DEFAULT_MODEL_REPOSITORY, list(size), [48, 48], interpolation)
@@ -61,14 +61,14 @@ def test_the_preprocessor_makes_the_same_of_what_was_resized_before(height, widt
     assert before.size <= picture.size
 
 
-def test_pillow_makes_the_same_where_the_kernel_is_missing(monkeypatch):
+def test_pillow_gives_the_same_pixels_without_the_kernel(monkeypatch):
     resize, picture = Resize((64,), "bicubic"), noise(200, 700)
     by_kernel = resample(picture, resize)
     monkeypatch.setattr(resampling, "_kernel_is_exact", lambda interpolation: False)
     assert np.array_equal(resample(picture, resize), by_kernel)
 
 
-def test_a_large_photograph_is_decoded_in_full_and_resized_as_pillow_does():
+def test_large_image_is_decoded_in_full_and_resized_like_pillow():
     data = photograph()
     info, resize = (
         inspect_whole(data, LIMITS),
@@ -83,7 +83,7 @@ def test_a_large_photograph_is_decoded_in_full_and_resized_as_pillow_does():
     assert peak_bytes(info, resize) >= 2 * 3 * info.width * info.height
 
 
-def test_fast_leaves_four_times_the_pixels_of_each_side():
+def test_fast_decoding_keeps_four_times_the_target_size():
     data = photograph()
     info, exact, fast = (
         inspect_whole(data, LIMITS),
@@ -99,7 +99,7 @@ def test_fast_leaves_four_times_the_pixels_of_each_side():
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
-def test_a_reduced_scale_shows_the_colours_of_the_full_one(mode):
+def test_reduced_scale_has_the_colours_of_the_full_one(mode):
     with io.BytesIO() as file:
         Image.open(io.BytesIO(photograph())).convert(mode).save(file, "JPEG", quality=95)
         data = file.getvalue()
@@ -118,7 +118,7 @@ def test_a_reduced_scale_shows_the_colours_of_the_full_one(mode):
         {"resize_size": "0"},
     ],
 )
-def test_a_resize_that_cannot_be_done_here_is_left_to_the_preprocessor(changed):
+def test_unsupported_resize_is_left_to_the_preprocessor(changed):
     parameters = {"resize_size": "64", "interpolation": "bilinear", "resize_library": "pillow"}
     assert resize_of(parameters, fast=True) == Resize((64,), "bilinear", fast=True)
     assert resize_of({**parameters, "resize_library": "pillow-12.1"}, fast=True) == Resize((64,), "bilinear", fast=True)

@@ -282,7 +282,7 @@ def test_image_whose_deadline_passes_while_it_waits_is_not_sent(loop):
 
 
 @pytest.mark.parametrize("supports_cancellation", [True, False])
-def test_client_that_leaves_a_shared_call_does_not_affect_the_others(loop, supports_cancellation):
+def test_disconnect_from_a_shared_call_does_not_affect_others(loop, supports_cancellation):
     backend = ScriptedBackend(supports_cancellation=supports_cancellation)
     on = busy(loop, backend)
     requests = [send(loop, on, image(number)) for number in range(3)]

@@ -43,30 +43,30 @@ def progressive(side: int = 64, scans: int = 0, between: bytes = b"", behind: by
     return data.removesuffix(b"\xff\xd9") + between + EMPTY_SCAN * more + b"\xff\xd9" + behind
 
 
-def test_a_jpeg_may_have_as_many_scans_as_its_pixels_allow_and_no_more():
+def test_scans_of_a_jpeg_are_limited_by_its_pixels():
     allowed = MOST_SCANNED_PIXELS // 2_000**2
     assert read(progressive(2_000, allowed)).width == 2_000
     with pytest.raises(TooCostly, match="scans"):
         read(progressive(2_000, allowed + 1))
 
 
-def test_a_small_jpeg_has_a_limit_of_scans_as_well():
+def test_scans_of_a_small_jpeg_are_limited():
     assert read(progressive(64, MOST_SCANS)).width == 64
     with pytest.raises(TooCostly):
         read(progressive(64, MOST_SCANS + 1))
 
 
-def test_an_end_in_a_comment_hides_no_scans():
+def test_end_marker_in_a_comment_hides_no_scans():
     comment = b"\xff\xfe\x00\x04\xff\xd9"
     with pytest.raises(TooCostly):
         read(progressive(64, MOST_SCANS + 1, between=comment))
 
 
-def test_what_looks_like_scans_behind_the_picture_is_none():
+def test_bytes_after_the_image_are_not_scans():
     assert read(progressive(64, 20, behind=EMPTY_SCAN * 2_000)).width == 64
 
 
-def test_scans_of_one_component_each_are_counted_without_progression_too():
+def test_scans_of_a_baseline_jpeg_are_counted():
     data = bytearray(encode(photograph().resize((64, 64)), "JPEG"))
     place = data.index(b"\xff\xda")
     data[place : place + 14] = b"\xff\xda" + struct.pack(">HBBBBBB", 8, 1, 1, 0, 0, 63, 0)
@@ -76,7 +76,7 @@ def test_scans_of_one_component_each_are_counted_without_progression_too():
 
 
 @pytest.mark.parametrize(("subsampling", "components"), [(0, 3), (2, 1.5)])
-def test_a_progressive_jpegs_coefficients_count_as_memory(subsampling, components):
+def test_coefficients_of_a_progressive_jpeg_count_as_memory(subsampling, components):
     data = encode(photograph().resize((1_600, 1_600)), "JPEG", progressive=True, subsampling=subsampling)
     info = read(data)
     coefficients = 1_600 * 1_600 * 2 * components
@@ -85,7 +85,7 @@ def test_a_progressive_jpegs_coefficients_count_as_memory(subsampling, component
     assert memory_limit(info, len(data)) > coefficients
 
 
-def test_a_baseline_jpeg_keeps_no_coefficients():
+def test_baseline_jpeg_needs_no_coefficients():
     assert read(sample("JPEG baseline").data).coefficient_bytes == 0
 
 
@@ -102,13 +102,13 @@ def text_chunks(count: int) -> bytes:
     )
 
 
-def test_texts_and_profiles_of_a_png_do_not_travel():
+def test_text_and_profile_chunks_of_a_png_are_removed():
     plain = encode(photograph(), "PNG")
     payload = prepare(Upload(0, "a.png", plain[:33] + text_chunks(50) + plain[33:]), AUTO).payload
     assert payload == prepare(Upload(0, "a.png", plain), AUTO).payload
 
 
-def test_of_a_text_that_has_no_end_the_beginning_is_read():
+def test_long_text_chunk_is_read_up_to_a_limit():
     plain = encode(photograph(), "PNG")
     exif = b"II*\0\x08\0\0\0\1\0\x12\1\3\0\1\0\0\0\6\0\0\0\0\0\0\0"
     profile = b"Raw profile type exif\0\nexif\n      32\n" + exif.hex().encode() + b"\n"
@@ -122,13 +122,13 @@ def test_of_a_text_that_has_no_end_the_beginning_is_read():
             tracemalloc.stop()
 
 
-def test_what_every_camera_program_writes_travels_untouched():
+def test_png_with_common_chunks_is_passed_on_unchanged():
     data = encode(photograph(), "PNG", dpi=(72, 72))
     assert b"pHYs" in data
     assert prepare(Upload(0, "a.png", data), AUTO).payload is data
 
 
-def test_a_header_may_take_as_many_steps_as_are_allowed_and_no_more():
+def test_step_limit_of_a_header():
     steps = Steps("PNG", 100)
     steps.take(100)
     with pytest.raises(InvalidImage, match="too many parts"):
@@ -157,5 +157,5 @@ COSTLY = {
 
 
 @pytest.mark.parametrize("name", COSTLY)
-def test_no_header_takes_more_steps_than_are_allowed(name, monkeypatch):
+def test_every_costly_header_is_refused_within_the_step_limit(name, monkeypatch):
     assert steps_of(COSTLY[name](), monkeypatch) <= 20_000

@@ -18,14 +18,14 @@ def chosen(wanted: Wanted, times: list[float]) -> list[int]:
 
 @pytest.mark.parametrize("total", [1, 2, 7, 100, 999])
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 50, 999])
-def test_a_number_of_frames_is_evenly_spread_from_the_first_one_on(total, count):
+def test_a_count_selects_evenly_spread_frames(total, count):
     wanted = read_frames(str(count), 1_000)
     number = min(count, total)
     assert chosen(wanted, [0.0] * total) == [place * total // number for place in range(number)]
     assert wanted.number_of(total) == number
 
 
-def test_all_are_all():
+def test_all_selects_every_frame():
     assert chosen(read_frames("all", 1_000), [0.0] * 5) == [0, 1, 2, 3, 4]
 
 
@@ -39,7 +39,7 @@ def test_all_are_all():
         ("every:60s", [n / 10 for n in range(20)], [0]),
     ],
 )
-def test_by_time_it_is_the_first_frame_in_each_stretch(every, times, expected):
+def test_interval_selects_the_first_frame_of_each_period(every, times, expected):
     assert chosen(read_frames(every, 1_000), list(times)) == expected
     assert read_frames(every, 1_000).number_of(len(times)) is None
 
@@ -48,12 +48,12 @@ def test_by_time_it_is_the_first_frame_in_each_stretch(every, times, expected):
     "given",
     ["", "0", "-1", "1.5", "ALL", "every:0s", "every:0.0s", "every:5", "every:-1s", "every:1e3s", "all,3", "9" * 9],
 )
-def test_whatever_else_is_refused_with_what_may_be(given):
+def test_invalid_selection_is_refused(given):
     with pytest.raises(InvalidParameter, match=r"^'frames': "):
         read_frames(given, 1_000)
 
 
-def test_more_than_one_request_may_have_are_refused_at_once():
+def test_count_past_the_limit_is_refused():
     assert read_frames("7", 7) == Wanted(7, 7)
     with pytest.raises(InvalidParameter, match="at most 7") as caught:
         read_frames("8", 7)
@@ -61,14 +61,14 @@ def test_more_than_one_request_may_have_are_refused_at_once():
 
 
 @pytest.mark.parametrize("data", [animated("GIF", range(5)), animated("GIF", [3]), gif_of(300), gif_of(1)])
-def test_a_gif_has_as_many_frames_as_pillow_finds(data):
+def test_gif_frame_count_equals_that_of_pillow(data):
     assert count_gif_frames(data, 1_000) == getattr(Image.open(io.BytesIO(data)), "n_frames", 1)
 
 
-def test_frames_are_counted_no_further_than_anybody_asks():
+def test_frame_count_stops_at_its_limit():
     assert count_gif_frames(gif_of(300), 10) == 11
 
 
 @pytest.mark.parametrize("length", range(13, 200, 7))
-def test_a_gif_that_is_cut_off_is_counted_as_far_as_it_goes(length):
+def test_frames_of_a_truncated_gif_are_counted(length):
     assert count_gif_frames(animated("GIF", range(5))[:length] + b";", 100) <= 5

@@ -55,7 +55,7 @@ def code(data, limits=LIMITS):
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_form_is_known_by_its_bytes(name):
+def test_every_form_is_recognised_by_its_bytes(name):
     one = sample(name)
     info = inspect_whole(one.data, LIMITS)
     assert isinstance(inspect(one.data, LIMITS), ImageInfo if one.format in PASSED_ON else Unopened)
@@ -68,7 +68,7 @@ def test_every_form_is_known_by_its_bytes(name):
 
 
 @pytest.mark.parametrize("name", [name for name in names(*PASSED_ON, "GIF") if name not in HARMLESS_TAILS])
-def test_a_file_cut_off_anywhere_is_seen_by_its_header_and_ending(name):
+def test_truncation_is_detected_by_header_and_ending(name):
     one = sample(name)
     for percent in range(5, 100, 5):
         with pytest.raises(TruncatedImage):
@@ -76,14 +76,14 @@ def test_a_file_cut_off_anywhere_is_seen_by_its_header_and_ending(name):
 
 
 @pytest.mark.parametrize("name", ["JPEG baseline", "PNG RGB 8 bit", "WebP lossy", "TIFF RGB 8 bit raw"])
-def test_a_file_that_lacks_its_last_bytes_is_cut_off(name):
+def test_file_without_its_last_bytes_is_truncated(name):
     data = sample(name).data
     for missing in (1, 2, 3):
         assert code(data[:-missing]) == "truncated_image"
 
 
 @pytest.mark.parametrize("name", ["AVIF lossy", "HEIC lossy", "JPEG 2000 lossless", "JPEG 2000 codestream"])
-def test_a_file_that_lacks_its_last_bytes_is_not_decoded(name):
+def test_file_without_its_last_bytes_is_not_decoded(name):
     data = sample(name).data
     for missing in (1, 2, 3):
         with pytest.raises((TruncatedImage, UndecodableImage)):
@@ -91,42 +91,42 @@ def test_a_file_that_lacks_its_last_bytes_is_not_decoded(name):
 
 
 @pytest.mark.parametrize("name", ["JPEG baseline", "PNG RGB 8 bit", "WebP lossy", "BMP 24 bit", "TIFF tiles"])
-def test_bytes_behind_a_picture_do_no_harm(name):
+def test_bytes_after_an_image_are_ignored(name):
     one = sample(name)
     assert inspect_whole(one.data + b"PK\3\4 a polyglot", LIMITS) == inspect_whole(one.data, LIMITS)
 
 
-def test_the_end_of_a_thumbnail_is_not_the_end_of_the_picture():
+def test_end_of_a_thumbnail_is_not_the_end_of_the_image():
     one = sample("JPEG with a thumbnail")
     assert one.data.count(b"\xff\xd9") == 2
     assert code(one.data[:-2]) == "truncated_image"
 
 
-def test_a_thumbnails_size_is_not_the_pictures():
+def test_size_of_a_thumbnail_is_not_the_size_of_the_image():
     info = inspect_whole(sample("JPEG with a thumbnail").data, LIMITS)
     assert (info.width, info.height) == (451, 300)
 
 
-def test_nothing_is_an_empty_file():
+def test_no_bytes_are_an_empty_file():
     with pytest.raises(EmptyFile):
         inspect(b"", LIMITS)
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_another_format_is_refused_by_its_name_with_the_list_of_what_is_taken(kind):
+def test_unsupported_format_error_lists_the_supported_ones(kind):
     with pytest.raises(UnsupportedFormat) as caught:
         inspect(OTHERS[kind], LIMITS)
     assert kind in caught.value.message
     assert "JPEG, PNG, WebP, BMP, GIF, TIFF, AVIF, HEIC or JPEG 2000" in caught.value.message
 
 
-def test_without_its_decoder_heic_is_refused_with_what_to_send_instead(monkeypatch):
+def test_heic_without_its_decoder_is_refused_with_advice(monkeypatch):
     monkeypatch.setattr("gateway.ingest.image_formats.AVAILABLE", AVAILABLE - {ImageFormat.HEIC})
     with pytest.raises(UnsupportedFormat, match="send JPEG"):
         inspect(sample("HEIC lossy").data, LIMITS)
 
 
-def test_a_heif_file_of_something_else_is_not_decoded():
+def test_heif_of_another_codec_is_not_decoded():
     data = sample("HEIC lossy").data
     assert data.count(b"hvc1") == 1
     with pytest.raises((UndecodableImage, UnsupportedFormat)):
@@ -134,7 +134,7 @@ def test_a_heif_file_of_something_else_is_not_decoded():
 
 
 @pytest.mark.parametrize("name", ["PNG RGB 8 bit", "TIFF RGB 8 bit raw", "HEIC lossy"])
-def test_a_picture_at_the_limits_is_taken_and_one_pixel_more_is_not(name):
+def test_image_one_pixel_past_a_limit_is_refused(name):
     data = sample(name).data
     assert inspect_whole(data, limits(max_image_side=451, max_image_pixels=451 * 300)).width == 451
     with pytest.raises(ImageTooLarge) as caught:
@@ -146,7 +146,7 @@ def test_a_picture_at_the_limits_is_taken_and_one_pixel_more_is_not(name):
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WebP"])
-def test_a_picture_without_a_side_is_invalid(kind):
+def test_image_with_a_side_of_zero_is_invalid(kind):
     cat = photograph().resize((64, 64))
     data = {
         "PNG": lambda: encoders.png_header(0, 64) + encode(cat, "PNG")[33:],
@@ -161,42 +161,42 @@ def test_a_picture_without_a_side_is_invalid(kind):
     assert code(data) == "invalid_image"
 
 
-def test_a_header_whose_checksum_is_wrong_is_invalid():
+def test_header_with_a_wrong_checksum_is_invalid():
     data = bytearray(sample("PNG RGB 8 bit").data)
     data[16] ^= 1
     assert code(bytes(data)) == "invalid_image"
 
 
-def test_a_png_that_promises_more_pixels_than_its_bytes_can_hold_is_invalid():
+def test_png_with_too_few_bytes_for_its_pixels_is_invalid():
     data = encoders.png_header(7_000, 7_000) + sample("PNG gray 1 bit").data[33:]
     assert code(data) == "invalid_image"
 
 
 @pytest.mark.parametrize("position", [0, 1])
-def test_a_chunk_that_promises_four_gibibytes_is_cut_off(position):
+def test_chunk_of_four_declared_gibibytes_is_truncated(position):
     chunk = struct.pack(">I4s", 0xFFFFFFF0, b"IDAT")
     data = sample("PNG RGB 8 bit").data
     place = 33 if position == 0 else len(data) - 12
     assert code(data[:place] + chunk + data[place:]) == "truncated_image"
 
 
-def test_an_orientation_that_does_not_exist_is_none():
+def test_unknown_orientation_is_ignored():
     info = inspect_whole(encode(photograph(), "JPEG", exif=exif(9)), LIMITS)
     assert info.orientation == 1
 
 
-def test_a_jpeg_of_twelve_bits_is_refused():
+def test_jpeg_of_twelve_bits_is_refused():
     data = sample("JPEG baseline").data
     frame = data.index(b"\xff\xc0")
     assert code(data[: frame + 4] + b"\x0c" + data[frame + 5 :]) == "unsupported_format"
 
 
 @pytest.mark.parametrize("mode", ["F", "I"])
-def test_a_tiff_of_other_than_unsigned_integers_is_refused(mode):
+def test_tiff_of_signed_or_float_samples_is_refused(mode):
     assert code(encode(photograph().convert(mode), "TIFF")) == "unsupported_format"
 
 
-def test_a_bomb_of_twenty_thousand_by_twenty_thousand_costs_next_to_nothing():
+def test_decompression_bomb_is_refused_at_little_cost():
     bomb = encoders.png_bomb(20_000, 20_000)
     assert len(bomb) < 250_000
     tracemalloc.start()
@@ -222,7 +222,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_eight_megabytes_of_header_cost_little(name):
+def test_header_of_eight_megabytes_costs_little(name):
     data = HOSTILE[name]()
     started = time.process_time()
     with pytest.raises(ImageError):
@@ -231,7 +231,7 @@ def test_eight_megabytes_of_header_cost_little(name):
 
 
 @given(st.sampled_from([b"", *SIGNATURES]), st.binary(max_size=300))
-def test_any_bytes_are_an_image_or_an_error_in_words(signature, junk):
+def test_any_bytes_are_an_image_or_an_image_error(signature, junk):
     with contextlib.suppress(ImageError):
         info = inspect_whole(signature + junk, LIMITS)
         assert info.width > 0
@@ -239,7 +239,7 @@ def test_any_bytes_are_an_image_or_an_error_in_words(signature, junk):
 
 
 @given(st.data())
-def test_a_damaged_file_is_an_image_or_an_error_in_words(data):
+def test_damaged_file_is_an_image_or_an_image_error(data):
     damaged = bytearray(data.draw(st.sampled_from(samples(67, 45))).data)
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, min(len(damaged), 400) - 1))] = data.draw(st.integers(0, 255))

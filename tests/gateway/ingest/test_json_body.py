@@ -42,7 +42,7 @@ images = st.lists(st.tuples(st.binary(max_size=100), st.one_of(st.none(), st.tex
 
 
 @given(images, st.booleans(), st.booleans(), st.sampled_from([None, 2]), st.lists(st.integers(1, 200), min_size=1))
-def test_every_body_is_read_back_whatever_the_chunks(images, ascii_only, filename_first, indent, sizes):
+def test_every_body_is_parsed_with_any_chunk_sizes(images, ascii_only, filename_first, indent, sizes):
     members = [{"b64": b64(data), "filename": filename} for data, filename in images]
     if filename_first:
         members = [dict(reversed(member.items())) for member in members]
@@ -53,13 +53,13 @@ def test_every_body_is_read_back_whatever_the_chunks(images, ascii_only, filenam
 
 
 @given(st.binary(max_size=200), st.integers(1, 20))
-def test_any_bytes_are_read_or_refused_with_a_message(junk, size):
+def test_any_bytes_are_parsed_or_refused(junk, size):
     for body in (junk, b'{"images": [{"b64": "' + junk, b'{"images": [{"filename": "' + junk):
         collect_until_error(read_json(in_chunks(body, (size,)), LIMITS, ()), RequestError)
 
 
 @given(st.binary(max_size=60), st.lists(st.integers(1, 7), min_size=1))
-def test_base64_is_decoded_whatever_its_dialect(data, sizes):
+def test_every_variant_of_base64_is_decoded(data, sizes):
     plain = base64.b64encode(data)
     dialects = [
         plain,
@@ -88,7 +88,7 @@ def test_invalid_base64_is_an_error_of_its_image(text):
     assert uploads[1].filename == "bad.jpg"
 
 
-def test_an_empty_string_is_an_empty_file():
+def test_empty_string_is_an_empty_file():
     assert one("") == Upload(0, "", b"")
 
 
@@ -157,7 +157,7 @@ def test_request_past_max_request_bytes_is_refused():
     ],
 )
 @pytest.mark.parametrize("size", [1, 65_536])
-def test_an_invalid_body_is_refused(body, size):
+def test_invalid_body_is_refused(body, size):
     _, error = refusal(body, sizes=(size,))
     assert isinstance(error, InvalidBody)
     assert error.message.startswith("The JSON body is invalid: ")
@@ -174,24 +174,24 @@ def test_an_invalid_body_is_refused(body, size):
         (b'{"images": [{"filename": "a"}]}', "image 0 has no b64"),
     ],
 )
-def test_message_names_what_a_body_lacks(body, words):
+def test_message_names_what_is_missing(body, words):
     _, error = refusal(body)
     assert error.message == f"The JSON body is invalid: {words}."
 
 
 @pytest.mark.parametrize("body", [{"files": []}, {"images": [{"url": "x"}]}, {"images": [], "top_k": 1}])
-def test_an_unknown_member_is_refused(body):
+def test_unknown_member_is_refused(body):
     _, error = refusal(body)
     assert isinstance(error, UnknownField)
 
 
-def test_images_before_a_fault_are_yielded():
+def test_images_before_an_error_are_yielded():
     uploads, error = refusal(b'{"images": [{"b64": "QUJD"}, oops')
     assert uploads == [Upload(0, "", b"ABC")]
     assert isinstance(error, InvalidBody)
 
 
-def test_a_string_without_an_end_is_not_held():
+def test_endless_string_is_not_buffered():
     async def endless():
         yield b'{"images": [{"b64": "'
         for _ in range(400):
@@ -205,7 +205,7 @@ def test_a_string_without_an_end_is_not_held():
     assert most < 4 * 2**20
 
 
-def test_an_image_of_twenty_mebibytes_is_copied_no_more_than_twice():
+def test_large_image_is_copied_at_most_twice():
     size = 20 * 2**20
     body = json.dumps({"images": [{"b64": b64(b"x" * size)}]}).encode()
     tracemalloc.start()
@@ -231,13 +231,13 @@ def test_raw_body_is_one_image():
     assert collect(read_raw(in_chunks(b"x" * 10, (3,)), limits(max_file_bytes=10))) == [Upload(0, "", b"x" * 10)]
 
 
-def test_raw_body_past_the_limit_is_refused_and_the_limit_named():
+def test_raw_body_past_the_limit_is_refused():
     _, error = collect_until_error(read_raw(in_chunks(b"x" * 11, (3,)), limits(max_file_bytes=10)), FileTooLarge)
     assert isinstance(error, FileTooLarge)
     assert error.details == {"limit": "max_file_bytes", "value": 10}
 
 
-async def test_white_space_is_neither_kept_nor_read_twice():
+async def test_white_space_is_not_buffered():
     async def blanks():
         for _ in range(200):
             yield b" " * 65_536

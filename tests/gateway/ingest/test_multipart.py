@@ -57,7 +57,7 @@ parts = st.lists(st.builds(Part, names, contents, st.one_of(st.none(), names)), 
 
 
 @given(parts, st.lists(st.integers(1, 300), min_size=1, max_size=5))
-def test_every_form_is_read_back_whatever_the_chunks(parts, sizes):
+def test_every_form_is_parsed_with_any_chunk_sizes(parts, sizes):
     body = form(*parts)
     delimiter = f"\r\n--{BOUNDARY}".encode()
     if any(delimiter in b"\r\n" + part.data for part in parts):
@@ -73,13 +73,13 @@ def test_every_form_is_read_back_whatever_the_chunks(parts, sizes):
 
 
 @given(st.binary(max_size=400), st.integers(1, 50))
-def test_any_bytes_are_read_or_refused_with_a_message(junk, size):
+def test_any_bytes_are_parsed_or_refused(junk, size):
     for body in (junk, form(CAT, closed=False) + junk, f"--{BOUNDARY}\r\n".encode() + junk):
         collect_until_error(read_multipart(in_chunks(body, (size,)), CONTENT_TYPE, LIMITS), RequestError)
 
 
 @given(st.data())
-def test_a_cut_body_never_loses_its_last_file_silently(data):
+def test_truncated_body_is_always_refused(data):
     body = form(CAT, Part("files", b"dog bytes", "dog.jpg"))
     end = len(body) - len("\r\n")
     cut = data.draw(st.integers(0, end - 1))
@@ -87,7 +87,7 @@ def test_a_cut_body_never_loses_its_last_file_silently(data):
     assert isinstance(error, InvalidMultipart)
 
 
-async def test_a_file_is_yielded_when_its_last_byte_has_arrived():
+async def test_file_is_yielded_once_its_last_byte_arrives():
     async def scenario():
         first, rest = form(CAT, closed=False) + f"--{BOUNDARY}\r\n".encode(), asyncio.Event()
 
@@ -105,24 +105,24 @@ async def test_a_file_is_yielded_when_its_last_byte_has_arrived():
 
 
 @pytest.mark.parametrize("field", ["files", "file", "image", "files[]", ""])
-def test_any_field_with_a_filename_is_a_file(field):
+def test_field_with_a_filename_is_a_file(field):
     assert read(form(Part(field, b"x", "a.jpg"))) == [Upload(0, "a.jpg", b"x")]
 
 
-def test_a_filename_without_a_field_name_is_a_file():
+def test_part_with_only_a_filename_is_a_file():
     assert read(form(disposition('form-data; filename="a.jpg"'))) == [Upload(0, "a.jpg", b"data")]
 
 
-def test_a_field_without_a_filename_is_a_parameter():
+def test_field_without_a_filename_is_a_parameter():
     assert read(form(Part("top_k", b"3"), CAT)) == [Parameter("top_k", "3"), Upload(0, "cat.jpg", b"cat bytes")]
 
 
-def test_an_empty_file_picker_is_skipped_and_an_empty_file_is_not():
+def test_empty_file_input_is_skipped_but_not_an_empty_file():
     picker, empty = Part("files", b"", ""), Part("files", b"", "empty.jpg")
     assert read(form(picker, empty, CAT)) == [Upload(0, "empty.jpg", b""), Upload(1, "cat.jpg", b"cat bytes")]
 
 
-def test_bytes_under_an_empty_filename_are_a_file():
+def test_bytes_with_an_empty_filename_are_a_file():
     assert read(form(Part("files", b"x", ""))) == [Upload(0, "", b"x")]
 
 
@@ -150,12 +150,12 @@ def test_bytes_under_an_empty_filename_are_a_file():
         ('filename="first.jpg"; filename="second.jpg"', "first.jpg"),
     ],
 )
-def test_filenames_are_read_as_clients_write_them(parameters, filename):
+def test_filenames_of_all_clients_are_parsed(parameters, filename):
     (upload,) = read(form(disposition(f'form-data; name="files"; {parameters}')))
     assert upload == Upload(0, filename, b"data")
 
 
-def test_a_filename_of_ten_thousand_bytes_is_cut():
+def test_long_filename_is_cut():
     (upload,) = read(form(Part("files", b"x", "a" * 10_000)))
     assert upload.filename == "a" * 255
 
@@ -228,7 +228,7 @@ def test_part_has_at_most_32_headers():
     assert str(MAX_PART_HEADERS) in error.message
 
 
-def test_headers_without_an_end_are_refused_before_they_are_held():
+def test_endless_headers_are_refused_without_buffering():
     async def endless():
         yield f"--{BOUNDARY}\r\nX: ".encode()
         while True:
@@ -238,7 +238,7 @@ def test_headers_without_an_end_are_refused_before_they_are_held():
     assert isinstance(error, HeadersTooLarge)
 
 
-def test_a_parameter_of_many_bytes_is_refused():
+def test_parameter_past_its_limit_is_refused():
     assert len(read(form(Part("note", b"x" * MAX_PARAMETER_BYTES)))) == 1
     _, error = refusal(form(Part("note", b"x" * (MAX_PARAMETER_BYTES + 1))))
     assert "filename" in error.message
@@ -267,7 +267,7 @@ def test_more_than_100_fields_are_refused(part):
         ("multipart/form-data; boundary=a b", "malformed"),
     ],
 )
-def test_a_content_type_without_a_boundary_is_refused(content_type, words):
+def test_content_type_without_a_boundary_is_refused(content_type, words):
     _, error = refusal(form(CAT, boundary="x"), content_type)
     assert isinstance(error, InvalidMultipart)
     assert words in error.message
@@ -298,7 +298,7 @@ def test_malformed_part_is_refused_with_a_message(part, words):
     assert words in error.message
 
 
-def test_content_length_of_a_part_is_accepted_if_it_is_true():
+def test_correct_content_length_of_a_part_is_accepted():
     assert read(form(disposition('form-data; name="a"\r\nContent-Length: 4'))) == [Parameter("a", "data")]
 
 
@@ -308,13 +308,13 @@ def test_identity_transfer_encodings_are_accepted(encoding):
     assert read(form(part)) == [Upload(0, "a", b"data")]
 
 
-def test_files_before_a_fault_are_yielded():
+def test_files_before_an_error_are_yielded():
     uploads, error = refusal(form(CAT, b"broken\r\n\r\nx"))
     assert uploads == [Upload(0, "cat.jpg", b"cat bytes")]
     assert isinstance(error, InvalidMultipart)
 
 
-def test_a_form_without_parts_has_no_files():
+def test_form_without_parts_has_no_files():
     assert read(form()) == []
 
 
@@ -322,7 +322,7 @@ def test_bytes_after_the_closing_boundary_are_ignored():
     assert len(read(form(CAT) + b"an epilogue\r\n" * 10_000)) == 1
 
 
-def test_a_file_of_twenty_mebibytes_is_copied_no_more_than_twice():
+def test_large_file_is_copied_at_most_twice():
     size = 20 * 2**20
     body = form(Part("files", b"x" * size, "large.jpg"))
     tracemalloc.start()
@@ -334,7 +334,7 @@ def test_a_file_of_twenty_mebibytes_is_copied_no_more_than_twice():
     assert most < 2.3 * size
 
 
-def test_file_that_is_too_large_is_not_held():
+def test_oversized_file_is_not_buffered():
     body = form(Part("files", b"x" * (20 * 2**20), "large.jpg"))
     tracemalloc.start()
     (upload,) = read(body, limits=limits(max_file_bytes=2**20))

@@ -7,7 +7,7 @@ from gateway.ingest.padding import pad
 
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=20))
-def test_every_image_comes_back_by_its_length_and_the_rest_is_zero(payloads):
+def test_images_are_zero_padded_to_a_common_length(payloads):
     raw_image, raw_image_length = pad(payloads)
     longest = max(map(len, payloads))
     assert (raw_image.dtype, raw_image.shape) == (np.uint8, (len(payloads), longest))
@@ -17,6 +17,6 @@ def test_every_image_comes_back_by_its_length_and_the_rest_is_zero(payloads):
         assert not row[length:].any()
 
 
-def test_nothing_cannot_be_padded():
+def test_empty_batch_cannot_be_padded():
     with pytest.raises(ValueError, match="nothing"):
         pad([])

@@ -42,7 +42,7 @@ def as_the_preprocessor_sees(payload):
 
 
 @pytest.mark.parametrize("name", names())
-def test_auto_passes_on_what_the_preprocessor_reads_right_and_decodes_the_rest(name):
+def test_auto_passes_on_what_the_preprocessor_can_read(name):
     one = sample(name)
     image = prepare(upload(one.data), AUTO)
     assert (image.index, image.filename) == (3, "cat.jpg")
@@ -54,7 +54,7 @@ def test_auto_passes_on_what_the_preprocessor_reads_right_and_decodes_the_rest(n
 
 
 @pytest.mark.parametrize("name", names())
-def test_always_decodes_everything_to_the_pixels_that_the_preprocessor_would_see(name):
+def test_always_decodes_to_the_pixels_of_the_preprocessor(name):
     one = sample(name)
     image = prepare(upload(one.data), ALWAYS)
     seen = as_the_preprocessor_sees(image.payload)
@@ -64,7 +64,7 @@ def test_always_decodes_everything_to_the_pixels_that_the_preprocessor_would_see
 
 
 @pytest.mark.parametrize("name", names())
-def test_never_refuses_what_the_preprocessor_would_read_wrong_and_names_the_setting(name):
+def test_never_refuses_what_the_preprocessor_cannot_read(name):
     one = sample(name)
     if passes(one):
         assert not prepare(upload(one.data), NEVER).payload.startswith(b"P6")
@@ -74,7 +74,7 @@ def test_never_refuses_what_the_preprocessor_would_read_wrong_and_names_the_sett
     assert one.format in caught.value.message
 
 
-def test_auto_decodes_pictures_of_many_pixels():
+def test_auto_decodes_images_of_many_pixels():
     info = inspect_whole(sample("JPEG baseline").data, LIMITS)
     count = info.width * info.height
     at_the_limit, past_it = (
@@ -84,7 +84,7 @@ def test_auto_decodes_pictures_of_many_pixels():
     assert needs_decoding(info, past_it)
 
 
-def test_an_animated_png_travels_as_its_first_picture_alone():
+def test_only_the_first_frame_of_an_animated_png_is_passed_on():
     one = sample("PNG animated")
     payload = prepare(upload(one.data), AUTO).payload
     assert b"fdAT" in one.data
@@ -92,14 +92,14 @@ def test_an_animated_png_travels_as_its_first_picture_alone():
     assert payload.endswith(b"IEND\xaeB`\x82")
 
 
-def test_an_uploads_own_error_is_its_result():
+def test_error_of_an_upload_is_raised():
     with pytest.raises(FileTooLarge):
         prepare(Upload(0, "a", b"", FileTooLarge()), AUTO)
 
 
 @pytest.mark.parametrize("policy", [AUTO, ALWAYS, NEVER], ids=lambda policy: policy.mode.value)
 @pytest.mark.parametrize("name", names())
-def test_a_file_cut_off_anywhere_gets_an_error(name, policy):
+def test_truncated_file_is_always_an_error(name, policy):
     one = sample(name, 67, 45)
     for percent in range(5, 100, 5):
         data = one.data[: len(one.data) * percent // 100]
@@ -114,7 +114,7 @@ def test_a_file_cut_off_anywhere_gets_an_error(name, policy):
         assert isinstance(caught.value, TruncatedImage | UndecodableImage | UnsupportedFormat)
 
 
-def test_the_policy_comes_from_the_settings():
+def test_policy_comes_from_the_settings():
     settings = Settings(
         _env_file=None, decode=DecodeMode.NEVER, decode_above_pixels=5, decode_max_side=100, max_files=7
     )

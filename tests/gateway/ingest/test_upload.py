@@ -23,12 +23,12 @@ from gateway.ingest.upload import MAX_FILENAME_CHARACTERS, Upload, clean_filenam
         ("x" * 300, "x" * 255),
     ],
 )
-def test_a_filename_becomes_a_label(raw, cleaned):
+def test_filename_is_cleaned(raw, cleaned):
     assert clean_filename(raw) == cleaned
 
 
 @given(st.text(max_size=400))
-def test_a_label_is_short_printable_and_never_a_path(raw):
+def test_clean_filename_is_short_and_printable_and_no_path(raw):
     cleaned = clean_filename(raw)
     assert len(cleaned) <= MAX_FILENAME_CHARACTERS
     assert not set(cleaned) & set("/\\\0\r\n\t\x1b\u2028\u202e")
@@ -36,5 +36,5 @@ def test_a_label_is_short_printable_and_never_a_path(raw):
     cleaned.encode()
 
 
-def test_an_uploads_bytes_stay_out_of_logs():
+def test_repr_of_an_upload_has_none_of_its_bytes():
     assert "secret" not in repr(Upload(0, "a", b"secret", EmptyFile()))

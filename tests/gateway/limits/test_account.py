@@ -34,7 +34,7 @@ async def decode(account, expected, takes, most=MOST):
     return spending.spent_seconds
 
 
-async def test_an_account_grows_with_images_and_bytes():
+async def test_account_grows_with_images_and_bytes():
     request = account()
     assert request.allowed_seconds == BASE
     request.add_image(10**6)
@@ -43,7 +43,7 @@ async def test_an_account_grows_with_images_and_bytes():
     assert request.allowed_seconds == pytest.approx(BASE + SECONDS_PER_IMAGE + SECONDS_PER_MEGABYTE_OF_SLOW_CODECS)
 
 
-async def test_everything_up_to_the_limit_is_paid_and_nothing_beyond():
+async def test_account_pays_up_to_its_limit():
     request = account()
     assert request.try_pay(BASE)
     assert not request.try_pay(1e-6)
@@ -57,7 +57,7 @@ async def test_everything_up_to_the_limit_is_paid_and_nothing_beyond():
     assert request.try_pay(SECONDS_PER_IMAGE / 2)
 
 
-async def test_the_last_image_may_overdraw_by_what_one_may_take():
+async def test_last_image_may_overdraw_by_the_limit_of_one_image():
     request = account()
     assert request.try_pay(BASE - 0.01)
     assert await decode(request, MOST, takes=10) == MOST
@@ -65,7 +65,7 @@ async def test_the_last_image_may_overdraw_by_what_one_may_take():
         await decode(request, 0.1, takes=0.1)
 
 
-async def test_decodes_wait_for_what_others_give_back():
+async def test_decodes_wait_for_refunds():
     request = account()
     done = []
 
@@ -78,7 +78,7 @@ async def test_decodes_wait_for_what_others_give_back():
     assert request.spent_seconds == pytest.approx(2.0)
 
 
-async def test_a_decode_that_is_cancelled_as_it_waits_takes_nothing():
+async def test_decode_cancelled_while_it_waits_is_not_charged():
     request = account()
     async with request.spending(3.0, MOST):
         waiting = asyncio.ensure_future(decode(request, 1.0, 1.0))
@@ -89,7 +89,7 @@ async def test_a_decode_that_is_cancelled_as_it_waits_takes_nothing():
     assert request.try_pay(BASE)
 
 
-async def test_what_was_spent_already_is_charged():
+async def test_time_already_spent_is_charged():
     request = account()
     request.charge(BASE + 0.5)
     assert request.spent_seconds == BASE + 0.5
@@ -109,7 +109,7 @@ async def test_what_was_spent_already_is_charged():
     ),
     at_once=st.integers(1, 8),
 )
-def test_no_request_takes_more_than_its_account_and_one_image(files, at_once):
+def test_request_takes_at_most_its_account_and_one_image(files, at_once):
     """Whatever files come, and however many are decoded at once."""
 
     async def scenario():
@@ -154,7 +154,7 @@ HONEST = {
 @given(
     kinds=st.lists(st.sampled_from(sorted(HONEST)), max_size=60), at_once=st.integers(1, 8), slower=st.floats(1, 2.5)
 )
-def test_an_honest_mix_is_never_refused(kinds, at_once, slower):
+def test_ordinary_images_are_never_refused(kinds, at_once, slower):
     """In any order, on a machine 2.5 times as slow."""
 
     async def scenario():
@@ -185,7 +185,7 @@ class Clock:
         return self.now
 
 
-async def test_a_stream_regains_its_account_up_to_what_it_began_with():
+async def test_account_of_a_stream_refills_to_its_initial_balance():
     clock = Clock()
     stream = Account(BASE, MOST, seconds_per_second=STREAM_SECONDS_PER_SECOND, now=clock)
     stream.add_image(10**7)

@@ -22,7 +22,7 @@ def run(test):
     return asyncio.run(test())
 
 
-def test_images_pass_up_to_the_limit_and_the_next_one_waits_for_a_release():
+def test_image_past_the_limit_waits_for_a_release():
     async def scenario():
         gate = admission(max_images=2)
         first, second = await gate.permits().acquire(1), await gate.permits().acquire(1)
@@ -39,7 +39,7 @@ def test_images_pass_up_to_the_limit_and_the_next_one_waits_for_a_release():
     run(scenario)
 
 
-def test_bytes_are_limited_too_and_an_image_beyond_the_limit_travels_alone():
+def test_bytes_are_limited_and_an_oversized_image_is_admitted_alone():
     async def scenario():
         gate = admission(max_images=10, max_bytes=100)
         small = await gate.permits().acquire(1)
@@ -55,7 +55,7 @@ def test_bytes_are_limited_too_and_an_image_beyond_the_limit_travels_alone():
     run(scenario)
 
 
-def test_nobody_overtakes_those_who_wait():
+def test_waiting_images_are_not_overtaken():
     async def scenario():
         gate = admission(max_images=10, max_bytes=100)
         held = await gate.permits().acquire(60)
@@ -76,7 +76,7 @@ def test_nobody_overtakes_those_who_wait():
     run(scenario)
 
 
-def test_one_who_gives_up_makes_room_for_those_behind():
+def test_cancelled_waiter_admits_those_behind_it():
     async def scenario():
         gate = admission(max_images=10, max_bytes=100)
         held = await gate.permits().acquire(60)
@@ -93,7 +93,7 @@ def test_one_who_gives_up_makes_room_for_those_behind():
     run(scenario)
 
 
-def test_one_whose_turn_came_in_the_moment_of_giving_up_gives_it_back():
+def test_permit_granted_during_cancellation_is_released():
     async def scenario():
         gate = admission(max_images=1)
         held = await gate.permits().acquire(1)
@@ -125,7 +125,7 @@ def test_waiter_cancelled_during_admission_is_skipped():
     run(scenario)
 
 
-def test_a_request_that_finds_the_queue_full_is_refused_at_once():
+def test_request_is_refused_at_once_if_the_queue_is_full():
     async def scenario():
         gate = admission(max_images=1, max_images_waiting=2)
         held = await gate.permits().acquire(1)
@@ -142,7 +142,7 @@ def test_a_request_that_finds_the_queue_full_is_refused_at_once():
     run(scenario)
 
 
-def test_a_permit_can_be_shrunk_to_what_is_still_needed():
+def test_permit_can_be_reduced_to_what_is_still_needed():
     async def scenario():
         gate = admission(max_images=10, max_bytes=100)
         permit = await gate.permits().acquire(90)
@@ -155,7 +155,7 @@ def test_a_permit_can_be_shrunk_to_what_is_still_needed():
     run(scenario)
 
 
-def test_an_image_beyond_the_queues_limit_is_refused_at_any_time():
+def test_image_larger_than_the_queue_is_always_refused():
     async def scenario():
         gate = admission(max_images=1, max_images_waiting=2)
         held = await gate.permits().acquire(1)
@@ -189,7 +189,7 @@ def test_image_of_a_begun_request_evicts_the_newest_of_an_unbegun_one():
     run(scenario)
 
 
-def test_the_permits_of_a_request_end_with_it():
+def test_permits_end_with_their_request():
     async def scenario():
         gate = admission(max_images=2)
         with gate.permits() as permits:
@@ -202,7 +202,7 @@ def test_the_permits_of_a_request_end_with_it():
     run(scenario)
 
 
-def test_a_request_can_wait_until_it_has_fewer_permits():
+def test_request_can_wait_until_it_has_fewer_permits():
     async def scenario():
         gate = admission(max_images=2)
         with gate.permits() as permits:
@@ -244,7 +244,7 @@ def test_cheap_images_pass_costly_ones_that_wait_for_a_decoder():
     run(scenario)
 
 
-def test_costly_images_keep_their_order_and_wait_for_room_as_others_do():
+def test_costly_images_wait_in_order_for_capacity():
     async def scenario():
         gate = admission(max_images=1, max_images_waiting=10)
         held = await gate.permits().acquire(1)
@@ -316,7 +316,7 @@ def test_costly_images_take_half_of_the_images_in_flight():
     run(scenario)
 
 
-def test_a_costly_image_that_gives_up_makes_room_for_the_next_one():
+def test_cancelled_costly_image_admits_the_next_one():
     async def scenario():
         gate = admission(max_images=10, max_images_waiting=10)
         held = await gate.permits().acquire(1, COSTLY)

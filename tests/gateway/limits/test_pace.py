@@ -23,21 +23,21 @@ def send(pace: Pace, clock: Clock, nbytes: int, seconds: float) -> None:
     pace.receive(nbytes)
 
 
-def test_a_client_at_the_least_speed_never_uses_up_its_grace():
+def test_client_at_the_minimum_speed_keeps_its_grace_period():
     pace, clock = pace_of(clock := Clock()), clock
     for _ in range(1_000):
         send(pace, clock, 100, 1)
     assert pace.spare_seconds == pytest.approx(10)
 
 
-def test_a_slower_client_uses_it_up():
+def test_slower_client_uses_up_its_grace_period():
     pace, clock = pace_of(clock := Clock()), clock
     for _ in range(20):
         send(pace, clock, 50, 1)
     assert pace.spare_seconds == pytest.approx(0)
 
 
-def test_a_pause_uses_it_up_while_it_lasts_and_speed_earns_it_back():
+def test_pause_uses_up_grace_that_speed_restores():
     pace, clock = pace_of(clock := Clock()), clock
     pace.wait()
     clock.seconds += 9
@@ -48,7 +48,7 @@ def test_a_pause_uses_it_up_while_it_lasts_and_speed_earns_it_back():
     assert pace.spare_seconds == pytest.approx(10), "nothing is saved up beyond the grace"
 
 
-def test_time_in_which_the_gateway_does_not_read_is_not_the_clients():
+def test_time_without_reading_is_not_charged_to_the_client():
     pace, clock = pace_of(clock := Clock()), clock
     send(pace, clock, 1_000, 1)
     before = pace.bytes_per_second
@@ -58,7 +58,7 @@ def test_time_in_which_the_gateway_does_not_read_is_not_the_clients():
 
 
 @pytest.mark.parametrize("seconds", [1, 3, 30])
-def test_a_steady_speed_is_told_from_the_first_second_on(seconds):
+def test_steady_speed_is_known_from_the_first_second(seconds):
     pace, clock = pace_of(clock := Clock()), clock
     for _ in range(seconds * 10):
         send(pace, clock, 100, 0.1)
@@ -74,7 +74,7 @@ def test_stalled_client_is_soon_slower_than_a_steady_slow_one():
     assert greedy.bytes_per_second < steady.bytes_per_second / 10
 
 
-def test_one_who_has_just_begun_is_not_slow():
+def test_new_client_is_not_slow():
     new, steady, clock = pace_of(clock := Clock()), pace_of(clock), clock
     for _ in range(100):
         send(steady, clock, 10_000, 0.1)

@@ -22,7 +22,7 @@ def counted() -> float:
     return value
 
 
-async def test_answers_are_counted_while_they_are_held_and_no_longer():
+async def test_responses_are_counted_while_they_are_buffered():
     buffer, before = ResponseBuffer(MAX, close_none), counted()
     with buffer.open() as one, buffer.open() as other:
         await one.grow(60)
@@ -35,7 +35,7 @@ async def test_answers_are_counted_while_they_are_held_and_no_longer():
     assert (buffer.nbytes, counted() - before) == (0, 0)
 
 
-async def test_one_byte_past_the_limit_is_refused_where_nobody_is_slow():
+async def test_one_byte_past_the_limit_is_refused_without_slow_readers():
     buffer = ResponseBuffer(MAX, close_none)
     with buffer.open() as one, buffer.open() as other:
         await one.grow(60)
@@ -46,7 +46,7 @@ async def test_one_byte_past_the_limit_is_refused_where_nobody_is_slow():
         assert buffer.nbytes == MAX
 
 
-async def test_an_answer_larger_than_the_limit_is_made_when_nobody_else_has_one():
+async def test_oversized_response_is_sent_if_the_buffer_is_empty():
     buffer = ResponseBuffer(MAX, close_none)
     with buffer.open() as large, buffer.open() as small:
         await large.grow(60)
@@ -55,7 +55,7 @@ async def test_an_answer_larger_than_the_limit_is_made_when_nobody_else_has_one(
             await small.grow(1)
 
 
-async def test_who_reads_slowly_makes_room_as_many_of_them_as_it_takes():
+async def test_as_many_slow_readers_are_evicted_as_necessary():
     slow: list[HeldResponse] = []
 
     def close_slowest() -> bool:
@@ -75,7 +75,7 @@ async def test_who_reads_slowly_makes_room_as_many_of_them_as_it_takes():
 
 
 @pytest.mark.parametrize("ask", [{"params": {"top_k": 1}}, {"params": {"format": "huggingface"}}])
-def test_nothing_is_held_of_an_answer_that_was_read(ask):
+def test_read_response_is_not_buffered(ask):
     before = counted()
     with client_of() as client:
         answer = client.post("/predict", files=[("f", ("x.png", PNG))], **ask)

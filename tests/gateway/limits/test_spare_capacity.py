@@ -11,7 +11,7 @@ def admission(max_images: int = 8, max_bytes: int = 800) -> Admission:
     return Admission(max_images=max_images, max_bytes=max_bytes, max_images_waiting=1, max_wait_seconds=1)
 
 
-def test_there_are_places_up_to_a_quarter_of_each_limit():
+def test_spare_capacity_is_a_quarter_of_each_limit():
     spare = SpareCapacity(admission())
     assert spare.take(3, 3) is None
     assert spare.take(1, 201) is None
@@ -22,14 +22,14 @@ def test_there_are_places_up_to_a_quarter_of_each_limit():
     assert (spare.images, spare.nbytes) == (0, 0)
 
 
-def test_a_small_service_has_one_place():
+def test_small_service_has_one_lease():
     spare = SpareCapacity(admission(max_images=1))
     assert spare.take(1, 1) is not None
     assert spare.take(1, 1) is None
 
 
 @pytest.mark.parametrize(("images", "nbytes"), [(7, 100), (1, 650)])
-def test_there_is_no_place_where_the_free_permits_would_not_do_for_all(images, nbytes):
+def test_no_lease_while_requests_need_the_free_permits(images, nbytes):
     gate = admission()
     spare = SpareCapacity(gate)
     with gate.permits() as permits:
@@ -40,7 +40,7 @@ def test_there_is_no_place_where_the_free_permits_would_not_do_for_all(images, n
         assert spare.take(1, 100) is None
 
 
-def test_a_place_takes_nobodys_permit():
+def test_lease_takes_no_permit():
     gate = admission()
     spare = SpareCapacity(gate)
     assert spare.take(2, 200) is not None
@@ -49,7 +49,7 @@ def test_a_place_takes_nobodys_permit():
         assert gate.images_in_flight == 8
 
 
-def test_a_place_of_what_cannot_be_stopped_is_given_back_at_its_end():
+def test_lease_of_uncancellable_work_is_released_when_it_ends():
     spare = SpareCapacity(admission())
     place = spare.take(2, 2)
     place.keep()
@@ -59,7 +59,7 @@ def test_a_place_of_what_cannot_be_stopped_is_given_back_at_its_end():
     assert (spare.images, spare.nbytes) == (0, 0)
 
 
-def test_what_is_counted_here_does_not_make_a_queue_full():
+def test_leases_do_not_fill_the_queue():
     gate = admission(max_images=1)
     assert SpareCapacity(gate).take(1, 1) is not None
     try:

@@ -40,7 +40,7 @@ def opened(uploads: UploadBuffer, clock: Clock, *, nbytes: int, speed: float, wa
     return buffer
 
 
-def test_what_is_held_is_counted_and_not_what_has_passed(uploads, clock):
+def test_only_buffered_bytes_are_counted(uploads, clock):
     with opened(uploads, clock, nbytes=0, speed=10) as buffer:
         for _ in range(50):
             buffer.hold(60)
@@ -50,7 +50,7 @@ def test_what_is_held_is_counted_and_not_what_has_passed(uploads, clock):
     assert uploads.nbytes == 0
 
 
-def test_one_byte_past_the_limit_one_has_to_go(uploads, clock):
+def test_one_byte_past_the_limit_evicts_an_upload(uploads, clock):
     buffer = opened(uploads, clock, nbytes=MAX, speed=10)
     with pytest.raises(Overloaded) as raised:
         buffer.hold(MAX + 1)
@@ -58,7 +58,7 @@ def test_one_byte_past_the_limit_one_has_to_go(uploads, clock):
     assert uploads.nbytes == MAX
 
 
-def test_the_slow_one_goes_and_not_the_newcomer(uploads, clock):
+def test_slow_upload_is_evicted_before_a_new_one(uploads, clock):
     ended = []
     slow = opened(uploads, clock, nbytes=60, speed=1)
     slow.on_refusal = lambda: ended.append("slow")
@@ -70,7 +70,7 @@ def test_the_slow_one_goes_and_not_the_newcomer(uploads, clock):
     assert fast.refusal is None
 
 
-def test_of_those_that_stall_as_many_go_as_must(uploads, clock):
+def test_as_many_stalled_uploads_are_evicted_as_necessary(uploads, clock):
     stalled = [opened(uploads, clock, nbytes=25, speed=speed) for speed in (400, 10, 300, 50)]
     displaced = REGISTRY.get_sample_value("gateway_uploads_displaced_total")
     newcomer = opened(uploads, clock, nbytes=40, speed=1_000)
@@ -79,27 +79,27 @@ def test_of_those_that_stall_as_many_go_as_must(uploads, clock):
     assert REGISTRY.get_sample_value("gateway_uploads_displaced_total") == displaced + 2
 
 
-def test_who_asks_for_room_goes_if_it_is_the_slowest(uploads, clock):
+def test_requesting_upload_is_evicted_if_it_is_the_slowest(uploads, clock):
     fast = opened(uploads, clock, nbytes=60, speed=10_000)
     with pytest.raises(Overloaded):
         opened(uploads, clock, nbytes=50, speed=10)
     assert fast.refusal is None
 
 
-def test_of_two_as_fast_the_one_goes_that_holds_more(uploads, clock):
+def test_larger_of_two_equally_fast_uploads_is_evicted(uploads, clock):
     little, much = (opened(uploads, clock, nbytes=nbytes, speed=500) for nbytes in (10, 80))
     opened(uploads, clock, nbytes=20, speed=500)
     assert (little.refusal, bool(much.refusal)) == (None, True)
 
 
-def test_those_that_wait_for_their_turn_and_not_for_their_clients_stay(uploads, clock):
+def test_uploads_that_wait_for_a_permit_are_not_evicted(uploads, clock):
     complete = opened(uploads, clock, nbytes=90, speed=1, waits=False)
     with pytest.raises(Overloaded):
         opened(uploads, clock, nbytes=20, speed=1_000)
     assert complete.refusal is None
 
 
-def test_one_that_was_displaced_holds_nothing_and_is_counted_once(uploads, clock):
+def test_evicted_upload_holds_no_bytes_and_is_counted_once(uploads, clock):
     slow = opened(uploads, clock, nbytes=90, speed=1)
     with opened(uploads, clock, nbytes=20, speed=100), slow:
         assert uploads.nbytes == 20

@@ -69,7 +69,7 @@ def binary(*elements: tuple[int, bytes], parameters: dict | None = None, **membe
 
 
 @given(pictures, st.booleans(), chunk_sizes)
-def test_what_tritonclient_writes_is_read_back_whatever_the_chunks(images, column, sizes):
+def test_requests_of_tritonclient_are_parsed_with_any_chunk_sizes(images, column, sizes):
     body, header = written(images, column=column)
     uploads, error, _ = read(body, header, sizes=sizes)
     assert error is None
@@ -78,7 +78,7 @@ def test_what_tritonclient_writes_is_read_back_whatever_the_chunks(images, colum
 
 
 @given(pictures, st.booleans(), st.booleans(), st.sampled_from([None, 2]), chunk_sizes)
-def test_base64_in_json_is_read_back_whatever_the_chunks(images, column, nested, indent, sizes):
+def test_base64_in_json_is_parsed_with_any_chunk_sizes(images, column, nested, indent, sizes):
     data = [base64.b64encode(image).decode() for image in images]
     body = asking([[each] for each in data] if nested else data, shape=[len(data), 1] if column else [len(data)])
     uploads, error, _ = read(json.dumps(body, indent=indent).encode(), sizes=sizes)
@@ -87,7 +87,7 @@ def test_base64_in_json_is_read_back_whatever_the_chunks(images, column, nested,
 
 
 @given(pictures, st.data())
-def test_a_body_that_is_cut_off_or_goes_on_is_refused(images, data):
+def test_truncated_or_overlong_body_is_refused(images, data):
     body, header = written(images)
     cut = data.draw(st.integers(0, len(body) - 1))
     assert isinstance(refusal(body[:cut], header), InvalidBody)
@@ -95,7 +95,7 @@ def test_a_body_that_is_cut_off_or_goes_on_is_refused(images, data):
 
 
 @given(pictures, st.integers(0, 10_000), st.integers(0, 255), st.integers(0, 400))
-def test_damaged_bodies_are_read_or_refused_in_words(images, place, byte, header):
+def test_damaged_body_is_parsed_or_refused(images, place, byte, header):
     body, right = written(images)
     damaged = bytearray(body)
     damaged[place % len(body)] = byte
@@ -121,7 +121,7 @@ def test_damaged_bodies_are_read_or_refused_in_words(images, place, byte, header
     ),
     st.integers(1, 20),
 )
-def test_any_json_is_read_or_refused_in_words(value, size):
+def test_any_json_is_parsed_or_refused(value, size):
     for body in (
         value,
         {"inputs": value},
@@ -142,7 +142,7 @@ def test_members_may_come_in_any_order(first):
     assert reader.request == InferenceRequest("7", 5, (RequestedOutput("STATUS", binary=False),))
 
 
-async def test_each_image_comes_as_soon_as_it_is_complete():
+async def test_image_is_yielded_once_complete():
     body, header = written([b"first", b"second"])
 
     async def stop_after_the_first():
@@ -159,7 +159,7 @@ async def test_each_image_comes_as_soon_as_it_is_complete():
     assert (await first()).data == b"first"
 
 
-def test_outputs_are_as_tritonclient_asks_for_them():
+def test_outputs_are_those_of_tritonclient():
     asked = [InferRequestedOutput("PREDICTION", class_count=3), InferRequestedOutput("STATUS", binary_data=False)]
     body, header = written([b"x"], outputs=asked, request_id="r", timeout=7)
     _, error, reader = read(body, header)
@@ -176,7 +176,7 @@ def test_outputs_are_as_tritonclient_asks_for_them():
 
 
 @pytest.mark.parametrize("outputs", [None, []])
-def test_without_outputs_all_of_them_come_in_json(outputs):
+def test_all_outputs_are_json_by_default(outputs):
     _, _, reader = read({**asking(), "outputs": outputs})
     assert reader.request.outputs == (
         RequestedOutput("PREDICTION", binary=False),
@@ -220,7 +220,7 @@ def test_without_outputs_all_of_them_come_in_json(outputs):
         ({**asking(), "outputs": [{"name": "STATUS"}] * 2}, InvalidParameter, "twice"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_words(body, error, words):
+def test_invalid_request_is_refused_with_a_message(body, error, words):
     found = refusal(body)
     assert type(found) is error
     assert words in found.message
@@ -236,7 +236,7 @@ def test_what_cannot_be_meant_is_refused_in_words(body, error, words):
         ({"shared_memory_region": "r"}, "shared memory"),
     ],
 )
-def test_parameters_of_an_output_are_held_to_their_kinds(parameters, words):
+def test_invalid_output_parameter_is_refused(parameters, words):
     found = refusal({**asking(), "outputs": [{"name": "PREDICTION", "parameters": parameters}]})
     assert isinstance(found, InvalidParameter)
     assert words in found.message
@@ -264,13 +264,13 @@ def test_statuses_have_no_classes():
         (b'{"id": "x"} {}', "something after"),
     ],
 )
-def test_what_is_no_json_is_refused_in_words(body, words):
+def test_invalid_json_is_refused_with_a_message(body, words):
     found = refusal(body)
     assert type(found) is InvalidBody
     assert words in found.message
 
 
-def test_numbers_keep_their_blanks():
+def test_numbers_are_not_joined_across_blanks():
     assert isinstance(refusal(b'{"outputs": [1 2]}'), InvalidBody)
 
 
@@ -285,13 +285,13 @@ def test_numbers_keep_their_blanks():
         (binary((3, b"abc"), parameters={"binary_data_size": 6}), "1 more than"),
     ],
 )
-def test_lengths_that_lie_are_refused_in_words(body, words):
+def test_wrong_lengths_are_refused_with_a_message(body, words):
     found = refusal(*body)
     assert type(found) is InvalidBody
     assert words in found.message
 
 
-def test_a_size_needs_the_header_and_must_be_a_number():
+def test_binary_size_needs_the_header_and_a_number():
     body, header = binary((3, b"abc"))
     assert "something after the object" in refusal(body).message
     assert "needs the HTTP header" in refusal(body[:header]).message
@@ -299,7 +299,7 @@ def test_a_size_needs_the_header_and_must_be_a_number():
     assert "1 bytes before" in refusal(body[:-1], header).message
 
 
-def test_a_large_image_costs_no_other_its_answer():
+def test_oversized_image_fails_alone():
     bounded = limits(max_file_bytes=5)
     small, large = b"small", b"larger"
     encoded = [base64.b64encode(each).decode() for each in (small, large, small)]
@@ -310,14 +310,14 @@ def test_a_large_image_costs_no_other_its_answer():
         assert isinstance(uploads[1].error, FileTooLarge)
 
 
-def test_bad_base64_is_that_images_fault():
+def test_invalid_base64_fails_alone():
     uploads, error, _ = read(asking(["YQ==", "!", "YQ=="]))
     assert error is None
     assert [upload.data for upload in uploads] == [b"a", b"", b"a"]
     assert isinstance(uploads[1].error, InvalidImage)
 
 
-def test_more_images_than_may_be_are_refused():
+def test_more_images_than_max_files_are_refused():
     bounded = limits(max_files=2)
     for body in ((*written([b"x"] * 3),), (asking(["YQ=="] * 3), None)):
         assert isinstance(refusal(*body, bounded), TooManyFiles)
@@ -326,7 +326,7 @@ def test_more_images_than_may_be_are_refused():
     assert isinstance(refusal(body[:header], header, bounded), TooManyFiles)
 
 
-def test_larger_bodies_than_may_be_are_refused():
+def test_body_past_max_request_bytes_is_refused():
     bounded = limits(max_request_bytes=100)
     assert isinstance(refusal(*written([b"x" * 200]), bounded), RequestTooLarge)
     assert isinstance(refusal(asking(["YQ==" * 50]), None, bounded), RequestTooLarge)
@@ -336,7 +336,7 @@ def test_larger_bodies_than_may_be_are_refused():
     "members",
     [{"id": "x" * 2_000}, {"more": list(range(1_000))}, {"more": 10**1_100}, {f"m{n}": 0 for n in range(500)}],
 )
-def test_json_beside_the_images_is_bounded(members):
+def test_json_beside_the_images_is_limited(members):
     found = refusal({**asking(), **members}, None, limits(max_header_bytes=1_024))
     assert isinstance(found, HeadersTooLarge)
     assert found.details == {"limit": "max_header_bytes", "value": 1_024}
@@ -353,14 +353,14 @@ def test_lone_surrogate_is_refused(text):
 
 
 @pytest.mark.parametrize("owner", ["", '"parameters": ', '"outputs": [{"name": "STATUS", "parameters": '])
-def test_members_without_a_meaning_are_passed_over_whatever_their_names(owner):
+def test_unknown_members_are_ignored(owner):
     odd = '{"\\u0000": 1}'
     more = f"{owner}{odd}{'}]' if 'outputs' in owner else ''}" if owner else odd[1:-1]
     uploads, error, _ = read(f"{{{more}, {json.dumps(asking())[1:]}".encode())
     assert (len(uploads), error) == (1, None)
 
 
-def test_an_image_of_twenty_mebibytes_is_copied_no_more_than_twice():
+def test_large_image_is_copied_at_most_twice():
     size = 20 * 2**20
     body, header = written([b"x" * size])
     tracemalloc.start()
@@ -372,7 +372,7 @@ def test_an_image_of_twenty_mebibytes_is_copied_no_more_than_twice():
     assert most < 2.3 * size
 
 
-async def test_many_images_are_not_held_at_once():
+async def test_images_are_not_buffered_together():
     count, size = 200, 2**18
 
     async def read_on() -> int:
@@ -396,7 +396,7 @@ async def test_many_images_are_not_held_at_once():
     assert most < 8 * size
 
 
-def test_json_that_never_ends_is_not_held():
+def test_endless_json_is_not_buffered():
     async def endless():
         yield b'{"id": "'
         for _ in range(1_000):
@@ -422,13 +422,13 @@ NO_NUMBERS = ("1e400", "NaN", "Infinity")
     "template",
     ['"parameters": {"timeout": %s}', '"outputs": [{"name": "PREDICTION", "parameters": {"classification": %s}}]'],
 )
-def test_a_number_beyond_all_bounds_is_refused_in_words(number, template):
+def test_number_out_of_range_is_refused(number, template):
     body = json.dumps(asking()).encode().replace(b"{", b"{" + (template % number).encode() + b", ", 1)
     assert isinstance(refusal(body), InvalidBody if number in NO_NUMBERS else InvalidParameter)
 
 
 @pytest.mark.parametrize("number", ["1" + "0" * 400, str(2**63), "1e400", "NaN"])
 @pytest.mark.parametrize("template", ['"shape": [%s]', '"shape": [1], "parameters": {"binary_data_size": %s}'])
-def test_so_is_one_in_the_input(number, template):
+def test_number_out_of_range_in_the_input_is_refused(number, template):
     body = '{"inputs": [{"name": "IMAGE", "datatype": "BYTES", %s}]}' % (template % number)
     assert isinstance(refusal(body.encode()), InvalidBody if number in NO_NUMBERS else InvalidParameter)

@@ -15,7 +15,7 @@ def told() -> float:
     return value
 
 
-def test_the_longest_pause_of_the_window_counts_until_the_window_has_passed():
+def test_longest_pause_counts_until_its_window_ends():
     pauses = Pauses(100.0)
     pauses.note(100.1, 0.002, 0.001)
     pauses.note(101.0, 0.04, 0.03)
@@ -27,7 +27,7 @@ def test_the_longest_pause_of_the_window_counts_until_the_window_has_passed():
     assert told() == 0.003
 
 
-def test_a_long_pause_is_logged_once_its_second_is_over():
+def test_long_pause_is_logged_after_its_second():
     pauses = Pauses(100.0)
     with structlog.testing.capture_logs() as captured:
         pauses.note(100.5, 2 * LONG_SECONDS, LONG_SECONDS)
@@ -40,7 +40,7 @@ def test_a_long_pause_is_logged_once_its_second_is_over():
     assert captured == [expected]
 
 
-def test_pauses_of_a_busy_machine_share_a_line_a_minute():
+def test_pauses_of_a_busy_machine_are_logged_once_a_minute():
     pauses = Pauses(100.0)
     with structlog.testing.capture_logs() as captured:
         for second in range(100, 100 + 2 * QUIET_SECONDS + 2):
@@ -49,7 +49,7 @@ def test_pauses_of_a_busy_machine_share_a_line_a_minute():
     assert [event["seconds"] for event in captured] == [0.15, 0.21, 0.27]
 
 
-def test_a_last_pause_is_told_when_the_minute_is_over():
+def test_last_pause_is_logged_when_its_minute_ends():
     pauses = Pauses(100.0)
     with structlog.testing.capture_logs() as captured:
         pauses.note(100.5, 2 * LONG_SECONDS, 0.0)
@@ -58,7 +58,7 @@ def test_a_last_pause_is_told_when_the_minute_is_over():
     assert [(event["count"], event["seconds"]) for event in captured] == [(1, 0.1), (1, 0.15)]
 
 
-def test_what_the_gateway_computes_has_a_line_for_each_second_also_among_those():
+def test_pauses_by_the_gateway_are_logged_every_second():
     pauses = Pauses(100.0)
     with structlog.testing.capture_logs() as captured:
         for second in range(100, 105):
@@ -68,7 +68,7 @@ def test_what_the_gateway_computes_has_a_line_for_each_second_also_among_those()
     assert [event["cpu_seconds"] for event in captured if event["cpu_seconds"]] == [0.075] * 5
 
 
-async def test_work_that_does_not_give_way_is_a_pause():
+async def test_blocking_work_is_a_pause():
     async with heartbeat():
         await asyncio.sleep(0.05)  # it beats
         time.sleep(0.2)  # noqa: ASYNC251  # what is to be found out

@@ -93,7 +93,7 @@ def classify(gateway: Gateway, size: int = 500 * KIB) -> httpx.Response:
     return httpx.post(f"{gateway.url}/predict", files=files, timeout=30)
 
 
-def test_what_is_thrown_away_of_a_file_that_is_too_large_takes_no_room(patient: Gateway):
+def test_discarded_bytes_of_an_oversized_file_are_not_buffered(patient: Gateway):
     with begin(patient) as greedy:
         for _ in range(12):
             greedy.sendall(bytes(MIB))
@@ -102,7 +102,7 @@ def test_what_is_thrown_away_of_a_file_that_is_too_large_takes_no_room(patient: 
 
 
 @ALONE
-def test_those_that_stall_make_room_for_those_that_send(patient: Gateway):
+def test_stalled_uploads_are_evicted_for_active_ones(patient: Gateway):
     stalled = [begin(patient) for _ in range(6)]
     try:
         for client in stalled:
@@ -125,7 +125,7 @@ def test_those_that_stall_make_room_for_those_that_send(patient: Gateway):
     wait_for(lambda: told(patient, "gateway_waiting_bytes") == 0)
 
 
-def test_an_upload_below_the_least_speed_is_ended_after_its_grace(gateway: Gateway):
+def test_upload_below_the_minimum_speed_ends_after_its_grace(gateway: Gateway):
     with begin(gateway) as slow:
         started = time.monotonic()
         slow.settimeout(0.1)
@@ -145,7 +145,7 @@ def test_an_upload_below_the_least_speed_is_ended_after_its_grace(gateway: Gatew
 
 
 @ALONE
-def test_an_upload_above_the_least_speed_may_pause(gateway: Gateway):
+def test_upload_above_the_minimum_speed_may_pause(gateway: Gateway):
     pieces, piece = 10, bytes(4_000)
     with begin(gateway, len(PART) + pieces * len(piece) + len(END)) as steady:
         for _ in range(pieces):
@@ -155,7 +155,7 @@ def test_an_upload_above_the_least_speed_may_pause(gateway: Gateway):
         assert answer_of(steady)[0] == 415
 
 
-def test_a_client_that_does_not_read_its_answer_is_left(gateway: Gateway):
+def test_client_that_does_not_read_its_response_is_disconnected(gateway: Gateway):
     before = told(gateway, 'gateway_connections_closed_total{reason="unread"}')
     with connect(gateway, receive_bytes=4 * KIB) as deaf:
         body = b"".join(PART + PNG + b"\r\n" for _ in range(90)) + END[2:]
@@ -172,7 +172,7 @@ def test_a_client_that_does_not_read_its_answer_is_left(gateway: Gateway):
 
 
 @ALONE
-def test_those_that_do_not_read_make_room_for_those_that_do(patient: Gateway):
+def test_stalled_readers_are_evicted_for_active_ones(patient: Gateway):
     body = b"".join(PART + PNG + b"\r\n" for _ in range(90)) + END[2:]
     head = b"POST /predict?top_k=1000 HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
     whole = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
@@ -198,7 +198,7 @@ def test_those_that_do_not_read_make_room_for_those_that_do(patient: Gateway):
 
 
 @ALONE
-def test_a_client_that_reads_slowly_but_steadily_gets_its_whole_answer(gateway: Gateway):
+def test_slow_but_steady_reader_gets_its_whole_response(gateway: Gateway):
     with connect(gateway, receive_bytes=64 * KIB) as slow:
         body = b"".join(PART + PNG + b"\r\n" for _ in range(90)) + END[2:]
         slow.sendall(
@@ -253,7 +253,7 @@ def test_newcomer_displaces_an_idle_connection_and_then_the_slowest_upload(patie
             client.close()
 
 
-def test_slow_uploads_on_every_connection_keep_nobody_out(patient: Gateway):
+def test_slow_uploads_on_every_connection_refuse_no_newcomer(patient: Gateway):
     """Nor do they come back as fast as others are served: each newcomer displaces one of theirs."""
     most = SETTINGS["max_connections"]
     uploads = [begin(patient) for _ in range(most + 3)]

@@ -51,7 +51,7 @@ def serve(client: Client, application, headers: list[tuple[bytes, bytes]] = LARG
     return client.received
 
 
-def test_a_fault_before_the_end_of_a_large_body_is_sent_at_once_and_closes_the_connection():
+def test_error_amid_a_large_body_is_sent_at_once_and_closes():
     client = Client(iter([bytes(1000)] * 3))
     start, body, end = serve(client, answering(413))
     assert CLOSE in start["headers"]
@@ -59,30 +59,30 @@ def test_a_fault_before_the_end_of_a_large_body_is_sent_at_once_and_closes_the_c
     assert client.taken == 3_000, "the client has sent its last byte before the end"
 
 
-def test_of_a_body_without_an_end_no_more_is_taken_than_the_limit():
+def test_endless_body_is_drained_up_to_the_limit():
     client = Client(iter(lambda: bytes(2**20), None))
     serve(client, answering(413))
     assert DRAIN_BYTES <= client.taken <= DRAIN_BYTES + 2**20
 
 
-def test_a_client_that_stalls_is_waited_for_no_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch):
+def test_stalled_client_is_drained_for_a_limited_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(unread, "DRAIN_SECONDS", 0.05)
     client = Client(iter([b"x"]), ends=False)
     assert serve(client, answering(413))[-1] == {"type": "http.response.body"}
 
 
-def test_results_that_stream_while_the_body_arrives_do_not_close_the_connection():
+def test_streamed_results_do_not_close_the_connection():
     start, *_ = serve(Client(iter([b"x"])), answering(200))
     assert CLOSE not in start["headers"]
 
 
 @pytest.mark.parametrize("status", [200, 413])
-def test_after_a_body_that_was_read_to_its_end_nothing_is_changed(status):
+def test_fully_read_body_keeps_the_connection_open(status):
     start, body = serve(Client(iter([b"x"])), answering(status, reads=True))
     assert (start["headers"], "more_body" in body) == ([], False)
 
 
-def test_a_small_body_is_left_to_the_server():
+def test_small_body_is_left_to_the_server():
     client = Client(iter([b"x"]))
     serve(client, answering(413), [(b"content-length", str(SMALL_BYTES).encode())])
     assert client.taken == 0

@@ -28,7 +28,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_worker_dies_with_a_supervisor_that_is_killed(tmp_path):
+def test_worker_ends_when_its_supervisor_is_killed(tmp_path):
     script = tmp_path / "supervisor.py"
     script.write_text(SUPERVISOR)
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}

@@ -57,7 +57,7 @@ def test_every_frame_of_a_file_has_a_row_with_its_time(service, video, tmp_path)
     assert f"0:00:02.9: {FRAMES} frames" in told
 
 
-def test_segments_say_from_when_to_when_a_label_stays(service, video, tmp_path):
+def test_segments_have_start_and_end_of_a_label(service, video, tmp_path):
     run(service, video, "--smoothing", "none", "--segments", "--out", tmp_path / "rows.csv")
     with (tmp_path / "rows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -69,19 +69,19 @@ def test_segments_say_from_when_to_when_a_label_stays(service, video, tmp_path):
     assert [int(row["frames"]) for row in rows] == [BRIGHT_FROM, FRAMES - BRIGHT_FROM]
 
 
-def test_without_a_file_each_change_of_the_label_is_a_line(service, video):
+def test_label_changes_are_printed_without_an_output_file(service, video):
     lines = run(service, video, "--smoothing", "none").splitlines()
     told = [line.split()[:2] for line in lines if line.startswith("0:")]  # the service's log comes here as well
     assert told == [["0:00:00.0", "dark"], ["0:00:01.0", "bright"]]
 
 
-def test_fewer_frames_a_second_are_taken_where_that_is_asked(service, video, tmp_path):
+def test_fps_option_reduces_the_frame_rate(service, video, tmp_path):
     run(service, video, "--fps", "2", "--out", tmp_path / "rows.jsonl")
     rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
     assert [row["seconds"] for row in rows] == pytest.approx([0, 0.5, 1, 1.5, 2, 2.5])
 
 
-def test_a_video_comes_on_standard_input_too(service, video):
+def test_video_may_be_read_from_standard_input(service, video):
     with video.open("rb") as file:
         result = subprocess.run(
             [sys.executable, "-m", "gateway_cli", "stream", "-", "--smoothing", "none", "--url", service],
@@ -116,7 +116,7 @@ def test_frames_with_errors_belong_to_no_segment():
     assert list(segments([])) == []
 
 
-def test_a_clock_counts_hours():
+def test_clock_counts_hours():
     assert clock(3_725.25) == "1:02:05.2"
 
 

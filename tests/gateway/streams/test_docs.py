@@ -13,7 +13,7 @@ from tests.processes import PROJECT
 TEXT = (PROJECT / "docs" / "guides" / "streams.md").read_text()
 
 
-def test_the_example_runs():
+def test_example_runs():
     (code,) = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
     with stream_service(FrameBackend()) as (address, _):
         code = code.replace("127.0.0.1:8080", address)
@@ -26,7 +26,7 @@ def test_the_example_runs():
     assert {line[1] for line in lines} <= set(LABELS)
 
 
-def test_every_parameter_and_its_default_is_told():
+def test_every_parameter_is_documented_with_its_default():
     told = {
         name: row.split("|")[2].strip()
         for row in re.search(r"^\| parameter \|.*?\n\n", TEXT, re.DOTALL | re.MULTILINE)[0].strip().splitlines()[2:]
@@ -40,13 +40,13 @@ def test_every_parameter_and_its_default_is_told():
         assert str(getattr(given, name)) in told[name]
 
 
-def test_the_close_codes_are_those_of_the_code():
+def test_documented_close_codes_match_the_code():
     assert f"| {GOING_DOWN} |" in TEXT
     assert f"| {POLICY}, 1009 |" in TEXT
     assert f"{MAX_FRAGMENTS:,} parts" in TEXT
 
 
-def test_every_column_of_the_command_is_told():
+def test_every_column_of_the_command_is_documented():
     section = re.search(r"^## From the command line\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)[1]
     assert all(f"`{name}`" in section for name in FRAME_COLUMNS)
     assert ", ".join(SEGMENT_COLUMNS) in section

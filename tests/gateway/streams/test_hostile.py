@@ -118,7 +118,7 @@ def serves(address: str) -> bool:
 
 
 @pytest.mark.parametrize("kind", [TEXT, PING])
-def test_who_sends_without_reading_is_cut_off_while_others_are_served(address, kind):
+def test_client_that_never_reads_is_disconnected(address, kind):
     flood = message(kind, b"x" * (0 if kind == TEXT else 125)) * 2_000
     cut = threading.Event()
 
@@ -139,7 +139,7 @@ def test_who_sends_without_reading_is_cut_off_while_others_are_served(address, k
         thread.join(TIMEOUT_SECONDS)
 
 
-def test_a_message_in_endless_parts_is_refused(address):
+def test_message_in_endless_fragments_is_refused(address):
     with raw(address, request(address)) as connection:
         head(connection)
         connection.sendall(message(BINARY, final=False) + message(0, final=False) * (2 * MAX_FRAGMENTS))
@@ -161,7 +161,7 @@ def until(connection: socket.socket, words: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("final", [True, False], ids=["one part", "two parts"])
-def test_what_has_come_of_a_message_counts_until_it_is_complete(address, waiting, final):
+def test_incomplete_message_counts_as_buffered(address, waiting, final):
     data = frame(255) + bytes(60_000)
     with raw(address, request(address, "/stream?top_k=1")) as connection:
         head(connection)
@@ -173,7 +173,7 @@ def test_what_has_come_of_a_message_counts_until_it_is_complete(address, waiting
         wait_for(lambda: waiting() == 0)
 
 
-def test_messages_that_do_not_come_to_their_end_make_room_for_others(waiting):
+def test_incomplete_message_is_evicted_for_another(waiting):
     limits = {"max_bytes_waiting": 2**20, "max_file_bytes": 2**20, "stream_frame_bytes": 2**20}
     part = message(BINARY, bytes(700_000))[:600_000]
     with stream_service(FrameBackend(), **limits) as (address, _), contextlib.ExitStack() as stack:
@@ -194,7 +194,7 @@ def test_messages_that_do_not_come_to_their_end_make_room_for_others(waiting):
         assert b"unsupported_format" in until(other, b"unsupported_format")
 
 
-def test_frames_that_wait_for_their_turn_count_until_it_has_come(waiting):
+def test_waiting_frames_count_as_buffered(waiting):
     backend = FrameBackend()
     data = frame(255) + bytes(100_000)
     with (
@@ -214,7 +214,7 @@ def test_frames_that_wait_for_their_turn_count_until_it_has_come(waiting):
         wait_for(lambda: waiting() == 0)
 
 
-def test_a_message_that_trickles_ends_with_the_silence_that_it_is(address):
+def test_trickled_message_does_not_keep_a_stream_open(address):
     with raw(address, request(address)) as connection:
         head(connection)
         connection.sendall(message(BINARY, bytes(1_000))[:-500])
@@ -241,7 +241,7 @@ def test_a_message_that_trickles_ends_with_the_silence_that_it_is(address):
     ],
     ids=["unmasked", "not UTF-8", "unknown opcode", "reserved bits", "continues nothing", "long ping"],
 )
-def test_what_the_protocol_forbids_ends_the_stream(address, wrong, code):
+def test_protocol_violation_ends_the_stream(address, wrong, code):
     with raw(address, request(address)) as connection:
         head(connection)
         connection.sendall(wrong)
@@ -261,12 +261,12 @@ def test_what_the_protocol_forbids_ends_the_stream(address, wrong, code):
         ({"X_Long": "x" * 9_000}, b"101"),
     ],
 )
-def test_a_handshake_out_of_the_ordinary_is_answered(address, headers, status):
+def test_unusual_handshake_is_answered(address, headers, status):
     with raw(address, request(address, **headers)) as connection:
         assert connection.recv(4_096).split()[1] == status
 
 
-def test_a_handshake_behind_another_request_is_served_as_a_request(address):
+def test_pipelined_handshake_is_served_as_a_request(address):
     first = f"GET /health/live HTTP/1.1\r\nHost: {address}\r\n\r\n".encode()
     with raw(address, first + request(address)) as connection:
         received = b""
@@ -284,7 +284,7 @@ def test_bytes_after_the_handshake_are_the_first_messages(address):
         everything(connection)
 
 
-def test_a_flood_of_handshakes_takes_no_more_places_than_there_are(address, monkeypatch):
+def test_flood_of_handshakes_stays_within_the_limit(address, monkeypatch):
     monkeypatch.setattr(streams, "MIN_IDLE_SECONDS", math.inf)
     with contextlib.ExitStack() as stack:
         answers = []
@@ -296,7 +296,7 @@ def test_a_flood_of_handshakes_takes_no_more_places_than_there_are(address, monk
         assert httpx.get(f"http://{address}/health/live", timeout=TIMEOUT_SECONDS).status_code == 200
 
 
-def test_noise_is_survived(address):
+def test_random_bytes_do_not_affect_other_streams(address):
     for size in (1, 100, 10_000):
         with raw(address, request(address)) as connection:
             head(connection)

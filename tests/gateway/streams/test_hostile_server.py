@@ -51,7 +51,7 @@ def refusal(*messages):
     return str(refused.value)
 
 
-def test_what_a_gateway_sends_is_read():
+def test_messages_of_the_gateway_are_parsed():
     def talk(connection):
         connection.send(json.dumps({"type": "parameters", "parameters": {}}))
         connection.send(json.dumps(ANSWER))
@@ -95,11 +95,11 @@ def test_message_of_another_shape_ends_the_stream(message):
     assert "does not answer like a gateway" in refusal(message)
 
 
-def test_a_frame_has_one_answer():
+def test_second_answer_to_a_frame_ends_the_stream():
     assert "frame 0, which was not sent or has an answer" in refusal(ANSWER, ANSWER)
 
 
-def test_message_has_a_limit():
+def test_message_size_is_limited():
     at_limit = json.dumps(ANSWER).ljust(MAX_MESSAGE_BYTES)
     assert "(1009)" in refusal(at_limit + " ")
     assert "frame 0" in refusal(at_limit, ANSWER)
@@ -117,7 +117,7 @@ def test_messages_without_answers_have_a_deadline(monkeypatch):
         answers_of(talk)
 
 
-def test_reason_of_the_server_is_shown_in_short():
+def test_close_reason_is_shown_shortened():
     def talk(connection):
         connection.send(json.dumps({"type": "error", "error": {"code": "c", "message": "m" * 10_000}}))
         connection.close(1011)
@@ -145,7 +145,7 @@ def test_reason_of_the_server_is_shown_in_short():
     ],
     ids=range(11),
 )
-def test_server_that_speaks_something_else(response, words):
+def test_other_protocols_are_reported(response, words):
     def answer():
         connection, _ = listener.accept()
         with connection:
@@ -171,6 +171,6 @@ def test_silent_server_has_a_deadline(monkeypatch):
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:99999", "http://a\nb:80", "ftp://x", "x"])
-def test_url_that_is_none_is_refused(url):
+def test_invalid_url_is_refused(url):
     with pytest.raises(StreamRefused):
         list(follow.follow(url, FRAME, {}))

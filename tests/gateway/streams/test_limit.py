@@ -46,7 +46,7 @@ def test_stream_with_a_recent_frame_keeps_its_place(idle_seconds, goes):
             assert first.error is None
 
 
-def test_place_comes_free_when_a_stream_ends():
+def test_place_is_free_when_a_stream_ends():
     streams = Streams(1)
     for _ in range(3):
         with streams.place(Stub(0)), pytest.raises(Overloaded):
@@ -54,6 +54,6 @@ def test_place_comes_free_when_a_stream_ends():
         streams.check()
 
 
-def test_no_stream_is_opened_where_none_may_be():
+def test_limit_of_zero_refuses_every_stream():
     with pytest.raises(Overloaded), Streams(0).place(Stub(0)):
         pass

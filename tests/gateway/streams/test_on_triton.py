@@ -54,7 +54,7 @@ def changes(labels: list[str]) -> int:
     return sum(before != after for before, after in itertools.pairwise(labels))
 
 
-def test_a_label_flickers_less_over_the_sequence_than_from_frame_to_frame(service):
+def test_sequence_labels_change_less_often_than_frame_labels(service):
     generator = np.random.default_rng(0)
     light = [1.0 if number % 3 else generator.uniform(0.0, 0.015) for number in range(30)]
     flicker = {}
@@ -79,7 +79,7 @@ def test_overloaded_streams_keep_order_report_drops_and_all_progress(service):
     assert max(second for each in seen for second in each.seconds) < 60
 
 
-def test_streams_that_come_and_go_leave_nothing_behind(service, capsys):
+def test_ended_streams_leave_no_resources(service, capsys):
     assert bench_stream([service.url, "--minutes", "0.05", "--streams", "4", "--fps", "5"]) == 0, capsys.readouterr()
     assert "left behind: nothing" in capsys.readouterr().out
 
@@ -103,7 +103,7 @@ def test_stateful_model_recovers_from_a_crash_and_reports_the_restart(service, t
         assert ask(client, picture(PHOTO.read_bytes()))["sequence"]["frames"] == 2
 
 
-def test_a_stop_in_the_midst_of_a_stream_is_told_by_its_close_code(triton, tmp_path):
+def test_shutdown_closes_streams_with_their_code(triton, tmp_path):
     with running_gateway(tmp_path / "log", triton_url=triton.url) as gateway, opened(gateway) as client:
         ask(client, picture(PHOTO.read_bytes()))
         client.send(picture(PHOTO.read_bytes()))

@@ -74,7 +74,7 @@ def rest(client: ClientConnection) -> tuple[list[dict], Close]:
             return answers, exc.rcvd
 
 
-def test_each_frame_gets_its_own_scores_and_those_of_the_sequence_so_far(service):
+def test_each_frame_gets_its_scores_and_those_of_the_sequence(service):
     with opened(service, "?top_k=1") as client:
         first, second = ask(client, frame(255)), ask(client, frame(0))
     assert (first["type"], first["frame"], first["status"], first["width"]) == ("frame", 0, "ok", 8)
@@ -86,7 +86,7 @@ def test_each_frame_gets_its_own_scores_and_those_of_the_sequence_so_far(service
     assert second["latency_ms"] > 0
 
 
-def test_a_frame_that_cannot_be_read_costs_the_sequence_nothing(service):
+def test_unreadable_frame_does_not_affect_the_sequence(service):
     with opened(service) as client:
         ask(client, frame(255))
         broken = ask(client, b"no picture")
@@ -127,7 +127,7 @@ def test_oldest_of_too_many_frames_are_dropped_and_counted(backend, service):
     assert answers[-1]["sequence"]["frames"] == 4
 
 
-def test_parameters_change_from_the_next_frame_on(backend, service):
+def test_changed_parameters_apply_to_the_next_frame(backend, service):
     with opened(service, "?smoothing=majority&window=5&top_k=1") as client:
         assert len(ask(client, frame(9))["predictions"]) == 1
         told = ask(client, json.dumps({"top_k": 2, "smoothing": "hysteresis", "enter": 0.7}))
@@ -167,7 +167,7 @@ def test_parameters_change_from_the_next_frame_on(backend, service):
         ("[" * 17 + "]" * 17, "nested more than 16 deep"),
     ],
 )
-def test_a_wrong_text_message_is_told_and_changes_nothing(service, message, words):
+def test_invalid_text_message_is_reported_and_ignored(service, message, words):
     with opened(service) as client:
         told = ask(client, message)
         assert (told["type"], told["error"]["code"]) == ("error", "invalid_parameter")
@@ -184,7 +184,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("query", "status", "code"), REFUSED)
-def test_a_stream_that_cannot_be_served_is_refused_with_a_problem(service, query, status, code):
+def test_refused_handshake_has_a_problem_document(service, query, status, code):
     with pytest.raises(InvalidStatus) as caught, opened(service, query):
         pass
     response = caught.value.response
@@ -193,17 +193,17 @@ def test_a_stream_that_cannot_be_served_is_refused_with_a_problem(service, query
 
 
 @pytest.mark.parametrize(("query", "status", "code"), REFUSED)
-def test_a_page_reads_in_a_plain_request_why_its_stream_was_refused(service, query, status, code):
+def test_plain_request_explains_why_a_stream_is_refused(service, query, status, code):
     response = httpx.get(f"http://{service}/stream{query}", timeout=TIMEOUT_SECONDS)
     assert (response.status_code, response.json()["code"]) == (status, code)
 
 
-def test_a_request_without_upgrade_is_told_to_open_a_websocket(service):
+def test_request_without_an_upgrade_is_426(service):
     response = httpx.get(f"http://{service}/stream", timeout=TIMEOUT_SECONDS)
     assert (response.status_code, response.json()["code"]) == (426, "upgrade_required")
 
 
-def test_a_websocket_elsewhere_is_served_as_the_request_that_it_is(service):
+def test_upgrade_of_another_route_is_ignored(service):
     with pytest.raises(InvalidStatus) as caught, connect(f"ws://{service}/limits", proxy=None):
         pass
     assert caught.value.response.status_code == 200
@@ -229,7 +229,7 @@ def opens(service: str) -> bool:
         return False
 
 
-def test_a_fault_of_the_state_leaves_the_frame_its_answer(backend, service):
+def test_failed_sequence_does_not_fail_the_frame(backend, service):
     backend.sequence_fault = ModelUnavailable()
     with opened(service) as client:
         told = ask(client, frame(255))
@@ -239,7 +239,7 @@ def test_a_fault_of_the_state_leaves_the_frame_its_answer(backend, service):
         assert ask(client, frame(255))["sequence"]["frames"] == 1
 
 
-def test_a_fault_of_the_service_is_the_frame_s_and_the_stream_goes_on(backend, service):
+def test_service_error_fails_one_frame_only(backend, service):
     with opened(service) as client:
         backend.fault = InferenceFailed()
         assert ask(client, frame(0))["error"]["code"] == "inference_failed"
@@ -247,7 +247,7 @@ def test_a_fault_of_the_service_is_the_frame_s_and_the_stream_goes_on(backend, s
         assert ask(client, frame(0))["status"] == "ok"
 
 
-def test_a_frame_beyond_its_size_ends_the_stream(service):
+def test_oversized_frame_ends_the_stream(service):
     with opened(service) as client:
         client.send(bytes(70_000))
         assert rest(client)[1].code == 1009
@@ -262,7 +262,7 @@ def test_unknown_labels_end_the_stream_with_their_code(service):
     assert (end.code, end.reason) == (4422, "invalid_parameter")
 
 
-def test_the_sequence_ends_when_the_client_leaves_however_it_leaves(backend, service):
+def test_sequence_ends_when_the_client_disconnects(backend, service):
     with opened(service) as client:
         ask(client, frame(0))
     wait_for(lambda: backend.sequences[-1].closed)
@@ -289,7 +289,7 @@ def test_text_messages_do_not_keep_a_stream_open():
         assert until_closed(client, '{"top_k": 1}') == Close(4408, "stream_idle")
 
 
-def test_frame_that_waits_for_its_answer_keeps_a_stream_open():
+def test_stream_with_a_frame_in_flight_is_not_idle():
     """The client waits as well: its silence begins with the answer."""
     backend = FrameBackend()
     with stream_service(backend, stream_idle_seconds=0.2) as (address, _), opened(address) as client:
@@ -303,7 +303,7 @@ def test_frame_that_waits_for_its_answer_keeps_a_stream_open():
     assert (end.code, end.reason) == (4408, "stream_idle")
 
 
-def test_text_messages_are_read_at_their_own_pace():
+def test_text_messages_are_rate_limited():
     """Each costs work without a frame: of twice as many as a second allows, the second half takes another second."""
     count = 2 * TEXTS_PER_SECOND
     with stream_service(FrameBackend()) as (address, _), opened(address) as client:
@@ -364,7 +364,7 @@ def test_refused_handshake_costs_no_other_stream_its_place(backend, monkeypatch)
         assert ask(client, frame(0))["status"] == "ok"
 
 
-def test_a_silent_stream_is_closed_with_a_code_that_says_so(backend):
+def test_idle_stream_is_closed_with_its_own_code(backend):
     with stream_service(FrameBackend(), stream_idle_seconds=0.2) as (address, _), opened(address) as client:
         _, end = rest(client)
     assert (end.code, end.reason) == (4408, "stream_idle")
@@ -476,7 +476,7 @@ def test_bug_on_an_open_stream_closes_it_with_1011_and_is_logged_once():
     assert [event["event"] for event in events].count("unexpected_error") == 1
 
 
-def test_the_event_of_a_stream_has_the_trace_of_its_client():
+def test_event_of_a_stream_has_the_trace_of_its_client():
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     merging = [structlog.contextvars.merge_contextvars]
     with stream_service(FrameBackend()) as (address, _), structlog.testing.capture_logs(processors=merging) as events:
