@@ -1,12 +1,14 @@
 """Starting the gateway as users start it: as a process of its own."""
 
 import itertools
+import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +17,10 @@ from typing import Any
 import httpx
 import psutil
 
-PROJECT = Path(__file__).resolve().parents[1]
+from tests import warm
 
+PROJECT = Path(__file__).resolve().parents[1]
+SERVE = "import sys; from gateway_cli.main import main; sys.argv[1:] = ['serve']; main()"
 
 PORTS_PER_WORKER = 1000
 # Starts at the process id, so that two runs on one machine rarely try the same ports.
@@ -49,11 +53,35 @@ class Gateway:
     """A running gateway."""
 
     url: str
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes] | warm.Process
     log: Path
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
 
     def client(self, **options) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=120, **options)
+
+    def connect(self, timeout_seconds: float = 60) -> socket.socket:
+        """A TCP connection."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=timeout_seconds)
+
+    def metric(self, name: str) -> float:
+        """The value of a metric without labels."""
+        text = httpx.get(f"{self.url}/metrics", timeout=60).text
+        found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+        assert found, name
+        return float(found[1])
+
+    def events(self, since: int = 0) -> list[dict[str, Any]]:
+        """The events of the log from an offset in bytes on."""
+        lines = self.log.read_bytes()[since:].splitlines()
+        return [json.loads(line) for line in lines if line.startswith(b"{")]
+
+    def faults(self, since: int = 0) -> list[dict[str, Any]]:
+        """The events that report an error of the service itself."""
+        return [event for event in self.events(since) if event["level"] in ("error", "critical")]
 
     def resident_bytes(self) -> int:
         """Memory of the process and its workers."""
@@ -63,18 +91,17 @@ class Gateway:
 
 @contextmanager
 def running_gateway(
-    log: Path, *, wait_ready: bool = True, command: Sequence[str] = ("gateway_cli", "serve"), **settings: object
+    log: Path, *, wait_ready: bool = True, program: str = SERVE, workers: int = 1, **settings: object
 ) -> Iterator[Gateway]:
     """`gateway serve` on a free port, with its log in a file; stopped at the end, and then its exit code must be 0."""
     port = free_port()
-    with log.open("w") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *command],
-            env=environment(port=port, log_format="json", **settings),
-            cwd=PROJECT,
-            stderr=stderr,
-            text=True,
-        )
+    variables = environment(port=port, log_format="json", workers=workers, **settings)
+    process: subprocess.Popen[bytes] | warm.Process
+    with log.open("wb") as stderr:
+        if workers == 1:
+            process = warm.start(program, environment=variables, stderr=stderr.fileno())
+        else:  # the client of Prometheus reads at its import whether there are several processes
+            process = subprocess.Popen([sys.executable, "-c", program], env=variables, cwd=PROJECT, stderr=stderr)
     gateway = Gateway(f"http://127.0.0.1:{port}", process, log)
     try:
         path = "/health/ready" if wait_ready else "/health/live"
@@ -91,6 +118,14 @@ def running_gateway(
     assert process.returncode == 0, log.read_text()
 
 
+def is_gone(process: psutil.Process) -> bool:
+    """Whether a process has ended, also if its parent has not noticed."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def _answers(gateway: Gateway, path: str) -> bool:
     try:
         return httpx.get(f"{gateway.url}{path}", timeout=60).status_code == 200
@@ -98,7 +133,7 @@ def _answers(gateway: Gateway, path: str) -> bool:
         return False
 
 
-def wait_for(condition, *, timeout_seconds: float = 60, process: subprocess.Popen | None = None) -> Any:
+def wait_for(condition, *, timeout_seconds: float = 60, process: subprocess.Popen | warm.Process | None = None) -> Any:
     """The value of a condition once it holds; fails after the timeout, or when `process`, on which it depends, ends."""
     deadline = time.monotonic() + timeout_seconds
     while not (value := condition()):

@@ -20,7 +20,7 @@ from tests.gateway.api.stub import StubBackend
 
 CLASSES = 21_000
 LABELS = tuple(f"class {number}, kind {number * 7_919 % CLASSES}" for number in range(CLASSES))
-COMMAND = ("tests.stub_server",)
+PROGRAM = "from tests.stub_server import main; main()"
 
 
 class LastScores:

@@ -1,8 +1,10 @@
 """Triton servers of tests."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 from gateway_local.runtime import Runtime
 from gateway_local.server import EmbeddedTriton
@@ -25,3 +27,13 @@ def running_triton(
         yield server
     finally:
         server.stop(grace_seconds=0)
+
+
+def stub_processes(server: EmbeddedTriton, path: str) -> list[psutil.Process]:
+    """The processes of Triton's Python backend with `/path/` on their command lines, such as a model's name."""
+    found = []
+    for process in psutil.Process(server.pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if any(f"/{path}/" in part for part in process.cmdline()):
+                found.append(process)
+    return found

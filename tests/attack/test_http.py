@@ -1,18 +1,16 @@
-"""Unusual HTTP requests get a clear response at once, log no error, and do not affect later requests."""
+"""Unusual and invalid requests get a clear response, log no error, and do not affect later requests."""
 
-import json
-import re
 import socket
 import struct
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
+from bench.attack import errors
 from bench.attack.parsers import SMALL_BMP
-from bench.attack.target import Target, chunked, form, receive, told
+from bench.attack.target import Attack, Target, chunked, form, receive, told
 from tests.processes import Gateway, running_gateway, wait_for
-from tests.stub_server import COMMAND
+from tests.stub_server import PROGRAM
 
 pytestmark = pytest.mark.slow
 
@@ -24,22 +22,12 @@ IMAGE = "Content-Type: image/bmp"
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running_gateway(tmp_path_factory.mktemp("http") / "log", command=COMMAND) as running:
+    with running_gateway(tmp_path_factory.mktemp("http") / "log", program=PROGRAM) as running:
         yield running
-
-
-def target(gateway: Gateway) -> Target:
-    return Target("127.0.0.1", int(gateway.url.rpartition(":")[2]))
 
 
 def request(line: str, *headers: str, body: bytes = b"") -> bytes:
     return "\r\n".join([line, "Host: x", *headers, "\r\n"]).encode() + body
-
-
-def faults(gateway: Gateway, offset: int) -> list[dict]:
-    lines = gateway.log.read_bytes()[offset:].splitlines()
-    events = [json.loads(line) for line in lines if line.startswith(b"{")]
-    return [event for event in events if event["level"] in ("error", "critical")]
 
 
 @pytest.mark.parametrize(
@@ -63,6 +51,9 @@ def faults(gateway: Gateway, offset: int) -> list[dict]:
         (request("GET /models/%ED%A0%80%00 HTTP/1.1"), "404 model_not_found"),
         (request(f"GET /assets/{'../' * 5_000} HTTP/1.1"), "404 not_found"),
         (request("PRI * HTTP/2.0"), "400 invalid_request"),
+        (request("GET / HTTP/9.9"), "400 invalid_request"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200), "400 invalid_request"),  # TLS
+        (request("POST /predict HTTP/1.1", "Transfer-Encoding: chunked", body=b"ZZ\r\n"), "400 invalid_request"),
         (request("GET / HTTP/1.1", "A: b\r\n c"), "400 invalid_request"),
         *(
             (request("POST /predict HTTP/1.1", IMAGE, framing, body=b"abcd"), "400 invalid_request")
@@ -72,6 +63,7 @@ def faults(gateway: Gateway, offset: int) -> list[dict]:
                 "Content-Length: 4\r\nContent-Length: 4",
                 "Content-Length: 4, 4",
                 "Content-Length: +4",
+                "Content-Length: -1",
                 "Content-Length: 4\r\nTransfer-Encoding: chunked",
                 "Transfer-Encoding: identity",
                 "Transfer-Encoding: chunked, chunked",
@@ -79,15 +71,22 @@ def faults(gateway: Gateway, offset: int) -> list[dict]:
         ),
         (request("POST /predict HTTP/1.1", IMAGE, f"Content-Length: {2**64 - 1}", body=b"abcd"), "413 file_too_large"),
     ],
-    ids=lambda value: value[:60].decode().replace("\r\n", " ") if isinstance(value, bytes) else value,
+    ids=lambda value: value[:60].decode("latin-1").replace("\r\n", " ") if isinstance(value, bytes) else value,
 )
 def test_unusual_http_gets_a_clear_response(gateway: Gateway, sent: bytes, answer: str):
     offset = gateway.log.stat().st_size
-    with target(gateway).connect() as connection:
-        connection.settimeout(10)
+    with gateway.connect(10) as connection:
         connection.sendall(sent)
         assert told(receive(connection, 10)) == answer
-    assert not faults(gateway, offset)
+    assert not gateway.faults(offset)
+
+
+@pytest.mark.parametrize("attack", errors.ATTACKS, ids=lambda attack: attack.name)
+def test_client_errors_are_not_faults(gateway: Gateway, attack: Attack):
+    """No 5xx status, no close code of a fault: each attack raises PromiseBroken for one."""
+    offset = gateway.log.stat().st_size
+    attack.send(Target("127.0.0.1", gateway.port))
+    assert gateway.faults(offset) == []
 
 
 def test_requests_that_wait_behind_another_end_with_their_connection(gateway: Gateway):
@@ -100,13 +99,9 @@ def test_requests_that_wait_behind_another_end_with_their_connection(gateway: Ga
         body=body,
     )
     for _ in range(10):
-        with target(gateway).connect() as connection:
+        with gateway.connect() as connection:
             connection.sendall(slow + request("GET /nowhere HTTP/1.1") * 12)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close by a reset
-    wait_for(lambda: gauge(gateway, "gateway_connections") == 1)  # of the client that asks
-    wait_for(lambda: gauge(gateway, "gateway_images_in_flight") == 0)
-    assert not faults(gateway, offset)
-
-
-def gauge(gateway: Gateway, name: str) -> float:
-    return float(re.search(rf"^{name} (\S+)$", httpx.get(f"{gateway.url}/metrics").text, re.MULTILINE)[1])
+    wait_for(lambda: gateway.metric("gateway_connections") == 1)  # of the client that asks
+    wait_for(lambda: gateway.metric("gateway_images_in_flight") == 0)
+    assert not gateway.faults(offset)

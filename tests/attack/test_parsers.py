@@ -1,8 +1,6 @@
 """Small forms of the attacks of `make attack` on the parsers cost little, against a gateway without a Triton."""
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import psutil
@@ -13,7 +11,7 @@ from bench.attack.pictures import heic_of_headers
 from bench.attack.target import Attack, Target, attacks_of, folded
 from tests.gateway.api.stub import PNG
 from tests.processes import Gateway, running_gateway
-from tests.stub_server import COMMAND
+from tests.stub_server import PROGRAM
 
 pytestmark = pytest.mark.slow
 
@@ -30,15 +28,8 @@ HEADERS = folded(attacks_of(heic_of_headers))
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway in front of a model of 21,000 classes that answers at once."""
     log = tmp_path_factory.mktemp("attack") / "log"
-    with running_gateway(log, command=COMMAND, max_request_bytes=30_000_000) as running:
+    with running_gateway(log, program=PROGRAM, max_request_bytes=30_000_000) as running:
         yield running
-
-
-def pauses(log: Path, offset: int) -> list[float]:
-    """The processor time of each pause that was logged since."""
-    lines = log.read_bytes()[offset:].splitlines()
-    events = [json.loads(line) for line in lines if line.startswith(b"{")]
-    return [event["cpu_seconds"] for event in events if event["event"] == "loop_paused"]
 
 
 def ask(gateway: Gateway) -> dict:
@@ -53,7 +44,7 @@ def test_attack_costs_little_and_affects_no_other_client(gateway: Gateway, attac
     process = psutil.Process(gateway.process.pid)
     began, offset = process.cpu_times(), gateway.log.stat().st_size
     resident_bytes = gateway.resident_bytes()
-    target = Target("127.0.0.1", int(gateway.url.rpartition(":")[2]), NBYTES, folded=attack.folded)
+    target = Target("127.0.0.1", gateway.port, NBYTES, folded=attack.folded)
     answer = attack.send(target)
     assert "50" not in answer.split(), answer
     assert not answer.startswith("5"), answer
@@ -61,4 +52,5 @@ def test_attack_costs_little_and_affects_no_other_client(gateway: Gateway, attac
     ended = process.cpu_times()
     assert ended.user + ended.system - began.user - began.system < MOST_CPU_SECONDS
     assert gateway.resident_bytes() - resident_bytes < MOST_BYTES
-    assert max(pauses(gateway.log, offset), default=0.0) < LONGEST_PAUSE_SECONDS
+    pauses = [event["cpu_seconds"] for event in gateway.events(offset) if event["event"] == "loop_paused"]
+    assert max(pauses, default=0.0) < LONGEST_PAUSE_SECONDS

@@ -15,14 +15,14 @@ pytestmark = [pytest.mark.triton, needs_prometheus]
 
 
 @pytest.fixture(scope="module")
-def gateway(triton, tmp_path_factory) -> Iterator[Gateway]:
-    with running_gateway(tmp_path_factory.mktemp("gateway") / "log", triton_url=triton.url) as gateway:
+def gateway(light_triton, tmp_path_factory) -> Iterator[Gateway]:
+    with running_gateway(tmp_path_factory.mktemp("gateway") / "log", triton_url=light_triton.url) as gateway:
         yield gateway
 
 
 @pytest.fixture(scope="module")
-def prometheus(triton, gateway, tmp_path_factory) -> Iterator[Prometheus]:
-    port = next(each for each in triton._arguments() if each.startswith("--metrics-port=")).partition("=")[2]
+def prometheus(light_triton, gateway, tmp_path_factory) -> Iterator[Prometheus]:
+    port = next(each for each in light_triton._arguments() if each.startswith("--metrics-port=")).partition("=")[2]
     targets = {"gateway": gateway.url.removeprefix("http://"), "triton": f"127.0.0.1:{port}"}
     with running_prometheus(tmp_path_factory.mktemp("prometheus"), targets) as prometheus:
         yield prometheus

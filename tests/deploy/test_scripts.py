@@ -119,8 +119,8 @@ def test_unreachable_triton_is_not_alive():
 
 
 @pytest.mark.triton
-def test_probe_sends_the_inputs_of_the_ensemble(triton):
-    port = next(option for option in triton._arguments() if option.startswith("--http-port=")).partition("=")[2]
+def test_probe_sends_the_inputs_of_the_ensemble(light_triton):
+    port = next(option for option in light_triton._arguments() if option.startswith("--http-port=")).partition("=")[2]
     assert run("alive.py", "ensemble_model", "60", f"http://127.0.0.1:{port}").stderr == ""
     # Not for nothing: what stands behind the name has answered.
     index = httpx.post(f"http://127.0.0.1:{port}/v2/repository/index", json={"ready": True}, timeout=30).json()
@@ -199,7 +199,7 @@ def test_helm_test_fails_with_the_message_of_the_response():
 
 
 @pytest.mark.triton
-def test_helm_test_passes_at_a_real_gateway(triton, tmp_path):
-    with running_gateway(tmp_path / "log", triton_url=triton.url) as gateway:
+def test_helm_test_passes_at_a_real_gateway(light_triton, tmp_path):
+    with running_gateway(tmp_path / "log", triton_url=light_triton.url) as gateway:
         done = run("classify.py", gateway.url)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""A gateway in front of the suite's real Triton."""
+"""Gateways in front of Tritons that the whole suite shares."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -14,28 +14,16 @@ StartGateway = Callable[..., AbstractContextManager[Gateway]]
 
 
 @pytest.fixture(scope="session")
-def start_gateway(triton: EmbeddedTriton, tmp_path_factory: pytest.TempPathFactory) -> StartGateway:
-    """Starts a gateway of a test's own, with settings of its own."""
+def start_gateway(tmp_path_factory: pytest.TempPathFactory) -> StartGateway:
+    """Starts a gateway with the settings of a test."""
     folder, number = tmp_path_factory.mktemp("gateways"), itertools.count()
-
-    def start(**settings: object) -> AbstractContextManager[Gateway]:
-        settings = {"triton_url": triton.url, **settings}
-        return running_gateway(folder / f"{next(number)}.log", **settings)
-
-    return start
+    return lambda **settings: running_gateway(folder / f"{next(number)}.log", **settings)
 
 
 @pytest.fixture(scope="session")
-def gateway(start_gateway: StartGateway) -> Iterator[Gateway]:
-    """A ready gateway with default settings."""
-    with start_gateway() as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def decoding_gateway(start_gateway: StartGateway) -> Iterator[Gateway]:
-    """A ready gateway that decodes every image itself."""
-    with start_gateway(decode="always") as running:
+def gateway(start_gateway: StartGateway, light_triton: EmbeddedTriton) -> Iterator[Gateway]:
+    """A gateway with default settings. Its Triton classifies every image as a cat, without a network."""
+    with start_gateway(triton_url=light_triton.url) as running:
         yield running
 
 
@@ -43,4 +31,25 @@ def decoding_gateway(start_gateway: StartGateway) -> Iterator[Gateway]:
 def client(gateway: Gateway) -> Iterator[httpx.Client]:
     """An HTTP client of `gateway`."""
     with gateway.client() as http:
+        yield http
+
+
+@pytest.fixture(scope="session")
+def real_gateway(start_gateway: StartGateway, triton: EmbeddedTriton) -> Iterator[Gateway]:
+    """A gateway with default settings in front of the default model, with its network."""
+    with start_gateway(triton_url=triton.url) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def decoding_gateway(start_gateway: StartGateway, triton: EmbeddedTriton) -> Iterator[Gateway]:
+    """As `real_gateway`, and it decodes every image itself."""
+    with start_gateway(triton_url=triton.url, decode="always") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def real_client(real_gateway: Gateway) -> Iterator[httpx.Client]:
+    """An HTTP client of `real_gateway`."""
+    with real_gateway.client() as http:
         yield http

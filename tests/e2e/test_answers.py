@@ -1,12 +1,14 @@
-"""The service's answers are the trained model's: each photograph is held to PIL, torchvision and eager PyTorch."""
+"""The default model behind the gateway: its results are those of PIL, torchvision and eager PyTorch, in batches."""
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import httpx
 import numpy as np
 import pytest
 
-from tests.photos import PHOTOS, SAVED_AS, photo
+from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
+from tests.photos import PHOTOS, SAVED_AS, photo, unlike_any
 from tests.processes import Gateway
 from tests.reference import reference_probabilities
 
@@ -15,9 +17,9 @@ FORMS = [(name, image_format) for name in PHOTOS for image_format in SAVED_AS]
 
 
 @pytest.fixture(params=["auto", "always"])
-def either_client(request: pytest.FixtureRequest, gateway: Gateway, decoding_gateway: Gateway):
+def either_client(request: pytest.FixtureRequest, real_gateway: Gateway, decoding_gateway: Gateway):
     """A client of a gateway whose Triton decodes, and of a gateway that decodes itself."""
-    with {"auto": gateway, "always": decoding_gateway}[request.param].client() as http:
+    with {"auto": real_gateway, "always": decoding_gateway}[request.param].client() as http:
         yield http
 
 
@@ -57,8 +59,8 @@ def test_photographs_of_one_request_get_the_same_results(either_client: httpx.Cl
         check(result, encoded)
 
 
-def test_the_cat_is_an_egyptian_cat(client: httpx.Client):
-    answer = client.post("/predict", files={"files": ("cat.jpg", photo("cat"))}).json()
+def test_cat_is_an_egyptian_cat(real_client: httpx.Client):
+    answer = real_client.post("/predict", files={"files": ("cat.jpg", photo("cat"))}).json()
     result = answer["results"][0]
     assert answer["model"] == {"name": "ensemble_model", "version": "1"}
     assert (result["width"], result["height"]) == (451, 300)
@@ -66,6 +68,24 @@ def test_the_cat_is_an_egyptian_cat(client: httpx.Client):
     assert len(result["predictions"]) == 5
 
 
-def test_a_raw_body_is_one_image(client: httpx.Client):
-    answer = client.post("/predict", content=photo("coffee"), headers={"Content-Type": "image/jpeg"})
+def test_raw_body_is_one_image(real_client: httpx.Client):
+    answer = real_client.post("/predict", content=photo("coffee"), headers={"Content-Type": "image/jpeg"})
     assert answer.json()["results"][0]["predictions"][0]["label"] == "espresso"
+
+
+def test_single_images_of_many_clients_run_as_batches(real_gateway: Gateway, triton_client):
+    def counts() -> dict[str, tuple[int, int]]:
+        """For each step, how many images ran, and in how many executions."""
+        found = [triton_client.get_inference_statistics(each).model_stats[0] for each in (PREPROCESSOR, CLASSIFIER)]
+        return {each.name: (each.inference_count, each.execution_count) for each in found}
+
+    before = counts()
+    with real_gateway.client() as http, ThreadPoolExecutor(32) as clients:
+
+        def classify(_: int) -> int:
+            return http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}).status_code
+
+        assert set(clients.map(classify, range(200))) == {200}
+    for model, (inferences, executions) in counts().items():
+        assert inferences - before[model][0] >= 200
+        assert executions - before[model][1] < inferences - before[model][0]

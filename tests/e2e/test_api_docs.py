@@ -48,15 +48,15 @@ def test_there_are_examples():
 
 
 @pytest.mark.parametrize(("command", "documented"), EXAMPLES, ids=[command for command, _ in EXAMPLES])
-def test_documented_example_gets_its_documented_response(gateway: Gateway, command: str, documented: str):
-    command = command.replace("http://127.0.0.1:8080", gateway.url)
+def test_documented_example_gets_its_documented_response(real_gateway: Gateway, command: str, documented: str):
+    command = command.replace("http://127.0.0.1:8080", real_gateway.url)
     answer = subprocess.run(["bash", "-c", command], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
     assert matches(values(documented), values(answer)), answer
 
 
-def test_python_of_the_tutorial_prints_what_it_says(gateway: Gateway):
+def test_python_of_the_tutorial_prints_what_it_says(real_gateway: Gateway):
     (code,) = re.findall(r"^```python\n(.*?)^```$", TUTORIAL, re.DOTALL | re.MULTILINE)
-    code = code.replace("http://127.0.0.1:8080", gateway.url)
+    code = code.replace("http://127.0.0.1:8080", real_gateway.url)
     run = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
     assert all(f"`{line}`" in TUTORIAL for line in run.stdout.splitlines())
     assert len(run.stdout.splitlines()) == 2

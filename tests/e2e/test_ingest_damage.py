@@ -39,17 +39,17 @@ def outcomes(client: httpx.Client, files: Iterable[bytes]) -> list[str]:
     return codes
 
 
-def test_every_truncated_form_is_reported_as_damaged(client: httpx.Client):
+def test_every_truncated_form_is_reported_as_damaged(real_client: httpx.Client):
     # Files with further data behind the image may lose those; of several images, the first one may be whole.
     forms = [one for one in samples(*SMALL) if "behind" not in one.name and "padded" not in one.name]
     forms = [one for one in forms if one.name not in FIRST_IMAGE_MAY_BE_WHOLE]
     files = [one.data[: len(one.data) * percent // 100] for one in forms for percent in range(5, 100, 5)]
-    codes = outcomes(client, files)
+    codes = outcomes(real_client, files)
     assert len(codes) == len(files)
     assert set(codes) <= DAMAGED
 
 
-def test_damaged_header_bytes_never_fail_the_service(client: httpx.Client):
+def test_damaged_header_bytes_never_fail_the_service(real_client: httpx.Client):
     first_of_each = {one.format: one.data for one in reversed(samples(*SMALL))}
     files = [
         data[:place] + wrong + data[place + 1 :]
@@ -57,11 +57,11 @@ def test_damaged_header_bytes_never_fail_the_service(client: httpx.Client):
         for place in range(1, 64, 2)
         for wrong in (b"\0", b"\xff")
     ]
-    assert set(outcomes(client, files)) <= {"ok", *CODES}
+    assert set(outcomes(real_client, files)) <= {"ok", *CODES}
 
 
-def test_reversed_form_is_not_an_image(client: httpx.Client):
-    assert set(outcomes(client, (one.data[::-1] for one in samples(*SMALL)))) == {"unsupported_format"}
+def test_reversed_form_is_not_an_image(real_client: httpx.Client):
+    assert set(outcomes(real_client, (one.data[::-1] for one in samples(*SMALL)))) == {"unsupported_format"}
 
 
 def zip_of_text() -> bytes:
@@ -97,14 +97,14 @@ def deceits() -> dict[str, tuple[bytes, str]]:
 
 
 @pytest.mark.parametrize("name", deceits())
-def test_ambiguous_file_is_recognised_by_its_beginning(client: httpx.Client, name: str):
+def test_ambiguous_file_is_recognised_by_its_beginning(real_client: httpx.Client, name: str):
     data, code = deceits()[name]
-    assert outcomes(client, [data]) == [code]
+    assert outcomes(real_client, [data]) == [code]
 
 
-def test_largest_allowed_images_are_decoded_and_memory_is_freed(start_gateway):
+def test_largest_allowed_images_are_decoded_and_memory_is_freed(start_gateway, light_triton):
     bomb = encoders.png_bomb(7_000, 7_000)
-    with start_gateway() as gateway, gateway.client() as http:
+    with start_gateway(triton_url=light_triton.url) as gateway, gateway.client() as http:
         outcomes(http, [bomb] * 6)  # every decoder has started
         before = gateway.resident_bytes()
         assert set(outcomes(http, [bomb] * 6)) == {"ok"}

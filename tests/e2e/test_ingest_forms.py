@@ -2,7 +2,6 @@
 
 import base64
 import json
-import socket
 
 import cv2
 import httpx
@@ -41,10 +40,10 @@ def scores(client: httpx.Client, sample_list: list[Sample]) -> dict[str, np.ndar
 
 @pytest.mark.parametrize("decode", ["auto", pytest.param("always", marks=pytest.mark.long)])
 def test_every_form_of_a_file_gets_the_result_of_its_image(
-    decode: str, gateway: Gateway, decoding_gateway: Gateway, capsys: pytest.CaptureFixture
+    decode: str, real_gateway: Gateway, decoding_gateway: Gateway, capsys: pytest.CaptureFixture
 ):
     sample_list = list(samples())
-    with {"auto": gateway, "always": decoding_gateway}[decode].client() as client:
+    with {"auto": real_gateway, "always": decoding_gateway}[decode].client() as client:
         found = scores(client, sample_list)
         expected = {}
         for sample in sample_list:
@@ -102,7 +101,7 @@ PART = b'--b\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r
 
 def stream_in_two(gateway: Gateway, rest: bytes) -> list[dict]:
     """Send one file, wait for its line, send the rest of the body; returns all lines."""
-    with socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2])), timeout=30) as raw:
+    with gateway.connect(30) as raw:
         raw.sendall(
             b"POST /predict HTTP/1.1\r\nHost: x\r\nAccept: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n"
             b"Content-Type: multipart/form-data; boundary=b\r\n\r\n"

@@ -1,7 +1,5 @@
 """The limits of a process over HTTP, at the limit and one past it: a refusal names the limit and its value."""
 
-import re
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -53,11 +51,6 @@ def stuck(start_gateway):
         server.stop(None).wait()
 
 
-def gauge(gateway: Gateway, name: str) -> float:
-    with gateway.client() as http:
-        return float(re.search(rf"^{name} (\S+)$", http.get("/metrics").text, re.MULTILINE)[1])
-
-
 def refusal_of(answer: httpx.Response) -> tuple:
     problem = answer.json()
     assert answer.headers["content-type"] == "application/problem+json"
@@ -82,10 +75,10 @@ class Sending(threading.Thread):
 def test_limits_of_images_in_flight_waiting_and_waiting_time(stuck: Gateway):
     # Ends after 5 s, since Triton does not describe its model: later than the request that waits.
     in_flight = [Sending(stuck, 9) for _ in range(2)]
-    wait_for(lambda: gauge(stuck, "gateway_images_in_flight") == 2)
+    wait_for(lambda: stuck.metric("gateway_images_in_flight") == 2)
     started = time.monotonic()
     waiting = Sending(stuck, 60)
-    wait_for(lambda: gauge(stuck, "gateway_images_waiting") == 1)
+    wait_for(lambda: stuck.metric("gateway_images_waiting") == 1)
     with stuck.client() as http:
         refused = http.post("/predict", files={"f": ("c.jpg", photo("cat"))})
     assert refusal_of(refused) == (503, "overloaded", "max_images_waiting", 1)
@@ -100,33 +93,33 @@ def test_limits_of_images_in_flight_waiting_and_waiting_time(stuck: Gateway):
 
 
 def test_limit_of_waiting_upload_bytes(stuck: Gateway):
-    wait_for(lambda: gauge(stuck, "gateway_waiting_bytes") == 0)
+    wait_for(lambda: stuck.metric("gateway_waiting_bytes") == 0)
     content = b"no image"
-    with socket.create_connection(("127.0.0.1", int(stuck.url.rpartition(":")[2])), timeout=60) as slow:
+    with stuck.connect() as slow:
         slow.sendall(
             b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n"
             b"Content-Type: multipart/form-data; boundary=b\r\n\r\n"
         )
         slow.sendall(HEAD + bytes(MIB - len(content)))
-        wait_for(lambda: gauge(stuck, "gateway_waiting_bytes") == MIB - len(content))
+        wait_for(lambda: stuck.metric("gateway_waiting_bytes") == MIB - len(content))
         with stuck.client() as http:
 
             def send(content: bytes) -> httpx.Response:
                 return http.post("/predict", content=HEAD + content + b"\r\n--b--\r\n", headers=MULTIPART)
 
             assert send(content).status_code == 415
-            assert gauge(stuck, "gateway_waiting_bytes") == MIB - len(content)
+            assert stuck.metric("gateway_waiting_bytes") == MIB - len(content)
             assert send(content + b"!").status_code == 415
         refused = b""
         while not refused.endswith(b"}") and (piece := slow.recv(65536)):
             refused += piece
         assert refused.startswith(b"HTTP/1.1 503 ")
         assert b'"limit":"max_bytes_waiting","value":%d' % MIB in refused
-    wait_for(lambda: gauge(stuck, "gateway_waiting_bytes") == 0)
+    wait_for(lambda: stuck.metric("gateway_waiting_bytes") == 0)
 
 
 @pytest.mark.parametrize(("name", "limit"), [("top_k", "max_top_k"), ("timeout", "max_timeout_seconds")])
-def test_parameters(stuck: Gateway, name: str, limit: str):
+def test_parameter_limits(stuck: Gateway, name: str, limit: str):
     with stuck.client() as http:
 
         def send(value: int) -> httpx.Response:

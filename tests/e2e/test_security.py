@@ -1,8 +1,6 @@
 """Keys, headers and request ids through a real server, byte by byte where a client would tidy up."""
 
 import contextlib
-import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,16 +23,15 @@ def key(keys: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def guarded(start_gateway: StartGateway, keys: Path, key: str) -> Iterator[Gateway]:
-    with start_gateway(api_keys_file=keys, log_level="debug", workers=2) as running:
+def guarded(start_gateway: StartGateway, light_triton, keys: Path, key: str) -> Iterator[Gateway]:
+    with start_gateway(triton_url=light_triton.url, api_keys_file=keys, log_level="debug", workers=2) as running:
         yield running
 
 
 def exchange(gateway: Gateway, request: bytes) -> bytes:
     """What comes back for a request until the server closes the connection or has said nothing for a while."""
-    host, _, port = gateway.url.removeprefix("http://").rpartition(":")
     received = b""
-    with socket.create_connection((host, int(port)), timeout=60) as connection, contextlib.suppress(TimeoutError):
+    with gateway.connect() as connection, contextlib.suppress(TimeoutError):
         connection.sendall(request)
         while chunk := connection.recv(65_536):
             received += chunk
@@ -78,8 +75,7 @@ def test_refused_request_gets_no_100_continue(guarded):
 
 def test_log_has_the_name_of_the_key_and_never_the_key(guarded, key):
     def names() -> list[str | None]:
-        events = map(json.loads, guarded.log.read_text().splitlines())
-        return [event.get("key") for event in events if event.get("path") == "/models/none"]
+        return [event.get("key") for event in guarded.events() if event.get("path") == "/models/none"]
 
     with guarded.client() as client:
         for headers in ({"X-API-Key": key}, {"Authorization": f"Bearer {key}x"}):

@@ -24,8 +24,8 @@ CAT, COFFEE = photo("cat"), photo("coffee")
 
 
 @pytest.fixture(scope="module")
-def v2(gateway: Gateway) -> Iterator[InferenceServerClient]:
-    with InferenceServerClient(gateway.url.removeprefix("http://")) as client:
+def v2(real_gateway: Gateway) -> Iterator[InferenceServerClient]:
+    with InferenceServerClient(real_gateway.url.removeprefix("http://")) as client:
         yield client
 
 
@@ -38,7 +38,7 @@ def best(result: InferResult) -> list[list[str]]:
     return [[cell.decode().split(":", 2)[2] for cell in row] for row in result.as_numpy("PREDICTION")]
 
 
-def test_the_server_is_live_and_ready(v2):
+def test_server_and_model_readiness(v2):
     assert v2.is_server_live()
     assert v2.is_server_ready()
     assert v2.is_model_ready(MODEL)
@@ -57,7 +57,7 @@ def test_server_and_model_metadata(v2):
         v2.get_model_metadata("nothing")
 
 
-def test_one_image_gets_the_scores_of_predict(v2, client):
+def test_one_image_gets_the_scores_of_predict(v2, real_client):
     result = v2.infer(MODEL, images(CAT), request_id="mine")
     assert result.get_response()["id"] == "mine"
     assert (result.get_response()["model_name"], result.get_response()["model_version"]) == (MODEL, "1")
@@ -65,7 +65,9 @@ def test_one_image_gets_the_scores_of_predict(v2, client):
     assert (scores.shape, scores.dtype) == ((1, 1000), np.float32)
     assert scores.sum() == pytest.approx(1, abs=1e-4)
     assert result.as_numpy("STATUS").tolist() == [b"ok"]
-    predictions = client.post("/predict", params={"top_k": 1000}, files={"f": CAT}).json()["results"][0]["predictions"]
+    predictions = real_client.post("/predict", params={"top_k": 1000}, files={"f": CAT}).json()["results"][0][
+        "predictions"
+    ]
     by_id = {each["class_id"]: each["score"] for each in predictions}
     # /predict reads Triton's six digits; these are the model's own numbers.
     assert scores[0] == pytest.approx([by_id[number] for number in range(1000)], abs=1e-6)
@@ -80,13 +82,15 @@ def test_results_of_many_images_keep_their_order(v2):
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_classes_have_the_form_of_tritons_extension(v2, client, binary):
+def test_classes_have_the_form_of_tritons_extension(v2, real_client, binary):
     output = InferRequestedOutput("PREDICTION", class_count=3, binary_data=binary)
     result = v2.infer(MODEL, images(CAT, COFFEE), outputs=[output])
     prediction = result.as_numpy("PREDICTION")
     assert prediction.shape == (2, 3)
     assert result.as_numpy("STATUS") is None
-    predictions = client.post("/predict", params={"top_k": 3}, files={"f": CAT}).json()["results"][0]["predictions"]
+    predictions = real_client.post("/predict", params={"top_k": 3}, files={"f": CAT}).json()["results"][0][
+        "predictions"
+    ]
     expected = [f"{each['score']:f}:{each['class_id']}:{each['label']}" for each in predictions]
     row = prediction[0].tolist()
     assert [cell.decode() if binary else cell for cell in row] == expected
@@ -101,7 +105,7 @@ def test_corrupt_image_leaves_the_other_results(v2):
     assert scores[0].argmax() != scores[3].argmax()
 
 
-def test_a_version_can_be_named(v2):
+def test_version_is_selected_by_name(v2):
     result = v2.infer(MODEL, images(CAT), model_version="1")
     assert result.get_response()["model_version"] == "1"
     with pytest.raises(InferenceServerException, match="'ensemble_model' version 9") as caught:
@@ -123,7 +127,7 @@ def test_tritonclient_raises_the_error_messages(v2, model, content, status, word
     assert caught.value.status() == status
 
 
-def test_the_timeout_is_microseconds(v2):
+def test_timeout_is_in_microseconds(v2):
     assert v2.infer(MODEL, images(CAT), timeout=10_000_000).as_numpy("STATUS").tolist() == [b"ok"]
     for microseconds, status in ((1_000, "504"), (999, "422")):  # 1 ms is the shortest
         with pytest.raises(InferenceServerException) as caught:
@@ -131,10 +135,10 @@ def test_the_timeout_is_microseconds(v2):
         assert caught.value.status() == status
 
 
-def test_readme_example_prints_its_documented_output(gateway: Gateway):
+def test_readme_example_prints_its_documented_output(real_gateway: Gateway):
     (code,) = re.findall(r"```python\n(.*?InferenceServerClient.*?)```", (PROJECT / "README.md").read_text(), re.DOTALL)
     documented = re.search(r"print\(.*\)  # (.*)", code)
-    code = code.replace("127.0.0.1:8080", gateway.url.removeprefix("http://"))
+    code = code.replace("127.0.0.1:8080", real_gateway.url.removeprefix("http://"))
     ran = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=PROJECT, timeout=60
     )
@@ -142,7 +146,7 @@ def test_readme_example_prints_its_documented_output(gateway: Gateway):
     assert ran.stdout.strip() == documented[1]
 
 
-def test_a_thousand_images_get_results_in_bounded_memory(start_gateway, light_triton):
+def test_thousand_images_need_bounded_memory(start_gateway, light_triton):
     count, padding = 1_000, bytes(500_000)  # which a JPEG may have behind its end
     image = CAT + padding + b"\xff\xd9"
     size = (4 + len(image)) * count
@@ -168,14 +172,14 @@ def test_a_thousand_images_get_results_in_bounded_memory(start_gateway, light_tr
     assert peak - before < 300 * MIB
 
 
-def test_several_requests_at_once(gateway: Gateway):
-    with InferenceServerClient(gateway.url.removeprefix("http://"), concurrency=4) as v2:
+def test_concurrent_requests_get_their_own_results(real_gateway: Gateway):
+    with InferenceServerClient(real_gateway.url.removeprefix("http://"), concurrency=4) as v2:
         waiting = [v2.async_infer(MODEL, images(image)) for image in (CAT, COFFEE) * 8]
         found = [request.get_result().as_numpy("PREDICTION")[0].argmax() for request in waiting]
     assert found == [found[0], found[1]] * 8
 
 
-def test_json_by_hand(client: httpx.Client):
+def test_json_request_is_answered(real_client: httpx.Client):
     body = {
         "id": "7",
         "inputs": [
@@ -187,7 +191,7 @@ def test_json_by_hand(client: httpx.Client):
             }
         ],
     }
-    answer = client.post(f"/v2/models/{MODEL}/infer", json=body)
+    answer = real_client.post(f"/v2/models/{MODEL}/infer", json=body)
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
     response = answer.json()
@@ -199,13 +203,13 @@ def test_json_by_hand(client: httpx.Client):
     assert status["data"] == ["ok", "truncated_image"]
 
 
-def test_curl(gateway: Gateway, tmp_path):
+def test_curl_gets_predictions(real_gateway: Gateway, tmp_path):
     request = tmp_path / "request.json"
     output = {"name": "PREDICTION", "parameters": {"classification": 1}}
     data = [base64.b64encode(CAT).decode()]
     tensor = {"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": data}
     request.write_text(json.dumps({"inputs": [tensor], "outputs": [output]}))
-    url = f"{gateway.url}/v2/models/{MODEL}/infer"
+    url = f"{real_gateway.url}/v2/models/{MODEL}/infer"
     answer = subprocess.run(
         ["curl", "-sS", "-d", f"@{request}", url], check=True, capture_output=True, text=True, timeout=60
     )
@@ -213,7 +217,7 @@ def test_curl(gateway: Gateway, tmp_path):
     assert prediction["data"][0].endswith(":285:Egyptian cat")
 
 
-def test_metrics_count_requests_under_their_route(client: httpx.Client, v2):
+def test_metrics_count_requests_under_their_route(real_client: httpx.Client, v2):
     v2.infer(MODEL, images(CAT))
-    text = client.get("/metrics").text
+    text = real_client.get("/metrics").text
     assert 'gateway_requests_total{code="",route="/v2/models/{name}/infer",status="200"}' in text

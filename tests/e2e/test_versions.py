@@ -1,7 +1,6 @@
 """Several models and versions behind one gateway: requested, split, switched and unloaded under load."""
 
 import base64
-import contextlib
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from torch import nn
@@ -28,6 +26,7 @@ from tests.gateway_models.networks.builders import Head, save_labels, save_onnx,
 from tests.gateway_models.repository.entries import SMALL
 from tests.photos import photo
 from tests.processes import Gateway, running_gateway, wait_for
+from tests.tritons import stub_processes
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
@@ -315,7 +314,7 @@ def test_death_of_a_shadow_version_costs_no_client_a_result(start, served):
 
         with asking_on(http, "flowers") as outcomes:
             wait_for(lambda: compared() > 10)
-            stubs = processes_of(served.triton, "flowers_classifier/2/")
+            stubs = stub_processes(served.triton, "flowers_classifier/2")
             assert stubs
             for stub in stubs:
                 stub.kill()
@@ -326,13 +325,3 @@ def test_death_of_a_shadow_version_costs_no_client_a_result(start, served):
         assert set(outcomes) == {(200, "1")}, outcomes
         assert gateway.log.read_text().count("shadow_fails") >= 1
         assert scores(ask(http)) != scores(ask(http, version=2))
-
-
-def processes_of(server: EmbeddedTriton, place: str) -> list[psutil.Process]:
-    """The running processes of Triton with this path of the repository on their command line."""
-    found = []
-    for process in psutil.Process(server.pid).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if any(place in part for part in process.cmdline()):
-                found.append(process)
-    return found

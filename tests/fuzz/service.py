@@ -23,7 +23,7 @@ import httpx
 import psutil
 
 from tests.processes import Gateway, running_gateway, wait_for
-from tests.stub_server import COMMAND
+from tests.stub_server import PROGRAM
 
 BATCH = 25
 """Cases after which the process is looked at."""
@@ -81,7 +81,7 @@ class Server:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self.address = ("127.0.0.1", int(gateway.url.rpartition(":")[2]))
+        self.address = ("127.0.0.1", gateway.port)
         self._process = psutil.Process(gateway.process.pid)
         self._cpu_seconds = self._used()
         self._log_bytes = 0
@@ -139,7 +139,7 @@ def run_cases(
     report = Report()
     with (
         tempfile.TemporaryDirectory() as folder,
-        running_gateway(Path(folder) / "log", command=COMMAND, **SETTINGS) as gateway,
+        running_gateway(Path(folder) / "log", program=PROGRAM, **SETTINGS) as gateway,
         ThreadPoolExecutor(at_once) as pool,
     ):
         server = Server(gateway)

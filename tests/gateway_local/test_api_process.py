@@ -11,7 +11,7 @@ import pytest
 
 from gateway.settings import Settings
 from gateway_local.api_process import ApiFailed, ApiProcess
-from tests.processes import free_port, wait_for
+from tests.processes import free_port, is_gone, wait_for
 
 pytestmark = pytest.mark.slow
 STUB = """
@@ -59,10 +59,6 @@ def api(tmp_path):
 def child_of(file):
     wait_for(lambda: file.exists() and file.read_text())
     return psutil.Process(int(file.read_text()))
-
-
-def is_gone(process):
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def test_wait_ends_when_the_api_is_ready(api):

@@ -8,7 +8,7 @@ import psutil
 
 from gateway_local.groups import kill_group
 from gateway_local.reaper import watch
-from tests.processes import PROJECT, wait_for
+from tests.processes import PROJECT, is_gone, wait_for
 
 LEADER = "import subprocess, sys, time; print(subprocess.Popen([sys.executable, '-S', '-c', 'import time; time.sleep(600)']).pid, flush=True); time.sleep(float(sys.argv[1]))"  # noqa: E501  # a program
 PARENT = """
@@ -20,10 +20,6 @@ while True:
     REAPER.check()
     time.sleep(0.05)
 """
-
-
-def is_gone(process):
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def start(seconds):

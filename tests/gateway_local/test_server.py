@@ -16,7 +16,7 @@ from gateway.gpus import gpu_count
 from gateway_local.runtime import TritonRuntimeError
 from gateway_local.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, StartFailed, missing_code
 from gateway_local.server_log import error_lines
-from tests.processes import PROJECT, wait_for
+from tests.processes import PROJECT, is_gone, wait_for
 
 pytestmark = pytest.mark.triton
 
@@ -69,10 +69,6 @@ def family(pid: int) -> list[psutil.Process]:
     return [server, *server.children(recursive=True)]
 
 
-def gone(processes: list[psutil.Process]) -> bool:
-    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
-
-
 def echo(server: EmbeddedTriton, number: int) -> int:
     given = InferInput("INPUT", [1, 1], "INT32").set_data_from_numpy(np.array([[number]], np.int32))
     with InferenceServerClient(server.url) as client:
@@ -110,7 +106,7 @@ def test_stopped_server_leaves_no_process_and_no_shared_memory(runtime, echo_rep
     assert len(processes) == 2
     assert regions_of(server)
     server.stop()
-    assert gone(processes)
+    assert all(map(is_gone, processes))
     assert not server.alive
     assert not regions_of(server)
     server.stop()
@@ -137,7 +133,7 @@ def test_hanging_server_is_killed_after_the_grace_period(runtime, echo_repositor
     processes = family(server.pid)
     os.kill(server.pid, signal.SIGSTOP)
     server.stop(grace_seconds=0.5)
-    assert gone(processes)
+    assert all(map(is_gone, processes))
     assert server.poll() == -signal.SIGKILL
 
 
@@ -150,7 +146,7 @@ def test_dead_server_can_be_restarted_on_its_ports(runtime, echo_repository):
     assert server.wait(60) == -signal.SIGKILL
     assert not server.ready()
     server.stop()
-    assert gone(stubs)
+    assert all(map(is_gone, stubs))
     add_broken_model(echo_repository)  # it costs the others nothing
     with server:
         server.wait_ready()
@@ -176,7 +172,7 @@ def test_server_and_stubs_die_with_a_killed_parent(echo_repository):
         processes = family(int(parent.stdout.readline()))
         assert len(processes) == 2
         parent.kill()
-        wait_for(lambda: gone(processes), timeout_seconds=30)
+        wait_for(lambda: all(map(is_gone, processes)), timeout_seconds=30)
 
 
 def test_two_servers_run_side_by_side(runtime, echo_repository):

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 
 from gateway_local.runtime import Runtime
@@ -44,18 +43,6 @@ def start_gateway(tmp_path: Path) -> StartGateway:
         return running_gateway(tmp_path / f"gateway-{next(number)}.log", **settings)
 
     return start
-
-
-def stub_processes(server: EmbeddedTriton, model: str) -> list[psutil.Process]:
-    """The living processes of a model's instances."""
-    found = []
-    for process in psutil.Process(server.pid).children(recursive=True):
-        try:
-            if any(f"/{model}/" in part for part in process.cmdline()):
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.ZombieProcess):
-            continue
-    return found
 
 
 @dataclass

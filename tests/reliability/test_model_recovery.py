@@ -18,8 +18,8 @@ from tests.gateway_models.networks.builders import Head, save_labels, save_onnx
 from tests.gateway_models.repository.entries import SMALL
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, wait_for
-from tests.reliability.conftest import Load, ready, stub_processes
-from tests.tritons import running_triton
+from tests.reliability.conftest import Load, ready
+from tests.tritons import running_triton, stub_processes
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 

@@ -11,7 +11,8 @@ import pytest
 from tests.light_models import starting_waits
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, wait_for
-from tests.reliability.conftest import Load, ready, stub_processes
+from tests.reliability.conftest import Load, ready
+from tests.tritons import stub_processes
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 

@@ -19,7 +19,7 @@ import pytest
 
 from gateway_local.hosts import authority
 from tests.photos import photo
-from tests.processes import PROJECT, environment, free_port, wait_for
+from tests.processes import PROJECT, environment, free_port, is_gone, wait_for
 from tests.reliability.conftest import Load
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
@@ -66,13 +66,6 @@ def held(victim: psutil.Process, blow: signal.Signals) -> bool:
             if victim.status() not in {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}:
                 victim.send_signal(blow)
     return False
-
-
-def is_gone(process: psutil.Process) -> bool:
-    try:
-        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.processes import Gateway, running_gateway, wait_for
-from tests.stub_server import COMMAND
+from tests.stub_server import PROGRAM
 
 TIMES = 50
 UPGRADE = (
@@ -21,7 +21,7 @@ UPGRADE = (
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running_gateway(tmp_path_factory.mktemp("log") / "log", command=COMMAND) as running:
+    with running_gateway(tmp_path_factory.mktemp("log") / "log", program=PROGRAM) as running:
         yield running
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.gateway.api.stub import PNG
 from tests.processes import Gateway, running_gateway, wait_for
-from tests.stub_server import COMMAND
+from tests.stub_server import PROGRAM
 
 pytestmark = pytest.mark.slow
 ALONE = pytest.mark.alone
@@ -37,7 +37,7 @@ SETTINGS = {
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     log = tmp_path_factory.mktemp("slow") / "log"
-    with running_gateway(log, command=COMMAND, **SETTINGS) as running:
+    with running_gateway(log, program=PROGRAM, **SETTINGS) as running:
         yield running
 
 
@@ -47,7 +47,7 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     log = tmp_path_factory.mktemp("patient") / "log"
     times = ("upload_grace_seconds", "upload_idle_timeout_seconds", "answer_timeout_seconds")
     settings = {**SETTINGS, **dict.fromkeys(times, 300), "max_bytes_unread": 2 * MIB}
-    with running_gateway(log, command=COMMAND, **settings) as running:
+    with running_gateway(log, program=PROGRAM, **settings) as running:
         yield running
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fuzz.streams import TEXT, handshake, message
 from tests.processes import Gateway, running_gateway, wait_for
-from tests.stub_server import COMMAND
+from tests.stub_server import PROGRAM
 
 SECONDS, MOST_GROWN_BYTES, SLOWEST_SECONDS = 2.0, 60_000_000, 1.0
 FLOOD = message(TEXT, b'{"top_k": 1}') * 5_000
@@ -21,7 +21,7 @@ FLOOD = message(TEXT, b'{"top_k": 1}') * 5_000
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory) -> Iterator[Gateway]:
-    with running_gateway(tmp_path_factory.mktemp("flood") / "log", command=COMMAND) as gateway:
+    with running_gateway(tmp_path_factory.mktemp("flood") / "log", program=PROGRAM) as gateway:
         yield gateway
 
 

@@ -17,7 +17,7 @@ from bench.stream import main as bench_stream
 from gateway_local.server import EmbeddedTriton
 from tests.photos import photo
 from tests.processes import Gateway, running_gateway, wait_for
-from tests.reliability.conftest import stub_processes
+from tests.tritons import stub_processes
 
 TIMEOUT_SECONDS = 120
 

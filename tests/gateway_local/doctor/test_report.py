@@ -88,10 +88,10 @@ def test_failure_exits_1_after_all_checks(tmp_path: Path):
     assert "2 failures" in completed.stderr
 
 
-def test_remote_triton_is_checked_instead_of_this_machine(triton):
-    completed = doctor(triton_url=triton.url, port=free_port())
+def test_remote_triton_is_checked_instead_of_this_machine(light_triton):
+    completed = doctor(triton_url=light_triton.url, port=free_port())
     assert completed.returncode == 0, completed.stdout
-    assert f"ok    Triton: {triton.url} is Triton 2.51.0" in completed.stdout
+    assert f"ok    Triton: {light_triton.url} is Triton 2.51.0" in completed.stdout
     assert "ok    inference" in completed.stdout
     assert "libpython" not in completed.stdout
     assert str(DEFAULT_MODEL_REPOSITORY) not in completed.stdout

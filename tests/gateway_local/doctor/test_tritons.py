@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tritonclient.grpc import InferenceServerClient
 
 from gateway.settings import Settings
 from gateway_local.doctor.finding import Finding, Level
@@ -36,8 +37,8 @@ def unmanaged(runtime: Runtime, light_repository: Path) -> Iterator[EmbeddedTrit
         yield server
 
 
-def test_ready_triton_passes_and_its_known_faults_are_listed(triton):
-    found = findings(triton.url)
+def test_ready_triton_passes_and_its_known_faults_are_listed(light_triton):
+    found = findings(light_triton.url)
     assert [finding.check for finding in found if finding.level is Level.OK] == [
         "Triton",
         "healing",
@@ -47,10 +48,11 @@ def test_ready_triton_passes_and_its_known_faults_are_listed(triton):
     assert [finding for finding in found if finding.level is not Level.OK] == known_faults("2.51.0")
 
 
-def test_doctor_does_not_change_loaded_models(triton, triton_client):
-    before = triton_client.get_model_repository_index()
-    findings(triton.url)
-    assert triton_client.get_model_repository_index() == before
+def test_doctor_does_not_change_loaded_models(light_triton):
+    with InferenceServerClient(light_triton.url) as client:
+        before = client.get_model_repository_index()
+        findings(light_triton.url)
+        assert client.get_model_repository_index() == before
 
 
 def test_triton_without_model_control_is_a_warning(unmanaged):
@@ -63,21 +65,21 @@ def test_model_control_is_not_needed_without_healing(unmanaged):
     assert by_check(findings(unmanaged.url, heal=False))["healing"].level is Level.OK
 
 
-def test_model_that_triton_does_not_serve_fails(triton):
-    found = by_check(findings(triton.url, model="other"))
+def test_model_that_triton_does_not_serve_fails(light_triton):
+    found = by_check(findings(light_triton.url, model="other"))
     assert (found["model"].level, found["inference"].level) == (Level.FAIL, Level.FAIL)
     assert "GATEWAY_MODEL" in found["model"].advice
 
 
-def test_model_that_breaks_the_contract_fails(triton):
-    finding = by_check(findings(triton.url, model="classifier"))["model"]
+def test_model_that_breaks_the_contract_fails(light_triton):
+    finding = by_check(findings(light_triton.url, model="classifier"))["model"]
     assert finding.level is Level.FAIL
     assert "RAW_IMAGE" in finding.text
 
 
-def test_every_triton_is_checked(triton):
+def test_every_triton_is_checked(light_triton):
     away = f"127.0.0.1:{free_port()}"
-    found = [finding for finding in findings(f"{away},{triton.url}") if finding.check == "Triton"]
+    found = [finding for finding in findings(f"{away},{light_triton.url}") if finding.check == "Triton"]
     assert [finding.level for finding in found] == [Level.FAIL, Level.OK]
     assert found[0].text.startswith(f"{away} does not answer")
     assert "GATEWAY_TRITON_URL" in found[0].advice
