@@ -67,12 +67,12 @@ def bmp(picture: np.ndarray) -> bytes:
     return cv2.imencode(".bmp", picture[..., ::-1])[1].tobytes()
 
 
-def test_json_carries_images_in_base64(client: httpx.Client):
+def test_json_carries_images_in_base64(real_client: httpx.Client):
     images = [{"b64": base64.b64encode(photo(name)).decode(), "filename": f"{name}.jpg"} for name in ("cat", "coffee")]
-    answer = client.post("/predict", json={"images": images})
+    answer = real_client.post("/predict", json={"images": images})
     assert [result["predictions"][0]["label"] for result in answer.json()["results"]] == ["Egyptian cat", "espresso"]
     assert [result["filename"] for result in answer.json()["results"]] == ["cat.jpg", "coffee.jpg"]
-    broken = client.post("/predict", content=b'{"images": [', headers={"Content-Type": "application/json"})
+    broken = real_client.post("/predict", content=b'{"images": [', headers={"Content-Type": "application/json"})
     assert (broken.status_code, broken.json()["code"]) == (400, "invalid_body")
 
 
@@ -91,8 +91,8 @@ def test_fields_without_a_file_are_parameters_or_refused_by_name(client: httpx.C
 
 
 @pytest.mark.parametrize("media_type", ["image/jpeg", "image/png", "image/x-whatever", "application/octet-stream"])
-def test_raw_body_is_recognised_by_its_content(client: httpx.Client, media_type: str):
-    answer = client.post("/predict", content=photo("coffee"), headers={"Content-Type": media_type})
+def test_raw_body_is_recognised_by_its_content(real_client: httpx.Client, media_type: str):
+    answer = real_client.post("/predict", content=photo("coffee"), headers={"Content-Type": media_type})
     assert answer.json()["results"][0]["predictions"][0]["label"] == "espresso"
 
 
