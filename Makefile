@@ -121,13 +121,14 @@ bench: ready ## measure throughput against the bare limit; options: make bench A
 	@$(BIN)/python -m bench $(ARGS)
 
 PERFORMANCE := --write docs/explanation/performance.md
+MODELS := --model mobilenet-v3-small --model efficientnet-lite0
 
 figures: ready ## measure the tables of docs/explanation/performance.md again, on a quiet machine; BESIDE=../before
-	@$(BIN)/python -m bench --seconds 6 --rounds 3 $(PERFORMANCE)
-	@$(BIN)/python -m bench --seconds 6 --rounds 3 --model efficientnet-lite0 $(PERFORMANCE)
-	@$(BIN)/python -m bench --seconds 8 --rounds 2 --peers $(PERFORMANCE)
+	@$(BIN)/python -m bench --seconds 6 --rounds 3 $(MODELS) $(PERFORMANCE)
+	@$(BIN)/python -m bench --seconds 5 --rounds 4 --peers --concurrency 1,4,32 --files 200 --megapixels 12 $(MODELS) $(PERFORMANCE)
 	@$(BIN)/python -m bench.tensors --seconds 6 --rounds 3 $(PERFORMANCE)
 ifdef BESIDE
+	@$(BIN)/python -m bench.feed --seconds 6 --rounds 3 --tree $(BESIDE) $(PERFORMANCE)
 	@$(BIN)/python -m bench.hot --seconds 4 --rounds 4 --beside $(BESIDE) $(PERFORMANCE)
 	@$(BIN)/python -m bench.large --seconds 8 --rounds 2 --beside $(BESIDE) $(PERFORMANCE)
 endif

@@ -1,53 +1,43 @@
-"""`make bench`: images per second of the service and of its parts, as shares of the bare limit."""
+"""`make bench`: images per second of the service and of its parts, or of other servers of the same network."""
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bench import photos as photographs
-from bench.measurement import Measurement, WrongAnswer
-from bench.parts import TITLES, Limit, Part, limit_processes, parts_of
+from bench.candidates import SIZES
+from bench.measurement import WrongAnswer, in_turns
+from bench.output import Into, NoMarkers, markers, progress, publish
 from bench.peers import measure as compared
-from bench.photos import NoPhotos, Photo
-from bench.remote import RemoteFailed
-from bench.report import Report
+from bench.photos import NoPhotos
 from bench.repository import RECIPES, NoSuchSetting, repository
-from bench.servers import GatewayFailed, service
-from bench.tables import Into, NoMarkers, put
+from bench.services import ServiceFailed
 from gateway.errors import UserError
 
-CACHE_BYTES = 256 * 2**20
-WARM_UP_SECONDS = 3.0
-MAX_ATTEMPTS = 10
-KNOWN = {("efficientnet-lite0", "coffee.jpg"): "espresso"}
-"""The label that a trained model must predict; any other means that the limit itself is computed wrongly."""
-
-FAILURES = (
-    UserError, NoPhotos, NoSuchSetting, GatewayFailed, RemoteFailed, WrongAnswer, FileNotFoundError, NoMarkers,
-)  # fmt: skip
+FAILURES = (UserError, NoPhotos, NoSuchSetting, ServiceFailed, WrongAnswer, FileNotFoundError, NoMarkers)
 """Errors that are printed as one line, without a traceback."""
+LIGHT_MODEL = "mobilenet-v3-small"
+SUMMARY = "bench --peers"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-def say(text: str) -> None:
-    """A line of progress on stderr; stdout is for the tables."""
-    typer.echo(f"bench | {text}", err=True)
-
-
 @app.command()
 def main(
-    model: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}, or a model.pt.")] = "mobilenet-v3-small",
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help=f"{', '.join(RECIPES)}, or a model.pt; repeatable.", show_default=LIGHT_MODEL),
+    ] = None,
     images: Annotated[
         Path | None, typer.Option(help="Folder of photographs.", exists=True, file_okay=False, show_default="one photo")
     ] = None,
     seconds: Annotated[float, typer.Option(help="Length of each measurement.", min=0.1)] = 10.0,
-    concurrency: Annotated[int, typer.Option(help="Requests in flight in (b), (c) and (e).", min=1)] = 32,
+    concurrency: Annotated[
+        str, typer.Option(help="Requests in flight in (b), (c) and (e); with --peers several, such as 1,4,32.")
+    ] = "32",
     rounds: Annotated[int, typer.Option(help="Every round measures each part once; results are medians.", min=1)] = 5,
     quiet: Annotated[
         float | None,
@@ -63,9 +53,14 @@ def main(
         list[str] | None,
         typer.Option("--set", help="A setting of a config.pbtxt: classifier.instance_group.count=2; repeatable."),
     ] = None,
-    peers: Annotated[  # noqa: FBT002  # an option of the command line
-        bool, typer.Option("--peers", help="Measure other ways to serve the network instead, each alone.")
-    ] = False,
+    *,
+    peers: Annotated[bool, typer.Option("--peers", help="Measure other servers of the network beside (c).")] = False,
+    ours: Annotated[
+        list[str] | None,
+        typer.Option(help="With --peers: NAME=REPOSITORY or NAME@MODEL=REPOSITORY, also measured; repeatable."),
+    ] = None,
+    files: Annotated[int, typer.Option(help="With --peers: also one request of so many files.", min=0)] = 0,
+    megapixels: Annotated[int, typer.Option(help="With --peers: also photographs of 12, 24 or 49 megapixels.")] = 0,
     into: Into = None,
 ) -> None:
     """Measure five ways to have photographs classified, in turns, and print each as a share of the bare limit (a).
@@ -74,87 +69,87 @@ def main(
     ensemble, one image a call. c: POST /predict with one file. d: POST /predict with 200 files. e: like c, always with
     the same photograph and Triton's response cache, which is off in b to d.
 
-    --peers has LitServe and a naive FastAPI service beside (c), installed apart. --write puts the table of either into
-    a document, where it has the place of the one for that model.
+    --peers measures (c) in turns with LitServe and a naive FastAPI service, installed apart. --write puts the table of
+    a model between the markers for that model, and the summary of --peers between its own.
 
-    Every answer's label is checked. GATEWAY_ variables reach the gateway.
+    Every answer's label is checked. GATEWAY_ variables reach the service.
     """
-    cores = len(os.sched_getaffinity(0))
-    unknown = set(parts) - set(TITLES)
-    if unknown:
-        raise typer.BadParameter(f"there is no part {''.join(sorted(unknown))}: {', '.join(TITLES)}")
+    models = model or [LIGHT_MODEL]
+    in_flight = _numbers(concurrency)
+    if unknown := set(parts) - set("abcde"):
+        raise typer.BadParameter(f"there is no part {''.join(sorted(unknown))}: a, b, c, d, e")
+    if not peers and (len(in_flight) > 1 or ours or files or megapixels):
+        raise typer.BadParameter("several numbers of --concurrency, --ours, --files and --megapixels need --peers")
+    if megapixels not in SIZES:
+        raise typer.BadParameter(f"--megapixels {megapixels} is none of {', '.join(map(str, SIZES))}")
+    if peers and images is not None:
+        raise typer.BadParameter("--peers sends its own photographs, and takes no --images")
     try:
-        photos = photographs.load(images)
         if peers:
-            with repository(model, changes or [], say) as models:
-                text = compared.report(compared.measure(models, photos, seconds, rounds, concurrency, say))
-            print(text)
-            if into is not None:
-                put(into, f"bench of {model} beside peers", text)
+            others = {each: _repositories(ours or [], each, models) for each in models}
+            loads = compared.loads(in_flight, files, megapixels)
+            documents = _documents(into, [SUMMARY, *(f"{SUMMARY} {each}" for each in models)])
+            measured = {}
+            for each in models:
+                with repository(each, changes or [], progress) as path:
+                    services = {compared.OURS: path, **others[each]}
+                    measured[each] = compared.measure(services, loads, seconds, rounds, progress)
+                publish(compared.report(measured[each]), documents.get(f"{SUMMARY} {each}"), f"{SUMMARY} {each}")
+            publish(compared.summary(measured), documents.get(SUMMARY), SUMMARY)
             return
-        with measured_parts(model, photos, concurrency, parts, processes or cores, changes or []) as measured:
-            measurements = measure(measured, seconds, rounds, quiet)
+        from bench.parts import parts_of, report  # imports torch, which --help does without
+
+        cores = len(os.sched_getaffinity(0))
+        photos = photographs.load(images)
+        for each in models:
+            documents = _documents(into, [f"bench of {each}"])
+            with (
+                repository(each, changes or [], progress) as path,
+                parts_of(each, path, photos, parts, in_flight[0], processes or cores, progress) as chosen,
+            ):
+                text = report(in_turns(chosen, seconds, rounds, progress, quiet), seconds, cores)
+            publish(text, documents.get(f"bench of {each}"), f"bench of {each}")
     except FAILURES as exc:
         typer.secho(f"error: {exc}", err=True, fg="red")
         raise typer.Exit(1) from exc
-    text = Report(seconds, cores, measurements).markdown()
-    print(text)
-    if into is not None:
-        put(into, f"bench of {model}", text)
 
 
-@contextmanager
-def measured_parts(
-    model: str, photos: list[Photo], concurrency: int, parts: str, processes: int, changes: list[str]
-) -> Iterator[dict[str, Part]]:
-    """The requested parts, with everything that they need running and warmed up."""
-    with ExitStack() as stack:
-        models = stack.enter_context(repository(model, changes, say))
-        say(f"(a) warming up {processes} bare processes")
-        loops = limit_processes(models, processes)
-        for loop in loops:
-            stack.enter_context(loop)
-        limit = Limit(loops, photos)
-        say(
-            f"(a) is fastest with batches of {limit.batch_size}; labels: {', '.join(p.label for p in limit.photos[:5])}"
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(number) for number in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1:
+        raise typer.BadParameter(f"--concurrency {text} is not a list of numbers such as 1,4,32")
+    return numbers
+
+
+def _repositories(ours: list[str], model: str, models: list[str]) -> dict[str, Path]:
+    """The repositories of the --ours options for a model, by the name of the service."""
+    found = {}
+    for text in ours:
+        title, equals, path = text.partition("=")
+        name, _, network = title.partition("@")
+        if not (name and equals and Path(path).is_dir()) or (network or models[0]) not in models:
+            raise typer.BadParameter(f"--ours {text} is not NAME=REPOSITORY or NAME@MODEL=REPOSITORY with a folder")
+        if len(models) > 1 and not network:
+            raise typer.BadParameter(f"--ours {text} belongs to one of several models: write {name}@MODEL={path}")
+        if network in ("", model):
+            found[name] = Path(path).resolve()
+    return found
+
+
+def _documents(into: Path | None, commands: list[str]) -> dict[str, Path]:
+    """The document for each command whose markers it has; raises NoMarkers, before the measurement, if it has none."""
+    if into is None:
+        return {}
+    text = into.read_text()
+    found = {command: into for command in commands if markers(command)[0] in text}
+    if not found:
+        raise NoMarkers(
+            f"{into} has none of the lines {', '.join(markers(command)[0].strip() for command in commands)}"
         )
-        for photo in limit.photos:
-            known = KNOWN.get((model, photo.name), photo.label)
-            if photo.label != known:
-                raise WrongAnswer(f"{photo.name} should be {known!r}, and the bare loop predicts {photo.label!r}")
-        say("starting Triton and the gateway, without the cache and with it")
-        uncached = stack.enter_context(service(models, cache_bytes=0, say=say))
-        cached = stack.enter_context(service(models, cache_bytes=CACHE_BYTES, say=say)) if "e" in parts else uncached
-        others, senders = parts_of(uncached, cached, limit.photos, concurrency)
-        for sender in senders:
-            stack.enter_context(sender)
-        every: dict[str, Part] = {"a": limit, **others}
-        measured = {name: every[name] for name in sorted(set(parts))}
-        for name, part in measured.items():
-            say(f"warming up ({name}) {TITLES[name]}")
-            part(WARM_UP_SECONDS)
-        yield measured
-
-
-def measure(parts: dict[str, Part], seconds: float, rounds: int, quiet: float | None) -> dict[str, list[Measurement]]:
-    """The measurements of each part, round by round, so that other load on the machine affects all parts alike.
-
-    With `quiet` a round in which others filled more cores than that is thrown away, as long as there are no more than
-    MAX_ATTEMPTS times `rounds` in all.
-    """
-    kept: list[dict[str, Measurement]] = []
-    attempts = MAX_ATTEMPTS * rounds
-    while len(kept) < rounds:
-        attempts -= 1
-        measurements = {name: part(seconds) for name, part in parts.items()}
-        others = max(measurement.others_cores for measurement in measurements.values())
-        disturbed = quiet is not None and others > quiet and attempts >= rounds - len(kept)
-        if not disturbed:
-            kept.append(measurements)
-        rates = "  ".join(f"{name} {measurement.rate:.0f}/s" for name, measurement in measurements.items())
-        again = f" (others filled {others:.1f} cores: again)" if disturbed else ""
-        say(f"round {len(kept)} of {rounds}: {rates}{again}")
-    return {name: [measurements[name] for measurements in kept] for name in parts}
+    return found
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bench.attack import files
-from bench.tables import Into, put, table
+from bench.output import Into, put, table
 from gateway.decoder.decoding import decode
 from gateway.decoder.frames import OpenedAnimation
 from gateway.decoder.in_process import inspect_whole

@@ -1,9 +1,7 @@
-"""(b) Straight to the ensemble over gRPC, one image a call."""
+"""The load generator for Triton itself: calls of its ensemble over gRPC, one image each."""
 
 import asyncio
 import time
-from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 from tritonclient.grpc import InferInput, InferRequestedOutput
@@ -18,51 +16,36 @@ TOP_K = 5
 
 
 class GrpcLoad:
-    """`concurrency` calls that are always in flight."""
+    """Calls a Triton; made in a process of its own (bench.remote)."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def run(self, photos: list[Photo], seconds: float, concurrency: int) -> Measurement:
-        """Send for `seconds` and wait for every answer; raises WrongAnswer."""
+        """Keep `concurrency` calls in flight for `seconds`; raises WrongAnswer."""
         return asyncio.run(self._run(photos, seconds, concurrency))
 
     async def _run(self, photos: list[Photo], seconds: float, concurrency: int) -> Measurement:
         measurement = Measurement()
-        outputs = [InferRequestedOutput(PREDICTION, class_count=TOP_K), InferRequestedOutput(IMAGE_STATUS)]
         calls = [(photo, _inputs(photo)) for photo in photos]
+        outputs = [InferRequestedOutput(PREDICTION, class_count=TOP_K), InferRequestedOutput(IMAGE_STATUS)]
         started = time.perf_counter()
 
-        def more() -> Iterator[tuple[Photo, list[InferInput]]]:
-            while time.perf_counter() - started < seconds:
-                yield calls[len(measurement.latencies_seconds) % len(calls)]
-
         async def send() -> None:
-            for photo, inputs in more():
+            while time.perf_counter() - started < seconds:
+                photo, inputs = calls[len(measurement.latencies_seconds) % len(calls)]
                 sent = time.perf_counter()
                 result = await client.infer(ENSEMBLE_MODEL, inputs, outputs=outputs)
                 measurement.latencies_seconds.append(time.perf_counter() - sent)
                 label = result.as_numpy(PREDICTION)[0, 0].decode().split(":", 2)[2]
                 if result.as_numpy(IMAGE_STATUS)[0, 0] or label != photo.label:
-                    raise WrongAnswer(f"{photo.name} is {photo.label!r}, and Triton predicts {label!r}")
+                    raise WrongAnswer(f"{photo.name}: expected {photo.label!r}, got {label!r}")
                 measurement.images += 1
 
         async with InferenceServerClient(self._url) as client:
             await asyncio.gather(*(send() for _ in range(concurrency)))
         measurement.seconds = time.perf_counter() - started
         return measurement
-
-
-def labelled(url: str, photo: Photo) -> Photo:
-    """The photo with the label that the ensemble at `url` gives it."""
-
-    async def ask() -> str:
-        async with InferenceServerClient(url) as client:
-            outputs = [InferRequestedOutput(PREDICTION, class_count=1)]
-            result = await client.infer(ENSEMBLE_MODEL, _inputs(photo), outputs=outputs)
-            return str(result.as_numpy(PREDICTION)[0, 0].decode().split(":", 2)[2])
-
-    return replace(photo, label=asyncio.run(ask()))
 
 
 def _inputs(photo: Photo) -> list[InferInput]:

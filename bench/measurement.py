@@ -1,10 +1,26 @@
-"""A measurement: images, latencies, and processor time by group of processes."""
+"""Measurements: images, latencies and processor time, and several of them made in turns.
+
+The speed of a shared machine changes by half within minutes. So whatever is compared is measured in turns, in rounds
+that alternate the order, and results are medians of the ratios within a round.
+"""
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import psutil
+
+from bench.output import Progress
+
+MAX_ATTEMPTS = 10
+"""Attempts per round that `in_turns` makes while other processes disturb it."""
+
+Groups = Mapping[str, Sequence[psutil.Process]]
+Measure = Callable[[float], "Measurement"]
+"""Measures for a number of seconds."""
 
 
 class WrongAnswer(Exception):
@@ -22,6 +38,10 @@ class Measurement:
     """Processor time by the process group that used it."""
     others_cpu_seconds: float = 0.0
     """Processor time that everything else on the machine used meanwhile."""
+    counted: float = 0.0
+    """The increase of a counter of the measured service."""
+    statuses: Counter[int] = field(default_factory=Counter)
+    """Responses by status, where others than 200 are allowed; 0 for a connection without a response."""
 
     @property
     def rate(self) -> float:
@@ -29,18 +49,47 @@ class Measurement:
         return self.images / self.seconds
 
     @property
-    def cores_busy(self) -> float:
-        """How many cores the measured processes filled."""
-        return sum(self.cpu_seconds.values()) / self.seconds
-
-    @property
     def others_cores(self) -> float:
-        """How many cores everything else filled, which were missing here."""
+        """How many cores everything else kept busy."""
         return self.others_cpu_seconds / self.seconds
 
-    def cpu_milliseconds(self) -> dict[str, float]:
-        """Processor milliseconds per image by process group."""
-        return {name: 1e3 * seconds / self.images for name, seconds in self.cpu_seconds.items()}
+    def cpu_milliseconds(self, group: str = "") -> float:
+        """Processor milliseconds per image of a process group, or of all together."""
+        seconds = self.cpu_seconds.get(group, 0.0) if group else sum(self.cpu_seconds.values())
+        return 1e3 * seconds / self.images
+
+
+class Ratio(NamedTuple):
+    """A ratio of two series: the median of the rounds' ratios, the least and the greatest."""
+
+    median: float
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.least:.2f} – {self.most:.2f})"
+
+
+class Series(list[Measurement]):
+    """The measurements of one subject, one for each round."""
+
+    @property
+    def rate(self) -> float:
+        """Images per second, the median of the rounds."""
+        return statistics.median(each.rate for each in self)
+
+    def cpu_milliseconds(self, group: str = "") -> float:
+        """Processor milliseconds per image of a process group, or of all together; the median of the rounds."""
+        return statistics.median(each.cpu_milliseconds(group) for each in self)
+
+    def latency_milliseconds(self, percent: int) -> float:
+        """A percentile of the requests' latencies: the median of the rounds, which have one each."""
+        return 1e3 * statistics.median(percentile(each.latencies_seconds, percent) for each in self)
+
+    def ratio(self, to: Sequence[Measurement], of: Callable[[Measurement], float] = lambda each: each.rate) -> Ratio:
+        """The ratios of the rate, or of another figure, to that of another series."""
+        ratios = [of(mine) / of(other) for mine, other in zip(self, to, strict=True)]
+        return Ratio(statistics.median(ratios), min(ratios), max(ratios))
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
@@ -49,29 +98,55 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
-def median_ratio(over: Sequence[Measurement], under: Sequence[Measurement]) -> float:
-    """The median over the rounds of one measurement's rate divided by another's of the same round.
+def in_turns(
+    subjects: Mapping[str, Measure], seconds: float, rounds: int, progress: Progress, quiet: float | None = None
+) -> dict[str, Series]:
+    """Measure each subject once a round, every second round in reverse order.
 
-    Rounds side by side see the same machine, so a neighbour that slows one round slows both of its measurements.
+    With `quiet` a round in which other processes kept more cores busy than that is measured again, up to MAX_ATTEMPTS
+    times `rounds` in all.
     """
-    return statistics.median(a.rate / b.rate for a, b in zip(over, under, strict=True))
+    series = {name: Series() for name in subjects}
+    attempts, kept = MAX_ATTEMPTS * rounds, 0
+    while kept < rounds:
+        attempts -= 1
+        names = list(subjects)[:: -1 if kept % 2 else 1]
+        measured = {}
+        for name in names:
+            measured[name] = subjects[name](seconds)
+            progress(f"round {kept + 1} of {rounds}: {name}: {measured[name].rate:.1f}/s")
+        others = max(each.others_cores for each in measured.values())
+        disturbed = quiet is not None and others > quiet and attempts >= rounds - kept
+        if not disturbed:
+            kept += 1
+            for name, measurement in measured.items():
+                series[name].append(measurement)
+        else:
+            progress(f"other processes kept {others:.1f} cores busy: the round is measured again")
+    return series
 
 
-Groups = Mapping[str, Sequence[psutil.Process]]
+def accounted(groups: Callable[[], Groups], measure: Callable[[], Measurement]) -> Measurement:
+    """The result of `measure`, with the processor time that each group of processes, and all others, used meanwhile.
 
-
-def accounted(groups: Groups, measure: Callable[[], Measurement]) -> Measurement:
-    """The result of `measure`, with the processor time that each group of processes, and all others, used meanwhile."""
-    machine, before = _busy_seconds(), _seconds(groups)
+    `groups` is called before and after, since a service may start processes meanwhile.
+    """
+    machine, before = _busy_seconds(), _cpu_seconds(groups())
     measurement = measure()
-    after = _seconds(groups)
-    measurement.cpu_seconds = {name: after[name] - before[name] for name in groups}
+    measurement.cpu_seconds = dict.fromkeys(groups(), 0.0)
+    for process, (group, seconds) in _cpu_seconds(groups()).items():
+        measurement.cpu_seconds[group] += seconds - before.get(process, (group, 0.0))[1]
     measurement.others_cpu_seconds = max(0.0, _busy_seconds() - machine - sum(measurement.cpu_seconds.values()))
     return measurement
 
 
-def _seconds(groups: Groups) -> dict[str, float]:
-    return {name: sum(sum(process.cpu_times()[:2]) for process in processes) for name, processes in groups.items()}
+def _cpu_seconds(groups: Groups) -> dict[psutil.Process, tuple[str, float]]:
+    used = {}
+    for name, processes in groups.items():
+        for process in processes:
+            with suppress(psutil.Error):
+                used[process] = (name, sum(process.cpu_times()[:2]))
+    return used
 
 
 def _busy_seconds() -> float:

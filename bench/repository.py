@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
+from bench.output import Progress
 from gateway.triton.contract import CLASSIFIER
 from gateway.triton.model_config import read_model_config
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY, default_cache_dir
@@ -18,15 +19,13 @@ from gateway_models.networks.export import EFFICIENTNET_LITE0, MOBILENET_V3_SMAL
 RECIPES: dict[str, Recipe] = {"mobilenet-v3-small": MOBILENET_V3_SMALL, "efficientnet-lite0": EFFICIENTNET_LITE0}
 GENERATED = ("model.pt", "labels.txt")
 
-Say = Callable[[str], None]
-
 
 class NoSuchSetting(Exception):
     """A setting names no field of a config.pbtxt; the message is for users."""
 
 
 @contextmanager
-def repository(model: str, changes: Iterable[str], say: Say) -> Iterator[Path]:
+def repository(model: str, changes: Iterable[str], progress: Progress) -> Iterator[Path]:
     """A copy of triton_models with `model` in it: a name of RECIPES, or a model.pt of the 1,000 ImageNet classes.
 
     `changes` are such as classifier.instance_group.count=2 or classifier.dynamic_batching.preferred_batch_size=4,8.
@@ -37,7 +36,7 @@ def repository(model: str, changes: Iterable[str], say: Say) -> Iterator[Path]:
         ignored = shutil.ignore_patterns(*GENERATED, "__pycache__")
         shutil.copytree(DEFAULT_MODEL_REPOSITORY, copy, ignore=ignored)
         recipe = RECIPES.get(model, EFFICIENTNET_LITE0)
-        exported = _exported(recipe, copy, say)
+        exported = _exported(recipe, copy, progress)
         path = exported / "1" / "model.pt" if model in RECIPES else Path(model)
         (copy / CLASSIFIER / "1").mkdir(exist_ok=True)
         shutil.copy2(path, copy / CLASSIFIER / "1" / "model.pt")
@@ -47,11 +46,11 @@ def repository(model: str, changes: Iterable[str], say: Say) -> Iterator[Path]:
         yield copy
 
 
-def _exported(recipe: Recipe, configuration: Path, say: Say) -> Path:
+def _exported(recipe: Recipe, configuration: Path, progress: Progress) -> Path:
     """The classifier's folder in a repository that is kept after the run, since an export takes long."""
     kept = default_cache_dir() / "bench" / recipe.name
     shutil.copytree(configuration, kept, dirs_exist_ok=True)
-    export(recipe, kept, say)
+    export(recipe, kept, progress)
     return kept / CLASSIFIER
 
 

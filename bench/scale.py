@@ -23,7 +23,7 @@ import psutil
 import typer
 from prometheus_client import REGISTRY
 
-from bench.tables import table
+from bench.output import table
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError
 from gateway.inference.backend import Batch, Call

@@ -21,7 +21,7 @@ from PIL import Image
 
 from bench.limit import preprocessor
 from bench.measurement import percentile
-from bench.tables import Into, put, table
+from bench.output import Into, put, table
 from gateway.decoder.in_process import prepare
 from gateway.decoder.opencv import cv2
 from gateway.environment import load_settings

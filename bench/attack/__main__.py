@@ -13,9 +13,9 @@ from bench.attack.measure import Bystander, Cost, Sender, measure
 from bench.attack.service import FLEET, UP, Running, ServiceFailed, running_service
 from bench.attack.table import row, table, write
 from bench.attack.target import Attack, ServiceOptions, Target, folded
+from bench.output import NoMarkers
 from bench.photos import Photo, coffee
 from bench.remote import Remote
-from bench.tables import NoMarkers
 
 FAMILIES = {
     "pictures": pictures.ATTACKS,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from bench.attack.measure import Cost
-from bench.tables import put
+from bench.output import put
 
 HEAD = """\
 | attack | answer | CPU s a request (allowed) | memory, MB | pause, ms | p99 beside / before | new client, s | misses |

@@ -1,1 +1,1 @@
-"""Other ways to serve the same network over HTTP, to be measured beside this one: `make bench ARGS=--peers`."""
+"""Other servers of the same network, measured beside this one: `make bench ARGS=--peers`."""

@@ -13,31 +13,31 @@ MAX_BATCH_SIZE, BATCH_TIMEOUT_SECONDS = 8, 0.01
 
 
 class Api(litserve.LitAPI):
-    """A form with one file in, the answer of `POST /predict` out."""
+    """Takes a form with one file, and returns the JSON of `POST /predict`."""
 
-    def setup(self, device: str) -> None:  # noqa: ARG002  # there is but one
+    def setup(self, device: str) -> None:  # noqa: ARG002  # LitServe's signature
         """Load the network."""
         self.network = Network()
 
     def decode_request(self, request: Request) -> torch.Tensor:
-        """The picture of a form."""
-        form: Any = request  # LitServe has read it
+        """Decode and resize the image of a form."""
+        form: Any = request  # LitServe has parsed it, and passes a form in place of the request
         return self.network.prepare(form["files"].file.read())
 
     def batch(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """They are put together with the network's own layout of memory."""
+        """Collect a batch; `predict` stacks it in the network's memory layout."""
         return inputs
 
     def predict(self, x: list[torch.Tensor]) -> list[dict[str, object]]:
-        """A batch."""
+        """Classify a batch."""
         return self.network.answers(x)
 
     def unbatch(self, output: list[dict[str, object]]) -> list[dict[str, object]]:
-        """One answer each."""
+        """Split a batch's results."""
         return output
 
     def encode_response(self, output: dict[str, object]) -> dict[str, object]:
-        """It is JSON already."""
+        """Return the result, which JSON can encode, as it is."""
         return output
 
 

@@ -1,140 +1,82 @@
-"""Installs the peers apart, and measures each of them, and this service, alone on the machine."""
+"""Measures this service beside other servers of the same network, in turns, and makes the tables."""
 
-import os
-import statistics
-import subprocess
-import sys
-import tempfile
-import venv
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
-import httpx
-import psutil
+from bench import candidates
+from bench.candidates import SINGLES_IN_FLIGHT, Load, Measured
+from bench.measurement import Ratio, Series
+from bench.output import Progress, table
+from bench.peers.environment import COMMANDS, environment, peer
+from bench.services import gateway_up
 
-from bench.http_load import HttpLoad
-from bench.measurement import Measurement, accounted, percentile
-from bench.peers.network import LABELS, MODEL
-from bench.photos import Photo
-from bench.remote import Remote
-from bench.servers import STOP_SECONDS, check_answering, service, tail_of
-from bench.tables import table
-from gateway.triton.contract import CLASSIFIER
-from gateway_local.hosts import free_port
-from gateway_local.runtime import default_cache_dir
-
-REQUIREMENTS = ("litserve==0.2.19", "fastapi", "uvicorn[standard]", "python-multipart")
-"""torch, torchvision and OpenCV come from the environment that measures: the same for all."""
-WARM_UP_SECONDS = 3.0
-HEADER = ["service", "images/s", "beside this one", "CPU an image", "p50", "p99"]
-ROOT = Path(__file__).parents[2]
-
-Say = Callable[[str], None]
+OURS = "this service"
+LARGE_IN_FLIGHT = 8
+HEADER = ["load", "service", "images/s", "× this service", "× the faster peer", "CPU an image", "p50", "p99"]
+NOTE = f"\n¹ The peers take one file a request: they get the files as single uploads, {SINGLES_IN_FLIGHT} in flight.\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A service that answers, and all of its processes."""
-
-    url: str
-    processes: list[psutil.Process]
-
-
-def environment(say: Say) -> Path:
-    """The Python of a virtual environment with the peers, made on the first call."""
-    folder = default_cache_dir() / "bench" / f"peers-{sys.version_info.major}.{sys.version_info.minor}"
-    python = folder / "bin" / "python"
-    wanted = "\n".join(REQUIREMENTS)
-    kept = folder / "requirements.txt"
-    if not (kept.is_file() and kept.read_text() == wanted):
-        say(f"installing {', '.join(REQUIREMENTS)} into {folder}")
-        venv.create(folder, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *REQUIREMENTS], check=True)
-        kept.write_text(wanted)
-    # Behind the peers' own packages, so that only what they lack is taken from here, wherever that is today.
-    (site,) = folder.glob("lib/python*/site-packages")
-    ours = Path(httpx.__file__).parents[1]
-    (site / "measured.pth").write_text(f"{ours}\n")
-    return python
+def loads(in_flight: list[int], files: int, megapixels: int) -> list[Load]:
+    """The loads to measure; none with several files where `files` is 0, none of large photographs for 0 megapixels."""
+    chosen = [Load("one at a time" if number == 1 else f"{number} in flight", number) for number in in_flight]
+    if files:
+        chosen.append(Load(f"{files} files in one request¹", 1, files))
+    if megapixels:
+        chosen.append(Load(f"{megapixels} megapixels, {LARGE_IN_FLIGHT} in flight", LARGE_IN_FLIGHT, 1, megapixels))
+    return chosen
 
 
 def measure(
-    repository: Path, photos: list[Photo], seconds: float, rounds: int, concurrency: int, say: Say
-) -> dict[str, list[Measurement]]:
-    """The measurements of each service, which has the machine for itself."""
-    python, workers = environment(say), len(os.sched_getaffinity(0))
-    uvicorn = ["-m", "uvicorn", "bench.peers.naive:app", "--log-level", "error", "--workers", str(workers), "--port"]
-    services: dict[str, Callable[[], AbstractContextManager[Running]]] = {
-        "this service": lambda: _ours(repository, say),
-        "LitServe": lambda: _peer(repository, lambda port: [python, "-m", "bench.peers.lit", str(port), str(workers)]),
-        "naive FastAPI + torch": lambda: _peer(repository, lambda port: [python, *uvicorn, str(port)]),
-    }
-    measurements: dict[str, list[Measurement]] = {}
-    for name, start in services.items():
-        with start() as running, Remote(HttpLoad, running.url) as sender:
-            labelled = [replace(photo, label=label(running.url, photo)) for photo in photos]
-            sender.call("run", labelled, WARM_UP_SECONDS, concurrency, 1)
-            for number in range(rounds):
-                groups = {"all": running.processes}
-                measurement = accounted(groups, partial(sender.call, "run", labelled, seconds, concurrency, 1))
-                measurements.setdefault(name, []).append(measurement)
-                say(f"round {number + 1} of {rounds}: {name} {measurement.rate:.0f}/s")
-    return measurements
+    ours: Mapping[str, Path], chosen: list[Load], seconds: float, rounds: int, progress: Progress
+) -> dict[Load, dict[str, Series]]:
+    """Each load's measurements by service; `ours` are model repositories by name, the peers serve the first one's."""
+    python, first = environment(progress), next(iter(ours.values()))
+    services = {name: gateway_up(repository) for name, repository in ours.items()}
+    services |= {name: peer(name, python, first) for name in COMMANDS}
+    with ExitStack() as stack:
+        running = candidates.started(stack, services, progress, one_file=tuple(COMMANDS))
+        return candidates.compare(running, chosen, seconds, rounds, progress)
 
 
-def report(measurements: dict[str, list[Measurement]]) -> str:
-    """The table of docs/explanation/performance.md."""
-    rates = {name: statistics.median(each.rate for each in rounds) for name, rounds in measurements.items()}
-    ours = rates["this service"]
-    return table(HEADER, (_row(name, rounds, rates[name], ours) for name, rounds in measurements.items()))
-
-
-def label(url: str, photo: Photo) -> str:
-    """What a service itself sees: where it resizes in its own way, that may be another class of two that are alike."""
-    answer = httpx.post(f"{url}/predict", files={"files": (photo.name, photo.data, "image/jpeg")}, timeout=60)
-    return str(answer.raise_for_status().json()["results"][0]["predictions"][0]["label"])
-
-
-@contextmanager
-def _ours(repository: Path, say: Say) -> Iterator[Running]:
-    with service(repository, cache_bytes=0, say=say) as running:
-        yield Running(running.http_url, [process for group in running.processes.values() for process in group])
-
-
-@contextmanager
-def _peer(repository: Path, command: Callable[[int], list[object]]) -> Iterator[Running]:
-    port = free_port()
-    files = {MODEL: repository / CLASSIFIER / "1" / "model.pt", LABELS: repository / CLASSIFIER / "labels.txt"}
-    variables = {**os.environ, **{name: str(path) for name, path in files.items()}, "PYTHONPATH": str(ROOT)}
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(
-            list(map(str, command(port))), env=variables, stdout=sys.stderr, stderr=log, start_new_session=True
-        )
-        try:
-            check_answering(process, port, "/health", lambda: tail_of(log.fileno()))
-            parent = psutil.Process(process.pid)
-            yield Running(f"http://127.0.0.1:{port}", [parent, *parent.children(recursive=True)])
-        finally:
-            if process.poll() is None:
-                parent = psutil.Process(process.pid)
-                every = [parent, *parent.children(recursive=True)]
-                process.terminate()
-                _, alive = psutil.wait_procs(every, STOP_SECONDS)
-                for each in alive:
-                    each.kill()
-            process.wait()
-
-
-def _row(name: str, rounds: list[Measurement], rate: float, ours: float) -> list[str]:
-    latencies = [seconds for measurement in rounds for seconds in measurement.latencies_seconds]
-    return [
-        name,
-        f"{rate:.0f}",
-        f"{rate / ours:.2f}",
-        f"{statistics.median(measurement.cpu_milliseconds()['all'] for measurement in rounds):.1f} ms",
-        f"{1e3 * percentile(latencies, 50):.0f} ms",
-        f"{1e3 * percentile(latencies, 99):.0f} ms",
+def report(measured: Measured) -> str:
+    """A row for each load and service."""
+    rows = [
+        [load.title, name, *_cells(load, name, services)] for load, services in measured.items() for name in services
     ]
+    return table(HEADER, rows) + _note(measured)
+
+
+def summary(measured: Mapping[str, Measured]) -> str:
+    """Images per second, a row for each network and load, with the ratio of each of our services to the faster peer."""
+    names = list(dict.fromkeys(name for loads in measured.values() for services in loads.values() for name in services))
+    ours = [name for name in names if name not in COMMANDS]
+    rows = []
+    for model, loads in measured.items():
+        for load, services in loads.items():
+            rates = (f"{services[name].rate:.0f}/s" if name in services else "" for name in names)
+            ratios = (str(ratio_to_faster_peer(services, name)) if name in services else "" for name in ours)
+            rows.append([model, load.title, *rates, *ratios])
+    header = ["network", "load", *names, *(f"{name} × the faster peer" for name in ours)]
+    return table(header, rows) + _note(next(iter(measured.values())))
+
+
+def ratio_to_faster_peer(services: Mapping[str, Series], name: str) -> Ratio:
+    """A service's rate divided by that of the peer that was faster in the same round."""
+    rounds = zip(*(services[peer] for peer in COMMANDS), strict=True)
+    return services[name].ratio([max(peers, key=lambda each: each.rate) for peers in rounds])
+
+
+def _cells(load: Load, name: str, services: Mapping[str, Series]) -> Iterator[str]:
+    series, first = services[name], next(iter(services.values()))
+    yield f"{series.rate:.0f}"
+    yield "1" if series is first else str(series.ratio(first))
+    yield "" if name in COMMANDS else str(ratio_to_faster_peer(services, name))
+    yield f"{series.cpu_milliseconds():.1f} ms"
+    for percent in (50, 99):
+        # A peer's requests have one file each where this service's have many.
+        yield "" if load.files > 1 and name in COMMANDS else f"{series.latency_milliseconds(percent):.0f} ms"
+
+
+def _note(measured: Measured) -> str:
+    return NOTE if any(load.files > 1 for load in measured) else ""

@@ -1,4 +1,4 @@
-"""The service that everybody writes first: FastAPI and torch in one process for each core, an image at a time.
+"""A minimal service of FastAPI and torch: one process for each core, one image at a time.
 
 uvicorn bench.peers.naive:app --workers 2
 """
@@ -15,11 +15,11 @@ network = Network()
 
 @app.get("/health")
 def health() -> str:
-    """It has started."""
+    """Answers once the service has started."""
     return "ok"
 
 
 @app.post("/predict")
 def predict(files: Annotated[UploadFile, File()]) -> dict[str, object]:
-    """One picture."""
+    """Classify the image of a form."""
     return network.answers([network.prepare(files.file.read())])[0]

@@ -1,6 +1,6 @@
-"""What the peers share: the same TorchScript file, and the quickest preparation that torchvision has.
+"""The network of all peers: the same TorchScript file, behind the fastest preprocessing that torchvision has.
 
-It runs in the peers' own environment, and imports nothing of the gateway.
+This module runs in the peers' environment and imports nothing of the gateway.
 """
 
 import os
@@ -12,12 +12,12 @@ import torch
 from torchvision.transforms.v2 import InterpolationMode, functional
 
 MODEL, LABELS, SIDE = "PEER_MODEL", "PEER_LABELS", 224
-"""Variables with the paths of model.pt and of a file with a label in each line; the side of what the network sees."""
+"""Variables with the paths of model.pt and of a file with a label in each line; the side of the network's input."""
 TOP_K = 5
 
 
 class Network:
-    """The network on one core, with its preparation: whole pictures, bicubic, mean and deviation 0.5."""
+    """The network on one core, with its preprocessing: the whole image, bicubic, mean and standard deviation 0.5."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
@@ -26,7 +26,7 @@ class Network:
         self._labels = Path(os.environ[LABELS]).read_text().splitlines()
 
     def prepare(self, encoded: bytes) -> torch.Tensor:
-        """A file as fp32 [3, 224, 224]."""
+        """Decode, resize and normalise a file to fp32 [3, 224, 224]."""
         pixels = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR_RGB)
         image = torch.from_numpy(pixels).permute(2, 0, 1)
         image = functional.resize(image, [SIDE, SIDE], InterpolationMode.BICUBIC, antialias=True)
@@ -35,7 +35,7 @@ class Network:
 
     @torch.inference_mode()
     def answers(self, images: list[torch.Tensor]) -> list[dict[str, object]]:
-        """For each image what `POST /predict` answers, as far as it takes to be checked."""
+        """For each image the JSON of `POST /predict`, with the fields that the load generator checks."""
         batch = torch.stack(images).contiguous(memory_format=torch.channels_last)
         scores, classes = self._model(batch).topk(TOP_K)
         return [

@@ -1,16 +1,17 @@
 import pytest
 
-from bench.measurement import Measurement, median_ratio, percentile
-from bench.report import Report
+from bench.measurement import Measurement, Series, in_turns, percentile
 
 
-def rounds(*rates: float) -> list[Measurement]:
-    return [Measurement(int(rate * 2), 2.0, [0.1], {"load": 1.0}, 0.5) for rate in rates]
+def rounds(*rates: float) -> Series:
+    return Series(Measurement(int(rate * 2), 2.0, [0.1], {"load": 1.0}, 0.5) for rate in rates)
 
 
-def test_ratio_compares_runs_of_the_same_round():
-    # The second and third rounds ran on a machine half as fast.
-    assert median_ratio(rounds(50, 25, 25), rounds(100, 50, 50)) == 0.5
+def test_ratio_compares_measurements_of_the_same_round():
+    """The second and third rounds ran on a machine half as fast."""
+    ratio = rounds(50, 25, 30).ratio(rounds(100, 50, 50))
+    assert (ratio.median, ratio.least, ratio.most) == (0.5, 0.5, 0.6)
+    assert str(ratio) == "0.50 (0.50 – 0.60)"
 
 
 def test_percentiles_use_the_nearest_rank():
@@ -20,17 +21,32 @@ def test_percentiles_use_the_nearest_rank():
 
 def test_processor_time_is_reported_per_image():
     (measurement,) = rounds(100)
-    assert measurement.cpu_milliseconds() == {"load": 5.0}
-    assert (measurement.cores_busy, measurement.others_cores) == (0.5, 0.25)
+    assert measurement.cpu_milliseconds("load") == measurement.cpu_milliseconds() == 5.0
+    assert measurement.cpu_milliseconds("gateway") == 0.0
+    assert measurement.others_cores == 0.25
 
 
-def test_report_without_the_limit_has_no_shares():
-    report = Report(2.0, 2, {"c": rounds(60)})
-    assert report.ratio("c") is None
-    assert report.rate("c") == 60
+def test_every_second_round_goes_through_the_subjects_in_reverse():
+    order = []
+
+    def subject(name: str):
+        def measure(seconds: float) -> Measurement:
+            order.append(name)
+            return Measurement(1, seconds)
+
+        return measure
+
+    measured = in_turns({"a": subject("a"), "b": subject("b")}, 1.0, 3, lambda _: None)
+    assert order == ["a", "b", "b", "a", "a", "b"]
+    assert {name: len(series) for name, series in measured.items()} == {"a": 3, "b": 3}
 
 
-def test_report_has_the_shares_of_each_round():
-    report = Report(2.0, 2, {"a": rounds(100, 200), "c": rounds(60, 100)})
-    assert report.ratio("c") == pytest.approx(0.55)
-    assert report.spread("c") == pytest.approx((0.5, 0.6))
+@pytest.mark.parametrize(("quiet", "attempts"), [(None, 2), (0.5, 3)])
+def test_disturbed_round_is_measured_again(quiet: float | None, attempts: int):
+    """Other processes keep two cores busy during the first measurement."""
+    others = iter([2.0, 0.1, 0.1])
+    measured = in_turns(
+        {"a": lambda seconds: Measurement(1, seconds, others_cpu_seconds=next(others))}, 1.0, 2, lambda _: None, quiet
+    )
+    assert len(measured["a"]) == 2
+    assert len(list(others)) == 3 - attempts

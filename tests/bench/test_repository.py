@@ -1,6 +1,6 @@
 import pytest
 
-from bench.remote import Remote, RemoteFailed
+from bench.remote import Remote
 from bench.repository import set_field
 from gateway.triton.model_config import read_model_config
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
@@ -36,6 +36,6 @@ class Divider:
 def test_object_in_another_process_returns_results_and_exceptions():
     with Remote(Divider) as divider:
         assert divider.call("divide", 6, 3) == 2
-        with pytest.raises(RemoteFailed, match="ZeroDivisionError"):
+        with pytest.raises(ZeroDivisionError):
             divider.call("divide", 1, 0)
         assert divider.call("divide", 8, 2) == 4

@@ -1,0 +1,187 @@
+"""Starts every service that is measured: `gateway up`, `gateway serve` alone, or another server, on a free port.
+
+Between its turns a service is paused with SIGSTOP, all processes of it, so that the measured one has the machine to
+itself.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from gateway.settings import variable
+from gateway_local.children import Waited, is_ok, wait_answering, wait_ready
+from gateway_local.hosts import LOOPBACK, free_port
+
+START_SECONDS = 300.0
+STOP_SECONDS = 60.0
+RESUME_SECONDS = 60.0
+ANSWER_SECONDS = 5.0
+LEAVES_SECONDS = 0.1
+"""Time between resuming a service's child processes and their parents, whose health checks expect them to answer."""
+LOG_LINES = 20
+
+
+class ServiceFailed(Exception):
+    """A service ended or was not ready in time; the message has the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A running service."""
+
+    url: str
+    process: psutil.Process
+    log: Path
+    ready: str = "/health/ready"
+    """The path that answers 200 while the service can classify."""
+    grpc_url: str = ""
+
+    @property
+    def port(self) -> int:
+        """The HTTP port."""
+        return int(self.url.rpartition(":")[2])
+
+    def tree(self) -> list[psutil.Process]:
+        """The service's processes, parents first."""
+        with suppress(psutil.NoSuchProcess):
+            return [self.process, *self.process.children(recursive=True)]
+        return []
+
+    def groups(self) -> dict[str, list[psutil.Process]]:
+        """The service's processes by what they do: gateway, Triton, preprocessor, classifier."""
+        groups: dict[str, list[psutil.Process]] = {"gateway": []}
+        for process in self.tree():
+            with suppress(psutil.Error):
+                groups.setdefault(_role(" ".join(process.cmdline())), []).append(process)
+        return groups
+
+    @property
+    def api(self) -> psutil.Process:
+        """The process of the API's only worker."""
+        return next(process for process in self.tree() if "gateway_cli serve" in " ".join(process.cmdline()))
+
+    def pause(self) -> None:
+        """Stop all processes, parents first: a parent that runs on would miss its children."""
+        for process in self.tree():
+            with suppress(psutil.Error):
+                process.suspend()
+
+    def resume(self) -> None:
+        """Continue all processes, children first, and wait until the service is ready; raises ServiceFailed."""
+        tree = self.tree()
+        for processes in ([each for each in tree if not each.children()], tree):
+            for process in processes:
+                with suppress(psutil.Error):
+                    process.resume()
+            time.sleep(LEAVES_SECONDS)
+        ready = wait_ready(
+            lambda: is_ok(LOOPBACK, self.port, self.ready, timeout_seconds=ANSWER_SECONDS),
+            self.process.is_running,
+            RESUME_SECONDS,
+        )
+        if ready is not Waited.READY:
+            raise ServiceFailed(f"{self.url} was not ready {RESUME_SECONDS:g} s after its pause:\n{self.end_of_log()}")
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Resume a paused service, and pause it again at the end."""
+        self.resume()
+        try:
+            yield
+        finally:
+            self.pause()
+
+    def end_of_log(self) -> str:
+        """The last lines of the log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:])
+
+    def end(self) -> None:
+        """Ask the service to stop, and kill what has not stopped after STOP_SECONDS."""
+        tree = self.tree()
+        for process in tree:
+            with suppress(psutil.Error):
+                process.resume()
+        with suppress(psutil.Error):
+            self.process.send_signal(signal.SIGTERM)
+        _, alive = psutil.wait_procs(tree, STOP_SECONDS)
+        for process in alive:
+            with suppress(psutil.Error):
+                process.kill()
+
+
+def _role(command_line: str) -> str:
+    if "python_backend_stub" in command_line:
+        return "preprocessor" if "preprocessor" in command_line else "classifier"
+    return "Triton" if "tritonserver" in command_line else "gateway"
+
+
+@contextmanager
+def started(
+    command: Sequence[str],
+    port: int,
+    *,
+    environment: Mapping[str, str] | None = None,
+    ready: str = "/health/ready",
+    grpc_url: str = "",
+    cwd: Path | None = None,
+) -> Iterator[Service]:
+    """Run a command that serves HTTP on a port, and wait until it is ready. Raises ServiceFailed."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        log = Path(folder) / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, env={**os.environ, **(environment or {})}, stdout=output, stderr=output, cwd=cwd
+            )
+        service = Service(f"http://{LOOPBACK}:{port}", psutil.Process(process.pid), log, ready, grpc_url)
+        try:
+            if fault := wait_answering(process, LOOPBACK, port, ready, timeout_seconds=START_SECONDS):
+                raise ServiceFailed(f"{' '.join(command)} {fault}:\n{service.end_of_log()}")
+            yield service
+        finally:
+            service.end()
+            process.wait()
+
+
+@contextmanager
+def gateway_up(
+    repository: Path,
+    *,
+    tree: Path | None = None,
+    prefix: Sequence[str] = (),
+    **settings: object,
+) -> Iterator[Service]:
+    """`gateway up` with a model repository, by default without Triton's response cache.
+
+    `tree` is another checkout, whose code runs; `prefix` are the first words of the command line, for a launcher;
+    GATEWAY_ variables and `settings` reach the service. Raises ServiceFailed.
+    """
+    port, triton_port = free_port(), free_port()
+    options = ["--host", LOOPBACK, "--port", str(port), "--triton-port", str(triton_port)]
+    command = [*prefix, sys.executable, "-m", "gateway_cli", "up", *options, "--model-repository", str(repository)]
+    environment = _variables({"triton_cache_bytes": 0, **settings})
+    grpc_url = f"{LOOPBACK}:{triton_port}"
+    with started(command, port, environment=environment, grpc_url=grpc_url, cwd=tree) as service:
+        yield service
+
+
+@contextmanager
+def gateway_serve(triton_url: str, tree: Path | None = None) -> Iterator[Service]:
+    """`gateway serve` alone in front of a Triton at a URL; the arguments are those of `gateway_up`."""
+    port = free_port()
+    command = [sys.executable, "-m", "gateway_cli", "serve"]
+    settings = _variables({"triton_url": triton_url, "port": port})
+    with started(command, port, environment=settings, cwd=tree) as service:
+        yield service
+
+
+def _variables(settings: Mapping[str, object]) -> dict[str, str]:
+    return {variable(name): str(value) for name, value in settings.items()}
