@@ -41,7 +41,7 @@ def main(
                     HttpLoad(service.url).run_each(sent, concurrency)
                     hits, calls = _hits(service.grpc_url) - hits, calls_sent(service) - calls
                     repeated = len(sent) - len(set(sent))
-                    figures = [str(repeated), str(hits), f"{hits / repeated:.0%}", f"{calls / len(sent):.2f}"]
+                    figures = [str(repeated), str(hits), f"{hits / max(1, repeated):.0%}", f"{calls / len(sent):.2f}"]
                     rows.append([f"{checkout.name}, {percent} %", *figures])
     print(table(["", "repeated", "hits", "share", "calls per image"], rows))
 

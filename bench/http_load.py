@@ -8,6 +8,7 @@ gateway does, on the cores that the service needs. This generator takes 0.1 ms.
 import asyncio
 import itertools
 import json
+import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -42,20 +43,13 @@ class HttpLoad:
     def run(self, photos: list[Photo], seconds: float, concurrency: int, files: int) -> Measurement:
         """Keep `concurrency` requests of `files` photographs in flight for `seconds`; raises WrongAnswer."""
         calls = requests(photos, files, f"{self._host}:{self._port}")
-        ends = time.perf_counter() + seconds
-
-        def endless(start: int) -> Iterator[Call]:
-            for number in itertools.count(start):
-                yield calls[number % len(calls)]
-                if time.perf_counter() >= ends:
-                    return
-
-        return uvloop.run(self._closed([endless(number) for number in range(concurrency)]))
+        clients = [itertools.cycle(calls[number % len(calls) :] + calls) for number in range(concurrency)]
+        return uvloop.run(self._closed(clients, seconds))
 
     def run_each(self, images: list[bytes], concurrency: int) -> Measurement:
         """Send each image once as a raw body, over `concurrency` connections, whatever its label."""
         calls = iter([raw_request(image, f"{self._host}:{self._port}") for image in images])
-        return uvloop.run(self._closed([calls] * concurrency))
+        return uvloop.run(self._closed([calls] * concurrency, math.inf))
 
     def run_at(self, photos: list[Photo], seconds: float, rate: float) -> Measurement:
         """Send single photographs at `rate` a second, whatever becomes of those before; `statuses` has the results.
@@ -65,7 +59,7 @@ class HttpLoad:
         calls = requests(photos, 1, f"{self._host}:{self._port}")
         return uvloop.run(self._open(calls, seconds, rate))
 
-    async def _closed(self, calls: list[Iterator[Call]]) -> Measurement:
+    async def _closed(self, clients: list[Iterator[Call]], seconds: float) -> Measurement:
         measurement = Measurement()
         started = time.perf_counter()
 
@@ -78,9 +72,11 @@ class HttpLoad:
                     if fault := check(status, body, call.labels):
                         raise WrongAnswer(fault)
                     measurement.images += max(1, len(call.labels))
+                    if time.perf_counter() >= started + seconds:
+                        return
 
         try:
-            await asyncio.gather(*(send(each) for each in calls))
+            await asyncio.gather(*(send(each) for each in clients))
         except (OSError, EOFError) as exc:
             raise WrongAnswer(f"the service closed the connection: {exc!r}") from exc
         measurement.seconds = time.perf_counter() - started
