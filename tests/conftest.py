@@ -32,7 +32,7 @@ from tests.tritons import running_triton
 
 # No deadline: how long an example takes depends on the machine.
 ON_ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("repeatable", ON_ANY_MACHINE, derandomize=True, database=None, max_examples=60)
+settings.register_profile("repeatable", ON_ANY_MACHINE, derandomize=True, database=None, max_examples=30)
 settings.register_profile("thorough", ON_ANY_MACHINE, derandomize=True, database=None, max_examples=300)
 settings.register_profile("random", ON_ANY_MACHINE)
 settings.load_profile("repeatable")
@@ -78,7 +78,8 @@ TOGETHER = (
         "tests/triton_models/",
     ),
     (
-        "tests/gateway/ingest/test_decoding.py",
+        "tests/gateway/decoder/test_decoding.py",
+        "tests/gateway/decoder/test_decoders.py",
         "tests/gateway/ingest/test_inspection.py",
         "tests/gateway/ingest/test_prepare.py",
         "tests/gateway/ingest/test_costly_headers.py",

@@ -1,7 +1,24 @@
-// service.js with just enough of a page around it to see what the picker of models offers.
-//     node picker.mjs STATIC ADDRESS_QUERY ANSWER_OF_MODELS ("" for none)
+// Runs service.js with just enough of a page around it to see the menu of models.
+//     node picker.mjs STATIC '[[ADDRESS_QUERY, RESPONSE_OF_MODELS or null], …]'
+// Each case has a thread, and so modules of its own.
 
-const [folder, search, answer] = process.argv.slice(2);
+import { isMainThread, parentPort, Worker, workerData } from "node:worker_threads";
+
+if (isMainThread) {
+  const [folder, cases] = process.argv.slice(2);
+  const results = JSON.parse(cases).map(
+    ([search, answer]) =>
+      new Promise((resolve, reject) => {
+        const worker = new Worker(new URL(import.meta.url), { workerData: { folder, search, answer } });
+        worker.once("message", resolve);
+        worker.once("error", reject);
+      }),
+  );
+  console.log(JSON.stringify(await Promise.all(results)));
+  process.exit();
+}
+
+const { folder, search, answer } = workerData;
 const elements = {};
 
 function makeElement() {
@@ -36,7 +53,7 @@ globalThis.Option = class {
 globalThis.fetch = async (path) => {
   if (path === "health/ready") return { json: async () => ({ status: "ready", model: "m", endpoints: [] }) };
   if (!answer) throw new TypeError("fetch failed");
-  const { status, body } = JSON.parse(answer);
+  const { status, body } = answer;
   return { ok: status === 200, status, json: async () => body };
 };
 
@@ -44,11 +61,9 @@ const { watchHealth } = await import(`${folder}/service.js`);
 await watchHealth();
 const { model, "model-problem": problem } = elements;
 const { text, dataset } = model.selectedOptions[0];
-console.log(
-  JSON.stringify({
-    offered: model.options.map((option) => option.text),
-    chosen: text,
-    asks: [dataset.model ?? null, dataset.version ?? null],
-    problem: problem.textContent,
-  }),
-);
+parentPort.postMessage({
+  offered: model.options.map((option) => option.text),
+  chosen: text,
+  asks: [dataset.model ?? null, dataset.version ?? null],
+  problem: problem.textContent,
+});

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -206,48 +207,66 @@ def test_key_field_is_shown_only_if_needed_and_no_key_is_stored(page: Elements):
     assert not [name for name in SCRIPTS if re.search(r"localStorage|sessionStorage|\.cookie", text_of(name))]
 
 
-def in_node(expression: str, module: str = "words.js") -> Any:
-    """What an expression with a module's names is, by a JavaScript engine."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("node is not installed")
-    script = text_of(module) + f"\nconsole.log(JSON.stringify({expression}));"
-    run = subprocess.run(
-        [node, "--input-type=module"], input=script, capture_output=True, text=True, check=True, timeout=60
-    )
-    return json.loads(run.stdout)
+EVALUATE = """
+import { createInterface } from "node:readline";
+for await (const line of createInterface({ input: process.stdin })) {
+  const code = encodeURIComponent(JSON.parse(line));
+  console.log(JSON.stringify((await import(`data:text/javascript,${code}`)).default));
+}
+"""
 
 
-def test_csv_can_be_read_back():
+@pytest.fixture(scope="module")
+def node() -> str:
+    return shutil.which("node") or pytest.skip("node is not installed")
+
+
+@pytest.fixture(scope="module")
+def evaluate(node: str) -> Iterator[Callable[..., Any]]:
+    """The value of a JavaScript expression that uses names of one of the page's modules."""
+    command = [node, "--input-type=module", "--eval", EVALUATE]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def value(expression: str, module: str = "words.js") -> Any:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps(f"{text_of(module)}\nexport default {expression};") + "\n")
+            process.stdin.flush()
+            return json.loads(process.stdout.readline())
+
+        yield value
+
+
+def test_csv_can_be_read_back(evaluate):
     rows = [["filename", "label"], ['a "b", c.png', "crane,\nbird"], ["d.png", ""]]
-    text = in_node(f"csv({json.dumps(rows)})")
+    text = evaluate(f"csv({json.dumps(rows)})")
     assert list(csv.reader(io.StringIO(text, newline=""))) == rows
 
 
-def test_csv_contains_no_formulas():
+def test_csv_contains_no_formulas(evaluate):
     """The same lines as the command writes."""
     row = ["=1", "+1", "-1", "@a", "\t=1", "\r", ' "=1', "'=1", "\uff1d1", "a;=1", "cat", -1, 0.5, ""]
-    assert in_node(f"csv({json.dumps([row])})") == csv_line(row)
+    assert evaluate(f"csv({json.dumps([row])})") == csv_line(row)
 
 
-def test_python_snippet_compiles():
+def test_python_snippet_compiles(evaluate):
     names, query = '["a b.jpg", "q\\"x.png"]', '"top_k=5&model=12&version=2"'
-    code = in_node(f'python("http://h:8080", new URLSearchParams({query}), {names}, "KEY")')
+    code = evaluate(f'python("http://h:8080", new URLSearchParams({query}), {names}, "KEY")')
     compile(code, "page", "exec")
     assert 'Gateway("http://h:8080", api_key="KEY")' in code
     assert 'top_k=5, model="12", version=2' in code
 
 
 @pytest.mark.parametrize("key", ["", "KEY"])
-def test_camera_snippets_are_the_command_and_python(key):
-    code = in_node(f'streamPython("ws://h:8080/stream?top_k=5", "{key}")')
+def test_camera_snippets_are_the_command_and_python(evaluate, key):
+    code = evaluate(f'streamPython("ws://h:8080/stream?top_k=5", "{key}")')
     compile(code, "page", "exec")
     assert ('additional_headers={"X-API-Key": "KEY"}' in code) == bool(key)
     query = 'new URLSearchParams("model=a b&smoothing=none&top_k=5")'
-    line = in_node(f'streamShell("http://h:8080", {query}, "{key}")')
+    line = evaluate(f'streamShell("http://h:8080", {query}, "{key}")')
     expected = "gateway stream 0 --url http://h:8080 --model 'a b' --smoothing none"
     assert line == (f"{expected} --api-key KEY" if key else expected)
-    one = in_node(f'streamShell("http://h:8080", new URLSearchParams("model=m&version=2"), "{key}")')
+    one = evaluate(f'streamShell("http://h:8080", new URLSearchParams("model=m&version=2"), "{key}")')
     assert one.endswith("# asks the version in use: the command takes no other")
 
 
@@ -275,8 +294,8 @@ FILES = """[["a", "cat", .9], ["b", "dog", .8], ["c", "cat", .3], ["d"]].map(([n
         ),
     ],
 )
-def test_results_are_filtered_and_grouped(choice, counts, labels, groups):
-    found = in_node(f"{SIFTED}(sift({FILES}, {json.dumps(choice)}))", "sift.js")
+def test_results_are_filtered_and_grouped(evaluate, choice, counts, labels, groups):
+    found = evaluate(f"{SIFTED}(sift({FILES}, {json.dumps(choice)}))", "sift.js")
     kinds = dict(zip(["all", "ok", "error", "unsure"], counts, strict=True))
     assert found == [{**kinds, "differ": 0}, labels, groups]
 
@@ -290,15 +309,15 @@ def test_results_are_filtered_and_grouped(choice, counts, labels, groups):
         ((300, 600), [64], [32, 64], (0, 0.375, 1, 0.25)),
     ],
 )
-def test_model_view_is_the_crop_of_the_resized_image(size, resize, crop, part):
+def test_model_view_is_the_crop_of_the_resized_image(evaluate, size, resize, crop, part):
     facts = json.dumps({"resize_size": resize, "crop_size": crop})
-    found = in_node(f"seen({{ width: {size[0]}, height: {size[1]} }}, {facts})", "sift.js")
+    found = evaluate(f"seen({{ width: {size[0]}, height: {size[1]} }}, {facts})", "sift.js")
     assert isinstance(found, dict)
     assert tuple(found[name] for name in ("left", "top", "width", "height")) == pytest.approx(part)
 
 
-def test_model_view_is_unknown_without_a_crop_size():
-    assert in_node("seen({ width: 4, height: 4 }, { resize_size: [], crop_size: [] })", "sift.js") is None
+def test_model_view_is_unknown_without_a_crop_size(evaluate):
+    assert evaluate("seen({ width: 4, height: 4 }, { resize_size: [], crop_size: [] })", "sift.js") is None
 
 
 MODELS = {
@@ -309,47 +328,45 @@ MODELS = {
     ],
 }
 LISTED = ["m", "m, version 2", "m, version 1", "n (not ready)"]
+SELECTIONS = {
+    "": ("m", [None, None], ""),
+    "?model=m&version=2": ("m, version 2", ["m", "2"], ""),
+    "?model=n": ("n (not ready)", ["n", None], ""),
+    "?model=zzz": ("m", [None, None], "This gateway has no model zzz. Choose another one."),
+}
+WITHOUT_A_LIST = (
+    ({"status": 503, "body": {"detail": "Triton is away."}}, "The models cannot be listed: Triton is away."),
+    ({"status": 502, "body": {}}, "The models cannot be listed: the gateway answered 502."),
+    (None, "The models cannot be listed: the gateway does not answer."),
+    ({"status": 200, "body": {"default": "m", "models": []}}, "This gateway serves no model that takes images."),
+)
 
 
-def picker(tmp_path: Path, search: str, answer: object) -> dict[str, Any]:
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("node is not installed")
+@pytest.fixture(scope="module")
+def menus(node: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The menu of models for each query of the page's address and response of the gateway, as JSON."""
+    folder = tmp_path_factory.mktemp("page")
     # Without a package.json, node takes .js for CommonJS.
-    (tmp_path / "package.json").write_text('{"type": "module"}')
+    (folder / "package.json").write_text('{"type": "module"}')
     for name in SCRIPTS:
-        (tmp_path / name).write_text(text_of(name))
-    script = Path(__file__).with_name("picker.mjs")
-    told = json.dumps(answer) if answer else ""
-    run = subprocess.run([node, script, tmp_path, search, told], capture_output=True, text=True, check=True, timeout=60)
-    return json.loads(run.stdout)
+        (folder / name).write_text(text_of(name))
+    cases = [(search, {"status": 200, "body": MODELS}) for search in SELECTIONS]
+    cases += [(search, answer) for answer, _ in WITHOUT_A_LIST for search in ("", "?model=flowers")]
+    command = [node, str(Path(__file__).with_name("picker.mjs")), str(folder), json.dumps(cases)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return dict(zip(map(json.dumps, cases), json.loads(run.stdout), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("search", "chosen", "asks", "problem"),
-    [
-        ("", "m", [None, None], ""),
-        ("?model=m&version=2", "m, version 2", ["m", "2"], ""),
-        ("?model=n", "n (not ready)", ["n", None], ""),
-        ("?model=zzz", "m", [None, None], "This gateway has no model zzz. Choose another one."),
-    ],
-)
-def test_model_menu_selects_the_model_of_the_url(tmp_path, search, chosen, asks, problem):
-    told = picker(tmp_path, search, {"status": 200, "body": MODELS})
-    assert told == {"offered": LISTED, "chosen": chosen, "asks": asks, "problem": problem}
+@pytest.mark.parametrize("search", SELECTIONS)
+def test_model_menu_selects_the_model_of_the_url(menus, search):
+    chosen, asks, problem = SELECTIONS[search]
+    menu = menus[json.dumps((search, {"status": 200, "body": MODELS}))]
+    assert menu == {"offered": LISTED, "chosen": chosen, "asks": asks, "problem": problem}
 
 
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        ({"status": 503, "body": {"detail": "Triton is away."}}, "The models cannot be listed: Triton is away."),
-        ({"status": 502, "body": {}}, "The models cannot be listed: the gateway answered 502."),
-        (None, "The models cannot be listed: the gateway does not answer."),
-        ({"status": 200, "body": {"default": "m", "models": []}}, "This gateway serves no model that takes images."),
-    ],
-)
-def test_model_menu_explains_a_missing_list(tmp_path, answer, why):
-    told = picker(tmp_path, "", answer)
-    assert (told["offered"], told["asks"]) == (["The default model"], [None, None])
-    assert told["problem"].startswith(why)
-    assert picker(tmp_path, "?model=flowers", answer)["asks"] == ["flowers", None]
+@pytest.mark.parametrize(("answer", "why"), WITHOUT_A_LIST)
+def test_model_menu_explains_a_missing_list(menus, answer, why):
+    menu = menus[json.dumps(("", answer))]
+    assert (menu["offered"], menu["asks"]) == (["The default model"], [None, None])
+    assert menu["problem"].startswith(why)
+    assert menus[json.dumps(("?model=flowers", answer))]["asks"] == ["flowers", None]

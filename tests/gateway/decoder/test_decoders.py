@@ -37,8 +37,25 @@ def decoders(count=1, limits=DECODE_LIMITS):
     return Decoders(count, limits=limits)
 
 
+@pytest.fixture(scope="module")
+async def shared_pool():
+    async with decoders() as pool:
+        yield pool
+
+
+@pytest.fixture
+async def pool(shared_pool):
+    """A pool with one idle process, which the test may end; all tests share the pool, since processes start slowly."""
+    assert (await decoded(shared_pool, DOT)).startswith(b"P6")
+    return shared_pool
+
+
 def info_of(data):
     return inspect_whole(data, LIMITS)
+
+
+async def decoded(pool, data, account=None):
+    return await pool.decode(data, info_of(data), MAX_SIDE, account or pool.account())
 
 
 def children():
@@ -63,7 +80,7 @@ def environment(pid):
 async def hold(pool):
     """Stop the pool's only process, so that a picture stays in work until it is told to go on."""
     (worker,) = pool._idle
-    await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
+    await decoded(pool, cat())
     os.kill(worker.pid, signal.SIGSTOP)
     # Until then it may still take a picture.
     async with asyncio.timeout(60):
@@ -96,9 +113,7 @@ async def test_every_form_is_decoded_as_in_process():
     async with decoders(2) as pool:
         account = pool.account()
         chosen = samples(67, 45)
-        pictures = await asyncio.gather(
-            *(pool.decode(one.data, info_of(one.data), MAX_SIDE, account) for one in chosen)
-        )
+        pictures = await asyncio.gather(*(decoded(pool, one.data, account) for one in chosen))
     for one, picture in zip(chosen, pictures, strict=True):
         assert picture == decode(one.data, info_of(one.data), MAX_SIDE).to_bytes(), one.name
 
@@ -108,8 +123,8 @@ async def test_image_past_its_cpu_limit_ends_its_process_and_fails_alone():
         bomb = slow_picture()
         (first,) = pool._idle
         outcomes: list[Any] = await asyncio.gather(
-            pool.decode(bomb, info_of(bomb), MAX_SIDE, pool.account()),
-            pool.decode(DOT, info_of(DOT), MAX_SIDE, pool.account()),
+            decoded(pool, bomb),
+            decoded(pool, DOT),
             return_exceptions=True,
         )
         assert isinstance(outcomes[0], TooCostly)
@@ -122,106 +137,96 @@ async def test_image_past_its_memory_limit_is_refused():
     async with decoders(limits=DecodeLimits(cpu_seconds=3.0, memory_bytes=4 * 2**20, image_pixels=50_000_000)) as pool:
         (worker,) = pool._idle
         with pytest.raises((TooCostly, UndecodableImage)):
-            await pool.decode(data, info_of(data), MAX_SIDE, pool.account())
-        assert (await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())).startswith(b"P6")
+            await decoded(pool, data)
+        assert (await decoded(pool, cat())).startswith(b"P6")
         assert pool._idle == [worker]
 
 
-async def test_crash_of_a_decoder_fails_only_its_image():
-    async with decoders() as pool:
-        worker = await hold(pool)
-        broken = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account()))
-        await begun(pool)
-        waiting = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account()))
-        await asyncio.sleep(0)
-        os.kill(worker.pid, signal.SIGSEGV)
-        os.kill(worker.pid, signal.SIGCONT)
-        with pytest.raises(UndecodableImage):
-            await broken
-        assert (await waiting).startswith(b"P6")
+async def test_crash_of_a_decoder_fails_only_its_image(pool):
+    worker = await hold(pool)
+    broken = asyncio.ensure_future(decoded(pool, cat()))
+    await begun(pool)
+    waiting = asyncio.ensure_future(decoded(pool, cat()))
+    await asyncio.sleep(0)
+    os.kill(worker.pid, signal.SIGSEGV)
+    os.kill(worker.pid, signal.SIGCONT)
+    with pytest.raises(UndecodableImage):
+        await broken
+    assert (await waiting).startswith(b"P6")
 
 
-async def test_decoder_has_one_thread():
+async def test_decoder_has_one_thread(pool):
     """Another one could come to its start when a picture's limit of memory holds, and crash for want of it."""
-    async with decoders() as pool:
-        (worker,) = pool._idle
-        await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
-        assert threads_of(worker.pid) == {worker.pid}
+    (worker,) = pool._idle
+    await decoded(pool, cat())
+    assert threads_of(worker.pid) == {worker.pid}
 
 
-async def test_killed_idle_decoder_is_replaced():
-    async with decoders() as pool:
-        (idle,) = pool._idle
-        os.kill(idle.pid, signal.SIGKILL)
-        idle._process.wait(30)
-        async with pool._worker(pool.account()) as worker:
-            assert worker is not idle
-            assert worker.alive()
+async def test_killed_idle_decoder_is_replaced(pool):
+    (idle,) = pool._idle
+    os.kill(idle.pid, signal.SIGKILL)
+    idle._process.wait(30)
+    async with pool._worker(pool.account()) as worker:
+        assert worker is not idle
+        assert worker.alive()
 
 
-async def test_cancelled_decode_ends_with_its_cancellation():
-    async with decoders() as pool:
-        worker = await hold(pool)
-        task = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account()))
+async def test_cancelled_decode_ends_with_its_cancellation(pool):
+    worker = await hold(pool)
+    task = asyncio.ensure_future(decoded(pool, cat()))
+    await begun(pool)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert worker._process.returncode == -signal.SIGKILL
+    assert (await decoded(pool, cat())).startswith(b"P6")
+
+
+async def test_almost_finished_cancelled_decode_keeps_its_process(pool, monkeypatch):
+    monkeypatch.setattr(pool_module, "LET_FINISH_SECONDS", 60)
+    (worker,) = pool._idle
+    data = cat()
+    await decoded(pool, data)
+    for _ in range(20):
+        task = asyncio.ensure_future(decoded(pool, data))
         await begun(pool)
         task.cancel()
         await asyncio.wait([task])
-        assert task.cancelled()
-        assert worker._process.returncode == -signal.SIGKILL
-        assert (await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())).startswith(b"P6")
+    # Each answer was taken, so the next picture gets its own and not the one before.
+    assert await decoded(pool, data) == decode(data, info_of(data), MAX_SIDE).to_bytes()
+    assert pool._idle == [worker]
 
 
-async def test_almost_finished_cancelled_decode_keeps_its_process(monkeypatch):
-    monkeypatch.setattr(pool_module, "LET_FINISH_SECONDS", 60)
-    async with decoders() as pool:
-        (worker,) = pool._idle
-        data = cat()
-        await pool.decode(data, info_of(data), MAX_SIDE, pool.account())
-        for _ in range(20):
-            task = asyncio.ensure_future(pool.decode(data, info_of(data), MAX_SIDE, pool.account()))
-            await begun(pool)
-            task.cancel()
-            await asyncio.wait([task])
-        # Each answer was taken, so the next picture gets its own and not the one before.
-        assert (
-            await pool.decode(data, info_of(data), MAX_SIDE, pool.account())
-            == decode(data, info_of(data), MAX_SIDE).to_bytes()
-        )
-        assert pool._idle == [worker]
+async def test_requests_take_turns_at_the_decoders(pool):
+    worker = await hold(pool)
+    data, done = cat(), []
 
+    async def one(name, account):
+        await decoded(pool, data, account)
+        done.append(name)
 
-async def test_requests_take_turns_at_the_decoders():
-    async with decoders() as pool:
-        worker = await hold(pool)
-        data, done = cat(), []
-
-        async def one(name, account):
-            await pool.decode(data, info_of(data), MAX_SIDE, account)
-            done.append(name)
-
-        bulk, single = pool.account(), pool.account()
-        tasks = [asyncio.ensure_future(one("bulk", bulk)) for _ in range(5)]
-        await begun(pool)
-        tasks.append(asyncio.ensure_future(one("single", single)))
-        await asyncio.sleep(0)
-        os.kill(worker.pid, signal.SIGCONT)
-        await asyncio.gather(*tasks)
+    bulk, single = pool.account(), pool.account()
+    tasks = [asyncio.ensure_future(one("bulk", bulk)) for _ in range(5)]
+    await begun(pool)
+    tasks.append(asyncio.ensure_future(one("single", single)))
+    await asyncio.sleep(0)
+    os.kill(worker.pid, signal.SIGCONT)
+    await asyncio.gather(*tasks)
     assert done.index("single") <= 2
 
 
-async def test_decode_cancelled_in_the_queue_holds_no_slot():
-    async with decoders() as pool:
-        worker = await hold(pool)
-        data = cat()
-        tasks = [asyncio.ensure_future(pool.decode(data, info_of(data), MAX_SIDE, pool.account())) for _ in range(4)]
-        await begun(pool)
-        await asyncio.sleep(0)
-        for task in tasks[1:3]:
-            task.cancel()
-        os.kill(worker.pid, signal.SIGCONT)
-        answers = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [False, True, True, False]
-        assert pool._slots.free == 1
+async def test_decode_cancelled_in_the_queue_holds_no_slot(pool):
+    worker = await hold(pool)
+    data = cat()
+    tasks = [asyncio.ensure_future(decoded(pool, data)) for _ in range(4)]
+    await begun(pool)
+    await asyncio.sleep(0)
+    for task in tasks[1:3]:
+        task.cancel()
+    os.kill(worker.pid, signal.SIGCONT)
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [False, True, True, False]
+    assert pool._slots.free == 1
 
 
 async def test_images_that_fit_into_memory_are_decoded_concurrently():
@@ -230,9 +235,7 @@ async def test_images_that_fit_into_memory_are_decoded_concurrently():
     for room, together in ((2 * nbytes, 2), (2 * nbytes - 1, 1), (nbytes - 1, 1)):
         async with decoders(2, replace(DECODE_LIMITS, memory_bytes=room)) as pool:
             pool._worker = standing_still
-            tasks = [
-                asyncio.ensure_future(pool.decode(data, info_of(data), MAX_SIDE, pool.account())) for _ in range(3)
-            ]
+            tasks = [asyncio.ensure_future(decoded(pool, data)) for _ in range(3)]
             for _ in range(5):
                 await asyncio.sleep(0)
             assert 2 - pool._slots.free == together
@@ -254,10 +257,7 @@ async def test_cancelled_wait_for_memory_does_not_block_later_images():
     room = peak_bytes(info_of(large), MAX_SIDE) + peak_bytes(info_of(data), MAX_SIDE)
     async with decoders(3, replace(DECODE_LIMITS, memory_bytes=room)) as pool:
         pool._worker = standing_still
-        first, waits, behind = (
-            asyncio.ensure_future(pool.decode(picture, info_of(picture), MAX_SIDE, pool.account()))
-            for picture in (large, large, data)
-        )
+        first, waits, behind = (asyncio.ensure_future(decoded(pool, picture)) for picture in (large, large, data))
         for _ in range(5):
             await asyncio.sleep(0)
         assert pool._slots.free == 2
@@ -274,7 +274,7 @@ async def test_pool_leaves_no_processes():
     before = children()
     async with decoders(2) as pool:
         data = cat()
-        await asyncio.gather(*(pool.decode(data, info_of(data), MAX_SIDE, pool.account()) for _ in range(4)))
+        await asyncio.gather(*(decoded(pool, data) for _ in range(4)))
         assert children() - before
     assert children() == before
 
@@ -282,12 +282,12 @@ async def test_pool_leaves_no_processes():
 async def test_decoder_ends_with_its_parent_amid_an_image():
     script = """
 import asyncio, os, signal
-from tests.gateway.decoder.test_decoders import MAX_SIDE, begun, cat, decoders, hold, info_of
+from tests.gateway.decoder.test_decoders import begun, cat, decoded, decoders, hold
 
 async def main():
     async with decoders() as pool:
         worker = await hold(pool)
-        task = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account()))
+        task = asyncio.ensure_future(decoded(pool, cat()))
         await begun(pool)
         print(worker.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -313,25 +313,24 @@ def _runs(pid):
 async def test_opencv_refuses_images_past_the_pixel_limit():
     async with decoders(limits=replace(DECODE_LIMITS, image_pixels=451 * 300 - 1)) as pool:
         with pytest.raises(UndecodableImage):
-            await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
+            await decoded(pool, cat())
 
 
 async def test_environment_of_a_decoder_has_no_secrets(monkeypatch):
     monkeypatch.setenv("GATEWAY_SECRET", "a secret")
     async with decoders() as pool:
         (worker,) = pool._idle
-        await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
+        await decoded(pool, cat())
         assert b"GATEWAY_SECRET" not in environment(worker.pid)
 
 
-async def test_unused_reserved_time_is_refunded():
-    async with decoders() as pool:
-        account = pool.account()
-        for _ in range(3):
-            await pool.decode(cat(), info_of(cat()), MAX_SIDE, account)
-        assert 0 < account.spent_seconds < 0.5
-        await pool.decode(slow_picture(), info_of(slow_picture()), MAX_SIDE, account)
-        assert account.spent_seconds > 0.02
+async def test_unused_reserved_time_is_refunded(pool):
+    account = pool.account()
+    for _ in range(3):
+        await decoded(pool, cat(), account)
+    assert 0 < account.spent_seconds < 0.5
+    await decoded(pool, slow_picture(), account)
+    assert account.spent_seconds > 0.02
 
 
 async def test_request_beyond_its_account_gets_no_process():
@@ -339,32 +338,31 @@ async def test_request_beyond_its_account_gets_no_process():
     async with decoders(limits=replace(DECODE_LIMITS, request_cpu_seconds=0.02)) as pool:
         account = pool.account()
         bomb = slow_picture()
-        assert (await pool.decode(bomb, info_of(bomb), MAX_SIDE, account)).startswith(b"P6")
+        assert (await decoded(pool, bomb, account)).startswith(b"P6")
         spent = account.spent_seconds
         with pytest.raises(TooCostly, match="request_cpu_seconds"):
-            await pool.decode(cat(), info_of(cat()), MAX_SIDE, account)
+            await decoded(pool, cat(), account)
         assert account.spent_seconds == spent
-        assert (await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())).startswith(b"P6")
+        assert (await decoded(pool, cat())).startswith(b"P6")
 
 
 async def test_images_that_wait_for_the_account_are_all_decoded():
     """Each reserves all there is and takes little; none is refused while another one may give back the rest."""
     async with decoders(2, replace(DECODE_LIMITS, request_cpu_seconds=0.2)) as pool:
         account = pool.account()
-        answers = await asyncio.gather(*(pool.decode(cat(), info_of(cat()), MAX_SIDE, account) for _ in range(12)))
+        answers = await asyncio.gather(*(decoded(pool, cat(), account) for _ in range(12)))
         assert all(answer.startswith(b"P6") for answer in answers)
 
 
-async def test_killed_process_is_charged():
-    async with decoders() as pool:
-        account = pool.account()
-        worker = await hold(pool)
-        broken = asyncio.ensure_future(pool.decode(cat(), info_of(cat()), MAX_SIDE, account))
-        await begun(pool)
-        os.kill(worker.pid, signal.SIGKILL)
-        with pytest.raises(UndecodableImage):
-            await broken
-        assert account.spent_seconds >= worker.start_seconds > 0.02
+async def test_killed_process_is_charged(pool):
+    account = pool.account()
+    worker = await hold(pool)
+    broken = asyncio.ensure_future(decoded(pool, cat(), account))
+    await begun(pool)
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(UndecodableImage):
+        await broken
+    assert account.spent_seconds >= worker.start_seconds > 0.02
 
 
 async def test_charges_equal_the_cpu_time_of_the_processes():
@@ -375,8 +373,8 @@ async def test_charges_equal_the_cpu_time_of_the_processes():
         bomb = png_bomb(7_000, 7_000)
         for _ in range(3):
             with pytest.raises(TooCostly):
-                await pool.decode(bomb, info_of(bomb), MAX_SIDE, account)
-        await pool.decode(cat(), info_of(cat()), MAX_SIDE, account)
+                await decoded(pool, bomb, account)
+        await decoded(pool, cat(), account)
         (worker,) = pool._idle
         last_start_seconds = worker.start_seconds
     taken = cpu_seconds_of_children() - before
@@ -392,7 +390,7 @@ async def test_processes_of_animations_are_reused():
         started = set()
         for _ in range(5):
             async with pool.animation(gif, info_of(gif), MAX_SIDE, pool.account(), Wanted(10)) as animation:
-                await pool.decode(cat(), info_of(cat()), MAX_SIDE, pool.account())
+                await decoded(pool, cat())
                 while await animation.next():
                     pass
             started |= children() - before

@@ -2,7 +2,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image
 
 from gateway.decoder.decoding import decode
 from gateway.decoder.in_process import inspect_whole
@@ -38,15 +38,11 @@ def difference(one, other):
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_form_decodes_to_the_same_image(name):
+def test_every_form_decodes_to_the_same_image_and_like_pillow(name):
     one = sample(name)
-    assert difference(decoded(one.data), one.picture) <= one.far
-
-
-@pytest.mark.parametrize("name", names())
-def test_every_form_decodes_like_pillow(name):
-    one = sample(name)
-    assert difference(decoded(one.data), by_pillow(one.data)) <= FAR_FROM_PILLOW.get(one.name, 0.02)
+    shown = decoded(one.data)
+    assert difference(shown, one.picture) <= one.far
+    assert difference(shown, by_pillow(one.data)) <= FAR_FROM_PILLOW.get(one.name, 0.02)
 
 
 @pytest.mark.parametrize("size", [(64, 1), (1, 64), (2, 3)], ids=str)
@@ -90,15 +86,15 @@ def test_large_image_is_shrunk_until_its_shorter_side_fits(name):
     assert difference(shrunk, np.asarray(reference)) < 2.5
 
 
-@pytest.mark.parametrize("orientation", STORED_TURNED)
 @pytest.mark.parametrize("factor", [2, 4, 8])
-def test_jpeg_is_decoded_at_a_reduced_scale_and_upright(orientation, factor):
+def test_jpeg_is_decoded_at_a_reduced_scale_and_upright(factor):
     large = photograph().resize((451 * factor + 1, 300 * factor + 1))
-    data = encode(turned(large, orientation), "JPEG", quality=95, exif=exif(orientation))
-    shrunk = decoded(data, max_side=300)
-    assert shrunk.shape == (300, 451, 3)
-    reference = ImageOps.exif_transpose(large).resize((451, 300), Image.Resampling.BOX)
-    assert difference(shrunk, np.asarray(reference)) < 4
+    reference = np.asarray(large.resize((451, 300), Image.Resampling.BOX))
+    for orientation in STORED_TURNED:
+        data = encode(turned(large, orientation), "JPEG", quality=90, exif=exif(orientation))
+        shrunk = decoded(data, max_side=300)
+        assert shrunk.shape == (300, 451, 3)
+        assert difference(shrunk, reference) < 4, orientation
 
 
 def test_very_long_image_keeps_at_least_one_pixel():
@@ -133,5 +129,5 @@ def test_decoding_is_thread_safe():
 
 def test_tall_transparent_image_is_composited_on_white():
     tall = fading(photograph()).resize((700, 2_900))
-    data = encode(tall, "PNG")
+    data = encode(tall, "PNG", compress_level=1)
     assert difference(decoded(data), by_pillow(data)) == 0

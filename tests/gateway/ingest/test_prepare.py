@@ -14,6 +14,7 @@ from tests.gateway.ingest.reading import LIMITS
 from tests.samples import FIRST_IMAGE_MAY_BE_WHOLE, names, sample
 
 AUTO, ALWAYS, NEVER = (DecodePolicy(mode, above_pixels=4_000_000, max_side=1_024, limits=LIMITS) for mode in DecodeMode)
+SIZE = (67, 45)
 
 
 def upload(data):
@@ -55,7 +56,7 @@ def test_auto_passes_on_what_the_preprocessor_can_read(name):
 
 @pytest.mark.parametrize("name", names())
 def test_always_decodes_to_the_pixels_of_the_preprocessor(name):
-    one = sample(name)
+    one = sample(name, *SIZE)
     image = prepare(upload(one.data), ALWAYS)
     seen = as_the_preprocessor_sees(image.payload)
     assert (seen == pixels(image.payload)).all()
@@ -65,7 +66,7 @@ def test_always_decodes_to_the_pixels_of_the_preprocessor(name):
 
 @pytest.mark.parametrize("name", names())
 def test_never_refuses_what_the_preprocessor_cannot_read(name):
-    one = sample(name)
+    one = sample(name, *SIZE)
     if passes(one):
         assert not prepare(upload(one.data), NEVER).payload.startswith(b"P6")
         return
@@ -100,7 +101,7 @@ def test_error_of_an_upload_is_raised():
 @pytest.mark.parametrize("policy", [AUTO, ALWAYS, NEVER], ids=lambda policy: policy.mode.value)
 @pytest.mark.parametrize("name", names())
 def test_truncated_file_is_always_an_error(name, policy):
-    one = sample(name, 67, 45)
+    one = sample(name, *SIZE)
     for percent in range(5, 100, 5):
         data = one.data[: len(one.data) * percent // 100]
         if one.variant in {"with a video behind", "padded with zeros"} and b"\xff\xd9" in data:
