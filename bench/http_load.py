@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -43,7 +43,8 @@ class HttpLoad:
     def run(self, photos: list[Photo], seconds: float, concurrency: int, files: int) -> Measurement:
         """Keep `concurrency` requests of `files` photographs in flight for `seconds`; raises WrongAnswer."""
         calls = requests(photos, files, f"{self._host}:{self._port}")
-        clients = [itertools.cycle(calls[number % len(calls) :] + calls) for number in range(concurrency)]
+        starts = [number % len(calls) for number in range(concurrency)]
+        clients = [itertools.cycle(calls[start:] + calls[:start]) for start in starts]
         return uvloop.run(self._closed(clients, seconds))
 
     def run_each(self, images: list[bytes], concurrency: int) -> Measurement:
@@ -59,7 +60,7 @@ class HttpLoad:
         calls = requests(photos, 1, f"{self._host}:{self._port}")
         return uvloop.run(self._open(calls, seconds, rate))
 
-    async def _closed(self, clients: list[Iterator[Call]], seconds: float) -> Measurement:
+    async def _closed(self, clients: Sequence[Iterator[Call]], seconds: float) -> Measurement:
         measurement = Measurement()
         started = time.perf_counter()
 
