@@ -19,6 +19,10 @@ _LOADED = re.compile(r"^successfully loaded '([^']+)'")
 _ADVICE = {
     "unsupported gpu id": "The model requests a GPU that this machine lacks: remove gpus from its instance_group and "
     "use KIND_AUTO in place of KIND_GPU: every GPU, or else the CPU.",
+    "backend 'tensorrt'": "Only NVIDIA's image has the TensorRT backend: serve this repository there, on a GPU of the "
+    "kind that the engine was built on, or remove the model: gateway model remove NAME.",
+    "libtritoncache_redis.so": "The wheel's Triton has no Redis cache: leave --cache-config=redis out, or run NVIDIA's "
+    "image, which has it (docker-compose.redis.yml).",
 }
 """What to do about errors whose text does not include it."""
 

@@ -16,6 +16,7 @@ from gateway_models.networks.add_checks import (
     tensor_between,
 )
 from gateway_models.networks.download import fetch, is_remote
+from gateway_models.networks.engines import ENGINE, check_engine, take
 from gateway_models.networks.functions import FunctionConfig
 from gateway_models.networks.isolation import TIMEOUT_SECONDS, Job, Report, work
 from gateway_models.networks.model_source import (
@@ -32,7 +33,7 @@ from gateway_models.repository.preprocessing import AS_PIXELS
 from gateway_models.repository.spec import Format, ModelSpec
 from gateway_models.repository.writing import LABELS, extend, staging, write
 
-OWN_FORMATS = {"onnx": Format.ONNX, "function": Format.FUNCTION}
+OWN_FORMATS = {"onnx": Format.ONNX, "function": Format.FUNCTION, ENGINE: Format.TENSORRT}
 """By kind of source; other kinds are TorchScript by default."""
 RUNS_CODE = ("exported", "function")
 """Kinds of sources whose code runs with --trust."""
@@ -71,7 +72,8 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
         if source.function:
             code = source.function
             code.stage(network, FunctionConfig(code.path.stem, code.name, spec.input, spec.output))
-        outcome = work(Job(spec, source.kind, len(labels), network), report, timeout_seconds=timeout_seconds)
+        job = Job(spec, source.kind, len(labels), network)
+        outcome = take(job, report) if source.kind == ENGINE else work(job, report, timeout_seconds=timeout_seconds)
         check_devices(outcome.cpu_only, spec.serving, report)
         version = Version(spec, outcome)
         file = network / outcome.format.filename
@@ -95,6 +97,7 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
     spec = source.spec
     own = OWN_FORMATS.get(source.kind, Format.TORCHSCRIPT)
     written_as = spec.format or (old.format if old else own)
+    check_engine(source.kind, spec, written_as)
     check_format(own, written_as, spec.precision)
     features = spec.features or (old.spec.features if old else "")
     check_features(features, written_as, old)

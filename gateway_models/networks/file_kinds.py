@@ -11,6 +11,8 @@ from typing import BinaryIO
 from gateway.errors import UserError
 
 HEAD_BYTES = 64
+ENGINE_MAGIC = (b"ftrt", b"ptrt")
+"""First bytes of a serialized TensorRT engine."""
 MAX_OPCODES = 200_000
 """Opcodes of one pickle that are inspected; the first thousands identify it."""
 MAX_PICKLE_BYTES = 16 * 2**20
@@ -36,6 +38,8 @@ class Kind(StrEnum):
     AOTI_PACKAGE = "a package of AOTInductor"
     SAFETENSORS = "safetensors weights"
     PICKLE = "a pickle"
+    ENGINE = "a TensorRT engine"
+    WRAPPED_ENGINE = "a TensorRT engine behind a header of JSON"
     UNKNOWN = "no model"
 
 
@@ -49,6 +53,9 @@ ADVICE = {
     "can import its classes, load it in Python and save it with {export}",
     Kind.AOTI_PACKAGE: "it is machine code for one type of processor or GPU, without the original network that "
     "its answers could be compared with. Add the program that it was compiled from: {export}",
+    Kind.WRAPPED_ENGINE: "as Ultralytics writes it, and Triton cannot load it so. Cut the header off: "
+    "python3 -c \"import sys; d = open(sys.argv[1], 'rb').read(); n = int.from_bytes(d[:4], 'little') + 4; "
+    "open('model.plan', 'wb').write(d[n:])\" {path}",
     Kind.SAFETENSORS: "it has weights but no network. Name the architecture: `gateway model add torchvision:ARCH "
     "--weights {path}`, timm:ARCH for one of timm, or the folder with its config.json for one of Hugging Face",
     Kind.PICKLE: "unpickling can run any code, so it is not loaded here. If you trust it, load it in Python and "
@@ -76,6 +83,10 @@ def kind_of(path: Path) -> Kind:
                 return _kind_of_legacy(file)
     except (OSError, zipfile.BadZipFile) as exc:
         raise ModelFileError(f"cannot read {path}: {exc}") from exc
+    if head[:4] in ENGINE_MAGIC:
+        return Kind.ENGINE
+    if head[3:6] == b'\0{"':
+        return Kind.WRAPPED_ENGINE
     if head[8:10] == b'{"':
         return Kind.SAFETENSORS
     # ModelProto starts with ir_version, field 1, a small varint, and then opset_import or producer_name.

@@ -22,7 +22,7 @@ from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import from_weights, weights_enum
 from gateway_models.repository.spec import ModelSpec
 
-KINDS = {Kind.TORCHSCRIPT: "torchscript", Kind.ONNX: "onnx", Kind.EXPORTED_PROGRAM: "exported"}
+KINDS = {Kind.TORCHSCRIPT: "torchscript", Kind.ONNX: "onnx", Kind.EXPORTED_PROGRAM: "exported", Kind.ENGINE: "engine"}
 """Files that are complete models, and their `kind` in Source."""
 TORCHVISION = "torchvision:"
 REPEATED_SHOWN = 3
@@ -38,7 +38,7 @@ class SourceError(UserError):
 class Source:
     """A model's source, inspected: `spec` has its absolute path, that of its weights, and the SHA-256 of these files.
 
-    `kind` is torchscript, onnx, exported, torchvision, timm, huggingface, recipe or function; `like` names the
+    `kind` is torchscript, onnx, exported, engine, torchvision, timm, huggingface, recipe or function; `like` names the
     torchvision weights whose preprocessing it was trained with. `labels` and `preprocessing` are those that the source
     contains.
     """

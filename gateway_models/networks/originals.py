@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gateway_models.networks.adapted import PLAIN, Adapted, Form, arranged, known_form
+from gateway_models.networks.engines import check_original
 from gateway_models.networks.features import Featured
 from gateway_models.networks.file_kinds import Kind, ModelFileError, kind_of
 from gateway_models.networks.function_process import FunctionProcess
@@ -69,6 +70,7 @@ def original_answers(version: Version) -> Answers:
     Raises EntryError if the original is missing or has changed, and ModelFileError.
     """
     spec, outcome = version.spec, version.outcome
+    check_original(version)
     activate = activation(Ending(outcome.ending), multi_label=spec.multi_label)
     run: Callable[[Tensor], Tensor | tuple[Tensor, Tensor]]
     if is_function(spec.source):

@@ -62,8 +62,8 @@ def variants_of(step: TuneStep, base: Variant, entry: Entry) -> list[Variant]:
 
 
 def _formats(base: Variant, entry: Entry) -> list[Variant]:
-    if base.format is Format.FUNCTION:
-        return []  # a function's format cannot be changed
+    if base.format in {Format.FUNCTION, Format.TENSORRT}:
+        return []  # the format of a function or an engine cannot be changed
     precisions = [Precision.FP32, Precision.BF16, *([Precision.FP16] if gpu_count() else [])]
     pairs = [(base.format, base.precision), *((Format.TORCHSCRIPT, precision) for precision in precisions)]
     if _has_onnx():

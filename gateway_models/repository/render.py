@@ -4,8 +4,9 @@ from importlib.resources import files
 from string import Template
 
 from gateway.triton.contract import CLASSIFIER_INPUT, IMAGE_TYPES
+from gateway_models.repository import tensorrt
 from gateway_models.repository.entry import Entry
-from gateway_models.repository.spec import Format, Precision
+from gateway_models.repository.spec import Format
 
 WARMED_UP_TO = 32
 """Larger batches are not warmed up: 1,024 images would take a CPU minutes."""
@@ -33,6 +34,7 @@ _KIND = {
     Format.ONNX: ('platform: "onnxruntime_onnx"', "an ONNX graph"),
     Format.EXPORTED: ('platform: "pytorch_libtorch"', "a program of torch.export"),
     Format.FUNCTION: ('backend: "python"', "a Python function"),
+    Format.TENSORRT: ('platform: "tensorrt_plan"', "a TensorRT engine"),
 }
 _PARAMETERS = {
     Format.TORCHSCRIPT: """\
@@ -49,6 +51,7 @@ parameters { key: "intra_op_thread_count" value: { string_value: "1" } }
 parameters { key: "inter_op_thread_count" value: { string_value: "1" } }
 """,
     Format.FUNCTION: "",
+    Format.TENSORRT: "",
 }
 _PARAMETERS[Format.EXPORTED] = _PARAMETERS[Format.TORCHSCRIPT]
 
@@ -81,9 +84,9 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "queue_delay_us": serving.queue_delay_us,
         "preprocessor_instances": f"kind: KIND_CPU count: {serving.preprocessor_instances}",
         "classifier_instances": _instances(serving.instances, serving.gpus),
-        "parameters": _PARAMETERS[entry.format] + (_tensorrt(entry.precision) if serving.tensorrt else ""),
+        "parameters": _PARAMETERS[entry.format] + (tensorrt.accelerator(entry) if serving.tensorrt else ""),
         "stream": _STREAM % serving.sequence_model if serving.sequence_model else "",
-        "warmup": _warmup(serving.preferred, side, IMAGE_TYPES[entry.tensor.value]),
+        "warmup": _warmup(_warmed_up(entry), side, IMAGE_TYPES[entry.tensor.value]),
         "features_output": _FEATURES % entry.embedding_size if entry.embedding_size else "",
         "network_features": _NETWORK_FEATURES % entry.embedding_size if entry.embedding_size else "",
         "features_map": _FEATURES_MAP if entry.embedding_size else "",
@@ -100,7 +103,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
             precision=entry.versions[version].spec.precision.value,
             classifier_version=version if len(entry.versions) > 1 else -1,
         )
-    return texts
+    return tensorrt.of_an_engine(texts, entry) if entry.format is Format.TENSORRT else texts
 
 
 def _template(name: str) -> Template:
@@ -113,8 +116,13 @@ def _instances(count: int, gpus: tuple[int, ...]) -> str:
     return f"kind: KIND_AUTO count: {count}"
 
 
-def _warmup(preferred: tuple[int, ...], side: int, image_type: str) -> str:
-    sizes = sorted({1, *(size for size in preferred if size <= WARMED_UP_TO)})
+def _warmed_up(entry: Entry) -> list[int]:
+    """The batch sizes that run before the model counts as ready."""
+    sizes = {1, *(size for size in entry.serving.preferred if size <= WARMED_UP_TO)}
+    return sorted(sizes.union(tensorrt.profile(entry)) if entry.serving.tensorrt else sizes)
+
+
+def _warmup(sizes: list[int], side: int, image_type: str) -> str:
     image = f"{{ data_type: {image_type} dims: [ 3, {side}, {side} ] random_data: true }}"
     return ",\n".join(
         f"""\
@@ -126,28 +134,6 @@ def _warmup(preferred: tuple[int, ...], side: int, image_type: str) -> str:
   }}"""
         for size in sizes
     )
-
-
-def _tensorrt(precision: Precision) -> str:
-    """TensorRT for an ONNX model, after https://github.com/triton-inference-server/onnxruntime_backend."""
-    mode = "FP16" if precision is Precision.FP16 else "FP32"
-    return f"""\
-# On a GPU, ONNX Runtime has TensorRT build engines for the shapes that come, at the first of each: minutes, which the
-# warm-up below takes on itself. FP16 is faster, and `gateway model parity` says how far off it is. No effect on a CPU.
-optimization {{
-  execution_accelerators {{
-    gpu_execution_accelerator: [
-      {{
-        name: "tensorrt"
-        parameters {{ key: "precision_mode" value: "{mode}" }}
-        parameters {{ key: "max_workspace_size_bytes" value: "1073741824" }}
-        parameters {{ key: "trt_engine_cache_enable" value: "true" }}
-        parameters {{ key: "trt_engine_cache_path" value: "/tmp" }}
-      }}
-    ]
-  }}
-}}
-"""
 
 
 def _bool(value: bool) -> str:  # noqa: FBT001  # a text for it

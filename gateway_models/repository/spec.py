@@ -1,5 +1,6 @@
 """A model as the user describes it: one object from the command line to the record beside the model."""
 
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated
 from pydantic import ConfigDict
 
 from gateway.errors import UserError
-from gateway.triton.contract import EXACT, FAST
+from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT, EXACT, FAST
 from gateway_models.repository.option import IMAGES, SERVING, Option
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import from_file
@@ -43,6 +44,8 @@ class Format(StrEnum):
     """A torch.export program; it needs the project's own PyTorch backend instead of NVIDIA's."""
     FUNCTION = "function"
     """A folder: a model.py for Triton's Python backend, and the user's code."""
+    TENSORRT = "tensorrt"
+    """A ready-made engine, for NVIDIA's TensorRT backend and one kind of GPU."""
 
     @property
     def filename(self) -> str:
@@ -52,6 +55,7 @@ class Format(StrEnum):
             Format.ONNX: "model.onnx",
             Format.EXPORTED: "model.pt2",
             Format.FUNCTION: "model.py",
+            Format.TENSORRT: "model.plan",
         }[self]
 
 
@@ -62,7 +66,7 @@ class FormatOption(StrEnum):
     ONNX = Format.ONNX.value
     EXPORTED = Format.EXPORTED.value
     FUNCTION = Format.FUNCTION.value
-    TENSORRT = "tensorrt"
+    TENSORRT = Format.TENSORRT.value
     AOTI = "aoti"
 
 
@@ -87,12 +91,20 @@ def _integers(text: str) -> tuple[int, ...]:
         raise SpecError(f"{text!r} must be whole numbers separated by commas") from exc
 
 
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if len(names) != 2 or not all(re.fullmatch(r"[\w.:/-]+", name) for name in names):
+        raise SpecError(f"{text!r} must be the names of an input and an output, separated by a comma")
+    return names
+
+
 def _format(wanted: FormatOption) -> Format:
     if wanted is FormatOption.TENSORRT:
         raise SpecError(
             "a TensorRT engine must be built on the kind of GPU that will run it, with trtexec from the server's "
-            "release of TensorRT, so it is not built here. Use --format onnx --tensorrt instead: ONNX Runtime then "
-            "builds the engine where the model is served, in NVIDIA's image and on a GPU"
+            "release of TensorRT, so it is not built here; a ready-made one is added as it is, without --format. Use "
+            "--format onnx --tensorrt instead: ONNX Runtime then builds the engine where the model is served, in "
+            "NVIDIA's image and on a GPU"
         )
     if wanted is FormatOption.AOTI:
         raise SpecError(
@@ -261,6 +273,17 @@ class ModelSpec:
         Option("Embeddings for POST /embed: auto for the input of the last linear layer, or the name of a layer."),
     ] = ""
     sha256: Annotated[str | None, Option("For a SOURCE or --weights that is a URL: its checksum.")] = None
+    engine_tensors: Annotated[
+        tuple[str, ...],
+        Option(
+            "For a TensorRT engine: the names of its input and output, such as images,probabilities; by default "
+            f"{CLASSIFIER_INPUT},{CLASSIFIER_OUTPUT}.",
+            SERVING,
+            type=str,
+            read=_names,
+            automatic=True,
+        ),
+    ] = ()
     precision: Annotated[Precision, Option("Precision to compute in.", SERVING)] = Precision.FP32
     format: Annotated[
         Format | None,
@@ -293,6 +316,12 @@ class ModelSpec:
         """The preprocessing of a completed spec."""
         assert self.preprocessing is not None
         return self.preprocessing
+
+    @property
+    def engine_names(self) -> tuple[str, str]:
+        """The input and the output of a TensorRT engine."""
+        name, output = self.engine_tensors or (CLASSIFIER_INPUT, CLASSIFIER_OUTPUT)
+        return name, output
 
     def check_gray(self) -> None:
         """Raise SpecError where the channels of gray images would be normalised differently."""

@@ -31,7 +31,9 @@ def added(entry: Entry, repository: Path, version: int) -> None:
         "images": entry.preprocessing.described(),
         **_embeddings(entry, version),
         "stored as": f"{entry.format.value}, {spec.precision.value}{_takes(entry)}; probabilities differ from the "
-        f"original's by up to {outcome.difference:.1e} on {on}",
+        f"original's by up to {outcome.difference:.1e} on {on}"
+        if entry.format is not Format.TENSORRT
+        else f"a TensorRT engine, unchanged and untested{_takes(entry)}; tensors {' and '.join(spec.engine_names)}",
         "served by": _serving(entry),
     }
     for name, fact in facts.items():
@@ -50,6 +52,10 @@ def added(entry: Entry, repository: Path, version: int) -> None:
         out.print(f"  {path}")
     out.print("to call it:")
     where = "" if version == entry.in_use else f"&version={version}"
+    if entry.format is Format.TENSORRT:
+        out.print("  with NVIDIA's image on a GPU of the kind that it was built on; `gateway up` has no TensorRT")
+        out.print(f"  gateway model evaluate {entry.name} LABELLED_IMAGES{at(repository)}")
+        return
     out.print(f"  gateway model parity {entry.name}{at(repository)}   # the served answers against the original's")
     out.print(f"  {'' if at(repository) == '' else f'GATEWAY_MODEL={entry.name} '}gateway up{at(repository)}")
     out.print(f"  curl -F files=@examples/cat.jpg 'http://127.0.0.1:8080/predict?model={entry.name}{where}'")

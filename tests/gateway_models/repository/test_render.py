@@ -17,6 +17,7 @@ from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import Format, Precision, Serving, SpecError
+from gateway_models.repository.tensorrt import TENSORRT_CACHE
 from tests.gateway_models.repository.entries import entry
 
 
@@ -83,5 +84,18 @@ def test_tensorrt_is_an_accelerator_of_onnx():
     texts = render(entry(format=Format.ONNX, serving=Serving(tensorrt=True)))
     (accelerator,) = config(texts["head_classifier"]).optimization.execution_accelerators.gpu_execution_accelerator
     assert (accelerator.name, accelerator.parameters["precision_mode"]) == ("tensorrt", "FP32")
+    assert accelerator.parameters["trt_engine_cache_path"] == TENSORRT_CACHE
     without = config(render(entry(format=Format.ONNX))["head_classifier"])
     assert not without.optimization.HasField("execution_accelerators")
+
+
+@pytest.mark.parametrize("largest", [1, 8, 64, 1024])
+def test_tensorrt_engine_takes_every_batch_and_is_warmed_up(largest):
+    """One engine for 1 to max_batch_size images: none is built while clients wait."""
+    serving = Serving(tensorrt=True, max_batch_size=largest, preferred=tuple({1, min(8, largest)}))
+    text = render(entry(format=Format.ONNX, serving=serving))["head_classifier"]
+    (accelerator,) = config(text).optimization.execution_accelerators.gpu_execution_accelerator
+    side = entry().preprocessing.crop_size
+    shapes = [accelerator.parameters[f"trt_profile_{which}_shapes"] for which in ("min", "opt", "max")]
+    assert shapes == [f"input__0:{batch}x3x{side}x{side}" for batch in (1, min(8, largest), largest)]
+    assert {1, min(8, largest), largest} <= {warmup.batch_size for warmup in config(text).model_warmup}
