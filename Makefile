@@ -141,12 +141,13 @@ fuzz: ready ## mutate images of every form; ARGS=http requests, ARGS=streams Web
 
 SANITIZED := build/sanitized
 
-sanitize: ready ## test and fuzz the resize kernel with the address and undefined-behaviour sanitizers; ARGS=--help
+sanitize: PROFILE = thorough
+sanitize: ready ## test the resize kernel with the address and undefined-behaviour sanitizers, on many random images
 	@rm -rf $(SANITIZED)
 	@cd native && EXACT_RESIZE_SANITIZE=1 ../$(BIN)/python setup.py -q build --build-base ../$(SANITIZED)/objects --build-lib ../$(SANITIZED)/lib
 	@set -e; export PYTHONPATH=$(SANITIZED)/lib LD_PRELOAD="$$($${CC:-gcc} -print-file-name=libasan.so)" \
 	    ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc; \
-	  $(PYTEST) tests/native; $(BIN)/python -m tests.native.fuzz $(ARGS)
+	  $(PYTEST) tests/native --hypothesis-profile $(PROFILE) $(ARGS)
 
 clean: ## remove the virtual environment and what was generated
 	rm -rf $(VENV) build dist *.egg-info native/build native/src/*.egg-info .*_cache

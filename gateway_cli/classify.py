@@ -1,20 +1,12 @@
 """`gateway classify`: a folder, an archive, a bucket or a table of images to a table of their classes."""
 
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-from gateway_cli.terminal import print_status
-from gateway_client.visible import visible
-
-if TYPE_CHECKING:
-    from gateway_client.bulk.meter import Meter
 import json
 import re
 import signal
-from contextlib import ExitStack, closing
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
@@ -22,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway_cli.terminal import Repository
+from gateway_cli.terminal import ApiKey, Repository, ServiceModel, print_status
+from gateway_client.visible import visible
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
 if TYPE_CHECKING:  # imported in the functions that need them, so that `gateway --help` is fast
@@ -33,10 +26,10 @@ if TYPE_CHECKING:  # imported in the functions that need them, so that `gateway 
     from gateway_client.bulk.run import BulkJob
     from gateway_client.bulk.sources import LeftOut
 
-KEY_HERE = ". Here: --api-key KEY, or the variable TRITON_GATEWAY_KEY"
+KEY_ADVICE = ": give it by --api-key KEY, or by the variable TRITON_GATEWAY_KEY"
 TABLE_ROWS = 50
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""With one slash, since Path merges the two."""
+"""With one slash, since Path merges two of them."""
 JSON_LINES = {".jsonl", ".ndjson"}
 
 
@@ -73,13 +66,8 @@ def classify(
         str | None,
         typer.Option(help="URL of a running service; without it, one is started for this run.", show_default=False),
     ] = None,
-    api_key: Annotated[
-        str | None,
-        typer.Option(envvar="TRITON_GATEWAY_KEY", help="API key, if the service requires one.", show_default=False),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model to use; by default the service's.", show_default=False)
-    ] = None,
+    api_key: ApiKey = None,
+    model: ServiceModel = None,
     version: Annotated[
         int | None, typer.Option(help="Version to use; by default the one in use.", show_default=False)
     ] = None,
@@ -164,8 +152,8 @@ def classify(
             print_status(f"stopped{_how_to_continue(out)}")
             code = Exit.INTERRUPTED
         except GatewayError as error:
-            here = KEY_HERE if isinstance(error, Unauthorized) else ""
-            raise UserError(f"{error.message.rstrip('.')}{here}{_how_to_continue(out)}") from error
+            advice = KEY_ADVICE if isinstance(error, Unauthorized) else ""
+            raise UserError(f"{error.message.rstrip('.')}{advice}{_how_to_continue(out)}") from error
     raise typer.Exit(code)
 
 
@@ -181,12 +169,12 @@ def _to_file(
     if run.meter.before:
         print_status(f"rows from before: {run.meter.before:,}")
     if run.journal.dropped:
-        dropped = counted(run.journal.dropped, "row")
         print_status(
-            f"dropped, as their image has another row; images whose rows differ are classified again: {dropped}"
+            f"dropped {counted(run.journal.dropped, 'row')} of images with several rows; images whose rows differ are "
+            "classified again"
         )
     if run.journal.torn:
-        print_status("dropped, as it is incomplete: the last line of the rows from before")
+        print_status("dropped the last line, which is incomplete")
 
     def work(gateway: "Gateway") -> Exit:
         try:
@@ -202,12 +190,10 @@ def _to_file(
             raise UserError(f"{error}{_how_to_continue(out)}") from error
         meter = run.meter
         if run.journal.foreign:
-            kept = counted(run.journal.foreign, "row")
-            print_status(f"kept, though the images are not among the sources of this run: {kept}")
+            print_status(f"kept {counted(run.journal.foreign, 'row')} of images that are not among the sources")
         print_status(
             f"{visible(out)}: {counted(meter.before + meter.done, 'row')}; {counted(meter.done, 'image')} in "
-            f"{duration(meter.seconds)}, "
-            f"{meter.done / max(meter.seconds, 1e-9):,.1f}/s"
+            f"{duration(meter.seconds)}, {meter.done / max(meter.seconds, 1e-9):,.1f}/s"
         )
         return _summary(meter, run.sources.left_out)
 
@@ -285,7 +271,7 @@ def _summary(meter: "Meter", left_out: "LeftOut") -> Exit:
         return Exit.OK
     from gateway_client.bulk.meter import counted
 
-    print_status(f"without an answer: {counted(meter.failed, 'image')}")
+    print_status(f"{counted(meter.failed, 'image')} failed:")
     for code, number in meter.codes.most_common():
         print_status(f"  {number:,} {code}")
     return Exit.SOME_FAILED
@@ -297,11 +283,11 @@ def _print_left_out(left_out: "LeftOut") -> None:
     if left_out.number:
         files = counted(left_out.number, "file")
         print_status(
-            f"skipped, as the name is not an image's: {files}, such as {left_out.example!r}; a glob takes any name"
+            f"skipped {files} without an image's suffix, such as {left_out.example!r}; a glob selects files of any name"
         )
     if left_out.folders:
         folders = counted(left_out.folders, "folder")
-        print_status(f"not read again, as a link leads back to what was read: {folders}, such as {left_out.folder!r}")
+        print_status(f"skipped {folders} that a link leads to a second time, such as {left_out.folder!r}")
 
 
 def _how_to_continue(out: Path | None, how: str = "") -> str:

@@ -32,24 +32,9 @@ def own_service(model_repository: Path, print_status: Callable[[str], None]) -> 
     print_status(f"starting a service for this run on http://{LOOPBACK}:{port}; use --url for a running one")
     with tempfile.NamedTemporaryFile("w+", prefix="gateway-classify-", suffix=".log") as log:
         # In a new session, so that Ctrl-C reaches only this process; the launcher ends the service with this process.
-        process = subprocess.Popen(
-            [
-                sys.executable,
-                "-I",
-                "-S",
-                launch.__file__,
-                str(os.getpid()),
-                sys.executable,
-                "-m",
-                "gateway_cli",
-                "up",
-                *options,
-            ],
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]
+        command = [*launcher, sys.executable, "-m", "gateway_cli", "up", *options]
+        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
         try:
             started = time.monotonic()
             if fault := wait_answering(process, LOOPBACK, port, "/health/ready", timeout_seconds=START_SECONDS):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from gateway.errors import UserError
-from gateway_cli.terminal import emit, print_status
+from gateway_cli.terminal import ApiKey, ServiceModel, emit, print_status
 from gateway_client.csv_cells import csv_line
 from gateway_client.visible import visible
 
@@ -32,13 +32,8 @@ def stream(
         ),
     ],
     url: Annotated[str, typer.Option(help="URL of a running service.")] = "http://127.0.0.1:8080",
-    api_key: Annotated[
-        str | None,
-        typer.Option(envvar="TRITON_GATEWAY_KEY", help="API key, if the service requires one.", show_default=False),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model to use; by default the service's.", show_default=False)
-    ] = None,
+    api_key: ApiKey = None,
+    model: ServiceModel = None,
     smoothing: Annotated[
         str | None,
         typer.Option(help="exponential, majority, hysteresis or none; by default exponential.", show_default=False),

@@ -17,6 +17,16 @@ Repository = Annotated[
     ),
 ]
 
+ApiKey = Annotated[
+    str | None,
+    typer.Option(
+        "--api-key", envvar="TRITON_GATEWAY_KEY", help="API key, if the service requires one.", show_default=False
+    ),
+]
+ServiceModel = Annotated[
+    str | None, typer.Option("--model", help="Model to use; by default the service's.", show_default=False)
+]
+
 
 def emit(*lines: object) -> None:
     """Print lines of a result to stdout; line breaks within a line are escaped, like control characters."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway_cli.model.group import Name, Url, model_app
+from gateway_cli.model.group import Gateway, GatewayKey, Name, Url, check_gateway, model_app
 from gateway_cli.model.proof import DecodeAs, a_number
 from gateway_cli.terminal import Repository, print_status
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
@@ -69,13 +69,8 @@ def compare(
     ] = None,
     decode: DecodeAs = None,
     url: Url = None,
-    gateway: Annotated[
-        str | None,
-        typer.Option("--gateway", help="Compare over HTTP, through the gateway at this URL.", show_default=False),
-    ] = None,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="TRITON_GATEWAY_KEY", help="Key for --gateway.", show_default=False)
-    ] = None,
+    gateway: Gateway = None,
+    api_key: GatewayKey = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
     *,
     json: Annotated[
@@ -96,11 +91,8 @@ def compare(
 
     if first == second:
         raise typer.BadParameter(f"version {first} is compared with itself: name two versions")
+    check_gateway(gateway, url, decode)
     if gateway is not None:
-        if url is not None or decode is not None:
-            raise typer.BadParameter(
-                "--gateway excludes --url and --decode: the service has its own Triton and decoding"
-            )
         compared, labels = _over_http(gateway, name, (first, second), data, api_key)
     else:
         compared, labels = _on_triton(name, (first, second), data, decode, url, model_repository)

@@ -37,6 +37,21 @@ Url = Annotated[
     ),
 ]
 
+Gateway = Annotated[
+    str | None,
+    typer.Option("--gateway", help="Compare over HTTP, through the gateway at this URL.", show_default=False),
+]
+GatewayKey = Annotated[
+    str | None,
+    typer.Option("--api-key", envvar="TRITON_GATEWAY_KEY", help="Key for --gateway.", show_default=False),
+]
+
+
+def check_gateway(gateway: str | None, url: str | None, decode: object) -> None:
+    """Refuse options that a comparison over HTTP cannot use."""
+    if gateway is not None and (url is not None or decode is not None):
+        raise typer.BadParameter("--gateway excludes --url and --decode: the service has its own Triton and decoding")
+
 
 def reload(url: str | None, *, load: Iterable[str] = (), unload: Iterable[str] = ()) -> None:
     """Load and unload models in a running Triton, if `url` is given."""

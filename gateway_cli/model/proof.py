@@ -6,7 +6,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from gateway_cli.model.group import Name, Url, model_app
+from gateway_cli.model.group import Gateway, GatewayKey, Name, Url, check_gateway, model_app
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway_models.proof.variants import USUAL, TuneStep
@@ -46,13 +46,8 @@ def parity(
     tolerance: Tolerance = 1e-3,
     decode: DecodeAs = None,
     url: Url = None,
-    gateway: Annotated[
-        str | None,
-        typer.Option("--gateway", help="Compare over HTTP, through the gateway at this URL.", show_default=False),
-    ] = None,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="TRITON_GATEWAY_KEY", help="Key for --gateway.", show_default=False)
-    ] = None,
+    gateway: Gateway = None,
+    api_key: GatewayKey = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
     """Check that served results equal those of the original model, with images prepared by PIL and torchvision.
@@ -70,15 +65,12 @@ def parity(
     from gateway_models.repository.summary import progress
     from gateway_models.repository.writing import LABELS
 
+    check_gateway(gateway, url, decode)
     entry = entry_with_version(model_repository, name, version)
     files = image_files(images or [SHIPPED_EXAMPLES])
     number = version or entry.in_use
     on_gpu = False
     if gateway is not None:
-        if url is not None or decode is not None:
-            raise typer.BadParameter(
-                "--gateway excludes --url and --decode: the service has its own Triton and decoding"
-            )
         with OverHttp(gateway, name, number, api_key) as service:
             results = list(progress(compare_over_http(entry, number, service, files), len(files), "comparing"))
     else:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.processes import PROJECT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def build(source: Path, site: Path) -> subprocess.CompletedProcess[str]:

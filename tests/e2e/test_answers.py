@@ -85,7 +85,7 @@ def test_single_images_of_many_clients_run_as_batches(real_gateway: Gateway, tri
         def classify(_: int) -> int:
             return http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}).status_code
 
-        assert set(clients.map(classify, range(200))) == {200}
+        assert set(clients.map(classify, range(100))) == {200}
     for model, (inferences, executions) in counts().items():
-        assert inferences - before[model][0] >= 200
+        assert inferences - before[model][0] >= 100
         assert executions - before[model][1] < inferences - before[model][0]

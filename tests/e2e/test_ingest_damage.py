@@ -6,7 +6,6 @@ import zipfile
 from collections.abc import Iterable
 
 import httpx
-import pytest
 
 from gateway.errors import ImageError
 from tests import encoders
@@ -54,7 +53,7 @@ def test_damaged_header_bytes_never_fail_the_service(real_client: httpx.Client):
     files = [
         data[:place] + wrong + data[place + 1 :]
         for data in first_of_each.values()
-        for place in range(1, 64, 2)
+        for place in range(1, 64, 4)
         for wrong in (b"\0", b"\xff")
     ]
     assert set(outcomes(real_client, files)) <= {"ok", *CODES}
@@ -96,16 +95,16 @@ def deceits() -> dict[str, tuple[bytes, str]]:
     }
 
 
-@pytest.mark.parametrize("name", deceits())
-def test_ambiguous_file_is_recognised_by_its_beginning(real_client: httpx.Client, name: str):
-    data, code = deceits()[name]
-    assert outcomes(real_client, [data]) == [code]
+def test_ambiguous_file_is_recognised_by_its_beginning(real_client: httpx.Client):
+    files = deceits()
+    found = dict(zip(files, outcomes(real_client, (data for data, _ in files.values())), strict=True))
+    assert found == {name: code for name, (_, code) in files.items()}
 
 
 def test_largest_allowed_images_are_decoded_and_memory_is_freed(start_gateway, light_triton):
     bomb = encoders.png_bomb(7_000, 7_000)
     with start_gateway(triton_url=light_triton.url) as gateway, gateway.client() as http:
-        outcomes(http, [bomb] * 6)  # every decoder has started
+        outcomes(http, [bomb] * 3)  # every decoder has started
         before = gateway.resident_bytes()
-        assert set(outcomes(http, [bomb] * 6)) == {"ok"}
+        assert set(outcomes(http, [bomb] * 3)) == {"ok"}
         assert gateway.resident_bytes() - before < 50 * 2**20

@@ -61,7 +61,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_generated_client_passes_type_checks(generated: Path):
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir=cache", "user.py", "generated"]
     checked = subprocess.run(command, cwd=generated, capture_output=True, text=True, timeout=240)

@@ -160,12 +160,13 @@ def test_environment_uses_the_wheel_instead_of_the_checkout(installed):
     assert printed[1] == "True"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_models_are_in_the_data_folder_without_a_checkout(installed, exported):
     assert f"copying the default model's configuration to {installed.repository}" in exported
     assert (installed.repository / "classifier" / "1" / "model.pt").is_file()
 
 
+@pytest.mark.long
 def test_model_is_added_served_and_checked_without_a_checkout(installed, started):
     url, triton = started
     sample = (installed.shipped / "examples" / "cat.jpg").read_bytes()

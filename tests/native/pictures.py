@@ -1,4 +1,4 @@
-"""Pictures, and what Pillow makes of them."""
+"""Images, and Pillow's results for them."""
 
 import numpy as np
 import PIL
@@ -12,15 +12,25 @@ INSTALLED = tuple(map(int, PIL.__version__.split(".")[:2]))
 
 
 def noise(height: int, width: int, seed: int = 0) -> Pixels:
-    """Pixels of which half are black or white: sums then reach both ends of what is clipped."""
+    """Pixels of which half are black or white, so that sums are clipped at both ends."""
     generator = np.random.default_rng(seed)
     pixels = generator.integers(0, 256, (height, width, 3), np.uint8)
     return np.where(generator.random(pixels.shape) < 0.5, pixels, pixels // 128 * np.uint8(255))
 
 
 def by_pillow(pixels: Pixels, size: Size, kernel: str) -> Pixels:
-    """What the installed Pillow makes of a picture; size is height and width."""
+    """The installed Pillow's result; size is height and width."""
     return np.asarray(Image.fromarray(pixels).resize(size[::-1], Image.Resampling[kernel.upper()]))
+
+
+def with_gap(pixels: Pixels, gap: int) -> Pixels:
+    """The same pixels with `gap` pixels between rows, in a buffer that ends with the last row."""
+    height, width, _ = pixels.shape
+    strides = (3 * (width + gap), 3, 1)
+    buffer = np.zeros((height - 1) * strides[0] + 3 * width, np.uint8)
+    view = np.lib.stride_tricks.as_strided(buffer, pixels.shape, strides)
+    view[:] = pixels
+    return view
 
 
 def pass_by_pass(pixels: Pixels, size: Size, kernel: str, *, vertical_first: bool) -> Pixels:

@@ -1,6 +1,8 @@
-"""What the kernel does not take: it says so before it reads or writes a byte."""
+"""The kernel refuses invalid arguments before it reads or writes a byte."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.native.pictures import noise
 
@@ -42,6 +44,15 @@ def test_invalid_buffers_and_parts_are_refused(source, target, size, corner, wor
     with pytest.raises(ValueError, match=words):
         exact_resize.resize(source, target, size, filter="bilinear", corner=corner)
     assert not TARGET.any()
+
+
+NONSENSE = st.sampled_from([-(2**31), -1, 0, 2**20 + 1, 2**31 - 1])
+
+
+@given(size=st.tuples(NONSENSE, NONSENSE), corner=st.tuples(NONSENSE, NONSENSE))
+def test_nonsensical_sizes_and_corners_are_refused(size, corner):
+    with pytest.raises(ValueError, match=r"size|inside"):
+        exact_resize.resize(PIXELS, TARGET.copy(), size, corner=corner, filter="bilinear")
 
 
 def test_unknown_filter_is_named():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.native.pictures import INSTALLED, by_pillow, noise, pass_by_pass
+from tests.native.pictures import INSTALLED, by_pillow, noise, pass_by_pass, with_gap
 
 exact_resize = pytest.importorskip("exact_resize", reason="the resize kernel is not built: pip install ./native")
 
@@ -16,12 +16,13 @@ import numpy as np  # noqa: E402
 FILTERS = st.sampled_from(exact_resize.FILTERS)
 SIDES = st.one_of(st.integers(1, 9), st.integers(1, 260))
 SIZES = st.tuples(SIDES, SIDES)
+GAPS = st.sampled_from([0, 1, 2, 9])
 EVERY = pytest.mark.parametrize("by", exact_resize.INSTRUCTIONS)
 
 
-def resized(pixels, size, *, corner=(0, 0), part=None, **options):
-    target = np.full((*(part or size), 3), 77, np.uint8)
-    exact_resize.resize(pixels, target, size, corner=corner, **options)
+def resized(pixels, size, **options):
+    target = np.full((*size, 3), 77, np.uint8)
+    exact_resize.resize(pixels, target, size, **options)
     return target
 
 
@@ -37,13 +38,15 @@ def test_whole_image_equals_the_installed_pillows(by, shape, size, kernel, seed)
 
 
 @EVERY
-@given(data=st.data(), shape=SIZES, size=SIZES, kernel=FILTERS)
-def test_part_equals_a_crop_of_the_whole(by, data, shape, size, kernel):
+@given(data=st.data(), shape=SIZES, size=SIZES, kernel=FILTERS, gaps=st.tuples(GAPS, GAPS))
+def test_part_equals_a_crop_of_the_whole(by, data, shape, size, kernel, gaps):
+    """Also between buffers with gaps between their rows, which the sanitizers check to the byte."""
     top, left = (data.draw(st.integers(0, side - 1)) for side in size)
     part = data.draw(st.integers(1, size[0] - top)), data.draw(st.integers(1, size[1] - left))
-    pixels = noise(*shape)
-    mine = resized(pixels, size, corner=(top, left), part=part, filter=kernel, pillow=INSTALLED, by=by)
-    assert np.array_equal(mine, by_pillow(pixels, size, kernel)[top : top + part[0], left : left + part[1]])
+    pixels, target = noise(*shape), with_gap(np.full((*part, 3), 77, np.uint8), gaps[1])
+    options = {"corner": (top, left), "filter": kernel, "pillow": INSTALLED, "by": by}
+    exact_resize.resize(with_gap(pixels, gaps[0]), target, size, **options)
+    assert np.array_equal(target, by_pillow(pixels, size, kernel)[top : top + part[0], left : left + part[1]])
 
 
 ORDERS = {

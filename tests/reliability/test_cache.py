@@ -48,7 +48,7 @@ def label(gateway, encoded: bytes) -> str:
 
 
 def test_triton_alone_confuses_images_with_equal_cache_keys(triton_client, pair):
-    # What the seal is for. Where this fails, Triton has mended its cache.
+    # The reason for the seal. If this fails, Triton has fixed its cache.
     from tests.asking import ask_for_labels
 
     before = hits(triton_client)

@@ -19,7 +19,8 @@ from tests.tritons import running_triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
-Break = Callable[[Path], Callable[[], object]]
+Damage = Callable[[Path], Callable[[], object]]
+"""Damages a repository; returns a function that repairs it."""
 
 
 def moved(path: Path) -> Callable[[], object]:
@@ -43,19 +44,19 @@ def broken_config(repository: Path) -> Callable[[], object]:
 
 def not_mounted(repository: Path) -> Callable[[], object]:
     """Remote storage: the folder is there and empty."""
-    mend = [moved(repository / name) for name in ("classifier", "preprocessor", "ensemble_model", "sequence_model")]
+    repairs = [moved(repository / name) for name in ("classifier", "preprocessor", "ensemble_model", "sequence_model")]
     hidden = [path.rename(repository.parent / path.name) for path in sorted(repository.glob("*.away"))]
 
     def mount() -> None:
         for path in hidden:
             path.rename(repository / path.name)
-        for each in mend:
-            each()
+        for repair in repairs:
+            repair()
 
     return mount
 
 
-FAULTS: dict[str, tuple[Break, str]] = {
+FAULTS: dict[str, tuple[Damage, str]] = {
     "no memory": (no_memory, "MemoryError: no memory"),
     "broken config": (broken_config, "config.pbtxt cannot be read"),
     "not mounted": (not_mounted, "repository does not have it"),
@@ -66,23 +67,23 @@ FAULTS: dict[str, tuple[Break, str]] = {
 def own_triton(
     runtime: Runtime, light_repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EmbeddedTriton]:
-    """A Triton whose repository a test may break, if it mends it again."""
+    """A Triton whose repository a test may damage, and has to repair."""
     repository = Path(shutil.copytree(light_repository, tmp_path_factory.mktemp("missing") / "models"))
     with running_triton(runtime, repository) as server:
         yield server
 
 
 @contextmanager
-def started_broken(triton: EmbeddedTriton, harm: Break) -> Iterator[Callable[[], object]]:
-    """The server is killed, and started over a broken repository, as the supervisor does it; gives what mends that."""
+def started_broken(triton: EmbeddedTriton, damage: Damage) -> Iterator[Callable[[], object]]:
+    """Kill the server and start it again with a damaged repository; yield a function that repairs it."""
     triton.stop(grace_seconds=0)
-    mend = harm(triton.model_repository)
+    repair = damage(triton.model_repository)
     try:
         triton.start()
         wait_for(triton.answers)
-        yield mend
+        yield repair
     except BaseException:
-        mend()
+        repair()
         raise
 
 
@@ -95,10 +96,10 @@ def missing(gateway: Gateway) -> dict[str, str]:
     return {each["name"]: each["reason"] for each in endpoint["models_not_ready"]}
 
 
-@pytest.mark.parametrize(("harm", "reason"), FAULTS.values(), ids=FAULTS)
-def test_model_that_was_never_loaded_is_loaded_once_it_can_be(own_triton, start_gateway, harm: Break, reason: str):
+@pytest.mark.parametrize(("damage", "reason"), FAULTS.values(), ids=FAULTS)
+def test_model_that_was_never_loaded_is_loaded_once_it_can_be(own_triton, start_gateway, damage: Damage, reason: str):
     with (
-        started_broken(own_triton, harm) as mend,
+        started_broken(own_triton, damage) as repair,
         start_gateway(
             triton_url=own_triton.url, load_models="*", ready_interval_seconds=0.5, wait_ready=False
         ) as gateway,
@@ -113,7 +114,7 @@ def test_model_that_was_never_loaded_is_loaded_once_it_can_be(own_triton, start_
         assert [(model["name"], model["ready"]) for model in models] == [("ensemble_model", False)]
         wait_for(lambda: "gateway_model_missing{" in httpx.get(f"{gateway.url}/metrics", timeout=60).text)
         wait_for(lambda: "model_missing" in gateway.log.read_text())
-        mend()
+        repair()
         wait_for(lambda: ready(gateway))
         assert classify(gateway).status_code == 200
         wait_for(lambda: not missing(gateway))

@@ -118,7 +118,7 @@ def test_crashing_image_is_quarantined_after_two_processes(serve, start_gateway,
         neighbours = unlike_any(photo("cat")), unlike_any(photo("coffee"))
         first, second, third = outcomes(classify(gateway, neighbours[0], killer, neighbours[1]))
         assert second == "image_quarantined"
-        # Of two Tritons none may be left for the neighbours for the moment; of three there is always one.
+        # For a moment neither of the two Tritons may be available for the others; of three, one always is.
         assert {first, third} <= {"ok", "model_unavailable"}
         wait_for(lambda: all(endpoint["ready"] for endpoint in endpoints(gateway)), timeout_seconds=120)
         assert outcomes(classify(gateway, *neighbours)) == ["ok", "ok"]

@@ -28,7 +28,7 @@ def test_killed_process_under_load_is_recovered(light_triton, light_repository, 
             killed_at = time.monotonic()
             wait_for(lambda: not ready(gateway))
             wait_for(lambda: load.outcomes(since=killed_at)[503] > 0)
-            problem = told_meanwhile(gateway)
+            problem = classify(gateway)
         wait_for(lambda: ready(gateway))
         healed_at = time.monotonic()
         wait_for(lambda: load.outcomes(since=healed_at)[200] > 20)
@@ -41,8 +41,7 @@ def test_killed_process_under_load_is_recovered(light_triton, light_repository, 
         print(f"\n{model}: {first_success - killed_at:.1f} s from kill to first success")  # noqa: T201  # the figure
 
 
-def told_meanwhile(gateway: Gateway) -> httpx.Response:
-    """What a client is told while a model is away."""
+def classify(gateway: Gateway) -> httpx.Response:
     return httpx.post(f"{gateway.url}/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}, timeout=60)
 
 
@@ -63,8 +62,8 @@ def test_only_one_of_several_gateways_recovers_a_model(light_triton, light_repos
             killed_at = time.monotonic()
             log.clear()
             wait_for(lambda: not ready(first) and not ready(second))
-            # A real model's start gives each process the time to see that another one is at it; and a death that was
-            # seen within the last second is mended without a further look.
+            # A real model's start is long enough for each process to see that another one recovers the model; a death
+            # within the last second is recovered without another probe.
             wait_for(lambda: not {"idle"} & (healing(first) | healing(second)))
             wait_for(lambda: time.monotonic() - killed_at > 3)
         wait_for(lambda: ready(first) and ready(second))
@@ -74,7 +73,7 @@ def test_only_one_of_several_gateways_recovers_a_model(light_triton, light_repos
 
 
 def healing(gateway: Gateway) -> set[str]:
-    """What the workers of a gateway say of their healing; each request has a connection of its own."""
+    """The state of recovery in the workers of a gateway; each request is sent on a new connection."""
     answers = [httpx.get(f"{gateway.url}/health/ready", timeout=60).json() for _ in range(8)]
     return {endpoint["healing"] for answer in answers for endpoint in answer["endpoints"]}
 
@@ -98,7 +97,7 @@ def test_gateway_started_before_triton_becomes_ready_with_it(start_triton, light
             gateway = running.enter_context(start_gateway(triton_url=triton.url, wait_ready=False))
             assert not ready(gateway)
             answer = httpx.post(f"{gateway.url}/predict", files={"f": ("c.jpg", b"\x42")}, timeout=30)
-            assert answer.status_code == 415  # what needs no Triton is told without one
+            assert answer.status_code == 415  # an error that needs no Triton
         wait_for(lambda: ready(gateway))
 
 

@@ -28,7 +28,7 @@ def ask(client: ClientConnection) -> dict:
 
 
 def frames_so_far(client: ClientConnection) -> int:
-    """How many frames the sequence has with the next one; 0 where it cannot be told, or the frame has no answer."""
+    """Send a frame; return the length of the sequence, 0 without a sequence."""
     sequence = ask(client)["sequence"]
     return sequence["frames"] if sequence else 0
 
@@ -76,4 +76,4 @@ def test_stream_continues_on_another_triton(start_triton, start_gateway):
         assert [frames_so_far(client) for client in (one, another)] == [1, 1]
         kill(tritons[0])
         sequences = [ask(client)["sequence"] for client in (one, another)]
-        assert sorted((told["restarted"], told["frames"]) for told in sequences) == [(False, 2), (True, 1)]
+        assert sorted((each["restarted"], each["frames"]) for each in sequences) == [(False, 2), (True, 1)]

@@ -1,7 +1,6 @@
 """`gateway up`: one command that starts everything, keeps it running, and leaves nothing behind."""
 
 import contextlib
-import itertools
 import os
 import re
 import signal
@@ -34,17 +33,17 @@ class Up:
     def family(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
-    def find(self, who: str) -> psutil.Process | None:
-        """A living member of the family: triton, the API's supervisor, one of its workers, or a model's stub."""
+    def find(self, name: str) -> psutil.Process | None:
+        """A running process: `triton`, the API's `supervisor`, a `worker` of it, or the stub of a model."""
         supervisor = next((each for each in self.family() if has(each, ["-m gateway_cli serve"])), None)
-        if who == "supervisor":
+        if name == "supervisor":
             return supervisor
-        if who == "worker":
+        if name == "worker":
             children: list[psutil.Process] = []
             with contextlib.suppress(psutil.NoSuchProcess):
                 children = supervisor.children() if supervisor else []
             return next((each for each in children if has(each, ["spawn_main"])), None)
-        wanted = ["tritonserver"] if who == "triton" else ["triton_python_backend_stub", f"/{who}/"]
+        wanted = ["tritonserver"] if name == "triton" else ["triton_python_backend_stub", f"/{name}/"]
         return next((each for each in self.family() if has(each, wanted)), None)
 
     def says(self, pattern: str) -> bool:
@@ -59,13 +58,11 @@ def has(process: psutil.Process, words: list[str]) -> bool:
         return False
 
 
-def held(victim: psutil.Process, blow: signal.Signals) -> bool:
-    """False; a process that is to hang is kept from going on."""
-    if blow is signal.SIGSTOP:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if victim.status() not in {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}:
-                victim.send_signal(blow)
-    return False
+def keep_stopped(process: psutil.Process) -> None:
+    """Stop a process again that its supervisor has continued."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if process.status() not in {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}:
+            process.send_signal(signal.SIGSTOP)
 
 
 @contextlib.contextmanager
@@ -121,24 +118,30 @@ def test_second_up_reports_the_port_in_use(shared_up):
     assert classified(shared_up)
 
 
-BLOWS = [
-    *itertools.product(["supervisor", "worker", "triton", "preprocessor", "classifier"], [signal.SIGKILL]),
-    *itertools.product(["supervisor", "worker", "triton"], [signal.SIGTERM]),
-    ("triton", signal.SIGSTOP),
-]
-
-
-@pytest.mark.parametrize(("who", "blow"), BLOWS, ids=[f"{who}-{blow.name}" for who, blow in BLOWS])
-def test_service_recovers_from_the_death_of_any_process(shared_up, who, blow):
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        *((name, signal.SIGKILL) for name in ("supervisor", "worker", "triton", "preprocessor", "classifier")),
+        ("triton", signal.SIGSTOP),
+        *(pytest.param(name, signal.SIGTERM, marks=pytest.mark.long) for name in ("supervisor", "worker", "triton")),
+    ],
+)
+def test_service_recovers_from_the_death_of_any_process(shared_up, name, number):
     up = shared_up
     wait_for(lambda: classified(up), timeout_seconds=90)
-    victim = wait_for(lambda: up.find(who), timeout_seconds=90)
-    children = victim.children(recursive=True)
-    victim.send_signal(blow)
+    process = wait_for(lambda: up.find(name), timeout_seconds=90)
+    family = [process, *process.children(recursive=True)]
+    process.send_signal(number)
+
+    def ended() -> bool:
+        if number == signal.SIGSTOP:
+            keep_stopped(process)
+        return all(map(is_gone, family))
+
     # Triton keeps a stub that died as a zombie until the model is reloaded.
-    wait_for(lambda: all(is_gone(each) for each in (victim, *children)) or held(victim, blow), timeout_seconds=120)
-    successor = wait_for(lambda: up.find(who), timeout_seconds=90)
-    assert successor.pid != victim.pid
+    wait_for(ended, timeout_seconds=120)
+    successor = wait_for(lambda: up.find(name), timeout_seconds=90)
+    assert successor.pid != process.pid
     wait_for(lambda: classified(up), timeout_seconds=90)
     assert up.process.poll() is None
 
@@ -154,7 +157,7 @@ def test_model_process_ignores_sigterm(shared_up, step):
 
 
 def test_killed_up_leaves_no_process_behind(shared_up):
-    """The last of those that share it."""
+    """Runs last of the tests that share `shared_up`."""
     up = shared_up
     wait_for(lambda: classified(up) and up.find("worker"), timeout_seconds=90)
     family = up.family()
@@ -205,11 +208,10 @@ def test_stop_under_load_loses_no_request(light_repository, tmp_path):
             stopped_at = time.monotonic()
             assert up.process.wait(60) == 0
         assert load.outcomes(since=stopped_at)[200] > 0
-        # In the moment in which the port is closed each client may find its idle connection gone and, knocking anew, be
-        # turned away once more; afterwards the door is shut.
+        # When the port closes, each client may find its idle connection closed, and a new one refused.
         outcomes = load.outcomes()
         assert set(outcomes) <= {200, "ConnectError", "ReadError", "RemoteProtocolError"}
         assert outcomes["ReadError"] + outcomes["RemoteProtocolError"] <= 2 * load.clients
-        # Whoever was let in got an answer.
+        # Every request that was accepted has a response.
         events = [line for line in up.log.read_text().splitlines() if '"path": "/predict"' in line]
         assert sum('"status": 200' in event for event in events) == len(events) == outcomes[200]

@@ -105,7 +105,7 @@ def test_failures_are_counted_by_code(url, photos, tmp_path):
     (photos / "empty.png").write_bytes(b"")
     done = run(photos, "--out", tmp_path / "out.jsonl", "--url", url)
     assert done.returncode == 3
-    assert "without an answer: 4 images" in done.stderr
+    assert "4 images failed:" in done.stderr
     assert "3 unsupported_format" in done.stderr
     assert "1 empty_file" in done.stderr
 
@@ -266,4 +266,4 @@ def test_missing_key_error_names_the_option(tmp_path):
     with stub_service(api_keys_file=tmp_path / "keys") as url:
         refused, answered = run(photo, "--url", url), run(photo, "--url", url, "--api-key", key)
     assert (refused.returncode, answered.returncode) == (1, 0)
-    assert "--api-key KEY, or the variable TRITON_GATEWAY_KEY" in " ".join(refused.stderr.split())
+    assert "by --api-key KEY, or by the variable TRITON_GATEWAY_KEY" in " ".join(refused.stderr.split())

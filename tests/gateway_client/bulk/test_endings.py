@@ -101,7 +101,7 @@ def test_failures_of_earlier_runs_are_counted(url, photos, tmp_path):
     assert run(photos, "--out", out, "--url", url).returncode == 3
     spoil(photos, 2)
     done = run(photos, "--out", out, "--url", url, "--resume")
-    assert "without an answer: 2 images\ngateway |   2 unsupported_format\n" in done.stderr
+    assert "2 images failed:\ngateway |   2 unsupported_format\n" in done.stderr
     spoil(photos, 3)
     done = run(photos, "--out", out, "--url", url, "--resume", "--max-failures", 2)
     assert done.returncode == 4
@@ -141,7 +141,7 @@ def test_sources_without_images_are_an_error(url, tmp_path, to_file):
     done = run(photos, *(["--out", tmp_path / "out.jsonl"] if to_file else []), "--url", url)
     assert done.returncode == 1
     assert not list(tmp_path.glob("out*"))
-    assert f"1 file, such as '{photos / 'noending'}'; a glob takes any name" in done.stderr
+    assert f"skipped 1 file without an image's suffix, such as '{photos / 'noending'}'" in done.stderr
     assert f"no images in {photos}\n" in done.stderr
     run(f"{photos}/*", "--out", tmp_path / "all.jsonl", "--url", url)
     assert len(rows_of(tmp_path / "all.jsonl")) == 1

@@ -41,8 +41,8 @@ def test_each_image_has_one_row_after_three_kills(tmp_path):
         done = run(photos, "--out", out, "--url", url, "--resume")
     assert done.returncode == 0, done.stderr
     assert sorted(row["path"] for row in rows_of(out)) == sorted(["gone.png", *map(str, photos.rglob("*.png"))])
-    assert "not among the sources of this run: 1 row" in done.stderr
-    assert "dropped, as it is incomplete: the last line" in done.stderr
+    assert "kept 1 row of images that are not among the sources" in done.stderr
+    assert "dropped the last line, which is incomplete" in done.stderr
     assert kept == sorted(kept)
     assert f"rows from before: {kept[-1] + 1:,}" in done.stderr
 

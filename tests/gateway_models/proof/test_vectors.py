@@ -27,7 +27,7 @@ from tests.gateway_models.networks.builders import Head, save_labels, save_onnx,
 from tests.gateway_models.repository.entries import SMALL
 from tests.photos import photo, unlike_any
 
-pytestmark = [pytest.mark.triton, pytest.mark.slow]
+pytestmark = [pytest.mark.triton, pytest.mark.long]
 
 EAGER, GRAPH = "eager", "graph"
 ONE_EACH = Serving(instances=1, preprocessor_instances=1)
