@@ -100,7 +100,7 @@ class AnswerSize:
     def add(self, result: Result) -> int:
         """Count one result, and return its approximate memory in bytes; raises AnswerTooLarge."""
         predictions = result.prediction_count
-        numbers = [array for array in (result.scores, result.vector) if array is not None]
+        numbers = [array for array in (result.scores, result.embedding) if array is not None]
         self._scores += sum(map(len, numbers))
         self.add_predictions(predictions)
         results = 1 + len(result.frames or ())

@@ -161,9 +161,9 @@ SHAPES: dict[VectorShape, Callable[[EmbeddingParameters], AnswerShape]] = {
 
 
 def _embedding(result: Result, parameters: EmbeddingParameters) -> Any:  # noqa: ANN401  # a text, a list or None
-    if result.vector is None:
+    if result.embedding is None:
         return None
-    embedding = normalized(result.vector) if parameters.normalize else result.vector
+    embedding = normalized(result.embedding) if parameters.normalize else result.embedding
     if parameters.encoding_format is Encoding.BASE64:
         return b64encode(embedding.astype("<f4").tobytes()).decode()
     return embedding.tolist()

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from gateway.api.request_context import RequestContext
 from gateway.api.shapes import Shape
 from gateway.errors import InvalidParameter
-from gateway.inference.backend import Vectors
+from gateway.inference.backend import Embeddings
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
 from gateway.inference.request_spec import RequestSpec, timeout_within
 from gateway.inference.selection import Selection
@@ -123,7 +123,7 @@ def request_spec(
     timeout_seconds: float | None,
     selection: Selection | None,
     frames: Wanted | None = None,
-    vectors: Vectors = Vectors.NONE,
+    embeddings: Embeddings = Embeddings.NONE,
 ) -> RequestSpec:
     """Create the specification of a request; without a version, the model's split selects one.
 
@@ -140,7 +140,7 @@ def request_spec(
         model_name=model_name,
         model_version=model_version,
         selection=selection,
-        vectors=vectors,
+        embeddings=embeddings,
         timeout_seconds=seconds,
         request_id=context.request_id,
         split=split,

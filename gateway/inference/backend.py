@@ -29,7 +29,7 @@ class Batch:
         return len(self.images)
 
 
-class Vectors(Enum):
+class Embeddings(Enum):
     """Whether the embeddings of images are returned with their classes."""
 
     NONE = "none"
@@ -53,7 +53,7 @@ class Call:
     request_id: str
     run_to_completion: bool = False
     """For a call that must not be cancelled: return when it has ended, even after the deadline."""
-    vectors: Vectors = Vectors.NONE
+    embeddings: Embeddings = Embeddings.NONE
     best_effort: bool = False
     """Whether no client waits for the result: the call is sent once, to a ready server, without retries, and its result
     does not affect the health of servers and models or the quarantine of images."""
@@ -77,7 +77,7 @@ class Row:
     """Instead of predictions, if the call has no selection: fp32 [classes], by class id."""
     error: GatewayError | None = None
     """The error of this image alone."""
-    vector: NDArray[np.float32] | None = None
+    embedding: NDArray[np.float32] | None = None
     """The embedding, fp32 [size], if the call requests it and the model has one."""
 
 

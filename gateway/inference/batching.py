@@ -109,7 +109,7 @@ class RequestQueue:
         self.spec = spec
         self.context = copy_context()
         """The request's trace and log fields."""
-        self.group = (spec.model_version, spec.selection, spec.vectors)
+        self.group = (spec.model_version, spec.selection, spec.embeddings)
         """Images share a call only with those of the same group."""
         self.on_error: Callable[[Exception], None] = _ignore
         self.images: set[QueuedImage] = set()
@@ -310,7 +310,7 @@ class Batcher:
             max(item.deadline for item in items),
             ",".join(queue.spec.request_id for queue in queues),
             run_to_completion=not batch_call.cancellable,
-            vectors=first.vectors,
+            embeddings=first.embeddings,
         )
         metrics.BATCH_IMAGES.observe(len(items))
         batch_call.began = time.perf_counter()
@@ -443,7 +443,7 @@ def _result(image: Image, row: Row, answer: InferResult) -> Result:
         image.height,
         row.predictions,
         row.scores,
-        row.vector,
+        row.embedding,
         row.error or (None if row.decoded else UndecodableImage()),
         None if row.error else answer.model_version,
         answer.multi_label,

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import GatewayError, InvalidParameter
-from gateway.inference.backend import Vectors
+from gateway.inference.backend import Embeddings
 from gateway.inference.prediction import NO_PREDICTIONS, Prediction, Predictions
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.selection import Selection
@@ -42,7 +42,7 @@ class RequestSpec:
     """What each image's result contains; None for the scores of every class, without labels."""
     timeout_seconds: float
     request_id: str
-    vectors: Vectors = Vectors.NONE
+    embeddings: Embeddings = Embeddings.NONE
     """Whether each image's result includes its embedding."""
     split: bool = False
     """Whether a split has chosen the version, and not the client."""
@@ -75,7 +75,7 @@ class Result:
     predictions: Sequence[Prediction] = NO_PREDICTIONS
     scores: NDArray[np.float32] | None = field(default=None, compare=False)
     """Instead of predictions, if the request has no selection: fp32 [classes], by class id."""
-    vector: NDArray[np.float32] | None = field(default=None, compare=False)
+    embedding: NDArray[np.float32] | None = field(default=None, compare=False)
     """The embedding, fp32 [size], if the request asks for it and the model has one."""
     error: GatewayError | None = None
     model_version: str | None = None
@@ -86,7 +86,7 @@ class Result:
     @property
     def extent(self) -> int:
         """Size of the response in predictions; ten numbers of an embedding count as one."""
-        return self.prediction_count + (0 if self.vector is None else len(self.vector) // 10)
+        return self.prediction_count + (0 if self.embedding is None else len(self.embedding) // 10)
 
     @property
     def top_score(self) -> float | None:

@@ -30,13 +30,13 @@ class InferResponse:
 class Scored:
     """The results of one request: scores, fp32 [N, classes], NaN for failed images, and the status of each image.
 
-    `vectors`, fp32 [N, size], are the embeddings, if the model has them.
+    `embeddings`, fp32 [N, size], are the embeddings, if the model has them.
     """
 
     scores: NDArray[np.float32]
     statuses: list[str]
     model_version: str
-    vectors: NDArray[np.float32] | None = None
+    embeddings: NDArray[np.float32] | None = None
 
     @classmethod
     def of(cls, results: Sequence[Result]) -> "Scored":
@@ -48,19 +48,21 @@ class Scored:
         first = next(result for result in results if result.scores is not None)
         assert first.scores is not None
         scores = np.full((len(results), len(first.scores)), np.nan, np.float32)
-        vectors = None if first.vector is None else np.full((len(results), len(first.vector)), np.nan, np.float32)
+        embeddings = (
+            None if first.embedding is None else np.full((len(results), len(first.embedding)), np.nan, np.float32)
+        )
         statuses = []
         for number, (row, result) in enumerate(zip(scores, results, strict=True)):
             if result.error is not None:
                 statuses.append(result.error.code)
-            elif result.scores is None or np.shape(result.scores) != row.shape or not _fits(result, vectors):
+            elif result.scores is None or np.shape(result.scores) != row.shape or not _fits(result, embeddings):
                 statuses.append(ModelUnavailable.code)
             else:
                 row[:] = result.scores
-                if vectors is not None:
-                    vectors[number] = result.vector
+                if embeddings is not None:
+                    embeddings[number] = result.embedding
                 statuses.append(OK)
-        return cls(scores, statuses, first.model_version or "", vectors)
+        return cls(scores, statuses, first.model_version or "", embeddings)
 
     def best(self, row: int, class_count: int, labels: Sequence[str]) -> list[str]:
         """Triton's classification of one image: "score:class id:label" by descending score; "" for a failed image."""
@@ -100,7 +102,7 @@ async def encode(request: InferenceRequest, model_name: str, scored: Scored, lab
 
 def _available_outputs(request: InferenceRequest, model_name: str, scored: Scored) -> Sequence[RequestedOutput]:
     """The outputs of the response; raises NoFeatures."""
-    if scored.vectors is not None:
+    if scored.embeddings is not None:
         return request.outputs
     available = [output for output in request.outputs if output.name != FEATURES]
     if len(available) < len(request.outputs) and not request.everything:
@@ -108,8 +110,8 @@ def _available_outputs(request: InferenceRequest, model_name: str, scored: Score
     return available
 
 
-def _fits(result: Result, vectors: NDArray[np.float32] | None) -> bool:
-    return vectors is None or (result.vector is not None and result.vector.shape == vectors.shape[1:])
+def _fits(result: Result, embeddings: NDArray[np.float32] | None) -> bool:
+    return embeddings is None or (result.embedding is not None and result.embedding.shape == embeddings.shape[1:])
 
 
 def _tensor(
@@ -120,8 +122,8 @@ def _tensor(
     if output.name == STATUS:
         return {"name": STATUS, "datatype": "BYTES", "shape": [count]}, [scored.statuses]
     if output.name == FEATURES:
-        assert scored.vectors is not None
-        return {"name": FEATURES, "datatype": "FP32", "shape": list(scored.vectors.shape)}, scored.vectors
+        assert scored.embeddings is not None
+        return {"name": FEATURES, "datatype": "FP32", "shape": list(scored.embeddings.shape)}, scored.embeddings
     assert output.name == PREDICTION
     if output.class_count:
         most = min(output.class_count, classes)

@@ -171,7 +171,7 @@ class ModelMetadata(_Document):
         )
 
 
-def _vectors(info: ModelInfo) -> list[TensorMetadata]:
+def _embeddings(info: ModelInfo) -> list[TensorMetadata]:
     """The additional output of a model with embeddings."""
     return [TensorMetadata(name=FEATURES, datatype="FP32", shape=[-1, info.vector_size])] if info.vector_size else []
 

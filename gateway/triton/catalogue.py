@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import difflib
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar
@@ -21,7 +21,7 @@ from gateway.errors import (
     NoFeatures,
     no_features,
 )
-from gateway.inference.backend import Call, CallLimits, InferResult, ModelInfo, Row, Vectors
+from gateway.inference.backend import Call, CallLimits, Embeddings, InferResult, ModelInfo, Row
 from gateway.inference.selection import Selection
 from gateway.ingest.resizing import Resize
 from gateway.time_slices import TimeSlice
@@ -124,17 +124,17 @@ class Models:
     async def _infer(self, call: Call) -> InferResult:
         model_name, model_version = call.model_name, call.model_version
         health = None if call.best_effort else self._health
-        missing = ModelNotFound()
+        missing: ModelNotFound | None = None
         for ensemble, version in self._ensembles(model_name, model_version):
             sent_at = time.monotonic()
             try:
                 traits = await self._traits.get((ensemble, ""), self._read_traits)
-                vectors = _wants_vectors(call, traits)
+                embeddings = _wants_embeddings(call, traits)
                 known_as = (ensemble, version) == (model_name, model_version)
                 result = await self._endpoint.infer(
                     call if known_as else replace(call, model_name=ensemble, model_version=version),
                     class_count=_class_count(call.selection, multi_label=traits.multi_label),
-                    vectors=vectors,
+                    embeddings=embeddings,
                 )
             except ModelNotFound as exc:
                 missing = exc
@@ -177,8 +177,10 @@ class Models:
         return CallLimits(traits.workload.busy_calls(images), traits.workload.call_images(images))
 
     def _known_traits(self, model_name: str, model_version: str) -> Traits | None:
-        known = (self._traits.last((name, "")) for name, _ in self._ensembles(model_name, model_version))
-        return next((traits for traits in known if traits is not None), None)
+        for name, _ in self._ensembles(model_name, model_version):
+            if (traits := self._traits.last((name, ""))) is not None:
+                return traits
+        return None
 
     async def all(self) -> list[ModelInfo]:
         """Every model with a version that is ready, by name."""
@@ -270,12 +272,12 @@ class Models:
         self._forget(name)
         return own
 
-    def _ensembles(self, model_name: str, model_version: str) -> Iterator[tuple[str, str]]:
+    def _ensembles(self, model_name: str, model_version: str) -> Sequence[tuple[str, str]]:
         """The ensembles, each with its own version, that may answer for a model's version."""
-        both = [(model_name, model_version)]
-        if model_version:
-            both.append((pinned(model_name, model_version), ""))
-        return iter(both[::-1] if (model_name, model_version) in self._pinned else both)
+        if not model_version:
+            return ((model_name, ""),)
+        both = ((model_name, model_version), (pinned(model_name, model_version), ""))
+        return both[::-1] if both[0] in self._pinned else both
 
     async def _read_traits(self, ensemble: str, _version: str) -> Traits:
         return await read_traits(self._endpoint, ensemble)
@@ -285,7 +287,7 @@ class Models:
 
     async def _first(self, model_name: str, model_version: str, read: Callable[[str, str], Awaitable[T]]) -> T:
         """Call `read` for the first of these ensembles that exists; raises the last ModelNotFound."""
-        missing = ModelNotFound()
+        missing: ModelNotFound | None = None
         for ensemble, version in self._ensembles(model_name, model_version):
             try:
                 return await read(ensemble, version)
@@ -293,8 +295,9 @@ class Models:
                 missing = exc
         raise self._not_served(model_name, model_version, missing)
 
-    def _not_served(self, model_name: str, model_version: str, error: ModelNotFound) -> GatewayError:
+    def _not_served(self, model_name: str, model_version: str, error: ModelNotFound | None) -> GatewayError:
         """The error of a model that Triton does not find: ModelUnavailable if it should be served here."""
+        error = error or ModelNotFound()
         if self._health is not None and self._health.lacks(model_name, model_version):
             unavailable = ModelUnavailable(NOT_LOADED)
             unavailable.__cause__ = error.__cause__
@@ -316,11 +319,11 @@ def _names(index: RepositoryIndexResponse) -> set[str]:
     return {model.name for model in index.models}
 
 
-def _wants_vectors(call: Call, traits: Traits) -> bool:
+def _wants_embeddings(call: Call, traits: Traits) -> bool:
     """Whether to request FEATURES; raises NoFeatures if the call needs them and the model has none."""
-    if call.vectors is Vectors.NEEDED and not traits.vector_size:
+    if call.embeddings is Embeddings.NEEDED and not traits.vector_size:
         raise no_features(call.model_name)
-    return call.vectors is not Vectors.NONE and traits.vector_size > 0
+    return call.embeddings is not Embeddings.NONE and traits.vector_size > 0
 
 
 def _class_count(selection: Selection | None, *, multi_label: bool) -> int | None:

@@ -1,7 +1,7 @@
 """The names and types that the gateway and the model repository agree on.
 
     RAW_IMAGE uint8 [N, L], RAW_IMAGE_LENGTH int32 [N, 1]  →  PREDICTION fp32 [N, classes], IMAGE_STATUS int32 [N, 1],
-                                                              and FEATURES fp32 [N, size] of models that give vectors
+                                                              and FEATURES fp32 [N, size] of models that give embeddings
 
 Every ensemble's config.pbtxt has the same names; nothing else couples the two.
 """

@@ -21,11 +21,11 @@ class TritonEndpoint(Protocol):
     supports_cancellation: bool
     """Whether a call may be cancelled; false until `fetch_server_metadata` has read the version."""
 
-    async def infer(self, call: Call, *, class_count: int | None, vectors: bool = False) -> InferResult:
+    async def infer(self, call: Call, *, class_count: int | None, embeddings: bool = False) -> InferResult:
         """Request the `class_count` best classes of each image, or all scores if None; see Backend.infer.
 
-        With `vectors` also the embeddings, which the model must have; `call.vectors` is ignored. The caller applies
-        the call's selection; `call.model_name` is the name of an ensemble.
+        With `embeddings` also those, which the model must have; `call.embeddings` is ignored. The caller applies the
+        call's selection; `call.model_name` is the name of an ensemble.
         """
         ...
 

@@ -79,20 +79,26 @@ class GrpcEndpoint:
         """Attributes of a span (OpenTelemetry's semantic conventions for RPC)."""
         self._abandoned: set[asyncio.Task[Any]] = set()
 
-    async def infer(self, call: Call, *, class_count: int | None, vectors: bool = False) -> InferResult:
+    async def infer(self, call: Call, *, class_count: int | None, embeddings: bool = False) -> InferResult:
         """See TritonEndpoint.infer.
 
         The call carries the trace context of the current request, so that Triton's spans join its trace.
         """
         time_slice, timeout_seconds = TimeSlice(), call.deadline.left_seconds
-        request = infer_request(call, class_count, timeout_seconds, vectors=vectors)
+        request = infer_request(call, class_count, timeout_seconds, embeddings=embeddings)
         await time_slice.pause_if_over()  # gRPC makes another copy of what may be 20 MB
-        attributes = {**self._attributes, "gateway.model.name": call.model_name, "gateway.images": len(call.batch)}
+        attributes = {
+            **self._attributes,
+            "gateway.model.name": call.model_name,
+            "gateway.images": len(call.batch.images),
+        }
         with tracing.call(INFER, attributes) as headers:
             response = await self._model_infer(
                 request, timeout_seconds, headers=headers, run_to_completion=call.run_to_completion
             )
-        return await read_answer(response, rows=len(call.batch), classified=class_count is not None, vectors=vectors)
+        return await read_answer(
+            response, rows=len(call.batch), classified=class_count is not None, embeddings=embeddings
+        )
 
     async def infer_sequence(self, step: SequenceStep) -> SequenceScores:
         """Run one step of a sequence; see TritonEndpoint.infer_sequence."""

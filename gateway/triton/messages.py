@@ -29,7 +29,7 @@ from gateway.triton.contract import (
     SEQUENCE_FRAMES,
     SEQUENCE_PREDICTION,
 )
-from gateway.triton.seal import with_vectors
+from gateway.triton.seal import embedding_code
 
 _TENSOR = bytes([ModelInferRequest.DESCRIPTOR.fields_by_name["raw_input_contents"].number << 3 | 2])
 """The key of a tensor's bytes; 2 is the wire type of length-delimited fields."""
@@ -39,23 +39,23 @@ MOST_LABELS = 100_000
 """Upper bound of labels that are kept as text, so that labels of removed models are released."""
 
 
-def infer_request(call: Call, class_count: int | None, timeout_seconds: float, *, vectors: bool = False) -> bytes:
+def infer_request(call: Call, class_count: int | None, timeout_seconds: float, *, embeddings: bool = False) -> bytes:
     """The request for the `class_count` best classes of each image, or for all scores if None.
 
-    With `vectors` it also requests the embeddings. It may wait in Triton's queues for `timeout_seconds`. RAW_IMAGE is
+    With `embeddings` it also requests those. It may wait in Triton's queues for `timeout_seconds`. RAW_IMAGE is
     zero-padded to the longest image, and each row ends in the image's seal, if any; with embeddings, another seal.
     """
     batch = call.batch
-    if vectors:
-        batch = replace(batch, seals=[with_vectors(code) for code in batch.seals])
-    rows, width = len(batch), max(map(len, batch.images)) + len(batch.seals[0] if batch.seals else b"")
+    if embeddings:
+        batch = replace(batch, seals=[embedding_code(code) for code in batch.seals])
+    rows, width = len(batch.images), max(map(len, batch.images)) + len(batch.seals[0] if batch.seals else b"")
     request = ModelInferRequest(id=call.request_id)
     request.parameters["timeout"].int64_param = max(1, int(timeout_seconds * 1e6))  # Triton's unit is the microsecond
     request.inputs.add(name=RAW_IMAGE, datatype="UINT8", shape=(rows, width))
     request.inputs.add(name=RAW_IMAGE_LENGTH, datatype="INT32", shape=(rows, 1))
     return b"".join(
         (
-            _model_and_outputs(call.model_name, call.model_version, class_count, vectors),
+            _model_and_outputs(call.model_name, call.model_version, class_count, embeddings),
             request.SerializeToString(),
             _TENSOR,
             _varint(rows * width),
@@ -68,20 +68,20 @@ def infer_request(call: Call, class_count: int | None, timeout_seconds: float, *
 
 
 @lru_cache(256)
-def _model_and_outputs(model_name: str, model_version: str, class_count: int | None, vectors: bool) -> bytes:  # noqa: FBT001
+def _model_and_outputs(model_name: str, model_version: str, class_count: int | None, embeddings: bool) -> bytes:  # noqa: FBT001
     """The model and the requested outputs."""
     request = ModelInferRequest(model_name=model_name, model_version=model_version)
     prediction = request.outputs.add(name=PREDICTION)
     if class_count is not None:
         prediction.parameters["classification"].int64_param = class_count
     request.outputs.add(name=IMAGE_STATUS)
-    if vectors:
+    if embeddings:
         request.outputs.add(name=FEATURES)
     return bytes(request.SerializeToString())
 
 
 def _padded(batch: Batch, width: int) -> Iterator[bytes]:
-    for image, seal in zip(batch.images, batch.seals or [b""] * len(batch), strict=True):
+    for image, seal in zip(batch.images, batch.seals or [b""] * len(batch.images), strict=True):
         yield image
         yield bytes(width - len(image) - len(seal))
         yield seal
@@ -104,9 +104,9 @@ def label_text(raw: bytes) -> str:
 
 
 async def read_answer(
-    response: ModelInferResponse, *, rows: int, classified: bool, vectors: bool = False
+    response: ModelInferResponse, *, rows: int, classified: bool, embeddings: bool = False
 ) -> InferResult:
-    """Read IMAGE_STATUS, INT32 [N, 1], 0 for ok, PREDICTION, and with `vectors` FEATURES, FP32 [N, size].
+    """Read IMAGE_STATUS, INT32 [N, 1], 0 for ok, PREDICTION, and with `embeddings` FEATURES, FP32 [N, size].
 
     PREDICTION is FP32 [N, classes], or if `classified` BYTES [N, k] of "score:class id:label".
     """
@@ -127,9 +127,9 @@ async def read_answer(
             answers = await _classes(raw, rows, shape[1])
         else:
             answers = [Row(decoded=True, scores=scores) for scores in np.frombuffer(raw, np.float32).reshape(shape)]
-        if vectors:
-            embeddings = _vectors(*outputs.get(FEATURES, nothing), rows)
-            answers = [replace(row, vector=vector) for row, vector in zip(answers, embeddings, strict=True)]
+        if embeddings:
+            features = _embeddings(*outputs.get(FEATURES, nothing), rows)
+            answers = [replace(row, embedding=each) for row, each in zip(answers, features, strict=True)]
     except (ValueError, OverflowError, struct.error) as exc:
         raise InferenceFailed from exc
     return InferResult(
@@ -139,7 +139,7 @@ async def read_answer(
     )
 
 
-def _vectors(datatype: str, shape: list[int], raw: bytes, rows: int) -> NDArray[np.float32]:
+def _embeddings(datatype: str, shape: list[int], raw: bytes, rows: int) -> NDArray[np.float32]:
     """FEATURES of a response; raises ValueError."""
     if (datatype, shape[:1], len(shape)) != ("FP32", [rows], 2):
         raise ValueError("the response lacks FEATURES, or its rows differ")

@@ -4,8 +4,8 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import structlog
@@ -57,17 +57,15 @@ class CallGate:
         """Whether a call can enter without waiting."""
         return self._open.is_set()
 
-    @contextmanager
-    def enter(self) -> Iterator[None]:
-        """Run a call while the gate is open."""
+    def __enter__(self) -> None:
+        """Begin a call; the gate must be open."""
         self._calls += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self._calls -= 1
-            if not self._calls:
-                self._idle.set()
+
+    def __exit__(self, *_: object) -> None:
+        self._calls -= 1
+        if not self._calls:
+            self._idle.set()
 
     async def opened(self) -> None:
         """Wait until the gate is open."""
@@ -159,9 +157,8 @@ class TritonPool:
 
     def choose(self, model_name: str, model_version: str = "", tried: Collection[str] = ()) -> Replica:
         """A replica that is ready for a model and not in `tried`; if there is none, any, whose error is reported."""
-        replicas = self.replicas
-        if len(replicas) == 1:
-            return replicas[0]
+        if len(self._replicas) == 1:
+            return next(iter(self._replicas.values()))
         if ready := self.ready(model_name, model_version, tried):
             # A replica with a closed gate would make the call wait.
             replicas = [replica for replica in ready if replica.gate.is_open] or ready

@@ -7,10 +7,10 @@ import contextlib
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-SUSPECT, CONVICT, ACQUIT = "suspect", "convict", "acquit"
+SUSPECT, REFUSE, CLEAR = "suspect", "refuse", "clear"
 REMEMBERED = 10_000
 """Upper bound of images of each kind; the oldest are dropped first."""
 MOST_BYTES = 4 * 2**20
@@ -36,16 +36,18 @@ class Notes:
             with contextlib.suppress(OSError):  # such as a full disk
                 os.write(self._file, f"{kind} {code.hex()} {until!r}\n".encode())
 
-    def new(self) -> Iterator[tuple[str, bytes, float]]:
+    def new(self) -> Sequence[tuple[str, bytes, float]]:
         """The lines written by any worker since the last call: kind, code, and the time until which it is valid."""
         if self._file is None or os.fstat(self._file).st_size == self._read_bytes:
-            return
+            return ()
         lines = os.pread(self._file, 2 * MOST_BYTES, self._read_bytes)
         self._read_bytes += len(lines)
+        notes = []
         for line in lines.splitlines():
             with contextlib.suppress(ValueError):  # a line truncated by a full disk
                 kind, code, until = line.decode().split()
-                yield kind, bytes.fromhex(code), float(until)
+                notes.append((kind, bytes.fromhex(code), float(until)))
+        return notes
 
     def close(self) -> None:
         """Close the file."""
@@ -65,28 +67,28 @@ class Quarantine:
         self._clock = clock  # shared by all processes of the machine
         self._notes = notes or Notes(None)
         self._suspects: OrderedDict[bytes, float] = OrderedDict()
-        self._convicts: OrderedDict[bytes, float] = OrderedDict()
+        self._refused: OrderedDict[bytes, float] = OrderedDict()
 
     def suspect(self, codes: Iterable[bytes]) -> None:
         """Record images that were in flight when a process died: any of them may be the cause."""
         for code in codes:
             self._note(SUSPECT, code)
 
-    def convict(self, code: bytes) -> None:
+    def refuse(self, code: bytes) -> None:
         """Record an image that crashed a process while it was the only one."""
-        self._note(CONVICT, code)
+        self._note(REFUSE, code)
 
-    def acquit(self, code: bytes) -> None:
-        """Release an image that was answered."""
+    def clear(self, code: bytes) -> None:
+        """Remove an image from the suspects: it was answered."""
         if self.is_suspect(code):
-            self._note(ACQUIT, code)
+            self._note(CLEAR, code)
 
     def suspicious(self, codes: Sequence[bytes]) -> list[int]:
         """The positions of the images that are refused, or have to be sent alone."""
         self._read_notes()
-        if not self._suspects and not self._convicts:
+        if not self._suspects and not self._refused:
             return []
-        kept = (self._suspects, self._convicts)
+        kept = (self._suspects, self._refused)
         return [row for row, code in enumerate(codes) if any(self._holds(each, code) for each in kept)]
 
     def is_suspect(self, code: bytes) -> bool:
@@ -94,10 +96,10 @@ class Quarantine:
         self._read_notes()
         return self._holds(self._suspects, code)
 
-    def is_convicted(self, code: bytes) -> bool:
+    def is_refused(self, code: bytes) -> bool:
         """Whether an image is refused."""
         self._read_notes()
-        return self._holds(self._convicts, code)
+        return self._holds(self._refused, code)
 
     def close(self) -> None:
         """Close the shared notes."""
@@ -111,9 +113,9 @@ class Quarantine:
 
     def _remember(self, kind: str, code: bytes, until: float) -> None:
         self._suspects.pop(code, None)
-        if kind == ACQUIT:
+        if kind == CLEAR:
             return
-        kept = self._convicts if kind == CONVICT else self._suspects
+        kept = self._refused if kind == REFUSE else self._suspects
         kept[code] = until
         kept.move_to_end(code)
         while len(kept) > REMEMBERED:

@@ -119,7 +119,7 @@ class TritonBackend:
             replica.models.may_cache(model_name, model_version) for replica in self._pool.replicas
         ):
             return True
-        return self._quarantine.is_convicted(seal) or self._quarantine.is_suspect(seal)
+        return bool(self._quarantine.suspicious((seal,)))
 
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
         """The limits of calls to all Tritons that are ready for a model; see Backend.call_limits."""
@@ -210,7 +210,7 @@ class TritonBackend:
         replica = self._pool.least_loaded(ready)
         if not replica.gate.is_open:
             raise ModelUnavailable
-        with replica.gate.enter():
+        with replica.gate:
             return await replica.models.infer(call)
 
     async def _hold(self, call: Call) -> None:
@@ -258,7 +258,7 @@ class TritonBackend:
             return InferResult(call.model_name, call.model_version, (Row(decoded=False, error=error),))
 
     async def _infer_suspect(self, call: Call, code: bytes, tried: Collection[str]) -> InferResult:
-        if self._quarantine.is_convicted(code):
+        if self._quarantine.is_refused(code):
             raise ImageQuarantined
         ready = self._ready(tried, call)
         if not ready:
@@ -270,12 +270,12 @@ class TritonBackend:
                     raise ModelUnavailable
                 result = await self._infer_at(replica, call)
         except StubDied as exc:
-            self._quarantine.convict(code)
+            self._quarantine.refuse(code)
             metrics.IMAGES_QUARANTINED.inc()
             event = {"triton": replica.address, "model": exc.step, "image": code.hex()[:16]}
             log.warning("image_quarantined", **event, request_id=call.request_id)
             raise ImageQuarantined from exc
-        self._quarantine.acquit(code)
+        self._quarantine.clear(code)
         return result
 
     async def _infer_with_retries(self, call: Call, tried: list[str]) -> InferResult:
@@ -287,7 +287,7 @@ class TritonBackend:
                 if not replica.gate.is_open:
                     async with asyncio.timeout(call.deadline.left_seconds):
                         await replica.gate.opened()
-                with replica.gate.enter():
+                with replica.gate:
                     return await self._infer_at(replica, call)
             except TimeoutError as error:
                 raise DeadlineExceeded from error
@@ -307,7 +307,7 @@ class TritonBackend:
 
     async def _infer_at(self, replica: Replica, call: Call) -> InferResult:
         started = time.monotonic()
-        images = len(call.batch)
+        images = len(call.batch.images)
         replica.load.images += images
         try:
             result = await replica.models.infer(call)

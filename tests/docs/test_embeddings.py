@@ -28,7 +28,7 @@ class Colours(VectorBackend):
 
     async def infer(self, call: Call) -> InferResult:
         pixels = [cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR) for image in call.batch.images]
-        rows = tuple(Row(decoded=True, vector=each.mean((0, 1)).astype(np.float32)) for each in pixels)
+        rows = tuple(Row(decoded=True, embedding=each.mean((0, 1)).astype(np.float32)) for each in pixels)
         return InferResult(call.model_name, call.model_version or "1", rows)
 
 

@@ -13,7 +13,7 @@ from gateway.api.parameters import query_parameters, request_spec, with_form
 from gateway.api.request_context import request_context
 from gateway.api.route_table import traits
 from gateway.api.routes.predict import FAULTS, REQUEST_BODY
-from gateway.inference.backend import Vectors
+from gateway.inference.backend import Embeddings
 from gateway.inference.selection import Selection
 
 router = APIRouter(tags=["classify"])
@@ -51,6 +51,6 @@ async def embed(request: Request) -> Response:
         version=parameters.version,
         timeout_seconds=parameters.timeout,
         selection=Selection(top_k=parameters.top_k or 1, max_top_k=settings.max_top_k),
-        vectors=Vectors.NEEDED,
+        embeddings=Embeddings.NEEDED,
     )
     return await respond(request, context, spec, body, uploads, SHAPES[parameters.format](parameters))

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.app import create_app
 from gateway.errors import GatewayError, ModelNotFound, no_features
-from gateway.inference.backend import Call, CallLimits, EndpointHealth, InferResult, ModelInfo, Row, Vectors
+from gateway.inference.backend import Call, CallLimits, Embeddings, EndpointHealth, InferResult, ModelInfo, Row
 from gateway.inference.prediction import Prediction
 from gateway.ingest.resizing import Resize
 from gateway.settings import Settings
@@ -77,15 +77,15 @@ class StubBackend:
 
 
 class VectorBackend(StubBackend):
-    """Has the same vector for every image; the model `plain` gives none."""
+    """Has the same embedding for every image; the model `plain` gives none."""
 
     async def infer(self, call: Call) -> InferResult:
         if self.fault is not None:
             raise self.fault
-        if call.model_name == "plain" and call.vectors is Vectors.NEEDED:
+        if call.model_name == "plain" and call.embeddings is Embeddings.NEEDED:
             raise no_features("plain")
-        vector = VECTOR if call.vectors is not Vectors.NONE else None
-        row = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),), vector=vector)
+        embedding = VECTOR if call.embeddings is not Embeddings.NONE else None
+        row = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),), embedding=embedding)
         return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch))
 
 

@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY
 from tritonclient.http import InferRequestedOutput
 
 from gateway.errors import InferenceFailed, ModelNotFound, TritonUnreachable
-from gateway.inference.backend import Call, InferResult, Row, Vectors
+from gateway.inference.backend import Call, Embeddings, InferResult, Row
 from gateway.keys import add_key
 from gateway.oip.documents import InferenceBody, InferenceResponse
 from tests.gateway.api.stub import PNG, VECTOR, client_of
@@ -250,9 +250,9 @@ class Vectorising(Scorer):
     """Has a vector beside the scores of every image that has an answer."""
 
     async def infer(self, call: Call) -> InferResult:
-        assert call.vectors is Vectors.IF_ANY
+        assert call.embeddings is Embeddings.IF_ANY
         result = await super().infer(call)
-        return replace(result, rows=tuple(replace(row, vector=VECTOR) for row in result.rows))
+        return replace(result, rows=tuple(replace(row, embedding=VECTOR) for row in result.rows))
 
 
 def test_embeddings_are_a_tensor_with_nan_for_failed_images():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import DeadlineExceeded, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
-from gateway.inference.backend import CallLimits, Vectors
+from gateway.inference.backend import CallLimits, Embeddings
 from gateway.inference.batching import CALL_SECONDS
 from gateway.inference.request_spec import RequestSpec, Result
 from gateway.inference.selection import Selection
@@ -132,7 +132,7 @@ def test_call_has_no_more_images_than_the_model_takes(loop):
     [
         RequestSpec("m", "2", None, 30, "r"),
         RequestSpec("m", "", Selection(top_k=1), 30, "r"),
-        RequestSpec("m", "", None, 30, "r", vectors=Vectors.NEEDED),
+        RequestSpec("m", "", None, 30, "r", embeddings=Embeddings.NEEDED),
         RequestSpec("n", "", None, 30, "r"),
     ],
     ids=["version", "selection", "embeddings", "model"],

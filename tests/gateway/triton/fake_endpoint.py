@@ -145,14 +145,14 @@ class FakeTriton:
             config.output.add(name=PREDICTION, label_filename="labels.txt" if self.labelled else "")
         return config
 
-    def answer(self, call: Call, class_count: int | None, *, vectors: bool = False) -> InferResult:
+    def answer(self, call: Call, class_count: int | None, *, embeddings: bool = False) -> InferResult:
         """The answer to a request; raises what TritonEndpoint.infer raises."""
         steps = self.ensembles.get(call.model_name)
         if steps is None or call.model_name in self.never_loaded or call.model_version not in {"", "1"}:
             raise ModelNotFound
         if (self.failed.keys() | self.unloaded) & {call.model_name, *map(_model, steps)}:
             raise ModelUnavailable
-        if class_count == 0 or (vectors and not self.vector_size):
+        if class_count == 0 or (embeddings and not self.vector_size):
             raise InferenceFailed
         self._requests += 1
         images = call.batch.images
@@ -164,12 +164,12 @@ class FakeTriton:
                 raise StubDied(_model(step))
             if step in self.failing or any(image.startswith(FAILS) for image in images):
                 raise InferenceFailed
-        vector = np.ones(self.vector_size, np.float32) if vectors else None
+        embedding = np.ones(self.vector_size, np.float32) if embeddings else None
         if class_count is None:
-            row = Row(decoded=True, scores=np.array(SCORES, np.float32), vector=vector)
+            row = Row(decoded=True, scores=np.array(SCORES, np.float32), embedding=embedding)
         else:
             best = [Prediction(*each) for each in zip(LABELS, range(len(LABELS)), SCORES, strict=True)][:class_count]
-            row = Row(decoded=True, predictions=Predictions.of(best), vector=vector)
+            row = Row(decoded=True, predictions=Predictions.of(best), embedding=embedding)
         refused = Row(decoded=False)
         rows = tuple(refused if image.startswith(UNDECODABLE) else row for image in images)
         return InferResult(call.model_name, "1", rows)
@@ -185,7 +185,7 @@ class FakeEndpoint:
         self.triton = triton or FakeTriton()
         self.closed = False
 
-    async def infer(self, call: Call, *, class_count: int | None, vectors: bool = False) -> InferResult:
+    async def infer(self, call: Call, *, class_count: int | None, embeddings: bool = False) -> InferResult:
         """Answer from the FakeTriton."""
         await self._reach()
         self.triton.calls.append(call)
@@ -195,7 +195,7 @@ class FakeEndpoint:
             await asyncio.sleep(min(seconds, call.deadline.left_seconds))
             if call.deadline.passed:
                 raise DeadlineExceeded
-        return self.triton.answer(call, class_count, vectors=vectors)
+        return self.triton.answer(call, class_count, embeddings=embeddings)
 
     async def infer_sequence(self, step: SequenceStep) -> SequenceScores:
         """Return the frame's own scores; raises SequenceLost unless the sequence was started here."""

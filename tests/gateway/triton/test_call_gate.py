@@ -7,8 +7,8 @@ from gateway.triton.pool import CallGate
 
 async def test_lone_call_waits_for_the_others_and_they_for_it():
     gate, order = CallGate(), []
-    first = gate.enter()
-    first.__enter__()
+
+    gate.__enter__()
 
     async def alone() -> None:
         async with gate.alone():
@@ -18,7 +18,7 @@ async def test_lone_call_waits_for_the_others_and_they_for_it():
 
     async def together() -> None:
         await gate.opened()
-        with gate.enter():
+        with gate:
             order.append("together")
 
     lone = asyncio.create_task(alone())
@@ -27,14 +27,14 @@ async def test_lone_call_waits_for_the_others_and_they_for_it():
     later = asyncio.create_task(together())
     await asyncio.sleep(0)
     assert order == []
-    first.__exit__(None, None, None)
+    gate.__exit__()
     await asyncio.gather(lone, later)
     assert order == ["alone", "alone ends", "together"]
 
 
 async def test_lone_call_that_is_cancelled_while_it_waits_opens_the_gate():
     gate = CallGate()
-    with gate.enter():
+    with gate:
         lone = asyncio.create_task(gate.alone().__aenter__())
         await asyncio.sleep(0)
         assert not gate.is_open

@@ -8,7 +8,7 @@ from tritonclient.grpc.model_config_pb2 import DataType
 
 from gateway.deadline import Deadline
 from gateway.errors import LoadFailed, ModelNotFound, NoFeatures
-from gateway.inference.backend import Batch, Call, Vectors
+from gateway.inference.backend import Batch, Call, Embeddings
 from gateway.inference.selection import Selection
 from gateway.triton.catalogue import Models
 from gateway.triton.contract import SEQUENCE_MODEL
@@ -47,12 +47,12 @@ async def test_model_reports_its_input_tensor(data_type, tensor):
 
 @pytest.mark.parametrize(
     ("size", "wanted", "given"),
-    [(3, Vectors.NEEDED, 3), (3, Vectors.IF_ANY, 3), (3, Vectors.NONE, None), (0, Vectors.IF_ANY, None)],
+    [(3, Embeddings.NEEDED, 3), (3, Embeddings.IF_ANY, 3), (3, Embeddings.NONE, None), (0, Embeddings.IF_ANY, None)],
 )
 def test_embeddings_are_requested_when_wanted_and_available(size, wanted, given):
     models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton(vector_size=size)))
     (row,) = asyncio.run(models.infer(call(wanted))).rows
-    assert (None if row.vector is None else len(row.vector)) == given
+    assert (None if row.embedding is None else len(row.embedding)) == given
     (info,) = asyncio.run(models.all())
     assert info.vector_size == size
 
@@ -62,7 +62,7 @@ async def test_model_without_embeddings_raises_an_error_with_the_command():
     health = SimpleNamespace(suspect=lambda *result: seen.append(result), answered=lambda *result: seen.append(result))
     models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton()), health)
     with pytest.raises(NoFeatures, match="gateway model add … --features auto"):
-        await models.infer(call(Vectors.NEEDED))
+        await models.infer(call(Embeddings.NEEDED))
     assert seen == []
 
 
@@ -96,5 +96,5 @@ async def test_failed_load_reports_the_reason_of_triton():
         await models.load("nothing")
 
 
-def call(vectors: Vectors) -> Call:
-    return Call(Batch([b"image"]), "ensemble_model", "", Selection(), Deadline.after(5), "an id", vectors=vectors)
+def call(embeddings: Embeddings) -> Call:
+    return Call(Batch([b"image"]), "ensemble_model", "", Selection(), Deadline.after(5), "an id", embeddings=embeddings)

@@ -102,7 +102,7 @@ async def test_class_count_none_returns_all_scores_without_labels(endpoint):
         assert row.scores is not None
         assert row.scores.dtype == np.float32
         assert row.scores.tolist() == pytest.approx(SCORES)
-        assert row.vector is None
+        assert row.embedding is None
 
 
 async def test_class_count_zero_fails(endpoint):
@@ -112,18 +112,18 @@ async def test_class_count_zero_fails(endpoint):
 
 @pytest.mark.parametrize("class_count", [None, 1])
 async def test_embeddings_come_with_classes_and_scores(endpoint, class_count):
-    (row,) = (await endpoint.infer(call(), class_count=class_count, vectors=True)).rows
-    assert row.vector is not None
-    assert (row.vector.dtype, row.vector.tolist()) == (np.float32, [1.0] * EMBEDDING_SIZE)
+    (row,) = (await endpoint.infer(call(), class_count=class_count, embeddings=True)).rows
+    assert row.embedding is not None
+    assert (row.embedding.dtype, row.embedding.tolist()) == (np.float32, [1.0] * EMBEDDING_SIZE)
     assert (row.scores is None) == (class_count == 1)
 
 
 @pytest.mark.parametrize("class_count", [None, 1])
 async def test_image_that_is_not_decoded_fails_alone(endpoint, class_count):
     images = (b"one", UNDECODABLE, b"two")
-    rows = (await endpoint.infer(call(*images), class_count=class_count, vectors=True)).rows
+    rows = (await endpoint.infer(call(*images), class_count=class_count, embeddings=True)).rows
     assert [row.decoded for row in rows] == [True, False, True]
-    assert (list(rows[1].predictions), rows[1].scores, rows[1].vector) == ([], None, None)
+    assert (list(rows[1].predictions), rows[1].scores, rows[1].embedding) == ([], None, None)
 
 
 @pytest.mark.parametrize(("model", "version"), [("unknown", ""), (MODEL, "7")])

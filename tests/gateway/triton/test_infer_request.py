@@ -21,9 +21,11 @@ from gateway.triton.seal import SEAL_BYTES, Seal
 TENSORS = {RAW_IMAGE: "UINT8", RAW_IMAGE_LENGTH: "INT32"}
 
 
-def parsed(batch: Batch, version: str = "", class_count: int | None = 5, *, vectors: bool = False) -> ModelInferRequest:
+def parsed(
+    batch: Batch, version: str = "", class_count: int | None = 5, *, embeddings: bool = False
+) -> ModelInferRequest:
     call = Call(batch, "flowers", version, Selection(), Deadline.after(1), "an id")
-    return ModelInferRequest.FromString(infer_request(call, class_count, 1.5, vectors=vectors))
+    return ModelInferRequest.FromString(infer_request(call, class_count, 1.5, embeddings=embeddings))
 
 
 @given(
@@ -72,7 +74,7 @@ def test_other_outputs_have_another_cache_key():
     """Triton's cache ignores which outputs are requested: with another seal it cannot find the other answer."""
     batch = Batch([b"one", b"another"])
     codes = list(Seal(b"secret of a test").apply(batch))
-    classes, both = (parsed(batch, vectors=vectors) for vectors in (False, True))
+    classes, both = (parsed(batch, embeddings=embeddings) for embeddings in (False, True))
     assert [output.name for output in classes.outputs] == [PREDICTION, IMAGE_STATUS]
     assert [output.name for output in both.outputs] == [PREDICTION, IMAGE_STATUS, FEATURES]
     rows = [

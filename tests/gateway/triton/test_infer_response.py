@@ -56,9 +56,9 @@ async def test_requested_embeddings_are_read():
     response = answer_of([b"0.7:1:cat"], [b"0.6:0:dog"])
     response.outputs.add(name=FEATURES, datatype="FP32", shape=[2, 3])
     response.raw_output_contents.append(np.arange(6, dtype=np.float32).tobytes())
-    rows = (await read_answer(response, rows=2, classified=True, vectors=True)).rows
-    assert [row.vector.tolist() for row in rows] == [[0, 1, 2], [3, 4, 5]]
-    assert [row.vector for row in (await read_answer(response, rows=2, classified=True)).rows] == [None, None]
+    rows = (await read_answer(response, rows=2, classified=True, embeddings=True)).rows
+    assert [row.embedding.tolist() for row in rows] == [[0, 1, 2], [3, 4, 5]]
+    assert [row.embedding for row in (await read_answer(response, rows=2, classified=True)).rows] == [None, None]
 
 
 @pytest.mark.parametrize(("datatype", "shape"), [("FP16", [1, 3]), ("FP32", [3]), ("FP32", [2, 3]), ("", [])])
@@ -68,4 +68,4 @@ async def test_response_without_requested_embeddings_is_an_error(datatype, shape
         response.outputs.add(name=FEATURES, datatype=datatype, shape=shape)
         response.raw_output_contents.append(bytes(4 * int(np.prod(shape))))
     with pytest.raises(InferenceFailed):
-        await read_answer(response, rows=1, classified=True, vectors=True)
+        await read_answer(response, rows=1, classified=True, embeddings=True)

@@ -20,22 +20,22 @@ def test_notes_are_shared_by_all_workers(path):
     one, other = (Quarantine(60, lambda: now, Notes(path)) for _ in range(2))
     one.suspect([b"a", b"b", b"c"])
     assert [other.is_suspect(code) for code in (b"a", b"b", b"c", b"d")] == [True, True, True, False]
-    other.acquit(b"a")
-    other.convict(b"b")
+    other.clear(b"a")
+    other.refuse(b"b")
     for worker in (one, other):
         assert [worker.is_suspect(code) for code in (b"a", b"b", b"c")] == [False, False, True]
-        assert [worker.is_convicted(code) for code in (b"a", b"b", b"c")] == [False, True, False]
+        assert [worker.is_refused(code) for code in (b"a", b"b", b"c")] == [False, True, False]
     now += 60
-    assert not one.is_convicted(b"b")
+    assert not one.is_refused(b"b")
     one.close()
     other.close()
 
 
 def test_new_worker_reads_earlier_notes(path):
     first = Quarantine(60, notes=Notes(path))
-    first.convict(b"a")
+    first.refuse(b"a")
     later = Quarantine(60, notes=Notes(path))
-    assert later.is_convicted(b"a")
+    assert later.is_refused(b"a")
     first.close()
     later.close()
 
@@ -44,7 +44,7 @@ def test_answers_write_no_note_and_the_file_is_bounded(path, monkeypatch):
     notes = Notes(path)
     quarantine = Quarantine(60, notes=notes)
     for number in range(100):
-        quarantine.acquit(bytes([number]))
+        quarantine.clear(bytes([number]))
     assert path.stat().st_size == 0
     monkeypatch.setattr(module, "MOST_BYTES", 200)
     quarantine.suspect(bytes([number]) for number in range(100))
@@ -55,15 +55,15 @@ def test_answers_write_no_note_and_the_file_is_bounded(path, monkeypatch):
 
 def test_workers_are_independent_without_a_file(tmp_path):
     quarantine = Quarantine(60, notes=Notes(tmp_path / "no folder" / "file"))
-    quarantine.convict(b"a")
-    assert quarantine.is_convicted(b"a")
+    quarantine.refuse(b"a")
+    assert quarantine.is_refused(b"a")
     quarantine.close()
 
 
 def test_truncated_line_is_ignored(path):
     notes = Notes(path)
-    path.write_bytes(b"convict 6\nconvict 61 1e9\n")
-    assert list(notes.new()) == [("convict", b"a", 1e9)]
+    path.write_bytes(b"refuse 6\nrefuse 61 1e9\n")
+    assert list(notes.new()) == [("refuse", b"a", 1e9)]
     assert list(notes.new()) == []
     notes.close()
 

@@ -72,7 +72,7 @@ async def test_crashing_image_ends_at_most_two_processes():
         assert not any(triton.dead for triton in fleet.tritons.values())
 
 
-async def test_second_crash_convicts_with_a_single_triton():
+async def test_second_crash_quarantines_with_a_single_triton():
     async with fleet_of(1) as fleet:
         (triton,) = fleet.tritons.values()
         with pytest.raises(StubDied):
@@ -85,7 +85,7 @@ async def test_second_crash_convicts_with_a_single_triton():
         assert triton.reloads("preprocessor") == 2
 
 
-async def test_honest_suspect_is_not_convicted_of_another_image():
+async def test_harmless_suspect_is_not_refused_for_another_image():
     """A crashing image arrives while a suspect is sent alone to the only Triton."""
     async with fleet_of(1, latency_seconds=lambda: 0.05) as fleet:
         (triton,) = fleet.tritons.values()
@@ -110,7 +110,7 @@ async def test_images_in_flight_during_a_kill_are_answered_elsewhere():
         assert {outcome for answer in answers for outcome in outcomes(answer)} == {"ok"}
 
 
-async def test_no_image_is_convicted_on_an_already_dead_process():
+async def test_no_image_is_refused_for_an_already_dead_process():
     async with fleet_of(2, heal=False, instances=2) as fleet:
         first, second = fleet.tritons.values()
         # No probe has found yet that both have a dead process.

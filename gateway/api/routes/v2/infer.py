@@ -17,7 +17,7 @@ from gateway.api.route_table import traits
 from gateway.api.routes.v2.documentation import REQUEST, RESPONSES
 from gateway.api.routes.v2.metadata import ModelName, ModelVersion
 from gateway.errors import InvalidBody
-from gateway.inference.backend import Vectors
+from gateway.inference.backend import Embeddings
 from gateway.inference.request_spec import Result
 from gateway.ingest.media_types import at_least_one, resumed
 from gateway.ingest.upload import request_too_large
@@ -81,7 +81,7 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
         timeout_seconds=timeout_microseconds / 1e6 if timeout_microseconds else None,
         selection=None,
         # In JSON the requested outputs may follow the images.
-        vectors=Vectors.IF_ANY,
+        embeddings=Embeddings.IF_ANY,
     )
     size = AnswerSize(settings.max_predictions)
     held = context.resources.enter_context(context.shared["responses"].open())

@@ -27,9 +27,9 @@ class LateEndpoint(FakeEndpoint):
         super().__init__(address, triton)
         self.answer_is_late, self.delivered = False, asyncio.Event()
 
-    async def infer(self, call: Call, *, class_count: int | None, vectors: bool = False) -> InferResult:
+    async def infer(self, call: Call, *, class_count: int | None, embeddings: bool = False) -> InferResult:
         try:
-            return await super().infer(call, class_count=class_count, vectors=vectors)
+            return await super().infer(call, class_count=class_count, embeddings=embeddings)
         finally:
             if self.answer_is_late:
                 self.answer_is_late = False
