@@ -143,8 +143,9 @@ class PiecedAnswer(Response):
         time_slice = TimeSlice()
         for piece in _joined(self._pieces):
             await send({"type": "http.response.body", "body": piece, "more_body": bool(self._pieces)})
-            self._held.shrink(len(piece))
-            await time_slice.pause_if_over()
+            if self._pieces:  # the bytes of the last piece are released with the request
+                self._held.shrink(len(piece))
+                await time_slice.pause_if_over()
 
 
 async def json_array(values: Iterable[object], held: HeldResponse) -> deque[bytes]:

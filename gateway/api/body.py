@@ -1,10 +1,12 @@
 """The body of a request as it arrives, and its upload timeouts."""
 
 import asyncio
+import time
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Self
 
-import anyio
 from starlette.requests import ClientDisconnect, Request
 
 from gateway import metrics
@@ -27,7 +29,7 @@ def open_body(request: Request, context: RequestContext) -> "Body":
     pace = Pace(
         min_bytes_per_second=settings.min_upload_bytes_per_second,
         grace_seconds=settings.upload_grace_seconds,
-        now=anyio.current_time,
+        now=time.monotonic,
     )
     return Body(request, context, context.resources.enter_context(context.shared["uploads"].open(pace)))
 
@@ -75,19 +77,21 @@ class Body:
         while not self._ended.is_set():
             if buffer.refusal is not None:
                 raise buffer.refusal
-            started = anyio.current_time()
+            started = time.monotonic()
             idle_seconds = min(self._left_seconds, self._settings.upload_idle_timeout_seconds)
             spare_seconds = pace.wait()
-            with anyio.move_on_after(max(0.0, min(idle_seconds, spare_seconds))) as scope:
-                buffer.on_refusal = scope.cancel
-                message = await self._request.receive()
-            if scope.cancelled_caught:
-                raise buffer.refusal or (self._too_slow() if spare_seconds < idle_seconds else self._timed_out())
+            try:
+                async with asyncio.timeout(min(idle_seconds, spare_seconds)) as timeout:
+                    buffer.on_refusal = partial(_end, timeout)
+                    message = await self._request.receive()
+            except TimeoutError:
+                too_slow = spare_seconds < idle_seconds
+                raise buffer.refusal or (self._too_slow() if too_slow else self._timed_out()) from None
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
             chunk: bytes = message.get("body", b"")
             pace.receive(len(chunk))
-            self._left_seconds = max(0.001, self._left_seconds - (anyio.current_time() - started))
+            self._left_seconds = max(0.001, self._left_seconds - (time.monotonic() - started))
             if not message.get("more_body", False):
                 self._ended.set()
             if chunk:
@@ -111,3 +115,9 @@ class Body:
         return UploadTimeout(
             f"The body did not arrive in time: the limit {limit} is {value:g} s.", limit=limit, value=value
         )
+
+
+def _end(timeout: asyncio.Timeout) -> None:
+    """Let a timeout pass now, if it is still running."""
+    with suppress(RuntimeError):  # it has ended meanwhile
+        timeout.reschedule(0.0)

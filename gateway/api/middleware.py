@@ -137,10 +137,10 @@ class RequestContextMiddleware:
             times = _times(stats, started)
             route = context.route
             path = _NO_ROUTE if route is None else route.path
-            metrics.REQUESTS.labels(path, str(status), log_fields.get("code", "")).inc()
+            metrics.series(metrics.REQUESTS, path, str(status), log_fields.get("code", "")).inc()
             if route is not None and route.traits.takes_images:
                 for stage, seconds in times.items():
-                    metrics.STAGE_SECONDS.labels(stage).observe(seconds)
+                    metrics.series(metrics.STAGE_SECONDS, stage).observe(seconds)
             if span is not None:
                 finish(span, scope, None if route is None else path, status, log_fields, stats)
             fields = {"method": method, "path": _logged_path(scope), **log_fields, **_image_fields(stats)}
@@ -183,7 +183,7 @@ class RequestContextMiddleware:
         finally:
             context.resources.close()
             path = _NO_ROUTE if context.route is None else context.route.path
-            metrics.REQUESTS.labels(path, str(status), context.log_fields.get("code", "")).inc()
+            metrics.series(metrics.REQUESTS, path, str(status), context.log_fields.get("code", "")).inc()
             seconds = round(time.perf_counter() - started, 6)
             fields = {
                 "method": "WEBSOCKET",

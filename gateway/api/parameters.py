@@ -14,9 +14,8 @@ from gateway.api.shapes import Shape
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Embeddings
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
-from gateway.inference.request_spec import RequestSpec, timeout_within
+from gateway.inference.request_spec import RequestSpec, timeout_within, version_of
 from gateway.inference.selection import Selection
-from gateway.inference.split import version_of
 from gateway.ingest.frames import PATTERN, Wanted
 from gateway.validation import NAME_CHARACTERS, fault, near
 
@@ -57,8 +56,7 @@ class PredictParameters(BaseModel):
 
 def query_parameters(parameters: type[P], query_string: bytes) -> P:
     """Parse a query string as FastAPI does; raises InvalidParameter."""
-    with reading(parameters):
-        return cast("P", (_cached_parse if len(query_string) <= _CACHED_BYTES else _parse)(parameters, query_string))
+    return cast("P", (_cached_parse if len(query_string) <= _CACHED_BYTES else _parse)(parameters, query_string))
 
 
 def with_form(parameters: P, form: Mapping[str, list[str]]) -> P:
@@ -77,7 +75,8 @@ def _parse(parameters: type[BaseModel], query_string: bytes) -> BaseModel:
             given.setdefault(name, []).append(value)
         else:
             given[name] = value  # the last value of a repeated parameter counts
-    return parameters.model_validate(given)
+    with reading(parameters):
+        return parameters.model_validate(given)
 
 
 _cached_parse = lru_cache(_CACHE_SIZE)(_parse)

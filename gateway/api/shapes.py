@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from pydantic import RootModel
 from pydantic_core import to_json
 
-from gateway.api.schemas import ModelOut, PredictResponse, Schema, SummaryOut
+from gateway.api.schemas import PredictResponse, Schema
 from gateway.errors import GatewayError
 from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.request_spec import RequestSpec, Result
@@ -60,8 +60,8 @@ class Native(AnswerShape):
         """The model before the results, the summary after them."""
         version = next((result.model_version for result in results if result.model_version), None)
         failed = sum(result.error is not None for result in results)
-        summary = SummaryOut(ok=len(results) - failed, failed=failed)
-        model = ModelOut(name=query.model_name, version=version)
+        summary = {"ok": len(results) - failed, "failed": failed}
+        model = {"name": query.model_name, "version": version}
         return b'{"model":%b,"results":[' % to_json(model), b'],"summary":%b}' % to_json(summary)
 
 

@@ -1,21 +1,33 @@
 """The steps of an image in one process, for commands that read the user's own files: never for uploads."""
 
+from dataclasses import dataclass, field
+
 from gateway.decoder.decoding import decode
 from gateway.decoder.headers import read_header
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import check_size, inspect
-from gateway.ingest.prepare import DecodePolicy, Image, decoded, encoded, examine, needs_decoding, passed_on
+from gateway.ingest.prepare import DecodePolicy, encoded, examine, needs_decoding
 from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload
 from gateway.ingest.upload_limits import Limits
 
 
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What the service would send to Triton, and the width and height of the upload in upright pixels."""
+
+    payload: bytes = field(repr=False)
+    width: int
+    height: int
+
+
 def prepare(upload: Upload, policy: DecodePolicy, resize: Resize | None = None) -> Image:
     """The image that the service would send to Triton, to a model with such a resize; raises ImageError."""
     info = _opened(upload.data, examine(upload, policy), policy.limits)
-    if not needs_decoding(info, policy):
-        return passed_on(upload, info)
-    return decoded(upload, info, decode(encoded(upload, info), info, resize or policy.max_side).to_bytes())
+    payload = encoded(upload, info)
+    if needs_decoding(info, policy):
+        payload = decode(payload, info, resize or policy.max_side).to_bytes()
+    return Image(payload, info.width, info.height)
 
 
 def inspect_whole(data: bytes, limits: Limits, *, frames: bool = False) -> ImageInfo:

@@ -15,7 +15,7 @@ class AnimationResult:
     """
 
     def __init__(self, file: Result, answer: Callable[[Result], None]) -> None:
-        self._file = file
+        self.file = file
         self._answer = answer
         self._frames: dict[int, tuple[float | None, Result]] = {}
         self._in_progress = 0
@@ -38,10 +38,10 @@ class AnimationResult:
         """Mark the end of the file: its last frame was read, or reading failed with `error`."""
         self._all_begun = True
         if self._last < 0:
-            self._answer(replace(self._file, error=error or UndecodableImage(), frames=()))
+            self._answer(replace(self.file, error=error or UndecodableImage(), frames=()))
             return
         if error is not None:
-            self._frames[self._last + 1] = None, replace(self._file, error=error)
+            self._frames[self._last + 1] = None, replace(self.file, error=error)
         self._end_if_done()
 
     def _end_if_done(self) -> None:

@@ -31,9 +31,6 @@ from gateway.inference.request_spec import RequestSpec, Result
 from gateway.inference.request_stats import Stage
 from gateway.inference.shadow import Shadows
 from gateway.inference.uncancelled import Uncancelled
-from gateway.ingest.image_info import ImageInfo
-from gateway.ingest.prepare import Image
-from gateway.ingest.upload import Upload
 from gateway.limits.admission import COSTLY_SECONDS, COSTLY_SHARE, Permit
 
 CALL_SECONDS = 0.1
@@ -73,9 +70,13 @@ ALONE = Lane(0, costly=False)
 
 @dataclass(eq=False, slots=True)
 class QueuedImage:
-    """An image with its permit, from its admission to its result; `answer` is called with the result."""
+    """An image with its permit, from its admission to its result; `answer` is called with the result.
 
-    image: Image
+    `file` is the result of its file so far: its name and size.
+    """
+
+    file: Result
+    payload: bytes = field(repr=False)
     permit: Permit
     deadline: Deadline
     answer: ResultCallback
@@ -201,7 +202,7 @@ class Batcher:
 
     async def add(self, queue: RequestQueue, item: QueuedImage) -> None:
         """Send an image, or let it wait for a call; see RequestQueue.add."""
-        payload = item.image.payload
+        payload = item.payload
         if len(payload) > SEALED_INLINE_BYTES:
             item.seal = await asyncio.to_thread(self._backend.seal, payload)
         else:
@@ -271,7 +272,7 @@ class Batcher:
         while turns and len(items) < max_images:
             queue = turns.popleft()
             images = queue.lanes[lane]
-            longest, seconds = max(longest, len(images[0].image.payload)), seconds + images[0].decode_seconds
+            longest, seconds = max(longest, len(images[0].payload)), seconds + images[0].decode_seconds
             if items and (longest * (len(items) + 1) > self._limits.max_bytes or seconds > CALL_SECONDS):
                 break
             items.append(images.popleft())
@@ -303,7 +304,7 @@ class Batcher:
             item.enter(item.queue.spec.stats.stages["infer"])
             item.permit.keep()  # the image is in Triton until the call ends, even if its request has ended
         call = Call(
-            Batch([item.image.payload for item in items], [item.seal for item in items]),
+            Batch([item.payload for item in items], [item.seal for item in items]),
             first.model_name,
             first.model_version,
             first.selection,
@@ -346,13 +347,15 @@ class Batcher:
             self._report_rows(call, open_items, task.result())
 
     def _report_rows(self, call: BatchCall, open_items: list[QueuedImage], result: InferResult) -> None:
-        rows = {item: row for item, row in zip(call.items, result.rows, strict=True) if item.call is call}
+        rows = dict(zip(call.items, result.rows, strict=True))
         for item in open_items:
-            self._finish(item, _result(item.image, rows[item], result))
+            self._finish(item, _result(item.file, rows[item], result))
+        if not self._shadows.enabled:
+            return
         for queue in call.queues:  # after the results are reported and the permits released
             if items := [item for item in open_items if item.queue is queue]:
                 part = replace(result, rows=tuple(rows[item] for item in items))
-                self._shadows.offer(queue.spec, [item.image.payload for item in items], part)
+                self._shadows.offer(queue.spec, [item.payload for item in items], part)
 
     def _report_error(self, queue: RequestQueue, items: list[QueuedImage], error: BaseException) -> None:
         """Report an error of a call to one of its requests, which has these images in it."""
@@ -367,14 +370,14 @@ class Batcher:
             ends_request = not isinstance(error, GatewayError) or isinstance(error, RequestError)
         if not ends_request and isinstance(error, GatewayError):
             for item in items:
-                self._finish(item, failed(item.image, item.image, error))
+                self._finish(item, replace(item.file, error=error))
         elif items:
             queue.fail(error if isinstance(error, Exception) else ModelUnavailable())
 
     def _expire(self, item: QueuedImage) -> None:
         """Report that the deadline of an image has passed, while it waits or is in a call."""
         call = item.call
-        self._finish(item, failed(item.image, item.image, DeadlineExceeded()))
+        self._finish(item, replace(item.file, error=DeadlineExceeded()))
         if call is not None:
             self._abandon_unless_open(item.queue.spec.model_name, call)
 
@@ -430,17 +433,12 @@ def _ignore(_error: Exception) -> None:
     """Do nothing."""
 
 
-def failed(file: Upload | Image, size: ImageInfo | Image, error: GatewayError) -> Result:
-    """The error result of a file whose width and height are known."""
-    return Result(file.index, file.filename, size.width, size.height, error=error)
-
-
-def _result(image: Image, row: Row, answer: InferResult) -> Result:
+def _result(file: Result, row: Row, answer: InferResult) -> Result:
     return Result(
-        image.index,
-        image.filename,
-        image.width,
-        image.height,
+        file.index,
+        file.filename,
+        file.width,
+        file.height,
         row.predictions,
         row.scores,
         row.embedding,

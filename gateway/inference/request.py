@@ -11,15 +11,9 @@ import anyio
 
 from gateway import metrics
 from gateway.deadline import Deadline
-from gateway.errors import (
-    DeadlineExceeded,
-    GatewayError,
-    ImageError,
-    Overloaded,
-    TooCostly,
-)
+from gateway.errors import DeadlineExceeded, GatewayError, ImageError, Overloaded
 from gateway.inference.animation_result import AnimationResult, as_animation
-from gateway.inference.batching import QueuedImage, RequestQueue, ResultCallback, failed
+from gateway.inference.batching import QueuedImage, RequestQueue
 from gateway.inference.request_spec import Result
 from gateway.inference.scope import Scope
 from gateway.ingest.decoders.budget import Size, shrunk_bytes
@@ -28,15 +22,7 @@ from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import check_size
 from gateway.ingest.media_types import Uploads
-from gateway.ingest.prepare import (
-    all_frames,
-    bytes_needed,
-    decoded,
-    encoded,
-    examine,
-    needs_decoding,
-    passed_on,
-)
+from gateway.ingest.prepare import all_frames, bytes_needed, encoded, examine, needs_decoding
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 from gateway.limits.admission import Permit, Permits
@@ -101,7 +87,7 @@ class RunningRequest:
     ) -> None:
         self._service = service
         self._queue = queue
-        self._query = queue.spec
+        self._spec = queue.spec
         self._scope = scope
         self._permits = permits
         self._stages = queue.spec.stats.stages
@@ -132,8 +118,8 @@ class RunningRequest:
             finally:
                 self._failure = None  # its traceback keeps the request
         for image in result.images:
-            self._query.stats.count(image.error, image.model_version)
-            _count(image, self._query.model_name)
+            self._spec.stats.count(image.error, image.model_version)
+            _count(image, self._spec.model_name)
         return result
 
     def _spawn(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
@@ -162,84 +148,92 @@ class RunningRequest:
                     break
                 self._open += 1
                 time_slice = TimeSlice()
-                await self._admit(upload)
+                await self._process(upload)
                 await time_slice.pause_if_over()  # the header alone may take 20 ms
         self._read_all = True
         self._end_if_done()
 
-    async def _admit(self, upload: Upload) -> None:
-        """Inspect an upload, wait for its permit, and start its decoding or queue it for a call."""
-        policy = self._service.policy
-        answer = self._answer if self._query.frames is None else as_animation(self._answer)
+    async def _process(self, upload: Upload) -> None:
+        """Take one upload through the steps of an image; an error of the file becomes its result."""
+        file = Result(upload.index, upload.filename)
+        report = self._report if self._spec.frames is None else as_animation(self._report)
+        deadline = Deadline.after(self._spec.timeout_seconds)
+        try:
+            info = await self._inspect(upload, deadline)
+            file = Result(upload.index, upload.filename, info.width, info.height)
+            check_size(info, self._service.policy.limits)
+            if self._spec.frames is not None and info.animated:
+                await self._process_frames(upload, info, self._spec.frames, file, deadline)
+            elif needs_decoding(info, self._service.policy):
+                size, permit = await self._admit_to_decoder(upload, info, deadline)
+                self._spawn(self._decode, upload, info, size, QueuedImage(file, b"", permit, deadline, report))
+            else:
+                seconds, permit = await self._admit(upload, info, deadline)
+                payload = encoded(upload, info)
+                await self._queue.add(QueuedImage(file, payload, permit, deadline, report, seconds))
+        except (ImageError, DeadlineExceeded, Overloaded) as error:
+            if isinstance(error, Overloaded) and not self._begun:
+                raise  # the whole request may be sent again
+            report(replace(file, error=error))
+
+    async def _inspect(self, upload: Upload, deadline: Deadline) -> ImageInfo:
+        """The header of an upload; a decoder reads that of a file that is not passed on.
+
+        The account is charged, and grows by the time that a file of its size and format needs.
+        """
+        account, nbytes, policy = self._account, len(upload.data), self._service.policy
+        with self._stages["prepare"]:
+            account.add_image(nbytes)
+            account.check()
+            began = time.thread_time()
+            try:
+                info = examine(upload, policy, frames=self._spec.frames is not None)
+            finally:
+                account.charge(time.thread_time() - began)
+            if info.format.traits.slow:
+                account.add_slow_codec(nbytes)
+            if isinstance(info, Unopened):
+                opening = self._service.decoders.read_header(upload.data, info.format, account)
+                info = await by(deadline, opening)
+            return info
+
+    async def _admit(self, upload: Upload, info: ImageInfo, deadline: Deadline) -> tuple[float, Permit]:
+        """The permit of an image that Triton decodes, and the seconds that it will take there, which are paid."""
+        expected = expected_seconds(info, len(upload.data))
+        with self._stages["wait"]:
+            if not self._account.try_pay(expected):
+                await by(deadline, self._account.pay(expected))
+            return expected, await self._permit(bytes_needed(upload, info, None), deadline)
+
+    async def _admit_to_decoder(self, upload: Upload, info: ImageInfo, deadline: Deadline) -> tuple[Size, Permit]:
+        """The permit of an image that is decoded here, and the size to which it is decoded."""
+        expected = expected_seconds(info, len(upload.data))
+        with self._stages["wait"]:
+            size = await self._size()
+            return size, await self._permit(bytes_needed(upload, info, size), deadline, expected)
+
+    async def _decode(self, upload: Upload, info: ImageInfo, size: Size, image: QueuedImage) -> None:
+        """Decode an image that has its permit, and queue its pixels."""
+        decoding = self._service.decoders.decode(encoded(upload, info), info, size, self._account)
         try:
             with self._stages["prepare"]:
-                info = self._examine(upload)
-        except ImageError as error:
-            answer(Result(upload.index, upload.filename, error=error))
-            return
-        deadline = Deadline.after(self._query.timeout_seconds)
-        if isinstance(info, Unopened):
-            try:
-                info = await self._read_header(upload, info, deadline)
-            except (ImageError, DeadlineExceeded, Overloaded) as error:
-                if not self._begun and isinstance(error, Overloaded):
-                    raise
-                answer(Result(upload.index, upload.filename, error=error))
-                return
-            try:
-                check_size(info, policy.limits)
-            except ImageError as error:
-                answer(failed(upload, info, error))
-                return
-        if self._query.frames is not None and info.animated:
-            await self._admit_frames(upload, info, self._query.frames, deadline)
-            return
-        here = needs_decoding(info, policy)
-        expected = expected_seconds(info, len(upload.data))
-        try:
-            with self._stages["wait"]:
-                if not here and not self._account.try_pay(expected):
-                    await by(deadline, self._account.pay(expected))
-                size = await self._size() if here else None
-                permit = await self._permit(bytes_needed(upload, info, size), deadline, expected if here else 0)
-        except (TooCostly, DeadlineExceeded, Overloaded) as error:
-            if not self._begun and isinstance(error, Overloaded):
-                raise
-            answer(failed(upload, info, error))
-            return
-        self._begun = True
-        if size is not None:
-            self._spawn(self._decode, upload, info, size, permit, deadline, answer)
+                image.payload = await by(image.deadline, decoding)
+        except (ImageError, DeadlineExceeded, Overloaded) as error:
+            image.permit.release()
+            image.answer(replace(image.file, error=error))
         else:
-            await self._queue.add(QueuedImage(passed_on(upload, info), permit, deadline, answer, expected))
+            image.permit.shrink(len(image.payload))
+            await self._queue.add(image)
 
-    def _examine(self, upload: Upload) -> ImageInfo | Unopened:
-        """Inspect an upload at the expense of the account, which grows by what a file of its size and format needs."""
-        account, nbytes = self._account, len(upload.data)
-        account.add_image(nbytes)
-        account.check()
-        began = time.thread_time()
-        try:
-            info = examine(upload, self._service.policy, frames=self._query.frames is not None)
-        finally:
-            account.charge(time.thread_time() - began)
-        if info.format.traits.slow:
-            account.add_slow_codec(nbytes)
-        return info
-
-    async def _read_header(self, upload: Upload, unopened: Unopened, deadline: Deadline) -> ImageInfo:
-        """Have a decoder read the header of a file that is not passed on."""
-        with self._stages["prepare"]:
-            reading = self._service.decoders.read_header(upload.data, unopened.format, self._account)
-            return await by(deadline, reading)
-
-    async def _admit_frames(self, upload: Upload, info: ImageInfo, wanted: Wanted, deadline: Deadline) -> None:
-        """Start each wanted frame of an animated file like an upload; the next upload is read after the last frame."""
-        animation = AnimationResult(Result(upload.index, upload.filename, info.width, info.height), self._answer)
+    async def _process_frames(
+        self, upload: Upload, info: ImageInfo, wanted: Wanted, file: Result, deadline: Deadline
+    ) -> None:
+        """Take each wanted frame of an animation through the steps; the next upload is read after the last frame."""
+        animation = AnimationResult(file, self._report)
         try:
             await by(deadline, self._read_frames(upload, info, wanted, animation, deadline))
         except (ImageError, DeadlineExceeded, Overloaded) as error:
-            if not self._begun and isinstance(error, Overloaded):
+            if isinstance(error, Overloaded) and not self._begun:
                 raise
             animation.end(error)
         else:
@@ -256,7 +250,6 @@ class RunningRequest:
             while True:
                 with self._stages["wait"]:
                     permit = await self._permit(shrunk_bytes(info, size), deadline)
-                self._begun = True
                 try:
                     with self._stages["prepare"]:
                         frame = await frames.next()
@@ -268,9 +261,9 @@ class RunningRequest:
                     return
                 self._frames += 1
                 self._account.add_image()
-                image = decoded(upload, info, frame.picture)
-                permit.shrink(len(image.payload))
-                await self._queue.add(QueuedImage(image, permit, deadline, animation.begin(frame.index, frame.seconds)))
+                permit.shrink(len(frame.picture))
+                report = animation.begin(frame.index, frame.seconds)
+                await self._queue.add(QueuedImage(animation.file, frame.picture, permit, deadline, report))
 
     async def _permit(self, nbytes: int, deadline: Deadline, decode_seconds: float = 0) -> Permit:
         """Wait until the request may have another image in flight, and then for the image's permit.
@@ -281,12 +274,15 @@ class RunningRequest:
             len(self._permits) < self._most_permits
             and (permit := self._permits.try_acquire(nbytes, decode_seconds)) is not None
         ):
+            self._begun = True
             return permit
         left_seconds = deadline.left_seconds
         most_seconds = left_seconds if self._begun else min(left_seconds, self._service.admission.max_wait_seconds)
         with anyio.move_on_after(most_seconds):
             await self._permits.fewer_than(self._most_permits)
-            return await self._permits.acquire(nbytes, decode_seconds, begun=self._begun)
+            permit = await self._permits.acquire(nbytes, decode_seconds, begun=self._begun)
+            self._begun = True
+            return permit
         if most_seconds < left_seconds:
             raise Overloaded(
                 f"The request's first image could not be processed within {most_seconds:g} s; try again later.",
@@ -297,28 +293,14 @@ class RunningRequest:
 
     async def _size(self) -> Size:
         """The size of an image that is decoded here: that of the model's preprocessor if it is known."""
-        backend, query = self._service.backend, self._query
-        work = backend.resize(query.model_name, query.model_version)
+        backend, spec = self._service.backend, self._spec
+        work = backend.resize(spec.model_name, spec.model_version)
         resize = None
         with suppress(GatewayError):  # the call with the image reports the error
             resize = await (work if backend.supports_cancellation else self._service.uncancelled.run(work))
         return resize or self._service.policy.max_side
 
-    async def _decode(
-        self, upload: Upload, info: ImageInfo, size: Size, permit: Permit, deadline: Deadline, answer: ResultCallback
-    ) -> None:
-        decoding = self._service.decoders.decode(encoded(upload, info), info, size, self._account)
-        try:
-            with self._stages["prepare"]:
-                image = decoded(upload, info, await by(deadline, decoding))
-        except (ImageError, DeadlineExceeded, Overloaded) as error:
-            permit.release()
-            answer(failed(upload, info, error))
-        else:
-            permit.shrink(len(image.payload))
-            await self._queue.add(QueuedImage(image, permit, deadline, answer))
-
-    def _answer(self, result: Result) -> None:
+    def _report(self, result: Result) -> None:
         _drop_tracebacks(result.error)
         self._open -= 1
         self._results.put(result)
@@ -347,6 +329,6 @@ def _count(result: Result, model_name: str) -> None:
     outcome = "ok" if result.error is None else result.error.code
     # A name that a client made up must not become a label, so a model counts by name once it has answered.
     model, version = (model_name, result.model_version) if result.model_version else ("", "")
-    metrics.IMAGES.labels(outcome, model, version).inc()
+    metrics.series(metrics.IMAGES, outcome, model, version).inc()
     if result.error is None and (score := result.top_score) is not None:
-        metrics.TOP_SCORE.labels(model, version).observe(score)
+        metrics.series(metrics.TOP_SCORE, model, version).observe(score)

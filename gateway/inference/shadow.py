@@ -49,6 +49,8 @@ class Shadows:
         self._backend = backend
         self._spare = spare
         self._uncancelled = uncancelled
+        self.enabled = bool(shares)
+        """Whether any model has a shadow version."""
         self._shares = shares
         self._chance = chance
         self._scope = Scope()

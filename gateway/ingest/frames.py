@@ -1,4 +1,4 @@
-"""Which frames of an animated picture or a video a request wants."""
+"""The frames of an animation or a video that a request selects."""
 
 import math
 import re
@@ -7,34 +7,34 @@ from dataclasses import dataclass
 from gateway.errors import InvalidParameter
 
 MOST_IN_FILE = 10_000
-"""Frames that one file may have, wanted or not: each of them has to be decoded to come to the next."""
+"""Frames that one file may have, selected or not: each has to be decoded before the next one."""
 PATTERN = r"^(all|[1-9][0-9]{0,5}|every:[0-9]{1,6}(\.[0-9]{1,6})?s)$"
-"""What `frames` may be: a number, all, or every:0.5s."""
+"""The values of `frames`: a number, all, or every:0.5s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`count` frames, evenly spread; or the first in each `every_seconds`; or all. `most` is what is allowed."""
+    """`count` frames, evenly spread; or the first in each `every_seconds`; or all. At most `most`."""
 
     most: int
     count: int | None = None
     every_seconds: float | None = None
 
     def number_of(self, total: int) -> int | None:
-        """How many of `total` frames are wanted; None where only their times tell."""
+        """How many of `total` frames are selected; None if that depends on their times."""
         return None if self.every_seconds is not None else min(self.count or total, total)
 
 
 @dataclass(slots=True)
 class Choice:
-    """Says of each frame of a file, in their order, whether it is wanted; of `total` in the file."""
+    """Decides for each frame of a file, in order, whether it is selected; the file has `total` frames."""
 
     wanted: Wanted
     total: int
     _due_seconds: float = 0.0
 
     def takes(self, index: int, seconds: float) -> bool:
-        """Whether the frame with this number, shown from `seconds` on, is wanted."""
+        """Whether the frame with this number, shown from `seconds` on, is selected."""
         if (every := self.wanted.every_seconds) is not None:
             if seconds + 1e-6 < self._due_seconds:
                 return False
@@ -46,7 +46,7 @@ class Choice:
 
 
 def read_frames(given: str, most: int) -> Wanted:
-    """A request's `frames`, of which it may have `most`; raises InvalidParameter."""
+    """Parse a request's `frames`, at most `most`; raises InvalidParameter."""
     if re.fullmatch(PATTERN, given) is None:
         raise InvalidParameter(
             "'frames': must be a number of frames, 'all', or a time such as 'every:0.5s' for a frame in each."

@@ -34,7 +34,7 @@ class ImageFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What is known of a format. Times are upper bounds on one core of a small server (`python -m bench.costs`)."""
+    """Properties of a format. Times are upper bounds on one core of a small server (`python -m bench.costs`)."""
 
     magic: bytes = rb"(?!)"
     """A regular expression for the beginning of a file."""
@@ -73,8 +73,8 @@ FORMATS = {
         magic=rb"RIFF.{4}WEBP", suffixes=("webp",), passed_on=True, pillow="WEBP", ns_per_pixel=6, ns_per_byte=100
     ),
     ImageFormat.BMP: Traits(
-        # "BM" and a header of less than 1,024 bytes, so that no text is taken for a bitmap; or, as in a clipboard, a
-        # header without "BM", with one plane and a number of bits that exists.
+        # "BM" and a header of less than 1,024 bytes, so that text is not mistaken for a bitmap; or, as in a
+        # clipboard, a header without "BM", with one plane and a valid number of bits.
         magic=rb"BM(.{12}.[\x00-\x03]\0\0|.{0,15}\Z)"
         rb"|(?=.{40})[\x28\x34\x38\x40\x6c\x7c]\0\0\0.{8}\x01\0[\x01\x04\x08\x10\x18\x20]\0",
         suffixes=("bmp", "dib"),
@@ -136,7 +136,7 @@ def recognize(data: bytes) -> ImageFormat | None:
 
 
 def accepted_formats() -> str:
-    """The names of the formats that are accepted as images, as they stand in a sentence."""
+    """The names of the formats that are accepted as images, as a list for a sentence."""
     names = [each.value for each in ImageFormat if each is not ImageFormat.VIDEO and each.available]
     return f"{', '.join(names[:-1])} or {names[-1]}"
 

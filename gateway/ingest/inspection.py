@@ -1,4 +1,4 @@
-"""What an upload is, by its bytes alone: never by its name or Content-Type, and without decoding it."""
+"""Recognises the format of an upload by its bytes, never by its name or Content-Type, and reads its header."""
 
 from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, UnsupportedFormat
 from gateway.ingest.formats.bmp import read_bmp
@@ -15,7 +15,7 @@ _READERS = {
     ImageFormat.WEBP: read_webp,
     ImageFormat.BMP: read_bmp,
 }
-"""Of the formats that are passed on; the header of any other is read in a decoder's process."""
+"""For the formats that may be passed on; a decoder's process reads the headers of the others."""
 
 _OTHERS = {
     b"%PDF-": "PDF",
@@ -34,10 +34,10 @@ _OTHERS = {
 
 
 def inspect(data: bytes, limits: Limits, *, frames: bool = False) -> ImageInfo | Unopened:
-    """Recognise the format; where the serving process reads its header, check size and ending as well.
+    """Recognise the format; if the serving process reads its header, also check size and ending.
 
-    Costs microseconds, whatever the size of the image, and holds nothing. A video is accepted only where `frames` are
-    requested. Raises EmptyFile, UnsupportedFormat, InvalidImage, TruncatedImage or ImageTooLarge.
+    It takes microseconds, whatever the size of the image. A video is accepted only if `frames` are requested. Raises
+    EmptyFile, UnsupportedFormat, InvalidImage, TruncatedImage or ImageTooLarge.
     """
     if not data:
         raise EmptyFile
@@ -66,7 +66,7 @@ def _guess(data: bytes) -> str:
 
 
 def check_size(info: ImageInfo, limits: Limits) -> None:
-    """Raise InvalidImage or ImageTooLarge where width and height are not what is allowed."""
+    """Raise InvalidImage or ImageTooLarge if width and height are not within the limits."""
     width, height = info.width, info.height
     if width < 1 or height < 1:
         raise InvalidImage("The image has no width or no height.")

@@ -68,7 +68,7 @@ async def _split(parts: AsyncIterator[Upload | Parameter], names: Sequence[str],
     parameters: Form = {}
     async for part in parts:
         if isinstance(part, Upload):
-            return parameters, resumed(part, _files(parts))
+            return parameters, uploads_from(part, parts)
         if part.name not in names:
             hint = near(part.name, names) or "a file has one, such as curl -F files=@cat.jpg."
             raise UnknownField(
@@ -79,25 +79,10 @@ async def _split(parts: AsyncIterator[Upload | Parameter], names: Sequence[str],
     raise NoFiles(no_files)
 
 
-async def _files(rest: AsyncIterator[Upload | Parameter]) -> AsyncIterator[Upload]:
+async def uploads_from(first: Upload, rest: AsyncIterator[Upload | Parameter]) -> Uploads:
+    """Yield uploads of which the first was read before; raises InvalidParameter for a parameter between them."""
+    yield first
     async for part in rest:
         if isinstance(part, Parameter):
             raise InvalidParameter(f"The form field {part.name!r} must come before the first file.")
         yield part
-
-
-async def resumed(first: Upload, rest: AsyncIterator[Upload]) -> Uploads:
-    """Yield uploads of which the first was read before."""
-    yield first
-    async for upload in rest:
-        yield upload
-
-
-async def at_least_one(uploads: AsyncIterator[Upload], no_files: str) -> Uploads:
-    """Yield uploads; raises NoFiles if there are none."""
-    empty = True
-    async for upload in uploads:
-        empty = False
-        yield upload
-    if empty:
-        raise NoFiles(no_files)

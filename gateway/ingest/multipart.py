@@ -4,13 +4,14 @@ The package `multipart` finds the boundaries and the lines of headers; this modu
 how many bytes of them are held.
 """
 
+import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from copy import copy
+from urllib.parse import unquote_to_bytes
 
 from multipart import MultipartError, MultipartSegment, ParserLimitReached, PushMultipartParser
 
 from gateway.errors import HeadersTooLarge, InvalidMultipart, clear_frames
-from gateway.ingest.header_params import form_filename, form_name, parse_header
 from gateway.ingest.upload import (
     Hold,
     Parameter,
@@ -29,6 +30,21 @@ MAX_PARAMETER_BYTES = 8 * 1024
 MAX_BOUNDARY_CHARACTERS = 70
 MAX_PART_HEADERS = 32
 IDENTITY_ENCODINGS = frozenset({"", "binary", "7bit", "8bit"})
+# RFC 9110 section 5.6: a token, or a quoted string in which a backslash escapes the next character.
+_ESCAPED = re.compile(r';[ \t]*([^\s=;"]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]*))[ \t]*', re.DOTALL)
+# Browsers send backslashes as they are (WHATWG HTML, multipart/form-data encoding algorithm), and one at the end of a
+# name then looks like an escaped quote.
+_LITERAL = re.compile(r';[ \t]*([^\s=;"]+)[ \t]*=[ \t]*(?:"([^"]*)"|([^\s;"]*))[ \t]*', re.DOTALL)
+# Only these two are escapes: curl before 7.81 writes them, and "C:\new.jpg" comes from others.
+_ESCAPE = re.compile(r'\\(["\\])')
+# What that algorithm percent-encodes, and nothing else: a file may well be named "100%25.jpg".
+_PERCENT = re.compile(r"%(22|0[Dd]|0[Aa])")
+
+MAX_HEADER_PARAMETERS = 32
+MAX_NAME_CHARACTERS = 4_096
+"""Of a name, more is not unescaped: no path that a client could mean is longer."""
+# What RFC 5987 asks of a recipient. Python knows a hundred more, of which some take minutes and some fail.
+_CHARSETS = {"": "utf-8", "utf-8": "utf-8", "utf8": "utf-8", "iso-8859-1": "latin-1"}
 
 
 async def read_multipart(
@@ -105,26 +121,13 @@ class _Form:
         self._data = bytearray()
         self._too_large = False
         self._counted = False
+        self.has_ended = False
+        """Whether the closing boundary was read."""
 
     @property
     def held_bytes(self) -> int:
         """Bytes of the part that is not complete yet."""
         return len(self._data)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the closing boundary was read."""
-        if self._in_part:
-            return False
-        parser = copy(self._parser)  # the parser answers only by being closed
-        try:
-            parser.close()
-        except MultipartError as exc:
-            # Otherwise the error would keep its frames, and these the error, until a full garbage collection.
-            clear_frames(exc)
-            parser.error = None
-            return False
-        return True
 
     def feed(self, chunk: bytes) -> Iterator[Upload | Parameter]:
         """Yield the parts that end in this chunk; what follows the closing boundary is ignored."""
@@ -146,8 +149,23 @@ class _Form:
             raise InvalidMultipart(
                 "The multipart body is malformed: a boundary or a part's header is damaged."
             ) from exc
-        if not self._in_part and self._unparsed_bytes > self._most_unparsed_bytes:
+        if self._in_part:
+            return
+        if self._unparsed_bytes > self._most_unparsed_bytes:
             raise self._headers_too_large()
+        self.has_ended = self._is_complete()
+
+    def _is_complete(self) -> bool:
+        """Whether the parser has read the closing boundary: it reports that only when it is closed."""
+        parser = copy(self._parser)
+        try:
+            parser.close()
+        except MultipartError as exc:
+            # Otherwise the error would keep its frames, and these the error, until a full garbage collection.
+            clear_frames(exc)
+            parser.error = None
+            return False
+        return True
 
     def _begin(self, headerlist: list[tuple[str, str]]) -> None:
         """Check the headers of a part; their names are in title case."""
@@ -221,3 +239,66 @@ class _Form:
             limit="max_part_header_bytes",
             value=limit,
         )
+
+
+def parse_header(value: str) -> tuple[str, dict[str, str]]:
+    """Split a header into its first value and its parameters, both names in lower case.
+
+    Of a repeated parameter the first counts. Raises ValueError where the parameters are malformed, or too many.
+    """
+    first = value.partition(";")[0]
+    rest = value[len(first) :]
+    params = _parameters(rest, _ESCAPED)
+    if params is not None:
+        params = {name: _ESCAPE.sub(r"\1", text) for name, text in params.items()}
+    else:
+        params = _parameters(rest, _LITERAL)
+    if params is None:
+        raise ValueError("the header's parameters are malformed")
+    return first.strip().lower(), params
+
+
+def _parameters(text: str, grammar: re.Pattern[str]) -> dict[str, str] | None:
+    """The parameters by their names in lower case; None where the text does not follow the grammar."""
+    params: dict[str, str] = {}
+    # A trailing semicolon is harmless and common.
+    text, position = text.rstrip(" \t;"), 0
+    for _ in range(MAX_HEADER_PARAMETERS):
+        if position == len(text):
+            return params
+        match = grammar.match(text, position)
+        if match is None:
+            return None
+        name, quoted, token = match.groups()
+        params.setdefault(name.lower(), token if quoted is None else quoted)
+        position = match.end()
+    return params if position == len(text) else None
+
+
+def form_name(params: dict[str, str]) -> str | None:
+    """The field name of a Content-Disposition; None where there is none."""
+    name = params.get("name")
+    return None if name is None else _unescape(name)
+
+
+def form_filename(params: dict[str, str]) -> str | None:
+    """The file name of a Content-Disposition; None if the part is not a file.
+
+    `filename*` (RFC 5987) is preferred: RFC 7578 rules it out in forms, but clients send it for names beyond ASCII.
+    With a charset other than UTF-8 or ISO-8859-1 it is ignored.
+    """
+    extended = params.get("filename*")
+    if extended is not None:
+        charset, _, rest = extended.partition("'")
+        _, quote, encoded = rest.partition("'")
+        codec = _CHARSETS.get(charset.lower())
+        if quote and codec is not None:
+            return unquote_to_bytes(encoded[:MAX_NAME_CHARACTERS]).decode(codec, errors="replace")
+    plain = params.get("filename")
+    if plain is None:
+        return None if extended is None else ""
+    return _unescape(plain)
+
+
+def _unescape(value: str) -> str:
+    return _PERCENT.sub(lambda match: chr(int(match.group(1), 16)), value[:MAX_NAME_CHARACTERS])

@@ -1,16 +1,6 @@
-"""From one upload to one image that Triton's preprocessor decodes.
+"""What the steps of an image do with its file; `RunningRequest` in gateway.inference.request lists the steps."""
 
-The steps of an image, in their order (`gateway.inference.request` takes them):
-
-1. `examine`: recognise the format; read the header, where it is that of a format that may be passed on
-2. `Decoders.read_header`: otherwise read the header in a decoder's process
-3. `inspection.check_size`: hold width and height to the limits
-4. `needs_decoding`: pass the image on to Triton as it is (5a), or decode it here (5b)
-5. a permit for `bytes_needed`, then a. `passed_on`, or b. `Decoders.decode` and `decoded`
-6. `padding.pad`: several images in one tensor
-"""
-
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gateway.errors import UnsupportedFormat
 from gateway.ingest.decoders.budget import Size, shrunk_bytes
@@ -26,7 +16,7 @@ from gateway.settings import DecodeMode, Settings, variable
 
 @dataclass(frozen=True, slots=True)
 class DecodePolicy:
-    """Which images the gateway decodes, and the bounds it does so in."""
+    """Which images the gateway decodes itself, and the limits of what it accepts."""
 
     mode: DecodeMode
     above_pixels: int
@@ -35,31 +25,14 @@ class DecodePolicy:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> "DecodePolicy":
-        """The policy that the operator has set."""
+        """The policy of the settings."""
         return cls(
             settings.decode, settings.decode_above_pixels, settings.decode_max_side, Limits.from_settings(settings)
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
-    """An image on its way to Triton.
-
-    `payload` is the upload's own bytes or an uncompressed picture; `width` and `height` are the upload's, upright.
-    """
-
-    index: int
-    filename: str
-    payload: bytes = field(repr=False)
-    width: int
-    height: int
-
-
 def examine(upload: Upload, policy: DecodePolicy, *, frames: bool = False) -> ImageInfo | Unopened:
-    """Inspect an upload, of which `frames` may be requested: microseconds, fit for the event loop.
-
-    Raises any ImageError but UndecodableImage.
-    """
+    """The header of an upload, which is a video only if `frames` are requested; raises ImageError."""
     if upload.error is not None:
         raise upload.error
     info = inspect(upload.data, policy.limits, frames=frames)
@@ -80,25 +53,15 @@ def needs_decoding(info: ImageInfo, policy: DecodePolicy) -> bool:
     return policy.mode is DecodeMode.ALWAYS
 
 
-def passed_on(upload: Upload, info: ImageInfo) -> Image:
-    """The image of an examined upload that Triton's preprocessor decodes."""
-    return Image(upload.index, upload.filename, encoded(upload, info), info.width, info.height)
-
-
-def decoded(upload: Upload, info: ImageInfo, pixels: bytes) -> Image:
-    """The image of an examined upload that was decoded to `pixels`, an uncompressed PPM."""
-    return Image(upload.index, upload.filename, pixels, info.width, info.height)
-
-
 def encoded(upload: Upload, info: ImageInfo) -> bytes:
-    """What a decoder gets of an examined upload."""
+    """The bytes of an examined upload that a decoder or the preprocessor gets."""
     if not info.rewritten:
         return upload.data
     return essential(upload.data) if info.format is ImageFormat.PNG else with_file_header(upload.data)
 
 
 def all_frames(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> bytes:
-    """What a decoder gets of an examined, animated upload; raises UnsupportedFormat where the gateway decodes none."""
+    """The bytes of an examined animation that a decoder gets; raises UnsupportedFormat if the gateway decodes none."""
     if policy.mode is DecodeMode.NEVER:
         raise UnsupportedFormat(
             f"Frames of {info.format.value} images are refused by {variable('decode')}=never; set it to auto or always."
@@ -107,16 +70,13 @@ def all_frames(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> bytes:
 
 
 def bytes_needed(upload: Upload, info: ImageInfo, size: Size | None) -> int:
-    """Memory that this process needs for the image: its own bytes or, decoded to `size`, its pixels where larger.
+    """Memory that this process needs for an image: its file or, if larger, the pixels that a decoder makes of it.
 
-    What a decoder holds meanwhile is bounded by the decoders.
+    `size` is that of the decoded image, None if it is passed on. The memory of a decoder's process is bounded there.
     """
     return max(len(upload.data), 0 if size is None else shrunk_bytes(info, size))
 
 
 def _passes(info: ImageInfo | Unopened) -> bool:
-    """Whether the preprocessor itself decodes it right, and at a known cost.
-
-    It drops an alpha channel, and sees what lay beneath.
-    """
+    """Whether the preprocessor decodes it correctly and at a known cost; it would drop an alpha channel."""
     return isinstance(info, ImageInfo) and info.format.traits.passed_on and not info.has_alpha and not info.isolated

@@ -1,6 +1,6 @@
-"""A model's own resize, done where a picture is decoded: the pixels that its preprocessor would have made of it.
+"""The resize of a model's preprocessor, for images that the gateway decodes: it makes the same pixels.
 
-What is resized already stays as it is there, to the last bit, and is a hundredth of a large picture's pixels. The
+The preprocessor leaves resized images unchanged to the last bit; they have a hundredth of a large image's pixels. The
 preprocessor's resizing.py has the same rules.
 """
 
@@ -13,10 +13,10 @@ PILLOW, TORCH = "pillow", "torch"
 _RELEASE = re.compile(r"pillow-\d{1,3}\.\d{1,3}")
 
 MAX_ASPECT = 4
-"""Where one side is more than this many times the other, its ends go before a resize by the shorter side."""
+"""If one side is more than this many times the other, its ends are cropped before a resize by the shorter side."""
 INTERPOLATIONS = frozenset({"nearest", "nearest-exact", "box", "bilinear", "hamming", "bicubic", "lanczos"})
 FAST_OVERSAMPLING = 4
-"""A fast decoder leaves at least so many times the pixels of each side that the resize asks for."""
+"""A fast decoder keeps at least this many times the pixels of each side of the resized image."""
 
 
 def names_release(library: str) -> bool:
@@ -26,7 +26,7 @@ def names_release(library: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """How a preprocessor resizes, and whether the decoder may leave out what hardly shows (`fast`).
+    """How a preprocessor resizes, and whether the decoder may reduce large JPEGs first (`fast`).
 
     `size` is height and width in pixels, or one number for the shorter side.
     """
@@ -36,13 +36,13 @@ class Resize:
     fast: bool = False
 
     def size_of(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of what is made of a picture: never more pixels than it has."""
+        """Height and width of a resized image: never more pixels than it has."""
         top, left = self.ends(height, width)
         size = self._resized(height - 2 * top, width - 2 * left)
         return size if size[0] * size[1] < height * width else (height, width)
 
     def ends(self, height: int, width: int) -> tuple[int, int]:
-        """How many rows go from the top as from the bottom, and columns from the left as from the right."""
+        """Rows cropped at the top and at the bottom, and columns at the left and at the right."""
         if len(self.size) == 2:
             return 0, 0
         longest = MAX_ASPECT * min(height, width)
@@ -57,10 +57,7 @@ class Resize:
 
 
 def resize_of(parameters: Mapping[str, str], *, fast: bool) -> Resize | None:
-    """The resize that a preprocessor's parameters in config.pbtxt ask for.
-
-    None where that is not known, or torch's, which cannot be done here.
-    """
+    """The resize of a preprocessor's parameters in config.pbtxt; None if it is unknown, or torch's."""
     library = parameters.get("resize_library", "")
     interpolation = parameters.get("interpolation", "")
     size = sizes(parameters.get("resize_size", ""))
@@ -71,6 +68,6 @@ def resize_of(parameters: Mapping[str, str], *, fast: bool) -> Resize | None:
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """Lengths in pixels with commas between them; () for anything else, as somebody's own preprocessor may have it."""
+    """Parse lengths in pixels, separated by commas; () for anything else, as in a custom preprocessor."""
     numbers = [number.strip() for number in text.split(",")]
     return tuple(map(int, numbers)) if all(number.isdecimal() for number in numbers) else ()

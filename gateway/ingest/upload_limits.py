@@ -1,4 +1,4 @@
-"""The bounds that one request and its files are held to."""
+"""The limits of one request and its files."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from gateway.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request may bring; each field is the setting of the same name."""
+    """Each field is the setting of the same name."""
 
     max_files: int
     max_file_bytes: int
@@ -19,7 +19,7 @@ class Limits:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> "Limits":
-        """The limits that the operator has set."""
+        """The limits of the settings."""
         return cls(
             max_files=settings.max_files,
             max_file_bytes=settings.max_file_bytes,

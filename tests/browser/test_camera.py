@@ -242,7 +242,7 @@ def test_no_frame_is_sent_while_the_socket_buffer_is_full(context: BrowserContex
             send() { this.bufferedAmount += 1000; }
           };
           const { Stream } = await import("/assets/stream.js");
-          const stream = new Stream("", { told() {}, over() {} });
+          const stream = new Stream("", { onMessage() {}, onEnd() {} });
           const rooms = [stream.hasCapacity(2)];
           stream.send(new Blob([]), performance.now());
           rooms.push(stream.hasCapacity(2));

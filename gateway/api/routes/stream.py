@@ -13,7 +13,7 @@ from gateway import metrics
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import Problem
 from gateway.errors import Forbidden, Overloaded, UpgradeRequired
-from gateway.inference.split import version_of
+from gateway.inference.request_spec import version_of
 from gateway.limits.pace import Pace
 from gateway.server.websockets import GOING_DOWN, NO_ROOM
 from gateway.settings import Settings

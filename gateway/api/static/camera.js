@@ -12,7 +12,7 @@ import { count, milliseconds, percent } from "./words.js";
 const ATTEMPTS = 5;
 const FIGURES_MS = 500;
 const WINDOW_MS = 3_000;
-const SAID_MS = 4_000;
+const ANNOUNCE_MS = 4_000;
 
 const $ = (id) => document.getElementById(id);
 
@@ -29,12 +29,12 @@ let dropped = 0;
 let skipped = 0;
 /** The results of the last seconds: arrival time, and age of the frame. */
 let recent = [];
-let said = { label: "", at: 0 };
+let announced = { label: "", at: 0 };
 
 async function start() {
   $("camera-start").disabled = true;
   $("camera-plain").hidden = true;
-  say("Waiting for permission to use the camera.");
+  showStatus("Waiting for permission to use the camera.");
   try {
     if (!(await capture.start($("camera-device").value))) return;
   } catch (error) {
@@ -65,7 +65,7 @@ export function stop(reason = "") {
   fault = reason instanceof Error ? reason : null;
   $("camera-on").hidden = true;
   $("camera-off").hidden = false;
-  say(fault?.message ?? reason, fault !== null);
+  showStatus(fault?.message ?? reason, fault !== null);
   if (wasOn && $("main").dataset.tab === "camera") $("camera-start").focus();
 }
 
@@ -73,37 +73,37 @@ function connect() {
   clearTimeout(attemptTimer);
   stream?.close();
   const query = cameraQuery();
-  if (!attempt) tell("Connecting");
-  stream = new Stream(query, { told, over: (why) => over(why, query) });
+  if (!attempt) showNote("Connecting");
+  stream = new Stream(query, { onMessage, onEnd: (reason) => onEnd(reason, query) });
 }
 
-async function over(why, query) {
+async function onEnd(reason, query) {
   if (!capture.running) return;
   last = null;
   drawAnswer();
-  if (why.passing && attempt < ATTEMPTS) {
+  if (reason.passing && attempt < ATTEMPTS) {
     attempt += 1;
-    tell(`${why.message} Trying again (${attempt} of ${ATTEMPTS}).`);
+    showNote(`${reason.message} Trying again (${attempt} of ${ATTEMPTS}).`);
     // Random, so that streams closed at the same time do not all reconnect at the same time.
     attemptTimer = setTimeout(connect, 2 ** (attempt - 1) * 500 * (1 + Math.random()));
     return;
   }
-  stop(why);
-  if (why.code !== "model_not_found" || $("smoothing").value === "none") return;
+  stop(reason);
+  if (reason.code !== "model_not_found" || $("smoothing").value === "none") return;
   const plain = new URLSearchParams(query);
   plain.set("smoothing", "none");
   $("camera-plain").hidden = !(await wouldOpen(plain));
 }
 
-function told(message, age) {
+function onMessage(message, age) {
   attempt = 0;
-  if (message.type === "error") tell(message.error.message);
+  if (message.type === "error") showNote(message.error.message);
   if (message.type !== "frame") return;
   const now = performance.now();
   dropped += message.dropped;
   recent.push({ now, age, inside: message.latency_ms });
   const trouble = message.error ?? message.sequence?.error;
-  tell(trouble ? trouble.message : message.sequence?.restarted ? "The sequence began again: its state was lost." : "");
+  showNote(trouble ? trouble.message : message.sequence?.restarted ? "The sequence began again: its state was lost." : "");
   if (message.status !== "ok") return;
   last = message;
   drawAnswer();
@@ -181,17 +181,17 @@ function median(numbers) {
 /** Announce the label to screen readers when it changes, but not for every frame. */
 function announce(label) {
   const now = performance.now();
-  if (!label || label === said.label || now - said.at < SAID_MS) return;
-  said = { label, at: now };
+  if (!label || label === announced.label || now - announced.at < ANNOUNCE_MS) return;
+  announced = { label, at: now };
   $("camera-said").textContent = label;
 }
 
-function say(text, wrong = false) {
+function showStatus(text, wrong = false) {
   $("camera-reason").textContent = text;
   $("camera-reason").classList.toggle("problem", wrong);
 }
 
-function tell(text) {
+function showNote(text) {
   if ($("camera-state").textContent !== text) $("camera-state").textContent = text;
 }
 

@@ -31,7 +31,7 @@ export class Capture {
     if (!isSecureContext || !navigator.mediaDevices?.getUserMedia) throw new CameraFault(insecure());
     this.#start += 1;
     const start = this.#start;
-    const media = await asked(device);
+    const media = await requestMedia(device);
     if (start !== this.#start) {
       for (const track of media.getTracks()) track.stop();
       return false;
@@ -92,7 +92,7 @@ export async function cameras() {
   return devices.filter(({ kind, deviceId }) => kind === "videoinput" && deviceId);
 }
 
-async function asked(device) {
+async function requestMedia(device) {
   // Prefer the back camera of a phone.
   const video = { width: { ideal: 1280 }, ...(device ? { deviceId: { ideal: device } } : { facingMode: { ideal: "environment" } }) };
   try {

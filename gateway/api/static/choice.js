@@ -43,11 +43,11 @@ function query(chosen) {
 
 /** Read the choice from the URL; the models follow when the service has listed them. */
 export function takeAddress() {
-  const asked = new URLSearchParams(location.search);
-  if ([...$("top-k").options].some((option) => option.value === asked.get("top_k"))) $("top-k").value = asked.get("top_k");
-  const threshold = Number(asked.get("threshold"));
+  const query = new URLSearchParams(location.search);
+  if ([...$("top-k").options].some((option) => option.value === query.get("top_k"))) $("top-k").value = query.get("top_k");
+  const threshold = Number(query.get("threshold"));
   if (threshold > 0 && threshold < 1) $("least").value = threshold;
-  if ([...$("smoothing").options].some((option) => option.value === asked.get("smoothing"))) $("smoothing").value = asked.get("smoothing");
+  if ([...$("smoothing").options].some((option) => option.value === query.get("smoothing"))) $("smoothing").value = query.get("smoothing");
 }
 
 /** Write the choice into the URL, so that it can be shared. */

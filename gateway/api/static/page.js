@@ -94,7 +94,7 @@ $("samples").addEventListener("click", async (event) => {
   if (!file) return;
   const response = await fetch(`assets/${file}`).catch(() => null);
   if (response?.ok) add([new File([await response.blob()], file, { type: "image/jpeg" })]);
-  else say("The gateway does not answer, so the picture could not be loaded.");
+  else showNotice("The gateway does not answer, so the picture could not be loaded.");
 });
 
 const carriesFiles = (event) => event.dataTransfer?.types.includes("Files");
@@ -113,13 +113,13 @@ addEventListener("drop", async (event) => {
   event.preventDefault();
   $("veil").hidden = true;
   if (!carriesFiles(event)) {
-    say("Only files can be dropped here. Save the picture first, or copy and paste it.");
+    showNotice("Only files can be dropped here. Save the picture first, or copy and paste it.");
     return;
   }
   try {
     add(await droppedFiles(event.dataTransfer));
   } catch {
-    say("What you dropped could not be read; it may have been moved, or you may not open it.");
+    showNotice("What you dropped could not be read; it may have been moved, or you may not open it.");
   }
 });
 addEventListener("paste", (event) => {
@@ -129,10 +129,10 @@ addEventListener("paste", (event) => {
 });
 
 /** Show a message about a failed action for some seconds. */
-function say(text) {
+function showNotice(text) {
   $("said").textContent = text;
-  clearTimeout(say.timer);
-  say.timer = setTimeout(() => ($("said").textContent = ""), 8_000);
+  clearTimeout(showNotice.timer);
+  showNotice.timer = setTimeout(() => ($("said").textContent = ""), 8_000);
 }
 
 $("stop").addEventListener("click", () => run?.stop());
@@ -168,7 +168,7 @@ async function showCamera(name) {
     else (await camera)?.stop();
   } catch {
     camera = null;
-    say("The gateway does not answer, so this tab could not be loaded. Choose it again in a while.");
+    showNotice("The gateway does not answer, so this tab could not be loaded. Choose it again in a while.");
     showTab("images");
   }
 }

@@ -110,8 +110,8 @@ export class Results {
   }
 
   #drawTools(entries, running) {
-    const asked = queries();
-    const changed = entries.some((entry) => entry.answers.map((answer) => answer.query).join(" ") !== entry.queriesFrom(asked).join(" "));
+    const current = queries();
+    const changed = entries.some((entry) => entry.answers.map((answer) => answer.query).join(" ") !== entry.queriesFrom(current).join(" "));
     $("stop").hidden = !running;
     $("retry").hidden = running || !entries.some((entry) => entry.answers.some((answer) => answer.retryable));
     $("again").hidden = $("save").hidden = $("save-csv").hidden = running || !entries.length;

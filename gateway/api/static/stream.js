@@ -27,7 +27,7 @@ export class StreamFault extends Error {
   }
 }
 
-/** `told` is called with each message and the milliseconds since its frame was taken, `over` with a StreamFault. */
+/** `onMessage` gets each message and the milliseconds since its frame was captured, `onEnd` a StreamFault. */
 export class Stream {
   #socket;
   #opened = false;
@@ -35,11 +35,11 @@ export class Stream {
   #number = 0;
   /** When each frame was taken that is still without its answer, by its number. */
   #unanswered = new Map();
-  #told;
-  #over;
+  #onMessage;
+  #onEnd;
 
-  constructor(query, { told, over }) {
-    [this.#told, this.#over] = [told, over];
+  constructor(query, { onMessage, onEnd }) {
+    [this.#onMessage, this.#onEnd] = [onMessage, onEnd];
     const address = new URL(`stream?${query}`, document.baseURI);
     address.protocol = address.protocol.replace("http", "ws");
     try {
@@ -47,14 +47,14 @@ export class Stream {
     } catch {
       // A subprotocol is a token (RFC 9110, 5.6.2), which every key is that the gateway makes.
       const fault = new StreamFault(keyRefused(), { code: UNAUTHORIZED });
-      queueMicrotask(() => this.#over(fault));
+      queueMicrotask(() => this.#onEnd(fault));
       return;
     }
     this.#socket.onopen = () => (this.#opened = true);
-    this.#socket.onmessage = ({ data }) => this.#take(JSON.parse(data));
+    this.#socket.onmessage = ({ data }) => this.#receive(JSON.parse(data));
     this.#socket.onclose = async ({ code, reason }) => {
       const fault = this.#opened ? this.#closed(code, reason) : await refusal(query);
-      this.#over(fault);
+      this.#onEnd(fault);
     };
   }
 
@@ -86,21 +86,21 @@ export class Stream {
   }
 
   close() {
-    this.#over = () => {};
-    this.#told = () => {};
+    this.#onEnd = () => {};
+    this.#onMessage = () => {};
     this.#socket?.close();
   }
 
-  #take(message) {
+  #receive(message) {
     if (message.type === "error") this.#error = message.error;
     if (message.type !== "frame") {
-      this.#told(message, 0);
+      this.#onMessage(message, 0);
       return;
     }
     const milliseconds = performance.now() - this.#unanswered.get(message.frame);
     // Frames before it that have no answer were dropped, and none will come.
     for (const number of this.#unanswered.keys()) if (number <= message.frame) this.#unanswered.delete(number);
-    this.#told(message, milliseconds);
+    this.#onMessage(message, milliseconds);
   }
 
   #closed(code, reason) {

@@ -19,8 +19,8 @@ export function watchTabs(shown) {
       $(`tab-${tabShown()}`).focus();
     });
   }
-  const asked = new URLSearchParams(location.search).get("tab");
-  if (NAMES.includes(asked)) showTab(asked);
+  const tab = new URLSearchParams(location.search).get("tab");
+  if (NAMES.includes(tab)) showTab(tab);
 }
 
 export function showTab(name) {

@@ -94,10 +94,10 @@ export class Viewer {
     } catch (error) {
       button.disabled = false;
       button.textContent = "All labels";
-      const told = element("p", "problem", error.message);
-      told.setAttribute("role", "alert");
+      const problem = element("p", "problem", error.message);
+      problem.setAttribute("role", "alert");
       button.parentElement.querySelector(".problem")?.remove();
-      button.after(told);
+      button.after(problem);
     }
   }
 

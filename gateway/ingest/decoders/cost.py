@@ -1,21 +1,21 @@
-"""The processor time that decoding should take, estimated from a header; `python -m bench.costs` measures it."""
+"""Estimates the processor time of decoding from an image's header; `python -m bench.costs` measures it."""
 
 from gateway.ingest.image_info import ImageInfo
 
 _NS_PER_PIXEL_OF_A_SCAN, _NS_PER_BYTE_OF_SCANS = 0.5, 45
-"""Of a JPEG in several scans."""
+"""For JPEGs in several scans."""
 _NS_PER_PIXEL_OF_A_FRAME = 20
 _LEAST_SECONDS = 0.0002
 _MARGIN, _MARGIN_SECONDS = 3, 0.05
-"""A decode reserves this many times what it should take, and a little more: other machines are slower."""
+"""A decode reserves this many times the estimate, plus a constant: other machines are slower."""
 _MOST_SECONDS_PER_PIXEL, _MOST_SECONDS_PER_BYTE, _MOST_SECONDS = 200e-9, 50e-9, 0.55
-"""What one image may take: the slowest form of all, 12-bit AVIF with alpha, takes some 100 ns a pixel."""
+"""Limit for one image: the slowest kind, 12-bit AVIF with alpha, takes some 100 ns a pixel."""
 WORKER_START_SECONDS = 0.2
-"""What starting a decoder's process takes, until one has been measured."""
+"""Processor time to start a decoder's process, until one was measured."""
 
 
 def expected_seconds(info: ImageInfo, nbytes: int) -> float:
-    """What decoding and resizing an inspected image of `nbytes` takes at most on one core of a small server."""
+    """Upper bound of decoding and resizing an inspected image of `nbytes`, on one core of a small server."""
     pixels = info.width * info.height
     per_pixel, per_byte = info.format.traits.ns_per_pixel, info.format.traits.ns_per_byte
     if info.scans > 1:
@@ -27,15 +27,15 @@ def expected_seconds(info: ImageInfo, nbytes: int) -> float:
 
 
 def expected_frame_seconds(info: ImageInfo) -> float:
-    """What one frame of an animation or a video takes; of a video nothing is known before it is open."""
+    """The estimate for one frame of an animation or a video; a video's size is unknown until it is open."""
     return _LEAST_SECONDS + 1e-9 * info.width * info.height * _NS_PER_PIXEL_OF_A_FRAME
 
 
 def reserve_seconds(expected: float) -> float:
-    """What to reserve for a decode that should take `expected`."""
+    """Seconds to reserve for a decode with this estimate."""
     return _MARGIN * expected + _MARGIN_SECONDS
 
 
 def most_seconds(info: ImageInfo, nbytes: int) -> float:
-    """What one image or frame of a file of `nbytes` may take."""
+    """Limit for one image, or one frame, of a file of `nbytes`."""
     return _MOST_SECONDS + info.width * info.height * _MOST_SECONDS_PER_PIXEL + nbytes * _MOST_SECONDS_PER_BYTE

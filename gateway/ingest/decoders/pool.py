@@ -48,11 +48,11 @@ from gateway.limits.decoder_slots import DecoderSlots
 log = structlog.get_logger("gateway")
 
 LET_FINISH_SECONDS = 0.2
-"""A cancelled job may go on for so long; ending its process and starting another costs as much."""
+"""Time that a cancelled job gets to finish: ending its process and starting another one costs as much."""
 WALL_SECONDS_PER_CPU_SECOND = 20.0
-"""A decoder that neither computes nor answers is ended after this many times the processor time it was given."""
+"""A decoder that neither computes nor replies is ended after this many times the processor time of its job."""
 SPARE_SECONDS = 5.0
-"""How long a process beyond `count` is kept for the next animation: starting one takes longer than most images."""
+"""How long an idle process beyond `count` is kept: starting one takes longer than decoding most images."""
 
 _ERRORS = {
     error.code: error
@@ -63,23 +63,22 @@ _ERRORS = {
 class Decoders:
     """Decodes images in at most `count` child processes at once.
 
-    Requests alternate: one with many images waits longer with each. The decoders hold at most `limits.memory_bytes`
-    for all images at once. An image beyond its budget of time or memory ends its process and affects no other image:
-    the next one gets a new process.
+    Requests alternate. The decoders hold at most `limits.memory_bytes` for all images together. An image that exceeds
+    its limit of time or memory ends its process and affects no other image: the next one gets a new process.
     """
 
     def __init__(self, count: int, *, limits: DecodeLimits) -> None:
         self._limits = limits
         self._count = count
         self._slots = DecoderSlots(count, limits.memory_bytes)
-        # A file that stays open between its frames must not keep images from a slot.
+        # Files stay open between their frames, and must not occupy the slots of images.
         self._animation_slots = DecoderSlots(count, limits.memory_bytes)
         self._idle: list[Worker] = []
         self._busy: set[Worker] = set()
         self._trimming: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
-        # The first image should not wait for a start; the other processes start when images wait.
+        # So that the first image does not wait for a start; the other processes start when images wait.
         self._idle.append(Worker(self._limits.image_pixels))
         return self
 
@@ -103,7 +102,7 @@ class Decoders:
         return Account(limits.request_cpu_seconds, limits.cpu_seconds, seconds_per_second=STREAM_SECONDS_PER_SECOND)
 
     async def read_header(self, data: bytes, image_format: ImageFormat, account: Account) -> ImageInfo:
-        """The header of a file of a format that is not passed on; raises as `decode`, and InvalidImage."""
+        """The header of a file whose format is not passed on; raises InvalidImage, and what `decode` raises."""
         info = ImageInfo(image_format, 0, 0)
         memory_bytes = min(open_bytes(info, len(data)), self._limits.memory_bytes)
         job = HeaderJob(image_format=image_format, nbytes=len(data), memory_bytes=memory_bytes)
@@ -121,15 +120,14 @@ class Decoders:
     async def decode(self, data: bytes, info: ImageInfo, size: Size, account: Account) -> bytes:
         """An inspected image as an uncompressed PPM (P6): see `gateway.decoder.decoding.decode`.
 
-        Raises UndecodableImage, TruncatedImage, UnsupportedFormat, TooCostly where it needs more than its budget or
-        nothing is left in its account, and Overloaded where no decoder starts. When this ends, however it ends, no
-        process works on the image any more: a cancellation waits for at most LET_FINISH_SECONDS and ends the process
-        then.
+        Raises UndecodableImage, TruncatedImage, UnsupportedFormat, TooCostly if it exceeds its limits or its account is
+        empty, and Overloaded if no decoder can be started. After it returns or raises, no process works on the image:
+        a cancellation waits for at most LET_FINISH_SECONDS and then ends the process.
         """
         memory_bytes = min(memory_limit(info, len(data)), self._limits.memory_bytes)
         job = ImageJob(info=info, nbytes=len(data), size=size, memory_bytes=memory_bytes)
         expected = expected_seconds(info, len(data))
-        # The frame of an AVIF or HEIC may be larger than its header says: up to the limit, which is counted then.
+        # The frame of an AVIF or HEIC may be larger than its header says, so its limit is reserved.
         slot_bytes = memory_bytes if info.format.traits.slow else min(peak_bytes(info, size), memory_bytes)
         _, pixels = await self._do(job, data, info, account, expected, slot_bytes)
         return pixels
@@ -138,10 +136,10 @@ class Decoders:
     async def animation(
         self, data: bytes, info: ImageInfo, size: Size, account: Account, wanted: Wanted
     ) -> AsyncIterator["OpenAnimation"]:
-        """An inspected, animated file, opened in a process of its own while the context lasts.
+        """An inspected animation, open in a process of its own while the context lasts.
 
-        Entering raises as `decode`, and TooManyFrames. Open files have slots of their own: `count` at once, within
-        `limits.memory_bytes`; their frames share the slots of all images.
+        Entering raises TooManyFrames, and what `decode` raises. Open files have their own slots: `count` at once,
+        within `limits.memory_bytes`; their frames share the slots of all images.
         """
         memory_bytes = min(open_bytes(info, len(data)), self._limits.memory_bytes)
         async with self._animation_slots.turn(account, memory_bytes), self._worker(account) as worker:
@@ -151,7 +149,7 @@ class Decoders:
                 await animation.do(job, data)
                 yield animation
             finally:
-                if not animation.ended:  # it is in the process's memory
+                if not animation.ended:  # the process still holds it
                     worker.close()
 
     async def _do(
@@ -164,7 +162,7 @@ class Decoders:
         slot_bytes: int,
         animation: "OpenAnimation | None" = None,
     ) -> tuple[Reply, bytes]:
-        """Have a job done in a slot, within its budget: by any process, or by that of an open animation."""
+        """Run a job in a slot and within its limits: in any process, or in that of an open animation."""
         nbytes = animation.nbytes if animation else len(data)
         worker_of: AbstractAsyncContextManager[Worker] = (
             nullcontext(animation.worker) if animation else self._worker(account)
@@ -189,7 +187,7 @@ class Decoders:
     async def _spending(
         self, account: Account, info: ImageInfo, nbytes: int, expected: float
     ) -> AsyncIterator[Spending]:
-        """What an image may take out of its account."""
+        """Reserve the processor time of an image from its account."""
         async with account.spending(reserve_seconds(expected), most_seconds(info, nbytes)) as spending:
             try:
                 yield spending
@@ -199,7 +197,7 @@ class Decoders:
 
     @asynccontextmanager
     async def _worker(self, account: Account) -> AsyncIterator[Worker]:
-        """A worker for one image; if it is lost, the error says why, another takes its place, and `account` pays."""
+        """A worker for one image; if it is lost, the error says why, another is started, and `account` is charged."""
         try:
             worker = self._living() or Worker(self._limits.image_pixels)
         except OSError as exc:
@@ -212,18 +210,18 @@ class Decoders:
         finally:
             self._busy.discard(worker)
             if not worker.alive():
-                # What has ended it took some time as well; its replacement takes as long to start as it did.
+                # For its last job, and for the start of its replacement, which takes as long as its own did.
                 account.charge(worker.charge_seconds() + worker.start_seconds)
                 if not self._idle:
                     with suppress(OSError):
-                        self._idle.append(Worker(self._limits.image_pixels))  # it starts while others are in work
+                        self._idle.append(Worker(self._limits.image_pixels))  # it starts while others work
             else:
                 self._idle.append(worker)
-                if len(self._idle) > self._count and not self._trimming:  # animations may have as many more
+                if len(self._idle) > self._count and not self._trimming:  # animations may use `count` more
                     self._trimming = asyncio.get_running_loop().call_later(SPARE_SECONDS, self._close_spare)
 
     def _close_spare(self) -> None:
-        """Close one process that no image needs, and another one later."""
+        """Close one idle process beyond `count`, and further ones later."""
         self._trimming = None
         if len(self._idle) > self._count:
             self._idle.pop(0).close()
@@ -231,7 +229,7 @@ class Decoders:
             self._trimming = asyncio.get_running_loop().call_later(SPARE_SECONDS, self._close_spare)
 
     def _living(self) -> Worker | None:
-        """An idle worker; whatever ended one while it had nothing to do, the next picture is not to blame for it."""
+        """An idle worker, None if there is none; those that ended while idle are logged."""
         while self._idle:
             worker = self._idle.pop()
             if worker.alive():
@@ -250,7 +248,7 @@ class OpenAnimation:
         self._account = account
         self.nbytes = nbytes
         self.ended = True
-        """Whether the process holds nothing of it."""
+        """Whether the process has closed the file."""
 
     async def next(self) -> "AnimationFrame | None":
         """The next requested frame as an uncompressed PPM (P6); None after the last one. Raises as `decode`."""
@@ -263,7 +261,7 @@ class OpenAnimation:
                 return AnimationFrame(reply["frame"], reply["shown_seconds"], pixels)
 
     async def do(self, job: AnimationJob | FrameJob, data: bytes = b"") -> tuple[Reply, bytes]:
-        """Have a job done by the file's process."""
+        """Run a job in the file's process."""
         expected = expected_frame_seconds(self._info)
         try:
             return await self._decoders._do(job, data, self._info, self._account, expected, 0, self)
@@ -273,7 +271,7 @@ class OpenAnimation:
 
 @dataclass(frozen=True, slots=True)
 class AnimationFrame:
-    """One frame: its number in the file, when it is shown, and its picture."""
+    """One frame: its number in the file, when it is shown, and its pixels as PPM."""
 
     index: int
     seconds: float
@@ -288,8 +286,8 @@ def _error_of(lost: WorkerLost) -> ImageError:
 
 
 async def _run(worker: Worker, work: Awaitable[tuple[Reply, bytes]], spending: Spending) -> tuple[Reply, bytes]:
-    """Have something done by a process, and see what it took; what is cancelled has ended when this ends."""
-    # In a task that is never cancelled: an answer that came at the same moment would be taken for the next picture's.
+    """Run a job in a worker and measure its processor time; a cancelled job has ended when this returns."""
+    # The task is never cancelled: otherwise a reply that arrives at that moment would be read as the next job's.
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait([task], timeout=START_SECONDS + WALL_SECONDS_PER_CPU_SECOND * spending.cpu_seconds)
@@ -306,7 +304,7 @@ async def _run(worker: Worker, work: Awaitable[tuple[Reply, bytes]], spending: S
 
 
 async def _wait_uninterrupted(task: "asyncio.Task[Any]", seconds: float | None) -> None:
-    """Wait for `task` for so long at most, however often the waiting one is cancelled."""
+    """Wait for `task`, for at most `seconds`, even if the caller is cancelled meanwhile."""
     now = asyncio.get_running_loop().time
     end = None if seconds is None else now() + seconds
     with CancelScope(shield=True):

@@ -1,4 +1,4 @@
-"""The parent's side of one decoder: start the process, send it a file, receive the pixels, end it."""
+"""The parent's side of one decoder: starts the process, sends files, receives pixels, ends it."""
 
 import asyncio
 import json
@@ -29,8 +29,8 @@ _MAX_LINE_BYTES, _MAX_HEADER_BYTES = 4_096, 64
 class WorkerLost(Exception):
     """The process ended during a job.
 
-    `returncode` is that of subprocess; `reason` is "time" where its own timer ended it, "stuck" where the parent did,
-    "crash" otherwise.
+    `returncode` is that of subprocess; `reason` is "time" if its own timer ended it, "stuck" if the parent did, else
+    "crash".
     """
 
     def __init__(self, returncode: int, reason: str) -> None:
@@ -74,7 +74,7 @@ class AnimationJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameJob:
-    """Go on in the open animation, of which `info` is known."""
+    """Decode the next frame of the open animation."""
 
     info: ImageInfo
     kind: str = "frame"
@@ -107,8 +107,8 @@ class Reply(TypedDict):
 class Worker:
     """One child process, `gateway.decoder`, which does one job at a time.
 
-    It dies with the thread that started it, so start it from the event loop's own. The process gets nothing of the
-    environment but what Python needs, and no file but its socket and the memory that both share.
+    It ends with the thread that started it, so start it on the event loop's thread. The process gets only the
+    environment variables that Python needs, and no files but its socket and the shared memory.
     """
 
     def __init__(self, max_image_pixels: int) -> None:
@@ -117,11 +117,11 @@ class Worker:
         self._memory = os.memfd_create("image")
         self._ready = self._interrupted = False
         self.start_seconds = WORKER_START_SECONDS
-        """The processor time that its start took, measured once it is ready."""
+        """The processor time of its start, measured once it is ready."""
         self._cpu_seconds = self._charged_seconds = 0.0
         with theirs:
             handles = (theirs.fileno(), self._memory)
-            # No thread and no lock of this process gets into the child: it is a new program, not a fork.
+            # A new program, not a fork: the child inherits no threads and no locks.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "gateway.decoder", *map(str, handles), str(os.getpid())],
                 env=_environment(max_image_pixels),
@@ -134,11 +134,11 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The process's number."""
+        """The process id."""
         return self._process.pid
 
     def alive(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process runs."""
         return self._process.poll() is None
 
     def charge_seconds(self) -> float:
@@ -148,14 +148,14 @@ class Worker:
         return self._cpu_seconds - before
 
     def _read_clock(self) -> None:
-        if self._process.returncode is None:  # its number is its own until it is waited for
-            # clock_getcpuclockid(3): the complement of the number, and the kernel's CPUCLOCK_SCHED.
+        if self._process.returncode is None:  # until it is waited for, no other process can have its id
+            # clock_getcpuclockid(3): the complement of the process id, and the kernel's CPUCLOCK_SCHED.
             self._cpu_seconds = time.clock_gettime(~self.pid << 3 | 2)
 
     async def do(self, job: Job, data: bytes, cpu_seconds: float) -> tuple[Reply, bytes]:
-        """Have a job done with `data`; returns the reply, and the pixels where there are any.
+        """Run a job on `data`; returns the reply, and the pixels if there are any.
 
-        Raises WorkerLost where the process ends instead. Do not cancel it: `interrupt` the worker if it takes too long.
+        Raises WorkerLost if the process ends. Do not cancel it: `interrupt` the worker if it takes too long.
         """
         if not self._ready:
             await self._receive()
@@ -166,7 +166,7 @@ class Worker:
         with suppress(ConnectionError):  # then no reply comes either
             await asyncio.get_running_loop().sock_sendall(self._socket, line)
         reply = _checked(await self._receive())
-        # Never more than the image has pixels, whatever has become of the child.
+        # Never more than the pixels of the image, even if the child was taken over.
         most = 0 if isinstance(job, HeaderJob) else 3 * job.info.width * job.info.height + _MAX_HEADER_BYTES
         size = min(reply["size"], most)
         pixels = os.pread(self._memory, size, 0)
@@ -188,12 +188,12 @@ class Worker:
         return line
 
     def interrupt(self) -> None:
-        """End the process during its job: `do` raises WorkerLost once that has happened."""
+        """End the process during its job: `do` then raises WorkerLost."""
         self._interrupted = True
         self._process.kill()
 
     def close(self) -> int:
-        """End the process where it has not ended, and give back what was shared with it; its return code."""
+        """End the process and release the shared memory; returns its return code."""
         self._process.kill()
         if self._process.returncode is None:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
@@ -207,7 +207,7 @@ class Worker:
 
 
 def _checked(line: bytes) -> Reply:
-    """The reply, of which nothing is trusted but its form."""
+    """Parse a reply: the values are not trusted, and are converted to their types."""
     reply = json.loads(line)
     error, message, cause = (str(reply.get(name, ""))[:500] for name in ("error", "message", "cause"))
     width, height, bit_depth, size, frame = (
@@ -238,7 +238,7 @@ def _environment(max_image_pixels: int) -> dict[str, str]:
         **kept,
         "PYTHONPATH": os.pathsep.join(filter(None, folders)),
         "OPENCV_IO_MAX_IMAGE_PIXELS": str(max_image_pixels),  # read once, when OpenCV is loaded
-        # No threads of numpy's and OpenCV's linear algebra: one that starts when an image's limit of memory is set
+        # No threads for numpy's and OpenCV's linear algebra: a thread that starts after an image's memory limit is set
         # gets no memory, and then OpenBLAS calls a null pointer (blas_memory_alloc in its memory.c).
         "OPENBLAS_NUM_THREADS": "1",
     }

@@ -15,7 +15,7 @@ _ALPHA_MASK_OFFSET = 66
 
 
 def with_file_header(dib: bytes) -> bytes:
-    """The bitmap of a DIB that begins with one of its headers: its pixels lie behind masks and palette."""
+    """A DIB, which begins with its own header, as a bitmap with a file header; the pixels follow masks and palette."""
     header_bytes, bits, compression, colours = struct.unpack_from("<I10xHI12xI", dib)
     masks = {_BITFIELDS: 12, _ALPHA_BITFIELDS: 16}.get(compression, 0) if header_bytes == _INFO_HEADER_BYTES else 0
     palette = 4 * (colours or 1 << bits) if bits <= 8 else 0
@@ -50,7 +50,7 @@ def _read(data: bytes) -> ImageInfo:
         raise InvalidImage("The BMP's header contradicts itself.")
     if compression in (_RLE8, _RLE4):
         allowed: tuple[int, ...] = (8,) if compression == _RLE8 else (4,)
-        # How long the pixels are shows when they are decoded; until then the header's word for it counts.
+        # The length of run-length coded pixels is known once they are decoded; until then that of the header counts.
         (size_of_pixels,) = struct.unpack_from("<I", data, 34)
         needed = size_of_pixels or int.from_bytes(data[2:6], "little") - pixels_offset
     elif compression in (_BITFIELDS, _ALPHA_BITFIELDS):
@@ -69,12 +69,12 @@ def _read(data: bytes) -> ImageInfo:
         and header_bytes > 52
         and data[_ALPHA_MASK_OFFSET : _ALPHA_MASK_OFFSET + 4] != b"\0\0\0\0"
     )
-    # OpenCV widens five bits by zeros, has views of its own on masks, and looks for the palette where it mostly is.
+    # OpenCV fills five bits up with zeros, reads some masks differently, and expects the palette after the header.
     usual = compression == _UNCOMPRESSED and bits != 16 and planes == 1
     if bits <= 8 and header_bytes != _CORE_HEADER_BYTES:
         (colours,) = struct.unpack_from("<I", data, 46)
         usual = usual and pixels_offset == 14 + header_bytes + 4 * (colours or 1 << bits)
-    # Where runs overrun their rows, it refuses what others show; but it decodes whole ones faster.
+    # OpenCV refuses runs that exceed their rows, which other decoders show; it decodes valid ones faster than Pillow.
     runs = compression in (_RLE8, _RLE4)
     info = ImageInfo(
         ImageFormat.BMP, width, abs(height), has_alpha=has_alpha, isolated=not usual, by_pillow=not usual and not runs

@@ -11,9 +11,9 @@ _MAX_XMP_BYTES = 1 << 20
 
 
 def exif_orientation(tiff: bytes) -> int | None:
-    """The orientation 1 to 8 out of EXIF's TIFF structure; 1 where it is another number, None where there is none.
+    """The orientation, 1 to 8, in EXIF's TIFF structure; 1 if it is another number, None if there is none.
 
-    As lenient as OpenCV's reader, so that both turn a picture the same way: neither minds a wrong order mark or type.
+    Like OpenCV's reader it accepts a wrong byte order mark or type, so that both rotate an image alike.
     """
     order = "<" if tiff.startswith(b"II") else ">"
     if len(tiff) < 8:
@@ -30,12 +30,12 @@ def exif_orientation(tiff: bytes) -> int | None:
 
 
 def without_prefix(exif: bytes) -> bytes:
-    """EXIF's TIFF structure without the mark of JPEG's segments, which writers of other formats copy, too."""
+    """EXIF's TIFF structure without the prefix of JPEG segments, which some writers of other formats copy."""
     return exif.removeprefix(_PREFIX).removeprefix(_PREFIX)
 
 
 def xmp_orientation(xmp: bytes) -> int | None:
-    """The orientation in an XMP packet, found as Pillow finds it; None where there is none."""
+    """The orientation in an XMP packet, found as Pillow finds it; None if there is none."""
     match = _XMP.search(xmp, 0, _MAX_XMP_BYTES)
     if match is None:
         return None

@@ -11,12 +11,12 @@ from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo, upright
 
 MOST_SCANNED_PIXELS = 1_000_000_000
-"""Pixels × scans: each scan passes over the whole picture, in half a nanosecond a pixel, and may be 15 bytes long."""
+"""Pixels × scans: each scan visits every pixel, at 0.5 ns a pixel, and may have only 15 bytes."""
 MOST_SCANS = 1_000
 _EOI, _SOS = b"\xff\xd9", b"\xff\xda"
-# As libjpeg does, pass over whatever stands between segments, fill bytes included.
+# Like libjpeg, skip other bytes between segments, including fill bytes.
 _MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
-# In entropy-coded data, restarts are no markers either.
+# In entropy-coded data, restart markers are skipped as well.
 _MARKER_AFTER_SCAN = re.compile(rb"\xff([^\x00\x01\xd0-\xd7\xff])", re.DOTALL)
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
 _START_OF_IMAGE, _END_OF_IMAGE, _START_OF_SCAN, _APP1 = 0xD8, 0xD9, 0xDA, 0xE1
@@ -37,7 +37,7 @@ class _Frame:
     """Horizontal and vertical factor of each component."""
 
     def coefficient_bytes(self) -> int:
-        """What libjpeg keeps of a picture in several scans: 16 bits for each coefficient."""
+        """Memory of libjpeg for the coefficients of an image in several scans: 16 bits each."""
         widest, highest = (max(factors) or 1 for factors in zip(*self.sampling, strict=True))
         blocks = -(-self.width // (8 * widest)) * -(-self.height // (8 * highest))
         return blocks * sum(across * down for across, down in self.sampling) * 64 * 2
@@ -77,8 +77,8 @@ def read_jpeg(data: bytes) -> ImageInfo:
         position = end
     if frame is None:
         raise InvalidImage("The JPEG has no frame header.")
-    # Entropy-coded data never holds this pair, and what phones append after it (videos, second pictures) does
-    # no harm; thumbnails lie before the scan.
+    # Entropy-coded data never contains this marker. Phones append videos and second images after it; thumbnails are
+    # before the scan.
     if not data.endswith(_EOI) and data.find(_EOI, end) < 0:
         raise TruncatedImage("The JPEG is cut off: it has no end marker.")
     several = frame.marker in _PROGRESSIVE or data[position + 2] != len(frame.sampling)
@@ -88,7 +88,7 @@ def read_jpeg(data: bytes) -> ImageInfo:
         ImageFormat.JPEG,
         *upright(frame.width, frame.height, orientation),
         orientation,
-        # Arithmetic coding takes time by the byte, not by the pixel; and OpenCV does not look into XMP.
+        # The time of arithmetic coding grows with the bytes, not the pixels; and OpenCV ignores XMP.
         isolated=frame.marker in _ARITHMETIC or (orientation != 1 and by_exif is None),
         coefficient_bytes=frame.coefficient_bytes() if several else 0,
         scans=scans,
@@ -119,9 +119,9 @@ def _read_frame(marker: int, frame: bytes) -> _Frame:
 
 
 def _check_scans(data: bytes, position: int, pixels: int, steps: Steps) -> int:
-    """Hold the scans from the one at `position` on to their budget; raises TooCostly. How many there are at most."""
+    """An upper bound of the scans from the one at `position` on; raises TooCostly if they are too many."""
     most = min(MOST_SCANNED_PIXELS // max(pixels, 1), MOST_SCANS)
-    # More of these pairs than scans may be there, in comments or behind the picture, but never fewer.
+    # There may be more of these markers than scans, in comments or after the image, but never fewer.
     if (pairs := data.count(_SOS, position - 2)) <= most:
         return pairs
     scans, marker, end = 0, _START_OF_SCAN, position

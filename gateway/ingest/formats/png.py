@@ -1,4 +1,4 @@
-"""PNG (W3C, third edition) and APNG, of which the default image counts unless frames are asked for."""
+"""PNG (W3C, third edition) and APNG, of which the default image is used unless frames are requested."""
 
 import struct
 import zlib
@@ -19,12 +19,12 @@ _BIT_DEPTHS = {
     _RGB_ALPHA: (8, 16),
 }
 _CHANNELS = {_GRAY: 1, _RGB: 3, _PALETTE: 1, _GRAY_ALPHA: 2, _RGB_ALPHA: 4}
-# What a decoder needs for the picture, and what it cannot come to harm by. libpng inflates texts and profiles, each to
-# megabytes, and keeps up to 1,000 of them; OpenCV 5.0.0 crashes on some damaged animations.
+# Chunks that a decoder needs, and others that are harmless. libpng inflates texts and profiles, each to megabytes, and
+# keeps up to 1,000 of them; OpenCV 5.0.0 crashes on some damaged animations.
 _ESSENTIAL = frozenset({b"IHDR", b"PLTE", b"tRNS", b"eXIf", b"IDAT", b"IEND"})
 _ANIMATION = frozenset({b"acTL", b"fcTL", b"fdAT"})
 _HARMLESS = frozenset({b"bKGD", b"cHRM", b"gAMA", b"pHYs", b"sBIT", b"sRGB", b"tIME"})
-# Deflate never gets beyond it (RFC 1951: 258 bytes out of two bits).
+# The highest ratio of deflate (RFC 1951: 258 bytes from two bits).
 _DEFLATE_RATIO = 1_032
 _METADATA = frozenset({b"tEXt", b"zTXt", b"iTXt"})
 _XMP, _RAW_PROFILE = b"XML:com.adobe.xmp", b"Raw profile type exif"
@@ -51,7 +51,7 @@ def read_png(data: bytes) -> ImageInfo:
             raise TruncatedImage("The PNG is cut off: it has no end chunk.")
         length, kind = _CHUNK.unpack_from(data, position)
         start, position = position + 8, position + 12 + length
-        # To the very last one: a decoder may set memory aside for what a chunk says of its length.
+        # The last chunk too: a decoder may allocate the memory that a chunk's length announces.
         if position > len(data):
             raise TruncatedImage("The PNG is cut off in the middle of a chunk.")
         if kind == b"IDAT":
@@ -82,14 +82,14 @@ def read_png(data: bytes) -> ImageInfo:
         has_alpha=has_alpha,
         transparent_gray=transparent_gray,
         rewritten=rewritten,
-        # OpenCV knows of one place alone.
+        # OpenCV reads the orientation in one place only.
         isolated=orientation != found.as_opencv_sees(),
         animated=animated,
     )
 
 
 class _Metadata:
-    """What texts and EXIF say of the orientation; as in Pillow the last one of a kind counts."""
+    """The orientation in texts and EXIF; as in Pillow, the last one of each kind counts."""
 
     def __init__(self) -> None:
         self._exif: bytes | None = None
@@ -99,13 +99,13 @@ class _Metadata:
         self._opencv: int | None = None
 
     def read_exif(self, tiff: bytes, *, early: bool) -> None:
-        """Take an eXIf chunk; OpenCV sees the first one before the pixels, if it begins as EXIF does."""
+        """Read an eXIf chunk; OpenCV uses the first one before the pixels if it has EXIF's byte order mark."""
         first, self._exif = self._exif is None, tiff
         if first and early and tiff.startswith((b"II", b"MM")):
             self._opencv = exif_orientation(tiff)
 
     def read(self, kind: bytes, contents: bytes) -> None:
-        """Take a text: XMP, or ImageMagick's EXIF in hexadecimal digits."""
+        """Read a text: XMP, or ImageMagick's EXIF in hexadecimal digits."""
         key, _, rest = contents.partition(b"\0")
         if key not in (_XMP, _RAW_PROFILE) or self._texts == _MAX_TEXTS:
             return
@@ -124,12 +124,12 @@ class _Metadata:
         return exif_orientation(without_prefix(exif or b"")) or xmp_orientation(self._xmp) or 1
 
     def as_opencv_sees(self) -> int:
-        """The orientation by which OpenCV turns the picture."""
+        """The orientation that OpenCV applies."""
         return self._opencv or 1
 
 
 def _text(kind: bytes, rest: bytes) -> bytes:
-    """The text of a chunk behind its keyword (PNG, section 11.3.3), or what there is of it within the bound."""
+    """The text of a chunk after its keyword (PNG, section 11.3.3), up to _MAX_TEXT_BYTES."""
     if kind == b"tEXt":
         return rest
     if kind == b"zTXt":
@@ -146,7 +146,7 @@ def _text(kind: bytes, rest: bytes) -> bytes:
 
 
 def _from_hexadecimal(profile: str) -> bytes:
-    """The bytes behind the three lines of a raw profile's head: nothing, its name and its length."""
+    """The bytes after the three header lines of a raw profile: an empty one, its name and its length."""
     try:
         return bytes.fromhex("".join(profile.split("\n")[3:]))
     except ValueError:
@@ -154,9 +154,9 @@ def _from_hexadecimal(profile: str) -> bytes:
 
 
 def essential(data: bytes, *, animated: bool = False) -> bytes:
-    """An inspected PNG without what is not needed to show it: without texts, profiles and its animation, for instance.
+    """An inspected PNG without the chunks that no decoder needs, such as texts and profiles.
 
-    The default image of an animation remains, which is what a reader of plain PNG shows; with `animated` all of it.
+    Of an animation the default image remains, which readers of plain PNG show; with `animated`, all frames.
     """
     kept, position, has_picture = [SIGNATURE], len(SIGNATURE), False
     while position < len(data):
@@ -175,7 +175,7 @@ def essential(data: bytes, *, animated: bool = False) -> bytes:
 
 
 def _intact(data: bytes, start: int, end: int) -> bool:
-    """Whether a chunk, from its type on, has its checksum; decoders pass over an ancillary one that has not."""
+    """Whether the checksum of a chunk is correct; decoders skip ancillary chunks with a wrong one."""
     return zlib.crc32(memoryview(data)[start : end - 4]) == int.from_bytes(data[end - 4 : end], "big")
 
 

@@ -1,13 +1,10 @@
-"""A bound for what reading a header may cost, counted and not timed."""
+"""Limits the work of reading a header: steps are counted, not timed."""
 
 from gateway.errors import InvalidImage
 
 
 class Steps:
-    """The steps that are left for one file; every loop over its parts takes one at a time.
-
-    A step is a segment or a chunk.
-    """
+    """The steps that are left for one file: one for each segment or chunk that is read."""
 
     __slots__ = ("_left", "_name")
 
@@ -16,7 +13,7 @@ class Steps:
         self._left = most
 
     def take(self, count: int = 1) -> None:
-        """Count steps; raises InvalidImage where there are too many."""
+        """Count steps; raises InvalidImage if there are too many."""
         self._left -= count
         if self._left < 0:
             raise InvalidImage(f"The {self._name}'s header has too many parts.")

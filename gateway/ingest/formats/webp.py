@@ -1,4 +1,4 @@
-"""WebP (RFC 9649), of which the first frame counts unless others are asked for."""
+"""WebP (RFC 9649), of which the first frame is used unless frames are requested."""
 
 import struct
 
@@ -27,7 +27,7 @@ def read_webp(data: bytes) -> ImageInfo:
         return ImageInfo(ImageFormat.WEBP, *_lossy_size(data, 20))
     if kind == b"VP8L":
         width, height, has_alpha = _lossless_header(data, 20)
-        # Its tables of codes may take a hundred times the memory of its pixels.
+        # Its Huffman tables may need a hundred times the memory of its pixels.
         return ImageInfo(ImageFormat.WEBP, width, height, has_alpha=has_alpha, isolated=True)
     if kind == b"VP8X" and length >= 10:
         return _read_extended(data, 20 + length + length % 2, end)
@@ -64,7 +64,7 @@ def _read_extended(data: bytes, position: int, end: int) -> ImageInfo:
         raise InvalidImage("The WebP has no picture.")
     by_exif = exif_orientation(without_prefix(exif))
     orientation = by_exif or xmp_orientation(xmp) or 1
-    # OpenCV looks neither behind such a prefix nor into XMP.
+    # OpenCV ignores XMP, and EXIF after such a prefix.
     isolated = isolated or (orientation != 1 and (not by_exif or without_prefix(exif) != exif))
     return ImageInfo(
         ImageFormat.WEBP,

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from gateway.inference.split import choose
+from gateway.inference.request_spec import choose
 
 SHARES = {"1": 90, "2": 10}
 

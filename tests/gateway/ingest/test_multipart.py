@@ -7,8 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import HeadersTooLarge, InvalidMultipart, RequestError, RequestTooLarge, TooManyFiles
-from gateway.ingest.header_params import form_filename, parse_header
-from gateway.ingest.multipart import MAX_PARAMETER_BYTES, MAX_PARAMETERS, MAX_PART_HEADERS, read_multipart
+from gateway.ingest.multipart import (
+    MAX_PARAMETER_BYTES,
+    MAX_PARAMETERS,
+    MAX_PART_HEADERS,
+    form_filename,
+    parse_header,
+    read_multipart,
+)
 from gateway.ingest.upload import Parameter, Upload, clean_filename
 from tests.gateway.ingest.reading import (
     BOUNDARY,

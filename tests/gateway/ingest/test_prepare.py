@@ -46,7 +46,6 @@ def as_the_preprocessor_sees(payload):
 def test_auto_passes_on_what_the_preprocessor_can_read(name):
     one = sample(name)
     image = prepare(upload(one.data), AUTO)
-    assert (image.index, image.filename) == (3, "cat.jpg")
     assert (image.height, image.width) == one.picture.shape[:2]
     if passes(one) and one.variant != "animated":
         assert image.payload is one.data

@@ -16,10 +16,10 @@ from gateway.api.request_context import request_context
 from gateway.api.route_table import traits
 from gateway.api.routes.v2.documentation import REQUEST, RESPONSES
 from gateway.api.routes.v2.metadata import ModelName, ModelVersion
-from gateway.errors import InvalidBody
+from gateway.errors import InvalidBody, NoFiles
 from gateway.inference.backend import Embeddings
 from gateway.inference.request_spec import Result
-from gateway.ingest.media_types import at_least_one, resumed
+from gateway.ingest.media_types import uploads_from
 from gateway.ingest.upload import request_too_large
 from gateway.oip.answer import Scored, encode
 from gateway.oip.documents import InferenceResponse
@@ -69,8 +69,10 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
         raise request_too_large(limits)
     reader = InferenceReader(body, _header_length(request), limits, max_class_count=settings.max_top_k, hold=body.hold)
     with context.stats.stages["read"]:
-        uploads = at_least_one(reader.uploads(), NO_IMAGES)
-        first = await anext(uploads)
+        uploads = reader.uploads()
+        first = await anext(uploads, None)
+    if first is None:
+        raise NoFiles(NO_IMAGES)
     # In JSON the timeout may follow the images; then it comes too late for them.
     timeout_microseconds = reader.request.timeout_microseconds
     spec = request_spec(
@@ -85,7 +87,7 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
     )
     size = AnswerSize(settings.max_predictions)
     held = context.resources.enter_context(context.shared["responses"].open())
-    collected = await classify(context, spec, body, resumed(first, uploads), size, held)
+    collected = await classify(context, spec, body, uploads_from(first, uploads), size, held)
     status = status_of(collected)
     if status is not HTTPStatus.OK:
         return _failed(collected, status)
