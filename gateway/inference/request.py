@@ -261,9 +261,9 @@ class RunningRequest:
                     return
                 self._frames += 1
                 self._account.add_image()
-                permit.shrink(len(frame.picture))
+                permit.shrink(len(frame.pixels))
                 report = animation.begin(frame.index, frame.seconds)
-                await self._queue.add(QueuedImage(animation.file, frame.picture, permit, deadline, report))
+                await self._queue.add(QueuedImage(animation.file, frame.pixels, permit, deadline, report))
 
     async def _permit(self, nbytes: int, deadline: Deadline, decode_seconds: float = 0) -> Permit:
         """Wait until the request may have another image in flight, and then for the image's permit.

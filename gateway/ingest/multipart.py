@@ -43,7 +43,7 @@ _PERCENT = re.compile(r"%(22|0[Dd]|0[Aa])")
 MAX_HEADER_PARAMETERS = 32
 MAX_NAME_CHARACTERS = 4_096
 """Of a name, more is not unescaped: no path that a client could mean is longer."""
-# What RFC 5987 asks of a recipient. Python knows a hundred more, of which some take minutes and some fail.
+# The charsets that RFC 5987 requires. Python knows a hundred more; some take minutes to decode, and some fail.
 _CHARSETS = {"": "utf-8", "utf-8": "utf-8", "utf8": "utf-8", "iso-8859-1": "latin-1"}
 
 

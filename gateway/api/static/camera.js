@@ -5,7 +5,7 @@ import { element, scores } from "./cards.js";
 import { cameraQuery, least } from "./choice.js";
 import { onKey, UNAUTHORIZED } from "./key.js";
 import { factsOf } from "./service.js";
-import { seen } from "./sift.js";
+import { seen } from "./filters.js";
 import { Stream, wouldOpen } from "./stream.js";
 import { count, milliseconds, percent } from "./words.js";
 

@@ -1,4 +1,4 @@
-// A camera of this machine: its picture in a video element, and frames of that as JPEGs.
+// A camera of this machine, shown in a video element, and its frames as JPEGs.
 
 const QUALITY = 0.8;
 const REFUSED = {
@@ -7,7 +7,7 @@ const REFUSED = {
   NotReadableError: "The camera cannot be opened; another program may be using it. Close that program, then start again.",
 };
 
-/** Why the camera gives no picture, and what to do. */
+/** Why the camera cannot be used, and what to do. */
 export class CameraFault extends Error {}
 
 /** Show a camera in `video`; `gone` is called with a CameraFault when it ends by itself. */
@@ -86,7 +86,7 @@ export class Capture {
   }
 }
 
-/** The cameras, which browsers name only to a page that may use them. */
+/** The cameras; browsers name them only to pages with permission to use them. */
 export async function cameras() {
   const devices = await navigator.mediaDevices.enumerateDevices().catch(() => []);
   return devices.filter(({ kind, deviceId }) => kind === "videoinput" && deviceId);

@@ -137,7 +137,7 @@ function heading({ title, files }) {
   return row;
 }
 
-/** One model's answer: its name, then its predictions from `least` on, or why there is none. */
+/** One model's answer: its name, then its predictions with a score of at least `least`, or the reason why there are none. */
 export function answerNode(answer, { least = 0, predictions = answer.result?.predictions } = {}) {
   const node = element("div", "answer");
   node.dataset.state = answer.state;

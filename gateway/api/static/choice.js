@@ -16,7 +16,7 @@ let language = "curl";
 /** The lowest score of a label that is shown. */
 export const least = () => Number($("least").value);
 
-/** The parameters of each request that a file needs: one, or two where models are compared. */
+/** The parameters of each request for a file: one request, or two if models are compared. */
 export function queries() {
   const first = query($("model").selectedOptions[0]);
   const other = $("compare").selectedOptions[0];
@@ -109,7 +109,7 @@ async function copy() {
   try {
     await navigator.clipboard.writeText($("code").value);
   } catch {
-    // Outside of HTTPS and localhost the clipboard is out of reach, and only a selection can be copied.
+    // Pages over plain HTTP, except those of localhost, cannot write to the clipboard; users can copy a selection.
     $("code").select();
     document.execCommand("copy");
   }

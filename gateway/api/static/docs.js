@@ -1,4 +1,4 @@
-// The OpenAPI document, by Swagger UI: in the colours that the system prefers, and in an order that can be read aloud.
+// The OpenAPI document in Swagger UI, with the system's colour scheme, accessible to screen readers.
 
 const FOLDED = "Open Inference Protocol";
 
@@ -32,7 +32,7 @@ const ui = globalThis.SwaggerUIBundle({
   defaultModelsExpandDepth: 0,
   plugins: [readable],
   onComplete() {
-    // It is for clients of other servers, and is longer than the rest.
+    // Collapsed: it is for clients of other servers, and longer than the rest.
     if (!decodeURIComponent(location.hash).includes(FOLDED.replaceAll(" ", "_"))) {
       ui.layoutActions.show(["operations-tag", FOLDED], false);
     }

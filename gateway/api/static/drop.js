@@ -1,6 +1,6 @@
-/** The files of what was dropped, folders included; hidden files of folders are left out. */
+/** The dropped files, including those in folders; hidden files in folders are left out. */
 export async function droppedFiles(transfer) {
-  // The list is emptied when the event is over, so everything is taken out of it before the first await.
+  // Browsers empty the list when the event has ended, so all items are read before the first await.
   const items = [...transfer.items].filter((item) => item.kind === "file");
   const handles = items.map((item) => item.webkitGetAsEntry?.() ?? item.getAsFile());
   const files = [];
@@ -14,7 +14,7 @@ async function walk(handle, files) {
   else if (handle?.isDirectory) {
     const reader = handle.createReader();
     for (;;) {
-      // Each call gives some hundred names at most.
+      // Each call returns at most some hundred entries.
       const children = await new Promise((resolve, reject) => reader.readEntries(resolve, reject));
       if (!children.length) return;
       for (const child of children) if (!child.name.startsWith(".")) await walk(child, files);

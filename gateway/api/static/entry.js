@@ -1,6 +1,6 @@
 import { percent } from "./words.js";
 
-// Errors of the file itself: no second attempt helps.
+// Errors of the file itself: a retry cannot help.
 const FILE_FAULTS = new Set([
   "empty_file",
   "file_too_large",
@@ -15,11 +15,11 @@ const FILE_FAULTS = new Set([
   "unsupported_format",
 ]);
 
-// What may be animated, or a video; PNGs hardly ever are.
+// Types that may be animated, and videos; animated PNGs are rare.
 const MOVING = /^(image\/(gif|webp|avif|apng)$|video\/)/;
 const FRAMES = "frames=8";
 
-/** A query that asks for no frames. */
+/** A query without frames. */
 export const withoutFrames = (query) => query.replace(new RegExp(`&?${FRAMES}$`), "");
 
 let lastPlace = 0;
@@ -37,7 +37,7 @@ export class Answer {
     Object.assign(this, { state: "waiting", result: null, error: null, requestId: null, model: null });
   }
 
-  /** Take one result of the API, in its own shape, and the model that gave it. */
+  /** Take one result of the API in the native format, and the model that answered. */
   take(result, requestId, model) {
     Object.assign(this, { state: result.status, result, error: result.error, requestId, model });
   }
@@ -54,7 +54,7 @@ export class Answer {
     return this.state === "error" && !FILE_FAULTS.has(this.error.code);
   }
 
-  /** The likeliest class, where there is one. */
+  /** The prediction with the highest score, if any. */
   get best() {
     return this.result?.predictions[0] ?? null;
   }
@@ -83,11 +83,11 @@ export class Entry {
   answers = [];
   /** Whether the browser can show the file; null until it was tried. */
   previewable = null;
-  /** Whether each of some frames is asked for; of a still picture there is one. */
+  /** Whether several frames are requested; a still image has one. */
   #moves;
-  /** Its number in the browser's store, where it is kept. */
+  /** Its number in the browser's store, if it is stored. */
   id = null;
-  /** Its place among all of them, over visits too; the store numbers them as their answers come. */
+  /** Its position among all entries, also of earlier visits; the store numbers them in the order of their answers. */
   place = nextPlace();
 
   constructor(file) {
@@ -96,12 +96,12 @@ export class Entry {
     this.#moves = MOVING.test(file.type);
   }
 
-  /** The queries for this file, where every other one has these. */
+  /** The queries for this file, if those of the others are these. */
   queriesFrom(queries) {
     return this.#moves ? queries.map((query) => [...(query ? [query] : []), FRAMES].join("&")) : queries;
   }
 
-  /** Ask for no frames from now on; false for a video, which has nothing else. */
+  /** Request no frames from now on; returns false for a video, which has only frames. */
   hold() {
     this.#moves = this.file.type.startsWith("video/");
     return !this.#moves;

@@ -1,9 +1,9 @@
-// One POST whose upload can be watched, which fetch cannot do.
+// One POST with progress of the upload, which fetch does not report.
 
 /**
- * Send a form. `sent` is called with the bytes that are out so far, `line` with each line of an answer in JSON lines as
- * it comes, and with the headers; what `line` throws ends the exchange. Returns `{ status, ok, header, streamed, text }`.
- * Throws TypeError where the connection fails, and an AbortError when `signal` says so.
+ * Send a form. `sent` is called with the bytes sent so far, `line` with each line of a response in JSON lines as it
+ * arrives, and with the headers; an exception of `line` ends the exchange. Returns `{ status, ok, header, streamed, text }`.
+ * Throws TypeError if the connection fails, and AbortError if `signal` is aborted.
  */
 export function post(url, form, { headers, signal, sent, line }) {
   return new Promise((resolve, reject) => {

@@ -1,15 +1,15 @@
-// The API key, where the gateway wants one: asked for after the first refusal, and forgotten with the page.
+// The API key, if the gateway requires one: requested after the first refusal, and kept until the page is closed.
 
 const $ = (id) => document.getElementById(id);
 
 let key = "";
 
-/** Headers with the key, where there is one. */
+/** Headers with the key, if there is one. */
 export function withKey(headers = {}) {
   return key ? { ...headers, "X-API-Key": key } : headers;
 }
 
-/** The same as the subprotocols of a WebSocket, to which a page can add no headers. */
+/** The key as a subprotocol of a WebSocket, since pages cannot add headers to a handshake. */
 export const keyProtocols = () => (key ? [`gateway-key.${key}`] : []);
 
 export const UNAUTHORIZED = "unauthorized";
@@ -17,7 +17,7 @@ export const UNAUTHORIZED = "unauthorized";
 /** The gateway's messages about keys are for programs; these are for users of the page. */
 export const keyRefused = () => `${key ? "The gateway does not know this API key: enter another one" : "The gateway needs an API key: enter it"} under “API key”.`;
 
-/** Show the field for the key if it is what an answer wants. */
+/** Show the field for the key if a response requires one. */
 export function askForKey({ status }) {
   if (status !== 401) return;
   if ($("key-field").hidden) {

@@ -1,4 +1,4 @@
-// The gateway's page: files in, cards out, and what can be chosen between. No dependencies; works offline.
+// The gateway's page: files in, cards out, and the parameters. No dependencies; works offline.
 
 import { drawAsked, onChoice, queries, share, takeAddress } from "./choice.js";
 import { droppedFiles } from "./drop.js";
@@ -98,7 +98,7 @@ $("samples").addEventListener("click", async (event) => {
 });
 
 const carriesFiles = (event) => event.dataTransfer?.types.includes("Files");
-// By default the browser follows a dropped link, and the results would be lost.
+// By default browsers open a dropped link, and the results would be lost.
 const toATextField = (event) => !carriesFiles(event) && event.target.closest?.("input, textarea");
 addEventListener("dragover", (event) => {
   if (toATextField(event)) return;
@@ -158,7 +158,7 @@ document.addEventListener("visibilitychange", () => {
   if (!document.hidden) watchHealth();
 });
 
-/** What the camera needs is loaded when it is first wanted. */
+/** The modules of the camera are loaded when its tab is first opened. */
 let camera = null;
 async function showCamera(name) {
   share();
@@ -175,7 +175,7 @@ async function showCamera(name) {
 
 takeAddress();
 watchTabs(showCamera);
-// On a slow connection nothing else changes for seconds.
+// On a slow connection nothing else on the page changes for seconds.
 setInterval(() => {
   if (run?.running) draw();
 }, CLOCK_MS);

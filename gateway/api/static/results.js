@@ -2,7 +2,7 @@
 
 import { Cards, element } from "./cards.js";
 import { least, queries } from "./choice.js";
-import { sift } from "./sift.js";
+import { filterEntries } from "./filters.js";
 import { bytes, count, duration, images, milliseconds, rate } from "./words.js";
 
 const CARDS = 48;
@@ -15,7 +15,7 @@ export function announce(text) {
   $("live").textContent = text;
 }
 
-/** What is below the line of what is asked; `open` is called with the entry whose picture was clicked. */
+/** The part of the page below the parameters; `open` is called with the entry whose image was clicked. */
 export class Results {
   #cards;
   #limit = CARDS;
@@ -50,7 +50,7 @@ export class Results {
     });
   }
 
-  /** The entries that can be leafed through, in the order of their cards. */
+  /** The entries to page through, in the order of their cards. */
   get shown() {
     return this.#shown;
   }
@@ -65,22 +65,22 @@ export class Results {
     const running = run?.running ?? false;
     $("results").hidden = !entries.length;
     $("results").classList.toggle("running", running);
-    const sifted = this.#sift(entries);
-    this.#drawProgress(entries, run, sifted.counts);
+    const filtered = this.#filter(entries);
+    this.#drawProgress(entries, run, filtered.counts);
     this.#drawTools(entries, running);
-    this.#drawKinds(sifted);
-    this.#drawLabels(sifted, entries.length);
-    this.#drawCards(sifted);
+    this.#drawKinds(filtered);
+    this.#drawLabels(filtered, entries.length);
+    this.#drawCards(filtered);
   }
 
-  #sift(entries) {
-    const sifted = sift(entries, { ...this.#choice, least: least() });
+  #filter(entries) {
+    const filtered = filterEntries(entries, { ...this.#choice, least: least() });
     // The selected label may no longer exist: retried, cleared, or below the lowest score.
-    const gone = this.#choice.kind !== "all" && !sifted.counts[this.#choice.kind];
-    const labelGone = this.#choice.label && !sifted.labels.some(([label]) => label === this.#choice.label);
-    if (!gone && !labelGone) return sifted;
+    const gone = this.#choice.kind !== "all" && !filtered.counts[this.#choice.kind];
+    const labelGone = this.#choice.label && !filtered.labels.some(([label]) => label === this.#choice.label);
+    if (!gone && !labelGone) return filtered;
     Object.assign(this.#choice, { label: "", ...(gone ? { kind: "all" } : {}) });
-    return sift(entries, { ...this.#choice, least: least() });
+    return filterEntries(entries, { ...this.#choice, least: least() });
   }
 
   #drawProgress(entries, run, { ok, error }) {
@@ -120,7 +120,7 @@ export class Results {
   }
 
   #drawKinds({ counts }) {
-    $("sift").hidden = counts.all < 2;
+    $("filters").hidden = counts.all < 2;
     for (const button of $("kinds").children) {
       const { kind } = button.dataset;
       button.dataset.count = count(counts[kind]);

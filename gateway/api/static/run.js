@@ -1,14 +1,14 @@
-// Files go to POST /predict in requests of moderate size, and every result is handed on as it arrives.
+// Sends files to POST /predict in requests of moderate size, and reports each result as it arrives.
 
 import { withoutFrames } from "./entry.js";
 import { post } from "./exchange.js";
 import { askForKey, keyRefused, UNAUTHORIZED, withKey } from "./key.js";
 
-// A browser reads an answer only when its whole request is out, so results of many files come sooner from several
+// Browsers read a response only once the whole request is sent, so the results of many files arrive sooner from several
 // requests than from one, and a lost connection costs little.
 const REQUEST_FILES = 32;
 const REQUEST_BYTES = 24 * 2 ** 20;
-// Browsers open six connections to a host; the readiness check and the API page want theirs.
+// Browsers open six connections to a host; the readiness check and the API page need some of them.
 const REQUESTS_AT_ONCE = 3;
 const ATTEMPTS = 5;
 const RETRY_SECONDS = 1;
@@ -16,10 +16,10 @@ const LONGEST_WAIT_SECONDS = 20;
 
 const TOO_MANY_FRAMES = "too_many_frames";
 
-// Errors that are not the file's own, and that may pass.
+// Temporary errors that are not the file's own.
 const PASSING = new Set(["model_unavailable", "overloaded", "triton_unreachable"]);
 
-/** Why files have no answer, in the terms of a problem document. */
+/** Why files have no result, with the members of a problem document. */
 class Fault extends Error {
   constructor(code, message, { status = 0, retryAfter = null, requestId = null } = {}) {
     super(message);
@@ -42,14 +42,14 @@ const stopped = () => new Fault("stopped", "Stopped before it was answered.");
 export const LOST = "connection_lost";
 const lost = () => new Fault(LOST, "The connection to the gateway was lost.");
 
-/** Gets answers; `changed` is called after every change, `finished` when all of them are done. */
+/** Requests results; `changed` is called after each change, `finished` after the last one. */
 export class Run {
   answers = new Set();
   model = null;
-  /** The Server-Timing header of the last answer, and whether that was a stream, whose times end at its first line. */
+  /** The Server-Timing header of the last response, and whether that was streamed: then its times end at the first line. */
   timing = null;
   streamed = false;
-  /** Why it waits before it tries again, or "". */
+  /** Why the next attempt is delayed, or "". */
   waiting = "";
 
   #queue = [];
@@ -123,7 +123,7 @@ export class Run {
     this.#changed();
   }
 
-  /** Files for one request: asked the same, and not too many. */
+  /** Files for one request: with the same parameters, and not too many. */
   #nextBatch() {
     const [{ query }] = this.#queue;
     const batch = new Set();
@@ -152,7 +152,7 @@ export class Run {
       if (fault.code === LOST) await failUnreadable(batch);
       if (signal.aborted) fault = stopped();
       batch = batch.filter((answer) => !answer.done && answer.query === query);
-      // The gateway allows fewer frames in a request than are asked for.
+      // The gateway allows fewer frames in a request.
       if (fault.code === "invalid_parameter") batch = batch.filter((answer) => !this.#asStill(answer));
       if (!batch.length) return;
       if (batch.length > 1 && (fault.status === 413 || (fault.code === LOST && (await alive())))) {
@@ -172,7 +172,7 @@ export class Run {
     }
   }
 
-  /** One request; returns the reason for which some files may still have no result. */
+  /** Send one request; returns the reason why some files may still have no result. */
   async #send(batch) {
     const form = new FormData();
     let size = 0;
@@ -223,7 +223,7 @@ export class Run {
     return unanswered;
   }
 
-  /** Put an animated picture into the queue again, as a still one; whether its frames were asked for. */
+  /** Queue an animation again as a still image; returns whether its frames were requested. */
   #asStill(answer) {
     const query = withoutFrames(answer.query);
     if (query === answer.query || !answer.entry.hold()) return false;
@@ -232,7 +232,7 @@ export class Run {
     return true;
   }
 
-  /** Count the bytes of a request of `size` while it is sent; those of a failed one are to be sent again. */
+  /** Count the bytes of a request of `size` while it is sent; those of a failed request count again. */
   async #counted(size, send) {
     const request = Symbol("request");
     try {

@@ -2,7 +2,7 @@
 
 import { csv } from "./words.js";
 
-/** The answer that the service itself would have given for all files at once, as JSON. */
+/** The service's JSON response for all files in one request. */
 export function saveJson(entries) {
   const results = answersOf(entries).map((answer, index) => ({ index, ...answer.toJSON() }));
   const ok = results.filter((result) => result.status === "ok").length;

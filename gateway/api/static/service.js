@@ -13,7 +13,7 @@ let timer = 0;
 let modelsKnown = false;
 /** The description of each model, by name; see GET /models. */
 const described = new Map();
-/** The model, and perhaps the version, that the page's address asks for. */
+/** The model, and possibly the version, in the page's URL. */
 const wanted = new URLSearchParams(location.search);
 
 /** The description of a model, {} if it is unknown. */
@@ -104,7 +104,7 @@ function optionsOf(listed) {
   });
 }
 
-/** Where there are two models or versions, their answers can stand side by side. */
+/** Two models or versions can be compared side by side. */
 function offerComparison(options) {
   $("compare-field").hidden = options.length < 2;
   const none = new Option("No other model", "");

@@ -5,7 +5,7 @@ import { Answer, Entry } from "./entry.js";
 const KEPT_FILES = 2_000;
 const KEPT_BYTES = 256 * 2 ** 20;
 const SAVE_MS = 400;
-// One gateway may answer under several paths of one host.
+// Several gateways may share a host, each under a path.
 const NAME = `gateway ${location.pathname}`;
 const LEFT = { code: "stopped", message: "The page was closed before it was answered." };
 
@@ -38,7 +38,7 @@ export class Store {
     }, SAVE_MS);
   }
 
-  /** Forget everything. */
+  /** Delete all entries. */
   async clear() {
     clearTimeout(this.#timer);
     this.#timer = this.#size = this.#count = 0;
@@ -79,7 +79,7 @@ export class Store {
   }
 }
 
-/** What makes a kept entry another: its answers' results and faults. */
+/** The state of an entry that is stored: the results and faults of its answers. */
 const written = (entry) => entry.answers.map(({ query, requestId, error }) => `${query} ${requestId} ${error?.code}`).join("\n");
 
 function opened() {

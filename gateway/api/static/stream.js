@@ -1,4 +1,4 @@
-// One WebSocket to /stream: frames out, a message for each of them in. See docs/guides/streams.md for the messages and codes.
+// One WebSocket to /stream: it sends frames, and receives a message for each. docs/guides/streams.md describes messages and codes.
 
 import { askForKey, keyProtocols, keyRefused, UNAUTHORIZED, withKey } from "./key.js";
 
@@ -8,7 +8,7 @@ const LOST = 1006;
 const OWN_CODES = 4000;
 /** Status of a plain request if a WebSocket could be opened. */
 const OPENS = 426;
-// A frame without a result by then was dropped, like all after it.
+// A frame that has no result after this time was dropped, and so were those after it.
 const FORGOTTEN_MS = 10_000;
 const PASSING = new Set([408, 429, 500, 502, 503, 504]);
 
@@ -33,7 +33,7 @@ export class Stream {
   #opened = false;
   #error = null;
   #number = 0;
-  /** When each frame was taken that is still without its answer, by its number. */
+  /** When each frame without a result was captured, by its number. */
   #unanswered = new Map();
   #onMessage;
   #onEnd;
@@ -45,7 +45,7 @@ export class Stream {
     try {
       this.#socket = new WebSocket(address, ["gateway-stream", ...keyProtocols()]);
     } catch {
-      // A subprotocol is a token (RFC 9110, 5.6.2), which every key is that the gateway makes.
+      // A subprotocol must be a token (RFC 9110, 5.6.2), as every key that the gateway makes.
       const fault = new StreamFault(keyRefused(), { code: UNAUTHORIZED });
       queueMicrotask(() => this.#onEnd(fault));
       return;
@@ -98,7 +98,7 @@ export class Stream {
       return;
     }
     const milliseconds = performance.now() - this.#unanswered.get(message.frame);
-    // Frames before it that have no answer were dropped, and none will come.
+    // Earlier frames without a result were dropped.
     for (const number of this.#unanswered.keys()) if (number <= message.frame) this.#unanswered.delete(number);
     this.#onMessage(message, milliseconds);
   }
@@ -113,7 +113,7 @@ export class Stream {
   }
 }
 
-/** Why a stream was not opened: browsers hide it from pages, so a plain request to the same URL asks for it. */
+/** Why a stream was not opened: browsers hide that from pages, so a plain request to the same URL finds out. */
 async function refusal(query) {
   const response = await probe(query);
   if (!response) return new StreamFault("The gateway does not answer.", { passing: true });

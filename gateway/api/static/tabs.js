@@ -7,7 +7,7 @@ const tabs = NAMES.map((name) => $(`tab-${name}`));
 
 export const tabShown = () => $("main").dataset.tab;
 
-/** Listen to the tabs, and show the one that the address asks for; `shown` is called with the name of each new one. */
+/** Listen to the tabs, and show the one in the page's URL; `shown` is called with the name of each tab that is opened. */
 export function watchTabs(shown) {
   watchTabs.shown = shown;
   for (const [position, tab] of tabs.entries()) {

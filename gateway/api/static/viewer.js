@@ -1,11 +1,11 @@
-// The dialog with one picture in full, what the model saw of it, and every label.
+// The dialog with one image in full, the part that the model saw, and all labels.
 
 import { answerNode, element, scores } from "./cards.js";
 import { least } from "./choice.js";
 import { withoutFrames } from "./entry.js";
 import { withKey } from "./key.js";
 import { factsOf } from "./service.js";
-import { seen } from "./sift.js";
+import { seen } from "./filters.js";
 import { bytes, count, percent } from "./words.js";
 
 const PREVIEW_WIDTH = 160;
@@ -57,7 +57,7 @@ export class Viewer {
     $("viewer-frame").hidden = true;
   }
 
-  /** An answer, with a button that asks for the labels that it leaves out. */
+  /** An answer, with a button that requests all labels. */
   #answer(answer) {
     const section = element("section", "viewer-answer");
     const node = answerNode(answer, { least: least() });
@@ -169,7 +169,7 @@ const isWhole = ({ part }) => part.width === 1 && part.height === 1;
 const same = (one, other) =>
   one.width === other.width && one.height === other.height && one.part.width === other.part.width && one.part.height === other.part.height;
 
-/** What an animated picture shows over time. */
+/** The predictions of an animation over time. */
 function framesNode(frames) {
   const node = element("div", "frames");
   const list = element("ol", "");
@@ -185,7 +185,7 @@ function framesNode(frames) {
   return node;
 }
 
-/** Every class of the model that answered, or as many as the service gives; throws Error with the service's reason. */
+/** All classes of the model that answered, or as many as the service returns; throws Error with its reason. */
 async function everyLabel({ entry, query, model }) {
   const parameters = new URLSearchParams(withoutFrames(query));
   parameters.set("top_k", Math.min(factsOf(model?.name).classes ?? Infinity, await mostLabels()));
@@ -200,7 +200,7 @@ async function everyLabel({ entry, query, model }) {
   return result.predictions;
 }
 
-/** The most labels that the service gives for a picture. */
+/** The most labels that the service returns for an image. */
 async function mostLabels() {
   const response = await fetch("limits", { headers: withKey() }).catch(() => null);
   const { limits = [] } = response?.ok ? await response.json() : {};

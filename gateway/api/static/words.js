@@ -1,4 +1,4 @@
-// Numbers and times as people read them.
+// Numbers, times and code examples as text.
 
 const whole = new Intl.NumberFormat("en");
 const oneDigit = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
@@ -28,7 +28,7 @@ export function duration(seconds) {
   return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
 }
 
-/** A text that no spreadsheet takes for a formula, as gateway_client/csv_cells.py writes it: one that may be has ' before it. */
+/** Escape a text that a spreadsheet may read as a formula with a leading ', as gateway_client/csv_cells.py does. */
 const neutral = (text) => (/^[ "'\0\v\f\u00a0\u3000\ufeff]*[=+\-@\t\r\n＝＋－＠]/.test(text) ? `'${text}` : text);
 
 /** Rows as CSV (RFC 4180) without formulas, the first one with the columns' names. */
@@ -44,9 +44,9 @@ function quoted(text) {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", String.raw`'\''`)}'`;
 }
 
-/** A request as a line for a POSIX shell; `key` stands in for an API key where one is wanted. */
+/** A request as a line for a POSIX shell; `key` is a placeholder for an API key, if one is required. */
 export function curl(url, names, key) {
-  // Curl itself gives commas, semicolons and quotes a meaning.
+  // Commas, semicolons and quotes have a meaning for curl.
   const files = names.map((name) => quoted(`files=@${/[,;"\\]/.test(name) ? JSON.stringify(name) : name}`));
   const headers = key ? [`-H ${quoted(`X-API-Key: ${key}`)}`] : [];
   return ["curl", ...headers, ...files.map((file) => `-F ${file}`), quoted(url)].join(" ");

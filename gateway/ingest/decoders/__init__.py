@@ -1,1 +1,1 @@
-"""Pictures are decoded here: in child processes, each within limits of memory and processor time."""
+"""The parent's side of decoding: child processes, each with limits of memory and processor time."""

@@ -275,7 +275,7 @@ class AnimationFrame:
 
     index: int
     seconds: float
-    picture: bytes
+    pixels: bytes
 
 
 def _error_of(lost: WorkerLost) -> ImageError:

@@ -270,7 +270,7 @@ def test_camera_snippets_are_the_command_and_python(evaluate, key):
     assert one.endswith("# asks the version in use: the command takes no other")
 
 
-SIFTED = """(({ counts, labels, groups }) =>
+FILTERED = """(({ counts, labels, groups }) =>
   [counts, labels, groups.map(({ title, files }) => [title, files.map(({ name }) => name)])])"""
 FILES = """[["a", "cat", .9], ["b", "dog", .8], ["c", "cat", .3], ["d"]].map(([name, label, score]) => {
   const best = label ? { label, score } : null;
@@ -295,7 +295,7 @@ FILES = """[["a", "cat", .9], ["b", "dog", .8], ["c", "cat", .3], ["d"]].map(([n
     ],
 )
 def test_results_are_filtered_and_grouped(evaluate, choice, counts, labels, groups):
-    found = evaluate(f"{SIFTED}(sift({FILES}, {json.dumps(choice)}))", "sift.js")
+    found = evaluate(f"{FILTERED}(filterEntries({FILES}, {json.dumps(choice)}))", "filters.js")
     kinds = dict(zip(["all", "ok", "error", "unsure"], counts, strict=True))
     assert found == [{**kinds, "differ": 0}, labels, groups]
 
@@ -311,13 +311,13 @@ def test_results_are_filtered_and_grouped(evaluate, choice, counts, labels, grou
 )
 def test_model_view_is_the_crop_of_the_resized_image(evaluate, size, resize, crop, part):
     facts = json.dumps({"resize_size": resize, "crop_size": crop})
-    found = evaluate(f"seen({{ width: {size[0]}, height: {size[1]} }}, {facts})", "sift.js")
+    found = evaluate(f"seen({{ width: {size[0]}, height: {size[1]} }}, {facts})", "filters.js")
     assert isinstance(found, dict)
     assert tuple(found[name] for name in ("left", "top", "width", "height")) == pytest.approx(part)
 
 
 def test_model_view_is_unknown_without_a_crop_size(evaluate):
-    assert evaluate("seen({ width: 4, height: 4 }, { resize_size: [], crop_size: [] })", "sift.js") is None
+    assert evaluate("seen({ width: 4, height: 4 }, { resize_size: [], crop_size: [] })", "filters.js") is None
 
 
 MODELS = {

@@ -82,7 +82,7 @@ async def picture(pool):
 async def test_frames_have_their_order_time_and_content(pool, image_format):
     frames = await read(pool, animated(image_format, range(0, 200, 10), duration=[50 + 10 * n for n in range(20)]))
     assert [frame.index for frame in frames] == list(range(20))
-    assert [level_of(frame.picture) for frame in frames] == pytest.approx(range(0, 200, 10), abs=1)
+    assert [level_of(frame.pixels) for frame in frames] == pytest.approx(range(0, 200, 10), abs=1)
     shown = [sum(50 + 10 * n for n in range(index)) / 1e3 for index in range(20)]
     assert [frame.seconds for frame in frames] == pytest.approx(shown)
 
@@ -94,7 +94,7 @@ async def test_first_frame_equals_the_still_image(pool, image_format):
     (frame,) = await read(pool, data, "1")
     still = essential(data) if image_format == "PNG" else data
     alone = decode(still, inspect_whole(still, LIMITS), MAX_SIDE).to_bytes()
-    assert np.abs(np.frombuffer(frame.picture, np.uint8).astype(int) - np.frombuffer(alone, np.uint8)).mean() < 0.5
+    assert np.abs(np.frombuffer(frame.pixels, np.uint8).astype(int) - np.frombuffer(alone, np.uint8)).mean() < 0.5
 
 
 async def test_frame_without_a_duration_lasts_a_tenth_of_a_second(pool):
@@ -115,7 +115,7 @@ async def test_images_are_decoded_between_the_frames_of_an_animation(pool, monke
         first = await reader.next()
         assert await picture(pool) == expected
         others = await rest(reader)
-    assert [level_of(frame.picture) for frame in (first, *others)] == [0, 1, 2, 3, 4]
+    assert [level_of(frame.pixels) for frame in (first, *others)] == [0, 1, 2, 3, 4]
     async with asyncio.timeout(60):
         while len(pool._idle) > 1:  # noqa: ASYNC110 - the pool tells nobody
             await asyncio.sleep(0.001)
@@ -277,7 +277,7 @@ async def test_frames_of_a_video_have_their_order_time_and_content(pool, ending,
     frames = await read(pool, data)
     assert [frame.index for frame in frames] == list(range(20))
     assert [frame.seconds for frame in frames] == pytest.approx([n / 10 for n in range(20)], abs=0.002)
-    assert [level_of(frame.picture) for frame in frames] == pytest.approx(SHADES, abs=6)
+    assert [level_of(frame.pixels) for frame in frames] == pytest.approx(SHADES, abs=6)
 
 
 @pytest.mark.parametrize("data", [video("mp4", "mp4v", SHADES), webm_without_duration(SHADES)], ids=["told", "untold"])

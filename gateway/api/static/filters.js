@@ -1,9 +1,9 @@
-// Which files are shown, and in which groups. Pure: no element is touched here.
+// Selects the files to show, and groups them. Pure functions: no element is read or changed.
 
 /** The best prediction that reaches `least`, or null. */
 export const bestOf = (answer, least) => (answer.best && answer.best.score >= least ? answer.best : null);
 
-/** The label that a file goes by: the first model's best, or null where none is likely enough. */
+/** The label of a file: the first model's best class, or null if its score is below `least`. */
 export function labelOf(entry, least) {
   return entry.first.state === "ok" ? (bestOf(entry.first, least)?.label ?? null) : null;
 }
@@ -23,11 +23,11 @@ const KINDS = {
 };
 
 /**
- * Sort out entries: `kind` is a name of KINDS, `label` one that files must go by ("" for any), `least` the score from
- * which a label counts. Returns how many there are of each kind, the labels with their counts, most first, and `groups`:
- * one without a title, or where `grouped` one for each label, then those without.
+ * Select and group entries. `kind` is a name of KINDS, `label` the required label ("" for any), `least` the lowest score
+ * of a label. Returns the number of entries of each kind, the labels with their counts, most frequent first, and
+ * `groups`: one without a title or, if `grouped`, one for each label, and one for the entries without a label.
  */
-export function sift(entries, { kind = "all", label = "", least = 0, grouped = false } = {}) {
+export function filterEntries(entries, { kind = "all", label = "", least = 0, grouped = false } = {}) {
   const counts = Object.fromEntries(
     Object.entries(KINDS).map(([name, holds]) => [name, entries.filter((entry) => holds(entry, least)).length]),
   );
@@ -54,9 +54,9 @@ function groupBy(entries, least) {
 }
 
 /**
- * The part of an upright picture that a model sees, as shares of its width and height, from the names that torchvision
- * gives: `resize_size` [height, width], or [shorter side]; `crop_size` [height, width] or [side], from the middle.
- * Returns null where the model does not say.
+ * The part of an upright image that a model sees, as shares of its width and height, by torchvision's parameters:
+ * `resize_size` [height, width] or [shorter side]; `crop_size` [height, width] or [side], from the centre. Returns null
+ * if the model's description lacks them.
  */
 export function seen({ width, height }, { resize_size: resize, crop_size: crop } = {}) {
   if (!resize?.length || !crop?.length || !width || !height) return null;
