@@ -107,7 +107,7 @@ def bmp_packed_rows(indices: NDArray[np.integer], bits: int) -> bytes:
 
 
 def bmp_run_lengths(indices: NDArray[np.integer], bits: int) -> bytes:
-    """Rows of palette indices in RLE8 or RLE4: runs of one index, an end for each line and one for the picture."""
+    """Rows of palette indices in RLE8 or RLE4: runs of one index, an end for each line and one for the image."""
     out = bytearray()
     for row in indices[::-1].tolist():
         position = 0

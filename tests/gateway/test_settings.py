@@ -113,13 +113,9 @@ def test_invalid_url_error_has_an_example(monkeypatch):
 
 
 @pytest.mark.parametrize("field", Settings.model_fields)
-def test_every_setting_has_its_allowed_values(field):
-    assert allowed(field)
-
-
-@pytest.mark.parametrize("field", Settings.model_fields)
-def test_every_setting_has_a_description(field):
+def test_every_setting_has_a_description_and_its_allowed_values(field):
     assert Settings.model_fields[field].description
+    assert allowed(field)
 
 
 def test_every_invalid_variable_has_its_own_line(monkeypatch):
@@ -166,108 +162,64 @@ def test_equal_settings_do_not_contradict_each_other(monkeypatch, low, high):
 
 
 @pytest.mark.parametrize(
-    ("given", "origins"),
+    ("field", "given", "value"),
     [
-        ("", ()),
-        ("*", ("*",)),
-        ("https://a.example", ("https://a.example",)),
-        (" https://A.example , http://localhost:3000,", ("https://a.example", "http://localhost:3000")),
+        ("cors_origins", "", ()),
+        ("cors_origins", "*", ("*",)),
+        ("cors_origins", "https://a.example", ("https://a.example",)),
+        (
+            "cors_origins",
+            " https://A.example , http://localhost:3000,",
+            ("https://a.example", "http://localhost:3000"),
+        ),
+        ("model_split", "", {}),
+        ("model_split", "flowers=1:90,2:10", {"flowers": {"1": 90, "2": 10}}),
+        ("model_split", " flowers = 1:90 , 2:10 ;", {"flowers": {"1": 90, "2": 10}}),
+        ("model_split", "flowers=1:1;birds-2.x=3:0,04:5", {"flowers": {"1": 1}, "birds-2.x": {"3": 0, "4": 5}}),
+        ("model_shadow", "", {}),
+        ("model_shadow", "flowers=2:10", {"flowers": {"2": 10}}),
+        (
+            "model_shadow",
+            " flowers = 2:100 , 3:1 ; birds=02:50",
+            {"flowers": {"2": 100, "3": 1}, "birds": {"2": 50}},
+        ),
     ],
 )
-def test_origins_are_separated_by_commas(monkeypatch, given, origins):
-    monkeypatch.setenv("GATEWAY_CORS_ORIGINS", given)
-    assert load_settings().cors_origins == origins
+def test_lists_are_separated_by_commas_and_models_by_semicolons(monkeypatch, field, given, value):
+    monkeypatch.setenv(variable(field), given)
+    assert getattr(load_settings(), field) == value
+
+
+NO_ORIGINS = ("a.example", "https://a.example/", "https://*.example", "null", "ftp://a.example", "*,https://a.example")
+NO_SPLITS = (
+    *("flowers", "flowers=", "=1:2", "flowers=1", "flowers=1:-1", "flowers=1:90,2", "flowers=one:90"),
+    *("flowers=1:0,2:0", "flowers=1:1;flowers=2:1", "flowers=1:1,1:2", "flowers=1:1,01:2", "flowers=1:0.9,2:0.1"),
+)
+NO_SHADOWS = (
+    *("flowers", "flowers=2", "flowers=2:", "flowers=2:0", "flowers=2:101", "flowers=2:1,3:0", "flowers=2:0.5"),
+    *("flowers=2:10%", "flowers=2:10,02:5", "flowers=-1:10", "=2:10"),
+)
 
 
 @pytest.mark.parametrize(
-    "given", ["a.example", "https://a.example/", "https://*.example", "null", "ftp://a.example", "*,https://a.example"]
-)
-def test_invalid_origin_is_refused(monkeypatch, given):
-    line = refusal(monkeypatch, cors_origins=given)
-    assert line.startswith(f"GATEWAY_CORS_ORIGINS={given!r}: ")
-
-
-@pytest.mark.parametrize(
-    ("given", "splits"),
+    ("field", "given", "words", "end"),
     [
-        ("", {}),
-        ("flowers=1:90,2:10", {"flowers": {"1": 90, "2": 10}}),
-        (" flowers = 1:90 , 2:10 ;", {"flowers": {"1": 90, "2": 10}}),
-        ("flowers=1:1;birds-2.x=3:0,04:5", {"flowers": {"1": 1}, "birds-2.x": {"3": 0, "4": 5}}),
+        *(("cors_origins", given, "", "") for given in NO_ORIGINS),
+        *(("model_split", given, "", "flowers=1:90,2:10") for given in NO_SPLITS),
+        *(("model_shadow", given, "percentages from 1 to 100", "flowers=2:10") for given in NO_SHADOWS),
+        *(("model_split_header", given, "", "") for given in ("", "X Client", "X-Client:", "X-Clïent")),
     ],
 )
-def test_shares_of_several_models_are_separated_by_semicolons(monkeypatch, given, splits):
-    monkeypatch.setenv("GATEWAY_MODEL_SPLIT", given)
-    assert load_settings().model_split == splits
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        "flowers",
-        "flowers=",
-        "=1:2",
-        "flowers=1",
-        "flowers=1:-1",
-        "flowers=1:90,2",
-        "flowers=one:90",
-        "flowers=1:0,2:0",
-        "flowers=1:1;flowers=2:1",
-        "flowers=1:1,1:2",
-        "flowers=1:1,01:2",
-        "flowers=1:0.9,2:0.1",
-    ],
-)
-def test_invalid_split_error_has_an_example(monkeypatch, given):
-    line = refusal(monkeypatch, model_split=given)
-    assert line.startswith(f"GATEWAY_MODEL_SPLIT={given!r}: ")
-    assert line.endswith("flowers=1:90,2:10")
-
-
-@pytest.mark.parametrize(
-    ("given", "shadows"),
-    [
-        ("", {}),
-        ("flowers=2:10", {"flowers": {"2": 10}}),
-        (" flowers = 2:100 , 3:1 ; birds=02:50", {"flowers": {"2": 100, "3": 1}, "birds": {"2": 50}}),
-    ],
-)
-def test_shadows_of_several_models_are_separated_by_semicolons(monkeypatch, given, shadows):
-    monkeypatch.setenv("GATEWAY_MODEL_SHADOW", given)
-    assert load_settings().model_shadow == shadows
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        "flowers",
-        "flowers=2",
-        "flowers=2:",
-        "flowers=2:0",
-        "flowers=2:101",
-        "flowers=2:1,3:0",
-        "flowers=2:0.5",
-        "flowers=2:10%",
-        "flowers=2:10,02:5",
-        "flowers=-1:10",
-        "=2:10",
-    ],
-)
-def test_invalid_shadow_error_has_an_example(monkeypatch, given):
-    line = refusal(monkeypatch, model_shadow=given)
-    assert line.startswith(f"GATEWAY_MODEL_SHADOW={given!r}: ")
-    assert "percentages from 1 to 100" in line
-    assert line.endswith("flowers=2:10")
+def test_invalid_list_error_names_its_variable_and_has_an_example(monkeypatch, field, given, words, end):
+    line = refusal(monkeypatch, **{field: given})
+    assert line.startswith(f"{variable(field)}={given!r}: ")
+    assert words in line
+    assert line.endswith(end)
 
 
 def test_two_shadows_of_one_model_error_has_the_right_form(monkeypatch):
     line = refusal(monkeypatch, model_shadow="flowers=2:10;flowers=3:10")
     assert line.endswith("'flowers' is named twice: put its versions behind one name, such as flowers=2:10,3:10")
-
-
-@pytest.mark.parametrize("given", ["", "X Client", "X-Client:", "X-Clïent"])
-def test_invalid_header_name_is_refused(monkeypatch, given):
-    assert refusal(monkeypatch, model_split_header=given).startswith(f"GATEWAY_MODEL_SPLIT_HEADER={given!r}: ")
 
 
 @pytest.mark.parametrize(

@@ -14,28 +14,13 @@ from tests.gateway.api.in_child import logged
 from tests.gateway.api.stub import PNG, Client, StubBackend, client_of
 
 OPEN = [
-    *(
-        "/",
-        "/metrics",
-        "/docs",
-        "/openapi.json",
-        "/health/live",
-        "/health/ready",
-        "/v2/health/live",
-        "/v2/health/ready",
-    ),
+    *("/", "/metrics", "/docs", "/openapi.json"),
+    *("/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"),
     *("/assets/page.js", "/docs/assets/swagger-ui.css"),
 ]
 GUARDED = [
-    "/models",
-    "/models/ensemble_model",
-    "/predict",
-    "/nothing",
-    "/docsx",
-    "/assets",
-    "/healthy",
-    "/predict/",
-    "/health",
+    *("/models", "/models/ensemble_model", "/predict", "/nothing"),
+    *("/docsx", "/assets", "/healthy", "/predict/", "/health"),
 ]
 
 
@@ -177,12 +162,13 @@ def test_damaged_key_file_keeps_the_old_keys(client, path, key):
     assert client.get("/models").status_code == 401
 
 
+@pytest.mark.parametrize("setting", ["api_keys_file", "admin_keys_file"])
 @pytest.mark.parametrize("text", [None, "half a li"])
-def test_unreadable_key_file_stops_the_start(path, text):
+def test_unreadable_key_file_stops_the_start(path, setting, text):
     if text is not None:
         path.write_text(text)
     with pytest.raises(KeysError):
-        create_app(Settings(_env_file=None, api_keys_file=path), StubBackend())
+        create_app(Settings(_env_file=None, **{setting: path}), StubBackend())
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
@@ -295,11 +281,6 @@ def test_default_model_cannot_be_unloaded(admins, admin_key):
     with client_of(admin_keys_file=admins) as client:
         answer = client.post("/models/ensemble_model/unload", headers=bearer(admin_key))
     assert (answer.status_code, answer.json()["code"]) == (409, "model_in_use")
-
-
-def test_unreadable_admin_key_file_stops_the_start(admins):
-    with pytest.raises(KeysError):
-        create_app(Settings(_env_file=None, admin_keys_file=admins), StubBackend())
 
 
 def test_readiness_details_need_a_key(client, key):

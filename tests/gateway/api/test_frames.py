@@ -13,14 +13,14 @@ from gateway.api.schemas import PredictResponse
 from gateway.errors import InferenceFailed
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction
-from tests.animations import FORMATS, VIDEOS, animated, apng_that_promises, avi_that_promises, gif_of, video
+from tests.animations import FORMATS, animated, apng_that_promises, avi_that_promises, gif_of, video
 from tests.gateway.api.stub import PNG, Client, StubBackend, client_of
 
 NDJSON = {"Accept": "application/x-ndjson"}
 
 
 class Shades(StubBackend):
-    """Sees how bright a picture is; answers the darkest last, and fails for those in `fails`."""
+    """Sees how bright an image is; answers the darkest last, and fails for those in `fails`."""
 
     fails: tuple[int, ...] = ()
 
@@ -181,9 +181,8 @@ def test_invalid_frames_parameter_is_refused(client, frames):
     assert "'frames'" in answer.json()["detail"]
 
 
-@pytest.mark.parametrize(("ending", "codec"), VIDEOS)
-def test_video_has_frames(client, ending, codec):
-    (result,) = ask(client, video(ending, codec, tuple(range(20, 220, 10))), frames="every:0.5s")["results"]
+def test_video_has_frames(client):
+    (result,) = ask(client, video("mp4", "mp4v", tuple(range(20, 220, 10))), frames="every:0.5s")["results"]
     assert [(frame["index"], frame["time_s"]) for frame in result["frames"]] == [(0, 0), (5, 0.5), (10, 1), (15, 1.5)]
     assert levels(result["frames"]) == pytest.approx([20, 70, 120, 170], abs=6)
     assert (result["width"], result["height"]) == (64, 48)

@@ -74,7 +74,7 @@ def cat():
     return encode(photograph(), "PNG")
 
 
-async def picture(pool):
+async def decoded_image(pool):
     return await pool.decode(cat(), inspect_whole(cat(), LIMITS), MAX_SIDE, pool.account())
 
 
@@ -113,7 +113,7 @@ async def test_images_are_decoded_between_the_frames_of_an_animation(pool, monke
     expected = decode(cat(), inspect_whole(cat(), LIMITS), MAX_SIDE).to_bytes()
     async with opened(pool, animated("GIF", range(5))) as reader:
         first = await reader.next()
-        assert await picture(pool) == expected
+        assert await decoded_image(pool) == expected
         others = await rest(reader)
     assert [level_of(frame.pixels) for frame in (first, *others)] == [0, 1, 2, 3, 4]
     async with asyncio.timeout(60):
@@ -125,7 +125,7 @@ async def test_process_of_a_finished_animation_is_reused(pool):
     (worker,) = pool._idle
     await read(pool, animated("GIF", range(3)))
     assert pool._idle == [worker]
-    assert (await picture(pool)).startswith(b"P6")
+    assert (await decoded_image(pool)).startswith(b"P6")
     assert pool._idle == [worker]
 
 
@@ -135,7 +135,7 @@ async def test_abandoned_animation_ends_its_process(pool):
         (worker,) = pool._busy
     assert not worker.alive()
     assert (pool._animation_slots.free, pool._animation_slots.free_bytes) == (1, DECODE_LIMITS.memory_bytes)
-    assert (await picture(pool)).startswith(b"P6")
+    assert (await decoded_image(pool)).startswith(b"P6")
 
 
 async def test_too_many_frames_are_refused_before_the_first_one(pool):
@@ -166,7 +166,7 @@ async def test_file_of_countless_frames_is_refused_at_little_cost(pool, bomb, fr
     with pytest.raises(TooManyFrames, match=f"more than {MOST_IN_FILE} frames"):
         await read(pool, bomb, frames)
     assert worker.alive()
-    assert (await picture(pool)).startswith(b"P6")
+    assert (await decoded_image(pool)).startswith(b"P6")
 
 
 async def test_missing_frames_end_the_animation_with_an_error(pool):
@@ -174,7 +174,7 @@ async def test_missing_frames_end_the_animation_with_an_error(pool):
         assert [(await reader.next()).index for _ in range(2)] == [0, 1]
         with pytest.raises(UndecodableImage, match="Frame 2 of 5"):
             await reader.next()
-    assert (await picture(pool)).startswith(b"P6")
+    assert (await decoded_image(pool)).startswith(b"P6")
 
 
 async def test_frame_larger_than_its_gif_is_not_decoded(pool):
@@ -196,7 +196,7 @@ async def test_canvas_past_the_memory_limit_is_refused():
         with pytest.raises((TooCostly, UndecodableImage)):
             await read(pool, data)
         assert worker.alive()
-        assert (await picture(pool)).startswith(b"P6")
+        assert (await decoded_image(pool)).startswith(b"P6")
 
 
 async def test_frame_past_its_cpu_limit_ends_only_its_animation():
@@ -204,7 +204,7 @@ async def test_frame_past_its_cpu_limit_ends_only_its_animation():
     async with Decoders(1, limits=DecodeLimits(0.06, 2**31, 50_000_000)) as pool:
         with pytest.raises(TooCostly):
             await read(pool, data)
-        assert (await picture(pool)).startswith(b"P6")
+        assert (await decoded_image(pool)).startswith(b"P6")
 
 
 async def test_frames_are_charged_to_their_request():
@@ -222,7 +222,7 @@ async def test_frames_are_charged_to_their_request():
                 pass
         (worker,) = pool._idle
         assert worker.alive()
-        assert (await picture(pool)).startswith(b"P6")
+        assert (await decoded_image(pool)).startswith(b"P6")
 
 
 async def test_skipped_frames_are_charged():
@@ -238,7 +238,7 @@ async def test_crashed_process_ends_only_its_animation(pool):
         os.kill(worker.pid, signal.SIGSEGV)
         with pytest.raises(UndecodableImage):
             await reader.next()
-    assert (await picture(pool)).startswith(b"P6")
+    assert (await decoded_image(pool)).startswith(b"P6")
     assert [frame.index for frame in await read(pool, animated("GIF", range(3)))] == [0, 1, 2]
 
 
@@ -260,7 +260,7 @@ async def test_waiting_animation_does_not_delay_images(pool):
     async with opened(pool, animated("GIF", range(3))) as reader:
         waiting = asyncio.ensure_future(read(pool, animated("GIF", range(4))))
         await asyncio.sleep(0)
-        assert (await picture(pool)).startswith(b"P6")
+        assert (await decoded_image(pool)).startswith(b"P6")
         assert not waiting.done()
         await rest(reader)
     assert len(await waiting) == 4
@@ -293,7 +293,7 @@ async def test_truncated_video_ends_with_an_error(pool, share):
         data = video(ending, codec, tuple(range(0, 250, 5)))
         with pytest.raises(UndecodableImage, match="cut off or damaged"):
             await read(pool, data[: int(len(data) * share)] if ending != "webm" else data[:100])
-    assert (await picture(pool)).startswith(b"P6")
+    assert (await decoded_image(pool)).startswith(b"P6")
 
 
 async def test_noise_with_a_video_signature_is_refused(pool):
@@ -318,4 +318,4 @@ async def test_playlist_of_other_files_is_refused(pool, tmp_path):
 async def test_video_of_an_unsupported_codec_is_refused(pool):
     with pytest.raises(UnsupportedFormat, match=r"codec is not supported; use AV1, H\.264"):
         await read(pool, video("avi", "FFV1", SHADES))
-    assert (await picture(pool)).startswith(b"P6")
+    assert (await decoded_image(pool)).startswith(b"P6")

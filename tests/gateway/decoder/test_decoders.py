@@ -1,4 +1,4 @@
-"""Decoding in child processes: what a picture may cost there, and what is left of it when nobody waits any more."""
+"""Decoding in child processes: what an image may cost there, and what is left of it when nobody waits any more."""
 
 import asyncio
 import contextlib
@@ -78,11 +78,11 @@ def environment(pid):
 
 
 async def hold(pool):
-    """Stop the pool's only process, so that a picture stays in work until it is told to go on."""
+    """Stop the pool's only process, so that an image stays in work until it is told to go on."""
     (worker,) = pool._idle
     await decoded(pool, cat())
     os.kill(worker.pid, signal.SIGSTOP)
-    # Until then it may still take a picture.
+    # Until then it may still take an image.
     async with asyncio.timeout(60):
         while state_of(worker.pid) != "T":  # noqa: ASYNC110 - it cannot tell any more
             await asyncio.sleep(0.001)
@@ -156,7 +156,7 @@ async def test_crash_of_a_decoder_fails_only_its_image(pool):
 
 
 async def test_decoder_has_one_thread(pool):
-    """Another one could come to its start when a picture's limit of memory holds, and crash for want of it."""
+    """Another one could come to its start when an image's limit of memory holds, and crash for want of it."""
     (worker,) = pool._idle
     await decoded(pool, cat())
     assert threads_of(worker.pid) == {worker.pid}
@@ -192,7 +192,7 @@ async def test_almost_finished_cancelled_decode_keeps_its_process(pool, monkeypa
         await begun(pool)
         task.cancel()
         await asyncio.wait([task])
-    # Each answer was taken, so the next picture gets its own and not the one before.
+    # Each answer was taken, so the next image gets its own and not the one before.
     assert await decoded(pool, data) == decode(data, info_of(data), MAX_SIDE).to_bytes()
     assert pool._idle == [worker]
 

@@ -16,8 +16,7 @@ from bench.attack.files import (
     jpeg2000_of_channels,
     tiff_of_two_sizes,
 )
-from gateway.decoder.in_process import inspect_whole
-from gateway.errors import ImageError, ImageTooLarge, UnsupportedFormat
+from gateway.errors import ImageError, ImageTooLarge
 from gateway.ingest.decoders.budget import DecodeLimits
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.image_info import Unopened
@@ -112,9 +111,3 @@ async def test_bigtiff_of_either_byte_order_is_decoded(pool, tmp_path, order):
     tifffile.imwrite(tmp_path / "a.tif", values, photometric="rgb", bigtiff=True, byteorder=order, metadata=None)
     data = (tmp_path / "a.tif").read_bytes()
     assert (await decoded(pool, data, pool.account())).endswith(values.tobytes())
-
-
-@pytest.mark.parametrize("mode", ["F", "I"])
-def test_tiff_of_signed_or_float_samples_is_unsupported(mode):
-    with pytest.raises(UnsupportedFormat, match=r"unsigned integers|bits per channel"):
-        inspect_whole(encode(photograph().convert(mode), "TIFF"), LIMITS)

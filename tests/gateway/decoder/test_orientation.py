@@ -1,4 +1,4 @@
-"""A picture stands upright wherever its orientation is told, in the gateway and in the preprocessor, as by Pillow."""
+"""An image stands upright wherever its orientation is told, in the gateway and in the preprocessor, as by Pillow."""
 
 import struct
 import zlib
@@ -29,7 +29,7 @@ def tiff_of(orientation: int) -> bytes:
 
 
 def webp(*chunks: tuple[bytes, bytes]) -> bytes:
-    """An extended WebP of one lossy picture with metadata behind it."""
+    """An extended WebP of one lossy image with metadata behind it."""
     body = encode(cat(), "WEBP")[12:]
     flags = sum({b"EXIF": 8, b"XMP ": 4}[kind] for kind, _ in chunks)
     head = b"VP8X" + struct.pack("<II", 10, flags) + (59).to_bytes(3, "little") + (39).to_bytes(3, "little")

@@ -1,4 +1,4 @@
-"""Large pictures are resized where they are decoded: to the very pixels that the preprocessor would make of them."""
+"""Large images are resized where they are decoded: to the very pixels that the preprocessor would make of them."""
 
 import io
 

@@ -165,7 +165,7 @@ class ScriptedBackend:
 
 
 class ScriptedDecoders:
-    """Decodes a picture when the test says so; a cancelled one has ended when the cancellation has."""
+    """Decodes an image when the test says so; a cancelled one has ended when the cancellation has."""
 
     def __init__(self) -> None:
         self._pictures: list[asyncio.Future[bytes]] = []
@@ -210,7 +210,7 @@ class ScriptedDecoders:
 
 @dataclass(eq=False)
 class ScriptedAnimation:
-    """An open animation that gives a frame for each picture that is finished, as many as are wanted."""
+    """An open animation that gives a frame for each image that is finished, as many as are wanted."""
 
     decoders: ScriptedDecoders
     info: ImageInfo

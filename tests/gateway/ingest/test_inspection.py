@@ -44,7 +44,7 @@ OTHERS = {
     "": b"BMW is a maker of cars, and this is a text.",
 }
 PASSED_ON = {"JPEG", "PNG", "WebP", "BMP"}
-# Whole pictures with something behind them, which may well be cut.
+# Whole images with something behind them, which may well be cut.
 HARMLESS_TAILS = {"JPEG with a video behind", "JPEG padded with zeros"}
 
 
@@ -193,7 +193,8 @@ def test_jpeg_of_twelve_bits_is_refused():
 
 @pytest.mark.parametrize("mode", ["F", "I"])
 def test_tiff_of_signed_or_float_samples_is_refused(mode):
-    assert code(encode(photograph().convert(mode), "TIFF")) == "unsupported_format"
+    with pytest.raises(UnsupportedFormat, match=r"unsigned integers|bits per channel"):
+        inspect_whole(encode(photograph().convert(mode), "TIFF"), LIMITS)
 
 
 def test_decompression_bomb_is_refused_at_little_cost():

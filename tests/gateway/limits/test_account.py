@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.errors import TooCostly
@@ -136,7 +136,7 @@ def test_request_takes_at_most_its_account_and_one_image(files, at_once):
 
 HONEST = {
     "photograph of 12 MP": (ImageFormat.JPEG, 12.0, 2_000_000, 0.12),
-    "photograph of 12 MP, progressive": (ImageFormat.JPEG, 12.0, 2_000_000, 0.2),
+    "photograph of 12 MP, progressive": (ImageFormat.JPEG, 12.0, 2_000_000, 0.2, 10),
     "photograph of 50 MP": (ImageFormat.JPEG, 50.0, 12_000_000, 0.5),
     "picture of a messenger": (ImageFormat.JPEG, 2.0, 150_000, 0.02),
     "thumbnail": (ImageFormat.JPEG, 0.05, 10_000, 0.001),
@@ -148,20 +148,21 @@ HONEST = {
     "photograph as AVIF": (ImageFormat.AVIF, 12.0, 1_000_000, 0.42),
     "scan as JPEG 2000": (ImageFormat.JPEG_2000, 8.0, 1_000_000, 0.5),
 }
-"""What people send: format, megapixels, bytes, and the seconds that it takes on a core of a small server."""
+"""What people send: format, megapixels, bytes, seconds that it takes on a core of a small server, and scans."""
 
 
 @given(
     kinds=st.lists(st.sampled_from(sorted(HONEST)), max_size=60), at_once=st.integers(1, 8), slower=st.floats(1, 2.5)
 )
+@example(kinds=["photograph as AVIF"] * 5 + ["photograph of 12 MP, progressive"], at_once=6, slower=2.0)
 def test_ordinary_images_are_never_refused(kinds, at_once, slower):
     """In any order, on a machine 2.5 times as slow."""
 
     async def scenario():
         request, slots = account(), asyncio.Semaphore(at_once)
 
-        async def one(image_format, megapixels, nbytes, seconds):
-            info = ImageInfo(image_format, int(megapixels * MEGAPIXELS / 1_000), 1_000)
+        async def one(image_format, megapixels, nbytes, seconds, scans=1):
+            info = ImageInfo(image_format, int(megapixels * MEGAPIXELS / 1_000), 1_000, scans=scans)
             async with slots:
                 request.add_image(nbytes)
                 if image_format.traits.slow:

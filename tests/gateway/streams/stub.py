@@ -23,7 +23,7 @@ LABELS = ("dark", "bright")
 
 
 def frame(brightness: int) -> bytes:
-    """A picture whose brightness, from 0 to 255, is what FrameBackend sees in it."""
+    """An image whose brightness, from 0 to 255, is what FrameBackend sees in it."""
     return cv2.imencode(".png", np.full((8, 8, 3), brightness, np.uint8))[1].tobytes()
 
 
@@ -48,7 +48,7 @@ class CountingSequence:
 
 
 class FrameBackend(StubBackend):
-    """Sees how bright each picture is; answers while `open_gate` is set."""
+    """Sees how bright each image is; answers while `open_gate` is set."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
-"""The models of one Triton, some of which have failed."""
+"""The models of one Triton, some of which have failed; concurrent requests share one read."""
 
 import asyncio
+import traceback
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +11,7 @@ from gateway.deadline import Deadline
 from gateway.errors import LoadFailed, ModelNotFound, NoFeatures
 from gateway.inference.backend import Batch, Call, Embeddings
 from gateway.inference.selection import Selection
-from gateway.triton.catalogue import Models
+from gateway.triton.catalogue import Models, Remembered
 from gateway.triton.contract import SEQUENCE_MODEL
 from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 
@@ -98,3 +99,78 @@ async def test_failed_load_reports_the_reason_of_triton():
 
 def call(embeddings: Embeddings) -> Call:
     return Call(Batch([b"image"]), "ensemble_model", "", Selection(), Deadline.after(5), "an id", embeddings=embeddings)
+
+
+KEY = ("flowers", "1")
+
+
+class Reader:
+    """A read that ends when the test says so; it returns how often it was begun, or raises."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.go_on = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def __call__(self, name: str, version: str) -> int:
+        assert (name, version) == KEY
+        self.begun += 1
+        number = self.begun
+        await self.go_on.wait()
+        if self.error is not None:
+            raise self.error
+        return number
+
+
+async def started(remembered: Remembered[int], reader: Reader, count: int) -> list[asyncio.Task[int]]:
+    tasks = [asyncio.create_task(remembered.get(KEY, reader)) for _ in range(count)]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_many_requests_share_one_read():
+    remembered, reader = Remembered[int](60), Reader()
+    tasks = await started(remembered, reader, 5)
+    reader.go_on.set()
+    assert await asyncio.gather(*tasks) == [1] * 5
+    assert await remembered.get(KEY, reader) == 1
+
+
+async def test_error_is_raised_for_all_and_not_remembered():
+    remembered, reader = Remembered[int](60), Reader()
+    reader.error = ModelNotFound()
+    tasks = await started(remembered, reader, 5)
+    reader.go_on.set()
+    assert await asyncio.gather(*tasks, return_exceptions=True) == [reader.error] * 5
+    reader.error = None
+    assert await remembered.get(KEY, reader) == 2
+
+
+async def test_another_request_reads_when_the_first_is_cancelled():
+    remembered, reader = Remembered[int](60), Reader()
+    first, *others = await started(remembered, reader, 3)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    reader.go_on.set()
+    assert await asyncio.gather(*others) == [2, 2]
+
+
+async def test_cancelled_request_does_not_end_the_read_of_others():
+    remembered, reader = Remembered[int](60), Reader()
+    first, second, third = await started(remembered, reader, 3)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    reader.go_on.set()
+    assert await asyncio.gather(first, third) == [1, 1]
+
+
+async def test_shared_error_does_not_grow_with_each_request():
+    """Its traceback is walked for each of them."""
+    remembered, reader = Remembered[int](60), Reader()
+    reader.error = ModelNotFound()
+    tasks = await started(remembered, reader, 50)
+    reader.go_on.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert len(list(traceback.walk_tb(reader.error.__traceback__))) < 10

@@ -1,4 +1,4 @@
-"""A gateway uses and probes its subset of many Tritons."""
+"""A gateway uses and probes its subset of many Tritons; calls of suspected images have a Triton to themselves."""
 
 import asyncio
 from types import SimpleNamespace
@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from gateway import metrics
 from gateway.triton import pool
 from gateway.triton.balancing import rendezvous_order, subset_size
+from gateway.triton.pool import CallGate
 from tests.gateway.triton.fleet import call_of, fleet_of, wait_until
 
 
@@ -67,3 +68,41 @@ async def test_health_checker_that_ends_is_counted_and_restarted(monkeypatch):
     await wait_until(lambda: checker.runs > 3)
     task.cancel()
     assert metrics.WATCH_FAULTS._value.get() >= before + 3
+
+
+async def test_lone_call_waits_for_the_others_and_they_for_it():
+    gate, order = CallGate(), []
+
+    gate.__enter__()
+
+    async def alone() -> None:
+        async with gate.alone():
+            order.append("alone")
+            await asyncio.sleep(0)
+            order.append("alone ends")
+
+    async def together() -> None:
+        await gate.opened()
+        with gate:
+            order.append("together")
+
+    lone = asyncio.create_task(alone())
+    await asyncio.sleep(0)
+    assert not gate.is_open
+    later = asyncio.create_task(together())
+    await asyncio.sleep(0)
+    assert order == []
+    gate.__exit__()
+    await asyncio.gather(lone, later)
+    assert order == ["alone", "alone ends", "together"]
+
+
+async def test_lone_call_that_is_cancelled_while_it_waits_opens_the_gate():
+    gate = CallGate()
+    with gate:
+        lone = asyncio.create_task(gate.alone().__aenter__())
+        await asyncio.sleep(0)
+        assert not gate.is_open
+        lone.cancel()
+        await asyncio.gather(lone, return_exceptions=True)
+        assert gate.is_open

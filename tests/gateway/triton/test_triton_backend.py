@@ -1,7 +1,8 @@
-"""Calls find a ready Triton; a crashing image ends two processes at most and costs no other image its answer."""
+"""Calls find a ready Triton or are held; retries are limited; a crashing image ends two processes at most."""
 
 import asyncio
 import contextlib
+import time
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,11 @@ from gateway.errors import GatewayError, ImageQuarantined, ModelNotFound, ModelU
 from gateway.inference.backend import Batch, Call
 from gateway.triton.catalogue import Models
 from gateway.triton.error_table import StubDied
+from gateway.triton.quarantine import Quarantine
+from gateway.triton.seal import Seal
+from gateway.triton.triton_backend import RetryBudget, TritonBackend
 from tests.gateway.triton.fake_endpoint import KILLER, FakeEndpoint, FakeTriton
-from tests.gateway.triton.fleet import MODEL, call_of, fleet_of, wait_until
+from tests.gateway.triton.fleet import MODEL, Fleet, call_of, fleet_of, wait_until
 
 
 def outcomes(result) -> list[str]:
@@ -199,3 +203,99 @@ async def test_best_effort_call_does_not_affect_model_health(dead):
         with contextlib.suppress(StubDied):
             await models.infer(call)
     assert health.results == ["suspect" if dead else "answered"]  # recorded for the second call only
+
+
+def allowed(budget: RetryBudget) -> int:
+    """How many retries are allowed in a row."""
+    count = 0
+    while budget.withdraw():
+        count += 1
+    return count
+
+
+def test_new_budget_has_its_reserve():
+    budget = RetryBudget(reserve=3)
+    assert allowed(budget) == 3
+    assert not budget.withdraw()
+
+
+def test_request_earns_its_fraction_of_a_retry():
+    budget = RetryBudget(earned=0.25, reserve=8)
+    allowed(budget)
+    for _ in range(3):
+        budget.deposit()
+    assert not budget.withdraw()
+    budget.deposit()
+    assert allowed(budget) == 1
+
+
+def test_balance_never_exceeds_the_reserve():
+    budget = RetryBudget(earned=0.5, reserve=2)
+    for _ in range(1_000):
+        budget.deposit()
+    assert allowed(budget) == 2
+
+
+def test_retries_are_limited_when_every_request_fails():
+    budget = RetryBudget(earned=0.25)
+    allowed(budget)
+    retries = 0
+    for _ in range(4_000):
+        budget.deposit()
+        retries += budget.withdraw()
+    assert retries == 1_000
+
+
+def holding(fleet: Fleet, seconds: float) -> TritonBackend:
+    """A second backend over the fleet's Tritons, which holds calls."""
+    return TritonBackend(
+        fleet.pool,
+        model_name=MODEL,
+        seal=Seal(b"secret of a test"),
+        quarantine=Quarantine(600),
+        hold_seconds=seconds,
+    )
+
+
+async def all_away(fleet: Fleet) -> None:
+    for triton in fleet.tritons.values():
+        triton.away = True
+    await wait_until(lambda: fleet.ready() == 0)
+
+
+async def test_held_calls_are_answered_once_a_triton_is_ready():
+    async with fleet_of(2) as fleet:
+        await all_away(fleet)
+        backend = holding(fleet, 60)
+        calls = [asyncio.ensure_future(backend.infer(call_of(b"image %d" % n, seconds=60))) for n in range(3)]
+        done, _ = await asyncio.wait(calls, timeout=0.3)
+        assert not done, "no Triton was ready to answer"
+        for triton in fleet.tritons.values():
+            triton.away = False
+        for result in await asyncio.gather(*calls):
+            assert result.rows[0].error is None
+
+
+async def test_held_call_is_refused_after_the_hold_time():
+    async with fleet_of(1) as fleet:
+        await all_away(fleet)
+        started = time.monotonic()
+        with pytest.raises(TritonUnreachable):
+            await holding(fleet, 0.3).infer(call_of(b"image", seconds=60))
+        assert time.monotonic() - started >= 0.3
+
+
+async def test_call_is_not_held_beyond_its_deadline():
+    async with fleet_of(1) as fleet:
+        await all_away(fleet)
+        async with asyncio.timeout(20):
+            with pytest.raises(GatewayError):
+                await holding(fleet, 3600).infer(call_of(b"image", seconds=0.3))
+
+
+async def test_call_is_refused_at_once_without_the_setting():
+    async with fleet_of(1) as fleet:
+        await all_away(fleet)
+        async with asyncio.timeout(20):
+            with pytest.raises(TritonUnreachable):
+                await fleet.backend.infer(call_of(b"image", seconds=3600))

@@ -1,8 +1,9 @@
-"""One attempt to reload: its order of unloads and loads, and its backoff."""
+"""One attempt to reload: its lock, its order of unloads and loads, and its backoff."""
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,8 @@ from gateway.triton.health.reloading import (
     LOAD_JITTER,
     ModelReloader,
     ReloadOutcome,
+    lock_folder,
+    machine_lock,
 )
 from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 
@@ -180,3 +183,34 @@ async def test_missing_model_that_another_gateway_loads_is_left_to_it():
     reloading = Reloading(FakeTriton(failed={"net": "no memory"}), gets_lock=False)
     assert not await reloading.reloader.load("net")
     assert reloading.triton.done == []
+
+
+def test_lock_is_held_by_one_and_then_the_next(tmp_path):
+    with (
+        machine_lock("triton:8001", tmp_path) as mine,
+        machine_lock("triton:8001", tmp_path) as other,
+        machine_lock("another:8001", tmp_path) as elsewhere,
+    ):
+        assert (mine, other, elsewhere) == (True, False, True)
+    with machine_lock("triton:8001", tmp_path) as mine:
+        assert mine
+
+
+def test_lock_folder_is_private_to_the_user(tmp_path):
+    folder = tmp_path / "new"
+    with machine_lock("triton:8001", folder):
+        assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_lock_folder_is_not_a_shared_temporary_folder():
+    assert lock_folder({"XDG_RUNTIME_DIR": "/run/user/7"}) == Path("/run/user/7/triton-image-gateway")
+    assert lock_folder({"XDG_CACHE_HOME": "/var/cache"}) == Path("/var/cache/triton-image-gateway/locks")
+    assert lock_folder({}) == Path.home() / ".cache" / "triton-image-gateway" / "locks"
+
+
+def test_every_process_gets_the_lock_without_a_folder(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    with machine_lock("triton:8001", file / "folder") as mine, machine_lock("triton:8001", file / "folder") as other:
+        assert mine
+        assert other

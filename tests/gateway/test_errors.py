@@ -1,4 +1,4 @@
-"""Errors on their way to a client."""
+"""Errors keep nothing in memory."""
 
 import weakref
 
