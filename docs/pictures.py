@@ -88,7 +88,7 @@ def take(address: str, film_path: Path) -> None:
     url = f"http://{SHOWN}"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
-        context = browser.new_context(viewport={"width": 1240, "height": 1130}, permissions=["camera"])
+        context = browser.new_context(viewport={"width": 1240, "height": 1050}, permissions=["camera"])
 
         page = opened(context, f"{url}/?top_k=3")
         page.set_input_files("#files", photographs())
@@ -97,7 +97,7 @@ def take(address: str, film_path: Path) -> None:
         save(page, "page.png")
 
         page = opened(context, f"{url}/?top_k=3&tab=camera")
-        page.set_viewport_size({"width": 1240, "height": 990})
+        page.set_viewport_size({"width": 1240, "height": 740})
         page.get_by_role("button", name="Start the camera").click()
         # The sequence has a past, and the times are those of frames after the first.
         page.wait_for_timeout(6_000)

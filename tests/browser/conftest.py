@@ -74,12 +74,20 @@ def page(context: BrowserContext, service: str) -> Iterator[Page]:
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.goto(service)
     expect(page.locator("#model option")).to_have_count(4)
+    open_panels(page)
     yield page
     assert faults == []
 
 
+def open_panels(page: Page) -> None:
+    """Show the settings and the code."""
+    for name in ("Settings", "Code"):
+        page.get_by_role("button", name=name, exact=True).click()
+
+
 def read_download(page: Page, button: str, folder: Path) -> Path:
-    """The file that a button saves, under the name that it proposes."""
+    """The file that an item of the menu Save saves, under the name that it proposes."""
+    page.locator("#saves summary").click()
     with page.expect_download() as download:
         page.get_by_role("button", name=button).click()
     path = folder / download.value.suggested_filename

@@ -53,6 +53,7 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 def open_camera(page: Page, url: str) -> None:
     page.goto(f"{url}/?tab=camera")
     expect(page.locator("#model option")).to_have_count(4)
+    page.get_by_role("button", name="Settings", exact=True).click()
     page.get_by_role("button", name="Start the camera").click()
 
 

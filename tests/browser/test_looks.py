@@ -7,7 +7,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.backend import picture
-from tests.browser.conftest import PATIENCE_MS
+from tests.browser.conftest import PATIENCE_MS, open_panels
 
 pytestmark = pytest.mark.slow
 WIDTHS = (390, 820, 1280)
@@ -41,7 +41,9 @@ def page(request: pytest.FixtureRequest, browser: Browser):
 def test_axe_finds_nothing_on_the_page(page: Page, service: str):
     page.goto(service)
     expect(page.locator("#model option")).to_have_count(4)
+    expect(page.locator("#example-answer .label").first).to_have_text("red")
     check(page)
+    open_panels(page)
     page.select_option("#compare", "moods")
     page.set_input_files("#files", FILES)
     expect(page.locator("#tally")).to_have_text("3 classified, 1 failed")
@@ -66,6 +68,10 @@ def test_axe_finds_nothing_on_the_camera(page: Page, service: str):
     page.click("#camera-start")
     expect(page.locator("#camera-label")).to_have_text(re.compile("blue|red"))
     check(page)
+    page.click("#camera-full")
+    expect(page.locator("#camera-figures")).to_be_hidden()
+    check(page)
+    page.keyboard.press("Escape")
     page.click("#camera-stop")
     expect(page.locator("#camera-start")).to_be_visible()
 

@@ -45,7 +45,7 @@ def shows(page: Page, *names: str) -> None:
 
 
 def labelled(page: Page, *labels: list[str]) -> None:
-    """The labels that each card shows."""
+    """The labels of each card, those behind "more labels" included."""
     expect(page.locator(".card")).to_have_count(len(labels))
     for position, those in enumerate(labels):
         expect(page.locator(".card").nth(position).locator(".label")).to_have_text(those)
@@ -57,16 +57,92 @@ def test_each_image_gets_a_card_with_labels_and_model(page: Page):
     expect(page.locator("#tally")).to_have_text("2 classified, 1 failed")
     shows(page, "blue-0.png", "green-0.png", "broken.png")
     labelled(page, ["blue", "green", "red"], ["green", "blue", "red"], [])
-    expect(page.locator(".model")).to_have_text(["colours version 2", "colours version 2"])
+    expect(page.locator(".card .model")).to_have_text(["colours version 2", "colours version 2"])
     expect(page.locator(".card code")).to_have_text("unsupported_format")
 
 
-def test_a_sample_is_classified_by_a_click(page: Page):
-    for name in ("A cat", "A cup of coffee", "A rocket at its launch"):
+def test_an_example_is_classified_on_arrival_and_others_by_a_click(page: Page, backend: ColourBackend):
+    best = page.locator("#example-answer .label").first
+    expect(best).to_have_text("red")
+    page.select_option("#model", "moods")
+    expect(best).to_have_text("blue")
+    for name in ("A cup of coffee", "A rocket at its launch", "A cat"):
+        asked = len(backend.asked)
         page.get_by_role("button", name=name).click()
-        expect(page.locator("#tally")).to_have_text("1 classified")
-        page.click("#clear")
-        expect(page.locator("#results")).to_be_hidden()
+        expect(page.locator("#example-picture")).to_have_attribute("alt", name)
+        wait_for(lambda asked=asked: len(backend.asked) > asked)
+    expect(page.locator("#results")).to_be_hidden()
+    add(page, photos(blue=1))
+    expect(page.locator("#example")).to_be_hidden()
+    page.click("#clear")
+    expect(best).to_have_text("blue")
+
+
+def test_a_card_shows_one_label_and_folds_the_others(page: Page):
+    add(page, photos(blue=1))
+    labels = page.locator(".card .label")
+    expect(labels).to_have_count(5)
+    expect(page.locator(".card .label:visible")).to_have_text(["blue"])
+    page.get_by_text("4 more labels").click()
+    expect(page.locator(".card .label:visible")).to_have_count(5)
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (390, 844)], ids=str)
+def test_the_first_of_thirty_cards_is_on_the_first_screen(context: BrowserContext, service: str, size: tuple[int, int]):
+    page = context.new_page()
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.goto(service)
+    add(page, photos(blue=30))
+    expect(page.locator("#tally")).to_have_text("30 classified")
+    box = page.locator(".card .scores").first.bounding_box()
+    assert box
+    assert page.evaluate("scrollY") == 0
+    assert box["y"] + box["height"] < size[1]
+    page.close()
+
+
+def test_pictures_of_the_same_name_show_their_folder(page: Page):
+    page.evaluate(
+        """async (bytes) => {
+          const carried = new DataTransfer();
+          for (const folder of ["a", "b"]) {
+            const file = new File([new Uint8Array(bytes)], "same.png", { type: "image/png" });
+            Object.defineProperty(file, "webkitRelativePath", { value: `photos/${folder}/same.png` });
+            carried.items.add(file);
+          }
+          const input = document.getElementById("files");
+          Object.defineProperty(input, "files", { value: carried.files, configurable: true });
+          for (const [number, folder] of ["a", "b"].entries()) {
+            Object.defineProperty(input.files[number], "webkitRelativePath", { value: `photos/${folder}/same.png` });
+          }
+          input.dispatchEvent(new Event("change"));
+        }""",
+        list(picture("blue")),
+    )
+    shows(page, "photos/a/same.png", "photos/b/same.png")
+
+
+def test_saved_page_needs_nothing_else(page: Page, context: BrowserContext, tmp_path):
+    add(page, [*photos(blue=1), file("<b>bad.png", b"x")])
+    path = read_download(page, "Save as a page", tmp_path)
+    assert path.name == "results-colours-2.html"
+    saved = context.new_page()
+    context.set_offline(True)
+    saved.goto(path.as_uri())
+    expect(saved.locator("h1")).to_have_text("2 images, colours version 2")
+    expect(saved.locator("figure").first.locator("li").first).to_have_text("blue 90.0%")
+    expect(saved.locator("small")).to_have_text(["blue-0.png", "<b>bad.png"])
+    assert saved.evaluate("document.querySelector('img').naturalWidth") == 320
+    context.set_offline(False)
+    saved.close()
+
+
+def test_link_to_the_settings_is_copied(page: Page):
+    page.select_option("#top-k", "3")
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.locator("#link")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == page.url
+    assert "top_k=3" in page.url
 
 
 def test_another_model_or_number_of_labels_asks_to_run_again(page: Page):
@@ -75,7 +151,7 @@ def test_another_model_or_number_of_labels_asks_to_run_again(page: Page):
     page.select_option("#model", "colours 1")
     expect(page.locator("#again")).to_have_text("Run again with these settings")
     page.click("#again")
-    expect(page.locator(".model")).to_have_text("colours version 1")
+    expect(page.locator(".card .model")).to_have_text("colours version 1")
     expect(page.locator("#again")).to_have_text("Run again")
 
 
@@ -99,8 +175,10 @@ def test_two_models_answer_side_by_side(page: Page, tmp_path):
     expect(page.locator(".seen strong")).to_have_text(["What colours saw", "What moods saw"])
     page.keyboard.press("Escape")
 
+    expect(page.locator(".disagree:visible")).to_have_count(1)
     page.locator("#kinds").get_by_text("Disagree").click()
     shows(page, "red-0.png")
+    expect(page.locator(".disagree")).to_have_text("Models disagree")
 
     path = read_download(page, "Save as JSON", tmp_path)
     assert path.name == "results-colours-2-moods-1.json"
@@ -260,11 +338,12 @@ def test_url_parameters_set_the_choices(page: Page, context: BrowserContext):
     expect(other.locator("#least")).to_have_value("0.25")
 
 
-def test_code_is_shown_in_three_languages(page: Page):
+def test_code_is_shown_in_four_ways(page: Page):
     starts = {
         "curl": "curl -F files=@cat.jpg",
-        "Python": r"# pip install \./gateway_client.*\nfrom gateway_client import",
+        "Python": r"# pip install httpx\nfrom pathlib",
         "JavaScript": "const body = new",
+        "Python client": r"# pip install \./gateway_client.*\nfrom gateway_client import",
     }
     for name, start in starts.items():
         page.locator("#languages").get_by_text(name, exact=True).click()

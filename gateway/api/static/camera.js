@@ -13,6 +13,8 @@ const ATTEMPTS = 5;
 const FIGURES_MS = 500;
 const WINDOW_MS = 3_000;
 const ANNOUNCE_MS = 4_000;
+/** On a phone the picture fills the screen from the beginning. */
+const TOUCH = matchMedia("(pointer: coarse) and (max-width: 860px)");
 
 const $ = (id) => document.getElementById(id);
 
@@ -46,6 +48,7 @@ async function start() {
   [last, dropped, skipped, recent, attempt] = [null, 0, 0, [], 0];
   $("camera-off").hidden = true;
   $("camera-on").hidden = false;
+  fill(TOUCH.matches);
   $("camera-stop").focus();
   drawAnswer();
   connect();
@@ -63,6 +66,7 @@ export function stop(reason = "") {
   stream = null;
   capture.stop();
   fault = reason instanceof Error ? reason : null;
+  fill(false);
   $("camera-on").hidden = true;
   $("camera-off").hidden = false;
   showStatus(fault?.message ?? reason, fault !== null);
@@ -203,6 +207,12 @@ async function offerCameras() {
   );
 }
 
+/** Fill the window with the camera's picture, or show it among the rest of the page. */
+function fill(whole) {
+  $("camera-on").classList.toggle("full", whole);
+  $("camera-full").textContent = whole ? "Leave full screen" : "Full screen";
+}
+
 /** Open a new stream for the running camera. */
 function again() {
   if (!capture.running) return;
@@ -214,6 +224,10 @@ $("camera-start").addEventListener("click", start);
 // A click before this module was loaded would be lost.
 $("camera-start").disabled = false;
 $("camera-stop").addEventListener("click", () => stop());
+$("camera-full").addEventListener("click", () => fill(!$("camera-on").classList.contains("full")));
+addEventListener("keydown", (event) => {
+  if (event.key === "Escape") fill(false);
+});
 $("camera-plain").addEventListener("click", () => {
   $("smoothing").value = "none";
   $("smoothing").dispatchEvent(new Event("change"));

@@ -1,11 +1,14 @@
 // One card for each file: its picture, drawn small and only while it is near the window, and its answer.
 
+import { differs } from "./filters.js";
 import { bytes, count, percent } from "./words.js";
 
 const THUMB_WIDTH = 640;
 const THUMBS_AT_ONCE = 2;
 const LARGEST_PREVIEW_BYTES = 64 * 2 ** 20;
-const SKELETON_ROWS = 5;
+const SKELETON_ROWS = 1;
+/** Pixels of a side below which a picture is not cropped. */
+const SMALL = 160;
 
 export function element(tag, className, text) {
   const node = document.createElement(tag);
@@ -36,11 +39,11 @@ export class Cards {
 
   /**
    * Show these, in this order: entries as cards, groups (`{ title, files }`) as headings above theirs. Predictions below
-   * `least` are left out; `level` is that of the cards' headings.
+   * `least` are left out; `level` is that of the cards' headings, and `names` gives the name of an entry.
    */
-  show(items, { least, level }) {
+  show(items, { least, level, names }) {
     items.forEach((item, position) => {
-      const node = item.files ? heading(item) : this.#card(item, least);
+      const node = item.files ? heading(item) : this.#card(item, least, names(item));
       if (!item.files) part(node, "name").setAttribute("aria-level", level);
       const there = this.#list.children[position] ?? null;
       if (there === node) return;
@@ -54,17 +57,19 @@ export class Cards {
     }
   }
 
-  #card(entry, least) {
+  #card(entry, least, name) {
     let card = this.#cards.get(entry);
     if (!card) {
       card = this.#template.content.firstElementChild.cloneNode(true);
       card.entry = entry;
-      part(card, "name").textContent = part(card, "name").title = entry.name;
       part(card, "kind").textContent = kind(entry.file);
       part(card, "thumb").setAttribute("aria-label", `Open ${entry.name}`);
       part(card, "thumb").addEventListener("click", () => this.#open(entry));
       this.#cards.set(entry, card);
       this.#nearby.observe(card);
+    }
+    if (card.named !== name) {
+      card.named = part(card, "name").textContent = part(card, "name").title = name;
     }
     const shown = entry.answers.map(({ state, result, error }) => (state === "sent" ? "waiting" : (error ?? result ?? state)));
     const same = card.shown?.length === shown.length && card.shown.every((each, position) => each === shown[position]);
@@ -73,7 +78,10 @@ export class Cards {
     card.dataset.state = entry.state;
     const { width, height } = entry.first.result ?? {};
     part(card, "facts").textContent = [...(width ? [`${width} × ${height}`] : []), bytes(entry.file.size)].join(", ");
-    part(card, "answers").replaceChildren(...entry.answers.map((answer) => answerNode(answer, { least })));
+    // A small picture is shown whole: cropped and enlarged, nobody would recognise it.
+    card.toggleAttribute("data-small", width !== undefined && (width < SMALL || height < SMALL));
+    part(card, "disagree").hidden = !differs(entry, least);
+    part(card, "answers").replaceChildren(...entry.answers.map((answer) => answerNode(answer, { least, folded: true })));
     return card;
   }
 
@@ -137,8 +145,11 @@ function heading({ title, files }) {
   return row;
 }
 
-/** One model's answer: its name, then its predictions with a score of at least `least`, or the reason why there are none. */
-export function answerNode(answer, { least = 0, predictions = answer.result?.predictions } = {}) {
+/**
+ * One model's answer: its name, then its predictions with a score of at least `least`, or the reason why there are none.
+ * If `folded`, all but the first prediction are shown on demand.
+ */
+export function answerNode(answer, { least = 0, folded = false, predictions = answer.result?.predictions } = {}) {
   const node = element("div", "answer");
   node.dataset.state = answer.state;
   if (answer.modelInWords) node.append(element("p", "model", answer.modelInWords));
@@ -153,9 +164,17 @@ export function answerNode(answer, { least = 0, predictions = answer.result?.pre
     node.append(skeleton);
   } else {
     const likely = predictions.filter(({ score }) => score >= least);
-    if (likely.length) node.append(scores(likely));
-    else node.append(element("p", "unsure", least ? `No label reaches ${percent(least)}` : "No label is likely enough"));
+    if (!likely.length) node.append(element("p", "unsure", least ? `No label reaches ${percent(least)}` : "No label is likely enough"));
+    else if (folded) node.append(scores(likely.slice(0, 1)), ...(likely.length > 1 ? [rest(likely.slice(1))] : []));
+    else node.append(scores(likely));
   }
+  return node;
+}
+
+function rest(predictions) {
+  const node = document.createElement("details");
+  const words = element("summary", "", `${count(predictions.length)} more ${predictions.length === 1 ? "label" : "labels"}`);
+  node.append(words, scores(predictions));
   return node;
 }
 

@@ -2,11 +2,12 @@
 
 import { keyWanted } from "./key.js";
 import { tabShown } from "./tabs.js";
-import { curl, javascript, percent, python, streamJavascript, streamPython, streamShell } from "./words.js";
+import { curl, javascript, percent, python, pythonClient, streamJavascript, streamPython, streamShell } from "./words.js";
 
 const NAMES = 3;
 const PRESET = "top_k=5";
 const SMOOTHING = "exponential";
+const COPIED = "Copied";
 const NARROW = matchMedia("(max-width: 640px)");
 
 const $ = (id) => document.getElementById(id);
@@ -67,6 +68,9 @@ export function drawAsked(all) {
   $("least-value").textContent = least() ? percent(least()) : "any";
   $("least").setAttribute("aria-valuetext", least() ? percent(least()) : "any score");
   const onCamera = tabShown() === "camera";
+  if (onCamera && language === "client") language = "python";
+  $("client").hidden = onCamera;
+  $("choice").textContent = choiceInWords(onCamera);
   const code = onCamera ? cameraCode() : imagesCode(all.length ? all.slice(0, NAMES) : ["cat.jpg"]);
   if ($("code").value !== code) $("code").value = code;
   const lines = code.split("\n").length;
@@ -90,8 +94,9 @@ function imagesCode(names) {
   const url = new URL(`predict?${parameters}`, document.baseURI).href;
   return {
     curl: () => curl(url, names, keyName()),
-    python: () => python(base(), parameters, names, keyName()),
+    python: () => python(url, names, keyName()),
     javascript: () => javascript(url, keyName()),
+    client: () => pythonClient(base(), parameters, names, keyName()),
   }[language]();
 }
 
@@ -105,16 +110,31 @@ function cameraCode() {
   }[language]();
 }
 
-async function copy() {
+/** The settings in one line. */
+function choiceInWords(onCamera) {
+  const name = (select) => $(select).selectedOptions[0]?.text ?? "";
+  const compared = !onCamera && $("compare").value ? [`compared with ${name("compare")}`] : [];
+  const labels = $("top-k").value ? `top ${$("top-k").value}` : "all likely labels";
+  return [name("model"), ...compared, labels, ...(least() ? [`from ${percent(least())}`] : [])].join(", ");
+}
+
+/** Put a text into the clipboard; the button confirms it. */
+async function copy(text, button) {
   try {
-    await navigator.clipboard.writeText($("code").value);
+    await navigator.clipboard.writeText(text);
   } catch {
     // Pages over plain HTTP, except those of localhost, cannot write to the clipboard; users can copy a selection.
-    $("code").select();
+    const area = document.createElement("textarea");
+    area.value = text;
+    button.after(area);
+    area.select();
     document.execCommand("copy");
+    area.remove();
   }
-  $("copy").textContent = "Copied";
-  setTimeout(() => ($("copy").textContent = "Copy"), 1_500);
+  const words = button.textContent;
+  if (words === COPIED) return;
+  button.textContent = COPIED;
+  setTimeout(() => (button.textContent = words), 1_500);
 }
 
 /** A multi-label model selects the likely labels itself. */
@@ -143,5 +163,6 @@ export function onChoice(changed) {
       changed();
     });
   }
-  $("copy").addEventListener("click", copy);
+  $("copy").addEventListener("click", () => copy($("code").value, $("copy")));
+  $("link").addEventListener("click", () => copy(location.href, $("link")));
 }

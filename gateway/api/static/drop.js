@@ -1,4 +1,6 @@
-/** The dropped files, including those in folders; hidden files in folders are left out. */
+import { folderOf } from "./entry.js";
+
+/** The dropped files, including those in folders, as `[file, folder]`; hidden files in folders are left out. */
 export async function droppedFiles(transfer) {
   // Browsers empty the list when the event has ended, so all items are read before the first await.
   const items = [...transfer.items].filter((item) => item.kind === "file");
@@ -9,8 +11,10 @@ export async function droppedFiles(transfer) {
 }
 
 async function walk(handle, files) {
-  if (handle instanceof File) files.push(handle);
-  else if (handle?.isFile) files.push(await new Promise((resolve, reject) => handle.file(resolve, reject)));
+  if (handle instanceof File) files.push([handle, ""]);
+  else if (handle?.isFile) {
+    files.push([await new Promise((resolve, reject) => handle.file(resolve, reject)), folderOf(handle.fullPath)]);
+  }
   else if (handle?.isDirectory) {
     const reader = handle.createReader();
     for (;;) {

@@ -22,6 +22,9 @@ const FRAMES = "frames=8";
 /** A query without frames. */
 export const withoutFrames = (query) => query.replace(new RegExp(`&?${FRAMES}$`), "");
 
+/** The folder of a path, without a slash at its ends. */
+export const folderOf = (path) => path.split("/").filter(Boolean).slice(0, -1).join("/");
+
 let lastPlace = 0;
 const nextPlace = () => (lastPlace = Math.max(lastPlace + 1, Date.now()));
 
@@ -90,9 +93,11 @@ export class Entry {
   /** Its position among all entries, also of earlier visits; the store numbers them in the order of their answers. */
   place = nextPlace();
 
-  constructor(file) {
+  constructor(file, folder = folderOf(file.webkitRelativePath ?? "")) {
     this.file = file;
     this.name = file.name || "pasted image";
+    /** The folder that the file was dropped or chosen with, "" where it is unknown. */
+    this.folder = folder;
     this.#moves = MOVING.test(file.type);
   }
 

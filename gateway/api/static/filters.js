@@ -8,7 +8,8 @@ export function labelOf(entry, least) {
   return entry.first.state === "ok" ? (bestOf(entry.first, least)?.label ?? null) : null;
 }
 
-const differs = (entry, least) => {
+/** Whether two models give a file different labels. */
+export const differs = (entry, least) => {
   if (entry.answers.length < 2 || entry.state !== "ok") return false;
   const [one, other] = entry.answers.map((answer) => bestOf(answer, least)?.label ?? null);
   return one !== other;

@@ -30,6 +30,9 @@ export function askForKey({ status }) {
 
 export const keyWanted = () => !$("key-field").hidden;
 
+/** Whether the gateway wants a key and none was entered. */
+export const keyMissing = () => keyWanted() && !key;
+
 /** Call back whenever a key was entered. */
 export function onKey(entered) {
   $("key").addEventListener("change", () => {

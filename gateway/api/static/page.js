@@ -3,10 +3,11 @@
 import { drawAsked, onChoice, queries, share, takeAddress } from "./choice.js";
 import { droppedFiles } from "./drop.js";
 import { Entry } from "./entry.js";
-import { onKey, UNAUTHORIZED } from "./key.js";
+import { classifyExample, drawExample, onSamples, showExample } from "./example.js";
+import { keyMissing, onKey, UNAUTHORIZED } from "./key.js";
 import { announce, Results } from "./results.js";
 import { LOST, Run } from "./run.js";
-import { saveCsv, saveJson } from "./save.js";
+import { saveCsv, saveJson, savePage } from "./save.js";
 import { watchHealth } from "./service.js";
 import { Store } from "./store.js";
 import { showTab, watchTabs } from "./tabs.js";
@@ -20,14 +21,17 @@ const $ = (id) => document.getElementById(id);
 let entries = [];
 let run = null;
 let frame = 0;
+/** Whether the results of the last visit are read. */
+let loaded = false;
 
 const store = new Store();
 const viewer = new Viewer(() => results.shown);
 const results = new Results({ open: (entry) => viewer.open(entry), changed: draw });
 
+/** Add files, each alone or as `[file, folder]`. */
 function add(files) {
   showTab("images");
-  const more = files.map((file) => new Entry(file));
+  const more = files.map((file) => new Entry(...[file].flat()));
   entries.push(...more);
   ask(more);
 }
@@ -57,7 +61,9 @@ function draw() {
 
 function drawNow() {
   frame = 0;
-  $("drop").classList.toggle("compact", entries.length > 0);
+  $("start").classList.toggle("compact", entries.length > 0);
+  showExample(loaded && !entries.length);
+  drawExample();
   results.draw(entries, run);
   drawAsked(entries.map((entry) => entry.name));
   if (entries.length) store.keep(() => entries);
@@ -76,27 +82,27 @@ function clear() {
   before?.stop();
   results.reset();
   store.clear().then(() => announce("Cleared"));
-  draw();
+  drawNow();
+  exemplify();
   $("files").focus();
+}
+
+/** Classify the example, once the service is ready. */
+function exemplify(options) {
+  if ($("health").dataset.state === "ready" && !keyMissing()) classifyExample(options);
 }
 
 const answersWhere = (holds) => entries.flatMap((entry) => entry.answers).filter(holds);
 
-$("files").addEventListener("change", () => {
-  add([...$("files").files]);
-  $("files").value = "";
-});
+for (const input of [$("files"), $("photo")]) {
+  input.addEventListener("change", () => {
+    add([...input.files]);
+    input.value = "";
+  });
+}
 $("drop").addEventListener("click", (event) => {
   if (!event.target.closest("button, label, input")) $("files").click();
 });
-$("samples").addEventListener("click", async (event) => {
-  const { file } = event.target.closest("button")?.dataset ?? {};
-  if (!file) return;
-  const response = await fetch(`assets/${file}`).catch(() => null);
-  if (response?.ok) add([new File([await response.blob()], file, { type: "image/jpeg" })]);
-  else showNotice("The gateway does not answer, so the picture could not be loaded.");
-});
-
 const carriesFiles = (event) => event.dataTransfer?.types.includes("Files");
 // By default browsers open a dropped link, and the results would be lost.
 const toATextField = (event) => !carriesFiles(event) && event.target.closest?.("input, textarea");
@@ -140,11 +146,28 @@ $("retry").addEventListener("click", () => send(answersWhere((answer) => answer.
 $("again").addEventListener("click", () => ask(entries));
 $("save").addEventListener("click", () => saveJson(entries));
 $("save-csv").addEventListener("click", () => saveCsv(entries));
+$("save-page").addEventListener("click", () => savePage(entries));
+$("saves").addEventListener("click", ({ target }) => {
+  if (target.closest("button")) $("saves").open = false;
+});
+for (const button of document.querySelectorAll(".panels button")) {
+  const panel = $(button.getAttribute("aria-controls"));
+  button.addEventListener("click", () => {
+    panel.hidden = !panel.hidden;
+    button.setAttribute("aria-expanded", String(!panel.hidden));
+    draw();
+  });
+}
 $("clear").addEventListener("click", clear);
 $("key-field").addEventListener("shown", draw);
-onChoice(draw);
+onChoice(() => {
+  draw();
+  exemplify();
+});
+onSamples();
 onKey(() => {
   watchHealth();
+  exemplify({ again: true });
   send(answersWhere((answer) => answer.error?.code === UNAUTHORIZED));
 });
 
@@ -153,7 +176,10 @@ addEventListener("keydown", (event) => {
 });
 $("health").addEventListener("click", watchHealth);
 // The gateway was restarted; failures for another reason may happen again.
-$("health").addEventListener("ready", () => send(answersWhere((answer) => answer.error?.code === LOST)));
+$("health").addEventListener("ready", () => {
+  send(answersWhere((answer) => answer.error?.code === LOST));
+  exemplify({ again: true });
+});
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) watchHealth();
 });
@@ -182,4 +208,6 @@ setInterval(() => {
 drawNow();
 watchHealth();
 entries.unshift(...(await store.open()));
-draw();
+loaded = true;
+drawNow();
+exemplify();

@@ -8,6 +8,8 @@ import { bytes, count, duration, images, milliseconds, rate } from "./words.js";
 const CARDS = 48;
 const CHIPS = 14;
 const ANNOUNCE_MS = 5_000;
+/** Share of the window's height above which the first card must begin to count as seen. */
+const LOWEST = 0.7;
 
 const $ = (id) => document.getElementById(id);
 
@@ -23,6 +25,7 @@ export class Results {
   #announcedAt = 0;
   #choice = { kind: "all", label: "", grouped: false };
   #shown = [];
+  #scrolledTo = null;
 
   constructor({ open, changed }) {
     this.#cards = new Cards($("cards"), $("card"), open);
@@ -70,7 +73,8 @@ export class Results {
     this.#drawTools(entries, running);
     this.#drawKinds(filtered);
     this.#drawLabels(filtered, entries.length);
-    this.#drawCards(filtered);
+    this.#drawCards(filtered, entries);
+    this.#showFirst(run);
   }
 
   #filter(entries) {
@@ -114,7 +118,7 @@ export class Results {
     const changed = entries.some((entry) => entry.answers.map((answer) => answer.query).join(" ") !== entry.queriesFrom(current).join(" "));
     $("stop").hidden = !running;
     $("retry").hidden = running || !entries.some((entry) => entry.answers.some((answer) => answer.retryable));
-    $("again").hidden = $("save").hidden = $("save-csv").hidden = running || !entries.length;
+    $("again").hidden = $("saves").hidden = running || !entries.length;
     $("again").classList.toggle("primary", changed);
     $("again").textContent = changed ? "Run again with these settings" : "Run again";
   }
@@ -152,7 +156,15 @@ export class Results {
     $("all-labels").textContent = this.#allChips ? "Fewer labels" : `All ${count(labels.length)} labels`;
   }
 
-  #drawCards({ groups }) {
+  /** Scroll to the cards once the first answer of a run is there, unless one of them is in the window. */
+  #showFirst(run) {
+    if (!run?.answered || run === this.#scrolledTo) return;
+    this.#scrolledTo = run;
+    const { top } = $("cards").getBoundingClientRect();
+    if (top < 0 || top > innerHeight * LOWEST) $("results").scrollIntoView({ behavior: "smooth" });
+  }
+
+  #drawCards({ groups }, entries) {
     this.#shown = groups.flatMap(({ files }) => files);
     let left = this.#limit;
     const items = groups.flatMap((group) => {
@@ -160,12 +172,19 @@ export class Results {
       left -= files.length;
       return files.length && group.title ? [group, ...files] : files;
     });
-    this.#cards.show(items, { least: least(), level: this.#choice.grouped ? 4 : 3 });
+    this.#cards.show(items, { least: least(), level: this.#choice.grouped ? 4 : 3, names: namesOf(entries) });
     const hidden = this.#shown.length - this.#limit;
     $("more").hidden = hidden <= 0;
     $("more").textContent = `Show ${count(Math.min(CARDS, hidden))} more of ${count(hidden)}`;
     $("none").hidden = this.#shown.length > 0;
   }
+}
+
+/** Names of entries: with the folder where several have the same name. */
+function namesOf(entries) {
+  const times = new Map();
+  for (const { name } of entries) times.set(name, (times.get(name) ?? 0) + 1);
+  return ({ name, folder }) => (folder && times.get(name) > 1 ? `${folder}/${name}` : name);
 }
 
 /** The stages of a Server-Timing header (W3C Server Timing). */

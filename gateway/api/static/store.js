@@ -57,14 +57,14 @@ export class Store {
         this.#size += entry.file.size;
       }
       this.#written.set(entry, state);
-      const { id, place, file, answers } = entry;
-      const row = { place, file, answers: answers.map(({ entry: _, ...rest }) => rest), ...(id === null ? {} : { id }) };
+      const { id, place, file, folder, answers } = entry;
+      const row = { place, file, folder, answers: answers.map(({ entry: _, ...rest }) => rest), ...(id === null ? {} : { id }) };
       entry.id = await settled(this.#rows("readwrite").put(row));
     }
   }
 
-  #entry({ id, place = id, file, answers }) {
-    const entry = new Entry(file);
+  #entry({ id, place = id, file, folder = "", answers }) {
+    const entry = new Entry(file, folder);
     Object.assign(entry, { id, place });
     entry.answers = answers.map((kept) => Object.assign(new Answer(entry, kept.query), kept));
     for (const answer of entry.answers) if (!answer.done) answer.fail(LEFT);

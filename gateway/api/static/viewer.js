@@ -9,6 +9,8 @@ import { seen } from "./filters.js";
 import { bytes, count, percent } from "./words.js";
 
 const PREVIEW_WIDTH = 160;
+/** Pixels to which the longer side of a smaller picture is enlarged, at most. */
+const ENLARGED = 480;
 
 const $ = (id) => document.getElementById(id);
 
@@ -31,7 +33,10 @@ export class Viewer {
     $("viewer").addEventListener("click", (event) => {
       if (event.target === $("viewer")) $("viewer").close();
     });
-    $("viewer-image").addEventListener("load", () => this.#drawSeen());
+    $("viewer-image").addEventListener("load", () => {
+      enlarge($("viewer-image"));
+      this.#drawSeen();
+    });
     $("viewer-image").addEventListener("error", () => this.#showPicture(false));
   }
 
@@ -163,6 +168,13 @@ export class Viewer {
     const entry = this.#neighbour(step);
     if (entry) this.open(entry);
   }
+}
+
+/** Show a small picture several times as large, with its pixels. */
+function enlarge(image) {
+  const times = Math.floor(ENLARGED / Math.max(image.naturalWidth, image.naturalHeight));
+  image.style.width = times > 1 ? `${image.naturalWidth * times}px` : "";
+  image.classList.toggle("enlarged", times > 2);
 }
 
 const isWhole = ({ part }) => part.width === 1 && part.height === 1;

@@ -101,8 +101,25 @@ export function streamJavascript(url, key) {
   ].join("\n");
 }
 
-/** The same for the Python client; `base` is the gateway, `query` the parameters. */
-export function python(base, query, names, key) {
+/** The same in Python, with httpx alone. */
+export function python(url, names, key) {
+  const listed = names.map((name) => JSON.stringify(name)).join(", ");
+  const headers = key ? `, headers={"X-API-Key": ${JSON.stringify(key)}}` : "";
+  return [
+    "# pip install httpx",
+    "from pathlib import Path",
+    "",
+    "import httpx",
+    "",
+    `files = [("files", (name, Path(name).read_bytes())) for name in [${listed}]]`,
+    `answer = httpx.post(${JSON.stringify(url)}, files=files${headers}, timeout=60)`,
+    'for result in answer.raise_for_status().json()["results"]:',
+    '    print(result["filename"], result["predictions"] or result["error"])',
+  ].join("\n");
+}
+
+/** The same with this project's Python client; `base` is the gateway, `query` the parameters. */
+export function pythonClient(base, query, names, key) {
   const given = [...query].map(([name, value]) => `, ${name}=${/^\d+$/.test(value) && name !== "model" ? value : JSON.stringify(value)}`);
   const credentials = key ? `, api_key=${JSON.stringify(key)}` : "";
   const listed = names.map((name) => JSON.stringify(name)).join(", ");

@@ -20,6 +20,8 @@ from gateway.api.page import CONTENT_SECURITY_POLICY, files
 from gateway.app import create_app
 from gateway.settings import Settings
 from gateway_client.csv_cells import csv_line
+from tests.gateway.api.stub import PNG
+from tests.stub_service import stub_service
 
 STATIC = Path(str(files.directory))
 ASSETS = sorted(path.name for path in STATIC.iterdir())
@@ -249,9 +251,26 @@ def test_csv_contains_no_formulas(evaluate):
     assert evaluate(f"csv({json.dumps([row])})") == csv_line(row)
 
 
-def test_python_snippet_compiles(evaluate):
+def test_python_and_javascript_snippets_run(evaluate, tmp_path, monkeypatch, capsys):
+    """The code that needs no client of ours classifies a file, as a colleague with the URL alone would run it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b.png").write_bytes(PNG)
+    with stub_service() as url:
+        address = json.dumps(f"{url}/predict?top_k=1")
+        exec(evaluate(f"python({address}, ['a b.png'], 'KEY')"), {})  # noqa: S102  # the page's own code
+        script = evaluate(f"javascript({address}, '')")
+        file = f"new File([Buffer.from({json.dumps(PNG.hex())}, 'hex')], 'a b.png', {{ type: 'image/png' }})"
+        answer = evaluate(
+            f"await (async () => {{ globalThis.document = {{ querySelector: () => ({{ files: [{file}] }}) }};"
+            f"let shown; const console = {{ log: (text) => (shown = text) }};\n{script}\nreturn shown; }})()"
+        )
+    assert "a b.png" in capsys.readouterr().out
+    assert [each["label"] for each in answer["results"][0]["predictions"]] == ["cat"]
+
+
+def test_python_client_snippet_compiles(evaluate):
     names, query = '["a b.jpg", "q\\"x.png"]', '"top_k=5&model=12&version=2"'
-    code = evaluate(f'python("http://h:8080", new URLSearchParams({query}), {names}, "KEY")')
+    code = evaluate(f'pythonClient("http://h:8080", new URLSearchParams({query}), {names}, "KEY")')
     compile(code, "page", "exec")
     assert 'Gateway("http://h:8080", api_key="KEY")' in code
     assert 'top_k=5, model="12", version=2' in code
