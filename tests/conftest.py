@@ -52,10 +52,23 @@ def pytest_configure() -> None:
 COLD_START = isolation.start_process
 STARTS_TRITON = {"runtime", "triton", "start_triton"}
 """The fixtures behind every Triton that a test starts."""
+WITH_THE_NETWORK = (
+    "tests/e2e/test_answers.py",
+    "tests/e2e/test_api_docs.py",
+    "tests/e2e/test_hostile.py",
+    "tests/e2e/test_ingest_damage.py",
+    "tests/e2e/test_ingest_forms.py",
+    "tests/e2e/test_v2.py",
+    "tests/reliability/test_cache.py",
+    "tests/triton_models/test_ensemble.py",
+    "tests/triton_models/test_preprocessor.py",
+)
+"""Files that use `triton`: in one worker, so that its processes import torch once."""
 LONGEST = (
     "tests/gateway_models/proof/test_round_trips.py",
     "tests/docs/",
     "tests/gateway_models/proof/test_sources.py",
+    *WITH_THE_NETWORK,
     "tests/reliability/",
     "tests/gateway_models/proof/test_tune.py",
     "tests/gateway_models/proof/test_vectors.py",
@@ -71,6 +84,7 @@ LONGEST = (
 
 
 TOGETHER = (
+    WITH_THE_NETWORK,
     (
         "tests/gateway_models/networks/",
         "tests/gateway_cli/test_models.py",
@@ -85,7 +99,7 @@ TOGETHER = (
         "tests/gateway/ingest/test_costly_headers.py",
     ),
 )
-"""Files that run in one worker, since they share resources that take seconds: a process with torch, encoded samples."""
+"""Files that run in one worker, since they share what takes seconds: Triton, a process with torch, encoded samples."""
 
 
 @pytest.hookimpl(optionalhook=True)

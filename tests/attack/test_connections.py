@@ -56,7 +56,7 @@ def served(gateway: Gateway, ended: threading.Event) -> int:
 
 
 @pytest.mark.parametrize("attack", [*EVERYWHERE, *ON_STREAMS], ids=lambda attack: attack.name)
-def test_health_and_new_clients_are_served_beside(gateway: Gateway, attack: Attack):
+def test_health_and_new_clients_are_served_during_an_attack(gateway: Gateway, attack: Attack):
     offset = gateway.log.stat().st_size
     target = Target(
         "127.0.0.1",

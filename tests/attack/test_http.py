@@ -89,7 +89,7 @@ def test_client_errors_are_not_faults(gateway: Gateway, attack: Attack):
     assert gateway.faults(offset) == []
 
 
-def test_requests_that_wait_behind_another_end_with_their_connection(gateway: Gateway):
+def test_queued_requests_end_with_their_connection(gateway: Gateway):
     offset = gateway.log.stat().st_size
     body = b"".join(form([SMALL_BMP] * 40))
     slow = request(

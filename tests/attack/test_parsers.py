@@ -39,7 +39,7 @@ def ask(gateway: Gateway) -> dict:
 
 
 @pytest.mark.parametrize("attack", [*ATTACKS, *HEADERS], ids=lambda attack: attack.name)
-def test_attack_costs_little_and_affects_no_other_client(gateway: Gateway, attack: Attack):
+def test_attack_is_cheap_and_affects_no_other_client(gateway: Gateway, attack: Attack):
     usual = ask(gateway)
     process = psutil.Process(gateway.process.pid)
     began, offset = process.cpu_times(), gateway.log.stat().st_size

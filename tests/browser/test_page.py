@@ -61,7 +61,7 @@ def test_each_image_gets_a_card_with_labels_and_model(page: Page):
     expect(page.locator(".card code")).to_have_text("unsupported_format")
 
 
-def test_an_example_is_classified_on_arrival_and_others_by_a_click(page: Page, backend: ColourBackend):
+def test_example_is_classified_on_arrival_and_others_by_a_click(page: Page, backend: ColourBackend):
     best = page.locator("#example-answer .label").first
     expect(best).to_have_text("red")
     page.select_option("#model", "moods")
@@ -78,7 +78,7 @@ def test_an_example_is_classified_on_arrival_and_others_by_a_click(page: Page, b
     expect(best).to_have_text("blue")
 
 
-def test_a_card_shows_one_label_and_folds_the_others(page: Page):
+def test_card_shows_one_label_and_folds_the_others(page: Page):
     add(page, photos(blue=1))
     labels = page.locator(".card .label")
     expect(labels).to_have_count(5)
@@ -88,7 +88,7 @@ def test_a_card_shows_one_label_and_folds_the_others(page: Page):
 
 
 @pytest.mark.parametrize("size", [(1280, 800), (390, 844)], ids=str)
-def test_the_first_of_thirty_cards_is_on_the_first_screen(context: BrowserContext, service: str, size: tuple[int, int]):
+def test_first_of_thirty_cards_is_on_the_first_screen(context: BrowserContext, service: str, size: tuple[int, int]):
     page = context.new_page()
     page.set_viewport_size({"width": size[0], "height": size[1]})
     page.goto(service)
@@ -350,7 +350,7 @@ def test_code_is_shown_in_four_ways(page: Page):
         expect(page.locator("#code")).to_have_value(re.compile(start))
 
 
-def test_a_link_that_is_dropped_is_not_followed(page: Page):
+def test_link_that_is_dropped_is_not_followed(page: Page):
     dropped = page.evaluate(
         """() => {
           const carried = new DataTransfer();
@@ -410,7 +410,7 @@ def test_images_without_a_result_are_sent_when_the_gateway_is_back(context: Brow
     page.close()
 
 
-def test_the_code_ends_before_the_button_that_copies_it(page: Page):
+def test_code_does_not_overlap_its_copy_button(page: Page):
     code, button = page.locator("#code").bounding_box(), page.locator("#copy").bounding_box()
     assert code
     assert button

@@ -213,7 +213,7 @@ def all_hold(tmp_path_factory: pytest.TempPathFactory) -> bool:
 @needs_prometheus
 @pytest.mark.parametrize("fires", [True, False], ids=["fires", "is silent"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.alert)
-def test_an_alert_fires_when_it_should_and_only_then(case, fires, all_hold, tmp_path):
+def test_alert_fires_only_for_its_fault(case, fires, all_hold, tmp_path):
     if not all_hold:
         promtool("test", "rules", file_of(tmp_path, case, fires=fires))
 

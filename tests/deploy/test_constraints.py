@@ -36,7 +36,7 @@ def test_every_dependency_has_one_version_within_its_range(constraints, python):
             assert given[canonicalize_name(requirement.name)] in requirement.specifier, requirement
 
 
-def test_the_cuda_packages_are_left_to_torch(constraints):
+def test_cuda_packages_are_left_to_torch(constraints):
     names = {canonicalize_name(constraint.name) for constraint in constraints}
     assert not [name for name in names if name.startswith(("nvidia-", "cuda-"))]
     assert "torch" in names

@@ -65,7 +65,7 @@ def test_dashboards_and_alert_use_the_same_error_codes():
 
 
 @pytest.mark.parametrize("path", sorted((CHART / "files" / "dashboards").glob("*.json")), ids=lambda path: path.stem)
-def test_a_dashboard_can_be_provisioned(path):
+def test_dashboard_can_be_provisioned(path):
     board = json.loads(path.read_text())
     assert re.fullmatch(r"[a-z-]{1,40}", board["uid"])
     variables = {each["name"] for each in board["templating"]["list"]}

@@ -23,7 +23,7 @@ def test_no_outdated_generated_file_remains(generated):
     assert {path for folder in folders for path in folder.iterdir()} <= set(generated)
 
 
-def test_the_manifests_name_no_helm():
+def test_manifests_name_no_helm():
     for text in manifests().values():
         assert "helm.sh" not in text
         assert "managed-by" not in text

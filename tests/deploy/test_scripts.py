@@ -84,7 +84,7 @@ LOADED = {"/v2/repository/index": (200, b'[{"name": "flowers", "version": "1", "
 INFER = "/v2/models/flowers/infer"
 
 
-def test_a_triton_that_infers_is_alive():
+def test_triton_that_infers_is_alive():
     with serving(LOADED | {INFER: (200, b"{}")}) as triton:
         done = run("alive.py", "flowers", "5", triton.url)
         again = run("alive.py", "flowers", "5", triton.url)
@@ -94,7 +94,7 @@ def test_a_triton_that_infers_is_alive():
     assert images[0] != images[1], "a cache could answer for the model"
 
 
-def test_a_full_queue_is_load_and_no_fault():
+def test_full_queue_is_not_a_fault():
     with serving(LOADED | {INFER: (503, b'{"error":"[request id: 1] Exceeds maximum queue size"}')}) as triton:
         assert run("alive.py", "flowers", "5", triton.url).returncode == 0
 
@@ -153,7 +153,7 @@ def test_models_with_another_checksum_are_not_unpacked(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../outside", "/outside"])
-def test_an_archive_writes_nothing_outside_of_its_folder(tmp_path, name):
+def test_archive_writes_nothing_outside_of_its_folder(tmp_path, name):
     evil = archive(**{"flowers/config.pbtxt": "", name: "evil"})
     with serving({"*": (200, evil)}) as bucket:
         (tmp_path / "in").mkdir()

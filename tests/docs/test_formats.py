@@ -22,7 +22,7 @@ def test_list_of_formats_matches_the_gateway(path, joined):
     assert f"{others}{joined if joined == ',' else f' {joined}'} {last}" in (ROOT / path).read_text()
 
 
-def test_the_guide_to_files_has_a_row_for_each_format():
+def test_guide_to_files_has_a_row_for_each_format():
     rows = {line.split("|")[1].strip().partition(" ")[0] for line in _table(ROOT / "docs/reference/images.md")}
     assert {name.partition(" ")[0] for name in accepted_formats().replace(" or ", ", ").split(", ")} <= rows
 

@@ -14,12 +14,12 @@ DEFINED = {name for path in PATHS for name in TESTS.findall(path.read_text())}
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(test_\w+…?)`", GUIDE))))
-def test_a_test_that_the_guide_names_exists(name):
+def test_test_that_the_guide_names_exists(name):
     beginning, abbreviated, _ = name.partition("…")
     found = [each for each in DEFINED if each == name or (abbreviated and each.startswith(beginning))]
     assert found, f"docs/explanation/reliability.md names {name}"
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:tests/)?[\w/]*test_\w+\.py)", GUIDE))))
-def test_a_file_of_tests_that_the_guide_names_exists(path):
+def test_file_of_tests_that_the_guide_names_exists(path):
     assert (PROJECT / path).is_file() if "/" in path else path in FILES

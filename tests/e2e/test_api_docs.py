@@ -54,7 +54,7 @@ def test_documented_example_gets_its_documented_response(real_gateway: Gateway, 
     assert matches(values(documented), values(answer)), answer
 
 
-def test_python_of_the_tutorial_prints_what_it_says(real_gateway: Gateway):
+def test_tutorial_code_prints_its_documented_output(real_gateway: Gateway):
     (code,) = re.findall(r"^```python\n(.*?)^```$", TUTORIAL, re.DOTALL | re.MULTILINE)
     code = code.replace("http://127.0.0.1:8080", real_gateway.url)
     run = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.triton
 
 
 @pytest.mark.usefixtures("runtime", "model_repository")
-def test_without_a_url_the_command_starts_and_stops_a_service(tmp_path):
+def test_classify_without_url_starts_and_stops_a_service(tmp_path):
     out = tmp_path / "out.jsonl"
     run = subprocess.run(
         [

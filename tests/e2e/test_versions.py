@@ -114,7 +114,7 @@ def scores(answer: dict) -> dict[str, float]:
     return {each["label"]: each["score"] for each in answer["results"][0]["predictions"]}
 
 
-def test_the_models_are_listed_with_their_versions(http):
+def test_models_are_listed_with_their_versions(http):
     listed = http.get("/models").json()
     assert listed["default"] == "flowers"
     assert [model["name"] for model in listed["models"]] == ["flowers", "signs"]
@@ -280,7 +280,7 @@ def test_failed_load_reports_the_reason(http, served):
 
 
 @pytest.mark.parametrize("act", ["load", "unload"])
-def test_a_model_that_is_not_in_the_repository_is_not_found(http, act):
+def test_model_that_is_not_in_the_repository_is_not_found(http, act):
     answer = http.post(f"/models/nothing/{act}")
     assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found")
 

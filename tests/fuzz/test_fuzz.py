@@ -15,13 +15,13 @@ def test_ten_thousand_damaged_files_leave_the_process_alive_and_small():
     assert report.resident_bytes - report.resident_bytes_at_start < 50 * 2**20
 
 
-def test_a_child_that_dies_is_a_fault():
+def test_child_that_dies_is_a_fault():
     child = Child()
     child._process.kill()
     assert "died" in child.ask(b"x")
     child.close()
 
 
-def test_the_same_seed_damages_a_file_the_same_way():
+def test_same_seed_damages_a_file_the_same_way():
     data = samples(67, 45)[0].data
     assert mutate(random.Random("1 2"), data, [data]) == mutate(random.Random("1 2"), data, [data])

@@ -15,7 +15,7 @@ def test_damaged_requests_cost_little_and_leave_the_gateway_alive():
     assert len(report.answers) > 3
 
 
-def test_the_same_seed_damages_a_request_the_same_way():
+def test_same_seed_damages_a_request_the_same_way():
     seeds = list(http_attacks())
     assert damaged(random.Random("1 2"), seeds) == damaged(random.Random("1 2"), seeds)
 

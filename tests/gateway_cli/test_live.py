@@ -43,7 +43,7 @@ def test_relevant_errors_are_shown(display, screen):
     assert screen.getvalue() == "gateway | triton | [markup] stays as it is\n"
 
 
-def test_the_whole_log_is_in_the_file(display):
+def test_whole_log_is_in_the_file(display):
     display.log("triton | one")
     display.log("triton | two")
     assert display.log_file.read_text() == "one\ntwo\n"

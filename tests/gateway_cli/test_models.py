@@ -135,7 +135,7 @@ def test_invalid_options_are_refused_and_nothing_is_written(add, tmp_path, optio
 
 
 @pytest.mark.parametrize("option", ["--tolerance=nan", "--tolerance=2", "--tolerance=-1"])
-def test_a_tolerance_is_a_share(option):
+def test_tolerance_is_a_share(option):
     result = CliRunner().invoke(app, ["model", "parity", "head", option])
     assert result.exit_code == 2
     assert "--tolerance" in result.output

@@ -219,7 +219,7 @@ def test_no_images_give_no_results(gateway):
     assert list(gateway.classify([])) == []
 
 
-def test_the_models_can_be_listed(gateway):
+def test_models_can_be_listed(gateway):
     (model,) = gateway.models()
     assert (model.name, model.labels, model.ready) == ("ensemble_model", ("cat", "dog"), True)
 

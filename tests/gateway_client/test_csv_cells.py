@@ -29,7 +29,7 @@ SIGNS = st.text(st.sampled_from("=+-@'\"\t\r\n ;,a\ufeff"), max_size=6) | st.tex
 
 
 @pytest.mark.parametrize("text", FORMULAS)
-def test_a_formula_is_neutralised(text):
+def test_formula_is_neutralised(text):
     assert neutral(text) == f"'{text}"
     assert not is_formula(csv_line([text])[1:2])
 

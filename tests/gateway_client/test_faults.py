@@ -9,6 +9,7 @@ import pytest
 
 from gateway.ingest import upload
 from gateway_client import AsyncGateway, UnexpectedAnswer, Unreachable, batches, errors
+from gateway_client.sending import Throttle
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 
@@ -185,3 +186,19 @@ def test_other_servers_are_reported():
 @pytest.mark.parametrize("nbytes", [0, 1, 1023, 2**10, 1536, 2**20, 20 * 2**20, 2**30, 2**30 + 1, 3 * 2**30])
 def test_client_and_gateway_format_sizes_alike(nbytes):
     assert batches._amount(nbytes) == upload.amount(nbytes)
+
+
+def test_refusal_halves_and_successes_restore_concurrency():
+    throttle = Throttle(8)
+    throttle.refused()
+    assert throttle.limit == 4
+    for _ in range(100):
+        throttle.succeeded()
+    assert throttle.limit == 8
+
+
+def test_concurrency_never_falls_below_one():
+    throttle = Throttle(4)
+    for _ in range(10):
+        throttle.refused()
+    assert throttle.limit == 1

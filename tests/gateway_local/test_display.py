@@ -1,4 +1,4 @@
-"""What is said where nothing moves: every line, and from time to time that something is still awaited."""
+"""The status lines of `gateway up` without a terminal: as text, and as JSON lines for log collectors."""
 
 import json
 import sys
@@ -14,48 +14,48 @@ HEAD = "1122 15:46:36.417382 507 model_lifecycle.cc:472]"
 PATIENCE_SECONDS = 60
 
 
-class Heard:
-    """Lines that were said, and a moment to wait for."""
+class Reports:
+    """Collects status lines; `came` is set by the first one with the given words."""
 
-    def __init__(self, awaited: str) -> None:
+    def __init__(self, words: str) -> None:
         self.lines: list[str] = []
-        self._awaited = awaited
+        self._words = words
         self.came = threading.Event()
 
     def __call__(self, text: str) -> None:
         self.lines.append(text)
-        if self._awaited in text:
+        if self._words in text:
             self.came.set()
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(display, "REMIND_SECONDS", 0.01)
 
 
 def test_step_in_progress_is_reported_at_once_and_periodically():
-    heard = Heard("s so far")
-    with Reminders(heard).waiting("starting Triton"):
-        assert heard.lines[0] == "starting Triton"
-        assert heard.came.wait(PATIENCE_SECONDS)
-    assert "starting Triton: 0 s so far" in heard.lines
+    reports = Reports("s so far")
+    with Reminders(reports).waiting("starting Triton"):
+        assert reports.lines[0] == "starting Triton"
+        assert reports.came.wait(PATIENCE_SECONDS)
+    assert "starting Triton: 0 s so far" in reports.lines
 
 
 def test_reminder_names_only_models_still_loading():
-    heard = Heard("loading classifier")
-    lines = Lines(heard, lambda _: None)
+    reports = Reports("loading classifier")
+    lines = Lines(reports, lambda _: None)
     lines.log(f'triton | I{HEAD} "loading: classifier:1"')
     lines.log(f'triton | I{HEAD} "loading: preprocessor:1"')
     lines.log(f"triton | I{HEAD} \"successfully loaded 'preprocessor'\"")
     with lines.waiting("starting Triton"):
-        assert heard.came.wait(PATIENCE_SECONDS)
-    assert "preprocessor" not in "".join(heard.lines)
+        assert reports.came.wait(PATIENCE_SECONDS)
+    assert "preprocessor" not in "".join(reports.lines)
 
 
 def test_reminders_stop_with_the_step():
-    heard = Heard("s so far")
-    with Reminders(heard).waiting("starting Triton"):
-        assert heard.came.wait(PATIENCE_SECONDS)
+    reports = Reports("s so far")
+    with Reminders(reports).waiting("starting Triton"):
+        assert reports.came.wait(PATIENCE_SECONDS)
     assert not [thread for thread in threading.enumerate() if thread.name == "reminders"]
 
 
@@ -81,3 +81,22 @@ def test_output_of_a_command_is_passed_to_the_display():
     script = "import sys; print('gateway | exporting', file=sys.stderr); print('as it is'); sys.exit(3)"
     assert run_aloud([sys.executable, "-I", "-S", "-c", script], said.append) == 3
     assert sorted(said) == ["as it is", "exporting"]
+
+
+def test_json_lines_have_time_and_level(capsys):
+    display = JsonLines()
+    with display.waiting("starting Triton"):
+        display.log('triton | I1122 15:46:36.417382 507 model_lifecycle.cc:472] "loading: classifier:1"')
+        display.log('triton | E1122 15:48:52.020990 507 scheduler.cc:1468] "unable to create\\na stream"')
+        display.log("triton | | Model | Version |")
+        display.log("triton | ")
+    display.say("ready: \u201copen\u201d")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert all(line.pop("timestamp").endswith("Z") for line in lines)
+    assert lines == [
+        {"level": "info", "event": "up", "message": "starting Triton"},
+        {"level": "info", "event": "triton", "message": "loading: classifier:1"},
+        {"level": "error", "event": "triton", "message": "unable to create\\na stream"},
+        {"level": "info", "event": "triton", "message": "| Model | Version |"},
+        {"level": "info", "event": "up", "message": "ready: \u201copen\u201d"},
+    ]

@@ -84,32 +84,32 @@ def regions_of(server: EmbeddedTriton) -> list[Path]:
     return list(SHARED_MEMORY.glob(f"{server._shm_prefix}*"))
 
 
-def test_started_server_is_ready_on_loopback_and_logs_with_a_prefix(runtime, echo_repository):
-    lines = []
-    with EmbeddedTriton(runtime, echo_repository, on_log=lines.append) as server:
-        server.wait_ready()
-        assert server.alive
-        assert server.poll() is None
-        # Triton opens its metrics port after it has called itself ready.
-        ports = {server.grpc_port, server.http_port, server.metrics_port}
-        wait_for(lambda: {address.port for address in listening(server)} == ports)
-        assert {address.ip.removeprefix("::ffff:") for address in listening(server)} == {"127.0.0.1"}
+def test_two_servers_run_on_loopback_and_leave_nothing_behind(runtime, echo_repository):
+    """No process, port or shared memory of a server remains after its stop, and its log has a prefix."""
+    lines: list[str] = []
+    first, second = (EmbeddedTriton(runtime, echo_repository, on_log=lines.append) for _ in range(2))
+    with first, second:
+        for server in (first, second):
+            server.wait_ready()
+            assert server.alive
+            assert server.poll() is None
+            # Triton opens its metrics port after it has reported that it is ready.
+            ports = {server.grpc_port, server.http_port, server.metrics_port}
+            wait_for(lambda server=server, ports=ports: {each.port for each in listening(server)} == ports)
+            assert {address.ip.removeprefix("::ffff:") for address in listening(server)} == {"127.0.0.1"}
+        assert first.url != second.url
+        processes = [*family(first.pid), *family(second.pid)]
+        assert len(processes) == 4
+        assert regions_of(first)
+        first.stop()
+        assert not first.alive
+        assert not regions_of(first)
+        assert second.alive
+        first.stop()
+    assert all(map(is_gone, processes))
+    assert not regions_of(second)
     assert any("Started GRPCInferenceService" in line for line in lines)
     assert all(line.startswith("triton | ") for line in lines)
-
-
-def test_stopped_server_leaves_no_process_and_no_shared_memory(runtime, echo_repository):
-    server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
-    server.start()
-    server.wait_ready()
-    processes = family(server.pid)
-    assert len(processes) == 2
-    assert regions_of(server)
-    server.stop()
-    assert all(map(is_gone, processes))
-    assert not server.alive
-    assert not regions_of(server)
-    server.stop()
 
 
 def test_request_in_flight_is_answered_before_the_server_stops(runtime, echo_repository):
@@ -173,16 +173,6 @@ def test_server_and_stubs_die_with_a_killed_parent(echo_repository):
         assert len(processes) == 2
         parent.kill()
         wait_for(lambda: all(map(is_gone, processes)), timeout_seconds=30)
-
-
-def test_two_servers_run_side_by_side(runtime, echo_repository):
-    first, second = (EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None) for _ in range(2))
-    with first, second:
-        first.wait_ready()
-        second.wait_ready()
-        assert first.url != second.url
-    assert not regions_of(first)
-    assert not regions_of(second)
 
 
 @pytest.mark.parametrize("kind", ["grpc", "http", "metrics"])

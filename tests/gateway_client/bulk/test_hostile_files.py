@@ -518,7 +518,7 @@ def test_parquet_row_count_is_limited(tmp_path, monkeypatch, more):
 
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
-def test_a_download_has_a_deadline(monkeypatch, head):
+def test_download_has_a_deadline(monkeypatch, head):
     """Also if each byte of the headers or the body arrives in time."""
     monkeypatch.setattr(remote, "DOWNLOAD_SECONDS", 0.3)
 

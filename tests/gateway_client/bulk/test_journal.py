@@ -57,7 +57,7 @@ def test_image_listed_twice_has_two_rows(path):
     assert names(again.left(images("a", "a", "b"))) == ["a", "b"]
 
 
-def test_a_torn_last_line_is_dropped(path):
+def test_torn_last_line_is_dropped(path):
     journal(path, row("a"), row("b"))
     path.write_bytes(path.read_bytes()[:-3])
     again = Journal(path)

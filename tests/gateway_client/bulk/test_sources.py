@@ -101,14 +101,14 @@ def write_table(folder, kind, rows):
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_a_tables_paths_are_relative_to_its_folder(photos, kind):
+def test_tables_paths_are_relative_to_its_folder(photos, kind):
     table = write_table(photos, kind, ["b.png", str(photos / "a.JPG")])
     assert read(table) == [(str(photos / "b.png"), b"b.png"), (str(photos / "a.JPG"), b"a.JPG")]
     assert count([str(table)]) == 2
     assert len(read(table, column="path")) == 2
 
 
-def test_the_column_of_paths_must_be_known(tmp_path):
+def test_column_of_paths_must_be_known(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("left,right\na.png,b.png\n")
     with pytest.raises(BulkError, match="Name it with --column: left, right"):
@@ -265,7 +265,7 @@ def bucket(tmp_path):
     files.rm(root, recursive=True)
 
 
-def test_a_bucket_is_read_below_a_prefix(bucket):
+def test_bucket_is_read_below_a_prefix(bucket):
     assert read(bucket) == [(f"{bucket}/a.png", b"a.png"), (f"{bucket}/deep/b.jpg", b"deep/b.jpg")]
 
 
@@ -274,7 +274,7 @@ def test_one_object_or_a_glob_of_them_is_read(bucket):
     assert names(read(f"{bucket}/**/*.jpg")) == ["b.jpg"]
 
 
-def test_a_table_may_name_objects(bucket, tmp_path):
+def test_table_may_name_objects(bucket, tmp_path):
     table = tmp_path / "t.csv"
     table.write_text(f"url\n{bucket}/a.png\n")
     assert read(table) == [(f"{bucket}/a.png", b"a.png")]

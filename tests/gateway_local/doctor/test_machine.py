@@ -247,11 +247,3 @@ def test_old_driver_is_named_with_the_required_version(path, monkeypatch):
     assert finding.level is Level.WARN
     assert "built for CUDA 13.0, which needs driver R580 or newer" in finding.text
     assert "from 535.230.02" in finding.advice
-
-
-@pytest.mark.slow
-def test_torch_is_imported_in_a_separate_process(path):
-    program(path, "nvidia-smi", "echo 'NVIDIA H200, 143771 MiB, 580.82.07'")
-    loaded = "torch" in sys.modules
-    machine.gpu()
-    assert ("torch" in sys.modules) == loaded

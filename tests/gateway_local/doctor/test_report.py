@@ -1,7 +1,6 @@
 """`gateway doctor` as a command."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,21 +9,15 @@ from gateway_local.console import PlainConsole
 from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.doctor.report import show, summary
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
-from tests.processes import PROJECT, environment, free_port
+from tests import warm
+from tests.processes import environment, free_port
 
 FINDINGS = [ok("GPU", "none"), warn("cores", "2 cores", "lower it"), fail("labels", "one\ntwo [red]", "mend it")]
 
 
 def doctor(*arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gateway_cli", "doctor", *map(str, arguments)],
-        env=environment(**settings),
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    code = "from gateway_cli.main import main; main()"
+    return warm.run(code, ["doctor", *map(str, arguments)], environment=environment(**settings), timeout_seconds=120)
 
 
 def shown(findings: list[Finding], *, terminal: bool) -> str:

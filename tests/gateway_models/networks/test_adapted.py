@@ -138,7 +138,7 @@ def test_missing_output_is_reported(output, which, reason):
         chosen(output, which)
 
 
-def test_gray_is_pillows_to_the_last_level():
+def test_gray_levels_equal_pillows():
     pictures = np.random.default_rng(0).integers(0, 256, (2, 32, 32, 3), np.uint8)
     levels = np.stack([np.asarray(Image.fromarray(picture).convert("L")) for picture in pictures])
     images = (torch.from_numpy(pictures).permute(0, 3, 1, 2) / 255 - GRAY.mean) / GRAY.std
@@ -147,7 +147,7 @@ def test_gray_is_pillows_to_the_last_level():
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".onnx"])
-def test_a_network_for_gray_images_is_served(tmp_path, suffix):
+def test_network_for_gray_images_is_served(tmp_path, suffix):
     module = Head(channels=1)
     save = save_onnx if suffix == ".onnx" else save_torchscript
     file = save(module, tmp_path / f"model{suffix}", channels=1)
@@ -166,7 +166,7 @@ def test_grayscale_wants_one_mean_and_std(tmp_path):
         add(ModelSpec(str(file), "gray", labels, preprocessing=three, grayscale=True), tmp_path / "models", print)
 
 
-def test_a_lower_precision_arranges_its_images_in_fp32(tmp_path):
+def test_lower_precision_arranges_its_images_in_fp32(tmp_path):
     file = scripted(ChannelsLast(), tmp_path / "model.pt", torch.rand(2, 32, 32, 3))
     assert jobs.do(job(file, tmp_path, precision=Precision.BF16)).difference < 0.1
     with torch.no_grad():
@@ -196,7 +196,7 @@ def tried(model: onnx.ModelProto, folder: Path, **changes) -> Outcome:
 
 
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.UINT8])
-def test_a_graph_with_channels_last_or_bytes_is_taken(tmp_path, kind):
+def test_graph_with_channels_last_or_uint8_is_accepted(tmp_path, kind):
     cast = [helper.make_node("Cast", ["images"], ["values"], to=TensorProto.FLOAT)]
     model = graph([*cast, *mean([1, 2], "values")], ["N", 32, 32, 3], kind)
     outcome = tried(model, tmp_path, pixels=True)
@@ -205,7 +205,7 @@ def test_a_graph_with_channels_last_or_bytes_is_taken(tmp_path, kind):
     assert torch.allclose(written(tmp_path)(PIXELS), (PIXELS.mean((2, 3)) @ weights).softmax(dim=1), atol=1e-5)
 
 
-def test_a_graphs_scores_are_chosen_among_its_outputs(tmp_path):
+def test_graphs_scores_are_chosen_among_its_outputs(tmp_path):
     nodes = [*mean([2, 3]), helper.make_node("Neg", ["scores"], ["other"])]
     model = graph(nodes, ["N", 3, 32, 32], outputs=("other", "scores"))
     tried(model, tmp_path, output="scores")
@@ -253,7 +253,7 @@ def test_graph_that_needs_a_batch_of_one_is_refused(tmp_path):
     assert not (tmp_path / "written" / "model.onnx").exists()
 
 
-def test_the_original_is_asked_as_it_was_found_to_want_it(tmp_path):
+def test_original_gets_its_detected_input_format(tmp_path):
     file = scripted(Bytes(last=True), tmp_path / "model.pt", PIXELS.to(torch.uint8).permute(0, 2, 3, 1))
     pixels = Preprocessing((32,), 32, "bilinear", **AS_PIXELS)
     outcome = Outcome(5, "logits", 0.0, Format.TORCHSCRIPT, input="uint8-nhwc")

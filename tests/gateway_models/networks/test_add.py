@@ -33,7 +33,7 @@ def request(folder: Path, **changes) -> ModelSpec:
     return ModelSpec(source=str(folder / "head.pt"), **{**defaults, **changes})
 
 
-def test_a_model_gets_all_that_triton_needs(added_head):
+def test_added_model_has_all_files_for_triton(added_head):
     repository, made = added_head
     ensemble, preprocessor, classifier = (
         read_model_config(repository / name / "config.pbtxt")
@@ -67,7 +67,7 @@ def test_written_network_is_frozen_and_gives_original_answers(added_head):
     assert made.versions[1].outcome.difference < 1e-6
 
 
-def test_gpus_that_are_not_there_are_refused(monkeypatch):
+def test_missing_gpus_are_refused(monkeypatch):
     monkeypatch.setattr("gateway_models.networks.add_checks.gpu_count", lambda: 0)
     with pytest.raises(EntryError, match=r"names GPU 0, and this machine has no GPU .* leave --gpus out"):
         check_gpus(Serving(gpus=(0, 1)))
@@ -98,7 +98,7 @@ def test_refused_model_changes_nothing(own_head, tmp_path, changes, error, reaso
     assert {path: path.read_bytes() for path in own_head.rglob("*") if path.is_file()} == before
 
 
-def test_labels_that_are_not_as_many_as_the_classes_are_refused(tmp_path):
+def test_wrong_number_of_labels_is_refused(tmp_path):
     save_torchscript(Head(), tmp_path / "head.pt")
     four = save_labels(tmp_path / "four.txt", 4)
     with pytest.raises(ModelFileError, match=r"head\.pt: there are 4 labels and the network has 5 classes"):
@@ -124,7 +124,7 @@ class Endless(torch.nn.Module):
         return images
 
 
-def test_a_network_that_never_answers_is_given_up(tmp_path):
+def test_network_that_never_returns_times_out(tmp_path):
     with without_deprecations():
         torch.jit.script(Endless()).save(tmp_path / "head.pt")
     with pytest.raises(WorkFailed, match="did not finish a batch within 1 s"):
@@ -141,7 +141,7 @@ def test_a_network_that_never_answers_is_given_up(tmp_path):
         ({"labels": "other"}, "its labels differ from those of the other versions"),
     ],
 )
-def test_a_version_that_is_another_model_is_refused(own_head, tmp_path, changes, reason):
+def test_version_of_another_model_is_refused(own_head, tmp_path, changes, reason):
     save_torchscript(Head(seed=1), tmp_path / "head.pt")
     if "labels" in changes:
         (tmp_path / "other.txt").write_text("a\nb\nc\nd\ne\n")
@@ -185,13 +185,13 @@ def test_command_prints_written_files_and_example_calls(tmp_path, cold_jobs):
         ([*HEAD_FLAGS, "--pixels"], "--pixels leaves pixels as they are, and --mean and --std normalise them"),
     ],
 )
-def test_options_that_are_not_enough_or_too_much_are_refused(tmp_path, options, reason):
+def test_missing_or_conflicting_options_are_refused(tmp_path, options, reason):
     result = CliRunner().invoke(app, ["model", "add", "head.pt", "--name", "head", *options])
     assert isinstance(result.exception, UserError)
     assert reason in str(result.exception)
 
 
-def test_the_commands_list_and_show_what_is_there(added_head):
+def test_list_and_show_print_the_model(added_head):
     where = ["--model-repository", str(added_head[0])]
     listed = CliRunner().invoke(app, ["model", "list", *where])
     shown = CliRunner().invoke(app, ["model", "show", "head", *where])
@@ -224,7 +224,7 @@ class OnTheCpu(torch.nn.Module):
         (lambda x: x + torch.zeros_like(x), ()),
     ],
 )
-def test_operations_that_a_trace_has_bound_to_the_cpu_are_found(forward, found):
+def test_cpu_only_operations_of_a_trace_are_found(forward, found):
     module = type("Network", (torch.nn.Module,), {"forward": lambda self, x: forward(x)})()
     with without_deprecations():
         traced = torch.jit.trace(module, torch.rand(2, 2))
@@ -243,7 +243,7 @@ def test_network_that_would_fail_on_a_gpu_is_added_with_a_warning(tmp_path):
     assert not any("would fail" in line for line in said)
 
 
-def test_a_network_that_would_fail_on_a_gpu_is_refused_for_one(tmp_path, monkeypatch):
+def test_network_that_would_fail_on_a_gpu_is_refused_for_one(tmp_path, monkeypatch):
     monkeypatch.setattr("gateway_models.networks.add_checks.gpu_count", lambda: 1)
     save_torchscript(OnTheCpu(), tmp_path / "head.pt")
     wanted = request(tmp_path, serving=Serving(gpus=(0,)))

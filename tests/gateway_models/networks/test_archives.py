@@ -212,7 +212,7 @@ DROPPED = {as_sample, as_guard}
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 @pytest.mark.parametrize("trust", [False, True], ids=["", "trusted"])
-def test_a_hostile_program_executes_nothing_unless_trusted(program, tmp_path, monkeypatch, evidence, hostile, trust):
+def test_hostile_program_executes_nothing_unless_trusted(program, tmp_path, monkeypatch, evidence, hostile, trust):
     monkeypatch.syspath_prepend(tmp_path)
     path = altered(program, tmp_path / "hostile.pt2", hostile(evidence))
     said = run_whatever_happens(lambda: load_program(path, trust=trust))
@@ -245,7 +245,7 @@ def test_only_operators_that_compute_are_called(program, tmp_path, target):
         load_program(path)
 
 
-def test_a_refusal_names_the_member_and_the_global(program, tmp_path, evidence):
+def test_refusal_names_the_member_and_the_global(program, tmp_path, evidence):
     path = altered(program, tmp_path / "hostile.pt2", as_pickled_weight(evidence))
     with pytest.raises(ModelFileError, match=r"data/weights/weight_9.*data\.pkl.* calls pathlib\.Path\.touch|getattr"):
         load_program(path)
@@ -316,7 +316,7 @@ def with_extra_files(source: Path, target: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", [None, without_samples, with_pickled_tensors, as_before_2_8, with_extra_files])
-def test_an_honest_program_gives_the_same_answers(program, tmp_path, form):
+def test_valid_program_gives_the_same_results(program, tmp_path, form):
     path = form(program, tmp_path / "honest.pt2") if form else program
     with torch.no_grad():
         expected = Constants().eval()(IMAGES)
@@ -339,7 +339,7 @@ class Scripted(Head):
 
 
 @pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
-def test_honest_torchscript_gives_the_same_answers(script, tmp_path, scripted):
+def test_valid_torchscript_gives_the_same_results(script, tmp_path, scripted):
     path = script
     if scripted:
         with without_deprecations():
@@ -348,7 +348,7 @@ def test_honest_torchscript_gives_the_same_answers(script, tmp_path, scripted):
         assert torch.equal(load_torchscript(path)(IMAGES), torch.jit.load(path).eval()(IMAGES))
 
 
-def test_a_trusted_program_is_added_and_loaded_again(program, tmp_path, monkeypatch):
+def test_trusted_program_is_added_and_loaded_again(program, tmp_path, monkeypatch):
     """Weights in torch's oldest format, which only --trust reads: in the trial, and whenever the original is asked."""
     monkeypatch.setattr("gateway_models.networks.add.work", lambda job, say, *, timeout_seconds: jobs.do(job))
 
@@ -434,7 +434,7 @@ def test_torchscript_that_reaches_files_is_refused(tmp_path, evidence, kind):
         r'n = "\x4"',
     ],
 )
-def test_no_spelling_of_an_operator_that_reaches_files_passes(script, tmp_path, line):
+def test_every_spelling_of_a_file_operator_is_refused(script, tmp_path, line):
     def change(code: bytes) -> bytes:
         return code.replace(b"    last = self.last\n", f"    last = self.last\n    {line}\n".encode())
 
@@ -506,7 +506,7 @@ def overlapping(path: Path) -> None:
         (lambda path: path.write_bytes(path.read_bytes()[:-100]), "it has no models/model.json"),
     ],
 )
-def test_a_zip_that_is_not_what_it_seems_is_refused(program, tmp_path, spoil, reason):
+def test_inconsistent_zip_is_refused(program, tmp_path, spoil, reason):
     path = altered(program, tmp_path / "odd.pt2", {})
     spoil(path)
     with pytest.raises(ModelFileError, match=reason):
@@ -516,7 +516,7 @@ def test_a_zip_that_is_not_what_it_seems_is_refused(program, tmp_path, spoil, re
 @pytest.mark.parametrize(
     "change", [b"[" * 100_000, b'{"a": ' + b"9" * 10_000 + b"}", b"[]", b"\xff", b'{"graph_module": 1}']
 )
-def test_a_graph_that_is_no_graph_is_refused(program, tmp_path, change):
+def test_invalid_graph_is_refused(program, tmp_path, change):
     path = altered(program, tmp_path / "odd.pt2", {GRAPH: change})
     with pytest.raises((ModelFileError, ExportError), match=r"odd\.pt2"):
         load_program(path)

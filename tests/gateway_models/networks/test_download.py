@@ -50,7 +50,7 @@ def bucket(monkeypatch) -> Iterator[str]:
     memory.rm("/bucket-of-test-download", recursive=True)
 
 
-def test_a_file_is_fetched_once_under_its_checksum(requested, tmp_path):
+def test_file_is_fetched_once_under_its_checksum(requested, tmp_path):
     path = fetch(URL, SHA256.upper(), print, cache=tmp_path)
     assert path == tmp_path / SHA256 / "model.pt2"
     assert path.read_bytes() == MODEL
@@ -58,7 +58,7 @@ def test_a_file_is_fetched_once_under_its_checksum(requested, tmp_path):
     assert requested == ["/flowers/model.pt2"]
 
 
-def test_a_copy_that_was_damaged_is_fetched_again(requested, tmp_path):
+def test_damaged_copy_is_fetched_again(requested, tmp_path):
     fetch(URL, SHA256, print, cache=tmp_path).write_bytes(b"damaged")
     assert fetch(URL, SHA256, print, cache=tmp_path).read_bytes() == MODEL
     assert len(requested) == 2

@@ -36,7 +36,7 @@ def empty_repository(tmp_path) -> Path:
     return Path(shutil.copytree(DEFAULT_MODEL_REPOSITORY, tmp_path / "models", ignore=ignore))
 
 
-def test_the_default_model_is_written_with_its_labels_and_only_once(model_repository):
+def test_default_model_is_written_with_its_labels_and_only_once(model_repository):
     said = []
     path = export_default(model_repository, said.append)
     labels = (model_repository / "classifier" / "labels.txt").read_text().splitlines()
@@ -45,7 +45,7 @@ def test_the_default_model_is_written_with_its_labels_and_only_once(model_reposi
     assert (len(labels), labels[0], labels[285], labels[967]) == (1000, "tench", "Egyptian cat", "espresso")
 
 
-def test_the_exported_model_gives_probabilities_for_any_batch_size(model_repository):
+def test_exported_model_gives_probabilities_for_any_batch_size(model_repository):
     with torchscript.without_deprecations():
         model = torch.jit.load(export_default(model_repository, print))
     for size in (1, 2, 7):
@@ -76,18 +76,18 @@ def test_preprocessing_that_does_not_fit_the_model_is_named(empty_repository):
     assert "mean" not in str(failure.value)
 
 
-def test_a_repository_without_a_preprocessor_is_named(tmp_path):
+def test_repository_without_a_preprocessor_is_named(tmp_path):
     with pytest.raises(ModelRepositoryError, match=r"preprocessor/config\.pbtxt"):
         export_default(tmp_path, print)
 
 
-def test_a_configuration_that_cannot_be_parsed_is_named_with_its_line(empty_repository):
+def test_configuration_that_cannot_be_parsed_is_named_with_its_line(empty_repository):
     (empty_repository / "preprocessor" / "config.pbtxt").write_text('name: "preprocessor"\nbackend "python"\n')
     with pytest.raises(ModelRepositoryError, match=r"config\.pbtxt: 2:9"):
         export_default(empty_repository, print)
 
 
-def test_an_export_whose_answers_differ_is_refused_and_leaves_the_old_file(tmp_path):
+def test_export_whose_answers_differ_is_refused_and_leaves_the_old_file(tmp_path):
     path = tmp_path / "model.pt"
     path.write_bytes(b"the model before")
     with pytest.raises(ExportError, match="differ from the eager model's"):
@@ -107,7 +107,7 @@ def test_any_module_can_be_exported(tmp_path):
     assert extra["note"] in ("hello", b"hello")
 
 
-def test_the_stamp_of_a_file_that_is_no_archive_is_none(tmp_path):
+def test_stamp_of_a_file_that_is_no_archive_is_none(tmp_path):
     (tmp_path / "model.pt").write_bytes(b"weights?")
     assert read_stamp(tmp_path / "model.pt") is None
     assert read_stamp(tmp_path / "none.pt") is None

@@ -100,7 +100,7 @@ def test_auto_is_the_input_of_the_last_linear_layer(kind, last, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["eager", "program"])
-def test_a_layer_by_name_is_averaged_over_height_and_width(kind, tmp_path):
+def test_layer_by_name_is_averaged_over_height_and_width(kind, tmp_path):
     network = Head().eval()
     featured = Featured(saved(Head(), kind, tmp_path), Form(), "", "features", 5).eval()
     with torch.no_grad():
@@ -191,7 +191,7 @@ def test_added_network_gives_embeddings_and_scores(kind, changes, tmp_path):
     assert entry.versions[1].outcome.embedding_difference < (1e-5 if "precision" not in changes else 1e-2)
 
 
-def test_an_onnx_tensor_by_name_and_one_that_is_not_there(tmp_path):
+def test_onnx_embedding_tensor_is_selected_by_name(tmp_path):
     import onnx
 
     source = SOURCES["onnx"](tmp_path)
@@ -207,7 +207,7 @@ def test_an_onnx_tensor_by_name_and_one_that_is_not_there(tmp_path):
         add(request(source, tmp_path, name="other", features="nowhere"), tmp_path / "models", print)
 
 
-def test_an_onnx_model_that_ends_otherwise_is_refused(tmp_path):
+def test_onnx_without_linear_last_layer_is_refused(tmp_path):
     with pytest.raises(ModelFileError, match=r"ReduceMean.*not a linear one: use --features TENSOR"):
         add(request(save_onnx(Convolved(), tmp_path / "c.onnx"), tmp_path), tmp_path / "models", print)
 
@@ -227,7 +227,7 @@ def test_versions_give_embeddings_all_or_none(own_head, tmp_path):
         add(request(better, tmp_path, version=2), own_head, print)
 
 
-def test_a_function_has_no_layers(tmp_path):
+def test_function_has_no_layers(tmp_path):
     source = f"{save_function(tmp_path)}:classify"
     with pytest.raises(SourceError, match="a Python function has no layers"):
         add(request(source, tmp_path, trust=True), tmp_path / "models", print)

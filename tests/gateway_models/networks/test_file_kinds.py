@@ -77,7 +77,7 @@ def test_other_files_are_no_models(tmp_path):
 
 
 @pytest.mark.parametrize("torch_saved", [True, False])
-def test_a_pickle_that_would_run_code_is_refused_and_runs_none(tmp_path, torch_saved):
+def test_pickle_with_code_is_refused_unexecuted(tmp_path, torch_saved):
     evidence, path = tmp_path / "it ran", tmp_path / "model.pt"
     if torch_saved:
         torch.save({"weights": torch.ones(2), "trap": Trap(evidence)}, path)
@@ -124,7 +124,7 @@ def test_mixed_pickle_is_refused_with_code_to_save_its_weights(tmp_path, monkeyp
     assert set(read_state_dict(tmp_path / "weights.pt")) == set(Head().state_dict())
 
 
-def test_a_checkpoint_is_called_one_once():
+def test_checkpoint_is_called_one_once():
     assert str(refuse(Path("model.pt"), Kind.CHECKPOINT)).count("a training checkpoint") == 1
 
 
@@ -133,7 +133,7 @@ def test_misspelt_architecture_gets_suggestions():
         find_source(ModelSpec("torchvision:resnet_50", "model"))
 
 
-def test_a_model_file_without_preprocessing_or_labels_is_refused(tmp_path):
+def test_model_file_without_preprocessing_or_labels_is_refused(tmp_path):
     source = find_source(ModelSpec(str(save_torchscript(Head(), tmp_path / "model.pt")), "model"))
     with pytest.raises(SourceError, match="silently wrong"):
         find_preprocessing(source, None)
@@ -181,7 +181,7 @@ def test_holes_of_a_file_lift_no_limit(tmp_path):
     assert stored_bytes(tmp_path / "dense") == 10_000
 
 
-def test_a_process_is_held_to_its_limits(tmp_path):
+def test_limits_of_a_process_are_enforced(tmp_path):
     script = """
 import resource, sys
 from gateway_models.networks.jobs import confine

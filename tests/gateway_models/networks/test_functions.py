@@ -54,12 +54,12 @@ def request(folder: Path, **changes) -> ModelSpec:
         ("def classify(", ":classify", "cannot be read as Python"),
     ],
 )
-def test_a_source_that_names_no_function_is_refused_unread(tmp_path, code, name, reason):
+def test_source_without_a_function_is_refused(tmp_path, code, name, reason):
     with pytest.raises(FunctionSourceError, match=reason):
         find_function(f"{save_function(tmp_path, code)}{name}")
 
 
-def test_a_file_that_is_not_there_or_cannot_be_imported_is_refused(tmp_path):
+def test_missing_or_unimportable_file_is_refused(tmp_path):
     with pytest.raises(FunctionSourceError, match="`gateway model new NAME` writes one"):
         find_function(f"{tmp_path}/absent.py:classify")
     with pytest.raises(FunctionSourceError, match=r"my-model\.py cannot be imported: name it with letters"):
@@ -76,13 +76,13 @@ def test_a_file_that_is_not_there_or_cannot_be_imported_is_refused(tmp_path):
         ("numpy ==", "not a requirement"),
     ],
 )
-def test_requirements_that_are_not_met_are_named(tmp_path, line, reason):
+def test_unmet_requirements_are_named(tmp_path, line, reason):
     (tmp_path / "requirements.txt").write_text(f"# those of the function\n--no-binary :all:\ntorch>=2\n{line}\n")
     with pytest.raises(FunctionSourceError, match=reason):
         find_function(f"{save_function(tmp_path)}:classify")
 
 
-def test_requirements_of_other_platforms_are_not_asked_for(tmp_path):
+def test_requirements_of_other_platforms_are_ignored(tmp_path):
     (tmp_path / "requirements.txt").write_text('absent>=1; sys_platform == "win32"\nnumpy>=1\n')
     assert find_function(f"{save_function(tmp_path)}:classify").name == "classify"
 
@@ -97,7 +97,7 @@ def test_requirements_of_other_platforms_are_not_asked_for(tmp_path):
         ({"weights": "state.pth"}, "a function's files are named by --include"),
     ],
 )
-def test_options_that_do_not_fit_a_function_are_refused(tmp_path, changes, reason):
+def test_unsupported_options_of_a_function_are_refused(tmp_path, changes, reason):
     with pytest.raises(SourceError, match=reason):
         add(request(tmp_path, **changes), tmp_path / "models", print)
 
@@ -201,7 +201,7 @@ def test_pixels_arrive_unchanged_in_the_requested_order(tmp_path, wanted):
         ),
     ],
 )
-def test_a_function_may_have_any_of_the_usual_shapes(tmp_path, code, name):
+def test_common_function_signatures_are_supported(tmp_path, code, name):
     function = loaded(tmp_path, code, name or "classify")
     assert function.scores(IMAGES).tolist() == [[3.0, 1.0]] * 2
 
@@ -273,7 +273,7 @@ def test_probe_records_the_missing_activation(tmp_path):
     assert torch.allclose(function.probabilities(IMAGES).sum(dim=1), torch.ones(2))
 
 
-def test_a_file_for_pytriton_is_served_as_it_is(tmp_path):
+def test_file_for_pytriton_is_served_as_it_is(tmp_path):
     outcome = tried(f"{save_function(tmp_path, PYTRITON)}:infer_func", tmp_path)
     assert (outcome.classes, outcome.input) == (6, "uint8-nhwc")
 
@@ -287,7 +287,7 @@ def test_pixels_and_their_normalisation_do_not_contradict_each_other(tmp_path):
         tried(f"{path}:classify", tmp_path, pixels_implied=True, labels=3)
 
 
-def test_the_skeleton_is_a_function_that_works(tmp_path, monkeypatch):
+def test_skeleton_is_a_function_that_works(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, ["model", "new", "mine"])
     assert result.exit_code == 0, result.output
@@ -299,7 +299,7 @@ def test_the_skeleton_is_a_function_that_works(tmp_path, monkeypatch):
         write_skeleton("my-model", tmp_path)
 
 
-def test_an_input_that_there_is_none_of_is_refused(tmp_path):
+def test_unknown_input_format_is_refused(tmp_path):
     command = ["model", "add", f"{save_function(tmp_path)}:classify", "--name=mine", "--crop=32", "--input=nhwc"]
     refused = CliRunner().invoke(app, command)
     assert refused.exit_code == 1

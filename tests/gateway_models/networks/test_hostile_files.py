@@ -124,7 +124,7 @@ def header(values: object, data: bytes = b"") -> bytes:
     ],
     ids=["endless header", "long header", "dtype", "short", "overlap", "overflow", "objects", "deep"],
 )
-def test_safetensors_that_lie_are_refused(tmp_path, content):
+def test_invalid_safetensors_are_refused(tmp_path, content):
     (tmp_path / "weights.safetensors").write_bytes(content)
     with pytest.raises(ModelFileError, match="is damaged"):
         read_state_dict(tmp_path / "weights.safetensors")
@@ -154,7 +154,7 @@ def as_tar(trap: Trap) -> bytes:
     ids=["zip", "legacy", "protocol 4", "pickle", "tar"],
 )
 @pytest.mark.parametrize("name", ["weights.pth", "weights.pkl", "weights.bin"])
-def test_weights_in_a_pickle_of_anything_else_are_not_executed(tmp_path, form, name):
+def test_pickled_weights_with_code_are_not_executed(tmp_path, form, name):
     (tmp_path / name).write_bytes(form(Trap(tmp_path / "executed")))
     with pytest.raises(ModelFileError, match="cannot be read as plain weights, and anything else could run code"):
         read_state_dict(tmp_path / name)
@@ -188,7 +188,7 @@ def folder(path: Path, config: object) -> Path:
     ],
     ids=lambda value: "" if isinstance(value, (dict, str)) and len(str(value)) > 60 else None,
 )
-def test_a_folder_that_names_code_or_other_files_is_refused(tmp_path, config, reason):
+def test_folder_that_names_code_or_other_files_is_refused(tmp_path, config, reason):
     with pytest.raises(HubError, match=reason):
         read_folder(folder(tmp_path, config))
 

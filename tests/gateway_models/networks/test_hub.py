@@ -51,7 +51,7 @@ def test_folder_has_labels_and_preprocessing(vit):
     assert find_source(ModelSpec(f"huggingface:{vit}", "model")) == source
 
 
-def test_the_network_of_a_folder_is_that_of_transformers(vit):
+def test_network_of_a_folder_is_that_of_transformers(vit):
     from transformers import ViTForImageClassification
 
     with torch.no_grad():
@@ -85,12 +85,12 @@ def test_small_logits_of_a_known_classifier_are_not_probabilities(vit, tmp_path)
         ({**CLASSIFIER, "id2label": {"a": "0"}}, [SAFE], "names that are not numbers"),
     ],
 )
-def test_a_folder_that_is_no_classifier_is_refused(tmp_path, config, files, reason):
+def test_folder_that_is_no_classifier_is_refused(tmp_path, config, files, reason):
     with pytest.raises(HubError, match=reason):
         read_folder(folder(tmp_path / "model", config, *files))
 
 
-def test_a_folder_without_a_configuration_or_with_a_broken_one_is_refused(tmp_path):
+def test_folder_without_a_configuration_or_with_a_broken_one_is_refused(tmp_path):
     with pytest.raises(HubError, match=r"is a folder; SOURCE must be a file.* or a folder with config\.json"):
         read_folder(tmp_path)
     for text, reason in (("{", "cannot be read as JSON"), ("[]", "does not contain a JSON object")):
@@ -120,7 +120,7 @@ def test_weights_that_lack_a_part_are_refused(vit, tmp_path):
         original_module(ModelSpec(f"huggingface:{tmp_path}", "model"), None)
 
 
-def test_a_name_that_is_not_in_the_cache_is_refused_offline(monkeypatch, tmp_path):
+def test_name_that_is_not_in_the_cache_is_refused_offline(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(
         HubError, match=r"nobody/nothing is not in Hugging Face's cache.*hf download nobody/nothing --local"
@@ -169,7 +169,7 @@ def test_images_are_prepared_as_the_librarys_own_processor_does(tmp_path, name, 
         ({"do_resize": False}, "do_resize and do_normalize must be true"),
     ],
 )
-def test_a_processor_with_other_steps_is_refused(tmp_path, values, reason):
+def test_processor_with_other_steps_is_refused(tmp_path, values, reason):
     file = tmp_path / "preprocessor_config.json"
     file.write_text(json.dumps({"size": 32, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, **values}))
     with pytest.raises(PreprocessingError, match=reason):

@@ -43,7 +43,7 @@ def test_missing_activation_is_appended_to_the_graph(tmp_path, last, ending, mul
     assert torch.allclose(answers, probabilities(multi_label), atol=1e-5)
 
 
-def test_a_finished_model_may_compute_in_fp16(tmp_path):
+def test_finished_model_may_compute_in_fp16(tmp_path):
     model = finish(
         load_onnx(save_onnx(Head(), tmp_path / "m.onnx")), Ending.LOGITS, multi_label=False, side=32, classes=5
     )
@@ -86,17 +86,17 @@ def signature(dims: list, *, kind: int = TensorProto.FLOAT, outputs: int = 1) ->
         (signature(["N", 3, 32, 32], outputs=2), r"2 outputs \(out0, out1\): choose the scores with --output NAME"),
     ],
 )
-def test_a_graph_of_other_tensors_is_refused_in_words(model, reason):
+def test_graph_with_other_tensors_is_refused_with_reason(model, reason):
     with pytest.raises(ModelFileError, match=reason):
         check_signature(model, 32)
 
 
 @pytest.mark.parametrize("dims", [["N", 3, 32, 32], ["N", 3, "height", "width"]])
-def test_a_graph_of_any_batch_is_taken(dims):
+def test_graph_with_dynamic_batch_is_accepted(dims):
     check_signature(signature(dims), 32)
 
 
-def test_a_file_that_is_no_graph_is_refused(tmp_path):
+def test_file_without_a_graph_is_refused(tmp_path):
     (tmp_path / "model.onnx").write_bytes(b"\x08\x08\x12\xff not a graph")
     with pytest.raises(ModelFileError, match="cannot be read as an ONNX model"):
         load_onnx(tmp_path / "model.onnx")

@@ -48,7 +48,7 @@ def test_activation_gives_probabilities(last):
             assert torch.allclose(finished(network(batch)), plain(batch).softmax(dim=1), atol=1e-6)
 
 
-def test_a_multi_label_model_gets_a_sigmoid_where_it_has_none():
+def test_multi_label_model_gets_a_sigmoid_where_it_has_none():
     scores = torch.tensor([[-1.0, 0.0, 2.0]])
     assert torch.equal(activation(Ending.LOGITS, multi_label=True)(scores), scores.sigmoid())
     assert torch.equal(activation(Ending.SIGMOID, multi_label=True)(scores), scores)
@@ -58,7 +58,7 @@ def test_a_multi_label_model_gets_a_sigmoid_where_it_has_none():
     ("ending", "multi_label", "reason"),
     [(Ending.SIGMOID, False, "use --multi-label"), (Ending.SOFTMAX, True, "leave out --multi-label")],
 )
-def test_an_ending_that_contradicts_the_options_is_refused(ending, multi_label, reason):
+def test_activation_that_contradicts_the_options_is_refused(ending, multi_label, reason):
     with pytest.raises(ModelFileError, match=reason):
         activation(ending, multi_label=multi_label)
 
@@ -88,7 +88,7 @@ def test_an_ending_that_contradicts_the_options_is_refused(ending, multi_label, 
         (Calling(lambda scores, images: scores[:, : 1 // 0]), "does not run on a batch of images"),
     ],
 )
-def test_a_network_that_cannot_be_served_is_refused_in_words(module, reason):
+def test_unservable_network_is_refused_with_reason(module, reason):
     with pytest.raises(ModelFileError, match=reason):
         tried(module)
 
@@ -108,6 +108,6 @@ def test_wrong_size_names_the_right_size():
         (1, 1, False, "use --multi-label"),
     ],
 )
-def test_labels_and_classes_are_as_many(classes, labels, multi_label, reason):
+def test_label_and_class_counts_must_match(classes, labels, multi_label, reason):
     with pytest.raises(ModelFileError, match=reason):
         check_classes(Findings(32, classes, Ending.LOGITS), labels, multi_label=multi_label)

@@ -37,7 +37,7 @@ def expected() -> torch.Tensor:
         return Head().eval()(IMAGES).softmax(dim=1)
 
 
-def test_a_program_is_recognised_and_written_as_torchscript(program, tmp_path):
+def test_program_is_recognised_and_written_as_torchscript(program, tmp_path):
     assert find_source(ModelSpec(str(program), "head")).kind == "exported"
     outcome = tried(program, tmp_path)
     assert (outcome.format, outcome.difference < 1e-6) == (Format.TORCHSCRIPT, True)
@@ -80,7 +80,7 @@ def test_program_with_tensors_made_from_lists_is_written(tmp_path, written_as):
     assert torch.allclose(answers(tmp_path / written_as.filename), wanted, atol=1e-6)
 
 
-def test_a_program_stays_one_where_it_is_asked_for(program, tmp_path):
+def test_program_can_be_kept_as_torch_export(program, tmp_path):
     outcome = tried(program, tmp_path, format=Format.EXPORTED)
     assert outcome.format is Format.EXPORTED
     assert torch.allclose(answers(tmp_path / "model.pt2"), expected(), atol=1e-6)
@@ -99,7 +99,7 @@ def test_program_stays_torch_export_if_its_trace_differs(program, tmp_path, monk
         tried(program, tmp_path, format=Format.TORCHSCRIPT)
 
 
-def test_a_batch_that_is_built_in_is_refused_with_its_export(tmp_path):
+def test_fixed_batch_is_refused_with_export_advice(tmp_path):
     fixed = save_program(Head(), tmp_path / "fixed.pt2", dynamic=False)
     with pytest.raises(ModelFileError, match=r"fixed batch.*dynamic_shapes=\(\{0: torch\.export\.Dim\.DYNAMIC\},\)"):
         tried(fixed, tmp_path)

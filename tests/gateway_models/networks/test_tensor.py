@@ -56,7 +56,7 @@ def test_normalising_network_computes_the_preprocessors_floats():
     ],
     ids=["torchscript", "torchscript-to-onnx", "torch-export", "onnx"],
 )
-def test_a_network_is_written_for_pixels_in_every_format(tmp_path, save, written_as):
+def test_network_is_written_for_pixels_in_every_format(tmp_path, save, written_as):
     source = save(Head(), tmp_path / f"head{SUFFIXES[save]}")
     outcome = jobs.do(job(source, tmp_path, written_as))
     assert outcome.difference < 1e-6
@@ -80,14 +80,14 @@ def test_pixels_are_normalised_in_fp32_whatever_the_network_computes_in(tmp_path
         assert torch.allclose(written(tmp_path, written_as)(PIXELS), expected, atol=2e-5)
 
 
-def test_a_gray_network_gets_pixels_too(tmp_path):
+def test_gray_network_gets_pixels_too(tmp_path):
     source = save_torchscript(Head(channels=1), tmp_path / "head.pt", channels=1)
     gray = replace(SMALL, mean=(0.4,) * 3, std=(0.25,) * 3)
     outcome = jobs.do(job(source, tmp_path, Format.TORCHSCRIPT, preprocessing=gray, grayscale=True))
     assert outcome.difference < 1e-6
 
 
-def test_a_model_is_added_for_pixels_and_its_later_versions_are_alike(own_head, tmp_path):
+def test_model_is_added_for_pixels_and_its_later_versions_are_alike(own_head, tmp_path):
     request = ModelSpec(
         source=str(save_torchscript(Head(), tmp_path / "head.pt")),
         name="bytes",
@@ -111,7 +111,7 @@ def test_a_model_is_added_for_pixels_and_its_later_versions_are_alike(own_head, 
         assert torch.allclose(answers, Head(seed=1).eval()(normalised()).softmax(dim=1), atol=1e-6)
 
 
-def test_a_function_is_left_as_it_is(tmp_path):
+def test_input_of_a_function_cannot_be_changed(tmp_path):
     request = ModelSpec(
         source=f"{save_function(tmp_path, COLOURS)}:classify",
         name="mine",

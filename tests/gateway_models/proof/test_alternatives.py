@@ -43,7 +43,7 @@ def test_table_has_a_column_for_each_meaningful_rank(capsys):
     assert [re.search(r"[\d.]+ %", row)[0] for row in (first, second)] == ["100.00 %", "0.00 %"]
 
 
-def test_the_way_that_is_served_comes_first_and_none_twice():
+def test_served_alternative_comes_first_and_once():
     exact, fast = Decode.EXACT, Decode.FAST
     assert ways(entry()) == [(exact, "pillow"), (fast, "pillow"), (exact, "torch"), (fast, "torch")]
     served = entry(serving=Serving(decode=fast), preprocessing=replace(SMALL, resize_library="torch"))
@@ -53,7 +53,7 @@ def test_the_way_that_is_served_comes_first_and_none_twice():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["--url=127.0.0.1:1", "--decode=fast"])
-def test_a_comparison_has_its_own_triton_and_tries_every_decode(own_head, photos, tmp_path, option):
+def test_comparison_has_its_own_triton_and_tries_every_decode(own_head, photos, tmp_path, option):
     (tmp_path / "list.csv").write_text(f"{photos / 'cat.jpg'},0\n")
     command = ["model", "evaluate", "head", str(tmp_path / "list.csv"), "--compare", option]
     result = CliRunner().invoke(app, [*command, "--model-repository", str(own_head)])

@@ -36,7 +36,7 @@ def pair(first: float, second: float, true: int | None = None, path: Path = Path
     ("only_first", "only_second", "p"),
     [(0, 0, 1.0), (1, 1, 1.0), (1, 5, 14 / 64), (5, 1, 14 / 64), (0, 10, 2 / 1024), (5, 15, 0.04139)],
 )
-def test_the_exact_test_is_that_of_a_coin(only_first, only_second, p):
+def test_mcnemar_is_the_exact_binomial_test(only_first, only_second, p):
     assert mcnemar(only_first, only_second) == pytest.approx(p, rel=1e-3)
 
 
@@ -47,7 +47,7 @@ def test_mcnemar_is_exact_for_many_images():
 @pytest.mark.parametrize(
     ("hits", "of", "low", "high"), [(0, 10, 0, 0.2775), (5, 10, 0.2366, 0.7634), (10, 10, 0.7225, 1), (0, 0, 0, 1)]
 )
-def test_the_interval_of_a_share_is_wilsons(hits, of, low, high):
+def test_interval_of_a_share_follows_wilson(hits, of, low, high):
     assert wilson(hits, of) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
 
 
@@ -62,7 +62,7 @@ def test_agreement_and_accuracy_are_counted():
     assert list(compared.differences) == sorted(compared.differences, reverse=True)
 
 
-def test_nothing_compared_never_holds():
+def test_empty_comparison_never_holds():
     assert not Compared([], [NotCompared(Path("x"), "no picture")]).holds(None)
 
 
@@ -91,7 +91,7 @@ def pictures(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-def test_a_folder_for_each_class_has_known_classes_and_any_other_has_none(pictures):
+def test_only_a_folder_per_class_gives_known_classes(pictures):
     samples, labelled = read_samples(pictures, LABELS)
     assert labelled
     assert [sorted(sample.classes) for sample in samples] == [[0], [0], [1]]
@@ -123,7 +123,7 @@ def test_sheet_shows_images_and_both_predictions(pictures, tmp_path):
     assert "light.png" not in text
 
 
-def test_the_report_names_the_furthest_and_the_sums(capsys):
+def test_report_names_largest_differences_and_totals(capsys):
     report(
         Compared([pair(0.9, 0.2, 0), pair(0.9, 0.8, 0)], [NotCompared(Path("y.png"), "why")], labelled=True),
         VERSIONS,
@@ -145,7 +145,7 @@ def test_the_report_names_the_furthest_and_the_sums(capsys):
     assert "nothing was compared" in capsys.readouterr().out
 
 
-def test_without_known_classes_there_is_no_word_of_accuracy(capsys):
+def test_report_without_known_classes_has_no_accuracy(capsys):
     report(Compared([pair(0.9, 0.2)]), VERSIONS, LABELS, None)
     said = capsys.readouterr().out
     assert "agreement" in said
@@ -190,7 +190,7 @@ def photos(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_gateways_versions_are_compared_and_the_sheet_is_written(gateway, photos, tmp_path):
+def test_gateways_versions_are_compared_and_the_sheet_is_written(gateway, photos, tmp_path):
     sheet = tmp_path / "sheet.html"
     result = run(MODEL.name, 1, 2, photos, "--gateway", gateway, "--sheet", sheet)
     assert result.exit_code == 0, result.output
@@ -202,7 +202,7 @@ def test_a_gateways_versions_are_compared_and_the_sheet_is_written(gateway, phot
 
 
 @pytest.mark.parametrize(("tolerance", "exit_code"), [("0.5", 0), ("0.49", 1)])
-def test_more_that_differs_than_is_allowed_exits_with_1(gateway, photos, tolerance, exit_code):
+def test_difference_beyond_the_tolerance_exits_with_1(gateway, photos, tolerance, exit_code):
     result = run(MODEL.name, 1, 2, photos, "--gateway", gateway, "--json", "--tolerance", tolerance)
     assert result.exit_code == exit_code
     document = json.loads(result.stdout)

@@ -24,12 +24,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_a_folder_for_each_class_is_named_as_the_class_or_by_its_number(folder):
+def test_class_folders_are_named_by_label_or_number(folder):
     found = {(sample.path.name, *sample.classes) for sample in read_dataset(folder, LABELS)}
     assert found == {("1.jpg", 0), ("2.png", 0), ("3.JPG", 1), ("4.jpg", 3)}
 
 
-def test_a_csv_names_paths_and_labels(folder):
+def test_csv_names_paths_and_labels(folder):
     table = folder / "labels.csv"
     table.write_text("path,label\ncat/1.jpg,cat\n3/4.jpg,2\n")
     assert [sorted(sample.classes) for sample in read_dataset(table, LABELS)] == [[0], [2]]
@@ -49,13 +49,13 @@ def test_a_csv_names_paths_and_labels(folder):
         ("", "has no lines"),
     ],
 )
-def test_a_line_that_cannot_be_used_is_named(folder, text, reason):
+def test_invalid_line_is_named(folder, text, reason):
     (folder / "labels.csv").write_text(text)
     with pytest.raises(DatasetError, match=reason):
         read_dataset(folder / "labels.csv", LABELS)
 
 
-def test_cells_without_formulas_are_read_as_they_were(tmp_path):
+def test_neutralised_formulas_are_restored(tmp_path):
     """As `gateway classify --out x.csv` and the page write names that a spreadsheet would take for formulas."""
     table = tmp_path / "labels.csv"
     table.write_text(csv_line(["path", "label"]) + csv_line(["=cmd|x.png", "-1"]) + csv_line(["'a.png", "@cat"]))
@@ -69,14 +69,14 @@ def test_cells_without_formulas_are_read_as_they_were(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["²", "9" * 5000], ids=["superscript", "long"])
-def test_signs_that_are_no_number_are_no_class(tmp_path, name):
+def test_unusual_digits_are_not_a_class(tmp_path, name):
     (tmp_path / "a.png").touch()
     (tmp_path / "labels.csv").write_text(f"a.png,{name}\n")
     with pytest.raises(DatasetError, match="no class"):
         read_dataset(tmp_path / "labels.csv", ["cat"])
 
 
-def test_folders_that_are_no_classes_are_refused(folder, tmp_path):
+def test_folders_of_unknown_classes_are_refused(folder, tmp_path):
     (folder / "dog").mkdir()
     with pytest.raises(DatasetError, match="no class 'dog'"):
         read_dataset(folder, LABELS)
@@ -109,14 +109,14 @@ def test_top_k_and_each_class_are_counted():
     assert len(evaluation.refused) == 1
 
 
-def test_a_multi_label_model_predicts_every_class_above_a_half():
+def test_multi_label_model_predicts_every_class_above_a_half():
     evaluation = Evaluation(3, multi_label=True)
     for answer in answers(({0, 1}, [0.9, 0.6, 0.1]), (set(), [0.1, 0.2, 0.9])):
         evaluation.add(answer)
     assert evaluation.per_class() == [ClassScore(0, 1, 1, 1), ClassScore(1, 1, 1, 1), ClassScore(2, 0, 1, 0)]
 
 
-def test_a_matrix_of_many_classes_can_be_drawn(tmp_path):
+def test_confusion_matrix_of_many_classes_is_drawn(tmp_path):
     confusion_matrix(np.eye(100), [f"class {n}" for n in range(100)], tmp_path / "matrix.png", "many")
     assert (tmp_path / "matrix.png").read_bytes().startswith(b"\x89PNG")
 

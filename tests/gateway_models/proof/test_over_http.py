@@ -29,7 +29,7 @@ def test_every_class_has_the_score_that_clients_get():
             gateway.answer(b"no picture")
 
 
-def test_a_gateway_that_cannot_be_asked_ends_the_comparison():
+def test_unreachable_gateway_ends_the_comparison():
     away = f"http://127.0.0.1:{free_port()}"
     says = pytest.raises(GatewayRefused, match="/v2/models/flowers/versions/1/infer does not answer")
     with OverHttp(away, "flowers", 1) as gateway, says:
@@ -42,6 +42,6 @@ def test_reference_shows_transparent_images_on_white():
     assert shown(clear.convert("RGB")).getpixel((0, 0)) == (255, 0, 0)
 
 
-def test_the_reference_scales_gray_of_16_bits():
+def test_reference_scales_gray_of_16_bits():
     deep = Image.fromarray(np.full((2, 2), 0x8080, np.uint16))
     assert shown(deep).getpixel((0, 0)) == (0x80, 0x80, 0x80)

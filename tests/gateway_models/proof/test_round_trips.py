@@ -222,7 +222,7 @@ def probabilities_of(network: nn.Module, images: list[torch.Tensor], *, multi_la
 
 
 @pytest.mark.parametrize("name", FP32)
-def test_the_served_answers_are_the_eager_models(name, serves, photos):
+def test_served_answers_are_the_eager_models(name, serves, photos):
     files = image_files([photos])
     with serves(name) as served:
         transforms = reference_transforms(served.entry.preprocessing)

@@ -118,7 +118,7 @@ def test_function_gives_original_answers_and_an_error_per_request(service, photo
     assert service.parity(entry, photos).holds(1e-6)
 
 
-def test_a_function_that_has_changed_is_no_original_to_compare_with(service, photos, tmp_path, here):
+def test_changed_function_cannot_be_compared(service, photos, tmp_path, here):
     entry = service.serve(function(tmp_path, PYTRITON, "infer_func", name="pytriton"))
     assert service.parity(entry, photos).holds(1e-6)
     save_function(tmp_path, PYTRITON + "\n# better now\n")
@@ -156,7 +156,7 @@ def agree(service, photos, here, capsys) -> Callable[[ModelSpec], bool]:
     return agree
 
 
-def test_a_folder_of_hugging_face_is_served(agree, tmp_path):
+def test_folder_of_hugging_face_is_served(agree, tmp_path):
     assert agree(ModelSpec(str(vit_folder(tmp_path / "vit")), "vit"))
 
 
@@ -168,7 +168,7 @@ def test_networks_of_timm_are_served_with_weights_of_a_file(architecture, agree,
     assert agree(ModelSpec(f"timm:{architecture}", architecture, labels, weights=str(weights)))
 
 
-def test_a_graph_for_one_gray_image_at_a_time_is_served_in_batches(agree, tmp_path):
+def test_graph_for_one_gray_image_at_a_time_is_served_in_batches(agree, tmp_path):
     network = save_onnx(Head(channels=1), tmp_path / "gray.onnx", channels=1, dynamic=False, batch=1)
     gray = Preprocessing((40,), 32, "bilinear", (0.4,) * 3, (0.3,) * 3)
     labels = save_labels(tmp_path / "labels.txt")

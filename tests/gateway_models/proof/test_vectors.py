@@ -153,7 +153,7 @@ def test_answers_from_the_cache_are_hits_of_the_ensemble(gateway, server):
         assert hits() == before + 1
 
 
-def test_a_bad_file_costs_no_other_its_vector(gateway):
+def test_bad_file_leaves_the_other_embeddings(gateway):
     cat, broken, camera = embed(gateway, GRAPH, photo("cat"), b"no picture", photo("camera"))
     assert [each["status"] for each in (cat, broken, camera)] == ["ok", "error", "ok"]
     assert broken["embedding"] is None

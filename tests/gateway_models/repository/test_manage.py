@@ -24,7 +24,7 @@ def test_full_disk_is_reported(tmp_path):
         raise shutil.Error([("a/model.pt", "b/model.pt", why)])
 
 
-def test_a_version_is_added_used_rolled_back_and_removed(own_head, tmp_path):
+def test_version_is_added_used_rolled_back_and_removed(own_head, tmp_path):
     second = save_torchscript(Head(seed=1), tmp_path / "head.pt")
     made = add(ModelSpec(source=str(second), name="head", version=2), own_head, print)
     assert (made.in_use, sorted(made.versions)) == (1, [1, 2])
@@ -51,7 +51,7 @@ def test_a_version_is_added_used_rolled_back_and_removed(own_head, tmp_path):
     assert [path.name for path in own_head.iterdir()] == ["retired.json"]
 
 
-def test_a_record_that_cannot_be_read_is_named(own_head):
+def test_record_that_cannot_be_read_is_named(own_head):
     path = own_head / "head" / "origin.json"
     path.write_text(json.dumps({"name": "head"}))
     with pytest.raises(EntryError, match=r"cannot read .*origin\.json"):

@@ -21,7 +21,7 @@ def test_torchvision_weights_have_their_preprocessing(weights, resize):
     assert found == Preprocessing((resize,), 224, "bilinear", **IMAGENET)
 
 
-def test_the_reference_transforms_are_those_of_the_weights():
+def test_reference_transforms_are_those_of_the_weights():
     from torchvision.models import ResNet50_Weights  # imported here, since it takes seconds wait for
 
     pixels = np.random.default_rng(0).integers(0, 256, (300, 400, 3), np.uint8)
@@ -51,7 +51,7 @@ def test_hugging_faces_file_is_read(tmp_path):
     assert from_file(path) == Preprocessing((256,), 224, "bicubic", (0.5,) * 3, (0.5,) * 3)
 
 
-def test_a_file_of_the_projects_own_is_read(tmp_path):
+def test_file_of_the_projects_own_is_read(tmp_path):
     path = tmp_path / "images.json"
     values = {"resize_size": [256, 256], "crop_size": 224, "interpolation": "bilinear"}
     path.write_text(json.dumps({**values, "mean": [0.1, 0.2, 0.3], "std": [1, 1, 1]}))
@@ -102,7 +102,7 @@ def test_invalid_preprocessing_is_refused(tmp_path, change, reason):
         ({"size": 224, "do_center_crop": True, "rescale_factor": 0.0078}, "must be 1/255"),
     ],
 )
-def test_a_file_of_hugging_face_that_cannot_be_served_is_refused(tmp_path, values, reason):
+def test_file_of_hugging_face_that_cannot_be_served_is_refused(tmp_path, values, reason):
     path = tmp_path / "preprocessor_config.json"
     path.write_text(json.dumps({**values, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}))
     with pytest.raises(PreprocessingError, match=reason):

@@ -76,7 +76,7 @@ def change(record, *path_and_value) -> None:
     record.write_text(json.dumps(document))
 
 
-def test_an_entry_is_read_as_it_was_written(record, tmp_path):
+def test_entry_survives_a_round_trip(record, tmp_path):
     assert read_entry(tmp_path, "flowers") == ENTRY
 
 
@@ -134,20 +134,20 @@ def test_record_error_is_reported_with_its_location(record, tmp_path, changed, p
         read_entry(tmp_path, "flowers")
 
 
-def test_values_that_no_model_can_have_are_refused_as_on_the_command_line(record, tmp_path):
+def test_impossible_values_of_a_record_are_refused(record, tmp_path):
     change(record, *VERSION, "spec", "preprocessing", "crop_size", 300)
     with pytest.raises(PreprocessingError, match="black borders"):
         read_entry(tmp_path, "flowers")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"name": "flowers"}'])
-def test_a_record_that_is_cut_off_is_refused(record, tmp_path, text):
+def test_truncated_record_is_refused(record, tmp_path, text):
     record.write_text(text)
     with pytest.raises(EntryError, match=r"cannot read .*origin\.json: "):
         read_entry(tmp_path, "flowers")
 
 
-def test_numbers_that_were_removed_are_remembered(tmp_path):
+def test_removed_version_numbers_are_kept(tmp_path):
     retire(tmp_path, "flowers", 3, 1)
     retire(tmp_path, "flowers", 2, 3)
     assert retired(tmp_path, "flowers") == {1, 2, 3}
@@ -155,7 +155,7 @@ def test_numbers_that_were_removed_are_remembered(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["[]", '{"flowers": 1}', '{"flowers": ["one"]}'])
-def test_remembered_numbers_that_are_none_are_refused(tmp_path, text):
+def test_invalid_removed_numbers_are_refused(tmp_path, text):
     (tmp_path / "retired.json").write_text(text)
     with pytest.raises(EntryError, match=r"cannot read .*retired\.json: "):
         retired(tmp_path, "flowers")

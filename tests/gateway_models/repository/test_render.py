@@ -75,7 +75,7 @@ def test_options_of_serving_reach_the_configuration():
         ({"gpus": (-1,)}, "numbers from 0"),
     ],
 )
-def test_serving_that_cannot_be_is_refused(changes, reason):
+def test_impossible_serving_is_refused(changes, reason):
     with pytest.raises(SpecError, match=reason):
         Serving(**changes)
 

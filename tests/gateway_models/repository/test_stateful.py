@@ -14,7 +14,7 @@ from tests.gateway_models.repository.entries import entry
 from tests.processes import PROJECT
 
 
-def test_the_shipped_one_is_written_once_and_then_left_as_it_is(tmp_path):
+def test_shipped_stateful_model_is_written_once(tmp_path):
     assert provide_stateful(SEQUENCE_MODEL, tmp_path)
     config = tmp_path / SEQUENCE_MODEL / "config.pbtxt"
     assert (tmp_path / SEQUENCE_MODEL / "1" / "model.py").exists()
@@ -23,7 +23,7 @@ def test_the_shipped_one_is_written_once_and_then_left_as_it_is(tmp_path):
     assert "max_candidate_sequences: 7" in config.read_text()
 
 
-def test_one_s_own_is_taken_where_it_is(tmp_path):
+def test_own_stateful_model_is_used(tmp_path):
     shutil.copytree(PROJECT / "examples" / "object_counter", tmp_path / "object_counter")
     assert not provide_stateful("object_counter", tmp_path)
 
@@ -36,7 +36,7 @@ def test_model_that_cannot_follow_streams_is_refused(tmp_path, name):
         provide_stateful(name, tmp_path)
 
 
-def test_a_model_names_its_own_stateful_one_in_every_ensemble(tmp_path):
+def test_model_names_its_own_stateful_one_in_every_ensemble(tmp_path):
     version = entry(serving=Serving(sequence_model="object_counter")).versions[1]
     several = Entry("flowers", {1: version, 2: version})
     for ensemble in several.ensembles:
