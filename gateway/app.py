@@ -31,9 +31,7 @@ from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.limits.admission import Admission
 from gateway.limits.connections import Connections
-from gateway.limits.response_buffer import ResponseBuffer
-from gateway.limits.streams import Streams
-from gateway.limits.upload_buffer import UploadBuffer
+from gateway.limits.pools import response_buffer, streams, upload_buffer
 from gateway.logs import configure_logs
 from gateway.memory import usable_memory
 from gateway.metrics import SHARED_FOLDER, reserve_space
@@ -108,16 +106,15 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             )
             await triton.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
-                connections = Connections(settings.max_connections)
                 async with heartbeat():
                     yield State(
                         settings=settings,
                         service=service,
-                        uploads=UploadBuffer(settings.max_bytes_waiting),
-                        responses=ResponseBuffer(settings.max_bytes_unread, connections.close_slowest_reader),
-                        connections=connections,
+                        uploads=upload_buffer(settings.max_bytes_waiting),
+                        responses=response_buffer(settings.max_bytes_unread),
+                        connections=Connections(settings.max_connections),
                         draining=draining,
-                        streams=Streams(settings.max_streams),
+                        streams=streams(settings.max_streams),
                     )
             await service.close()
             await triton.close()

@@ -18,7 +18,7 @@ from gateway.errors import AnswerTooLarge, GatewayError, ImageError, InvalidPara
 from gateway.inference.request import RunningRequest
 from gateway.inference.request_spec import RequestSpec, Result
 from gateway.ingest.media_types import Uploads
-from gateway.limits.response_buffer import HeldResponse
+from gateway.limits.pools import PoolLease
 from gateway.time_slices import TimeSlice
 
 NDJSON = "application/x-ndjson"
@@ -45,7 +45,7 @@ async def respond(
         raise InvalidParameter("'frames': answers for each frame are available in the native format only.")
     if streamed and native is not None:
         return ResultStream(context, spec, body, uploads, native)
-    held = context.resources.enter_context(context.shared["responses"].open())
+    held = context.hold_response()
     results = await classify(context, spec, body, uploads, AnswerSize(context.settings.max_predictions), held)
     status = status_of(results)
     if status is not HTTPStatus.OK and not shape.shows_a_lone_error and len(results) == 1 and results[0].error:
@@ -58,7 +58,7 @@ async def respond(
 
 
 async def classify(
-    context: RequestContext, spec: RequestSpec, body: Body, uploads: Uploads, size: "AnswerSize", held: HeldResponse
+    context: RequestContext, spec: RequestSpec, body: Body, uploads: Uploads, size: "AnswerSize", held: PoolLease
 ) -> list[Result]:
     """Classify all uploads; returns the results in the order of their files.
 
@@ -68,7 +68,7 @@ async def classify(
     collected = []
     async with context.service.classify(uploads, spec, body.wait_for_disconnect) as results:
         async for result in results:
-            await held.grow(size.add(result))
+            held.grow(size.add(result))
             collected.append(result)
     return sorted(collected, key=lambda result: result.index)
 
@@ -127,7 +127,7 @@ class PiecedAnswer(Response):
     def __init__(
         self,
         pieces: deque[bytes],
-        held: HeldResponse,
+        held: PoolLease,
         status: HTTPStatus = HTTPStatus.OK,
         media_type: str = "application/json",
     ) -> None:
@@ -139,24 +139,28 @@ class PiecedAnswer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
         """Send it."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        self._held.shrink(self._held.nbytes - self._length)  # the results themselves are released
+        self._held.hold(self._length)  # the results themselves are released
         time_slice = TimeSlice()
         for piece in _joined(self._pieces):
             await send({"type": "http.response.body", "body": piece, "more_body": bool(self._pieces)})
             if self._pieces:  # the bytes of the last piece are released with the request
-                self._held.shrink(len(piece))
+                self._held.grow(-len(piece))
                 await time_slice.pause_if_over()
 
 
-async def json_array(values: Iterable[object], held: HeldResponse) -> deque[bytes]:
-    """Encode values as JSON, separated by commas; `held` counts the bytes. Other tasks run in between."""
+async def json_array(values: Iterable[object], held: PoolLease) -> deque[bytes]:
+    """Encode values as JSON, separated by commas; `held` counts every PIECE_BYTES. Other tasks run in between."""
     time_slice = TimeSlice()
     pieces: deque[bytes] = deque()
+    uncounted_bytes = 0
     for value in values:
         if pieces:
             pieces.append(b",")
         pieces.append(to_json(value, inf_nan_mode="null"))
-        await held.grow(len(pieces[-1]))
+        uncounted_bytes += len(pieces[-1])
+        if uncounted_bytes > PIECE_BYTES:
+            held.grow(uncounted_bytes)
+            uncounted_bytes = 0
         await time_slice.pause_if_over()
     return pieces
 

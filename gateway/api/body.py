@@ -4,18 +4,16 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Self
 
 from starlette.requests import ClientDisconnect, Request
 
 from gateway import metrics
 from gateway.api.request_context import RequestContext
-from gateway.errors import GatewayError, UnsupportedMediaType, UploadTimeout, UploadTooSlow
+from gateway.errors import GatewayError, Overloaded, UnsupportedMediaType, UploadTimeout, UploadTooSlow
 from gateway.ingest.media_types import Form, Uploads, open_uploads
 from gateway.ingest.upload_limits import Limits
 from gateway.limits.pace import Pace
-from gateway.limits.upload_buffer import HeldBytes
 
 
 def open_body(request: Request, context: RequestContext) -> "Body":
@@ -25,13 +23,7 @@ def open_body(request: Request, context: RequestContext) -> "Body":
     """
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise UnsupportedMediaType.encoded()
-    settings = context.settings
-    pace = Pace(
-        min_bytes_per_second=settings.min_upload_bytes_per_second,
-        grace_seconds=settings.upload_grace_seconds,
-        now=time.monotonic,
-    )
-    return Body(request, context, context.resources.enter_context(context.shared["uploads"].open(pace)))
+    return Body(request, context)
 
 
 class Body:
@@ -41,12 +33,18 @@ class Body:
     total, UploadTooSlow, ClientDisconnect, and Overloaded if the full upload buffer evicts this upload.
     """
 
-    def __init__(self, request: Request, context: RequestContext, buffer: HeldBytes) -> None:
+    def __init__(self, request: Request, context: RequestContext) -> None:
         self._request = request
-        self._settings = context.settings
+        self._settings = settings = context.settings
         self._stats = context.stats
-        self._buffer = buffer
-        self.hold = buffer.hold
+        self._pace = Pace(
+            min_bytes_per_second=settings.min_upload_bytes_per_second,
+            grace_seconds=settings.upload_grace_seconds,
+            now=time.monotonic,
+        )
+        self._eviction: Overloaded | None = None
+        self._receiving: asyncio.Timeout | None = None
+        self.hold = context.resources.enter_context(context.shared["uploads"].lease(self)).hold
         """Called by readers with the number of bytes of the body that they hold."""
         self.announced_bytes = int(request.headers.get("content-length", "0"))
         """The Content-Length, 0 without one."""
@@ -68,25 +66,41 @@ class Body:
             pass
         raise ClientDisconnect
 
+    @property
+    def is_idle(self) -> bool:
+        """See gateway.limits.pools.Client."""
+        return self._pace.is_idle
+
+    def uselessness(self, held: int) -> float:
+        """See gateway.limits.pools.Client."""
+        return self._pace.uselessness(held)
+
+    def evict(self, error: Overloaded) -> None:
+        """See gateway.limits.pools.Client."""
+        self._eviction = error
+        if self._receiving is not None:
+            with suppress(RuntimeError):  # it has ended meanwhile
+                self._receiving.reschedule(0.0)
+
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
         """The next chunk, which is not empty."""
-        buffer, pace = self._buffer, self._buffer.pace
+        pace = self._pace
         while not self._ended.is_set():
-            if buffer.refusal is not None:
-                raise buffer.refusal
+            if self._eviction is not None:
+                raise self._eviction
             started = time.monotonic()
             idle_seconds = min(self._left_seconds, self._settings.upload_idle_timeout_seconds)
             spare_seconds = pace.wait()
             try:
                 async with asyncio.timeout(min(idle_seconds, spare_seconds)) as timeout:
-                    buffer.on_refusal = partial(_end, timeout)
+                    self._receiving = timeout
                     message = await self._request.receive()
             except TimeoutError:
                 too_slow = spare_seconds < idle_seconds
-                raise buffer.refusal or (self._too_slow() if too_slow else self._timed_out()) from None
+                raise self._eviction or (self._too_slow() if too_slow else self._timed_out()) from None
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
             chunk: bytes = message.get("body", b"")
@@ -115,9 +129,3 @@ class Body:
         return UploadTimeout(
             f"The body did not arrive in time: the limit {limit} is {value:g} s.", limit=limit, value=value
         )
-
-
-def _end(timeout: asyncio.Timeout) -> None:
-    """Let a timeout pass now, if it is still running."""
-    with suppress(RuntimeError):  # it has ended meanwhile
-        timeout.reschedule(0.0)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
@@ -13,9 +13,7 @@ from gateway.api.route_table import KnownRoute
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.service import InferenceService
 from gateway.limits.connections import Connections
-from gateway.limits.response_buffer import ResponseBuffer
-from gateway.limits.streams import Streams
-from gateway.limits.upload_buffer import UploadBuffer
+from gateway.limits.pools import AtWork, Client, Pool, PoolLease
 from gateway.server.draining import Draining
 from gateway.settings import Settings
 
@@ -27,11 +25,13 @@ class State(TypedDict):
 
     settings: Settings
     service: InferenceService
-    uploads: UploadBuffer
-    responses: ResponseBuffer
+    uploads: Pool
+    responses: Pool
     connections: Connections
     draining: Draining
-    streams: Streams
+    streams: Pool
+    reader: NotRequired[Client]
+    """The connection of a request, with the server's own protocol classes."""
 
 
 @dataclass(slots=True)
@@ -58,6 +58,10 @@ class RequestContext:
     def __post_init__(self) -> None:
         if self.shared:  # empty for an application without lifespan
             self.settings, self.service = self.shared["settings"], self.shared["service"]
+
+    def hold_response(self) -> PoolLease:
+        """The lease of the response's bytes, while they are collected and sent."""
+        return self.resources.enter_context(self.shared["responses"].lease(self.shared.get("reader", AtWork())))
 
     def note_disconnect(self) -> None:
         """Count and log that the client has disconnected."""

@@ -19,7 +19,8 @@ from gateway.inference.prediction import Predictions
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.scope import Scope
 from gateway.inference.uncancelled import Uncancelled
-from gateway.limits.spare_capacity import SpareCapacity, SpareLease
+from gateway.limits.lease import Lease
+from gateway.limits.spare_capacity import SpareCapacity
 from gateway.time_slices import TimeSlice
 
 log = structlog.get_logger("gateway")
@@ -72,7 +73,7 @@ class Shadows:
             if version == answer.model_version or 100 * self._chance() >= percent:
                 continue
             comparable = [(image, row) for image, row in zip(images, answer.rows, strict=True) if _has_top(row)]
-            chosen = comparable[: self._spare.max_images]  # part of a batch that exceeds the spare capacity
+            chosen = comparable[: self._spare.images.most]  # part of a batch that exceeds the spare capacity
             if not chosen:
                 continue
             lease = self._spare.take(len(chosen), sum(len(image) for image, _ in chosen))
@@ -90,7 +91,7 @@ class Shadows:
         """Cancel running calls; calls that must not be cancelled are left to Uncancelled."""
         await self._scope.close()
 
-    async def _run(self, compared: "_Compared", lease: SpareLease) -> None:
+    async def _run(self, compared: "_Compared", lease: Lease) -> None:
         key = (compared.model_name, compared.version)
         try:
             result = await self._infer(compared, lease)
@@ -107,7 +108,7 @@ class Shadows:
         else:
             self._log_success(key)
 
-    async def _infer(self, compared: "_Compared", lease: SpareLease) -> InferResult:
+    async def _infer(self, compared: "_Compared", lease: Lease) -> InferResult:
         cancellable = self._backend.supports_cancellation
         call = Call(
             Batch(compared.images),
@@ -172,7 +173,7 @@ def difference(answered: Row, scores: Scores) -> tuple[bool, float]:
     return int(ids[known.argmax()]) == best, largest
 
 
-def _release(lease: SpareLease, _: "asyncio.Task[None]") -> None:
+def _release(lease: Lease, _: "asyncio.Task[None]") -> None:
     lease.release()
 
 

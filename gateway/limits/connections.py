@@ -8,7 +8,9 @@ from typing import Protocol
 
 from gateway import metrics
 from gateway.errors import Overloaded
+from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
+from gateway.limits.pools import IDLE_SECONDS
 
 FIRST_REQUESTS, NEXT_REQUESTS, PIPELINED_REQUESTS = 2, 4, 1
 """So many first requests of connections, further requests, and requests that came before the response to the last one
@@ -19,10 +21,6 @@ RESERVED = 64
 clients that read why."""
 RESERVE_SECONDS = 2.0
 """How long a newcomer beyond the limit may take to send the headers of its request."""
-KEPT_SECONDS = 1.0
-"""A connection that had a response within so many seconds is more useful than one that stalls: its client goes on."""
-STALLED_SECONDS = 1.0
-"""A client that has not read for so long may lose its connection when responses take too much memory."""
 COMPARED = 64
 """Of the connections whose clients have been silent for longest, so many are compared to find the slowest."""
 
@@ -80,14 +78,14 @@ class Connections:
 
     A newcomer beyond the limit is in the reserve until its request is known. A request for the service's health is
     served there. Any other displaces the least useful connection, of which there is one in this order: the oldest
-    without a request; an idle one, whose last response was more than KEPT_SECONDS ago; one whose client does not read;
+    without a request; an idle one, whose last response was more than IDLE_SECONDS ago; one whose client does not read;
     one whose pipelined request has not begun; the slowest upload or stream, if it is slower than
     `min_upload_bytes_per_second`; the longest idle; the slowest. It is refused where every connection is at work.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic, *, reserved: int = RESERVED) -> None:
-        self.most = most
-        self.reserved = reserved
+        self._bound = Bound("max_connections", most, metrics.CONNECTIONS, metrics.CONNECTIONS_LIMIT)
+        self._reserved = reserved
         self._clock = clock
         self._members: set[Member] = set()
         self._reserve: dict[Member, None] = {}  # in the order in which they came
@@ -97,14 +95,13 @@ class Connections:
         self._stalled: dict[Member, float] = {}  # since when their clients do not read, the longest first
         self.first_requests, self.next_requests = Entrance(FIRST_REQUESTS), Entrance(NEXT_REQUESTS)
         self.pipelined_requests = Entrance(PIPELINED_REQUESTS)
-        metrics.CONNECTIONS_LIMIT.set(most)
 
     def __len__(self) -> int:
         return len(self._members)
 
     def add(self, connection: Member) -> None:
         """Count a new connection: as a member while there is a slot, and else in the reserve, whose oldest may go."""
-        if len(self._members) < self.most:
+        if self._bound.free > 0:
             self._join(connection)
             self._new[connection] = None
         else:
@@ -122,7 +119,7 @@ class Connections:
         if health:
             self._reserve[connection] = None  # behind those that have sent no request yet
             return True
-        if len(self._members) >= self.most and not self._displace():
+        if self._bound.free < 1 and not self._displace():
             metrics.CONNECTIONS_CLOSED.labels("refused").inc()
             self._reserve[connection] = None
             return False
@@ -131,11 +128,7 @@ class Connections:
 
     def full(self) -> Overloaded:
         """Why a request is refused."""
-        return Overloaded(
-            f"There are {self.most} connections, the maximum; try again later.",
-            limit="max_connections",
-            value=self.most,
-        )
+        return self._bound.full("There are {} connections, the maximum; try again later.")
 
     def reserves(self, connection: Member) -> bool:
         """Whether a connection is in the reserve."""
@@ -177,19 +170,14 @@ class Connections:
         if connection in self._members:
             self._leave(connection)
 
-    def close_slowest_reader(self) -> bool:
-        """Close the connection whose client has not read for longest, STALLED_SECONDS at least, if there is any."""
-        connection, since = next(iter(self._stalled.items()), (None, 0.0))
-        if connection is None or self._clock() - since < STALLED_SECONDS:
-            return False
-        self.read_on(connection)
-        metrics.CONNECTIONS_CLOSED.labels("unread").inc()
-        connection.transport.abort()
-        return True
+    def unread_seconds(self, connection: Member) -> float:
+        """For how long its client has not read; 0 if it reads."""
+        since = self._stalled.get(connection)
+        return 0.0 if since is None else self._clock() - since
 
     def _join(self, connection: Member) -> None:
         self._members.add(connection)
-        metrics.CONNECTIONS.inc()
+        self._bound.add(1)
 
     def _leave(self, connection: Member) -> None:
         self._members.discard(connection)
@@ -197,10 +185,10 @@ class Connections:
             order.pop(connection, None)
         for entrance in (self.first_requests, self.next_requests, self.pipelined_requests):
             entrance.leave(connection)
-        metrics.CONNECTIONS.dec()
+        self._bound.add(-1)
 
     def _enter_reserve(self, connection: Member) -> None:
-        if len(self._reserve) >= self.reserved:
+        if len(self._reserve) >= self._reserved:
             oldest = next(iter(self._reserve))
             del self._reserve[oldest]
             metrics.CONNECTIONS_CLOSED.labels("refused").inc()
@@ -209,41 +197,35 @@ class Connections:
 
     def _displace(self) -> bool:
         """End the least useful connection, if there is one."""
-        answered, since = next(iter(self._answered.items()), (None, 0.0))
-        kept = self._clock() - since <= KEPT_SECONDS
-        idle = next(iter(self._new), None if kept else answered)
-        if idle is not None:
-            self._end(idle, "idle")
-        elif self._displace_stalled():
-            pass
-        elif (pipelining := self.pipelined_requests.longest()) is not None:
+        unused, pipelining = next(iter(self._new), None), self.pipelined_requests.longest()
+        stalled, answered = next(iter(self._stalled), None), next(iter(self._answered), None)
+        idle = answered is not None and self._clock() - self._answered[answered] > IDLE_SECONDS
+        if unused is not None:
+            self._end(unused, "idle")
+        elif answered is not None and idle:
+            self._end(answered, "idle")
+        elif stalled is not None and self.unread_seconds(stalled) >= IDLE_SECONDS:
+            metrics.CONNECTIONS_CLOSED.labels("unread").inc()
+            stalled.transport.abort()
+            self._leave(stalled)
+        elif pipelining is not None:
             self._end(pipelining, "pipelining")
+        elif (slowest := self._slowest()) is not None and (answered is None or slowest.pace.is_slow):
+            self._end(slowest, "slow")
+        elif answered is not None:
+            self._end(answered, "idle")
         else:
-            silent = islice(self._awaiting, COMPARED)
-            slowest = min(silent, key=lambda each: each.pace.bytes_per_second, default=None)
-            if slowest is not None and (answered is None or slowest.pace.is_slow):
-                self._end(slowest, "slow")
-            elif answered is not None:
-                self._end(answered, "idle")
-            else:
-                return False
+            return False
         return True
 
-    def _displace_stalled(self) -> bool:
-        connection = next(iter(self._stalled), None)
-        if not self.close_slowest_reader():
-            return False
-        assert connection is not None
-        self._leave(connection)
-        return True
+    def _slowest(self) -> Member | None:
+        silent = islice(self._awaiting, COMPARED)
+        return min(silent, key=lambda connection: connection.pace.bytes_per_second, default=None)
 
     def _end(self, connection: Member, reason: str) -> None:
         metrics.CONNECTIONS_CLOSED.labels(reason).inc()
-        error = Overloaded(
-            f"There are {self.most} connections, the maximum, and this one was the slowest; try again later.",
-            limit="max_connections",
-            value=self.most,
+        connection.displace(
+            self._bound.full("There are {} connections, the maximum, and this one was the slowest; try again later.")
         )
-        connection.displace(error)
         if connection in self._members:  # otherwise it is in the reserve, to read the error
             self._leave(connection)

@@ -4,18 +4,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from gateway import metrics
 from gateway.limits.account import Account
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiter:
-    """An image that waits for a slot and for memory."""
-
-    nbytes: int
-    admitted: "asyncio.Future[None]"
+from gateway.limits.lease import Bound, Lease, admission
 
 
 class DecoderSlots:
@@ -25,46 +17,26 @@ class DecoderSlots:
     """
 
     def __init__(self, count: int, nbytes: int) -> None:
-        self.free = count
-        """Free slots."""
-        self.free_bytes = nbytes
-        self._waiting: dict[Account, deque[_Waiter]] = {}
+        self.slots = Bound("decoders", count)
+        self.bytes = Bound("decode_memory_bytes", nbytes, metrics.DECODING_BYTES)
+        self._waiting: dict[Account, deque[tuple[int, asyncio.Future[Lease]]]] = {}
 
     @asynccontextmanager
-    async def turn(self, account: Account, nbytes: int) -> AsyncIterator[None]:
+    async def lease(self, account: Account, nbytes: int) -> AsyncIterator[None]:
         """Hold a slot and `nbytes` of memory for an image of the request with this account."""
-        waiter = _Waiter(nbytes, asyncio.get_running_loop().create_future())
-        self._waiting.setdefault(account, deque()).append(waiter)
+        admitted: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(account, deque()).append((nbytes, admitted))
         self._admit()
-        try:
-            await waiter.admitted
-        except asyncio.CancelledError:
-            if waiter.admitted.cancelled():
-                self._admit()  # smaller images may have waited behind it
-            else:  # admitted and cancelled at the same time
-                self._give_back(nbytes)
-            raise
-        try:
+        with await admission(admitted, self._admit):  # smaller images may wait behind one that gives up
             yield
-        finally:
-            self._give_back(nbytes)
-
-    def _give_back(self, nbytes: int) -> None:
-        self.free += 1
-        self.free_bytes += nbytes
-        metrics.DECODING_BYTES.dec(nbytes)
-        self._admit()
 
     def _admit(self) -> None:
         while self._waiting:
-            waiter = next(iter(self._waiting.values()))[0]
-            if not waiter.admitted.done():
-                if not self.free or waiter.nbytes > self.free_bytes:
+            nbytes, admitted = next(iter(self._waiting.values()))[0]
+            if not admitted.done():
+                if self.slots.free < 1 or nbytes > self.bytes.free:
                     return
-                self.free -= 1
-                self.free_bytes -= waiter.nbytes
-                metrics.DECODING_BYTES.inc(waiter.nbytes)
-                waiter.admitted.set_result(None)
+                admitted.set_result(Lease((self.slots, self.bytes), (1, nbytes), self._admit))
             self._remove_first()
 
     def _remove_first(self) -> None:

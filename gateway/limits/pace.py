@@ -30,7 +30,7 @@ class Pace:
         return self._spare_seconds - self._waiting_seconds
 
     @property
-    def waits(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the gateway waits for the client."""
         return self._waiting_since is not None
 
@@ -41,6 +41,10 @@ class Pace:
         age_seconds = max(self._waited_seconds + waiting_seconds, _LEAST_SECONDS)
         weight = RECENT_SECONDS * -math.expm1(-age_seconds / RECENT_SECONDS)
         return self._recent_bytes * math.exp(-waiting_seconds / RECENT_SECONDS) / weight
+
+    def uselessness(self, held: int) -> float:
+        """Seconds that the client needs, at its speed, to send as many bytes as are held of it."""
+        return held / max(self.bytes_per_second, 1.0)
 
     @property
     def is_slow(self) -> bool:

@@ -12,6 +12,7 @@ from uvicorn.server import ServerState
 from gateway.errors import Overloaded
 from gateway.limits.connections import RESERVE_SECONDS, Connections
 from gateway.limits.pace import Pace
+from gateway.limits.pools import IDLE_SECONDS
 from gateway.server.handler import Handler, Phase
 from gateway.server.http import HttpHandler
 from gateway.server.slow_reader import SlowReaderTimeout
@@ -140,6 +141,19 @@ class Connection(asyncio.Protocol):
             self.handler.shutdown()
             self.regulate()
 
+    @property
+    def is_idle(self) -> bool:
+        """See gateway.limits.pools.Client, of responses."""
+        return self.pool.unread_seconds(self) >= IDLE_SECONDS
+
+    def uselessness(self, held: int) -> float:  # noqa: ARG002  # however much it does not read
+        """See gateway.limits.pools.Client."""
+        return self.pool.unread_seconds(self)
+
+    def evict(self, error: Overloaded) -> None:  # noqa: ARG002  # the client would not read it
+        """See gateway.limits.pools.Client."""
+        self.transport.abort()
+
     def displace(self, error: Overloaded) -> None:
         """Another client needs the slot."""
         if self._lingers:
@@ -214,7 +228,7 @@ class Connection(asyncio.Protocol):
                 else:
                     self.transport.pause_reading()
             awaits = reads and not lingers and handler.awaits_client
-            if awaits and not self.pace.waits:
+            if awaits and not self.pace.is_idle:
                 self.pace.wait()
                 self.pool.await_client(self)
             elif self._awaits and not awaits:

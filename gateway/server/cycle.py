@@ -68,7 +68,7 @@ class HttpCycle:
         self._changed = asyncio.Event()
         if self._body or not self._more_body:
             self._changed.set()
-        self._scope["state"] = self._connection.app_state.copy()
+        self._scope["state"] = {**self._connection.app_state, "reader": self._connection}
         self._task = self._connection.start(self._run(app))
 
     def receive_body(self, data: bytes) -> None:

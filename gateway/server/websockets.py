@@ -15,6 +15,7 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
 from gateway.errors import InternalError, Overloaded, clear_frames
+from gateway.limits.pools import PoolLease
 from gateway.logs import AlreadyLogged
 from gateway.server.handler import Phase
 from gateway.server.responses import error_response, head, whole
@@ -69,8 +70,7 @@ class WebSocketHandler:
         self._denial_body = b""
         self._heard = True  # since the last ping
         self._turn = TimeSlice()
-        self._buffer = connection.app_state["uploads"].open(connection.pace)
-        self._buffer.on_refusal = self._drop_messages
+        self._buffer: PoolLease = connection.app_state["uploads"].lease(self)
         self._handshake: list[tuple[bytes, bytes]] = []
 
     @property
@@ -165,6 +165,23 @@ class WebSocketHandler:
             self._close_sent = True
             self._connection.refuse(b"".join(self._protocol.data_to_send()))
 
+    @property
+    def is_idle(self) -> bool:
+        """See gateway.limits.pools.Client."""
+        return self._connection.pace.is_idle
+
+    def uselessness(self, held: int) -> float:
+        """See gateway.limits.pools.Client."""
+        return self._connection.pace.uselessness(held)
+
+    def evict(self, error: Overloaded) -> None:  # noqa: ARG002  # the application raises it, see NO_ROOM
+        """The client's messages take more memory than there is: discard them, and let the application close."""
+        self._drop()
+        self._discards = True
+        self._protocol = self._new_protocol()  # with nothing of a frame that is not complete
+        self._leave(NO_ROOM)
+        self._connection.regulate()
+
     def shutdown(self) -> None:
         """Have the application answer what it has begun, and close."""
         self._leave(GOING_DOWN)
@@ -174,8 +191,7 @@ class WebSocketHandler:
         self._lost = True
         self._drop()
         self._leave(ABNORMAL)
-        # As in HttpHandler.lost: these would refer to each other until the next full garbage collection.
-        self._buffer.on_refusal = _ignore
+        self._buffer.release()
         self._protocol.receive_eof()
         if self._protocol.parser_exc is not None:
             clear_frames(self._protocol.parser_exc)
@@ -323,14 +339,6 @@ class WebSocketHandler:
             self._disconnect = _disconnect(code, reason)
             self._changed.set()
 
-    def _drop_messages(self) -> None:
-        """The client's messages take more memory than there is: discard them, and let the application close."""
-        self._drop()
-        self._discards = True
-        self._protocol = self._new_protocol()  # with nothing of a frame that is not complete
-        self._leave(NO_ROOM)
-        self._connection.regulate()
-
     def _drop(self) -> None:
         """Hold nothing that the client has sent."""
         self._messages = deque(message for message in self._messages if message["type"] == "websocket.connect")
@@ -345,8 +353,8 @@ class WebSocketHandler:
             return
         try:
             self._buffer.hold(self._unparsed_bytes + sum(map(len, self._fragments)) + self._waiting_bytes)
-        except Overloaded:
-            self._drop_messages()
+        except Overloaded as error:
+            self.evict(error)
 
     def _flush(self) -> None:
         """Write what the library has to send."""
@@ -360,10 +368,6 @@ class WebSocketHandler:
 
     def _new_protocol(self) -> ServerProtocol:
         return ServerProtocol(state=OPEN, max_size=self._connection.settings.stream_frame_bytes)
-
-
-def _ignore() -> None:
-    """Do nothing."""
 
 
 def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

@@ -17,7 +17,7 @@ from gateway.inference.sequence import FrameSequence, SequenceScores
 from gateway.inference.service import InferenceService
 from gateway.ingest.upload import Upload
 from gateway.json_text import JsonError
-from gateway.limits.upload_buffer import HeldBytes
+from gateway.limits.pools import IDLE_SECONDS, PoolLease
 from gateway.settings import Settings
 from gateway.streams.messages import error_message, frame_message, parameters_message, predictions_of, sequence_member
 from gateway.streams.options import Smoothing, StreamParameters, read_parameters
@@ -64,7 +64,7 @@ class StreamSession:
         self,
         service: InferenceService,
         settings: Settings,
-        buffer: HeldBytes,
+        buffer: PoolLease,
         parameters: StreamParameters,
         *,
         model: tuple[str, str],
@@ -103,7 +103,16 @@ class StreamSession:
         stats = self.stats
         return self._number > stats.answered + stats.failed + stats.dropped
 
-    def stop(self, error: GatewayError) -> None:
+    @property
+    def is_idle(self) -> bool:
+        """See gateway.limits.pools.Client."""
+        return self.idle_seconds >= IDLE_SECONDS
+
+    def uselessness(self, held: int) -> float:  # noqa: ARG002  # each stream holds one
+        """See gateway.limits.pools.Client."""
+        return self.idle_seconds
+
+    def evict(self, error: GatewayError) -> None:
         """Make `run` raise an error, now or when it is called."""
         if not self._stop_error.done():
             self._stop_error.set_result(error)
@@ -121,7 +130,7 @@ class StreamSession:
     async def run(self, receive: Receive, send: Send) -> None:
         """Serve until the client ends the stream and the results of all its frames are sent.
 
-        Raises StreamIdle, Unauthorized, the error of `stop`, a frame's RequestError, and the errors of `receive` and
+        Raises StreamIdle, Unauthorized, the error of `evict`, a frame's RequestError, and the errors of `receive` and
         `send`. In each case the sequence in Triton is ended, and all tasks of the stream are finished.
         """
         failures: list[Exception] = []
@@ -155,7 +164,7 @@ class StreamSession:
             await self._service.uncancelled.run(self._sequence.close())
 
     async def _supervise(self) -> None:
-        """Raise the error of `stop`, or Unauthorized once the API key of the stream is removed."""
+        """Raise the error of `evict`, or Unauthorized once the API key of the stream is removed."""
         while True:
             done, _ = await asyncio.wait([self._stop_error], timeout=KEY_CHECK_SECONDS)
             if done:

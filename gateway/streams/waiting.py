@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gateway.errors import Overloaded
 from gateway.inference.request_spec import Result
-from gateway.limits.upload_buffer import HeldBytes
+from gateway.limits.pools import PoolLease
 from gateway.streams.options import Drop, StreamParameters
 
 
@@ -28,7 +28,7 @@ class WaitingFrames:
     `dropped` is called for each dropped frame.
     """
 
-    def __init__(self, most: int, buffer: HeldBytes, dropped: Callable[[], None]) -> None:
+    def __init__(self, most: int, buffer: PoolLease, dropped: Callable[[], None]) -> None:
         self._most = most
         self._buffer = buffer
         self._dropped = dropped

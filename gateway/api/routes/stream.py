@@ -3,7 +3,6 @@
 from http import HTTPStatus
 from typing import Annotated, NoReturn
 
-import anyio
 from fastapi import APIRouter, Request, WebSocket
 from fastapi import Query as QueryParameter
 from starlette.requests import HTTPConnection
@@ -12,9 +11,9 @@ from starlette.websockets import WebSocketDisconnect
 from gateway import metrics
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import Problem
-from gateway.errors import Forbidden, Overloaded, UpgradeRequired
+from gateway.errors import Forbidden, UpgradeRequired
 from gateway.inference.request_spec import version_of
-from gateway.limits.pace import Pace
+from gateway.limits.pools import AtWork
 from gateway.server.websockets import GOING_DOWN, NO_ROOM
 from gateway.settings import Settings
 from gateway.streams.options import StreamParameters, read_parameters
@@ -73,7 +72,7 @@ async def stream(websocket: WebSocket) -> None:
     _check_origin(websocket, context.settings)
     session = _session(websocket, context)
     await session.check_model()
-    with context.shared["streams"].place(session):
+    with context.shared["streams"].lease(session, 1):
         try:
             await session.open()
             offered = websocket.scope["subprotocols"]
@@ -102,8 +101,8 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
     client = connection.headers.get(settings.model_split_header, "")
     version, _ = version_of(settings.model_split, model_name, parameters.version, client)
     context.log_fields["model"] = model_name
-    pace = Pace(min_bytes_per_second=1, grace_seconds=settings.stream_idle_seconds, now=anyio.current_time)
-    buffer = context.resources.enter_context(context.shared["uploads"].open(pace))
+    # A frame that cannot wait is dropped: no upload is evicted for it.
+    buffer = context.resources.enter_context(context.shared["uploads"].lease(AtWork()))
     return StreamSession(
         context.service,
         settings,
@@ -130,12 +129,7 @@ async def _serve(websocket: WebSocket, session: StreamSession, context: RequestC
             code, reason = GOING_DOWN, "the server is stopping; connect again"
             return None
         if message["code"] == NO_ROOM:
-            most = context.settings.max_bytes_waiting
-            raise Overloaded(
-                f"The upload buffer is full ({most} bytes), and this stream was the slowest; retry later.",
-                limit="max_bytes_waiting",
-                value=most,
-            )
+            raise context.shared["uploads"].full()
         raise WebSocketDisconnect(message["code"], message.get("reason"))
 
     async def send(message: bytes) -> None:

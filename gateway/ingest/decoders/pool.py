@@ -142,7 +142,7 @@ class Decoders:
         within `limits.memory_bytes`; their frames share the slots of all images.
         """
         memory_bytes = min(open_bytes(info, len(data)), self._limits.memory_bytes)
-        async with self._animation_slots.turn(account, memory_bytes), self._worker(account) as worker:
+        async with self._animation_slots.lease(account, memory_bytes), self._worker(account) as worker:
             animation = OpenAnimation(self, worker, info, account, len(data))
             job = AnimationJob(info=info, nbytes=len(data), size=size, wanted=wanted, memory_bytes=memory_bytes)
             try:
@@ -169,7 +169,7 @@ class Decoders:
         )
         async with (
             self._spending(account, info, nbytes, expected) as spending,
-            self._slots.turn(account, slot_bytes),
+            self._slots.lease(account, slot_bytes),
             worker_of as worker,
         ):
             if animation:

@@ -296,7 +296,7 @@ def service_of(
 
 def idle(service: InferenceService) -> bool:
     """Whether no permit is out."""
-    return (service.admission.images_in_flight, service.admission.bytes_in_flight) == (0, 0)
+    return (service.admission.images.held, service.admission.bytes.held) == (0, 0)
 
 
 def query(timeout_seconds: float = 30.0, **options: Any) -> RequestSpec:

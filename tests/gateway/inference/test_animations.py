@@ -36,7 +36,7 @@ class Asked:
 
     @property
     def in_flight(self) -> int:
-        return self.service.admission.images_in_flight
+        return self.service.admission.images.held
 
     def decode(self, error: Exception | None = None) -> None:
         self.decoders.finish(0, error)
@@ -58,7 +58,7 @@ def asked():
     yield make
     for each in made:
         assert each.task.done()
-        assert each.in_flight == each.service.admission.bytes_in_flight == 0
+        assert each.in_flight == each.service.admission.bytes.held == 0
         assert not each.loop.unhandled
         assert all(animation.closed for animation in each.decoders.animations)
         each.loop.close()

@@ -263,7 +263,7 @@ def test_late_image_of_a_shared_call_does_not_affect_the_others(loop):
     assert backend.calls[1].call.deadline.at == loop.now + 20
     loop.pass_time(2)
     assert isinstance(loop.finish(hurried)[0].error, DeadlineExceeded)
-    assert on.admission.images_in_flight == 2  # until the call has ended, its images are in Triton
+    assert on.admission.images.held == 2  # until the call has ended, its images are in Triton
     backend.pending[0].answer()
     assert labels(loop.finish(patient)) == [label_of(image(2))]
     assert not backend.calls[1].cancelled
@@ -312,7 +312,7 @@ def test_call_is_cancelled_once_every_client_has_left(loop, supports_cancellatio
     loop.settle()
     assert backend.calls[1].cancelled is supports_cancellation
     assert sizes(backend) == [1, 2, 1]  # no image waits for an abandoned call
-    assert on.admission.images_in_flight == (1 if supports_cancellation else 3)
+    assert on.admission.images.held == (1 if supports_cancellation else 3)
     answer_all(loop, backend)
     assert labels(loop.finish(waiting)) == [label_of(image(9))]
     assert idle(on)

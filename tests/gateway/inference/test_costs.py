@@ -27,7 +27,7 @@ def answered(loop, *files, **options):
     task = start(loop, collected(service, body_of(*files), query(**options)))
     while not task.done():
         loop.settle()
-    assert service.admission.images_in_flight == 0
+    assert service.admission.images.held == 0
     results = sorted(task.result(), key=lambda result: result.index)
     return [result.error.code if result.error else "ok" for result in results]
 

@@ -25,8 +25,7 @@ from gateway.errors import (
     UndecodableImage,
 )
 from gateway.inference.backend import CallLimits
-from gateway.limits.pace import Pace
-from gateway.limits.upload_buffer import HeldBytes, UploadBuffer
+from gateway.limits.pools import AtWork, PoolLease, upload_buffer
 from tests.asking import encode
 from tests.gateway.inference.scripted import (
     Body,
@@ -56,7 +55,7 @@ class Client:
     """A request from its client's side."""
 
     body: Body
-    buffer: HeldBytes | None = None
+    buffer: PoolLease | None = None
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     enough: int | None = None
     sent: list[bytes] = field(default_factory=list)
@@ -85,8 +84,8 @@ class Requests(RuleBasedStateMachine):
         )
         self.backend.alone.update(UPLOADS["alone"])
         self.spare = self.service.shadows._spare
-        self.spare._max_bytes = MAX_BYTES  # a quarter of it is less than an image
-        self.uploads = UploadBuffer(max_bytes=1_000)
+        self.spare.bytes.most = MAX_BYTES  # a quarter of it is less than an image
+        self.uploads = upload_buffer(1_000)
         self.clients: list[Client] = []
 
     async def handle(self, client: Client, timeout_seconds: float) -> None:
@@ -96,8 +95,7 @@ class Requests(RuleBasedStateMachine):
             await client.gone.wait()
             raise ClientDisconnect
 
-        pace = Pace(min_bytes_per_second=1, grace_seconds=10, now=self.loop.time)
-        with self.uploads.open(pace) as client.buffer:
+        with self.uploads.lease(AtWork()) as client.buffer:
             async with self.service.classify(client.body.uploads(), query(timeout_seconds), leaving) as results:
                 async for result in results:
                     client.results += 1
@@ -181,11 +179,11 @@ class Requests(RuleBasedStateMachine):
     @invariant()
     def limits_hold(self) -> None:
         admission = self.service.admission
-        assert 0 <= admission.images_in_flight <= MAX_IMAGES
-        assert admission.images_waiting <= MAX_WAITING
-        assert admission.bytes_in_flight >= 0
-        assert 0 <= self.spare.images <= 1
-        assert 0 <= self.spare.nbytes <= MAX_BYTES
+        assert 0 <= admission.images.held <= MAX_IMAGES
+        assert admission.waiting.held <= MAX_WAITING
+        assert admission.bytes.held >= 0
+        assert 0 <= self.spare.images.held <= 1
+        assert 0 <= self.spare.bytes.held <= MAX_BYTES
 
     @invariant()
     def what_is_over_has_left_nothing(self) -> None:
@@ -194,11 +192,11 @@ class Requests(RuleBasedStateMachine):
             admission = self.service.admission
             shadows = len(self.service.shadows)
             assert len(asyncio.all_tasks(self.loop)) == len(self.service.uncancelled) + shadows
-            assert admission.images_waiting == 0
+            assert admission.waiting.held == 0
             assert all(client.body.closed or not client.body.opened for client in self.clients)
             if not self.service.uncancelled:
-                assert admission.images_in_flight == admission.bytes_in_flight == self.uploads.nbytes == 0
-                assert (self.spare.images, bool(self.spare.nbytes)) == (shadows, bool(shadows))
+                assert admission.images.held == admission.bytes.held == self.uploads.bound.held == 0
+                assert (self.spare.images.held, bool(self.spare.bytes.held)) == (shadows, bool(shadows))
 
     def teardown(self) -> None:
         """Every client leaves, and what could not be stopped comes to its end."""

@@ -75,7 +75,7 @@ def test_uncancellable_call_keeps_its_permits_until_it_ends(loop):
     request.cancel()
     loop.settle()
     assert request.cancelled()
-    assert (service.admission.images_in_flight, len(service.uncancelled)) == (1, 1)
+    assert (service.admission.images.held, len(service.uncancelled)) == (1, 1)
     waiting = start(loop, service.uncancelled.idle())
     assert not waiting.done()
     backend.pending[0].fail(TritonUnreachable())
@@ -92,7 +92,7 @@ def test_late_call_is_answered_at_the_deadline_and_keeps_its_permit(loop):
     loop.pass_time(5)
     (result,) = loop.finish(request)
     assert isinstance(result.error, DeadlineExceeded)
-    assert service.admission.images_in_flight == 1
+    assert service.admission.images.held == 1
     backend.pending[0].answer()
     loop.settle()
     assert idle(service)

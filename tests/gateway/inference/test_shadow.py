@@ -136,7 +136,7 @@ def test_incomparable_requests_are_not_sent_to_the_shadow(loop, asked, answer):
     loop.call_soon(shadows.offer, asked, [PNG], answer or answered())
     loop.settle()
     assert not backend.calls
-    assert spare.images == 0
+    assert spare.images.held == 0
 
 
 def test_only_answered_images_of_a_batch_are_sent(loop):
@@ -204,11 +204,11 @@ def test_slow_shadow_times_out_and_releases_its_lease(loop, supports_cancellatio
     assert found == {"deadline_exceeded": 1}
     assert backend.calls[1].cancelled is supports_cancellation
     spare = service.shadows._spare
-    assert spare.images == (0 if supports_cancellation else 1)
+    assert spare.images.held == (0 if supports_cancellation else 1)
     if not supports_cancellation:
         looks(backend.pending[0], 1.0)
         loop.settle()
-    assert (spare.images, spare.nbytes, len(service.shadows), len(service.uncancelled)) == (0, 0, 0, 0)
+    assert (spare.images.held, spare.bytes.held, len(service.shadows), len(service.uncancelled)) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_failing_shadow_is_counted_and_affects_no_client(loop, error, outcome):
         loop.settle()
     assert result.error is None
     assert found == {outcome: 1}
-    assert service.shadows._spare.images == 0
+    assert service.shadows._spare.images.held == 0
     assert idle(service)
 
 
@@ -263,7 +263,7 @@ def test_shadow_outlives_the_request_and_ends_with_the_service(loop):
         loop.finish(start(loop, service.close()))
     assert backend.calls[1].cancelled
     assert found == {}
-    assert (service.shadows._spare.images, len(service.shadows)) == (0, 0)
+    assert (service.shadows._spare.images.held, len(service.shadows)) == (0, 0)
 
 
 def test_uncancellable_shadow_call_is_left_to_its_owner(loop):
@@ -277,7 +277,7 @@ def test_uncancellable_shadow_call_is_left_to_its_owner(loop):
     looks(backend.pending[0], 1.0)
     loop.finish(closing)
     assert not backend.calls[1].cancelled
-    assert service.shadows._spare.images == 0
+    assert service.shadows._spare.images.held == 0
 
 
 @pytest.mark.parametrize(

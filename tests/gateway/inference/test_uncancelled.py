@@ -53,10 +53,10 @@ def test_permit_released_meanwhile_is_free_when_the_work_ends(loop):
         waiting = start(loop, owner.run(ended(end), [permit]))
         waiting.cancel()
         loop.settle()
-    assert admission.images_in_flight == 1
+    assert admission.images.held == 1
     end.set()
     loop.settle()
-    assert admission.images_in_flight == 0
+    assert admission.images.held == 0
 
 
 def test_unreleased_permit_stays_with_its_request(loop):
@@ -65,8 +65,8 @@ def test_unreleased_permit_stays_with_its_request(loop):
         waiting = start(loop, owner.run(ended(end), [permits.try_acquire(10)]))
         end.set()
         loop.finish(waiting)
-        assert admission.images_in_flight == 1
-    assert admission.images_in_flight == 0
+        assert admission.images.held == 1
+    assert admission.images.held == 0
 
 
 def test_close_waits_for_the_work_up_to_the_grace_period(loop):

@@ -161,7 +161,7 @@ def test_image_larger_than_the_queue_is_always_refused():
         held = await gate.permits().acquire(1)
         crowd = [asyncio.ensure_future(gate.permits().acquire(1)) for _ in range(200)]
         await asyncio.sleep(0)
-        assert gate.images_waiting == 2
+        assert gate.waiting.held == 2
         refused = [task for task in crowd if task.done()]
         assert len(refused) == 198
         assert all(isinstance(task.exception(), Overloaded) for task in refused)
@@ -196,8 +196,8 @@ def test_permits_end_with_their_request():
             await permits.acquire(10)
             (await permits.acquire(10)).release()
             await permits.acquire(10)
-            assert (len(permits), gate.images_in_flight) == (2, 2)
-        assert (gate.images_in_flight, gate.bytes_in_flight) == (0, 0)
+            assert (len(permits), gate.images.held) == (2, 2)
+        assert (gate.images.held, gate.bytes.held) == (0, 0)
 
     run(scenario)
 
@@ -228,7 +228,7 @@ def test_cheap_images_pass_costly_ones_that_wait_for_a_decoder():
         decoding = [await gate.permits().acquire(1, COSTLY) for _ in range(2)]
         waiting = [asyncio.ensure_future(gate.permits().acquire(1, COSTLY)) for _ in range(3)]
         await asyncio.sleep(0)
-        assert gate.images_waiting == 3
+        assert gate.waiting.held == 3
         cheap = [gate.permits().try_acquire(1) for _ in range(8)]
         assert all(cheap)
         assert gate.permits().try_acquire(1) is None
@@ -261,7 +261,7 @@ def test_costly_images_wait_in_order_for_capacity():
         held.release()
         await asyncio.gather(*tasks)
         assert order == ["costly", "cheap", "costlier", "cheapest"]
-        assert (gate.images_in_flight, gate.images_waiting) == (0, 0)
+        assert (gate.images.held, gate.waiting.held) == (0, 0)
 
     run(scenario)
 
@@ -272,7 +272,7 @@ def test_costly_images_take_half_of_the_queue():
         held = await gate.permits().acquire(1, COSTLY)
         crowd = [asyncio.ensure_future(gate.permits().acquire(1, COSTLY)) for _ in range(5)]
         await asyncio.sleep(0)
-        assert (gate.images_waiting, sum(task.done() for task in crowd)) == (2, 3)
+        assert (gate.waiting.held, sum(task.done() for task in crowd)) == (2, 3)
         gate.check()
         begun = asyncio.ensure_future(gate.permits().acquire(1, COSTLY, begun=True))
         await asyncio.sleep(0)
@@ -326,6 +326,6 @@ def test_cancelled_costly_image_admits_the_next_one():
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
         (await staying).release()
-        assert (gate.images_in_flight, gate.images_waiting) == (0, 0)
+        assert (gate.images.held, gate.waiting.held) == (0, 0)
 
     run(scenario)

@@ -9,11 +9,10 @@ from gateway.errors import Overloaded
 from gateway.limits.connections import (
     COMPARED,
     FIRST_REQUESTS,
-    KEPT_SECONDS,
-    STALLED_SECONDS,
     Connections,
     Entrance,
 )
+from gateway.limits.pools import IDLE_SECONDS
 
 MOST, RESERVED = 3, 2
 
@@ -137,7 +136,7 @@ def test_connection_with_a_recent_response_is_kept(connections, clock):
     slow.is_slow = True
     busy(connections)
     assert (recent.displaced, upload.displaced, bool(slow.displaced)) == (None, None, True)
-    clock.now += KEPT_SECONDS + 0.01
+    clock.now += IDLE_SECONDS + 0.01
     upload.is_slow = True
     busy(connections)
     assert (bool(recent.displaced), upload.displaced) == (True, None)
@@ -164,7 +163,7 @@ def test_stalled_reader_goes_before_an_upload(connections, clock):
     upload, reader = uploading(connections, 0.0), busy(connections)
     connections.stall(reader)
     busy(connections)
-    clock.now += STALLED_SECONDS + 0.01
+    clock.now += IDLE_SECONDS + 0.01
     busy(connections)
     assert (reader.aborted, upload.displaced) == (True, None)
 
@@ -206,28 +205,18 @@ def test_displaced_connection_may_read_why(connections):
     assert not connections.reserves(upload)
 
 
-def test_slowest_reader_is_closed(connections, clock):
+def test_seconds_without_reading_are_measured(connections, clock):
     first, second, third = (busy(connections) for _ in range(MOST))
     for connection in (first, second):
         connections.stall(connection)
-    clock.now += STALLED_SECONDS - 0.01
-    assert not connections.close_slowest_reader()
-    clock.now += 0.02
+    clock.now += 2
     connections.read_on(first)
     connections.stall(first)
     connections.stall(second)  # as it did before
-    assert connections.close_slowest_reader()
-    assert not connections.close_slowest_reader()
-    assert (first.aborted, second.aborted, third.aborted) == (False, True, False)
-
-
-def test_removed_connection_is_not_closed(connections, clock):
-    gone = busy(connections)
-    connections.stall(gone)
-    connections.remove(gone)
-    connections.stall(gone)
-    clock.now += 100
-    assert not connections.close_slowest_reader()
+    assert [connections.unread_seconds(each) for each in (first, second, third)] == [0, 2, 0]
+    connections.remove(second)
+    connections.stall(second)
+    assert connections.unread_seconds(second) == 0
 
 
 def test_connection_removed_twice_counts_once(connections):

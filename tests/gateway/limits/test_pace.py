@@ -53,7 +53,7 @@ def test_time_without_reading_is_not_charged_to_the_client():
     send(pace, clock, 1_000, 1)
     before = pace.bytes_per_second
     clock.seconds += 1_000
-    assert not pace.waits
+    assert not pace.is_idle
     assert (pace.spare_seconds, pace.bytes_per_second) == (10, before)
 
 

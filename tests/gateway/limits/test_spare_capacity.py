@@ -19,7 +19,7 @@ def test_spare_capacity_is_a_quarter_of_each_limit():
     assert spare.take(1, 0) is None
     place.release()
     place.release()
-    assert (spare.images, spare.nbytes) == (0, 0)
+    assert (spare.images.held, spare.bytes.held) == (0, 0)
 
 
 def test_small_service_has_one_lease():
@@ -46,7 +46,7 @@ def test_lease_takes_no_permit():
     assert spare.take(2, 200) is not None
     with gate.permits() as permits:
         assert all(permits.try_acquire(100) is not None for _ in range(8))
-        assert gate.images_in_flight == 8
+        assert gate.images.held == 8
 
 
 def test_lease_of_uncancellable_work_is_released_when_it_ends():
@@ -54,9 +54,9 @@ def test_lease_of_uncancellable_work_is_released_when_it_ends():
     place = spare.take(2, 2)
     place.keep()
     place.release()
-    assert spare.images == 2
+    assert spare.images.held == 2
     place.settle()
-    assert (spare.images, spare.nbytes) == (0, 0)
+    assert (spare.images.held, spare.bytes.held) == (0, 0)
 
 
 def test_leases_do_not_fill_the_queue():

@@ -11,7 +11,7 @@ from uvicorn.server import ServerState
 
 from gateway.errors import Overloaded
 from gateway.limits.connections import Connections, Entrance
-from gateway.limits.upload_buffer import UploadBuffer
+from gateway.limits.pools import upload_buffer
 from gateway.server.connection import Connection
 from gateway.server.handler import Phase
 from gateway.settings import Settings
@@ -62,7 +62,7 @@ class Service:
         chosen = Settings(_env_file=None, **settings)
         self.pool = Connections(chosen.max_connections)
         self.state = ServerState()
-        app_state = {"settings": chosen, "connections": self.pool, "uploads": UploadBuffer(2**20)}
+        app_state = {"settings": chosen, "connections": self.pool, "uploads": upload_buffer(2**20)}
         kind = type("Made", (Recorded,), {"made": self.connections})
         self.create = lambda: kind(config, self.state, app_state)
 

@@ -86,7 +86,7 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
         embeddings=Embeddings.IF_ANY,
     )
     size = AnswerSize(settings.max_predictions)
-    held = context.resources.enter_context(context.shared["responses"].open())
+    held = context.hold_response()
     collected = await classify(context, spec, body, uploads_from(first, uploads), size, held)
     status = status_of(collected)
     if status is not HTTPStatus.OK:
@@ -97,7 +97,7 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
     size.add_predictions(class_count * len(collected))
     labels = await service.backend.labels(model_name, scored.model_version) if class_count else ()
     answer = await encode(inference, model_name, scored, labels)
-    await held.grow(sum(map(len, answer.pieces)))
+    held.grow(sum(map(len, answer.pieces)))
     pieces = deque(answer.pieces)
     if answer.header_bytes is None:
         return PiecedAnswer(pieces, held)

@@ -1,0 +1,113 @@
+"""What clients hold at once: bounds, and leases of a part of them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Self, TypeVar
+
+from prometheus_client import Gauge
+
+from gateway.errors import Overloaded
+
+
+class Bound:
+    """The most of something that all clients may hold together, and how much of it they hold.
+
+    `name` is that of its setting; the gauges show both figures.
+    """
+
+    __slots__ = ("_gauge", "held", "most", "name")
+
+    def __init__(self, name: str, most: int, gauge: Gauge | None = None, most_gauge: Gauge | None = None) -> None:
+        self.name, self.most, self.held = name, most, 0
+        self._gauge = gauge
+        if most_gauge is not None:
+            most_gauge.set(most)
+
+    @property
+    def free(self) -> int:
+        """How much is not held."""
+        return self.most - self.held
+
+    def add(self, amount: int) -> None:
+        """Count so much more, or less if it is negative."""
+        self.held += amount
+        if self._gauge is not None:
+            self._gauge.inc(amount)
+
+    def full(self, message: str) -> Overloaded:
+        """The error for a client that does not get what it needs; {} in the message is the most."""
+        return Overloaded(message.format(self.most), limit=self.name, value=self.most)
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class Lease:
+    """How much one client holds of some bounds; nothing once it is released, or its context ends.
+
+    `freed` is called whenever the lease gives something back. Uncancellable work keeps a lease, even one that is
+    released meanwhile, until the work has ended.
+    """
+
+    __slots__ = ("_bounds", "_freed", "_kept", "_released", "amounts")
+
+    def __init__(self, bounds: Sequence[Bound], amounts: Sequence[int], freed: Callable[[], None] = _nothing) -> None:
+        self._bounds = bounds
+        self._freed = freed
+        self._kept = self._released = False
+        self.amounts: Sequence[int] = (0,) * len(bounds)
+        self._set(amounts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def keep(self) -> None:
+        """Begin work that cannot be cancelled: everything is held until `settle`, even if it is released before."""
+        self._kept = True
+
+    def settle(self) -> None:
+        """End such work."""
+        self._kept = False
+        if self._released:
+            self._end()
+
+    def release(self) -> None:
+        """Give everything back, as soon as no uncancellable work runs; a second call does nothing."""
+        self._released = True
+        if not self._kept:
+            self._end()
+
+    def _end(self) -> None:
+        self._set((0,) * len(self._bounds))
+
+    def _set(self, amounts: Sequence[int]) -> None:
+        before, self.amounts = self.amounts, amounts
+        freed = False
+        for bound, held, amount in zip(self._bounds, before, amounts, strict=True):
+            if amount != held:
+                bound.add(amount - held)
+                freed = freed or amount < held
+        if freed:
+            self._freed()
+
+
+L = TypeVar("L", bound=Lease)
+
+
+async def admission(admitted: "asyncio.Future[L]", leave: Callable[[], None]) -> L:
+    """The lease of a client that waits for one.
+
+    If the wait is cancelled, the lease is released if it was admitted at the same moment, and else `leave` is called.
+    """
+    try:
+        return await admitted
+    except asyncio.CancelledError:
+        if admitted.done() and not admitted.cancelled() and admitted.exception() is None:
+            admitted.result().release()
+        else:
+            leave()
+        raise

@@ -1,0 +1,161 @@
+"""What is taken from idle clients when other clients need it: bytes of uploads, bytes of responses, streams.
+
+One rule: when a pool is full, the least useful of the clients that the gateway waits for is evicted, unless the client
+that asks is less useful still; then its request is refused.
+"""
+
+import math
+from typing import Protocol
+
+from prometheus_client import Counter
+
+from gateway import metrics
+from gateway.errors import Overloaded
+from gateway.limits.lease import Bound, Lease
+
+IDLE_SECONDS = 1.0
+"""A client that has read, or sent a request or a frame, within so many seconds is not idle."""
+
+
+class Client(Protocol):
+    """What the rule needs of a client."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the gateway waits for this client; nothing is taken from other clients."""
+
+    def uselessness(self, held: int) -> float:
+        """How useless it is that this client holds so much, compared with others of its pool."""
+
+    def evict(self, error: Overloaded) -> None:
+        """End what this client does, with an error; it holds nothing any more."""
+
+
+class AtWork:
+    """A client that is never evicted, and evicts no other."""
+
+    is_idle = False
+
+    def uselessness(self, held: int) -> float:  # noqa: ARG002  # see Client
+        """See Client."""
+        return math.inf
+
+    def evict(self, error: Overloaded) -> None:
+        """Never called."""
+        raise AssertionError from error
+
+
+_AT_WORK = AtWork()
+
+
+class PoolLease(Lease):
+    """How much one client holds of a pool."""
+
+    __slots__ = ("_pool", "client")
+
+    def __init__(self, pool: "Pool", client: Client) -> None:
+        super().__init__((pool.bound,), (0,))
+        self._pool = pool
+        self.client = client
+
+    @property
+    def held(self) -> int:
+        """How much the client holds."""
+        return self.amounts[0]
+
+    def hold(self, amount: int) -> None:
+        """Set how much the client holds; raises Overloaded if the pool is full and no other client is evicted."""
+        pool, held = self._pool, self.amounts[0]
+        if 0 < amount - held > pool.bound.free:
+            pool._make_room(self, amount)
+        if amount != held:
+            self._set((amount,))
+        if amount:
+            pool._leases[self] = None
+        else:
+            pool._leases.pop(self, None)
+
+    def grow(self, amount: int) -> None:
+        """Hold so much more, or less if it is negative; raises Overloaded."""
+        self.hold(max(self.amounts[0] + amount, 0))
+
+    def _end(self) -> None:
+        self.hold(0)
+        self.client = _AT_WORK  # it may refer to the lease, and full garbage collections are long
+
+
+class Pool:
+    """At most `bound.most` of something, of which clients hold leases.
+
+    With `one_may_exceed`, a client may hold more than that while no other client holds anything.
+    """
+
+    def __init__(
+        self, bound: Bound, evicted: Counter, *, refusal: str, eviction: str = "", one_may_exceed: bool = False
+    ) -> None:
+        self.bound = bound
+        self._evicted = evicted
+        self._refusal, self._eviction = refusal, eviction or refusal
+        self._one_may_exceed = one_may_exceed
+        self._leases: dict[PoolLease, None] = {}
+
+    def lease(self, client: Client, amount: int = 0) -> PoolLease:
+        """A lease, at first of so much; raises Overloaded as `hold` does."""
+        lease = PoolLease(self, client)
+        lease.hold(amount)
+        return lease
+
+    def check(self) -> None:
+        """Raise Overloaded unless one more could be held."""
+        if self.bound.free < 1 and not any(lease.client.is_idle for lease in self._leases):
+            raise self.full()
+
+    def full(self) -> Overloaded:
+        """The error for a client that is refused."""
+        return self.bound.full(self._refusal)
+
+    def _make_room(self, asking: PoolLease, amount: int) -> None:
+        """Evict clients until one can hold so much; raises Overloaded."""
+        bound, more = self.bound, amount - asking.held
+        while bound.free < more and not (self._one_may_exceed and bound.held == asking.held):
+            idle = [lease for lease in self._leases if lease is not asking and lease.client.is_idle]
+            least = max(idle, key=lambda lease: lease.client.uselessness(lease.held), default=None)
+            if least is None or least.client.uselessness(least.held) <= asking.client.uselessness(amount):
+                raise self.full()
+            self._evicted.inc()
+            client = least.client
+            least.release()
+            client.evict(bound.full(self._eviction))
+
+
+def upload_buffer(max_bytes: int) -> Pool:
+    """The bytes of uploads that arrive or wait. The upload goes that needs longest, at its speed, for what it holds.
+
+    So large, slow uploads go first, and new ones last; one that is complete and waits for a permit stays.
+    """
+    return Pool(
+        Bound("max_bytes_waiting", max_bytes, metrics.BYTES_WAITING, metrics.BYTES_WAITING_LIMIT),
+        metrics.UPLOADS_DISPLACED,
+        refusal="The upload buffer is full ({} bytes), and this upload was the slowest; retry later.",
+    )
+
+
+def response_buffer(max_bytes: int) -> Pool:
+    """The bytes of responses that are built or not read yet. The connection goes that has not read for longest."""
+    return Pool(
+        Bound("max_bytes_unread", max_bytes, metrics.ANSWER_BYTES, metrics.ANSWER_BYTES_LIMIT),
+        metrics.CONNECTIONS_CLOSED.labels("unread"),
+        refusal="The response buffer is full ({} bytes), and every client reads; retry later.",
+        one_may_exceed=True,
+    )
+
+
+def streams(most: int) -> Pool:
+    """The open streams. The one goes that has had no frame for longest."""
+    return Pool(
+        Bound("max_streams", most, metrics.STREAMS, metrics.STREAMS_LIMIT),
+        metrics.STREAMS_STOPPED.labels("displaced"),
+        refusal="Too many streams are open: the limit max_streams is {}; try again later.",
+        eviction="Another stream needs the slot of this one: the limit max_streams is {}, and this stream has had no "
+        "frame for longest. Open a stream again when there are frames.",
+    )

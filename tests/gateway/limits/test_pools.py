@@ -1,0 +1,231 @@
+"""Pools: at the limit and one past it, and which client is evicted then."""
+
+from contextlib import ExitStack
+
+import pytest
+from prometheus_client import REGISTRY
+
+from gateway.errors import Overloaded
+from gateway.limits.pace import Pace
+from gateway.limits.pools import AtWork, Pool, PoolLease, response_buffer, streams, upload_buffer
+from tests.gateway.api.stub import PNG, client_of
+
+MAX = 100
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class Upload:
+    """A client that has sent with `speed` bytes a second so far."""
+
+    def __init__(self, clock: Clock, speed: float) -> None:
+        self.error: Overloaded | None = None
+        self.pace = Pace(min_bytes_per_second=1, grace_seconds=1_000, now=clock)
+        self.uselessness = self.pace.uselessness
+        self.pace.wait()
+        clock.seconds += 1
+        self.pace.receive(int(speed))
+
+    @property
+    def is_idle(self) -> bool:
+        return self.pace.is_idle
+
+    def evict(self, error: Overloaded) -> None:
+        self.error = error
+
+
+class Idle:
+    """A client that has been idle for some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.is_idle, self._seconds = seconds >= 1, seconds
+        self.error: Overloaded | None = None
+
+    def uselessness(self, held: int) -> float:
+        return self._seconds
+
+    def evict(self, error: Overloaded) -> None:
+        self.error = error
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def uploads() -> Pool:
+    return upload_buffer(MAX)
+
+
+def opened(uploads: Pool, clock: Clock, *, nbytes: int, speed: float, is_idle: bool = True) -> tuple[Upload, PoolLease]:
+    """An upload that holds `nbytes`, and is idle while the gateway waits for it."""
+    upload = Upload(clock, speed)
+    lease = uploads.lease(upload, nbytes)
+    if is_idle:
+        upload.pace.wait()
+    return upload, lease
+
+
+def counted(name: str) -> float:
+    value = REGISTRY.get_sample_value(name)
+    assert value is not None
+    return value
+
+
+def test_held_bytes_are_counted_while_they_are_held(uploads):
+    before = counted("gateway_waiting_bytes")
+    with uploads.lease(AtWork()) as lease:
+        for _ in range(50):
+            lease.hold(60)
+            lease.hold(0)
+        lease.hold(MAX)
+        assert (uploads.bound.held, counted("gateway_waiting_bytes") - before) == (MAX, MAX)
+        lease.grow(-10)
+        lease.grow(-1_000)  # more than there is
+        assert lease.held == 0
+        lease.hold(1)
+    assert (uploads.bound.held, counted("gateway_waiting_bytes") - before) == (0, 0)
+
+
+def test_one_byte_past_the_limit_is_refused(uploads, clock):
+    _, lease = opened(uploads, clock, nbytes=MAX, speed=10)
+    with pytest.raises(Overloaded) as raised:
+        lease.hold(MAX + 1)
+    assert raised.value.details == {"limit": "max_bytes_waiting", "value": MAX}
+    assert uploads.bound.held == MAX
+
+
+def test_slowest_upload_is_evicted_and_not_the_newcomer(uploads, clock):
+    slow, of_slow = opened(uploads, clock, nbytes=60, speed=1)
+    fast, of_fast = opened(uploads, clock, nbytes=40, speed=1_000)
+    _, of_newcomer = opened(uploads, clock, nbytes=10, speed=100)
+    assert (of_slow.held, of_fast.held, of_newcomer.held, uploads.bound.held) == (0, 40, 10, 50)
+    assert slow.error.details == {"limit": "max_bytes_waiting", "value": MAX}
+    assert fast.error is None
+
+
+def test_as_many_uploads_are_evicted_as_necessary(uploads, clock):
+    stalled = [opened(uploads, clock, nbytes=25, speed=speed) for speed in (400, 10, 300, 50)]
+    evicted = counted("gateway_uploads_displaced_total")
+    _, of_newcomer = opened(uploads, clock, nbytes=40, speed=1_000)
+    assert of_newcomer.held == 40
+    assert [bool(upload.error) for upload, _ in stalled] == [False, True, False, True]
+    assert counted("gateway_uploads_displaced_total") == evicted + 2
+
+
+def test_newcomer_is_refused_if_it_is_the_slowest(uploads, clock):
+    fast, _ = opened(uploads, clock, nbytes=60, speed=10_000)
+    with pytest.raises(Overloaded):
+        opened(uploads, clock, nbytes=50, speed=10)
+    assert fast.error is None
+
+
+def test_of_two_equally_fast_uploads_the_larger_is_evicted(uploads, clock):
+    (little, _), (much, _) = (opened(uploads, clock, nbytes=nbytes, speed=500) for nbytes in (10, 80))
+    opened(uploads, clock, nbytes=20, speed=500)
+    assert (little.error, bool(much.error)) == (None, True)
+
+
+def test_complete_upload_stays(uploads, clock):
+    complete, _ = opened(uploads, clock, nbytes=90, speed=1, is_idle=False)
+    with pytest.raises(Overloaded):
+        opened(uploads, clock, nbytes=20, speed=1_000)
+    assert complete.error is None
+
+
+def test_evicted_upload_counts_once(uploads, clock):
+    _, of_slow = opened(uploads, clock, nbytes=90, speed=1)
+    _, of_newcomer = opened(uploads, clock, nbytes=20, speed=100)
+    with of_newcomer, of_slow:
+        assert uploads.bound.held == 20
+    assert uploads.bound.held == 0
+
+
+def test_frames_of_a_stream_evict_no_upload(uploads, clock):
+    slow, _ = opened(uploads, clock, nbytes=90, speed=1)
+    with pytest.raises(Overloaded):
+        uploads.lease(AtWork(), 20)
+    assert slow.error is None
+
+
+def test_response_past_the_limit_is_refused_if_every_client_reads():
+    buffer = response_buffer(MAX)
+    with buffer.lease(Idle(0), 60), buffer.lease(Idle(0.9), 40) as other:
+        with pytest.raises(Overloaded) as raised:
+            other.grow(1)
+        assert raised.value.details == {"limit": "max_bytes_unread", "value": MAX}
+        assert buffer.bound.held == MAX
+
+
+def test_response_above_the_limit_is_built_alone():
+    buffer = response_buffer(MAX)
+    with buffer.lease(AtWork(), 60) as large, buffer.lease(AtWork()) as small:
+        large.grow(MAX)
+        with pytest.raises(Overloaded):
+            small.grow(1)
+
+
+def test_slowest_readers_are_disconnected():
+    buffer, readers = response_buffer(MAX), [Idle(seconds) for seconds in (3, 9, 6)]
+    with ExitStack() as stack:
+        leases = [stack.enter_context(buffer.lease(reader, 30)) for reader in readers]
+        newcomer = stack.enter_context(buffer.lease(Idle(0), 65))
+        assert [bool(reader.error) for reader in readers] == [False, True, True]
+        assert ([lease.held for lease in leases], newcomer.held) == ([30, 0, 0], 65)
+    assert buffer.bound.held == 0
+
+
+@pytest.mark.parametrize("query", [{"params": {"top_k": 1}}, {"params": {"format": "huggingface"}}])
+def test_nothing_is_held_of_a_response_that_was_read(query):
+    before = counted("gateway_answer_bytes")
+    with client_of() as client:
+        answer = client.post("/predict", files=[("f", ("x.png", PNG))], **query)
+        assert (answer.status_code, counted("gateway_answer_bytes") - before) == (200, 0)
+
+
+def test_stream_without_a_frame_for_longest_is_stopped():
+    pool, open_streams = streams(3), [Idle(9), Idle(30), Idle(10)]
+    with ExitStack() as stack:
+        for each in open_streams:
+            stack.enter_context(pool.lease(each, 1))
+        stack.enter_context(pool.lease(Idle(0), 1))
+        assert [each.error is not None for each in open_streams] == [False, True, False]
+        assert open_streams[1].error.details == {"limit": "max_streams", "value": 3}
+        stack.enter_context(pool.lease(Idle(0), 1))
+        assert open_streams[2].error is not None
+
+
+@pytest.mark.parametrize(("idle_seconds", "goes"), [(1.0, True), (0.999, False)])
+def test_stream_with_a_recent_frame_keeps_its_slot(idle_seconds, goes):
+    pool, first = streams(1), Idle(idle_seconds)
+    with pool.lease(first, 1):
+        if goes:
+            pool.check()
+            with pool.lease(Idle(0), 1):
+                assert first.error is not None
+        else:
+            with pytest.raises(Overloaded):
+                pool.check()
+            with pytest.raises(Overloaded):
+                pool.lease(Idle(0), 1)
+            assert first.error is None
+
+
+def test_slot_comes_free_when_a_stream_ends():
+    pool = streams(1)
+    for _ in range(3):
+        with pool.lease(Idle(0), 1), pytest.raises(Overloaded):
+            pool.check()
+        pool.check()
+
+
+def test_no_stream_is_opened_if_none_may_be():
+    with pytest.raises(Overloaded):
+        streams(0).lease(Idle(0), 1)
