@@ -229,7 +229,7 @@ def test_silent_collector_does_not_delay_shutdown(monkeypatch):
         assert time.monotonic() - started < 8
 
 
-def test_concurrent_requests_keep_separate_traces(collector):
+async def test_concurrent_requests_keep_separate_traces(collector):
     exporter = Exporter(collector.url)
 
     async def request(number: int) -> tuple[str, str]:
@@ -240,10 +240,8 @@ def test_concurrent_requests_keep_separate_traces(collector):
         end(span, "POST /predict", {}, None)
         return headers["traceparent"].split("-")[1], f"{number:032x}"
 
-    async def all_at_once() -> list[tuple[str, str]]:
-        return await asyncio.gather(*(asyncio.create_task(request(number)) for number in range(1, 50)))
-
-    assert all(carried == own for carried, own in asyncio.run(all_at_once()))
+    pairs = await asyncio.gather(*(asyncio.create_task(request(number)) for number in range(1, 50)))
+    assert all(carried == own for carried, own in pairs)
     exporter.close()
     wait_for(lambda: len(collector.spans) == 98)
     servers = {span.trace_id: span.span_id for span in collector.named("POST /predict")}

@@ -9,323 +9,260 @@ from gateway.limits.admission import Admission
 
 
 def admission(**limits: float) -> Admission:
-    defaults = {
-        "max_images": 2,
-        "max_bytes": 100,
-        "max_images_waiting": 2,
-        "max_wait_seconds": 1,
-    }
+    defaults = {"max_images": 2, "max_bytes": 100, "max_images_waiting": 2, "max_wait_seconds": 1}
     return Admission(**{**defaults, **limits})
 
 
-def run(test):
-    return asyncio.run(test())
+async def test_image_past_the_limit_waits_for_a_release():
+    gate = admission(max_images=2)
+    first, second = await gate.permits().acquire(1), await gate.permits().acquire(1)
+    assert gate.permits().try_acquire(1) is None
+    waiting = asyncio.ensure_future(gate.permits().acquire(1))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    first.release()
+    first.release()  # counts once
+    (await waiting).release()
+    second.release()
+    assert gate.permits().try_acquire(100) is not None
 
 
-def test_image_past_the_limit_waits_for_a_release():
-    async def scenario():
-        gate = admission(max_images=2)
-        first, second = await gate.permits().acquire(1), await gate.permits().acquire(1)
-        assert gate.permits().try_acquire(1) is None
-        waiting = asyncio.ensure_future(gate.permits().acquire(1))
+async def test_bytes_are_limited_and_an_oversized_image_is_admitted_alone():
+    gate = admission(max_images=10, max_bytes=100)
+    small = await gate.permits().acquire(1)
+    huge = asyncio.ensure_future(gate.permits().acquire(1_000))
+    await asyncio.sleep(0)
+    assert not huge.done()
+    small.release()
+    permit = await huge
+    assert gate.permits().try_acquire(1) is None
+    permit.release()
+    assert gate.permits().try_acquire(100) is not None
+
+
+async def test_waiting_images_are_not_overtaken():
+    gate = admission(max_images=10, max_bytes=100)
+    held = await gate.permits().acquire(60)
+    order: list[str] = []
+
+    async def wait(name: str, nbytes: int):
+        permit = await gate.permits().acquire(nbytes)
+        order.append(name)
+        permit.release()
+
+    waiting = [asyncio.ensure_future(wait("large", 90)), asyncio.ensure_future(wait("small", 1))]
+    await asyncio.sleep(0)
+    assert gate.permits().try_acquire(1) is None
+    held.release()
+    await asyncio.gather(*waiting)
+    assert order == ["large", "small"]
+
+
+async def test_cancelled_waiter_admits_those_behind_it():
+    gate = admission(max_images=10, max_bytes=100)
+    held = await gate.permits().acquire(60)
+    large, small = (
+        asyncio.ensure_future(gate.permits().acquire(90)),
+        asyncio.ensure_future(gate.permits().acquire(40)),
+    )
+    await asyncio.sleep(0)
+    large.cancel()
+    (await small).release()
+    held.release()
+    assert gate.permits().try_acquire(100) is not None
+
+
+async def test_permit_granted_during_cancellation_is_released():
+    gate = admission(max_images=1)
+    held = await gate.permits().acquire(1)
+    waiting = asyncio.ensure_future(gate.permits().acquire(1))
+    await asyncio.sleep(0)
+    held.release()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert gate.permits().try_acquire(1) is not None
+
+
+async def test_waiter_cancelled_during_admission_is_skipped():
+    gate = admission(max_images=1)
+    held = await gate.permits().acquire(1)
+    leaving, staying = (
+        asyncio.ensure_future(gate.permits().acquire(1)),
+        asyncio.ensure_future(gate.permits().acquire(1)),
+    )
+    await asyncio.sleep(0)
+    leaving.cancel()
+    held.release()
+    assert isinstance((await asyncio.gather(leaving, return_exceptions=True))[0], asyncio.CancelledError)
+    (await staying).release()
+    assert gate.permits().try_acquire(1) is not None
+
+
+async def test_request_is_refused_at_once_if_the_queue_is_full():
+    gate = admission(max_images=1, max_images_waiting=2)
+    held = await gate.permits().acquire(1)
+    waiting = [asyncio.ensure_future(gate.permits().acquire(1)) for _ in range(2)]
+    gate.check()  # nobody has begun to wait yet
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        gate.check()
+    held.release()
+    (await waiting[0]).release()
+    gate.check()
+    (await waiting[1]).release()
+
+
+async def test_permit_can_be_reduced_to_what_is_still_needed():
+    gate = admission(max_images=10, max_bytes=100)
+    permit = await gate.permits().acquire(90)
+    permit.shrink(10)
+    other = await gate.permits().acquire(90)
+    permit.release()
+    other.release()
+    assert gate.permits().try_acquire(100) is not None
+
+
+async def test_image_larger_than_the_queue_is_always_refused():
+    gate = admission(max_images=1, max_images_waiting=2)
+    held = await gate.permits().acquire(1)
+    crowd = [asyncio.ensure_future(gate.permits().acquire(1)) for _ in range(200)]
+    await asyncio.sleep(0)
+    assert gate.waiting.held == 2
+    refused = [task for task in crowd if task.done()]
+    assert len(refused) == 198
+    assert all(isinstance(task.exception(), Overloaded) for task in refused)
+    held.release()
+    for task in crowd[:2]:
+        (await task).release()
+
+
+async def test_image_of_a_begun_request_evicts_the_newest_of_an_unbegun_one():
+    gate = admission(max_images=1, max_images_waiting=2)
+    held = await gate.permits().acquire(1)
+    older, newer = (asyncio.ensure_future(gate.permits().acquire(1)) for _ in range(2))
+    await asyncio.sleep(0)
+    begun = asyncio.ensure_future(gate.permits().acquire(1, begun=True))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert isinstance(newer.exception(), Overloaded)
+    held.release()
+    (await older).release()
+    (await begun).release()
+
+
+async def test_permits_end_with_their_request():
+    gate = admission(max_images=2)
+    with gate.permits() as permits:
+        await permits.acquire(10)
+        (await permits.acquire(10)).release()
+        await permits.acquire(10)
+        assert (len(permits), gate.images.held) == (2, 2)
+    assert (gate.images.held, gate.bytes.held) == (0, 0)
+
+
+async def test_request_can_wait_until_it_has_fewer_permits():
+    gate = admission(max_images=2)
+    with gate.permits() as permits:
+        first = await permits.acquire(1)
+        await permits.fewer_than(2)
+        await permits.acquire(1)
+        waiting = asyncio.ensure_future(permits.fewer_than(2))
         await asyncio.sleep(0)
         assert not waiting.done()
         first.release()
-        first.release()  # counts once
-        (await waiting).release()
-        second.release()
-        assert gate.permits().try_acquire(100) is not None
-
-    run(scenario)
-
-
-def test_bytes_are_limited_and_an_oversized_image_is_admitted_alone():
-    async def scenario():
-        gate = admission(max_images=10, max_bytes=100)
-        small = await gate.permits().acquire(1)
-        huge = asyncio.ensure_future(gate.permits().acquire(1_000))
-        await asyncio.sleep(0)
-        assert not huge.done()
-        small.release()
-        permit = await huge
-        assert gate.permits().try_acquire(1) is None
-        permit.release()
-        assert gate.permits().try_acquire(100) is not None
-
-    run(scenario)
-
-
-def test_waiting_images_are_not_overtaken():
-    async def scenario():
-        gate = admission(max_images=10, max_bytes=100)
-        held = await gate.permits().acquire(60)
-        order: list[str] = []
-
-        async def wait(name: str, nbytes: int):
-            permit = await gate.permits().acquire(nbytes)
-            order.append(name)
-            permit.release()
-
-        waiting = [asyncio.ensure_future(wait("large", 90)), asyncio.ensure_future(wait("small", 1))]
-        await asyncio.sleep(0)
-        assert gate.permits().try_acquire(1) is None
-        held.release()
-        await asyncio.gather(*waiting)
-        assert order == ["large", "small"]
-
-    run(scenario)
-
-
-def test_cancelled_waiter_admits_those_behind_it():
-    async def scenario():
-        gate = admission(max_images=10, max_bytes=100)
-        held = await gate.permits().acquire(60)
-        large, small = (
-            asyncio.ensure_future(gate.permits().acquire(90)),
-            asyncio.ensure_future(gate.permits().acquire(40)),
-        )
-        await asyncio.sleep(0)
-        large.cancel()
-        (await small).release()
-        held.release()
-        assert gate.permits().try_acquire(100) is not None
-
-    run(scenario)
-
-
-def test_permit_granted_during_cancellation_is_released():
-    async def scenario():
-        gate = admission(max_images=1)
-        held = await gate.permits().acquire(1)
-        waiting = asyncio.ensure_future(gate.permits().acquire(1))
-        await asyncio.sleep(0)
-        held.release()
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        assert gate.permits().try_acquire(1) is not None
-
-    run(scenario)
-
-
-def test_waiter_cancelled_during_admission_is_skipped():
-    async def scenario():
-        gate = admission(max_images=1)
-        held = await gate.permits().acquire(1)
-        leaving, staying = (
-            asyncio.ensure_future(gate.permits().acquire(1)),
-            asyncio.ensure_future(gate.permits().acquire(1)),
-        )
-        await asyncio.sleep(0)
-        leaving.cancel()
-        held.release()
-        assert isinstance((await asyncio.gather(leaving, return_exceptions=True))[0], asyncio.CancelledError)
-        (await staying).release()
-        assert gate.permits().try_acquire(1) is not None
-
-    run(scenario)
-
-
-def test_request_is_refused_at_once_if_the_queue_is_full():
-    async def scenario():
-        gate = admission(max_images=1, max_images_waiting=2)
-        held = await gate.permits().acquire(1)
-        waiting = [asyncio.ensure_future(gate.permits().acquire(1)) for _ in range(2)]
-        gate.check()  # nobody has begun to wait yet
-        await asyncio.sleep(0)
-        with pytest.raises(Overloaded):
-            gate.check()
-        held.release()
-        (await waiting[0]).release()
-        gate.check()
-        (await waiting[1]).release()
-
-    run(scenario)
-
-
-def test_permit_can_be_reduced_to_what_is_still_needed():
-    async def scenario():
-        gate = admission(max_images=10, max_bytes=100)
-        permit = await gate.permits().acquire(90)
-        permit.shrink(10)
-        other = await gate.permits().acquire(90)
-        permit.release()
-        other.release()
-        assert gate.permits().try_acquire(100) is not None
-
-    run(scenario)
-
-
-def test_image_larger_than_the_queue_is_always_refused():
-    async def scenario():
-        gate = admission(max_images=1, max_images_waiting=2)
-        held = await gate.permits().acquire(1)
-        crowd = [asyncio.ensure_future(gate.permits().acquire(1)) for _ in range(200)]
-        await asyncio.sleep(0)
-        assert gate.waiting.held == 2
-        refused = [task for task in crowd if task.done()]
-        assert len(refused) == 198
-        assert all(isinstance(task.exception(), Overloaded) for task in refused)
-        held.release()
-        for task in crowd[:2]:
-            (await task).release()
-
-    run(scenario)
-
-
-def test_image_of_a_begun_request_evicts_the_newest_of_an_unbegun_one():
-    async def scenario():
-        gate = admission(max_images=1, max_images_waiting=2)
-        held = await gate.permits().acquire(1)
-        older, newer = (asyncio.ensure_future(gate.permits().acquire(1)) for _ in range(2))
-        await asyncio.sleep(0)
-        begun = asyncio.ensure_future(gate.permits().acquire(1, begun=True))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert isinstance(newer.exception(), Overloaded)
-        held.release()
-        (await older).release()
-        (await begun).release()
-
-    run(scenario)
-
-
-def test_permits_end_with_their_request():
-    async def scenario():
-        gate = admission(max_images=2)
-        with gate.permits() as permits:
-            await permits.acquire(10)
-            (await permits.acquire(10)).release()
-            await permits.acquire(10)
-            assert (len(permits), gate.images.held) == (2, 2)
-        assert (gate.images.held, gate.bytes.held) == (0, 0)
-
-    run(scenario)
-
-
-def test_request_can_wait_until_it_has_fewer_permits():
-    async def scenario():
-        gate = admission(max_images=2)
-        with gate.permits() as permits:
-            first = await permits.acquire(1)
-            await permits.fewer_than(2)
-            await permits.acquire(1)
-            waiting = asyncio.ensure_future(permits.fewer_than(2))
-            await asyncio.sleep(0)
-            assert not waiting.done()
-            first.release()
-            await waiting
-
-    run(scenario)
+        await waiting
 
 
 COSTLY = 2.4
 """Seconds of decoding, of which each decoder has two in flight."""
 
 
-def test_cheap_images_pass_costly_ones_that_wait_for_a_decoder():
-    async def scenario():
-        gate = admission(max_images=10, max_images_waiting=10, decoders=2)
-        decoding = [await gate.permits().acquire(1, COSTLY) for _ in range(2)]
-        waiting = [asyncio.ensure_future(gate.permits().acquire(1, COSTLY)) for _ in range(3)]
-        await asyncio.sleep(0)
-        assert gate.waiting.held == 3
-        cheap = [gate.permits().try_acquire(1) for _ in range(8)]
-        assert all(cheap)
-        assert gate.permits().try_acquire(1) is None
-        cheap[0].release()
-        decoding[0].shrink(1)  # decoded, and still in flight
-        await waiting[0]
-        assert not waiting[1].done()
-        for permit in (*cheap, *decoding):
-            permit.release()
-        (await waiting[1]).shrink(1)
-        (await waiting[2]).release()
-
-    run(scenario)
+async def test_cheap_images_pass_costly_ones_that_wait_for_a_decoder():
+    gate = admission(max_images=10, max_images_waiting=10, decoders=2)
+    decoding = [await gate.permits().acquire(1, COSTLY) for _ in range(2)]
+    waiting = [asyncio.ensure_future(gate.permits().acquire(1, COSTLY)) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert gate.waiting.held == 3
+    cheap = [gate.permits().try_acquire(1) for _ in range(8)]
+    assert all(cheap)
+    assert gate.permits().try_acquire(1) is None
+    cheap[0].release()
+    decoding[0].shrink(1)  # decoded, and still in flight
+    await waiting[0]
+    assert not waiting[1].done()
+    for permit in (*cheap, *decoding):
+        permit.release()
+    (await waiting[1]).shrink(1)
+    (await waiting[2]).release()
 
 
-def test_costly_images_wait_in_order_for_capacity():
-    async def scenario():
-        gate = admission(max_images=1, max_images_waiting=10)
-        held = await gate.permits().acquire(1)
-        order = []
+async def test_costly_images_wait_in_order_for_capacity():
+    gate = admission(max_images=1, max_images_waiting=10)
+    held = await gate.permits().acquire(1)
+    order = []
 
-        async def wait(name, seconds):
-            permit = await gate.permits().acquire(1, seconds)
-            order.append(name)
-            permit.release()
+    async def wait(name, seconds):
+        permit = await gate.permits().acquire(1, seconds)
+        order.append(name)
+        permit.release()
 
-        names = [("costly", COSTLY), ("cheap", 0.001), ("costlier", 10.0), ("cheapest", 0.0)]
-        tasks = [asyncio.ensure_future(wait(*each)) for each in names]
-        await asyncio.sleep(0)
-        held.release()
-        await asyncio.gather(*tasks)
-        assert order == ["costly", "cheap", "costlier", "cheapest"]
-        assert (gate.images.held, gate.waiting.held) == (0, 0)
-
-    run(scenario)
+    names = [("costly", COSTLY), ("cheap", 0.001), ("costlier", 10.0), ("cheapest", 0.0)]
+    tasks = [asyncio.ensure_future(wait(*each)) for each in names]
+    await asyncio.sleep(0)
+    held.release()
+    await asyncio.gather(*tasks)
+    assert order == ["costly", "cheap", "costlier", "cheapest"]
+    assert (gate.images.held, gate.waiting.held) == (0, 0)
 
 
-def test_costly_images_take_half_of_the_queue():
-    async def scenario():
-        gate = admission(max_images=10, max_images_waiting=4)
-        held = await gate.permits().acquire(1, COSTLY)
-        crowd = [asyncio.ensure_future(gate.permits().acquire(1, COSTLY)) for _ in range(5)]
-        await asyncio.sleep(0)
-        assert (gate.waiting.held, sum(task.done() for task in crowd)) == (2, 3)
-        gate.check()
-        begun = asyncio.ensure_future(gate.permits().acquire(1, COSTLY, begun=True))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert isinstance(crowd[1].exception(), Overloaded)
-        held.release()
-        (await crowd[0]).release()
-        (await begun).release()
-
-    run(scenario)
+async def test_costly_images_take_half_of_the_queue():
+    gate = admission(max_images=10, max_images_waiting=4)
+    held = await gate.permits().acquire(1, COSTLY)
+    crowd = [asyncio.ensure_future(gate.permits().acquire(1, COSTLY)) for _ in range(5)]
+    await asyncio.sleep(0)
+    assert (gate.waiting.held, sum(task.done() for task in crowd)) == (2, 3)
+    gate.check()
+    begun = asyncio.ensure_future(gate.permits().acquire(1, COSTLY, begun=True))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert all(isinstance(task.exception(), Overloaded) for task in crowd[1:])
+    held.release()
+    (await crowd[0]).release()
+    (await begun).release()
 
 
-def test_costly_images_leave_a_quarter_of_the_bytes():
-    async def scenario():
-        gate = admission(max_images=10, max_bytes=100, max_images_waiting=4, decoders=8)
-        held = await gate.permits().acquire(40, COSTLY)
-        other = asyncio.ensure_future(gate.permits().acquire(40, COSTLY))
-        await asyncio.sleep(0)
-        assert not other.done()
-        assert gate.permits().try_acquire(60) is not None
-        assert gate.permits().try_acquire(1) is None
-        held.shrink(0)
-        await asyncio.sleep(0)
-        assert other.done()
-        held.release()
-        (await other).release()
-
-    run(scenario)
+async def test_costly_images_leave_a_quarter_of_the_bytes():
+    gate = admission(max_images=10, max_bytes=100, max_images_waiting=4, decoders=8)
+    held = await gate.permits().acquire(40, COSTLY)
+    other = asyncio.ensure_future(gate.permits().acquire(40, COSTLY))
+    await asyncio.sleep(0)
+    assert not other.done()
+    assert gate.permits().try_acquire(60) is not None
+    assert gate.permits().try_acquire(1) is None
+    held.shrink(0)
+    await asyncio.sleep(0)
+    assert other.done()
+    held.release()
+    (await other).release()
 
 
-def test_costly_images_take_half_of_the_images_in_flight():
-    async def scenario():
-        gate = admission(max_images=4, max_images_waiting=4, decoders=8)
-        held = [await gate.permits().acquire(1, COSTLY) for _ in range(2)]
-        third = asyncio.ensure_future(gate.permits().acquire(1, COSTLY))
-        await asyncio.sleep(0)
-        assert not third.done()
-        held[0].shrink(1)
-        (await third).release()
-
-    run(scenario)
+async def test_costly_images_take_half_of_the_images_in_flight():
+    gate = admission(max_images=4, max_images_waiting=4, decoders=8)
+    held = [await gate.permits().acquire(1, COSTLY) for _ in range(2)]
+    third = asyncio.ensure_future(gate.permits().acquire(1, COSTLY))
+    await asyncio.sleep(0)
+    assert not third.done()
+    held[0].shrink(1)
+    (await third).release()
 
 
-def test_cancelled_costly_image_admits_the_next_one():
-    async def scenario():
-        gate = admission(max_images=10, max_images_waiting=10)
-        held = await gate.permits().acquire(1, COSTLY)
-        leaving, staying = (asyncio.ensure_future(gate.permits().acquire(1, COSTLY)) for _ in range(2))
-        await asyncio.sleep(0)
-        held.release()
-        leaving.cancel()
-        await asyncio.gather(leaving, return_exceptions=True)
-        (await staying).release()
-        assert (gate.images.held, gate.waiting.held) == (0, 0)
-
-    run(scenario)
+async def test_cancelled_costly_image_admits_the_next_one():
+    gate = admission(max_images=10, max_images_waiting=10)
+    held = await gate.permits().acquire(1, COSTLY)
+    leaving, staying = (asyncio.ensure_future(gate.permits().acquire(1, COSTLY)) for _ in range(2))
+    await asyncio.sleep(0)
+    held.release()
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    (await staying).release()
+    assert (gate.images.held, gate.waiting.held) == (0, 0)

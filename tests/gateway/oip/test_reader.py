@@ -149,14 +149,9 @@ async def test_image_is_yielded_once_complete():
         yield body[: header + 4 + 5]
         raise AssertionError("the first image was there already")
 
-    async def first() -> Upload:
-        reader = InferenceReader(stop_after_the_first(), header, LIMITS, max_class_count=9)
-        upload = await anext(reader.uploads())
-        # What stands in the header is known by then.
-        assert reader.request.outputs
-        return upload
-
-    assert (await first()).data == b"first"
+    reader = InferenceReader(stop_after_the_first(), header, LIMITS, max_class_count=9)
+    assert (await anext(reader.uploads())).data == b"first"
+    assert reader.request.outputs, "what stands in the header is known by then"
 
 
 def test_outputs_are_those_of_tritonclient():
@@ -374,22 +369,18 @@ def test_large_image_is_copied_at_most_twice():
 
 async def test_images_are_not_buffered_together():
     count, size = 200, 2**18
+    body, header = written([b"x" * size])
+    head = body[:header].replace(b'"shape":[1]', b'"shape":[%d]' % count)
+    head = head.replace(b"%d" % (size + 4), b"%d" % (count * (size + 4)))
 
-    async def read_on() -> int:
-        body, header = written([b"x" * size])
-        head = body[:header].replace(b'"shape":[1]', b'"shape":[%d]' % count)
-        head = head.replace(b"%d" % (size + 4), b"%d" % (count * (size + 4)))
-
-        async def endless():
-            yield head
-            for _ in range(count):
-                yield body[header:]
-
-        uploads = InferenceReader(endless(), len(head), LIMITS, max_class_count=9).uploads()
-        return sum([len(upload.data) async for upload in uploads])
+    async def endless():
+        yield head
+        for _ in range(count):
+            yield body[header:]
 
     tracemalloc.start()
-    total = await read_on()
+    uploads = InferenceReader(endless(), len(head), LIMITS, max_class_count=9).uploads()
+    total = sum([len(upload.data) async for upload in uploads])
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert total == count * size

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 
 from gateway.deadline import Deadline
@@ -97,7 +97,3 @@ async def fleet_of(
         yield fleet
     finally:
         await fleet.backend.close()
-
-
-def run(test: Awaitable[None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 60))

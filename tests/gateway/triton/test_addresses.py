@@ -1,6 +1,5 @@
 """DNS that fails, flaps or returns no addresses removes no Triton that is in use."""
 
-import asyncio
 from collections.abc import Sequence
 
 from gateway import metrics
@@ -23,40 +22,36 @@ class Dns:
         return list(answer)
 
 
-def seen(*answers: Sequence[str] | OSError, lookups: int) -> list[list[str]]:
+async def seen(*answers: Sequence[str] | OSError, lookups: int) -> list[list[str]]:
     addresses = Addresses(["triton:8001"], Dns(*answers))
-
-    async def look() -> list[list[str]]:
-        return [await addresses.current() for _ in range(lookups)]
-
-    return asyncio.run(look())
+    return [await addresses.current() for _ in range(lookups)]
 
 
-def test_failed_lookup_keeps_the_addresses_and_is_counted():
+async def test_failed_lookup_keeps_the_addresses_and_is_counted():
     before = metrics.DNS_FAILURES._value.get()
-    assert seen([ONE, TWO], OSError("server failure"), lookups=5) == [[ONE, TWO]] * 5
+    assert await seen([ONE, TWO], OSError("server failure"), lookups=5) == [[ONE, TWO]] * 5
     assert metrics.DNS_FAILURES._value.get() == before + 4
 
 
-def test_empty_lookup_keeps_the_addresses():
-    assert seen([ONE, TWO], [], lookups=4) == [[ONE, TWO]] * 4
+async def test_empty_lookup_keeps_the_addresses():
+    assert await seen([ONE, TWO], [], lookups=4) == [[ONE, TWO]] * 4
 
 
-def test_slow_lookup_fails():
-    assert seen([ONE], TimeoutError(), lookups=3) == [[ONE]] * 3
+async def test_slow_lookup_fails():
+    assert await seen([ONE], TimeoutError(), lookups=3) == [[ONE]] * 3
 
 
-def test_address_is_removed_after_two_lookups_without_it():
-    assert seen([ONE, TWO], [ONE], [ONE, TWO], lookups=3) == [[ONE, TWO]] * 3
-    assert seen([ONE, TWO], [ONE], [ONE], lookups=3) == [[ONE, TWO], [ONE, TWO], [ONE]]
+async def test_address_is_removed_after_two_lookups_without_it():
+    assert await seen([ONE, TWO], [ONE], [ONE, TWO], lookups=3) == [[ONE, TWO]] * 3
+    assert await seen([ONE, TWO], [ONE], [ONE], lookups=3) == [[ONE, TWO], [ONE, TWO], [ONE]]
 
 
-def test_new_address_is_added_at_once():
-    assert seen([ONE], [ONE, TWO], lookups=2) == [[ONE], [ONE, TWO]]
+async def test_new_address_is_added_at_once():
+    assert await seen([ONE], [ONE, TWO], lookups=2) == [[ONE], [ONE, TWO]]
 
 
-def test_unresolved_name_stays_a_name():
-    assert seen(OSError("no such name"), [ONE], lookups=2) == [["triton:8001"], [ONE]]
+async def test_unresolved_name_stays_a_name():
+    assert await seen(OSError("no such name"), [ONE], lookups=2) == [["triton:8001"], [ONE]]
 
 
 async def test_ip_address_is_not_looked_up():

@@ -50,11 +50,11 @@ async def test_model_reports_its_input_tensor(data_type, tensor):
     ("size", "wanted", "given"),
     [(3, Embeddings.NEEDED, 3), (3, Embeddings.IF_ANY, 3), (3, Embeddings.NONE, None), (0, Embeddings.IF_ANY, None)],
 )
-def test_embeddings_are_requested_when_wanted_and_available(size, wanted, given):
+async def test_embeddings_are_requested_when_wanted_and_available(size, wanted, given):
     models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton(vector_size=size)))
-    (row,) = asyncio.run(models.infer(call(wanted))).rows
+    (row,) = (await models.infer(call(wanted))).rows
     assert (None if row.embedding is None else len(row.embedding)) == given
-    (info,) = asyncio.run(models.all())
+    (info,) = await models.all()
     assert info.vector_size == size
 
 

@@ -1,6 +1,5 @@
 """Requests as protobuf encodes them, and the reading of Triton's responses."""
 
-import asyncio
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -34,27 +33,27 @@ def answer_of(*rows: Sequence[bytes]) -> ModelInferResponse:
     return response
 
 
-def read(*rows: Sequence[bytes]) -> InferResult:
-    return asyncio.run(read_answer(answer_of(*rows), rows=len(rows), classified=True))
+async def read(*rows: Sequence[bytes]) -> InferResult:
+    return await read_answer(answer_of(*rows), rows=len(rows), classified=True)
 
 
-def test_classes_are_read_with_any_label():
-    result = read([b"0.750000:1:a: b", b"0.250000:0"], [b"0.500000:0:\xff", b"0.400000:12:\xc3\xa9t\xc3\xa9"])
+async def test_classes_are_read_with_any_label():
+    result = await read([b"0.750000:1:a: b", b"0.250000:0"], [b"0.500000:0:\xff", b"0.400000:12:\xc3\xa9t\xc3\xa9"])
     assert [list(row.predictions) for row in result.rows] == [
         [Prediction("a: b", 1, 0.75), Prediction("0", 0, 0.25)],
         [Prediction("\ufffd", 0, 0.5), Prediction("\xe9t\xe9", 12, 0.4)],
     ]
 
 
-def test_images_share_the_texts_of_their_labels():
-    one, other = read([b"0.7:1:a label"], [b"0.6:1:a label"]).rows
+async def test_images_share_the_texts_of_their_labels():
+    one, other = (await read([b"0.7:1:a label"], [b"0.6:1:a label"])).rows
     assert one.predictions[0].label is other.predictions[0].label
 
 
 @pytest.mark.parametrize("text", [b"", b"0.5", b"x:1:cat", b"0.5:x:cat", b"0.5:99999999999999999999:cat"])
-def test_malformed_class_is_an_inference_error(text):
+async def test_malformed_class_is_an_inference_error(text):
     with pytest.raises(InferenceFailed):
-        read([text])
+        await read([text])
 
 
 def test_labels_of_removed_models_are_released():

@@ -51,90 +51,87 @@ def sequence(replicas) -> TritonSequence:
     return TritonSequence("sequence_model", ready, random.Random(0))
 
 
-def add(sequence: TritonSequence, times: int = 1) -> list[tuple[int, bool]]:
-    async def run() -> list[tuple[int, bool]]:
-        answers = [await sequence.add(SCORES, {}, Deadline.after(60), "id") for _ in range(times)]
-        return [(each.frames, each.restarted) for each in answers]
-
-    return asyncio.run(run())
+async def add(sequence: TritonSequence, times: int = 1) -> list[tuple[int, bool]]:
+    answers = [await sequence.add(SCORES, {}, Deadline.after(60), "id") for _ in range(times)]
+    return [(each.frames, each.restarted) for each in answers]
 
 
 def at(replicas: list[FakeReplica], sequence: TritonSequence) -> FakeReplica:
     return next(replica for replica in replicas if replica.address == sequence.address)
 
 
-def test_sequence_stays_on_one_triton(replicas, sequence):
-    assert add(sequence, 5) == [(number, False) for number in range(1, 6)]
+async def test_sequence_stays_on_one_triton(replicas, sequence):
+    assert await add(sequence, 5) == [(number, False) for number in range(1, 6)]
     assert sorted(len(replica.triton.sequences) for replica in replicas) == [0, 1]
 
 
-def test_streams_are_balanced_by_their_number(replicas):
-    def begun() -> TritonSequence:
+async def test_streams_are_balanced_by_their_number(replicas):
+    async def begun() -> TritonSequence:
         sequence = TritonSequence("sequence_model", lambda tried: replicas, random.Random(0))
-        add(sequence)
+        await add(sequence)
         return sequence
 
     replicas[0].load.observe(0.001)  # its latency alone would give it every call
     replicas[1].load.observe(0.1)
-    sequences = [begun() for _ in range(6)]
+    sequences = [await begun() for _ in range(6)]
     assert [replica.load.sequences for replica in replicas] == [3, 3]
     for sequence in sequences:
         if sequence.address == "b:1":
-            asyncio.run(sequence.close())
+            await sequence.close()
     assert [replica.load.sequences for replica in replicas] == [3, 0]
-    assert {begun().address for _ in range(3)} == {"b:1"}
+    assert {(await begun()).address for _ in range(3)} == {"b:1"}
 
 
-def test_sequence_restarts_on_another_triton_and_reports_it_once(replicas, sequence):
-    add(sequence, 3)
+async def test_sequence_restarts_on_another_triton_and_reports_it_once(replicas, sequence):
+    await add(sequence, 3)
     first = at(replicas, sequence)
     first.triton.away = True
-    assert add(sequence, 2) == [(1, True), (2, False)]
+    assert await add(sequence, 2) == [(1, True), (2, False)]
     assert at(replicas, sequence) is not first
 
 
-def test_sequence_with_lost_state_restarts_on_the_same_triton(replicas, sequence):
-    add(sequence, 3)
+async def test_sequence_with_lost_state_restarts_on_the_same_triton(replicas, sequence):
+    await add(sequence, 3)
     first = at(replicas, sequence)
     first.triton.sequences.clear()  # idle for too long, or the model was reloaded
-    assert add(sequence) == [(1, True)]
+    assert await add(sequence) == [(1, True)]
     assert at(replicas, sequence) is first
 
 
-def test_dead_stateful_process_is_reported_and_left(replicas, sequence):
-    add(sequence)
+async def test_dead_stateful_process_is_reported_and_left(replicas, sequence):
+    await add(sequence)
     first = at(replicas, sequence)
     first.triton.dead.add("sequence_model")
-    assert add(sequence) == [(1, True)]
+    assert await add(sequence) == [(1, True)]
     assert first.health.dead == ["sequence_model"]
     assert at(replicas, sequence) is not first
 
 
-def test_next_frame_restarts_the_sequence_without_another_triton(replicas, sequence):
+async def test_next_frame_restarts_the_sequence_without_another_triton(replicas, sequence):
     del replicas[1]
-    add(sequence, 2)
+    await add(sequence, 2)
     replicas[0].triton.dead.add("sequence_model")
     with pytest.raises(StubDied):
-        add(sequence)
+        await add(sequence)
     replicas[0].triton.dead.clear()
-    assert add(sequence) == [(1, True)]
+    assert await add(sequence) == [(1, True)]
 
 
-def test_sequence_without_a_triton_raises(replicas, sequence):
+async def test_sequence_without_a_triton_raises(replicas, sequence):
     replicas.clear()
     with pytest.raises(ModelUnavailable):
-        add(sequence)
+        await add(sequence)
 
 
-def test_close_ends_the_sequence_and_ignores_errors(replicas, sequence):
-    asyncio.run(sequence.close())  # before the first frame
-    add(sequence)
+async def test_close_ends_the_sequence_and_ignores_errors(replicas, sequence):
+    await sequence.close()  # before the first frame
+    await add(sequence)
     replica = at(replicas, sequence)
-    asyncio.run(sequence.close())
+    await sequence.close()
     assert replica.triton.sequences == {}
-    add(sequence)
+    await add(sequence)
     at(replicas, sequence).triton.away = True
-    asyncio.run(sequence.close())
+    await sequence.close()
 
 
 CLASSES, FRAMES, STREAMS = 8, 5, 4

@@ -8,7 +8,7 @@ from gateway.inference.backend import CallLimits
 from gateway.triton.seal import RecentCodes
 from gateway.triton.workload import StepWorkload, Workload, has_cache
 from tests.gateway.triton.fake_endpoint import FakeTriton
-from tests.gateway.triton.fleet import MODEL, call_of, fleet_of, run
+from tests.gateway.triton.fleet import MODEL, call_of, fleet_of
 
 
 def steps(*given: tuple[int, int, float | None], round_trip_seconds: float = 0.0) -> Workload:
@@ -96,30 +96,24 @@ def test_recent_codes_forget_the_oldest():
     ]
 
 
-def test_limits_are_known_after_the_first_call_and_added_over_tritons():
-    async def test() -> None:
-        async with fleet_of(2, instances=3) as fleet:
-            assert fleet.backend.call_limits("nope", "", 8) is None
-            assert fleet.backend.call_limits(MODEL, "", 8) is None
-            await fleet.backend.infer(call_of(b"image"))
-            limits = fleet.backend.call_limits(MODEL, "", 8)
-            per_triton = 3 * len(FakeTriton().ensembles[MODEL])
-            assert limits == CallLimits(2 * (per_triton + 1), 8)
-            assert fleet.backend.call_limits(MODEL, "", 100).images == 8  # the model's max_batch_size
-
-    run(test())
+async def test_limits_are_known_after_the_first_call_and_added_over_tritons():
+    async with fleet_of(2, instances=3) as fleet:
+        assert fleet.backend.call_limits("nope", "", 8) is None
+        assert fleet.backend.call_limits(MODEL, "", 8) is None
+        await fleet.backend.infer(call_of(b"image"))
+        limits = fleet.backend.call_limits(MODEL, "", 8)
+        per_triton = 3 * len(FakeTriton().ensembles[MODEL])
+        assert limits == CallLimits(2 * (per_triton + 1), 8)
+        assert fleet.backend.call_limits(MODEL, "", 100).images == 8  # the model's max_batch_size
 
 
-def test_image_sent_before_travels_alone_where_there_may_be_a_cache():
-    async def test() -> None:
-        async with fleet_of(1) as fleet:
-            backend = fleet.backend
-            first, second = backend.seal(b"one"), backend.seal(b"another one")
-            assert not backend.travels_alone(first, MODEL, "")
-            assert backend.travels_alone(first, MODEL, "")  # nothing is known before the first call
-            await backend.infer(call_of(b"image"))
-            assert not backend.travels_alone(first, MODEL, "")
-            fleet.quarantine.suspect([second])
-            assert backend.travels_alone(second, MODEL, "")
-
-    run(test())
+async def test_image_sent_before_travels_alone_where_there_may_be_a_cache():
+    async with fleet_of(1) as fleet:
+        backend = fleet.backend
+        first, second = backend.seal(b"one"), backend.seal(b"another one")
+        assert not backend.travels_alone(first, MODEL, "")
+        assert backend.travels_alone(first, MODEL, "")  # nothing is known before the first call
+        await backend.infer(call_of(b"image"))
+        assert not backend.travels_alone(first, MODEL, "")
+        fleet.quarantine.suspect([second])
+        assert backend.travels_alone(second, MODEL, "")
