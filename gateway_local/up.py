@@ -30,6 +30,7 @@ from gateway_local.paths import EXAMPLES, SHIPPED, SHIPPED_EXAMPLES, install_mod
 from gateway_local.runtime import Runtime, default_cache_dir, ensure_runtime, is_fetched
 from gateway_local.server import EmbeddedTriton, StartFailed
 from gateway_local.supervisor import Readiness, Supervisor
+from gateway_local.tuning import hint
 
 POLL_SECONDS = 0.2
 CHECK_SECONDS, REPORT_SECONDS = 1.0, 60.0
@@ -89,6 +90,8 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
         say(f"ready after {time.monotonic() - started:.1f} s: open {address}/ or try")
         say(f"  {request(settings, address)}")
         say("Ctrl-C stops everything")
+        if line := hint(model_repository, read_model_configs(model_repository), settings.model, gpus=gpus.usable):
+            say(line)
         _record_memory(triton)
         checks = (
             Supervisor(triton, say, start_timeout_seconds=settings.triton_start_timeout_seconds),

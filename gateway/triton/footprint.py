@@ -48,6 +48,7 @@ class Runtime(StrEnum):
     TORCH_CUDA = "PyTorch (CUDA build)"
     TORCH_CPU = "PyTorch (CPU build)"
     ONNX = "ONNX Runtime"
+    OPENVINO = "OpenVINO"
     PYTHON = "Python"
     """A Python function with unknown imports."""
     PREPROCESSOR = "preprocessor"
@@ -58,6 +59,7 @@ COSTS = {
     Runtime.TORCH_CUDA: Cost(290 * MIB, 500 * MIB, 330 * MIB),
     Runtime.TORCH_CPU: Cost(150 * MIB, 370 * MIB, 140 * MIB),
     Runtime.ONNX: Cost(30 * MIB, 170 * MIB, 30 * MIB),
+    Runtime.OPENVINO: Cost(100 * MIB, 250 * MIB, 65 * MIB),
     Runtime.PYTHON: Cost(15 * MIB, 500 * MIB, 20 * MIB),
     Runtime.PREPROCESSOR: Cost(25 * MIB, 64 * MIB, 20 * MIB),
     Runtime.STATEFUL: Cost(14 * MIB, 24 * MIB, 10 * MIB),
@@ -182,7 +184,8 @@ def runtime_of(config: ModelConfig) -> Runtime:
     if kind in TORCH:
         return Runtime.TORCH_CUDA if torch_has_cuda() else Runtime.TORCH_CPU
     if kind in ONNX:
-        return Runtime.ONNX
+        accelerators = config.optimization.execution_accelerators.cpu_execution_accelerator
+        return Runtime.OPENVINO if any(each.name == "openvino" for each in accelerators) else Runtime.ONNX
     if config.HasField("sequence_batching"):
         return Runtime.STATEFUL
     if "resize_library" in parameters(config):

@@ -9,7 +9,8 @@ import typer
 from gateway_cli.model.group import Gateway, GatewayKey, Name, Url, check_gateway, model_app
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
-from gateway_models.proof.variants import USUAL, TuneStep
+from gateway_local.tuning import TUNING
+from gateway_models.proof.variants import USUAL, NetworkRuntime, TuneStep
 from gateway_models.repository.spec import Decode
 
 T = TypeVar("T", float, float | None)
@@ -165,7 +166,16 @@ def tune(
         list[TuneStep] | None,
         typer.Option(
             "--try",
-            help="What to vary; repeatable. By default formats, instances and batches, int8 with --calibrate; minutes.",
+            help="What to vary; repeatable. By default formats, instances and batches (with --runtime only formats), "
+            "int8 with --calibrate; minutes.",
+            show_default=False,
+        ),
+    ] = None,
+    runtimes: Annotated[
+        list[NetworkRuntime] | None,
+        typer.Option(
+            "--runtime",
+            help="Keep the fastest of these runtimes, even if the present one is faster; repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -193,27 +203,33 @@ def tune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure only, without changing the model.")] = False,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Measure formats, precisions, instances and batch sizes here; keep the fastest variant with correct results."""
+    """Measure runtimes, precisions, instances and batch sizes here; keep the fastest variant with correct results."""
     from gateway_local.paths import SHIPPED_EXAMPLES
     from gateway_models.proof.calibration import check_int8
     from gateway_models.proof.image_files import image_files
-    from gateway_models.proof.tune import TABLE, Tuner, report
+    from gateway_models.proof.tune import Tuner, report
     from gateway_models.repository.entry import read_entry
 
     entry = read_entry(model_repository, name)
-    steps = stages or (USUAL if calibrate is None else (*USUAL, TuneStep.INT8))
+    usual = (TuneStep.FORMATS,) if runtimes else USUAL
+    steps = stages or (usual if calibrate is None else (*usual, TuneStep.INT8))
     check_int8(entry, steps, calibrate)
     tuner = Tuner(entry, model_repository, image_files(images or [SHIPPED_EXAMPLES]), seconds, print_status)
     tuner.calibrate, tuner.agreement = calibrate, agreement
+    if runtimes:
+        tuner.runtimes = frozenset(runtimes)
     with tuner:
         for measured in tuner.run(tolerance, steps):
             print_status(measured.progress_line())
         best = tuner.best(tolerance)
         report(tuner.measured, best, tolerance, plot or Path(f"{name}-tuning.png"), agreement=agreement)
         if best is None:
-            emit("no variant is within the tolerance; the model is unchanged")
+            if not dry_run:
+                tuner.record(None)
+            wanted = f" by {' or '.join(sorted(runtimes))}" if runtimes else ""
+            emit(f"no variant{wanted} is within the tolerance; the model is unchanged")
             raise typer.Exit(1)
         if dry_run:
             return
         tuner.keep(best.variant)
-    emit(f"{name} is now served as {best.variant.described()}; the table is in {model_repository / name / TABLE}")
+    emit(f"{name} is now served as {best.variant.described()}; the table is in {model_repository / name / TUNING}")

@@ -104,6 +104,8 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
     tensor = tensor_between(spec.tensor, old, written_as)
     if spec.serving.tensorrt and written_as is not Format.ONNX:
         raise SourceError("--tensorrt is for ONNX, whose backend builds the engine: add --format onnx")
+    if spec.serving.openvino and written_as is not Format.ONNX:
+        raise SourceError("--openvino is for ONNX, which it runs: add --format onnx")
     # By default, a new version has the preprocessing of the others.
     preprocessing = find_preprocessing(
         source, spec.preprocessing or (old.preprocessing if old and spec.like is None else None)

@@ -102,7 +102,10 @@ def check_format(kind: Format, written_as: Format, precision: Precision) -> None
             "an ONNX file cannot be converted to TorchScript: leave --format out, or add the PyTorch model itself"
         )
     if written_as is Format.ONNX and precision is Precision.BF16:
-        raise SourceError("ONNX Runtime has no bf16 convolutions: use --precision fp16 or --format torchscript")
+        raise SourceError(
+            "ONNX Runtime has no bf16 convolutions: use --openvino bf16, which runs a network of fp32 in bf16 on a "
+            "CPU, --precision fp16 or --format torchscript"
+        )
 
 
 def check_features(layer: str, written_as: Format, old: Entry | None) -> None:

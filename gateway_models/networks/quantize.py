@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gateway.errors import UserError
 from gateway.files import whole_file
 from gateway.triton.contract import CLASSIFIER_INPUT
+from gateway_local.cpu_features import has_vnni
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_graph import load_onnx
 from gateway_models.networks.onnx_runner import import_onnx
@@ -74,15 +75,6 @@ def named(model: Any) -> Any:  # noqa: ANN401
 def is_ours(node: Any) -> bool:  # noqa: ANN401
     """Whether `onnx_graph.finish` added a node; these compute pixels and probabilities."""
     return any(name.startswith(OURS) for name in node.output)
-
-
-def has_vnni(path: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this processor multiplies bytes into 32-bit sums (VNNI); True if that is unknown."""
-    try:
-        text = path.read_text()
-    except OSError:
-        return True
-    return "vnni" in text or "flags" not in text
 
 
 class _CalibrationImages:

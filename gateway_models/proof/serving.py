@@ -1,5 +1,6 @@
 """A Triton that serves some of a repository's models while a command runs."""
 
+import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,4 +41,19 @@ def serving(
     ) as server:
         server.wait_ready(600)
         with BlockingTriton(server.url) as triton:
+            triton.pid = server.pid
             yield triton
+
+
+def cpu_seconds(pid: int) -> float:
+    """The processor time that a Triton of `serving` and its processes have used, without processes that have ended."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # After the name in parentheses, proc_pid_stat(5): state, parent, group, …, utime and stime.
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(fields[2]) == pid:
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")

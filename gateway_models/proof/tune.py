@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from textwrap import shorten
 
@@ -15,6 +16,7 @@ import numpy as np
 from rich.table import Table
 
 from gateway.errors import UserError
+from gateway_local.tuning import TUNING, machine
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.networks.add import add
 from gateway_models.networks.isolation import Report
@@ -24,18 +26,18 @@ from gateway_models.networks.quantize import quantize
 from gateway_models.proof.calibration import calibration_files, calibration_images
 from gateway_models.proof.image_files import NoImages, read_image_files, reader, resize_for
 from gateway_models.proof.parity import Probabilities, pil_image
-from gateway_models.proof.serving import serving
-from gateway_models.proof.variants import USUAL, TuneStep, Variant, variants_of
+from gateway_models.proof.serving import cpu_seconds, serving
+from gateway_models.proof.variants import USUAL, NetworkRuntime, TuneStep, Variant, variants_of
 from gateway_models.repository.entry import Entry, Version
 from gateway_models.repository.preprocessing import reference_transforms
 from gateway_models.repository.spec import Format, Precision, Serving
 from gateway_models.repository.summary import console
 from gateway_models.repository.writing import LABELS, rewrite, staging, write
 
-TABLE = "tuning.json"
 CALLERS, CALL_IMAGES = 4, 8
 """The load: calls in flight and images in each, as the gateway sends a request of many files."""
 WARMUP_SECONDS = 0.5
+POLL_SECONDS = 0.01
 AGREEMENT = 0.99
 """By default, the share of images for which int8 must give the original's top-1 class."""
 
@@ -44,8 +46,8 @@ AGREEMENT = 0.99
 class Measured:
     """A variant's throughput, and the largest difference of a probability from the original's.
 
-    `same_top1` is the share of images with the original's top-1 class. If the variant could not be built
-    or served, `reason` is the error and the numbers are 0.
+    `cpu_ms` is Triton's processor time for an image, with preprocessors. `same_top1` is the share of images with the
+    original's top-1 class. If the variant could not be built or served, `reason` is the error and the numbers are 0.
     """
 
     variant: Variant
@@ -53,6 +55,7 @@ class Measured:
     difference: float
     reason: str = ""
     same_top1: float = 0.0
+    cpu_ms: float = 0.0
 
     def progress_line(self) -> str:
         """A line of progress."""
@@ -65,15 +68,26 @@ class Measured:
         return not self.reason and self.difference <= tolerance
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a variant did under load for some time."""
+
+    images: int
+    seconds: float
+    cpu_seconds: float
+
+
 class Tuner:
     """Measures variants of one entry in a temporary repository, with an embedded Triton that is started once.
 
     A context manager; raises UserError on entry if the original is missing or Triton does not start. `calibrate` is
-    the folder of calibration images for int8, which must have the original's top-1 class for `agreement` of `files`.
+    the folder of calibration images for int8, which must have the original's top-1 class for `agreement` of `files`;
+    only variants of `runtimes` are tried and may be chosen.
     """
 
     calibrate: Path | None = None
     agreement: float = AGREEMENT
+    runtimes: frozenset[NetworkRuntime] = frozenset(NetworkRuntime)
 
     def __init__(self, entry: Entry, repository: Path, files: Sequence[Path], seconds: float, report: Report) -> None:
         self.entry, self.repository, self.report = entry, repository, report
@@ -99,16 +113,23 @@ class Tuner:
         """Measure one variant after another; the best of a stage is the base of the next stage."""
         base = self._current()
         for stage in (stage for stage in TuneStep if stage in stages):
-            for variant in (base, *self._variants(stage, base)):
-                if all(each.variant != variant for each in self.measured):
-                    self.measured.append(self._measure(variant))
-                    yield self.measured[-1]
+            variants = list(dict.fromkeys((base, *self._variants(stage, base))))
+            self.report(f"measuring {stage.value}, there and back: {'; '.join(each.described() for each in variants)}")
+            for measured in self._in_turns(variants):
+                # The best of the stage before is measured again, beside the others of this one.
+                self.measured = [each for each in self.measured if each.variant != measured.variant]
+                self.measured.append(measured)
+                yield measured
             best = self.best(tolerance)
             base = best.variant if best else base
 
     def best(self, tolerance: float) -> Measured | None:
         """The fastest variant whose answers are within the tolerance."""
-        fit = [each for each in self.measured if each.fits(tolerance, self.agreement)]
+        fit = [
+            each
+            for each in self.measured
+            if each.variant.runtime in self.runtimes and each.fits(tolerance, self.agreement)
+        ]
         return max(fit, key=lambda each: each.images_per_second, default=None)
 
     def keep(self, chosen: Variant) -> Entry:
@@ -117,8 +138,8 @@ class Tuner:
         number = self.entry.in_use
         old_file = self.entry.model_file(self.repository, number)
         outcome = network.versions[1].outcome
-        if chosen.precision is Precision.INT8:
-            # For int8, the difference on made-up images is meaningless; use that on the measured ones.
+        if chosen.precision is Precision.INT8 or chosen.serving.openvino:
+            # int8 means little on made-up images, and OpenVINO has seen none of them.
             difference = next(each.difference for each in self.measured if each.variant == chosen)
             outcome = replace(outcome, difference=difference)
         spec = replace(self.entry.spec, format=chosen.format, precision=chosen.precision)
@@ -132,9 +153,14 @@ class Tuner:
             if chosen.format is not self.entry.format:
                 old_file.unlink()
         rewrite(entry, self.repository)
-        table = [{**asdict(each), "chosen": each.variant == chosen} for each in self.measured]
-        (self.repository / entry.name / TABLE).write_text(json.dumps(table, indent=2) + "\n")
+        self.record(chosen)
         return entry
+
+    def record(self, chosen: Variant | None) -> None:
+        """Write what was measured, and on which machine, beside the tuned entry."""
+        table = [{**asdict(each), "chosen": each.variant == chosen} for each in self.measured]
+        document = {"machine": machine(), "measured": table}
+        (self.repository / self.entry.name / TUNING).write_text(json.dumps(document, indent=2) + "\n")
 
     def _current(self) -> Variant:
         library = self.entry.preprocessing.resize_library
@@ -144,9 +170,32 @@ class Tuner:
         if stage is TuneStep.INT8 and self.entry.embedding_size:
             self.report("int8 is not tried: it would be checked by probabilities only, not by embeddings")
             return []
-        return variants_of(stage, base, self.entry)
+        return [each for each in variants_of(stage, base, self.entry) if each.runtime in self.runtimes]
 
-    def _measure(self, variant: Variant) -> Measured:
+    def _in_turns(self, variants: Sequence[Variant]) -> Iterator[Measured]:
+        """Measure each variant twice, in the given order and then backwards.
+
+        A machine that becomes slower or faster meanwhile then favours none of them.
+        """
+        found: dict[Variant, list[Load]] = {}
+        failed: set[Variant] = set()
+        for variant, turns in groupby([*variants, *reversed(variants)]):
+            if variant in failed:
+                continue
+            measured, loads = self.measure(variant, len(list(turns)))
+            found[variant] = loads = [*found.get(variant, []), *loads]
+            if measured.reason:
+                failed.add(variant)
+                yield measured
+            elif len(loads) == 2:
+                images, seconds = sum(load.images for load in loads), sum(load.seconds for load in loads)
+                cpu_ms = 1_000 * sum(load.cpu_seconds for load in loads) / max(1, images)
+                yield replace(measured, images_per_second=images / seconds, cpu_ms=cpu_ms)
+
+    def measure(self, variant: Variant, turns: int) -> tuple[Measured, list[Load]]:
+        """A variant's answers, and what it did under load, `turns` times; without figures if it could not be served."""
+        if reason := variant.missing():
+            return Measured(variant, 0.0, 0.0, reason), []
         try:
             network = self._network(variant)
             preprocessing = replace(network.preprocessing, resize_library=variant.resize_library)
@@ -155,11 +204,12 @@ class Tuner:
             self._client.load(entry.preprocessor, entry.classifier, entry.name)
             try:
                 difference, same_top1 = self._differences(entry)
-                return Measured(variant, self._speed(entry), difference, same_top1=same_top1)
+                loads = [self._load(entry) for _ in range(turns)]
+                return Measured(variant, 0.0, difference, same_top1=same_top1), loads
             finally:
                 self._client.unload(entry.name, entry.classifier, entry.preprocessor)
         except UserError as exc:
-            return Measured(variant, 0.0, 0.0, str(exc).splitlines()[0])
+            return Measured(variant, 0.0, 0.0, str(exc).splitlines()[0]), []
 
     def _network(self, variant: Variant) -> Entry:
         key = (variant.format, variant.precision)
@@ -214,7 +264,7 @@ class Tuner:
         same = sum(int(answer.argmax()) == int(expected.argmax()) for answer, expected in pairs)
         return max(float(np.abs(answer - expected).max()) for answer, expected in pairs), same / len(pairs)
 
-    def _speed(self, entry: Entry) -> float:
+    def _load(self, entry: Entry) -> Load:
         batch = [self.files[number % len(self.files)] for number in range(CALL_IMAGES)]
         read = reader(resize_for(entry))
         stop = threading.Event()
@@ -233,18 +283,24 @@ class Tuner:
                 stop.set()
 
         callers = [threading.Thread(target=call) for _ in range(CALLERS)]
-        started = time.perf_counter()
         for caller in callers:
             caller.start()
-        stop.wait(WARMUP_SECONDS + self.seconds)
-        ended = time.perf_counter()
+        stop.wait(WARMUP_SECONDS)
+        started, before, cpu = time.perf_counter(), len(finished), self._cpu_seconds()
+        stop.wait(self.seconds / 2)
+        # At least one call of each caller, so that a slow network has a figure too; each call has its own timeout.
+        while len(finished) < before + CALLERS and not stop.wait(POLL_SECONDS):
+            pass
+        ended, cpu = time.perf_counter(), self._cpu_seconds() - cpu
         stop.set()
         for caller in callers:
             caller.join()
         if failures:
             raise failures[0]
-        first = started + WARMUP_SECONDS
-        return CALL_IMAGES * sum(first <= at <= ended for at in finished) / (ended - first)
+        return Load(CALL_IMAGES * sum(started <= at <= ended for at in finished), ended - started, cpu)
+
+    def _cpu_seconds(self) -> float:
+        return cpu_seconds(self._client.pid) if self._client.pid else 0.0
 
 
 def _ignore_progress(text: str) -> None:  # the signature of Report
@@ -267,17 +323,19 @@ def report(
     from gateway_models.proof.plots import speeds
 
     out = console()
-    table = Table("variant", "images/s", "difference", "same top-1", "", box=None, pad_edge=False)
+    columns = ("variant", "images/s", "CPU ms/image", "largest |Δp|", "same top-1", "")
+    table = Table(*columns, box=None, pad_edge=False)
     ordered = sorted(measured, key=lambda each: each.images_per_second, reverse=True)
     for each in ordered:
         if each.reason:
             # FunctionConfig in full while it was tried.
-            table.add_row(each.variant.described(), "-", "-", "-", shorten(each.reason, REASON_WIDTH, placeholder=" …"))
+            table.add_row(each.variant.described(), *"----", shorten(each.reason, REASON_WIDTH, placeholder=" …"))
             continue
         note = "" if each.fits(tolerance, agreement) else "beyond the tolerance"
         table.add_row(
             each.variant.described(),
             f"{each.images_per_second:.1f}",
+            f"{each.cpu_ms:.2f}",
             f"{each.difference:.1e}",
             f"{100 * each.same_top1:.4g} %",
             "chosen" if each == chosen else note,

@@ -3,12 +3,13 @@
 import os
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from importlib.util import find_spec
 
 from gateway.gpus import gpu_count
 from gateway.ingest.resizing import PILLOW, TORCH
-from gateway_models.networks.onnx_runner import OnnxMissing, import_onnx
+from gateway_local.cpu_features import has_bf16
 from gateway_models.repository.entry import Entry
-from gateway_models.repository.spec import Decode, Format, Precision, Serving
+from gateway_models.repository.spec import Decode, Format, OpenVino, Precision, Serving
 
 
 class TuneStep(StrEnum):
@@ -21,6 +22,20 @@ class TuneStep(StrEnum):
     DECODE = "decode"
     RESIZE = "resize"
 
+
+class NetworkRuntime(StrEnum):
+    """The program or library that runs a network; each but OpenVINO runs a format of its own."""
+
+    TORCHSCRIPT = Format.TORCHSCRIPT.value
+    EXPORTED = Format.EXPORTED.value
+    ONNX = Format.ONNX.value
+    OPENVINO = "openvino"
+    FUNCTION = Format.FUNCTION.value
+    TENSORRT = Format.TENSORRT.value
+
+
+PACKAGES = {NetworkRuntime.ONNX: ("onnx", "onnxruntime"), NetworkRuntime.OPENVINO: ("onnx", "onnxruntime", "openvino")}
+"""What a runtime needs beside the installed packages, to write a network and to run it."""
 
 USUAL = (TuneStep.FORMATS, TuneStep.INSTANCES, TuneStep.BATCHES)
 """The default steps, which change no pixels; the others must be requested."""
@@ -35,11 +50,25 @@ class Variant:
     serving: Serving
     resize_library: str = PILLOW
 
+    @property
+    def runtime(self) -> NetworkRuntime:
+        """What runs the network."""
+        return NetworkRuntime.OPENVINO if self.serving.openvino else NetworkRuntime(self.format.value)
+
+    def missing(self) -> str:
+        """How to install what this variant needs; empty if nothing is missing."""
+        lacking = [package for package in PACKAGES.get(self.runtime, ()) if find_spec(package) is None]
+        if not lacking:
+            return ""
+        return f"needs {' and '.join(lacking)}: pip install 'triton-image-gateway[{self.runtime.value}]'"
+
     def described(self) -> str:
         """A line for tables."""
+        in_bf16 = self.serving.openvino is OpenVino.BF16 and self.precision is Precision.FP32
+        precision = Precision.BF16 if in_bf16 else self.precision
         preferred = ",".join(map(str, self.serving.preferred)) or "none"
         return (
-            f"{self.format.value} {self.precision.value}, instances {self.serving.instances}, "
+            f"{self.runtime.value} {precision.value}, instances {self.serving.instances}, "
             f"preprocessors {self.serving.preprocessor_instances}, preferred {preferred}"
             f"{', decoded fast' if self.serving.decode is Decode.FAST else ''}"
             f"{'' if self.resize_library == PILLOW else f', resized by {self.resize_library}'}"
@@ -51,7 +80,12 @@ def variants_of(step: TuneStep, base: Variant, entry: Entry) -> list[Variant]:
     if step is TuneStep.FORMATS:
         return _formats(base, entry)
     if step is TuneStep.INT8:
-        return [replace(base, format=Format.ONNX, precision=each) for each in (Precision.FP32, Precision.INT8)]
+        by = [base.serving.openvino, None, *([] if gpu_count() else [OpenVino.FP32])]
+        return [
+            _in_onnx(base, precision, computes_in)
+            for precision in (Precision.FP32, Precision.INT8)
+            for computes_in in dict.fromkeys(by)
+        ]
     others = {
         TuneStep.INSTANCES: _instances,
         TuneStep.BATCHES: _batches,
@@ -64,16 +98,38 @@ def variants_of(step: TuneStep, base: Variant, entry: Entry) -> list[Variant]:
 def _formats(base: Variant, entry: Entry) -> list[Variant]:
     if base.format in {Format.FUNCTION, Format.TENSORRT}:
         return []  # the format of a function or an engine cannot be changed
-    precisions = [Precision.FP32, Precision.BF16, *([Precision.FP16] if gpu_count() else [])]
-    pairs = [(base.format, base.precision), *((Format.TORCHSCRIPT, precision) for precision in precisions)]
-    if _has_onnx():
-        pairs += [(Format.ONNX, precision) for precision in precisions if precision is not Precision.BF16]
+    gpus = gpu_count()
+    torch = [Precision.FP32, Precision.BF16, *([Precision.FP16] if gpus else [])]
+    ways: list[tuple[Format, Precision, OpenVino | None]] = [
+        (base.format, base.precision, base.serving.openvino),
+        *((Format.TORCHSCRIPT, precision, None) for precision in torch),
+        *((Format.ONNX, precision, None) for precision in torch if precision is not Precision.BF16),
+        # On a GPU, ONNX Runtime runs ONNX in any case.
+        *((Format.ONNX, Precision.FP32, computes_in) for computes_in in ([] if gpus else _openvino(entry))),
+    ]
     if entry.spec.source.endswith(".onnx"):
-        pairs = [pair for pair in pairs if pair[0] is Format.ONNX]
+        ways = [way for way in ways if way[0] is Format.ONNX]
     if len(entry.versions) > 1:
-        # The versions share one configuration, which names one format.
-        pairs = [pair for pair in pairs if pair[0] is entry.format]
-    return [replace(base, format=each, precision=precision) for each, precision in dict.fromkeys(pairs)]
+        # The versions share one configuration, which names one runtime.
+        ways = [way for way in ways if (way[0], way[2]) == (entry.format, entry.serving.openvino)]
+    return [
+        _in_onnx(base, precision, computes_in)
+        if each is Format.ONNX
+        else replace(
+            base, format=each, precision=precision, serving=replace(base.serving, openvino=None, tensorrt=False)
+        )
+        for each, precision, computes_in in dict.fromkeys(ways)
+    ]
+
+
+def _in_onnx(base: Variant, precision: Precision, computes_in: OpenVino | None) -> Variant:
+    return replace(base, format=Format.ONNX, precision=precision, serving=replace(base.serving, openvino=computes_in))
+
+
+def _openvino(entry: Entry) -> list[OpenVino]:
+    # Only probabilities are compared, and bf16 would make embeddings differ from those that users have stored.
+    bf16 = has_bf16() and not entry.embedding_size and find_spec("openvino") is not None
+    return [OpenVino.FP32, *([OpenVino.BF16] if bf16 else [])]
 
 
 def _instances(base: Variant) -> list[Variant]:
@@ -97,11 +153,3 @@ def _decodings(base: Variant) -> list[Variant]:
 
 def _libraries(base: Variant) -> list[Variant]:
     return [replace(base, resize_library=library) for library in (PILLOW, TORCH)]
-
-
-def _has_onnx() -> bool:
-    try:
-        import_onnx()
-    except OnnxMissing:
-        return False
-    return True

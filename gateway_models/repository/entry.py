@@ -19,7 +19,7 @@ from gateway.ingest.resizing import PILLOW, names_release
 from gateway.triton.contract import pinned
 from gateway.validation import fault
 from gateway_models.repository.preprocessing import Preprocessing
-from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision, Serving
+from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, OpenVino, Precision, Serving
 
 RECORD = "origin.json"
 FUNCTION_FILES = ("served_function.py", "function.json", "code/")
@@ -116,8 +116,13 @@ class Entry:
 
     @property
     def precision(self) -> Precision:
-        """The precision of the version in use."""
+        """The precision of the network's file in the version in use."""
         return self.spec.precision
+
+    def computes_in(self, version: int) -> Precision:
+        """The precision in which a version computes: OpenVINO can run a file of fp32 in bf16."""
+        precision = self.versions[version].spec.precision
+        return Precision.BF16 if precision is Precision.FP32 and self.serving.openvino is OpenVino.BF16 else precision
 
     @property
     def classes(self) -> int:

@@ -84,7 +84,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "queue_delay_us": serving.queue_delay_us,
         "preprocessor_instances": f"kind: KIND_CPU count: {serving.preprocessor_instances}",
         "classifier_instances": _instances(serving.instances, serving.gpus),
-        "parameters": _PARAMETERS[entry.format] + (tensorrt.accelerator(entry) if serving.tensorrt else ""),
+        "parameters": _PARAMETERS[entry.format] + _accelerators(entry),
         "stream": _STREAM % serving.sequence_model if serving.sequence_model else "",
         "warmup": _warmup(_warmed_up(entry), side, IMAGE_TYPES[entry.tensor.value]),
         "features_output": _FEATURES % entry.embedding_size if entry.embedding_size else "",
@@ -100,7 +100,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
             shared,
             name=name,
             version=version,
-            precision=entry.versions[version].spec.precision.value,
+            precision=entry.computes_in(version).value,
             classifier_version=version if len(entry.versions) > 1 else -1,
         )
     return tensorrt.of_an_engine(texts, entry) if entry.format is Format.TENSORRT else texts
@@ -134,6 +134,25 @@ def _warmup(sizes: list[int], side: int, image_type: str) -> str:
   }}"""
         for size in sizes
     )
+
+
+def _accelerators(entry: Entry) -> str:
+    """What runs an ONNX model inside of ONNX Runtime, after https://github.com/triton-inference-server/onnxruntime_backend."""
+    found = tensorrt.accelerator(entry) if entry.serving.tensorrt else ""
+    if entry.serving.openvino:
+        found += _OPENVINO % entry.serving.openvino.value
+    return f"optimization {{\n  execution_accelerators {{\n{found}  }}\n}}\n" if found else ""
+
+
+_OPENVINO = """\
+    # On a CPU, OpenVINO runs it. NVIDIA's backend knows no precision here, and computes in fp32.
+    cpu_execution_accelerator: [
+      {
+        name: "openvino"
+        parameters { key: "precision" value: "%s" }
+      }
+    ]
+"""
 
 
 def _bool(value: bool) -> str:  # noqa: FBT001  # a text for it

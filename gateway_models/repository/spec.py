@@ -35,6 +35,13 @@ class Precision(StrEnum):
     """An ONNX network that `gateway model tune` quantized with calibration images."""
 
 
+class OpenVino(StrEnum):
+    """The type that OpenVINO computes in; the network's file stays as it is."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+
+
 class Format(StrEnum):
     """The file format of the network, which determines the Triton backend."""
 
@@ -108,9 +115,10 @@ def _format(wanted: FormatOption) -> Format:
         )
     if wanted is FormatOption.AOTI:
         raise SpecError(
-            "a package of AOTInductor is machine code for the kind of processor or GPU that compiled it. NVIDIA's "
-            "PyTorch backend runs it without batches (a beta since 26.03), and the Triton of `gateway up` not at all. "
-            "Use --format torchscript or --format onnx instead, which run in batches"
+            "a package of AOTInductor is machine code for one kind of processor or GPU and for one server's release of "
+            "torch, so it is not built here. NVIDIA's PyTorch backend runs it since 26.03 (2.67), in batches since "
+            "26.07 (2.71), and the Triton of `gateway up` (2.51) not at all. Use --format torchscript or --format onnx "
+            "instead, which every server runs"
         )
     return Format(wanted.value)
 
@@ -171,6 +179,10 @@ class Serving:
         bool,
         Option("With --format onnx: NVIDIA's ONNX Runtime backend runs it with TensorRT if there is a GPU.", SERVING),
     ] = False
+    openvino: Annotated[
+        OpenVino | None,
+        Option("With --format onnx: OpenVINO runs it on a CPU, and computes in this type.", SERVING, type=OpenVino),
+    ] = None
     cache: Annotated[
         bool,
         Option(
@@ -191,6 +203,7 @@ class Serving:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "decode", Decode(self.decode))
+        object.__setattr__(self, "openvino", None if self.openvino is None else OpenVino(self.openvino))
         for what, value, least, most in (
             ("the largest batch", self.max_batch_size, 1, MAX_BATCH),
             ("instances", self.instances, 1, MAX_INSTANCES),

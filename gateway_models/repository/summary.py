@@ -24,7 +24,8 @@ def added(entry: Entry, repository: Path, version: int) -> None:
     out = console()
     out.print(f"{entry.name} version {version} is in {repository}", style="bold")
     table = Table.grid(padding=(0, 2))
-    on = "the images of `tune`" if spec.precision is Precision.INT8 else "made-up images"
+    tuned = spec.precision is Precision.INT8 or spec.serving.openvino
+    on = "the images of `tune`" if tuned else "made-up images"
     facts = {
         "network": f"{spec.source}, ends in {outcome.ending}",
         "classes": f"{entry.classes}, {'each on its own' if entry.multi_label else 'one for an image'}",
@@ -76,7 +77,7 @@ def listed(entries: Sequence[Entry]) -> None:
             f"{entry.classes}{' multi-label' if entry.multi_label else ''}",
             f"{side}×{side}",
             entry.format.value,
-            entry.precision.value,
+            entry.computes_in(entry.in_use).value,
             _versions(entry),
         )
     console().print(table)
@@ -114,7 +115,7 @@ def versioned(entry: Entry) -> None:
             "in use" if number == entry.in_use else "",
             " ".join(filter(None, [version.spec.source, Path(version.spec.weights or "").name])),
             version.outcome.ending,
-            version.spec.precision.value,
+            entry.computes_in(number).value,
             pinned(entry.name, number) if several else entry.name,
         )
     console().print(table)
@@ -154,7 +155,8 @@ def _serving(entry: Entry) -> str:
     device = f"GPU {', '.join(map(str, serving.gpus))}" if serving.gpus else "every GPU, else the CPU"
     delay = f", waited for up to {serving.queue_delay_us:,} µs" if serving.queue_delay_us else ""
     return (
-        f"{serving.instances} instance{'s' * (serving.instances > 1)} on {device}, {serving.preprocessor_instances} "
+        f"{serving.instances} instance{'s' * (serving.instances > 1)} on {device}"
+        f"{f' by OpenVINO in {serving.openvino.value}' if serving.openvino else ''}, {serving.preprocessor_instances} "
         f"preprocessor{'s' * (serving.preprocessor_instances > 1)}, batches of up to "
         f"{serving.max_batch_size}, {', '.join(map(str, serving.preferred)) or 'none'} preferred{delay}, "
         f"cache {'on' if serving.cache else 'off'}"

@@ -27,7 +27,7 @@ def of_an_engine(texts: dict[str, str], entry: Entry) -> dict[str, str]:
 
 
 def accelerator(entry: Entry) -> str:
-    """The text of `optimization` that has ONNX Runtime run the network with TensorRT on a GPU.
+    """The part of `execution_accelerators` that has ONNX Runtime run the network with TensorRT on a GPU.
 
     Given its shapes, ONNX Runtime builds the engine when it loads the model, and one engine takes every batch up to
     max_batch_size. Without them it would build another, for minutes, at each larger batch that comes.
@@ -49,17 +49,14 @@ def accelerator(entry: Entry) -> str:
     }
     parameters = "\n".join(f'        parameters {{ key: "{key}" value: "{value}" }}' for key, value in given.items())
     return f"""\
-# On a GPU, TensorRT builds an engine for batches of {smallest} to {largest} images when the model is loaded: minutes,
-# once for a network, a kind of GPU and a release of TensorRT. Engines stay in {TENSORRT_CACHE}, which must be
-# writable and outlive the container. FP16 is faster; `gateway model parity` says how far off it is. No effect on a CPU.
-optimization {{
-  execution_accelerators {{
+    # On a GPU, TensorRT builds an engine for batches of {smallest} to {largest} images when the model is loaded:
+    # minutes, once for a network, a kind of GPU and a release of TensorRT. Engines stay in {TENSORRT_CACHE},
+    # which must be writable and outlive the container. FP16 is faster; `gateway model parity` says how far off it is.
+    # No effect on a CPU.
     gpu_execution_accelerator: [
       {{
         name: "tensorrt"
 {parameters}
       }}
     ]
-  }}
-}}
 """

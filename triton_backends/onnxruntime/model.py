@@ -1,14 +1,16 @@
 """A Python-based Triton backend that runs ONNX, for servers without the onnxruntime backend.
 
 Triton takes it for `platform: "onnxruntime_onnx"` where it finds `onnxruntime/model.py` in its backend directory, so
-one model repository serves here and under the real backend. config.pbtxt has the same effect: tensors
-by name, instance kinds, versions, and these parameters of https://github.com/triton-inference-server/onnxruntime_backend:
-intra_op_thread_count, inter_op_thread_count, execution_mode, and optimization.graph.level.
+one model repository serves here and under the real backend. config.pbtxt has the same effect: tensors by name, instance
+kinds, versions, these parameters of https://github.com/triton-inference-server/onnxruntime_backend:
+intra_op_thread_count, inter_op_thread_count, execution_mode, and optimization.graph.level; and the accelerator
+"openvino" for instances on a CPU. That accelerator's parameter `precision` (fp32 or bf16) has an effect here only.
 
 torch is imported only on a GPU: without torch, a process starts in a fifth of the time.
 """
 
 import ctypes
+import importlib
 import json
 import os
 import re
@@ -16,16 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
-
-LEVELS = {
-    -1: onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
-    1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    2: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-}
-"""optimization.graph.level → ONNX Runtime's level; any other value is its default, ORT_ENABLE_ALL."""
 
 CUDA_FAILURE = re.compile(r"CUDA (failure|error) (?P<code>\d+)")
 STICKY = {46, 214, 219, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999}
@@ -44,26 +38,14 @@ class TritonPythonModel:
         """Load model.onnx onto the instance's device; raises TritonModelException, with what to do, if it cannot."""
         config = json.loads(args["model_config"])
         parameters = {name: entry["string_value"] for name, entry in config["parameters"].items()}
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        # One core per instance by default, so that instances do not compete for cores.
-        options.intra_op_num_threads = int(parameters.get("intra_op_thread_count", 1))
-        options.inter_op_num_threads = int(parameters.get("inter_op_thread_count", 1))
-        if parameters.get("execution_mode") == "1":
-            options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
-        level = int(((config.get("optimization") or {}).get("graph") or {}).get("level", 0))
-        options.graph_optimization_level = LEVELS.get(level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
         path = Path(pb_utils.get_model_dir()) / (config.get("default_model_filename") or "model.onnx")
         if not path.is_file():
             raise pb_utils.TritonModelException(f"there is no {path}: `gateway model add` writes it")
-        try:
-            self.session = onnxruntime.InferenceSession(str(path), options, providers=providers_of(args))
-        except Exception as exc:  # ONNX Runtime's errors have no common base class
-            raise pb_utils.TritonModelException(f"{path} is not an ONNX model that runs: {exc}") from exc
+        self.session = session_of(path, config, parameters, args)
         self.inputs = [tensor["name"] for tensor in config["input"]]
         self.outputs = [tensor["name"] for tensor in config["output"]]
         self._check_names()
-        pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {path} on {self.session.get_providers()[0]}")
+        pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {path} by {self.session.described}")
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Run the requests as one batch; if that fails, one by one, so that each gets its own response or error."""
@@ -94,14 +76,13 @@ class TritonPythonModel:
 
     def _check_names(self) -> None:
         for kind, configured, tensors in (
-            ("input", self.inputs, self.session.get_inputs()),
-            ("output", self.outputs, self.session.get_outputs()),
+            ("input", self.inputs, self.session.inputs),
+            ("output", self.outputs, self.session.outputs),
         ):
-            there = [tensor.name for tensor in tensors]
-            missing = [name for name in configured if name not in there]
+            missing = [name for name in configured if name not in tensors]
             if missing:
                 raise pb_utils.TritonModelException(
-                    f"config.pbtxt has {kind} {missing[0]!r}, and the ONNX model has {', '.join(there)}"
+                    f"config.pbtxt has {kind} {missing[0]!r}, and the ONNX model has {', '.join(tensors)}"
                 )
 
 
@@ -136,16 +117,40 @@ def output(name: str, result: NDArray[Any]) -> Any:  # noqa: ANN401  # Triton's
     return made
 
 
-def providers_of(args: dict[str, str]) -> list[Any]:
-    """ONNX Runtime's execution providers for an instance; raises TritonModelException if its GPU is not usable."""
-    cpu = "CPUExecutionProvider"
-    if args["model_instance_kind"] != "GPU":
-        return [cpu]
-    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-        raise pb_utils.TritonModelException(
-            "instance_group asks for a GPU and this ONNX Runtime has no CUDA: use KIND_CPU, or install onnxruntime-gpu"
-        )
-    # torch's wheel contains CUDA's libraries, which ONNX Runtime looks for in the process.
-    import torch  # noqa: F401
+def session_of(path: Path, config: dict[str, Any], parameters: dict[str, str], args: dict[str, str]) -> Any:  # noqa: ANN401
+    """The model in the library that config.pbtxt names, on the instance's device; raises TritonModelException.
 
-    return [("CUDAExecutionProvider", {"device_id": args["model_instance_device_id"]}), cpu]
+    `described` of a session is that library, `inputs` and `outputs` are its tensors' names, and `run(outputs, feed)`
+    returns the outputs of a batch as arrays that the session does not use again.
+    """
+    # Imported here, so that a process loads one of the libraries: modules beside this file, whose folder Triton's stub
+    # adds to sys.path.
+    library, sessions, package = "ONNX Runtime", "on_onnxruntime", "onnx"
+    accelerator = cpu_accelerator(config) if args["model_instance_kind"] != "GPU" else None
+    if accelerator is not None:
+        library, sessions, package = "OpenVINO", "on_openvino", "openvino"
+        parameters = {**parameters, **(accelerator.get("parameters") or {})}
+    try:
+        module = importlib.import_module(sessions)
+        return module.Session(path, config, parameters, args)
+    except ImportError as exc:
+        raise pb_utils.TritonModelException(
+            f"{path} is configured for {library}, which is not installed ({exc}): "
+            f"pip install 'triton-image-gateway[{package}]'"
+        ) from exc
+    except pb_utils.TritonModelException:
+        raise
+    except Exception as exc:  # the errors of these libraries have no common base class
+        raise pb_utils.TritonModelException(f"{path} is not an ONNX model that {library} runs: {exc}") from exc
+
+
+def cpu_accelerator(config: dict[str, Any]) -> dict[str, Any] | None:
+    """The entry of OpenVINO in config.pbtxt, None without one; raises TritonModelException for other accelerators."""
+    accelerators = (config.get("optimization") or {}).get("execution_accelerators") or {}
+    found: list[dict[str, Any]] = accelerators.get("cpu_execution_accelerator") or []
+    unknown = [each["name"] for each in found if each["name"] != "openvino"]
+    if unknown:
+        raise pb_utils.TritonModelException(
+            f"cpu_execution_accelerator has {unknown[0]!r}, and only 'openvino' is known: correct config.pbtxt"
+        )
+    return found[0] if found else None

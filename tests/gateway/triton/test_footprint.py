@@ -63,6 +63,9 @@ def test_each_instance_of_each_loaded_version_is_a_process(tmp_path, text, versi
 
 def test_runtimes_are_recognised():
     assert runtime_of(ModelConfig(platform="onnxruntime_onnx")) is Runtime.ONNX
+    by_openvino = ModelConfig(platform="onnxruntime_onnx")
+    by_openvino.optimization.execution_accelerators.cpu_execution_accelerator.add(name="openvino")
+    assert runtime_of(by_openvino) is Runtime.OPENVINO
     assert runtime_of(ModelConfig(platform="pytorch_libtorch")) in {Runtime.TORCH_CPU, Runtime.TORCH_CUDA}
     assert runtime_of(ModelConfig(backend="python")) is Runtime.PYTHON
     shipped = read_model_configs(Path(__file__).parents[3] / "triton_models")

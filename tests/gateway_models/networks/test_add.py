@@ -20,7 +20,7 @@ from gateway_models.networks.isolation import WorkFailed
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.torchscript import cpu_only, load_torchscript, without_deprecations
 from gateway_models.repository.entry import EntryError, read_entry
-from gateway_models.repository.spec import Format, ModelSpec, Precision, Serving
+from gateway_models.repository.spec import Format, ModelSpec, OpenVino, Precision, Serving
 from gateway_models.repository.writing import PREPROCESSOR_CODE
 from tests.gateway_models.networks.builders import Head, save_labels, save_torchscript
 from tests.gateway_models.repository.entries import SMALL
@@ -182,6 +182,7 @@ def test_command_prints_written_files_and_example_calls(tmp_path, cold_jobs):
         ([*HEAD_FLAGS, "--preferred", "eight"], "'eight' must be whole numbers"),
         ([*HEAD_FLAGS, "--format", "tensorrt"], "Use --format onnx --tensorrt instead"),
         ([*HEAD_FLAGS, "--format", "aoti"], "Use --format torchscript or --format onnx instead"),
+        ([*HEAD_FLAGS, "--format", "aoti"], "in batches since 26.07 (2.71), and the Triton of `gateway up` (2.51) not"),
         ([*HEAD_FLAGS, "--pixels"], "--pixels leaves pixels as they are, and --mean and --std normalise them"),
     ],
 )
@@ -189,6 +190,12 @@ def test_missing_or_conflicting_options_are_refused(tmp_path, options, reason):
     result = CliRunner().invoke(app, ["model", "add", "head.pt", "--name", "head", *options])
     assert isinstance(result.exception, UserError)
     assert reason in str(result.exception)
+
+
+def test_openvino_is_for_onnx(added_head, tmp_path):
+    source = added_head[1].spec.source
+    with pytest.raises(SourceError, match="--openvino is for ONNX, which it runs: add --format onnx"):
+        add(ModelSpec(source, "other", preprocessing=SMALL, serving=Serving(openvino=OpenVino.FP32)), tmp_path, print)
 
 
 def test_list_and_show_print_the_model(added_head):

@@ -18,7 +18,7 @@ from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.onnx_runner import runner
 from gateway_models.networks.probe import Ending
-from gateway_models.networks.quantize import has_vnni, quantize
+from gateway_models.networks.quantize import quantize
 from gateway_models.proof.calibration import (
     MAX_IMAGES,
     NotQuantized,
@@ -82,13 +82,6 @@ def test_failed_quantization_leaves_no_file(images, tmp_path):
     with pytest.raises(ModelFileError, match="ONNX Runtime cannot quantize it: "):
         quantize(tmp_path / "bad.onnx", [], tmp_path / "int8.onnx")
     assert not (tmp_path / "int8.onnx").exists()
-
-
-def test_vnni_is_detected(tmp_path):
-    for text, has in (("flags : avx2 avx512_vnni", True), ("flags : avx2", False), ("Features : asimd", True)):
-        (tmp_path / "cpuinfo").write_text(text)
-        assert has_vnni(tmp_path / "cpuinfo") is has
-    assert has_vnni(tmp_path / "absent")
 
 
 def test_calibration_takes_a_bounded_number_of_images_from_all_of_a_folder(tmp_path):

@@ -9,11 +9,15 @@ from typer.testing import CliRunner
 
 from gateway.triton.model_config import read_model_config
 from gateway_cli.main import app
-from gateway_models.proof.tune import Measured, Tuner, report
-from gateway_models.proof.variants import USUAL, TuneStep, Variant, variants_of
-from gateway_models.repository.entry import read_entry
+from gateway_local.tuning import machine
+from gateway_models.proof import variants
+from gateway_models.proof.tune import Load, Measured, Tuner, report
+from gateway_models.proof.variants import USUAL, NetworkRuntime, TuneStep, Variant, variants_of
+from gateway_models.repository.entry import Entry, read_entry
 from gateway_models.repository.spec import Decode, Format, Precision, Serving
 from gateway_models.repository.writing import rewrite
+from tests.gateway_models.proof.test_int8 import found
+from tests.gateway_models.repository.entries import entry
 
 pytestmark = pytest.mark.triton
 
@@ -36,7 +40,7 @@ def test_a_variant_that_was_not_served_has_no_figures_and_a_short_reason(tmp_pat
     report([failed, Measured(BASE, 20.0, 1e-4, same_top1=1.0)], None, 0.001, tmp_path / "plot.png")
     rows = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     (row,) = [row for row in rows if "torch cannot write it" in row]
-    assert row.removeprefix(BASE.described()).split()[:3] == ["-", "-", "-"]
+    assert row.removeprefix(BASE.described()).split()[:4] == ["-"] * 4
     assert row.endswith(" …")
     assert len(row) < 220
 
@@ -55,6 +59,103 @@ def test_variants_that_change_pixels_must_be_requested(added_head):
     assert {TuneStep.DECODE, TuneStep.RESIZE}.isdisjoint(USUAL)
 
 
+@pytest.fixture
+def on_cpu(monkeypatch) -> None:
+    """A machine without GPUs, whose processor has bf16, and every package."""
+    monkeypatch.setattr(variants, "gpu_count", lambda: 0)
+    monkeypatch.setattr(variants, "has_bf16", lambda: True)
+    monkeypatch.setattr(variants, "find_spec", lambda name: object())
+
+
+def ways(entry: Entry, base: Variant = BASE) -> list[str]:
+    return [each.described().partition(",")[0] for each in variants_of(TuneStep.FORMATS, base, entry)]
+
+
+def test_every_runtime_is_tried_on_a_cpu(added_head, on_cpu):
+    every = ["torchscript fp32", "torchscript bf16", "onnx fp32", "openvino fp32", "openvino bf16"]
+    assert ways(added_head[1]) == every
+    assert ways(added_head[1], variants_of(TuneStep.FORMATS, BASE, added_head[1])[4])[0] == "openvino bf16"
+
+
+def test_openvino_is_not_tried_on_a_gpu(added_head, on_cpu, monkeypatch):
+    monkeypatch.setattr(variants, "gpu_count", lambda: 1)
+    assert not any(way.startswith("openvino") for way in ways(added_head[1]))
+
+
+def test_bf16_is_not_tried_where_it_cannot_be_compared(on_cpu, monkeypatch):
+    """Nor where the processor has none; embeddings are not compared by `tune`."""
+    assert "openvino bf16" not in ways(found(entry(), embedding_size=16))
+    monkeypatch.setattr(variants, "has_bf16", lambda: False)
+    assert "openvino bf16" not in ways(entry())
+    assert "openvino fp32" in ways(entry())
+
+
+def test_versions_keep_their_runtime(on_cpu):
+    one = entry().versions[1]
+    assert ways(Entry("head", {1: one, 2: one})) == ["torchscript fp32", "torchscript bf16"]
+
+
+def test_missing_library_is_listed_with_its_command(on_cpu, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(variants, "find_spec", lambda name: None if name == "openvino" else object())
+    listed = variants_of(TuneStep.FORMATS, BASE, entry())
+    lacking = [each for each in listed if each.missing()]
+    assert [each.runtime for each in lacking] == [NetworkRuntime.OPENVINO]
+    report([Measured(each, 0.0, 0.0, each.missing()) for each in lacking], None, 0.001, tmp_path / "plot.png")
+    assert "needs openvino: pip install 'triton-image-gateway[openvino]'" in capsys.readouterr().out
+
+
+class Played(Tuner):
+    """Measures without a Triton: what a variant does follows from its place in the order."""
+
+    def __init__(self, slower: float = 1.0, failing: str = "") -> None:
+        self.entry, self.measured, self.order, self.calibrate = entry(), [], [], None
+        self.report, self.slower, self.failing = lambda _: None, slower, failing
+
+    def measure(self, variant, turns):
+        loads = []
+        for _ in range(turns):
+            self.order.append(variant.described().partition(",")[0])
+            # Each turn is slower than the one before, as a machine that gets busy.
+            images = 1_000.0 * self.slower ** len(self.order)
+            loads.append(Load(images, 1.0, 2.0))
+        reason = "it crashed" if variant.described().startswith(self.failing or "-") else ""
+        return Measured(variant, 0.0, 0.0, reason), [] if reason else loads
+
+
+def test_variants_are_measured_there_and_back(on_cpu):
+    tuner = Played()
+    list(tuner.run(1e-3, [TuneStep.FORMATS]))
+    there = ["torchscript fp32", "torchscript bf16", "onnx fp32", "openvino fp32", "openvino bf16"]
+    assert tuner.order == [*there, *reversed(there)]
+
+
+def test_drift_of_the_machine_favours_no_variant(on_cpu):
+    """One that loses 2 % with each turn: a single pass would differ by 8 % from first to last."""
+    found = [each.images_per_second for each in Played(slower=0.98).run(1e-3, [TuneStep.FORMATS])]
+    assert max(found) / min(found) < 1.01
+
+
+def test_processor_time_is_that_of_both_turns(on_cpu):
+    first, *_ = Played().run(1e-3, [TuneStep.FORMATS])
+    assert first.cpu_ms == pytest.approx(2.0)
+
+
+def test_failed_variant_is_reported_once(on_cpu):
+    tuner = Played(failing="onnx")
+    found = list(tuner.run(1e-3, [TuneStep.FORMATS]))
+    assert [each.reason for each in found].count("it crashed") == 1
+    assert len(found) == len(tuner.measured) == 5
+    assert tuner.order.count("onnx fp32") == 1
+
+
+def test_runtime_of_choice_is_kept_though_slower(on_cpu):
+    tuner = Played(slower=0.5)
+    tuner.runtimes = frozenset([NetworkRuntime.ONNX])
+    list(tuner.run(1e-3, [TuneStep.FORMATS]))
+    assert {each.variant.runtime for each in tuner.measured} == {NetworkRuntime.TORCHSCRIPT, NetworkRuntime.ONNX}
+    assert tuner.best(1e-3).variant.runtime is NetworkRuntime.ONNX
+
+
 @pytest.mark.long
 def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_head, photos, tmp_path):
     repository = Path(shutil.copytree(added_head[0], tmp_path / "models"))
@@ -65,9 +166,13 @@ def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_
     command += ["--try=decode", "--try=int8", f"--calibrate={photos}", "--model-repository", str(repository)]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
-    table = json.loads((repository / "head" / "tuning.json").read_text())
+    document = json.loads((repository / "head" / "tuning.json").read_text())
+    assert document["machine"] == machine()
+    table = document["measured"]
     measured = {(row["variant"]["format"], row["variant"]["precision"]) for row in table}
     assert measured == {("torchscript", "fp32"), ("torchscript", "bf16"), ("onnx", "fp32"), ("onnx", "int8")}
+    by_openvino = {row["variant"]["serving"]["openvino"] for row in table if row["variant"]["format"] == "onnx"}
+    assert by_openvino >= {None, "fp32"}
     assert not any(row["reason"] for row in table)
     prepared = {(row["variant"]["serving"]["decode"], row["variant"]["resize_library"]) for row in table}
     assert prepared == {("exact", "pillow"), ("fast", "pillow")}
@@ -89,3 +194,26 @@ def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_
     assert [path.name for path in (repository / "head_classifier" / "1").iterdir()] == [entry.format.filename]
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "chosen" in result.output
+
+
+@pytest.mark.long
+def test_openvino_serves_and_torchscript_comes_back(added_head, photos, tmp_path):
+    repository = Path(shutil.copytree(added_head[0], tmp_path / "models"))
+    rewrite(added_head[1].with_serving(instances=1, preprocessor_instances=1), repository)
+    where = ["--model-repository", str(repository)]
+
+    def tuned(runtime: str) -> Entry:
+        command = ["model", "tune", "head", str(photos / "cat.jpg"), "--seconds=0.3", f"--plot={tmp_path / 'plot.png'}"]
+        result = CliRunner().invoke(app, [*command, f"--runtime={runtime}", *where])
+        assert result.exit_code == 0, result.output
+        return read_entry(repository, "head")
+
+    by_openvino = tuned("openvino")
+    assert by_openvino.serving.openvino
+    assert [path.name for path in (repository / "head_classifier" / "1").iterdir()] == ["model.onnx"]
+    # Another Triton than that of `tune`, and other photographs.
+    proved = CliRunner().invoke(app, ["model", "parity", "head", str(photos), *where])
+    assert proved.exit_code == 0, proved.output
+    back = tuned("torchscript")
+    assert (back.format, back.serving.openvino) == (Format.TORCHSCRIPT, None)
+    assert [path.name for path in (repository / "head_classifier" / "1").iterdir()] == ["model.pt"]

@@ -16,7 +16,7 @@ from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.render import render
-from gateway_models.repository.spec import Format, Precision, Serving, SpecError
+from gateway_models.repository.spec import Format, OpenVino, Precision, Serving, SpecError
 from gateway_models.repository.tensorrt import TENSORRT_CACHE
 from tests.gateway_models.repository.entries import entry
 
@@ -99,3 +99,16 @@ def test_tensorrt_engine_takes_every_batch_and_is_warmed_up(largest):
     shapes = [accelerator.parameters[f"trt_profile_{which}_shapes"] for which in ("min", "opt", "max")]
     assert shapes == [f"input__0:{batch}x3x{side}x{side}" for batch in (1, min(8, largest), largest)]
     assert {1, min(8, largest), largest} <= {warmup.batch_size for warmup in config(text).model_warmup}
+
+
+def test_openvino_is_an_accelerator_of_onnx_on_cpus():
+    """Triton's own backend pads each batch to the largest one; ONNX Runtime's takes OpenVINO with any batch."""
+    serving = Serving(openvino=OpenVino.BF16, tensorrt=True)
+    texts = render(entry(format=Format.ONNX, serving=serving))
+    classifier, ensemble = config(texts["head_classifier"]), config(texts["head"])
+    accelerators = classifier.optimization.execution_accelerators
+    (accelerator,) = accelerators.cpu_execution_accelerator
+    assert (accelerator.name, accelerator.parameters["precision"]) == ("openvino", "bf16")
+    assert [each.name for each in accelerators.gpu_execution_accelerator] == ["tensorrt"]
+    assert classifier.platform == "onnxruntime_onnx"
+    assert ensemble.parameters["precision"].string_value == "bf16"

@@ -1,0 +1,85 @@
+"""The hint that another runtime may be faster, and what it follows from."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.triton.model_config import read_model_configs
+from gateway_local.cpu_features import cpu_name, has_bf16, has_vnni
+from gateway_local.tuning import ORIGIN, TUNING, hint, machine
+
+PLATFORMS = {"torch": "pytorch_libtorch", "other": "pytorch_libtorch", "onnx": "onnxruntime_onnx"}
+
+
+@pytest.fixture
+def repository(tmp_path) -> Path:
+    """Three models that `gateway model add` wrote, as far as the hint reads them."""
+    for name, platform in PLATFORMS.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ORIGIN).touch()
+        step = f'ensemble_scheduling {{ step [ {{ model_name: "{name}_network" model_version: -1 }} ] }}'
+        (tmp_path / name / "config.pbtxt").write_text(f'name: "{name}" {step}')
+        (tmp_path / f"{name}_network").mkdir()
+        config = f'name: "{name}_network" platform: "{platform}"'
+        (tmp_path / f"{name}_network" / "config.pbtxt").write_text(config)
+    return tmp_path
+
+
+def shown(repository: Path, model: str, gpus: int = 0) -> str | None:
+    return hint(repository, read_model_configs(repository), model, gpus=gpus)
+
+
+def test_hint_names_the_network_and_the_command(repository):
+    assert shown(repository, "torch") == (
+        "torch_network runs by TorchScript on this CPU; `gateway model tune torch "
+        f"--model-repository {repository}` may find a faster runtime"
+    )
+
+
+def test_no_hint_on_a_gpu(repository):
+    assert shown(repository, "torch", gpus=1) is None
+
+
+def test_default_model_comes_first(repository):
+    assert shown(repository, "other").startswith("other_network ")
+    assert shown(repository, "onnx").startswith("other_network ")  # the first that runs by TorchScript
+
+
+@pytest.mark.parametrize(
+    ("document", "tuned"),
+    [
+        (lambda: {"machine": machine(), "measured": []}, True),
+        (lambda: {"machine": {**machine(), "cpu": "another"}, "measured": []}, False),
+        (lambda: [{"variant": {}}], False),  # as earlier releases wrote it, without the machine
+    ],
+    ids=["here", "elsewhere", "earlier"],
+)
+def test_no_hint_for_models_tuned_on_this_machine(repository, document, tuned):
+    for name in ("torch", "other"):
+        (repository / name / TUNING).write_text(json.dumps(document()))
+    assert (shown(repository, "torch") is None) is tuned
+
+
+def test_damaged_table_counts_as_not_tuned(repository):
+    (repository / "torch" / TUNING).write_text("{")
+    assert shown(repository, "torch")
+
+
+def test_models_of_other_tools_get_no_hint(repository):
+    """`tune` needs the record of `gateway model add`."""
+    for name in PLATFORMS:
+        (repository / name / ORIGIN).unlink()
+    assert shown(repository, "torch") is None
+
+
+def test_processor_features_are_detected(tmp_path):
+    path = tmp_path / "cpuinfo"
+    for text, vnni, bf16, name in (
+        ("model name : A CPU\nflags : avx2 avx512_vnni avx512_bf16", True, True, "A CPU"),
+        ("flags : avx2 amx_bf16", False, True, ""),
+        ("Features : asimd", True, False, ""),
+    ):
+        path.write_text(text)
+        assert (has_vnni(path), has_bf16(path), cpu_name(path)) == (vnni, bf16, name)
+    assert (has_vnni(tmp_path / "absent"), has_bf16(tmp_path / "absent")) == (True, False)

@@ -1,0 +1,162 @@
+"""Triton's backend for ONNX, in the library that config.pbtxt names; without a Triton."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from gateway_models.networks import onnx_graph
+from gateway_models.networks.probe import Ending
+from tests.gateway_models.networks.builders import Head, save_onnx
+
+BACKEND = Path(__file__).parents[2] / "triton_backends" / "onnxruntime"
+CONFIG: dict[str, Any] = {"parameters": {}, "input": [{"name": "input__0"}], "output": [{"name": "output__0"}]}
+FP32, BF16 = ([{"name": "openvino", "parameters": {"precision": precision}}] for precision in ("fp32", "bf16"))
+RUNTIMES = [[], FP32, BF16]
+
+
+class Refused(Exception):
+    """In place of TritonModelException."""
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch) -> Callable[..., Any]:
+    """The backend's instance of `tmp_path`/model.onnx, with CPU accelerators; `log` of it is what it logged."""
+    log: list[str] = []
+    utils: Any = ModuleType("triton_python_backend_utils")
+    utils.Logger = SimpleNamespace(log_info=log.append, log_error=log.append)
+    utils.TritonModelException, utils.get_model_dir = Refused, lambda: str(tmp_path)
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", utils)
+    monkeypatch.syspath_prepend(BACKEND)
+    for name in ("on_openvino", "on_onnxruntime"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    spec = importlib.util.spec_from_file_location("onnx_backend", BACKEND / "model.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def instance(accelerators: list[dict[str, Any]], kind: str = "CPU") -> Any:
+        optimization = {"execution_accelerators": {"cpu_execution_accelerator": accelerators}}
+        config = json.dumps({**CONFIG, "optimization": optimization})
+        model = module.TritonPythonModel()
+        model.initialize({"model_config": config, "model_instance_kind": kind, "model_instance_name": "one"})
+        model.log = log
+        return model
+
+    return instance
+
+
+@pytest.fixture
+def network(tmp_path) -> Head:
+    """Head, also as the model.onnx of `gateway model add`."""
+    head = Head().eval()
+    model = onnx_graph.load_onnx(save_onnx(head, tmp_path / "head.onnx"))
+    finished = onnx_graph.finish(model, Ending.LOGITS, multi_label=False, side=32, classes=5)
+    onnx_graph.write(finished, tmp_path / "model.onnx")
+    return head
+
+
+@pytest.mark.parametrize(("accelerators", "tolerance"), [([], 1e-5), (FP32, 1e-5), (BF16, 2e-2)])
+def test_batches_of_every_size_have_the_answers_of_the_network(load, network, accelerators, tolerance):
+    model = load(accelerators)
+    for size in [*np.random.default_rng(0).permutation(np.arange(1, 65)), 64, 1]:
+        images = torch.randn((int(size), 3, 32, 32))
+        (answers,) = model.session.run(["output__0"], {"input__0": images.numpy()})
+        with torch.no_grad():
+            assert np.abs(answers - network(images).softmax(dim=1).numpy()).max() < tolerance
+
+
+@pytest.mark.parametrize("accelerators", RUNTIMES)
+def test_answers_outlive_the_next_call(load, network, accelerators):
+    """The images of a failed batch run one by one, and are answered together."""
+    model = load(accelerators)
+    one, other = np.zeros((2, 3, 32, 32), np.float32), np.ones((2, 3, 32, 32), np.float32)
+    (first,) = model.session.run(["output__0"], {"input__0": one})
+    kept = first.copy()
+    model.session.run(["output__0"], {"input__0": other})
+    assert np.array_equal(first, kept)
+
+
+@pytest.mark.parametrize(
+    ("accelerators", "runs"), [([], "by ONNX Runtime, CPU"), (FP32, "by OpenVINO 20"), (BF16, "by OpenVINO 20")]
+)
+def test_log_names_the_library(load, network, accelerators, runs):
+    (line,) = load(accelerators).log
+    assert runs in line
+
+
+def test_openvino_computes_in_fp32_unless_configured(load, network):
+    """By default it chooses bf16 where the processor has it."""
+    assert load([{"name": "openvino"}]).log[0].endswith(" in f32")
+
+
+@pytest.mark.parametrize(
+    ("accelerators", "reason"),
+    [
+        ([{"name": "tensorflow"}], "'tensorflow', and only 'openvino' is known"),
+        ([{"name": "openvino", "parameters": {"precision": "fp8"}}], "precision 'fp8': use fp32 or bf16"),
+    ],
+)
+def test_wrong_accelerator_is_refused(load, network, accelerators, reason):
+    with pytest.raises(Refused, match=reason):
+        load(accelerators)
+
+
+def test_missing_library_is_named_with_its_command(load, network, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(Refused, match=r"OpenVINO, which is not installed .*pip install .*\[openvino\]"):
+        load(FP32)
+
+
+@pytest.mark.parametrize("accelerators", RUNTIMES[:2])
+@pytest.mark.parametrize("content", [b"", b"junk", b'<?xml version="1.0"?><net name="a" version="11"></net>'])
+def test_file_that_is_no_onnx_is_refused(load, tmp_path, accelerators, content):
+    (tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(Refused, match=r"not an ONNX model that|has input 'input__0', and"):
+        load(accelerators)
+
+
+def weights_in(location: str) -> onnx.ModelProto:
+    """A model whose weights are eight floats of another file."""
+    weights = TensorProto(name="weights", data_type=TensorProto.FLOAT, dims=[8], data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", location), ("offset", "0"), ("length", "32")):
+        weights.external_data.add(key=key, value=value)
+    shapes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 8]) for name in ("input__0", "output__0")]
+    add = helper.make_node("Add", ["input__0", "weights"], ["output__0"])
+    graph = helper.make_graph([add], "g", shapes[:1], shapes[1:], [weights])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("accelerators", RUNTIMES[:2])
+@pytest.mark.parametrize("where", ["absolute", "above", "link"])
+def test_weights_outside_of_the_folder_are_not_read(load, tmp_path, accelerators, where):
+    """`gateway model add` refuses such a file; this one was copied into the repository by hand."""
+    secret = tmp_path.parent / f"{tmp_path.name}-secret"
+    secret.write_bytes(np.arange(8, dtype=np.float32).tobytes())
+    (tmp_path / "link").symlink_to(secret)
+    location = {"absolute": str(secret), "above": f"../{secret.name}", "link": "link"}[where]
+    onnx.save(weights_in(location), tmp_path / "model.onnx")
+    with pytest.raises(Refused, match="not an ONNX model that"):
+        load(accelerators)
+
+
+def test_importing_openvino_sends_nothing(tmp_path):
+    """Its package for telemetry sends an event with each import, and writes an identity into the home folder."""
+    code = "import sys, types; sys.modules['triton_python_backend_utils'] = types.ModuleType('u'); import on_openvino; "
+    code += "print(*(name for name in sys.modules if name.startswith('openvino_telemetry.')))"
+    environment = {**os.environ, "HOME": str(tmp_path), "PYTHONPATH": str(BACKEND)}
+    for name in ("CI", "TF_BUILD", "JENKINS_URL"):  # in which it would be silent by itself
+        environment.pop(name, None)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+    assert list(tmp_path.iterdir()) == []
