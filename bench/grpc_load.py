@@ -9,8 +9,8 @@ from tritonclient.grpc.aio import InferenceServerClient
 
 from bench.measurement import Measurement, WrongAnswer
 from bench.photos import Photo
-from gateway.ingest.padding import pad
 from gateway.triton.contract import ENSEMBLE_MODEL, IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
+from gateway_models.blocking_triton import pad
 
 TOP_K = 5
 

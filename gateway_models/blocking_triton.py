@@ -12,7 +12,6 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException
 
 from gateway.errors import UserError
-from gateway.ingest.padding import pad
 from gateway.triton.contract import (
     CLASSIFIER_INPUT,
     CLASSIFIER_OUTPUT,
@@ -26,6 +25,20 @@ from gateway.triton.contract import (
 
 TIMEOUT_SECONDS = 120.0
 LOAD_TIMEOUT_SECONDS = 600.0
+
+
+def pad(payloads: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
+    """Zero-pad encoded images to one length.
+
+    Returns RAW_IMAGE uint8 [N, max length] and RAW_IMAGE_LENGTH int32 [N, 1]; raises ValueError for an empty sequence.
+    """
+    if not payloads:
+        raise ValueError("no images to pad")
+    lengths = np.fromiter(map(len, payloads), dtype=np.int32, count=len(payloads))
+    raw_image = np.zeros((len(payloads), int(lengths.max())), dtype=np.uint8)
+    for row, payload in zip(raw_image, payloads, strict=True):
+        row[: len(payload)] = np.frombuffer(payload, dtype=np.uint8)
+    return raw_image, lengths.reshape(-1, 1)
 
 
 class TritonRefused(UserError):

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 
-from gateway.ingest.padding import pad
 from gateway.triton.contract import (
     ENSEMBLE_MODEL,
     IMAGE_STATUS,
@@ -18,6 +17,7 @@ from gateway.triton.contract import (
     RAW_IMAGE,
     RAW_IMAGE_LENGTH,
 )
+from gateway_models.blocking_triton import pad
 
 _counter = itertools.count()
 

@@ -144,7 +144,8 @@ class RequestContextMiddleware:
             if span is not None:
                 finish(span, scope, None if route is None else path, status, log_fields, stats)
             fields = {"method": method, "path": _logged_path(scope), **log_fields, **_image_fields(stats)}
-            fields.update((f"{stage}_seconds", round(times[stage], 6)) for stage in ("total", *stats.stages))
+            for stage in ("total", *stats.stages):
+                fields[f"{stage}_seconds"] = round(times[stage], 6)
             _log(status, fields, faulty=stats.fault is not None, quiet=route is not None and route.traits.polled)
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -299,7 +300,7 @@ def server_timing(times: Mapping[str, float]) -> str:
 
 
 def _times(stats: RequestStats, started: float) -> dict[str, float]:
-    times = {name: stage.seconds for name, stage in stats.stages.items()}
+    times = stats.stages.seconds()
     times["total"] = time.perf_counter() - started
     return times
 

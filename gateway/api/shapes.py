@@ -58,8 +58,10 @@ class Native(AnswerShape):
 
     def around(self, results: Sequence[Result], query: RequestSpec) -> tuple[bytes, bytes]:
         """The model before the results, the summary after them."""
-        version = next((result.model_version for result in results if result.model_version), None)
-        failed = sum(result.error is not None for result in results)
+        version, failed = None, 0
+        for result in results:
+            version = version or result.model_version
+            failed += result.error is not None
         summary = {"ok": len(results) - failed, "failed": failed}
         model = {"name": query.model_name, "version": version}
         return b'{"model":%b,"results":[' % to_json(model), b'],"summary":%b}' % to_json(summary)
@@ -254,7 +256,7 @@ def result_out(result: Result) -> dict[str, object]:
         "width": result.width,
         "height": result.height,
         "predictions": _predictions_out(result.predictions),
-        "error": _error_out(result.error),
+        "error": None if result.error is None else _error_out(result.error),
     }
     if result.frames is not None:
         out["frames"] = [
@@ -262,7 +264,7 @@ def result_out(result: Result) -> dict[str, object]:
                 "index": frame.index,
                 "time_s": None if frame.seconds is None else round(frame.seconds, 3),
                 "predictions": _predictions_out(frame.predictions),
-                "error": _error_out(frame.error),
+                "error": None if frame.error is None else _error_out(frame.error),
             }
             for frame in result.frames
         ]
@@ -277,5 +279,5 @@ def _predictions_out(predictions: Iterable[Prediction]) -> list[dict[str, object
     ]
 
 
-def _error_out(error: GatewayError | None) -> dict[str, str] | None:
-    return None if error is None else {"code": error.code, "message": error.message}
+def _error_out(error: GatewayError) -> dict[str, str]:
+    return {"code": error.code, "message": error.message}

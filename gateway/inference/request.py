@@ -43,25 +43,26 @@ class ReadyResults:
     """A queue with backpressure: a client may keep sending without reading its results."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[Result | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[Result | None, int]] = asyncio.Queue()
+        """The results with their sizes in predictions."""
         self._predictions = 0
         self._taken = asyncio.Event()
 
     def put(self, result: Result) -> None:
         """Add a result; never blocks, so results of images in progress may exceed the limit."""
-        self._predictions += result.extent
-        self._queue.put_nowait(result)
+        predictions = result.extent
+        self._predictions += predictions
+        self._queue.put_nowait((result, predictions))
 
     def end(self) -> None:
         """Mark the end of the results."""
-        self._queue.put_nowait(None)
+        self._queue.put_nowait((None, 0))
 
     async def take(self) -> Result | None:
         """The next result, or None at the end."""
-        result = await self._queue.get()
-        if result is not None:
-            self._predictions -= result.extent
-            self._taken.set()
+        result, predictions = await self._queue.get()
+        self._predictions -= predictions
+        self._taken.set()
         return result
 
     async def fewer_than_too_many(self) -> None:

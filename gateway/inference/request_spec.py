@@ -138,4 +138,5 @@ class Result:
     @property
     def prediction_count(self) -> int:
         """The number of predictions, including those of the frames."""
-        return len(self.predictions) + sum(len(frame.predictions) for frame in self.frames or ())
+        count = len(self.predictions)
+        return count + sum(len(frame.predictions) for frame in self.frames) if self.frames else count

@@ -13,37 +13,40 @@ class Stage:
     Overlapping images count once, so that no stage is longer than the request.
     """
 
-    __slots__ = ("_inside", "_left", "_past_seconds", "_since", "began")
+    __slots__ = ("_left", "began", "inside", "past_seconds", "since")
 
     def __init__(self) -> None:
         self.began = 0.0
         """When the first image entered, by time.perf_counter."""
         self._left = 0.0
-        self._inside = 0
-        self._since = 0.0
-        self._past_seconds = 0.0
+        self.inside = 0
+        """Images that are in the stage."""
+        self.since = 0.0
+        """When the stage was last entered while no image was in it."""
+        self.past_seconds = 0.0
+        """The time until then."""
 
     def __enter__(self) -> None:
-        if self._inside == 0:
-            self._since = time.perf_counter()
-            self.began = self.began or self._since
-        self._inside += 1
+        if self.inside == 0:
+            self.since = time.perf_counter()
+            self.began = self.began or self.since
+        self.inside += 1
 
     def __exit__(self, *_: object) -> None:
-        self._inside -= 1
-        if self._inside == 0:
+        self.inside -= 1
+        if self.inside == 0:
             self._left = time.perf_counter()
-            self._past_seconds += self._left - self._since
+            self.past_seconds += self._left - self.since
 
     @property
     def ended(self) -> float:
         """When the last image left, by time.perf_counter; now, if one is inside."""
-        return time.perf_counter() if self._inside else self._left
+        return time.perf_counter() if self.inside else self._left
 
     @property
     def seconds(self) -> float:
         """The time so far."""
-        return self._past_seconds + (time.perf_counter() - self._since if self._inside else 0.0)
+        return self.past_seconds + (time.perf_counter() - self.since if self.inside else 0.0)
 
 
 class Stages(dict[str, Stage]):
@@ -52,6 +55,11 @@ class Stages(dict[str, Stage]):
     def __missing__(self, name: str) -> Stage:
         stage = self[name] = Stage()
         return stage
+
+    def seconds(self) -> dict[str, float]:
+        """The time so far in each stage."""
+        now = time.perf_counter()
+        return {name: stage.past_seconds + (now - stage.since if stage.inside else 0.0) for name, stage in self.items()}
 
 
 @dataclass(slots=True)

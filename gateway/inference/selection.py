@@ -3,9 +3,11 @@
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, Self
 
 from gateway.errors import InvalidParameter
 from gateway.inference.prediction import Prediction, Predictions
+from gateway.settings import Settings
 from gateway.validation import NAME_CHARACTERS
 
 MAX_COMPARED = 100
@@ -17,6 +19,22 @@ MAX_LABEL_PARTS = 4_000
 
 MULTI_LABEL_THRESHOLD = 0.5
 """Classes of a multi-label model are returned from this score on, unless the request specifies otherwise."""
+
+
+class ClassParameters(Protocol):
+    """The parameters that select classes."""
+
+    @property
+    def top_k(self) -> int | None:
+        """The number of best classes."""
+
+    @property
+    def threshold(self) -> float | None:
+        """The lowest score."""
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The labels to return; all if empty."""
 
 
 def _bounded(labels: Iterable[str]) -> tuple[str, ...]:
@@ -46,6 +64,17 @@ class Selection:
             most = self.max_top_k
             raise InvalidParameter(f"'top_k': must be at most {most}.", limit="max_top_k", value=most)
         object.__setattr__(self, "labels", _bounded(self.labels))
+
+    @classmethod
+    def of(cls, parameters: ClassParameters, settings: Settings) -> Self:
+        """The selection of a request, within the limits of the settings; raises InvalidParameter."""
+        return cls(
+            top_k=parameters.top_k,
+            threshold=parameters.threshold,
+            labels=tuple(parameters.labels),
+            default_top_k=settings.default_top_k,
+            max_top_k=settings.max_top_k,
+        )
 
     def class_count(self, *, multi_label: bool) -> int | None:
         """Number of best classes to request from the model; None for all."""

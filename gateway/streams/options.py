@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gateway.errors import InvalidParameter
-from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK, selection_from_parameters
+from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
 from gateway.inference.request_spec import timeout_within
 from gateway.inference.selection import Selection
 from gateway.inference.sequence import Parameters
@@ -88,7 +88,7 @@ class StreamParameters(BaseModel):
 
     def selection(self, settings: Settings) -> Selection:
         """The selection of the returned classes; raises InvalidParameter."""
-        return selection_from_parameters(self, settings)
+        return Selection.of(self, settings)
 
 
 def read_parameters(

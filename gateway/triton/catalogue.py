@@ -152,13 +152,8 @@ class Models:
                 self._pinned.discard((model_name, model_version))
             else:
                 self._pinned.add((model_name, model_version))
-            rows: list[Row] = []
-            time_slice = TimeSlice()
-            for row in result.rows:
-                if rows:
-                    await time_slice.pause_if_over()
-                rows.append(_select(row, call.selection, multi_label=traits.multi_label))
-            return InferResult(result.model_name, result.model_version, tuple(rows), traits.multi_label)
+            rows = await _select(result.rows, call.selection, multi_label=traits.multi_label)
+            return InferResult(result.model_name, result.model_version, rows, traits.multi_label)
         if not model_version:
             self._answered.discard(model_name)
         raise self._not_served(model_name, model_version, missing)
@@ -330,10 +325,18 @@ def _class_count(selection: Selection | None, *, multi_label: bool) -> int | Non
     return None if selection is None else selection.class_count(multi_label=multi_label) or ALL_CLASSES
 
 
-def _select(row: Row, selection: Selection | None, *, multi_label: bool) -> Row:
-    if selection is None or not row.decoded:
-        return row
-    return replace(row, predictions=selection.apply(row.predictions, multi_label=multi_label))
+async def _select(rows: Sequence[Row], selection: Selection | None, *, multi_label: bool) -> tuple[Row, ...]:
+    """The rows with the selected classes of each image."""
+    if selection is None:
+        return tuple(rows)
+    selected: list[Row] = []
+    time_slice = TimeSlice()
+    for row in rows:
+        if selected:
+            await time_slice.pause_if_over()
+        predictions = selection.apply(row.predictions, multi_label=multi_label) if row.decoded else row.predictions
+        selected.append(Row(row.decoded, predictions, row.scores, row.error, row.embedding))
+    return tuple(selected)
 
 
 def _reason(error: GatewayError) -> str:

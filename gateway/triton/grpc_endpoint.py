@@ -97,7 +97,7 @@ class GrpcEndpoint:
                 request, timeout_seconds, headers=headers, run_to_completion=call.run_to_completion
             )
         return await read_answer(
-            response, rows=len(call.batch), classified=class_count is not None, embeddings=embeddings
+            response, rows=len(call.batch.images), classified=class_count is not None, embeddings=embeddings
         )
 
     async def infer_sequence(self, step: SequenceStep) -> SequenceScores:

@@ -15,7 +15,7 @@ from gateway.api.schemas import Problem
 from gateway.api.shapes import SHAPES, PredictDocuments, Shape
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Backend
-from gateway.inference.parameters import selection_from_parameters
+from gateway.inference.selection import Selection
 from gateway.ingest.frames import read_frames
 
 router = APIRouter(tags=["classify"])
@@ -118,7 +118,7 @@ async def predict(request: Request) -> Response:
         model_name=parameters.model or settings.model,
         version=parameters.version,
         timeout_seconds=parameters.timeout,
-        selection=selection_from_parameters(parameters, settings),
+        selection=Selection.of(parameters, settings),
         frames=None if parameters.frames is None else read_frames(parameters.frames, settings.max_frames),
     )
     if function:

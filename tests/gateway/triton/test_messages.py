@@ -17,10 +17,10 @@ from gateway.errors import InferenceFailed
 from gateway.inference.backend import Batch, Call, InferResult
 from gateway.inference.prediction import Prediction
 from gateway.inference.selection import Selection
-from gateway.ingest.padding import pad
 from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
 from gateway.triton.messages import MOST_LABELS, infer_request, label_text, read_answer
 from gateway.triton.seal import SEAL_BYTES, Seal
+from gateway_models.blocking_triton import pad
 
 
 def answer_of(*rows: Sequence[bytes]) -> ModelInferResponse:

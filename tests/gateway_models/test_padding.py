@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.ingest.padding import pad
+from gateway_models.blocking_triton import pad
 
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=20))
