@@ -18,5 +18,5 @@ def test_images_are_zero_padded_to_a_common_length(payloads):
 
 
 def test_empty_batch_cannot_be_padded():
-    with pytest.raises(ValueError, match="nothing"):
+    with pytest.raises(ValueError, match="no images"):
         pad([])
