@@ -63,10 +63,3 @@ def test_assets_are_counted_as_one_route(client):
 def test_files_outside_the_assets_are_unreachable(client):
     sent = client.ask("GET", "/assets/../page.py")
     assert sent[0]["status"] == 404
-
-
-def test_misspelt_parameter_gets_a_suggestion(client):
-    answer = client.post("/predict", params={"topk": 3}, files={"f": b"x"})
-    assert answer.json()["detail"] == "'topk' is not a parameter of this request; did you mean 'top_k'?"
-    answer = client.post("/predict", params={"zzz": 3}, files={"f": b"x"})
-    assert answer.json()["detail"] == "'zzz' is not a parameter of this request."

@@ -1,7 +1,9 @@
 """Helpers for the tests of readers: limits, bodies in chunks, and an encoder of forms that follows the RFCs alone."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+import tracemalloc
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -18,6 +20,17 @@ CONTENT_TYPE = f'multipart/form-data; boundary="{BOUNDARY}"'
 def limits(**changed: int) -> Limits:
     """The default limits, with some changed."""
     return replace(LIMITS, **changed)
+
+
+@contextmanager
+def allocates_at_most(nbytes: float) -> Iterator[None]:
+    """Fail if Python holds more than `nbytes` of new memory at any moment of the block."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < nbytes
+    finally:
+        tracemalloc.stop()
 
 
 async def in_chunks(body: bytes, sizes: Sequence[int] = (65_536,)) -> AsyncIterator[bytes]:

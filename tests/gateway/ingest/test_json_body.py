@@ -2,7 +2,6 @@ import asyncio
 import base64
 import json
 import time
-import tracemalloc
 from unittest import mock
 
 import pytest
@@ -14,7 +13,7 @@ from gateway.ingest.json_body import read_json
 from gateway.ingest.json_source import JsonSource
 from gateway.ingest.media_types import read_raw
 from gateway.ingest.upload import Upload, clean_filename
-from tests.gateway.ingest.reading import LIMITS, collect, collect_until_error, in_chunks, limits
+from tests.gateway.ingest.reading import LIMITS, allocates_at_most, collect, collect_until_error, in_chunks, limits
 
 
 def b64(data):
@@ -197,23 +196,17 @@ def test_endless_string_is_not_buffered():
         for _ in range(400):
             yield b"QUJD" * 16_384
 
-    tracemalloc.start()
-    _, error = collect_until_error(read_json(endless(), limits(max_file_bytes=2**20), ()), RequestError)
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    with allocates_at_most(4 * 2**20):
+        _, error = collect_until_error(read_json(endless(), limits(max_file_bytes=2**20), ()), RequestError)
     assert isinstance(error, InvalidBody)
-    assert most < 4 * 2**20
 
 
 def test_large_image_is_copied_at_most_twice():
     size = 20 * 2**20
     body = json.dumps({"images": [{"b64": b64(b"x" * size)}]}).encode()
-    tracemalloc.start()
-    (upload,) = read(body)
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    with allocates_at_most(2.3 * size):
+        (upload,) = read(body)
     assert len(upload.data) == size
-    assert most < 2.3 * size
 
 
 def test_escapes_take_linear_time():
@@ -242,12 +235,9 @@ async def test_white_space_is_not_buffered():
         for _ in range(200):
             yield b" " * 65_536
 
-    tracemalloc.start()
-    source = JsonSource(blanks(), LIMITS)
-    assert await source.symbol() == b""
-    most_bytes = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert most_bytes < 1_000_000
+    with allocates_at_most(1_000_000):
+        source = JsonSource(blanks(), LIMITS)
+        assert await source.symbol() == b""
 
 
 async def test_other_tasks_run_between_images():

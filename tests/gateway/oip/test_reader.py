@@ -2,7 +2,6 @@
 
 import base64
 import json
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -24,7 +23,7 @@ from gateway.errors import (
 from gateway.ingest.upload import Upload
 from gateway.oip.members import InferenceRequest, RequestedOutput
 from gateway.oip.reader import InferenceReader
-from tests.gateway.ingest.reading import LIMITS, collect_until_error, in_chunks, limits
+from tests.gateway.ingest.reading import LIMITS, allocates_at_most, collect_until_error, in_chunks, limits
 
 Read = tuple[list[Upload], Exception | None, InferenceReader]
 PICTURE = [base64.b64encode(b"a picture").decode()]
@@ -358,13 +357,10 @@ def test_unknown_members_are_ignored(owner):
 def test_large_image_is_copied_at_most_twice():
     size = 20 * 2**20
     body, header = written([b"x" * size])
-    tracemalloc.start()
-    (upload,), error, _ = read(body, header)
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    with allocates_at_most(2.3 * size):
+        (upload,), error, _ = read(body, header)
     assert error is None
     assert len(upload.data) == size
-    assert most < 2.3 * size
 
 
 async def test_images_are_not_buffered_together():
@@ -378,13 +374,10 @@ async def test_images_are_not_buffered_together():
         for _ in range(count):
             yield body[header:]
 
-    tracemalloc.start()
-    uploads = InferenceReader(endless(), len(head), LIMITS, max_class_count=9).uploads()
-    total = sum([len(upload.data) async for upload in uploads])
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    with allocates_at_most(8 * size):
+        uploads = InferenceReader(endless(), len(head), LIMITS, max_class_count=9).uploads()
+        total = sum([len(upload.data) async for upload in uploads])
     assert total == count * size
-    assert most < 8 * size
 
 
 def test_endless_json_is_not_buffered():
@@ -394,12 +387,9 @@ def test_endless_json_is_not_buffered():
             yield b"x" * 65_536
 
     reader = InferenceReader(endless(), None, LIMITS, max_class_count=9)
-    tracemalloc.start()
-    _, error = collect_until_error(reader.uploads(), RequestError)
-    _, most = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    with allocates_at_most(2**20):
+        _, error = collect_until_error(reader.uploads(), RequestError)
     assert isinstance(error, HeadersTooLarge)
-    assert most < 2**20
 
 
 NO_NUMBERS = ("1e400", "NaN", "Infinity")
