@@ -89,13 +89,18 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 RUN ["python3", "-c", "import cv2, exact_resize, numpy, PIL, torch, torchvision"]
 # TorchScript runs in the image's own libtorch backend, so triton_backends is not copied.
 COPY --from=local /app/triton_models /models
+# What sizes the models to the container when it starts: standard library only.
+COPY gateway/__init__.py gateway/capacity.py gateway/cgroups.py gateway/cores.py gateway/gpus.py gateway/memory.py \
+     /opt/sized/gateway/
+COPY gateway_local/__init__.py gateway_local/sizing.py /opt/sized/gateway_local/
+COPY gateway_local/sized_triton.py /opt/sized/__main__.py
 ENV PYTHONDONTWRITEBYTECODE=1
 USER 1000:1000
 EXPOSE 8000 8001 8002
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
     CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=4)"]
-# The options of gateway_local/server.py.
-CMD ["tritonserver", \
+# The options of gateway_local/server.py, and --require-gpu: without a GPU the container ends with the reason.
+CMD ["python3", "/opt/sized", "--require-gpu", "tritonserver", \
      "--model-repository=/models", \
      "--model-control-mode=explicit", \
      "--load-model=*", \

@@ -3,13 +3,16 @@
 The network answers at once, so the rest is what feeds a fast network, such as one on a GPU. For single uploads and for
 one upload of 200 files the table has the processor time of each stage, the images/s that a core feeds, and the number
 of calls that the gateway sends to Triton; with `--tree` also for other checkouts, in turns, and the ratios to the
-first of them.
+first of them. Beside the rate of many single uploads it prints what gateway/capacity.py predicts for the cores that the
+service had: within a factor of PREDICTED_WITHIN on an idle machine.
 """
 
 import shutil
+import statistics
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,14 +21,20 @@ import typer
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.candidates import Load, compare, cost_table, started
+from bench.measurement import Measurement
 from bench.output import Into, progress, publish
 from bench.services import Service, gateway_up
+from gateway.capacity import plan
+from gateway.cores import usable_cores
 from gateway.triton.contract import CLASSIFIER
+from gateway_local.cost_record import recorded_costs
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 CLASSES = 1_000
 FILES_IN_BULK = 200
 HERE = "this checkout"
+PREDICTED_WITHIN = 1.5
+"""The largest ratio of the predicted and the measured rate; beyond it, the exit code is 1."""
 
 
 def main(
@@ -48,6 +57,17 @@ def main(
         measured = compare(running, loads, seconds, rounds, progress, count=calls_sent)
     base = list(trees)[1] if tree else HERE
     publish(cost_table(measured, base, "calls an image"), into, "bench.feed")
+    ratio = statistics.median(predicted_rate(each) / each.rate for each in measured[loads[1]][HERE])
+    typer.echo(f"predicted / measured images/s, {loads[1].title}: {ratio:.2f}")
+    if not 1 / PREDICTED_WITHIN <= ratio <= PREDICTED_WITHIN:
+        raise typer.Exit(1)
+
+
+def predicted_rate(measured: Measurement) -> float:
+    """What the plan promises for the cores that everything else left to the service, and for this network."""
+    network_ms = max(0.01, 1e3 * measured.cpu_seconds.get(CLASSIFIER, 0.0) / measured.images)
+    costs = replace(recorded_costs(DEFAULT_MODEL_REPOSITORY), network_ms=network_ms)
+    return plan(max(0.1, usable_cores() - measured.others_cores), 0, costs).images_per_second
 
 
 @contextmanager

@@ -1,30 +1,34 @@
-"""How to divide a machine's cores and GPUs among the processes: pure arithmetic, explained in docs/guides/sizing.md.
+"""How many processes of each stage a machine should run, and with what limits: arithmetic, in docs/guides/sizing.md.
 
-Every image costs processor time in four places: the gateway (HTTP, multipart, gRPC), Triton itself, the preprocessor
-(decoding and resizing) and, on a machine without a GPU, the network. A GPU takes over only the
-network: on a machine with a GPU the cores are the bottleneck, so the plan divides the cores.
+Every image costs processor time in four stages: the gateway (HTTP, multipart, gRPC), Triton itself, the preprocessor
+(decoding and resizing) and, on a machine without a GPU, the network. The plan gives each stage as many processes as it
+needs at the rate of the whole. Standard library only: it also runs in NVIDIA's image, beside Triton.
 """
 
 import math
-from dataclasses import dataclass
-
-GATEWAY_MS, TRITON_MS, PREPROCESS_MS = 2.0, 0.7, 2.2
-"""Processor time in ms of a 600 × 400 JPEG of 105 kB on one core, measured: docs/explanation/performance.md."""
-NETWORK_MS = 18.2
-"""Processor time in ms of EfficientNet-Lite0 in fp32 for one image on one core."""
-GPU_NETWORK_MS = 0.3
-"""Time in ms of one image in a batch on a GPU. Not measured: it assumes about 3,300 images/s; pass your own value."""
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 CALL_IMAGES = 8
 """Images of one call: small calls keep every preprocessor busy, and the network's queue merges them again."""
-GPU_BATCH, CPU_BATCH = 32, 8
-"""Preferred batch of the network. A GPU wants many images at once; a core is fastest with few."""
+GPU_BATCH = 32
+"""Largest preferred batch of a network on a GPU."""
+CPU_PREFERRED, GPU_PREFERRED = (4, 8), (8, 16, GPU_BATCH)
+"""Preferred batches. A GPU wants many images at once; a core is fastest with few."""
 GPU_INSTANCES = 2
 """Instances of the network on each GPU: one computes while the batch of the other is copied."""
 QUEUE_DELAY_US = 1_000
-"""Time that a batch on a GPU may wait for more images (Triton 26.08 or newer): a third of a batch's compute time."""
-MAX_PREPROCESSORS = MAX_WORKERS = 64
-MIN_IN_FLIGHT = 32
+"""Time that a batch on a GPU may wait for more images: a third of a batch's compute time."""
+SPARE_INSTANCES = 2
+"""Fewest preprocessors and networks on as many cores: one alone would be held up by a large image or a reload."""
+MAX_INSTANCES = MAX_WORKERS = 64
+MIN_GRPC_THREADS, MAX_GRPC_THREADS = 2, 64
+MIN_IN_FLIGHT, MIN_WAITING = 32, 64
+IN_FLIGHT_PER_CORE = 2 * CALL_IMAGES
+"""Images in flight of all workers for each busy core: a call that it works on, and one that waits."""
+IN_FLIGHT_PER_GPU = 2 * GPU_BATCH * GPU_INSTANCES
+"""The same for each busy GPU: a batch in work and one that waits, for each instance."""
 MIB = 2**20
 NETWORK_BYTES, PREPROCESSOR_BYTES = 500 * MIB, 64 * MIB
 """Memory of a process with torch, and of one without, measured under load with the default model. Shared memory is
@@ -36,25 +40,84 @@ REGION_BYTES = 16 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Settings for one machine that runs both the gateway and Triton, and the expected throughput."""
+class Costs:
+    """Processor time in ms of a core for one image, by stage.
 
-    cores: int
+    The defaults were measured with `gateway capacity --measure` and the default model, EfficientNet-Lite0.
+    """
+
+    gateway_ms: float = 1.4
+    triton_ms: float = 0.3
+    preprocessor_ms: float = 1.8
+    network_ms: float = 12.7
+    gpu_network_ms: float = 0.3
+    """Time of a GPU for one image in a batch. Not measured: it assumes about 3,300 images/s."""
+
+    def __post_init__(self) -> None:
+        if min(self.gateway_ms, self.triton_ms, self.preprocessor_ms, self.network_ms, self.gpu_network_ms) <= 0:
+            raise ValueError("a plan needs times above 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of a plan, and what it can do by itself."""
+
+    name: str
+    count: int
+    where: str
+    """Where each instance runs, and how long it takes for an image."""
+    images_per_second: float
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.count} {self.where}, up to {self.images_per_second:,.0f} images/s"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Counts and limits for one machine that runs both the gateway and Triton, and the expected throughput."""
+
+    cores: float
     gpus: int
+    costs: Costs
     workers: int
     preprocessors: int
     networks: int
     """Instances on each GPU, or on the CPU."""
-    preferred: tuple[int, ...]
-    queue_delay_us: int
-    call_images: int
-    calls_of_a_request: int
+    grpc_threads: int
+    """Triton's threads that handle gRPC calls."""
     images_in_flight: int
-    """Images in flight of one worker; the same number may wait."""
-    ceilings: dict[str, float]
-    """Images per second that each part can process by itself."""
-    shared_memory_bytes: int
-    memory_bytes: int
+    """Images in flight of one worker."""
+    all_cores: float = 0
+    """Cores of the machine; more than `cores` where memory does not suffice for processes on all of them."""
+
+    @property
+    def machine_images_per_second(self) -> float:
+        """What all cores together can do, or all GPUs where that is less."""
+        return machine_rate(self.cores, self.gpus, self.costs)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages whose processes were counted."""
+        costs = self.costs
+        if self.gpus:
+            gpus = f"on {_counted(self.gpus, 'GPU')}, {costs.gpu_network_ms:g} ms of a GPU for an image"
+            network = Stage("network", self.networks * self.gpus, gpus, self.gpus * 1_000 / costs.gpu_network_ms)
+        else:
+            network = _stage("network", self.networks, costs.network_ms)
+        return (
+            _stage("gateway", self.workers, costs.gateway_ms),
+            _stage("preprocessor", self.preprocessors, costs.preprocessor_ms),
+            network,
+        )
+
+    @property
+    def ceilings(self) -> dict[str, float]:
+        """Images per second that each stage can process by itself, and all cores together."""
+        total = _milliseconds(self.gpus, self.costs)
+        return {
+            "all cores together": self.cores * 1_000 / total,
+            **{stage.name: stage.images_per_second for stage in self.stages},
+        }
 
     @property
     def images_per_second(self) -> float:
@@ -66,60 +129,115 @@ class Plan:
         """The slowest part."""
         return min(self.ceilings, key=lambda part: self.ceilings[part])
 
+    @property
+    def preferred(self) -> tuple[int, ...]:
+        """Batch sizes that the network's queue forms."""
+        return GPU_PREFERRED if self.gpus else CPU_PREFERRED
+
+    @property
+    def queue_delay_us(self) -> int:
+        """Time that a batch of the network may wait for more images."""
+        return QUEUE_DELAY_US if self.gpus else 0
+
+    @property
+    def shared_memory_bytes(self) -> int:
+        """Shared memory of the Python-backend processes under load."""
+        return 4 * REGION_BYTES * (self.preprocessors + self.networks * max(1, self.gpus))
+
+    @property
+    def models_bytes(self) -> int:
+        """Memory of the models' processes under load, if one network with one version is served."""
+        return self.preprocessors * PREPROCESSOR_BYTES + self.networks * max(1, self.gpus) * NETWORK_BYTES
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of all processes without images."""
+        return self.workers * WORKER_BYTES + self.models_bytes
+
+    @property
+    def machine(self) -> str:
+        """The cores and GPUs of the plan, in words."""
+        gpus = _counted(self.gpus, "GPU") if self.gpus else "no GPU"
+        if self.all_cores > self.cores:
+            return f"{self.cores:g} of {_counted(self.all_cores, 'core')}, since memory allows no more, and {gpus}"
+        return f"{_counted(self.cores, 'core')}, {gpus}"
+
     def settings(self) -> dict[str, int]:
         """The gateway's settings by field."""
         return {
             "workers": self.workers,
             "max_images_in_flight": self.images_in_flight,
-            "max_images_waiting": self.images_in_flight,
-            "batch_max_images": self.call_images,
-            "request_max_calls": self.calls_of_a_request,
+            "max_images_waiting": max(MIN_WAITING, self.images_in_flight),
+            "batch_max_images": CALL_IMAGES,
+            # One request may use half of a worker's images in flight: a bulk request is fast, and others are served.
+            "request_max_calls": max(4, self.images_in_flight // CALL_IMAGES // 2),
         }
 
+    def explained(self) -> list[str]:
+        """The choice and its reasons: a line for the machine, and one for each stage."""
+        return [
+            f"sized for {self.machine}: about {self.images_per_second:,.0f} images/s, limited by {self.limited_by}",
+            *map(str, self.stages),
+        ]
 
-def plan(cores: int, gpus: int, *, gpu_network_ms: float = GPU_NETWORK_MS, network_ms: float = NETWORK_MS) -> Plan:
-    """The plan for a machine; raises ValueError for less than one core or a negative number of GPUs."""
-    if cores < 1 or gpus < 0 or gpu_network_ms <= 0 or network_ms <= 0:
-        raise ValueError("a plan needs at least one core, no fewer than 0 GPUs, and times above 0")
+
+def plan(cores: float, gpus: int, costs: Costs | None = None) -> Plan:
+    """The plan for a machine; raises ValueError for no core or a negative number of GPUs."""
+    costs = costs or Costs()
+    if cores <= 0 or gpus < 0:
+        raise ValueError("a plan needs more than 0 cores, and no fewer than 0 GPUs")
+    rate = machine_rate(cores, gpus, costs)
+    workers = _processes(rate, costs.gateway_ms, MAX_WORKERS)
+    spare = min(SPARE_INSTANCES, int(cores))
+    preprocessors = max(spare, _processes(rate, costs.preprocessor_ms, MAX_INSTANCES))
+    networks = GPU_INSTANCES if gpus else max(spare, _processes(rate, costs.network_ms, MAX_INSTANCES))
+    in_flight = IN_FLIGHT_PER_CORE * rate * _milliseconds(gpus, costs) / 1_000
     if gpus:
-        # Cores are divided in proportion to the work; Triton's own threads share the cores of both.
-        each = cores / (GATEWAY_MS + TRITON_MS + PREPROCESS_MS)
-        workers = min(MAX_WORKERS, max(1, round(each * GATEWAY_MS)))
-        preprocessors = min(MAX_PREPROCESSORS, max(1, round(each * PREPROCESS_MS)))
-        networks, batch = GPU_INSTANCES, GPU_BATCH
-        network_rate = gpus * 1_000 / gpu_network_ms
-        all_cores_ms = GATEWAY_MS + TRITON_MS + PREPROCESS_MS
-    else:
-        # One preprocessor and one network per core; they alternate on it. Measured with two of each on two cores.
-        workers = max(1, round(cores * GATEWAY_MS / (GATEWAY_MS + TRITON_MS + PREPROCESS_MS + network_ms)))
-        preprocessors = networks = min(MAX_PREPROCESSORS, cores)
-        batch = CPU_BATCH
-        network_rate = networks * 1_000 / network_ms
-        all_cores_ms = GATEWAY_MS + TRITON_MS + PREPROCESS_MS + network_ms
-    # Two batches per instance, one in work and one queued, for both models: with fewer, an instance is idle.
-    in_hand = 2 * CALL_IMAGES * preprocessors + 2 * batch * networks * max(1, gpus)
-    in_flight = max(MIN_IN_FLIGHT, math.ceil(in_hand / workers / CALL_IMAGES) * CALL_IMAGES)
-    stubs = preprocessors + networks * max(1, gpus)
+        in_flight += IN_FLIGHT_PER_GPU * _processes(rate, costs.gpu_network_ms, gpus)
+    calls = math.ceil(round(in_flight / workers / CALL_IMAGES, 9))
+    threads = 1 + _processes(rate, costs.triton_ms, MAX_GRPC_THREADS - 1)
     return Plan(
         cores=cores,
         gpus=gpus,
+        costs=costs,
         workers=workers,
         preprocessors=preprocessors,
         networks=networks,
-        preferred=(8, 16, 32) if gpus else (4, 8),
-        queue_delay_us=QUEUE_DELAY_US if gpus else 0,
-        call_images=CALL_IMAGES,
-        # One request may use half of a worker's images in flight: a bulk request is fast, and others are still served.
-        calls_of_a_request=max(4, in_flight // CALL_IMAGES // 2),
-        images_in_flight=in_flight,
-        ceilings={
-            "all cores together": cores * 1_000 / all_cores_ms,
-            "gateway": workers * 1_000 / GATEWAY_MS,
-            "preprocessors": preprocessors * 1_000 / PREPROCESS_MS,
-            "network": network_rate,
-        },
-        shared_memory_bytes=4 * REGION_BYTES * stubs,
-        memory_bytes=workers * WORKER_BYTES
-        + preprocessors * PREPROCESSOR_BYTES
-        + networks * max(1, gpus) * NETWORK_BYTES,
+        grpc_threads=max(MIN_GRPC_THREADS, threads),
+        images_in_flight=max(MIN_IN_FLIGHT, calls * CALL_IMAGES),
     )
+
+
+def fitting_plan(cores: float, gpus: int, costs: Costs | None, fits: Callable[[Plan], bool]) -> Plan:
+    """The plan for as many of the machine's cores as fit, so that the stages stay in proportion; at least one."""
+    choices = [*range(1, math.ceil(cores)), cores]
+    # The first choice that does not fit; a plan for more cores never needs less.
+    too_many = bisect_left(choices, True, key=lambda usable: not fits(plan(usable, gpus, costs)))  # noqa: FBT003
+    return replace(plan(choices[max(0, too_many - 1)], gpus, costs), all_cores=cores)
+
+
+def machine_rate(cores: float, gpus: int, costs: Costs) -> float:
+    """Images per second of all cores together, or of all GPUs where that is less."""
+    by_cores = cores * 1_000 / _milliseconds(gpus, costs)
+    return min(by_cores, gpus * 1_000 / costs.gpu_network_ms) if gpus else by_cores
+
+
+def _milliseconds(gpus: int, costs: Costs) -> float:
+    """Processor time of an image in all stages; a GPU takes over only the network."""
+    return costs.gateway_ms + costs.triton_ms + costs.preprocessor_ms + (0 if gpus else costs.network_ms)
+
+
+def _processes(rate: float, milliseconds: float, most: int) -> int:
+    """How many processes, threads or GPUs are busy at a rate."""
+    # Rounded first: 3.0000000000000004 processes are three.
+    return min(most, max(1, math.ceil(round(rate * milliseconds / 1_000, 9))))
+
+
+def _stage(name: str, count: int, milliseconds: float) -> Stage:
+    plural = {"gateway": "processes"}.get(name, "instances")
+    unit = plural if count > 1 else {"processes": "process"}.get(plural, "instance")
+    return Stage(name, count, f"{unit}, {milliseconds:g} ms of a core for an image", count * 1_000 / milliseconds)
+
+
+def _counted(count: float, what: str) -> str:
+    return f"{count:g} {what}{'s' * (count != 1)}"

@@ -6,10 +6,24 @@ from pathlib import Path
 
 from gateway.cgroups import CGROUPS, OWN, folders
 
+CPUS = Path("/sys/devices/system/cpu")
 
-def usable_cores(cgroups: Path = CGROUPS, own: Path = OWN) -> float:
-    """The smallest of the CPU affinity and the CPU quotas of this process's control group and all its ancestors."""
-    return min(float(len(os.sched_getaffinity(0))), *_quotas(cgroups, own))
+
+def usable_cores(cgroups: Path = CGROUPS, own: Path = OWN, cpus: Path = CPUS) -> float:
+    """The smallest of the physical cores in the CPU affinity and the CPU quotas of this process's control groups.
+
+    Two hyper-threads of one core count as one: together they decode or compute little more than one alone.
+    """
+    physical = {_siblings(cpu, cpus) for cpu in os.sched_getaffinity(0)}
+    return min(float(len(physical)), *_quotas(cgroups, own))
+
+
+def _siblings(cpu: int, cpus: Path) -> str:
+    """The CPUs that share a physical core with this one (Linux, Documentation/admin-guide/cputopology.rst)."""
+    try:
+        return (cpus / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text().strip()
+    except OSError:
+        return str(cpu)
 
 
 def _quotas(cgroups: Path, own: Path) -> Iterator[float]:

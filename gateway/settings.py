@@ -1,9 +1,10 @@
 """All settings as one frozen object; gateway.environment reads them from GATEWAY_ variables and .env."""
 
 import math
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -49,6 +50,14 @@ class MemoryCheck(StrEnum):
     OFF = "off"
 
 
+class BesideTriton(StrEnum):
+    """Whether a Triton shares the machine, and where it runs networks."""
+
+    NO = "no"
+    CPU = "cpu"
+    GPU = "gpu"
+
+
 NOT_ABOVE = (
     ("default_top_k", "max_top_k"),
     ("default_timeout_seconds", "max_timeout_seconds"),
@@ -79,6 +88,10 @@ class Settings(BaseSettings):
     """Port that the API listens on."""
     workers: int = Field(1, ge=1, le=64)
     """Gateway processes that share the port."""
+    cores: float = Field(0, ge=0, le=4_096)
+    """Cores to compute counts of processes and limits of images for; 0 for those of the machine or container."""
+    beside_triton: BesideTriton = BesideTriton.NO
+    """Compute workers and limits of images that are not set, for a machine with a Triton on its cpu or gpu; or no."""
 
     # Access
     api_keys_file: Path | None = None
@@ -296,6 +309,10 @@ class Settings(BaseSettings):
         if sentences:
             raise ValueError("\n".join(sentences))
         return self
+
+    def unset(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of some values whose fields were not set."""
+        return {field: value for field, value in values.items() if field not in self.model_fields_set}
 
     def _format(self, field: str) -> str:
         default = "" if field in self.model_fields_set else " (its default)"

@@ -1,13 +1,16 @@
 """`gateway capacity`: settings for a machine, from its cores and GPUs."""
 
+from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gateway.capacity import GPU_NETWORK_MS, MIB, NETWORK_MS, Plan, plan
+from gateway.capacity import MIB, Costs, Plan, plan
 from gateway.settings import variable
-from gateway_cli.terminal import emit
+from gateway_cli.terminal import Repository, emit, print_status
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
 
 class Output(StrEnum):
@@ -19,8 +22,10 @@ class Output(StrEnum):
 
 def capacity(
     cores: Annotated[
-        int | None,
-        typer.Option("--cores", help="Cores of the machine; by default, those of this one.", min=1, max=4_096),
+        float | None,
+        typer.Option(
+            "--cores", help="Physical cores of the machine; by default, those of this one.", min=0.1, max=4_096
+        ),
     ] = None,
     gpus: Annotated[
         int | None,
@@ -29,33 +34,48 @@ def capacity(
         ),
     ] = None,
     gpu_ms: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--gpu-ms", help="Time that your network takes for one image of a batch on a GPU.", min=0.001, max=10_000
         ),
-    ] = GPU_NETWORK_MS,
+    ] = None,
     cpu_ms: Annotated[
-        float, typer.Option("--cpu-ms", help="The same on one core, without a GPU.", min=0.001, max=100_000)
-    ] = NETWORK_MS,
+        float | None, typer.Option("--cpu-ms", help="The same on one core, without a GPU.", min=0.001, max=100_000)
+    ] = None,
+    *,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure", help="First measure what an image costs here, in half a minute, and keep it for `gateway up`."
+        ),
+    ] = False,
+    photo: Annotated[
+        Path | None,
+        typer.Option("--photo", help="JPEG to measure with; by default the shipped one.", dir_okay=False, exists=True),
+    ] = None,
     output: Annotated[
         Output, typer.Option("--format", help="`env` prints only the GATEWAY_ variables, for .env.")
     ] = Output.TEXT,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
     """Compute settings for a machine that runs the gateway and Triton; docs/guides/sizing.md has the arithmetic.
 
-    gateway capacity --cores 16 --gpus 1
+    `gateway up` and the containers apply them by themselves.
 
-    gateway capacity --cores 16 --gpus 1 --format env >> .env
+        gateway capacity --cores 16 --gpus 1
+
+        gateway capacity --measure
+
+        gateway capacity --cores 16 --gpus 1 --format env >> .env
     """
     from gateway.cores import usable_cores
     from gateway.gpus import gpu_count
+    from gateway_local.cost_record import recorded_costs
 
-    found = plan(
-        cores or max(1, int(usable_cores())),
-        gpu_count() if gpus is None else gpus,
-        gpu_network_ms=gpu_ms,
-        network_ms=cpu_ms,
-    )
+    costs = _measured(model_repository, photo) if measure else recorded_costs(model_repository)
+    given = {"gpu_network_ms": gpu_ms, "network_ms": cpu_ms}
+    costs = replace(costs, **{name: value for name, value in given.items() if value is not None})
+    found = plan(cores or usable_cores(), gpu_count() if gpus is None else gpus, costs)
     variables = [f"{variable(field)}={value}" for field, value in found.settings().items()]
     if output is Output.ENV:
         emit(*variables)
@@ -63,16 +83,39 @@ def capacity(
     emit(*_report(found, variables))
 
 
+def _measured(repository: Path, photo: Path | None) -> Costs:
+    from gateway.environment import load_settings
+    from gateway_local.cost_record import measure_costs, record_costs
+    from gateway_local.display import Lines
+    from gateway_local.paths import SHIPPED_EXAMPLES
+    from gateway_local.runtime import default_cache_dir, ensure_runtime
+    from gateway_local.up import SAMPLE, default_model
+
+    settings = load_settings()
+    name = default_model(repository, settings.model, explicit="model" in settings.model_fields_set)
+    runtime = ensure_runtime(default_cache_dir(), print_status)
+    sample = (photo or SHIPPED_EXAMPLES / SAMPLE).read_bytes()
+    display = Lines(print_status, lambda _: None)
+    settings = settings.model_copy(update={"model": name})
+    costs, network = measure_costs(settings, repository, runtime, sample, display)
+    record_costs(costs, network)
+    print_status(f"measured with {network.name}; the next `gateway up` with this network uses these costs")
+    return costs
+
+
 def _report(found: Plan, variables: list[str]) -> list[str]:
-    gpus = f", {found.gpus} GPU{'s' * (found.gpus > 1)}" if found.gpus else ", no GPU"
     preferred = ",".join(map(str, found.preferred))
     kind = "KIND_GPU" if found.gpus else "KIND_CPU"
     delay = [f"  max_queue_delay_microseconds: {found.queue_delay_us}"] if found.queue_delay_us else []
+    costs = found.costs
     return [
-        f"{found.cores} core{'s' * (found.cores > 1)}{gpus}: about {found.images_per_second:,.0f} images/s, "
-        f"limited by: {found.limited_by}",
+        f"{found.machine}: about {found.images_per_second:,.0f} images/s, limited by: {found.limited_by}",
         *(f"  {part:<20}{rate:>8,.0f} images/s" for part, rate in found.ceilings.items()),
+        f"  an image takes {costs.gateway_ms:g} ms of a core in the gateway, {costs.triton_ms:g} in Triton, "
+        f"{costs.preprocessor_ms:g} in the preprocessor, and "
+        + (f"{costs.gpu_network_ms:g} of a GPU" if found.gpus else f"{costs.network_ms:g} in the network"),
         "",
+        "# what `gateway up` and the containers choose by themselves; to write it down instead:",
         "# .env, for the gateway",
         *variables,
         "",
@@ -85,6 +128,8 @@ def _report(found: Plan, variables: list[str]) -> list[str]:
         "# or, for a model of your own",
         f"  gateway model add … --preprocessor-instances {found.preprocessors} --instances {found.networks} "
         f"--preferred {preferred}",
+        "# Triton 23.10 or newer",
+        f"  tritonserver --grpc-infer-thread-count={found.grpc_threads}",
         "",
         f"# memory without images {found.memory_bytes // MIB:,} MiB, of which in /dev/shm "
         f"{found.shared_memory_bytes // MIB:,} MiB",

@@ -69,6 +69,11 @@ class ApiProcess:
         """Whether the API's first process runs."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int | None:
+        """The id of the API's first process, and of its session; None before the first start."""
+        return self._process.pid if self._process else None
+
     def poll(self) -> int | None:
         """The exit code of a process that has ended, negative for a signal; else None."""
         return self._process.poll() if self._process else None

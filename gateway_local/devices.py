@@ -1,11 +1,10 @@
 """GPU options of the embedded Triton: which GPUs to hide from it, and how much of their memory to pool."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gateway.gpus import Gpus, find_gpus
-from gateway.triton.model_config import read_model_configs
+from gateway.triton.model_config import ModelConfig
 from gateway_local.cuda_pool import arguments, pool_bytes, uncacheable
 from gateway_local.runtime import TritonRuntimeError
 
@@ -28,9 +27,9 @@ class Devices:
 
 
 def choose_devices(
-    repository: Path, say: Say, *, images_in_flight: int, gpus: Callable[[], Gpus] = find_gpus
+    configs: Mapping[str, ModelConfig], say: Say, *, images_in_flight: int, gpus: Callable[[], Gpus] = find_gpus
 ) -> Devices:
-    """Options for running a repository's models on this machine's GPUs; `say` gets what the operator must know.
+    """Options for running models on this machine's GPUs; `say` gets what the operator must know.
 
     GPUs that torch cannot use are hidden from Triton, which would put KIND_AUTO models on them and not start. If a
     Python step leaves tensors on a GPU, their pool is sized for `images_in_flight`. Raises CacheOnGpu.
@@ -41,7 +40,6 @@ def choose_devices(
     if not found.usable:
         say(f"models run on the CPU, and the GPU is hidden from Triton: {found.why_not}")
         return Devices(environment=dict(HIDE))
-    configs = read_model_configs(repository)
     if models := uncacheable(configs, found.usable):
         raise CacheOnGpu(
             f"{', '.join(models)}: Triton's response cache reads inputs in host memory only, and these come from a "

@@ -6,27 +6,11 @@ from gateway.errors import UserError
 from gateway.gpus import gpu_count
 from gateway.memory import MACHINE, Memory
 from gateway.settings import MemoryCheck
-from gateway.triton.footprint import COSTS, NEAR, OVERRIDE, Need, Runtime, size
-
-USUAL_COUNT = 2
-"""Processes of each step of a model, where there is memory for them."""
-SHARE = 0.5
-"""Share of the machine's memory that models may need in all and still have two processes each."""
+from gateway.triton.footprint import NEAR, OVERRIDE, Need, Runtime, size
 
 
 class MemoryShort(UserError):
     """The models need more memory than there is; the message names both amounts and what to do."""
-
-
-def count_for(runtime: Runtime, wanted: Need, limit_bytes: int | None, cores: float) -> int:
-    """How many processes each step of a new model gets if the user gives no number: two, or one on a small machine.
-
-    `wanted` is what the models need that are there, `limit_bytes` the memory of the machine or the container.
-    """
-    if cores < USUAL_COUNT:
-        return 1
-    more = USUAL_COUNT * (COSTS[runtime].usual_bytes + COSTS[Runtime.PREPROCESSOR].usual_bytes)
-    return 1 if limit_bytes is not None and wanted.usual_bytes + more > SHARE * limit_bytes else USUAL_COUNT
 
 
 class Fit(StrEnum):
@@ -85,7 +69,8 @@ def advice(wanted: Need) -> list[str]:
     found = []
     if any(each.processes > 1 for each in wanted.footprints):
         found.append(
-            "fewer processes: instance_group { count: 1 } in config.pbtxt, `gateway model add … --instances 1`"
+            "fewer processes: leave `count` out of instance_group in config.pbtxt, and those that fit are started; or "
+            "write count: 1, `gateway model add … --instances 1`"
         )
     if Runtime.TORCH_CUDA in runtimes and not gpu_count():
         found.append("torch's CPU build: pip install torch --index-url https://download.pytorch.org/whl/cpu")

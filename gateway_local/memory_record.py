@@ -53,7 +53,8 @@ def measure(server_pid: int) -> dict[str, tuple[int, int]]:
         if not arguments[0].endswith(STUB):
             continue
         # STUB REPOSITORY/MODEL/VERSION/FILE …
-        model = str(Path(arguments[1]).parents[1])
+        # The repository may be one of links.
+        model = str(Path(arguments[1]).resolve().parents[1])
         before = found.get(model, (0, 0))
         found[model] = (max(before[0], now), max(before[1], peak))
     return found

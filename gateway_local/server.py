@@ -1,5 +1,6 @@
 """A Triton server as a child process: started, watched and stopped cleanly."""
 
+import contextlib
 import os
 import secrets
 import signal
@@ -12,13 +13,16 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from gateway.capacity import Plan, plan
+from gateway.cores import usable_cores
 from gateway.triton.model_config import read_model_configs
-from gateway_local import launch
+from gateway_local import launch, sizing
 from gateway_local.children import Waited, get, is_ok, wait_ready
 from gateway_local.groups import REAPER, kill_group, signal_group
 from gateway_local.hosts import authority, reachable
 from gateway_local.runtime import Runtime, TritonRuntimeError
 from gateway_local.server_log import advice, error_lines
+from gateway_local.sizing import SizedRepository
 
 MIB = 2**20
 LOG_PREFIX = "triton | "
@@ -61,7 +65,8 @@ class EmbeddedTriton:
     """A Triton server that belongs to this process and dies with it.
 
     Every port may be 0: a free one is then taken. `cache_bytes` is the size of the response cache, 0 for none.
-    `load_models` are loaded with the models that they need; `environment` is added to this process's. `on_log` gets
+    `load_models` are loaded with the models that they need; `environment` is added to this process's; `sizes` are the
+    counts of models whose configuration has none, by default those for this machine's cores. `on_log` gets
     each line of Triton's log, prefixed, on a thread of its own. After the process has ended, `start` may be called
     again and keeps the ports.
     """
@@ -82,9 +87,11 @@ class EmbeddedTriton:
         load_models: Iterable[str] = ("*",),
         extra_arguments: Iterable[str] = (),
         environment: Mapping[str, str] | None = None,
+        sizes: Plan | None = None,
     ) -> None:
         self.runtime = runtime
         self.model_repository = model_repository.resolve()
+        self._sized = SizedRepository(self.model_repository, sizes or plan(usable_cores(), 0))
         self.host = host
         self.grpc_port, self.http_port, self.metrics_port = grpc_port, http_port, metrics_port
         self.cache_bytes = cache_bytes
@@ -155,6 +162,10 @@ class EmbeddedTriton:
                 f"there is no {missing[0]}, for which Triton would wait for ever: put it back, or remove the model "
                 f"{missing[0].parent.parent.name}"
             )
+        try:
+            self._sized.update()
+        except OSError as exc:
+            raise TritonRuntimeError(f"cannot write configurations of the models: {exc}") from exc
         self._take_ports()
         self._lines.clear()
         started = threading.Event()
@@ -184,6 +195,12 @@ class EmbeddedTriton:
         self._stopped = False
         if failures:
             raise TritonRuntimeError(f"cannot start {self.runtime.tritonserver}: {failures[0]}") from failures[0]
+
+    def update_sizes(self) -> None:
+        """Complete the configurations of models that were added or edited since the start; call this periodically."""
+        # A model whose files disappear meanwhile, or a full disk: tried again at the next call.
+        with contextlib.suppress(OSError):
+            self._sized.update()
 
     def ready(self) -> bool:
         """Whether the server and all its models are ready, by its own report."""
@@ -236,6 +253,7 @@ class EmbeddedTriton:
         self._join_log()
         for region in SHARED_MEMORY.glob(f"{self._shm_prefix}*"):
             region.unlink(missing_ok=True)
+        self._sized.remove()
 
     def kill(self) -> None:
         """Kill the server and its stubs at once, also while `stop` waits; for signal handlers."""
@@ -289,7 +307,8 @@ class EmbeddedTriton:
     def _arguments(self) -> list[str]:
         cache = [f"--cache-config=local,size={self.cache_bytes}"] if self.cache_bytes else []
         return [
-            f"--model-repository={self.model_repository}",
+            f"--model-repository={self._sized.path}",
+            sizing.ARGUMENT,
             f"--backend-directory={self.runtime.backend_directory}",
             # Explicit, since only then can a model whose stub died be unloaded and loaded again.
             "--model-control-mode=explicit",

@@ -24,7 +24,7 @@ from gateway_local.devices import Devices, choose_devices
 from gateway_local.display import STATUS_PREFIX, Display, Say
 from gateway_local.groups import REAPER
 from gateway_local.hosts import authority
-from gateway_local.memory_plan import plan_memory
+from gateway_local.memory_plan import StartPlan, plan_start, sized_configs
 from gateway_local.memory_record import RECORD, measure, record
 from gateway_local.paths import EXAMPLES, SHIPPED, SHIPPED_EXAMPLES, install_models
 from gateway_local.runtime import Runtime, default_cache_dir, ensure_runtime, is_fetched
@@ -62,19 +62,20 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
         settings = settings.model_copy(update={"model": name})
     runtime = _prepare(settings, model_repository, display)
     gpus = find_gpus()
-    plan = plan_memory(settings, model_repository, say, gpus=gpus.usable)
+    plan = plan_start(settings, model_repository, say, gpus=gpus.usable)
     settings = plan.settings
     # The API, a child process, reads these settings from its environment.
-    export_environment({**plan.lowered, "model_repository": model_repository.resolve()})
-    devices = _devices(settings, model_repository, say, gpus)
+    export_environment({**plan.changed, "model_repository": model_repository.resolve()})
+    devices = _devices(plan, model_repository, say, gpus)
     triton = EmbeddedTriton(
         runtime,
         model_repository,
         on_log=display.log,
         grpc_port=triton_port,
         cache_bytes=settings.triton_cache_bytes,
-        extra_arguments=(*devices.arguments, *plan.arguments),
+        extra_arguments=devices.arguments,
         environment=devices.environment,
+        sizes=plan.sizes,
     )
     api: ApiProcess | None = None
     _interrupt_on_signals()
@@ -104,6 +105,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
                 each.check()
             REAPER.check()
             memory.check()
+            triton.update_sizes()
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
         say("stopping; Ctrl-C again ends everything at once")
@@ -212,8 +214,8 @@ def run_triton(
     runtime = _prepare(settings, model_repository, display)
     grpc_port, http_port, metrics_port = ports
     gpus = find_gpus()
-    plan = plan_memory(settings, model_repository, display.say, gpus=gpus.usable, with_gateway=False)
-    devices = _devices(settings, model_repository, display.say, gpus)
+    plan = plan_start(settings, model_repository, display.say, gpus=gpus.usable, with_gateway=False)
+    devices = _devices(plan, model_repository, display.say, gpus)
     triton = EmbeddedTriton(
         runtime,
         model_repository,
@@ -223,15 +225,18 @@ def run_triton(
         http_port=http_port,
         metrics_port=metrics_port,
         cache_bytes=settings.triton_cache_bytes,
-        extra_arguments=(*devices.arguments, *plan.arguments),
+        extra_arguments=devices.arguments,
         environment=devices.environment,
+        sizes=plan.sizes,
     )
     _interrupt_on_signals()
     try:
         with display.waiting(f"starting Triton with the models of {model_repository}"):
             start(triton, display.say, settings.triton_start_timeout_seconds)
         display.say(f"Triton has loaded its models and listens on {triton.url} (gRPC)")
-        code = triton.wait()
+        while triton.wait(CHECK_SECONDS) is None:
+            triton.update_sizes()
+        code = triton.poll()
         raise UpFailed(f"Triton ended with code {code}")
     except KeyboardInterrupt:
         display.say("stopping")
@@ -275,9 +280,10 @@ def _sample() -> str:
     return str(SHIPPED_EXAMPLES / SAMPLE) if SHIPPED.name == "shipped" else f"{EXAMPLES}/{SAMPLE}"
 
 
-def _devices(settings: Settings, model_repository: Path, say: Say, gpus: Gpus) -> Devices:
-    in_flight = settings.workers * settings.max_images_in_flight
-    return choose_devices(model_repository, say, images_in_flight=in_flight, gpus=lambda: gpus)
+def _devices(plan: StartPlan, model_repository: Path, say: Say, gpus: Gpus) -> Devices:
+    in_flight = plan.settings.workers * plan.settings.max_images_in_flight
+    configs = sized_configs(model_repository, plan.sizes)
+    return choose_devices(configs, say, images_in_flight=in_flight, gpus=lambda: gpus)
 
 
 def _interrupt_on_signals() -> None:

@@ -218,12 +218,12 @@ def model_repository() -> Path:
 
 @pytest.fixture(scope="session")
 def lean_repository(model_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The default model with one process for each step instead of two: each takes seconds to import torch."""
+    """The default model with one process for each step: each takes seconds to import torch."""
     folder = tmp_path_factory.mktemp("lean") / "triton_models"
     shutil.copytree(model_repository, folder, ignore=shutil.ignore_patterns("__pycache__"))
     for model in ("preprocessor", "classifier"):
         path = folder / model / "config.pbtxt"
-        text = re.sub(r"(instance_group \[ \{ kind: KIND_\w+) count: 2 ", r"\1 count: 1 ", path.read_text())
+        text = re.sub(r"(instance_group \[ \{ kind: KIND_\w+) ", r"\1 count: 1 ", path.read_text())
         assert text != path.read_text()
         path.write_text(text)
     return folder

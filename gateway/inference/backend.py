@@ -152,6 +152,8 @@ class ModelHealth:
     name: str
     ready: bool
     last_probe: ProbeResult | None
+    sizes: tuple[str, ...] = ()
+    """The instances of each step, and where their number comes from, in words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The API as a process, or as several that share a port."""
 
 import errno
+import math
 import os
 import secrets
 import signal
@@ -15,12 +16,14 @@ from starlette.types import ASGIApp
 from uvicorn.supervisors import Multiprocess
 
 from gateway.buffers import fitted
+from gateway.capacity import plan
+from gateway.cores import usable_cores
 from gateway.errors import UserError
 from gateway.logs import configure_logs
 from gateway.memory import memory_limit
 from gateway.server.connection import Connection
 from gateway.server.workers import sharing
-from gateway.settings import LogLevel, Settings, variable
+from gateway.settings import BesideTriton, LogLevel, Settings, variable
 
 ACCEPTED = 16
 """How many connections are accepted in one iteration of the event loop. uvloop accepts one of each listening socket:
@@ -57,7 +60,7 @@ def serve(settings: Settings) -> None:
     """Run the API until SIGTERM or SIGINT; the workers read their settings from the environment."""
     check_address(settings)
     configure_logs(settings)
-    settings = _fitted(settings)
+    settings = _fitted(_sized(settings))
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn stops in order and then raises the signal again: an ordered stop is no failure, so the exit code is 0.
         signal.signal(number, lambda *_: None)
@@ -84,6 +87,19 @@ def listening_sockets(config: uvicorn.Config) -> list[socket.socket]:
     """The socket of the configured address, ACCEPTED times."""
     listener = config.bind_socket()
     return [listener, *(listener.dup() for _ in range(ACCEPTED - 1))]
+
+
+def _sized(settings: Settings) -> Settings:
+    """The settings, with those that are not set computed for a machine that a Triton shares."""
+    if settings.beside_triton is BesideTriton.NO:
+        return settings
+    cores = settings.cores or usable_cores()
+    # A container without GPUs cannot count them: as many as the cores can feed.
+    sizes = plan(cores, math.ceil(cores) if settings.beside_triton is BesideTriton.GPU else 0)
+    chosen = settings.unset(sizes.settings())
+    log.info("settings_sized_to_machine", cores=cores, beside_triton=settings.beside_triton.value, **chosen)
+    export_environment(chosen)
+    return settings.model_copy(update=chosen)
 
 
 def _fitted(settings: Settings) -> Settings:

@@ -117,7 +117,7 @@ def check_load(name: str, repository: Path, how: MemoryCheck, memory: Memory | N
 
     A model that is loaded already counts as well: Triton ends its processes after the new ones have started.
     """
-    configs = read_model_configs(repository)
+    configs = read_model_configs(repository, "configs/sized.pbtxt")
     if how is MemoryCheck.OFF or memory is None or name not in configs:
         return None
     parts = {name, *steps(configs[name])}

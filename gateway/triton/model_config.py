@@ -8,6 +8,8 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 
 __all__ = ["DataType", "ModelConfig", "ModelInput", "ModelInstanceGroup", "ModelOutput"]
 
+SIZED_FOR = "sized_for"
+"""The parameter of a configuration that was completed at Triton's start: the machine it was sized for."""
 HOLDS_BACK = "with a queue policy, Triton can delay requests by half a second while an instance is free"
 REMEDY = "remove default_queue_policy; the gateway limits the number of waiting requests and their time"
 
@@ -20,12 +22,16 @@ def read_model_config(path: Path) -> ModelConfig:
         raise ValueError(f"{path}: {exc}") from exc
 
 
-def read_model_configs(repository: Path) -> dict[str, ModelConfig]:
-    """The readable configurations of a model repository, by name; Triton reports the errors of the others."""
+def read_model_configs(repository: Path, instead: str = "") -> dict[str, ModelConfig]:
+    """The readable configurations of a model repository, by name; Triton reports the errors of the others.
+
+    A model's file `instead`, a path in its folder, replaces its config.pbtxt if it exists.
+    """
     configs = {}
     for path in sorted(repository.glob("*/config.pbtxt")):
+        other = path.parent / instead
         try:
-            configs[path.parent.name] = read_model_config(path)
+            configs[path.parent.name] = read_model_config(other if other.is_file() else path)
         except (OSError, ValueError):
             continue
     return configs
@@ -49,6 +55,18 @@ def instances_on_gpus(config: ModelConfig, gpus: int) -> dict[int, int]:
         for gpu in (list(group.gpus) or range(gpus)) if on_gpu else ():
             found[gpu] = found.get(gpu, 0) + max(1, group.count)
     return found
+
+
+def sizes(config: ModelConfig) -> str:
+    """The instances of a model as its Triton runs it, and where their number comes from, in words."""
+    groups = []
+    for group in config.instance_group:
+        gpus = ", ".join(map(str, group.gpus))
+        where = f" on GPU {gpus}" if len(group.gpus) == 1 else f" on each of GPU {gpus}" if gpus else " on the CPU"
+        groups.append(f"{group.count} instance{'s' * (group.count != 1)}{where}")
+    sized_for = parameters(config).get(SIZED_FOR)
+    origin = f"sized for {sized_for}" if sized_for else "as its configuration says"
+    return f"{config.name}: {' and '.join(groups) or 'no instances'}, {origin}"
 
 
 def has_queue_policy(config: ModelConfig) -> bool:

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,7 +18,7 @@ from gateway_local.hosts import is_loopback
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.functions import is_function
 from gateway_models.repository.option import SERVING
-from gateway_models.repository.spec import Format, ModelSpec
+from gateway_models.repository.spec import ModelSpec
 
 
 @model_app.command("export")
@@ -39,7 +39,6 @@ def export(
 @takes_spec
 def add(
     spec: ModelSpec,
-    given: frozenset[str],
     *,
     stream: Annotated[
         bool,
@@ -74,7 +73,7 @@ def add(
     """
     from gateway.memory import usable_memory
     from gateway.triton.footprint import check_load
-    from gateway_local.memory_plan import SHIPPED_COUNT, count_for_new_model, warn_of_memory
+    from gateway_local.memory_plan import warn_of_memory
     from gateway_models.networks.add import add as add_model
     from gateway_models.repository.manage import provide_stateful
     from gateway_models.repository.summary import added
@@ -84,18 +83,8 @@ def add(
         if provide_stateful(stateful, model_repository):
             print_status(f"wrote {model_repository / stateful}")
         reload(url, load=(stateful,))
-    automatic: dict[str, Any] = {}
-    count = spec.serving.instances
-    if "instances" not in given:
-        count = automatic["instances"] = count_for_new_model(model_repository, _backend(spec), gpus=gpu_count())
-    if "preprocessor_instances" not in given:
-        automatic["preprocessor_instances"] = count
-    spec = replace(spec, serving=replace(spec.serving, **automatic), trust=spec.trust or _trusts(spec.source))
+    spec = replace(spec, trust=spec.trust or _trusts(spec.source))
     entry = add_model(spec, model_repository, print_status)
-    if "instances" not in given and count < SHIPPED_COUNT and spec.version is None:
-        print_status(
-            f"{spec.name} has one process for each step, because cores or memory are few; --instances 2 runs two"
-        )
     settings = load_settings()
     warn_of_memory(model_repository, settings, print_status, gpus=gpu_count())
     if url is not None and is_loopback(url):
@@ -109,13 +98,6 @@ def add(
     reload(url, load=entry.ensembles if spec.version is None else (entry.classifier, *entry.ensembles))
     added(entry, model_repository, spec.version or entry.in_use)
     explain_how_to_load(spec.name, url)
-
-
-def _backend(spec: ModelSpec) -> str:
-    """The backend that will probably run the model."""
-    if is_function(spec.source):
-        return "python"
-    return "onnxruntime" if spec.format is Format.ONNX or spec.source.endswith(".onnx") else "pytorch"
 
 
 def _trusts(source: str) -> bool:

@@ -17,11 +17,8 @@ from gateway_models.repository.spec import ModelSpec, Serving
 
 
 def takes_spec(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command `(spec, given, …)`: its options are those of ModelSpec, and of its own other parameters.
-
-    `given` are the names of the fields that the user set, also of Serving and Preprocessing.
-    """
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[2:]
+    """Decorate a command `(spec, …)`: its options are those of ModelSpec, and of its own other parameters."""
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     options = list(_options(ModelSpec))
 
     @wraps(command)
@@ -32,8 +29,7 @@ def takes_spec(command: Callable[..., None]) -> Callable[..., None]:
             required = parameter.default is inspect.Parameter.empty
             if required or (value is not None and value is not False and value != ""):
                 found[owner][field.name] = option.read(value) if option.read else value
-        given = frozenset(name for owner in found.values() for name in owner)
-        command(_spec(found[ModelSpec], found[Serving], found[Preprocessing]), given, **values)
+        command(_spec(found[ModelSpec], found[Serving], found[Preprocessing]), **values)
 
     parameters = [*(parameter for *_, parameter in options), *own]
     parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
@@ -89,9 +85,6 @@ def _spec(given: dict[str, Any], serving: dict[str, Any], images: dict[str, Any]
         pixels=pixels or implied,
         gray=given.get("grayscale", False),
     )
-    if "preferred" not in serving:
-        most = serving.get("max_batch_size", Serving().max_batch_size)
-        serving = {**serving, "preferred": tuple(size for size in Serving().preferred if size <= most)}
     return ModelSpec(
         **{**given, "preprocessing": preprocessing, "pixels_implied": implied, "serving": Serving(**serving)}
     )

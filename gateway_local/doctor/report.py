@@ -15,6 +15,7 @@ from gateway_local.doctor import configuration, machine, repository
 from gateway_local.doctor.finding import Finding, Level
 from gateway_local.doctor.shares import shares
 from gateway_local.doctor.tritons import tritons
+from gateway_local.memory_plan import machine_plan, sized_configs
 from gateway_local.runtime import default_cache_dir
 
 COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
@@ -42,6 +43,9 @@ def examine(model_repository: Path) -> Iterator[Finding]:
     configs, finding = repository.read(model_repository)
     yield finding
     if configs:
+        sizes = machine_plan(settings, model_repository, gpus=gpu_count())
+        yield repository.sizes(configs, sizes)
+        configs = sized_configs(model_repository, sizes)
         yield repository.contract(configs, settings.model)
         yield repository.tensors(configs)
         yield repository.files(model_repository, configs)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
+from gateway.capacity import Plan
 from gateway.gpus import gpu_count
 from gateway.ingest.resizing import names_release
 from gateway.triton.contract import CLASSIFIER, breaches, pinned
@@ -176,6 +177,19 @@ def gpu_memory(configs: Configs, gpus: int, images_in_flight: int) -> Finding:
             f"put the preprocessor on the CPU: instance_group [ {{ kind: KIND_CPU }} ] in {CONFIG}",
         )
     return ok("GPU memory", "no preprocessor leaves images on a GPU")
+
+
+def sizes(configs: Configs, chosen: Plan) -> Finding:
+    """What the plan for this machine is, and which models have counts of their own."""
+    lines = chosen.explained()
+    written = [
+        f"{name}: its {CONFIG} has a count of its own"
+        for name in sorted({step for config in configs.values() for step in steps(config)} & configs.keys())
+        if any(group.count for group in configs[name].instance_group)
+    ]
+    if not written:
+        return ok("sizes", "\n".join(lines))
+    return ok("sizes", "\n".join([*lines, *written, f"without `count`, these are sized too: {CONFIG}, or model add"]))
 
 
 def instances(repository: Path, configs: Configs) -> int:

@@ -11,7 +11,7 @@ from gateway.triton.addresses import Addresses
 from gateway.triton.contract import breaches, pinned
 from gateway.triton.endpoint import TritonEndpoint, step_configs
 from gateway.triton.grpc_endpoint import CANCELLATION_SINCE, GrpcEndpoint, version_numbers
-from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus
+from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, sizes
 from gateway_local.cuda_pool import arguments, pool_bytes
 from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.doctor.shares import shares
@@ -142,7 +142,7 @@ async def _contract(endpoint: TritonEndpoint, settings: Settings) -> Finding:
             "are silently wrong under load",
             "start Triton with that option, for the images in flight of all its gateways; or KIND_CPU in config.pbtxt",
         )
-    return ok("model", f"{model} fits the gateway's contract")
+    return ok("model", "\n".join([f"{model} fits the gateway's contract", *map(sizes, steps)]))
 
 
 async def _shares(endpoint: TritonEndpoint, settings: Settings) -> list[Finding]:

@@ -45,7 +45,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
     On any failure, including an interrupt, the repository is left unchanged.
     """
     check_name(spec.name)
-    check_gpus(spec.serving)
+    check_gpus(spec.serving, report)
     old = entry_to_extend(spec.name, spec.version, repository)
     if old is None:
         check_folders_are_free(spec.name, repository)

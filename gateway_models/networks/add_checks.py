@@ -26,17 +26,17 @@ def check_trust(source: Source) -> None:
         )
 
 
-def check_gpus(serving: Serving) -> None:
-    """Raise EntryError where `serving` names a GPU that this machine does not have."""
+def check_gpus(serving: Serving, report: Report) -> None:
+    """Warn where `serving` names a GPU that this machine does not have: another one may serve the model."""
     if not serving.gpus:
         return
     count = gpu_count()
-    missing = [gpu for gpu in serving.gpus if gpu >= count]
+    missing = [gpu for gpu in serving.gpu_numbers if gpu >= count]
     if missing:
         has = f"{count} GPU{'s' * (count > 1)}, numbered from 0" if count else "no GPU that its CUDA driver can see"
-        raise EntryError(
-            f"--gpus names GPU {missing[0]}, and this machine has {has}: leave --gpus out, and Triton takes every GPU "
-            "that exists, or the CPU; or run this on the machine that serves"
+        report(
+            f"warning: --gpus names GPU {missing[0]}, and this machine has {has}: a Triton here cannot load the model. "
+            "Without --gpus Triton takes every GPU that exists, or the CPU"
         )
 
 

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gateway.environment import load_settings
+from gateway.gpus import find_gpus
 from gateway_local.devices import choose_devices
+from gateway_local.memory_plan import machine_plan, sized_configs
 from gateway_local.runtime import default_cache_dir, ensure_runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.blocking_triton import BlockingTriton
@@ -29,7 +32,10 @@ def serving(
     report(f"starting Triton with {', '.join(models) or 'no model'}")
     # The log is only shown if Triton fails to start.
     log: deque[str] = deque(maxlen=1)
-    devices = choose_devices(repository, report, images_in_flight=IMAGES_IN_FLIGHT)
+    gpus = find_gpus()
+    sizes = machine_plan(load_settings(), repository, gpus=gpus.usable)
+    configs = sized_configs(repository, sizes)
+    devices = choose_devices(configs, report, images_in_flight=IMAGES_IN_FLIGHT, gpus=lambda: gpus)
     with EmbeddedTriton(
         runtime,
         repository,
@@ -38,6 +44,7 @@ def serving(
         cache_bytes=0,
         extra_arguments=devices.arguments,
         environment=devices.environment,
+        sizes=sizes,
     ) as server:
         server.wait_ready(600)
         with BlockingTriton(server.url) as triton:

@@ -66,10 +66,15 @@ class Variant:
         """A line for tables."""
         in_bf16 = self.serving.openvino is OpenVino.BF16 and self.precision is Precision.FP32
         precision = Precision.BF16 if in_bf16 else self.precision
-        preferred = ",".join(map(str, self.serving.preferred)) or "none"
+        sizes = self.serving.preferred
+        chosen = {
+            "instances": self.serving.instances,
+            "preprocessors": self.serving.preprocessor_instances,
+            "preferred": None if sizes is None else ",".join(map(str, sizes)) or "none",
+        }
+        given = ", ".join(f"{what} {value}" for what, value in chosen.items() if value is not None)
         return (
-            f"{self.runtime.value} {precision.value}, instances {self.serving.instances}, "
-            f"preprocessors {self.serving.preprocessor_instances}, preferred {preferred}"
+            f"{self.runtime.value} {precision.value}, {given or 'sized to the machine'}"
             f"{', decoded fast' if self.serving.decode is Decode.FAST else ''}"
             f"{'' if self.resize_library == PILLOW else f', resized by {self.resize_library}'}"
         )

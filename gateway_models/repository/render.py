@@ -3,10 +3,11 @@
 from importlib.resources import files
 from string import Template
 
+from gateway.capacity import CPU_PREFERRED
 from gateway.triton.contract import CLASSIFIER_INPUT, IMAGE_TYPES
 from gateway_models.repository import tensorrt
 from gateway_models.repository.entry import Entry
-from gateway_models.repository.spec import Format
+from gateway_models.repository.spec import Format, Serving
 
 WARMED_UP_TO = 32
 """Larger batches are not warmed up: 1,024 images would take a CPU minutes."""
@@ -80,10 +81,10 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "kind": kind,
         "filename": entry.format.filename,
         "command": command,
-        "preferred": ", ".join(map(str, serving.preferred)),
-        "queue_delay_us": serving.queue_delay_us,
-        "preprocessor_instances": f"kind: KIND_CPU count: {serving.preprocessor_instances}",
-        "classifier_instances": _instances(serving.instances, serving.gpus),
+        "batching": _batching(serving.preferred, serving.queue_delay_us),
+        "preprocessor_instances": f"{{ kind: KIND_CPU{_count(serving.preprocessor_instances)} }}",
+        "preprocessor_preferred": ", ".join(str(size) for size in CPU_PREFERRED if size <= serving.max_batch_size),
+        "classifier_instances": _instances(serving),
         "parameters": _PARAMETERS[entry.format] + _accelerators(entry),
         "stream": _STREAM % serving.sequence_model if serving.sequence_model else "",
         "warmup": _warmup(_warmed_up(entry), side, IMAGE_TYPES[entry.tensor.value]),
@@ -110,15 +111,33 @@ def _template(name: str) -> Template:
     return Template((files("gateway_models.repository") / "templates" / f"{name}.pbtxt").read_text())
 
 
-def _instances(count: int, gpus: tuple[int, ...]) -> str:
-    if gpus:
-        return f"kind: KIND_GPU count: {count} gpus: [ {', '.join(map(str, gpus))} ]"
-    return f"kind: KIND_AUTO count: {count}"
+def _instances(serving: Serving) -> str:
+    """The groups of instances: GPUs with a number of their own have a group each."""
+    plain = [gpu for gpu in serving.gpus if isinstance(gpu, int)]
+    groups = [
+        f"{{ kind: KIND_GPU count: {gpu[1]} gpus: [ {gpu[0]} ] }}" for gpu in serving.gpus if isinstance(gpu, tuple)
+    ]
+    if plain:
+        groups.insert(0, f"{{ kind: KIND_GPU{_count(serving.instances)} gpus: [ {', '.join(map(str, plain))} ] }}")
+    return ", ".join(groups) or f"{{ kind: KIND_AUTO{_count(serving.instances)} }}"
+
+
+def _count(count: int | None) -> str:
+    return "" if count is None else f" count: {count}"
+
+
+def _batching(preferred: tuple[int, ...] | None, queue_delay_us: int | None) -> str:
+    """The lines of dynamic_batching that were chosen; the others are completed where Triton is started."""
+    lines = [] if preferred is None else [f"\n  preferred_batch_size: [ {', '.join(map(str, preferred))} ]"]
+    lines += [] if queue_delay_us is None else [f"\n  max_queue_delay_microseconds: {queue_delay_us}"]
+    return "".join(lines)
 
 
 def _warmed_up(entry: Entry) -> list[int]:
     """The batch sizes that run before the model counts as ready."""
-    sizes = {1, *(size for size in entry.serving.preferred if size <= WARMED_UP_TO)}
+    serving = entry.serving
+    preferred = CPU_PREFERRED if serving.preferred is None else serving.preferred
+    sizes = {1, *(size for size in preferred if size <= min(WARMED_UP_TO, serving.max_batch_size))}
     return sorted(sizes.union(tensorrt.profile(entry)) if entry.serving.tensorrt else sizes)
 
 

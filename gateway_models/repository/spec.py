@@ -105,6 +105,18 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _gpus(text: str) -> tuple[int | tuple[int, int], ...]:
+    """Read 0,1 or 0:2,1:1."""
+    try:
+        parts = [tuple(map(int, part.split(":"))) for part in text.split(",") if part]
+        found = {part[0]: (part[0], part[1]) if len(part) > 1 else part[0] for part in parts}
+    except ValueError as exc:
+        raise SpecError(f"{text!r} must be GPUs such as 0,1, or GPUs with instances such as 0:2,1:1") from exc
+    if any(len(part) > 2 for part in parts) or len(found) < len(parts):
+        raise SpecError(f"{text!r} must name each GPU once, such as 0,1 or 0:2,1:1")
+    return tuple(found.values())
+
+
 def _format(wanted: FormatOption) -> Format:
     if wanted is FormatOption.TENSORRT:
         raise SpecError(
@@ -136,41 +148,42 @@ class Serving:
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     instances: Annotated[
-        int,
+        int | None,
         Option(
-            "Processes that run the network; by default two, or one where cores or memory are few.",
+            "Instances of the network, on each GPU; by default as many as fit the machine that serves it.",
             SERVING,
-            automatic=True,
         ),
-    ] = 2
+    ] = None
+    """None is not written: Triton gets a count that fits the machine on which it is started."""
     preprocessor_instances: Annotated[
-        int,
+        int | None,
+        Option("Processes that decode, each on one core; by default as many as fit the machine.", SERVING),
+    ] = None
+    gpus: Annotated[
+        tuple[int | tuple[int, int], ...],
         Option(
-            "Processes that decode, each on one core; `gateway capacity` computes how many. Default: as --instances.",
+            "GPUs to use, such as 0,1, or with instances on each, 0:2,1:1; by default every GPU, or else the CPU.",
             SERVING,
+            type=str,
+            read=_gpus,
             automatic=True,
         ),
-    ] = 2
-    gpus: Annotated[
-        tuple[int, ...],
+    ] = ()
+    """GPUs, or pairs of a GPU and its number of instances."""
+    max_batch_size: Annotated[int, Option("Maximum number of images in a batch.", SERVING)] = 64
+    preferred: Annotated[
+        tuple[int, ...] | None,
         Option(
-            "GPUs to use, such as 0,1; by default every GPU, or else the CPU.",
+            "Batch sizes to form, such as 8,16,32; by default those that suit a CPU or a GPU.",
             SERVING,
             type=str,
             read=_integers,
             automatic=True,
         ),
-    ] = ()
-    max_batch_size: Annotated[int, Option("Maximum number of images in a batch.", SERVING)] = 64
-    preferred: Annotated[
-        tuple[int, ...],
-        Option(
-            "Batch sizes to form, such as 8,16,32; by default 4,8.", SERVING, type=str, read=_integers, automatic=True
-        ),
-    ] = (4, 8)
+    ] = None
     queue_delay_us: Annotated[
-        int, Option("Longest wait for such a batch, in µs: on a GPU, 1000 forms larger batches.", SERVING)
-    ] = 0
+        int | None, Option("Longest wait for such a batch, in µs; by default none on a CPU, 1000 on a GPU.", SERVING)
+    ] = None
     decode: Annotated[
         Decode,
         Option("Large JPEGs: exact, or fast, which moves scores by some 0.01; `evaluate` measures both.", SERVING),
@@ -210,13 +223,21 @@ class Serving:
             ("preprocessor instances", self.preprocessor_instances, 1, MAX_INSTANCES),
             ("the queue delay in µs", self.queue_delay_us, 0, MAX_QUEUE_DELAY_US),
         ):
-            if not least <= value <= most:
+            if value is not None and not least <= value <= most:
                 raise SpecError(f"{what}: {value} is not between {least:,} and {most:,}")
-        wrong = [size for size in self.preferred if not 0 < size <= self.max_batch_size]
+        wrong = [size for size in self.preferred or () if not 0 < size <= self.max_batch_size]
         if wrong:
             raise SpecError(f"preferred batch size {wrong[0]} is not between 1 and the largest, {self.max_batch_size}")
-        if any(gpu < 0 for gpu in self.gpus):
+        if any(gpu < 0 for gpu in self.gpu_numbers):
             raise SpecError("GPUs are numbers from 0, as nvidia-smi lists them")
+        counts = [gpu[1] for gpu in self.gpus if isinstance(gpu, tuple)]
+        if any(not 1 <= count <= MAX_INSTANCES for count in counts):
+            raise SpecError(f"--gpus 0:2 is two instances on GPU 0: use between 1 and {MAX_INSTANCES}")
+
+    @property
+    def gpu_numbers(self) -> tuple[int, ...]:
+        """The GPUs to use."""
+        return tuple(gpu[0] if isinstance(gpu, tuple) else gpu for gpu in self.gpus)
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,16 +152,22 @@ def _takes(entry: Entry) -> str:
 
 def _serving(entry: Entry) -> str:
     serving = entry.serving
-    device = f"GPU {', '.join(map(str, serving.gpus))}" if serving.gpus else "every GPU, else the CPU"
+    device = f"GPU {', '.join(map(str, serving.gpu_numbers))}" if serving.gpus else "every GPU, else the CPU"
     delay = f", waited for up to {serving.queue_delay_us:,} µs" if serving.queue_delay_us else ""
+    preferred = serving.preferred
+    sizes = "" if preferred is None else f", {', '.join(map(str, preferred)) or 'none'} preferred"
     return (
-        f"{serving.instances} instance{'s' * (serving.instances > 1)} on {device}"
-        f"{f' by OpenVINO in {serving.openvino.value}' if serving.openvino else ''}, {serving.preprocessor_instances} "
-        f"preprocessor{'s' * (serving.preprocessor_instances > 1)}, batches of up to "
-        f"{serving.max_batch_size}, {', '.join(map(str, serving.preferred)) or 'none'} preferred{delay}, "
+        f"{_counted(serving.instances, 'instance')} on {device}"
+        f"{f' by OpenVINO in {serving.openvino.value}' if serving.openvino else ''}, "
+        f"{_counted(serving.preprocessor_instances, 'preprocessor')}, batches of up to "
+        f"{serving.max_batch_size}{sizes}{delay}, "
         f"cache {'on' if serving.cache else 'off'}"
         f"{', and on the network' if serving.cache_classifier else ''}"
     )
+
+
+def _counted(count: int | None, what: str) -> str:
+    return f"{what}s sized to the machine" if count is None else f"{count} {what}{'s' * (count > 1)}"
 
 
 def _versions(entry: Entry) -> str:

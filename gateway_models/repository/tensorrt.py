@@ -1,5 +1,6 @@
 """TensorRT for an ONNX model, as https://github.com/triton-inference-server/onnxruntime_backend configures it."""
 
+from gateway.capacity import GPU_PREFERRED
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Precision
@@ -11,8 +12,9 @@ WORKSPACE_BYTES = 2**30
 
 def profile(entry: Entry) -> tuple[int, int, int]:
     """The smallest, the usual and the largest batch: what one engine is built for, and what the warm-up runs."""
-    largest = entry.serving.max_batch_size
-    return 1, max(entry.serving.preferred, default=largest), largest
+    largest, chosen = entry.serving.max_batch_size, entry.serving.preferred
+    preferred = GPU_PREFERRED if chosen is None else chosen
+    return 1, max((size for size in preferred if size <= largest), default=largest), largest
 
 
 def of_an_engine(texts: dict[str, str], entry: Entry) -> dict[str, str]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.triton.contract import PREPROCESSOR
+from gateway_local.memory_plan import size_models
 from gateway_local.paths import SHIPPED_MODELS
 from gateway_models.repository.entry import Entry, EntryError, write_record
 from gateway_models.repository.render import render
@@ -35,7 +36,7 @@ def write(entry: Entry, labels: Sequence[str], network: Path, repository: Path) 
     """Write a new entry and move the network of its only version into it; raises OSError."""
     # Beside the network's folder, which is moved as a whole for a function.
     draft = network.parent.parent / "models"
-    rewrite(entry, draft)
+    _write_configs(entry, draft)
     code = draft / entry.preprocessor / "1"
     code.mkdir()
     for path in preprocessor_files():
@@ -54,6 +55,7 @@ def write(entry: Entry, labels: Sequence[str], network: Path, repository: Path) 
         for path in moved:
             shutil.rmtree(path, ignore_errors=True)
         raise
+    size_models(repository)
 
 
 def preprocessor_files() -> list[Path]:
@@ -78,6 +80,11 @@ def extend(old: Entry, entry: Entry, network: Path, repository: Path) -> None:
 
 def rewrite(entry: Entry, repository: Path) -> None:
     """Write an entry's configurations and record again, after a change of its settings or its version in use."""
+    _write_configs(entry, repository)
+    size_models(repository)
+
+
+def _write_configs(entry: Entry, repository: Path) -> None:
     for folder, text in render(entry).items():
         path = repository / folder
         path.mkdir(parents=True, exist_ok=True)

@@ -109,6 +109,12 @@ CASES = [
     ),
     Case("GatewayTritonSlow", calls(90, 10), calls(99, 1)),
     Case(
+        "GatewayGpuIdle",
+        images("ok", 1200) | {'nv_gpu_utilization{gpu_uuid="a"}': "0x90", 'nv_gpu_utilization{gpu_uuid="b"}': "0x90"},
+        images("ok", 1200)
+        | {'nv_gpu_utilization{gpu_uuid="a"}': "0x90", 'nv_gpu_utilization{gpu_uuid="b"}': "0x20 0.1x70"},
+    ),
+    Case(
         "GatewayConnectionsLost",
         calls(100, 0) | {"gateway_retries_total": "0+10x90"},
         calls(100, 0) | {"gateway_retries_total": "0+2x90"},

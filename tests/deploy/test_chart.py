@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import re
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from deploy.generate import CHART
 from deploy.generate.helm import Rendered, render
+from gateway.capacity import CALL_IMAGES, IN_FLIGHT_PER_CORE, IN_FLIGHT_PER_GPU, MIN_IN_FLIGHT, MIN_WAITING
 from gateway.settings import Settings, variable
 from gateway_local.server import EXIT_TIMEOUT_SECONDS
 from tests.deploy.kubernetes_schemas import VERSIONS, faults
@@ -150,6 +152,42 @@ def pod(release: Rendered, part: str) -> dict[str, Any]:
 def container(release: Rendered, part: str) -> dict[str, Any]:
     (only,) = pod(release, part)["containers"]
     return only
+
+
+@pytest.fixture(scope="module")
+def of_sizes() -> list[tuple[float, int, float, Rendered]]:
+    """The chart for Tritons with some cores and GPUs; and how many Tritons there are for each gateway."""
+    cases: list[tuple[float, int, float, dict[str, Any]]] = []
+    for cores, text in ((0.5, "500m"), (4, "4"), (16, 16), (64, "64")):
+        for gpus in (0, 1, 8):
+            limits = {"nvidia.com/gpu": gpus} if gpus else {"memory": "8Gi"}
+            resources = {"requests": {"cpu": text}, "limits": limits}
+            cases.append((cores, gpus, 1, {"triton": {"resources": resources}}))
+    scaled = {"autoscaling": {"enabled": True, "maxReplicas": 6}}
+    cases.append((4, 1, 2, {"triton": scaled, "gateway": {"autoscaling": {"enabled": True, "maxReplicas": 3}}}))
+    releases = render([values for *_, values in cases])
+    return [(*case[:3], release) for case, release in zip(cases, releases, strict=True)]
+
+
+def test_gateways_may_have_in_flight_what_their_tritons_process(of_sizes):
+    for cores, gpus, tritons, release in of_sizes:
+        assert not release.error
+        found = variables(release)
+        wanted = tritons * (IN_FLIGHT_PER_CORE * cores + IN_FLIGHT_PER_GPU * gpus)
+        assert int(found["GATEWAY_MAX_IMAGES_IN_FLIGHT"]) == max(MIN_IN_FLIGHT, math.ceil(wanted / 8) * 8)
+        assert int(found["GATEWAY_MAX_IMAGES_WAITING"]) == max(MIN_WAITING, math.ceil(wanted / 8) * 8)
+        assert found["GATEWAY_BATCH_MAX_IMAGES"] == str(CALL_IMAGES)
+
+
+def test_limits_that_are_set_win_over_the_computed_ones():
+    values = {"gateway": {"settings": {"GATEWAY_MAX_IMAGES_IN_FLIGHT": 40}}}
+    assert variables(render([values])[0])["GATEWAY_MAX_IMAGES_IN_FLIGHT"] == "40"
+
+
+def test_models_are_sized_to_the_requested_processors(releases):
+    for release in releases.values():
+        sources = {each["name"]: each.get("valueFrom") for each in container(release, "triton")["env"]}
+        assert sources["GATEWAY_CORES"] == {"resourceFieldRef": {"resource": "requests.cpu"}}
 
 
 def variables(release: Rendered) -> dict[str, str]:

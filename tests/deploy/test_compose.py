@@ -159,8 +159,9 @@ def seconds(text: str) -> int:
     return int(text.removesuffix("s"))
 
 
-def test_gpu_file_has_the_settings_for_16_cores_and_a_gpu(gpu_compose):
-    environment = gpu_compose["services"]["gateway"]["environment"]
-    for field, value in plan(16, 1).settings().items():
-        name = f"GATEWAY_{field.upper()}"
-        assert environment[name] == f"${{{name}:-{value}}}"
+def test_gateway_computes_what_env_leaves_out(gpu_compose, cpu_compose):
+    for kind, each in {"gpu": gpu_compose, "cpu": cpu_compose}.items():
+        environment = each["services"]["gateway"]["environment"]
+        assert environment["GATEWAY_BESIDE_TRITON"] == kind
+        # `environment` would win over .env.
+        assert not {f"GATEWAY_{field.upper()}" for field in plan(16, 1).settings()} & environment.keys()

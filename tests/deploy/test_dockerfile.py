@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -15,6 +16,7 @@ from packaging.utils import canonicalize_name
 from gateway.settings import Settings
 from gateway_local.runtime import Runtime
 from gateway_local.server import EmbeddedTriton
+from gateway_local.sizing import ARGUMENT
 
 IMAGES = ["gateway", "triton", "triton-cpu"]
 
@@ -145,12 +147,28 @@ def test_gpu_image_starts_triton_with_the_options_of_gateway_up(dockerfile, tmp_
     runtime = Runtime(tmp_path, tmp_path, tmp_path, ())
     cache_bytes = Settings.model_fields["triton_cache_bytes"].default
     embedded = EmbeddedTriton(runtime, tmp_path, on_log=print, cache_bytes=cache_bytes)
-    program, *options = dockerfile.stages["triton"].words("CMD")
-    assert program == "tritonserver"
+    *start, program = dockerfile.stages["triton"].words("CMD")[:4]
+    assert (start, program) == (["python3", "/opt/sized", "--require-gpu"], "tritonserver")
+    options = [*dockerfile.stages["triton"].words("CMD")[4:], ARGUMENT]
     assert "--model-repository=/models" in options
     assert {option for option in options if not of_the_place.match(option)} == {
         option for option in embedded._arguments() if not of_the_place.match(option)
     }
+
+
+def test_gpu_image_has_what_sizes_its_models(root, dockerfile, tmp_path):
+    """Run by an interpreter without packages, as NVIDIA's image has none of the project's dependencies."""
+    copies = [copy for copy in dockerfile.stages["triton"].all("COPY") if "/opt/sized" in copy]
+    for copy in copies:
+        *sources, target = copy.replace("\\", "").split()
+        place = tmp_path / target.removeprefix("/opt/sized").lstrip("/")
+        for source in sources:
+            to = place / Path(source).name if target.endswith("/") else place
+            to.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(root / source, to)
+    command = [sys.executable, "-I", "-S", tmp_path, "tritonserver"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert "tritonserver's --model-repository is missing" in done.stderr
 
 
 def test_build_context_has_the_copied_files_without_weights_and_secrets(root, dockerfile):
@@ -164,6 +182,8 @@ def test_build_context_has_the_copied_files_without_weights_and_secrets(root, do
         for source in copy.split()[:-1]
     }
     assert patterns[0] == "*"
+    # A file of a folder that is copied as a whole elsewhere is in the context too.
+    copied -= {source for source in copied if source.partition("/")[0] in copied - {source}}
     assert {pattern.removeprefix("!") for pattern in patterns if pattern.startswith("!")} == copied
     assert {"triton_models/*/labels.txt", "triton_models/*/[0-9]*/model.pt"} <= set(patterns)
 

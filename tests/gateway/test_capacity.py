@@ -1,35 +1,101 @@
 """The arithmetic of docs/guides/sizing.md."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from gateway.capacity import GATEWAY_MS, MAX_PREPROCESSORS, PREPROCESS_MS, TRITON_MS, plan
+from gateway.capacity import (
+    CALL_IMAGES,
+    IN_FLIGHT_PER_GPU,
+    MAX_INSTANCES,
+    MAX_WORKERS,
+    SPARE_INSTANCES,
+    Costs,
+    fitting_plan,
+    plan,
+)
 from gateway.settings import Settings
 
-MACHINES = [(cores, gpus) for cores in (1, 2, 3, 4, 8, 16, 32, 96, 256) for gpus in (0, 1, 2, 8)]
+COSTS = Costs()
+MACHINES = [(cores, gpus) for cores in (0.5, 1, 1.5, 2, 3, 4, 8, 16, 32, 96, 256) for gpus in (0, 1, 2, 8)]
+GOLDEN = Path(__file__).with_name("plans.json")
+GOLDEN_MACHINES = [(cores, gpus) for cores in (1, 2, 4, 16, 64) for gpus in (0, 1, 8)]
+CLOSE = 1.5
 
 
-def test_gpu_machine_is_divided_by_the_work_of_each_part():
+def rendered(cores, gpus):
+    """What a machine runs, for the golden file."""
+    found = plan(cores, gpus)
+    return {
+        "gateway processes": found.workers,
+        "preprocessors": found.preprocessors,
+        "networks on each GPU" if gpus else "networks": found.networks,
+        "preferred batches": list(found.preferred),
+        "queue delay us": found.queue_delay_us,
+        "gRPC threads": found.grpc_threads,
+        **found.settings(),
+        "memory MiB": found.memory_bytes // 2**20,
+        "shared memory MiB": found.shared_memory_bytes // 2**20,
+        "images/s": {part: round(rate) for part, rate in found.ceilings.items()},
+        "limited by": found.limited_by,
+    }
+
+
+def test_plans_are_those_of_the_golden_file():
+    """To write it again: python -m tests.gateway.test_capacity."""
+    assert golden() == json.loads(GOLDEN.read_text())
+
+
+def golden():
+    return {f"{cores} cores, {gpus} GPUs": rendered(cores, gpus) for cores, gpus in GOLDEN_MACHINES}
+
+
+@pytest.mark.parametrize(("cores", "gpus"), GOLDEN_MACHINES)
+def test_stages_can_do_about_the_same(cores, gpus):
+    """No stage is slower than the machine's cores or GPUs, or more than 1.5 times as fast as it must be.
+
+    Except by the smallest number of processes there is: one, or SPARE_INSTANCES.
+    """
+    found = plan(cores, gpus)
+    needed = found.machine_images_per_second
+    for stage in found.stages:
+        assert stage.images_per_second >= needed * 0.999
+        is_hardware = stage.name == "network" and gpus
+        least = SPARE_INSTANCES if stage.name != "gateway" else 1
+        if not is_hardware and stage.count > least:
+            assert stage.images_per_second <= CLOSE * needed
+
+
+def test_gpu_machine_is_divided_by_the_cost_of_each_stage():
     found = plan(16, 1)
-    assert (found.workers, found.preprocessors, found.networks) == (7, 7, 2)
-    assert (found.preferred, found.call_images) == ((8, 16, 32), 8)
-    # 2 × 8 images for each preprocessor and 2 × 32 for each network, over 7 workers, in whole calls of 8.
-    assert found.images_in_flight == 40 >= (2 * 8 * 7 + 2 * 32 * 2) / 7
-    assert found.images_per_second == pytest.approx(7_000 / PREPROCESS_MS)
-    assert found.limited_by == "preprocessors"
+    # One GPU classifies 3,333 images/s: 4.7 processes of the gateway, and 6 preprocessors.
+    assert (found.workers, found.preprocessors, found.networks) == (5, 6, 2)
+    assert found.preferred == (8, 16, 32)
+    assert found.images_per_second == pytest.approx(1_000 / COSTS.gpu_network_ms)
 
 
-def test_defaults_suit_two_cores_without_a_gpu():
+def test_two_cores_without_a_gpu_get_the_defaults_of_the_settings():
     found = plan(2, 0)
     assert (found.workers, found.preprocessors, found.networks, found.preferred) == (1, 2, 2, (4, 8))
-    assert found.call_images == Settings.model_fields["batch_max_images"].default
-    assert found.calls_of_a_request == Settings.model_fields["request_max_calls"].default
     assert found.queue_delay_us == 0
+    assert found.settings() == {field: Settings.model_fields[field].default for field in found.settings()}
 
 
-def test_slow_network_on_the_gpu_is_the_bottleneck():
-    found = plan(16, 1, gpu_network_ms=10)
+def test_one_core_runs_one_process_of_each_stage():
+    found = plan(1, 0)
+    assert (found.workers, found.preprocessors, found.networks) == (1, 1, 1)
+
+
+def test_costs_of_a_light_network_give_more_preprocessors():
+    found = plan(16, 0, Costs(network_ms=2.6))
+    assert (found.workers, found.preprocessors, found.networks) == (4, 5, 7)
+
+
+def test_slow_network_on_the_gpu_is_the_limit():
+    found = plan(16, 1, Costs(gpu_network_ms=10))
     assert (found.limited_by, found.images_per_second) == ("network", pytest.approx(100))
-    assert plan(16, 4, gpu_network_ms=10).images_per_second == pytest.approx(400)
+    assert plan(16, 4, Costs(gpu_network_ms=10)).images_per_second == pytest.approx(400)
 
 
 @pytest.mark.parametrize(("cores", "gpus"), MACHINES)
@@ -37,23 +103,54 @@ def test_every_plan_is_consistent(cores, gpus):
     found = plan(cores, gpus)
     settings = Settings(_env_file=None, **found.settings())
     assert settings.batch_max_images <= settings.max_images_in_flight
-    assert found.preprocessors <= MAX_PREPROCESSORS
-    assert found.networks >= 1
-    # Enough in flight that each preprocessor has a call in hand and the next one waiting.
+    assert 1 <= found.preprocessors <= MAX_INSTANCES
+    assert 1 <= found.networks <= MAX_INSTANCES
+    assert 1 <= found.workers <= MAX_WORKERS
+    # A call in work and one that waits for each busy core, and for each busy GPU.
+    busy = found.machine_images_per_second * (3.5 if gpus else 16.2) / 1_000
     in_flight = found.workers * found.images_in_flight
-    assert in_flight >= 2 * found.call_images * found.preprocessors
-    if gpus:
-        assert in_flight >= 2 * found.preferred[-1] * found.networks * gpus
-    assert found.images_per_second <= cores * 1_000 / (GATEWAY_MS + TRITON_MS + PREPROCESS_MS) + 1e-6
+    assert in_flight >= 2 * CALL_IMAGES * busy * 0.999 + (IN_FLIGHT_PER_GPU if gpus else 0)
+    assert found.images_per_second <= found.machine_images_per_second + 1e-6
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 4])
-def test_more_cores_are_never_worse(gpus):
-    rates = [plan(cores, gpus).images_per_second for cores in (2, 4, 8, 16, 32)]
+def test_more_cores_are_never_slower(gpus):
+    rates = [plan(cores, gpus).images_per_second for cores in (1, 1.5, 2, 4, 8, 16, 32)]
     assert rates == sorted(rates)
 
 
 @pytest.mark.parametrize("machine", [(0, 1), (4, -1)])
 def test_impossible_machine_is_refused(machine):
-    with pytest.raises(ValueError, match="at least one core"):
+    with pytest.raises(ValueError, match="more than 0 cores"):
         plan(*machine)
+
+
+def test_costs_of_nothing_are_refused():
+    with pytest.raises(ValueError, match="times above 0"):
+        Costs(network_ms=0)
+
+
+def test_plan_is_reduced_in_proportion_until_it_fits():
+    whole = plan(64, 0)
+    found = fitting_plan(64, 0, None, lambda each: each.memory_bytes <= whole.memory_bytes / 4)
+    assert found.memory_bytes <= whole.memory_bytes / 4
+    assert fitting_plan(64, 0, None, lambda each: each.cores <= found.cores + 1).memory_bytes > whole.memory_bytes / 4
+    assert found.networks < whole.networks
+    assert found.preprocessors < whole.preprocessors
+    assert f"{found.cores:g} of 64 cores, since memory allows no more" in found.explained()[0]
+
+
+def test_plan_that_never_fits_is_that_of_one_core():
+    assert fitting_plan(4, 0, None, lambda _: False).cores == 1
+    assert fitting_plan(0.5, 0, None, lambda _: False).cores == 0.5
+
+
+def test_explanation_has_a_line_for_each_stage():
+    first, *stages = plan(16, 1).explained()
+    assert first.startswith("sized for 16 cores, 1 GPU: about 3,333 images/s, limited by ")
+    assert [line.partition(":")[0] for line in stages] == ["gateway", "preprocessor", "network"]
+    assert stages[1] == "preprocessor: 6 instances, 1.8 ms of a core for an image, up to 3,333 images/s"
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(json.dumps(golden(), indent=2) + "\n")

@@ -4,8 +4,10 @@ import shutil
 
 import pytest
 
+from gateway.capacity import plan
 from gateway.gpus import Gpus
 from gateway_local.devices import HIDE, CacheOnGpu, Devices, choose_devices
+from gateway_local.memory_plan import sized_configs
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY, Runtime
 from gateway_local.server import EmbeddedTriton
 
@@ -18,7 +20,8 @@ def repository(tmp_path):
 
 def choose(repository, gpus, said=None):
     say = (lambda line: None) if said is None else said.append
-    return choose_devices(repository, say, images_in_flight=256, gpus=lambda: gpus)
+    configs = sized_configs(repository, plan(2, gpus.usable))
+    return choose_devices(configs, say, images_in_flight=256, gpus=lambda: gpus)
 
 
 def on_gpu(repository, model, **changes):

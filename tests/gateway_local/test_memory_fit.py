@@ -10,9 +10,9 @@ import pytest
 
 from gateway.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB, MemoryCheck
-from gateway.triton.footprint import COSTS, NEAR, Runtime, need
+from gateway.triton.footprint import NEAR, need
 from gateway.triton.model_config import ModelConfig, read_model_configs
-from gateway_local.memory_fit import Fit, MemoryShort, check, count_for, fit, table
+from gateway_local.memory_fit import Fit, MemoryShort, check, fit, table
 from gateway_local.memory_record import STUB, fingerprint, measure, measured_need, record, recorded
 
 ONNX = 'backend: "onnxruntime"'
@@ -94,16 +94,6 @@ def test_models_that_cannot_be_loaded_are_refused_with_a_way_out(tmp_path):
     assert check(wanted, free(MIB), beside_bytes=0, how=MemoryCheck.OFF) is None
     assert check(wanted, None, beside_bytes=0, how=MemoryCheck.REFUSE) is None
     assert check(wanted, free(64 * GIB), beside_bytes=0, how=MemoryCheck.REFUSE) is None
-
-
-def test_further_models_have_one_process_where_memory_is_short(tmp_path):
-    wanted = need(tmp_path, {})
-    two = 2 * (COSTS[Runtime.ONNX].usual_bytes + COSTS[Runtime.PREPROCESSOR].usual_bytes)
-    limit = 2 * (wanted.usual_bytes + two)
-    assert count_for(Runtime.ONNX, wanted, limit, 2) == 2
-    assert count_for(Runtime.ONNX, wanted, limit - 2, 2) == 1
-    assert count_for(Runtime.ONNX, wanted, limit, 1) == 1
-    assert count_for(Runtime.ONNX, wanted, None, 2) == 2
 
 
 def test_fingerprint_ignores_the_configuration(tmp_path):

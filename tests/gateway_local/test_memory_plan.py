@@ -1,17 +1,20 @@
 """What `gateway up` does about memory before it starts Triton."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gateway.buffers import LEAST
+from gateway import capacity
+from gateway.buffers import LEAST, needed
 from gateway.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB, MemoryCheck, Settings
-from gateway.triton.model_config import read_model_config, read_model_configs
+from gateway.triton.footprint import need
 from gateway_local import memory_plan
+from gateway_local.cost_record import RECORD, record_costs, recorded_costs
 from gateway_local.memory_fit import MemoryShort
-from gateway_local.memory_plan import LEAN, SHIPPED_COUNT, count_for_new_model, plan_memory, warn_of_memory
+from gateway_local.memory_plan import plan_start, sized_configs, warn_of_memory
 from gateway_local.paths import SHIPPED_MODELS
 
 
@@ -36,53 +39,72 @@ def free(nbytes: int) -> Memory:
     return Memory(nbytes, nbytes, MACHINE)
 
 
-def planned(repository: Path, nbytes: int, said: list[str], **fields: object) -> memory_plan.MemoryPlan:
-    return plan_memory(settings(**fields), repository, said.append, gpus=0, memory=lambda: free(nbytes))
+def planned(repository: Path, nbytes: int, said: list[str], **fields: object) -> memory_plan.StartPlan:
+    fields = {"cores": 2, **fields}
+    return plan_start(settings(**fields), repository, said.append, gpus=0, memory=lambda: free(nbytes))
 
 
-def test_large_machine_changes_nothing(repository):
+def counts(repository: Path, plan: memory_plan.StartPlan) -> dict[str, list[int]]:
+    configs = sized_configs(repository, plan.sizes)
+    return {name: [group.count for group in configs[name].instance_group] for name in ("classifier", "preprocessor")}
+
+
+def test_two_cores_with_memory_keep_every_default(repository):
     said: list[str] = []
     plan = planned(repository, 64 * GIB, said)
-    assert (plan.settings, plan.lowered, plan.arguments, said) == (settings(), {}, (), [])
-    assert not (repository / "classifier" / "configs").exists()
+    assert plan.settings == settings(cores=2)
+    assert said == plan.sizes.explained()
+    assert counts(repository, plan) == {"classifier": [2], "preprocessor": [2]}
+
+
+def test_sixteen_cores_get_the_settings_of_the_plan(repository):
+    plan = planned(repository, 256 * GIB, [], cores=16)
+    assert plan.sizes == replace(capacity.plan(16, 0), all_cores=16)
+    assert plan.changed == {**capacity.plan(16, 0).settings()}
+    assert plan.settings.workers == 2
+
+
+def test_settings_that_are_set_win(repository):
+    plan = planned(repository, 256 * GIB, [], cores=16, workers=1, max_images_in_flight=40)
+    assert (plan.settings.workers, plan.settings.max_images_in_flight) == (1, 40)
+    assert not {"workers", "max_images_in_flight"} & plan.changed.keys()
 
 
 def test_one_gibibyte_runs_one_process_for_each_step(repository):
-    """Triton reads configs/lean.pbtxt in place of config.pbtxt, which stays as it is."""
     said: list[str] = []
-    before = (repository / "classifier" / "config.pbtxt").read_text()
     plan = planned(repository, GIB, said)
-    assert plan.arguments == (f"--model-config-name={LEAN}",)
-    for name in ("classifier", "preprocessor"):
-        lean = read_model_config(repository / name / "configs" / f"{LEAN}.pbtxt")
-        config = read_model_configs(repository)[name]
-        assert [group.count for group in lean.instance_group] == [1]
-        lean.instance_group[0].count = SHIPPED_COUNT
-        assert lean == config
-    assert (repository / "classifier" / "config.pbtxt").read_text() == before
-    assert plan.lowered == LEAST
+    assert counts(repository, plan) == {"classifier": [1], "preprocessor": [1]}
+    assert LEAST.items() <= plan.changed.items()
     assert plan.settings.max_bytes_waiting == LEAST["max_bytes_waiting"]
-    assert any("one process each instead of 2" in line for line in said)
+    assert said[0].startswith("sized for 1 of 2 cores, since memory allows no more, and no GPU")
     assert any("GATEWAY_MAX_BYTES_WAITING=32 MiB" in line for line in said)
 
 
-def test_configured_counts_are_kept(repository):
+@pytest.mark.parametrize("gib", [2, 4, 8, 16, 64])
+def test_chosen_counts_never_need_more_than_the_memory(repository, gib):
+    plan = planned(repository, gib * GIB, [], cores=64)
+    wanted = need(repository, sized_configs(repository, plan.sizes))
+    assert wanted.usual_bytes + needed(plan.settings.model_copy(update=LEAST)) <= gib * GIB
+    more = capacity.plan(min(64, plan.sizes.cores + 1), 0)
+    larger = need(repository, sized_configs(repository, more))
+    gateway = needed(plan.settings.model_copy(update={**LEAST, "workers": more.workers}))
+    # One core more would not fit, if there is one.
+    assert plan.sizes.cores == 64 or larger.usual_bytes + gateway + LEAST["triton_cache_bytes"] > gib * GIB
+
+
+def test_counts_that_are_written_are_kept(repository):
     path = repository / "classifier" / "config.pbtxt"
-    path.write_text(path.read_text().replace("KIND_AUTO count: 2", "KIND_AUTO count: 3"))
+    path.write_text(path.read_text().replace("KIND_AUTO", "KIND_AUTO count: 3"))
     said: list[str] = []
-    assert planned(repository, 2 * GIB, said).arguments == ()
+    plan = planned(repository, 2 * GIB, said)
+    assert counts(repository, plan)["classifier"] == [3]
     assert any(line.startswith("warning: memory may run out") for line in said)
-
-
-def test_read_only_repository_keeps_its_counts(repository, monkeypatch):
-    monkeypatch.setattr(Path, "mkdir", lambda *_, **__: (_ for _ in ()).throw(PermissionError()))
-    assert planned(repository, GIB, [], memory_check=MemoryCheck.WARN).arguments == ()
 
 
 def test_explicit_settings_stay_as_they_are(repository):
     plan = planned(repository, GIB, [], max_bytes_waiting=100 * MIB)
     assert plan.settings.max_bytes_waiting == 100 * MIB
-    assert "max_bytes_waiting" not in plan.lowered
+    assert "max_bytes_waiting" not in plan.changed
 
 
 def test_models_that_cannot_fit_are_refused(repository):
@@ -96,19 +118,32 @@ def test_models_that_cannot_fit_are_refused(repository):
 def test_check_can_be_switched_off(repository):
     said: list[str] = []
     plan = planned(repository, 50 * MIB, said, memory_check=MemoryCheck.OFF)
-    assert (plan.lowered, plan.arguments, said) == ({}, (), [])
+    assert plan.sizes.cores == 2
+    assert said == plan.sizes.explained()
+    assert plan.settings.max_bytes_waiting == settings().max_bytes_waiting
 
 
 def test_triton_alone_leaves_the_gateway_settings(repository):
-    plan = plan_memory(settings(), repository, [].append, gpus=0, with_gateway=False, memory=lambda: free(GIB))
-    assert plan.lowered == {}
+    alone = {"gpus": 0, "with_gateway": False, "memory": lambda: free(GIB)}
+    assert plan_start(settings(), repository, [].append, **alone).changed == {}
 
 
-@pytest.mark.parametrize(("limit", "gpus", "count"), [(64 * GIB, 0, 2), (2 * GIB, 0, 1), (2 * GIB, 1, 2)])
-def test_new_model_gets_as_many_processes_as_memory_allows(repository, monkeypatch, limit, gpus, count):
-    monkeypatch.setattr(memory_plan, "memory_limit", lambda: limit)
-    monkeypatch.setattr(memory_plan, "usable_cores", lambda: 2.0)
-    assert count_for_new_model(repository, "pytorch", gpus=gpus) == count
+def test_costs_that_were_measured_change_the_counts(repository):
+    """They are kept until the network's files change."""
+    weights = repository / "classifier" / "1" / "model.pt"
+    weights.write_bytes(b"network")
+    light = capacity.Costs(network_ms=2.6)
+    record_costs(light, repository / "classifier")
+    assert recorded_costs(repository) == light
+    assert planned(repository, 64 * GIB, [], cores=16).sizes.preprocessors == capacity.plan(16, 0, light).preprocessors
+    weights.write_bytes(b"another network")
+    assert recorded_costs(repository) == capacity.Costs()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1, "network": "classifier", "fingerprint": "?"}'])
+def test_damaged_costs_are_ignored(repository, tmp_path, text):
+    (tmp_path / RECORD).write_text(text)
+    assert recorded_costs(repository, tmp_path) == capacity.Costs()
 
 
 def test_added_models_that_may_not_fit_are_a_warning(repository, monkeypatch):
@@ -116,7 +151,7 @@ def test_added_models_that_may_not_fit_are_a_warning(repository, monkeypatch):
     monkeypatch.setattr(memory_plan, "memory_limit", lambda: 64 * GIB)
     warn_of_memory(repository, settings(), said.append, gpus=0)
     assert said == []
-    monkeypatch.setattr(memory_plan, "memory_limit", lambda: GIB)
+    monkeypatch.setattr(memory_plan, "memory_limit", lambda: GIB // 4)
     warn_of_memory(repository, settings(memory_check=MemoryCheck.OFF), said.append, gpus=0)
     assert said == []
     warn_of_memory(repository, settings(), said.append, gpus=0)

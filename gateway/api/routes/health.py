@@ -13,6 +13,7 @@ from gateway.api.request_context import State, request_context
 from gateway.api.route_table import Access, traits
 from gateway.api.schemas import ErrorOut, Schema
 from gateway.inference.backend import EndpointHealth, ModelHealth, ProbeResult
+from gateway.settings import Settings
 
 router = APIRouter(tags=["service"])
 
@@ -40,6 +41,8 @@ class ModelHealthOut(Schema):
     tried_at: datetime | None
     took_seconds: float | None
     error: ErrorOut | None
+    sizes: list[str]
+    """The instances of each step, and where their number comes from: its configuration, or the machine."""
 
 
 class EndpointOut(Schema):
@@ -68,6 +71,8 @@ class Ready(Schema):
     """The default model, which is probed."""
     models: dict[str, bool]
     """Each probed model, and whether it responds at any Triton; empty without a key if keys are required."""
+    sizes: list[str]
+    """The gateway's processes and limits; empty without a key if keys are required."""
     endpoints: list[EndpointOut]
     """Empty without a key if keys are required."""
 
@@ -99,6 +104,7 @@ async def get_ready(request: Request) -> Response:
         status="ready" if ready else "draining" if context.shared["draining"].begun else "not ready",
         model=context.settings.model,
         models=_models_out(shown),
+        sizes=[_sizes(context.settings)] if shown else [],
         endpoints=[_endpoint_out(each) for each in shown],
     )
     return Response(body.model_dump_json(), 200 if ready else 503, media_type="application/json")
@@ -144,7 +150,15 @@ def _probe_out(probe: ProbeResult | None) -> _ProbeOut:
 
 
 def _model_health_out(health: ModelHealth) -> ModelHealthOut:
-    return ModelHealthOut(name=health.name, ready=health.ready, **_probe_out(health.last_probe))
+    probe = _probe_out(health.last_probe)
+    return ModelHealthOut(name=health.name, ready=health.ready, **probe, sizes=list(health.sizes))
+
+
+def _sizes(settings: Settings) -> str:
+    return (
+        f"gateway: {settings.workers} process{'es' * (settings.workers > 1)}, each with up to "
+        f"{settings.max_images_in_flight} images in Triton and {settings.max_images_waiting} waiting"
+    )
 
 
 def _endpoint_out(health: EndpointHealth) -> EndpointOut:

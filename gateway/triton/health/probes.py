@@ -15,7 +15,7 @@ from gateway.triton.endpoint import TritonEndpoint, step_configs
 from gateway.triton.error_table import StubDied
 from gateway.triton.health.expected import READY
 from gateway.triton.health.state import HealthState, ModelHealthState, steps_of
-from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, steps
+from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, sizes, steps
 
 log = structlog.get_logger("gateway")
 
@@ -74,6 +74,10 @@ class Probes:
         model.steps = steps_of(config)
         counts = (sum(max(1, group.count) for group in step.instance_group) for step in configs)
         model.instances = min(16, max(1, *counts))
+        found_sizes = tuple(map(sizes, configs))
+        if found_sizes != model.sizes:
+            model.sizes = found_sizes
+            log.info("instances", triton=self._endpoint.address, model=model.name, steps=found_sizes)
         warnings = []
         if not has_labels(configs[-1]):
             warnings.append(f"{configs[-1].name}/config.pbtxt: output has no label_filename; ids are the labels")

@@ -69,6 +69,8 @@ class ModelHealthState:
     checked: bool = False
     """Whether its configuration was checked and keeps the contract."""
     warnings: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
+    """Its steps' instances, in words."""
     last_probe: ProbeResult | None = None
     probed_at: float = NEVER
     """When the last probe ended."""
@@ -206,7 +208,7 @@ class HealthState:
             ),
             healing=recovery,
             models=tuple(
-                ModelHealth(model.name, ready=self.is_ready(model), last_probe=model.last_probe)
+                ModelHealth(model.name, ready=self.is_ready(model), last_probe=model.last_probe, sizes=model.sizes)
                 for model in self.models.values()
             ),
         )

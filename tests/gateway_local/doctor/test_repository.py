@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.capacity import plan
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR, SEQUENCE_MODEL
 from gateway_local.doctor import repository
 from gateway_local.doctor.finding import Finding, Level
+from gateway_local.memory_plan import sized_configs
 
 
 @pytest.fixture
@@ -48,9 +50,20 @@ def test_mismatched_tensors_between_steps_fail(folder):
     assert "classifier takes it as input__0, TYPE_FP32 [3, 224, 224]" in failure.text
 
 
-def test_ensemble_needs_no_process(folder):
+def test_sizes_are_reported_and_so_are_counts_of_a_configuration(folder):
     configs, _ = repository.read(folder)
+    finding = repository.sizes(configs, plan(16, 1))
+    assert finding.level is Level.OK
+    assert finding.text.splitlines() == plan(16, 1).explained()
+    replace(folder / CLASSIFIER / "config.pbtxt", "kind: KIND_AUTO", "kind: KIND_AUTO count: 5")
+    configs, _ = repository.read(folder)
+    assert f"{CLASSIFIER}: its config.pbtxt has a count of its own" in repository.sizes(configs, plan(16, 1)).text
+
+
+def test_ensemble_needs_no_process(folder):
+    configs = sized_configs(folder, plan(2, 0))
     counts = {name: sum(group.count for group in config.instance_group) for name, config in configs.items()}
+    assert counts[PREPROCESSOR] == counts[CLASSIFIER] == 2
     assert repository.instances(folder, configs) == counts[PREPROCESSOR] + counts[CLASSIFIER] + counts[SEQUENCE_MODEL]
     before = repository.memory(folder, configs)
     assert {each.model: each.processes for each in before.footprints} == {
@@ -148,7 +161,7 @@ def test_model_without_labels_is_a_warning(folder):
 
 def test_queue_policy_is_a_warning_that_names_the_model(folder):
     path = folder / CLASSIFIER / "config.pbtxt"
-    replace(path, "max_queue_delay_microseconds: 0", "default_queue_policy { max_queue_size: 1024 }")
+    replace(path, "dynamic_batching {", "dynamic_batching { default_queue_policy { max_queue_size: 1024 }")
     finding = findings(folder)["batching"]
     assert finding.level is Level.WARN
     assert finding.text == (

@@ -47,7 +47,10 @@ def test_added_model_has_all_files_for_triton(added_head):
     assert classifier.platform == "pytorch_libtorch"
     assert list(classifier.output[0].dims) == [5]
     assert [warmup.batch_size for warmup in classifier.model_warmup] == [1, 4, 8]
-    assert list(classifier.dynamic_batching.preferred_batch_size) == [4, 8]
+    assert [group.count for group in (*preprocessor.instance_group, *classifier.instance_group)] == [0, 0]
+    sized = read_model_config(repository / "head_classifier" / "configs" / "sized.pbtxt")
+    assert list(sized.dynamic_batching.preferred_batch_size) == [4, 8]
+    assert sized.instance_group[0].count >= 1
     assert (repository / "head_classifier" / classifier.output[0].label_filename).read_text().splitlines()[
         4
     ] == "class 4"
@@ -67,14 +70,16 @@ def test_written_network_is_frozen_and_gives_original_answers(added_head):
     assert made.versions[1].outcome.difference < 1e-6
 
 
-def test_missing_gpus_are_refused(monkeypatch):
+def test_missing_gpus_are_a_warning(monkeypatch):
+    reported = []
     monkeypatch.setattr("gateway_models.networks.add_checks.gpu_count", lambda: 0)
-    with pytest.raises(EntryError, match=r"names GPU 0, and this machine has no GPU .* leave --gpus out"):
-        check_gpus(Serving(gpus=(0, 1)))
+    check_gpus(Serving(gpus=(0, 1)), reported.append)
     monkeypatch.setattr("gateway_models.networks.add_checks.gpu_count", lambda: 1)
-    with pytest.raises(EntryError, match="names GPU 1, and this machine has 1 GPU, numbered from 0"):
-        check_gpus(Serving(gpus=(0, 1)))
-    check_gpus(Serving(gpus=(0,)))
+    check_gpus(Serving(gpus=(0, (1, 2))), reported.append)
+    check_gpus(Serving(gpus=(0,)), reported.append)
+    assert len(reported) == 2
+    assert "names GPU 0, and this machine has no GPU" in reported[0]
+    assert "names GPU 1, and this machine has 1 GPU, numbered from 0" in reported[1]
 
 
 @pytest.mark.parametrize(

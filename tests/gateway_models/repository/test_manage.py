@@ -45,7 +45,7 @@ def test_version_is_added_used_rolled_back_and_removed(own_head, tmp_path):
         use_version(own_head, "head", 7)
     left, gone = remove_version(own_head, "head", 2)
     assert gone == ("head.v1", "head.v2")
-    assert sorted(path.name for path in (own_head / "head_classifier").iterdir() if path.is_dir()) == ["1"]
+    assert sorted(path.name for path in (own_head / "head_classifier").glob("[0-9]*")) == ["1"]
     assert read_entry(own_head, "head") == left
     remove(left, own_head)
     assert [path.name for path in own_head.iterdir()] == ["retired.json"]

@@ -23,7 +23,7 @@ SPEC = ModelSpec(
     sha256="ab",
     precision=Precision.FP16,
     format=Format.ONNX,
-    serving=Serving(preferred=(2, 4), gpus=(0, 1), cache=False),
+    serving=Serving(preferred=(2, 4), gpus=((0, 2), 1), cache=False),
     tensor=ImageTensor.UINT8,
     multi_label=True,
     version=2,
@@ -83,7 +83,8 @@ def test_entry_survives_a_round_trip(record, tmp_path):
 def test_record_of_an_earlier_release_is_read(record, tmp_path):
     """It may also name a Pillow release, which `pillow` replaces."""
     record.write_text(OF_AN_EARLIER_RELEASE)
-    spec = replace(SPEC, labels=None, input="uint8-nhwc", version=None)
+    serving = replace(SPEC.serving, instances=2, preprocessor_instances=2, queue_delay_us=0, gpus=(0, 1))
+    spec = replace(SPEC, labels=None, input="uint8-nhwc", version=None, serving=serving)
     assert read_entry(tmp_path, "flowers") == Entry("flowers", {2: Version(spec, OUTCOME)}, in_use=2)
 
 

@@ -50,6 +50,16 @@ def test_ensemble_has_parameters_for_the_gateway():
     ]
 
 
+def test_numbers_that_were_not_chosen_are_not_written():
+    """A count, preferred sizes or a delay that are written are a person's, and stay on every machine."""
+    texts = render(entry(serving=Serving(gpus=(0, (2, 3)))))
+    classifier, preprocessor = config(texts["head_classifier"]), config(texts["head_preprocessor"])
+    assert [(group.count, list(group.gpus)) for group in classifier.instance_group] == [(0, [0]), (3, [2])]
+    assert not list(classifier.dynamic_batching.preferred_batch_size)
+    assert not classifier.dynamic_batching.max_queue_delay_microseconds
+    assert [group.count for group in preprocessor.instance_group] == [0]
+
+
 def test_options_of_serving_reach_the_configuration():
     serving = Serving(
         max_batch_size=4096, preferred=(32, 1024), queue_delay_us=100, instances=3, gpus=(0, 1), cache=False

@@ -30,12 +30,28 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+
 {{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{ printf "%.0f" . }}{{- else -}}{{ . }}{{- end -}}
 {{- end -}}
 
+{{/* Images in flight of each gateway: 16 for each core of all Tritons and 128 for each GPU, as gateway/capacity.py has them. */}}
+{{- define "tig.inFlight" -}}
+{{- $profile := include "tig.profile" . | fromYaml -}}
+{{- $resources := .Values.triton.resources | default $profile.tritonResources -}}
+{{- $cpu := dig "requests" "cpu" (dig "limits" "cpu" "1" $resources) $resources | toString -}}
+{{- $cores := ternary (divf (trimSuffix "m" $cpu | float64) 1000) (float64 $cpu) (hasSuffix "m" $cpu) -}}
+{{- $gpus := dig "limits" "nvidia.com/gpu" 0 $resources | float64 -}}
+{{- $tritons := ternary .Values.triton.autoscaling.maxReplicas .Values.triton.replicas .Values.triton.autoscaling.enabled -}}
+{{- $gateways := ternary .Values.gateway.autoscaling.maxReplicas .Values.gateway.replicas .Values.gateway.autoscaling.enabled -}}
+{{- $images := divf (mulf (addf (mulf 16 $cores) (mulf 128 $gpus)) (float64 $tritons)) (float64 (max 1 (int $gateways))) -}}
+{{- max 32 (mul 8 (int (ceil (divf $images 8)))) -}}
+{{- end -}}
+
 {{/* Every GATEWAY_ variable: the chart's own, over the values', over the profile's. */}}
 {{- define "tig.settings" -}}
 {{- /* Not merge, to which false and 0 are as good as nothing. */ -}}
 {{- $settings := deepCopy (include "tig.profile" . | fromYaml).settings -}}
 {{- /* As Triton's --load-model=*: what could not be loaded is loaded as soon as it can be. */ -}}
 {{- $_ := set $settings "GATEWAY_LOAD_MODELS" "*" -}}
+{{- $inFlight := include "tig.inFlight" . | int -}}
+{{- $_ := set $settings "GATEWAY_MAX_IMAGES_IN_FLIGHT" $inFlight -}}
+{{- $_ := set $settings "GATEWAY_MAX_IMAGES_WAITING" (max 64 $inFlight) -}}
 {{- range $name, $value := .Values.gateway.settings -}}{{- $_ := set $settings $name $value -}}{{- end -}}
 {{- $_ := set $settings "GATEWAY_HOST" "0.0.0.0" -}}
 {{- $_ := set $settings "GATEWAY_PORT" "8080" -}}

@@ -1,0 +1,287 @@
+"""Instance counts and batch sizes for this machine, in configurations that Triton reads instead of config.pbtxt.
+
+A config.pbtxt without a `count`, a `preferred_batch_size` or a `max_queue_delay_microseconds` leaves them to the plan
+of gateway/capacity.py; those that are written stay. The completed text is configs/sized.pbtxt beside config.pbtxt, and
+Triton reads it if it is started with --model-config-name=sized. Standard library only: NVIDIA's image has no more.
+"""
+
+import math
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateway.capacity import CPU_PREFERRED, Plan, plan
+
+CONFIG = "config.pbtxt"
+NAME = "sized"
+ARGUMENT = f"--model-config-name={NAME}"
+"""Triton's option: configs/sized.pbtxt instead of config.pbtxt for models that have one."""
+FOLDER = "configs"
+PARAMETER = "sized_for"  # gateway.triton.model_config.SIZED_FOR, which needs protobuf
+"""The parameter of a completed configuration that says what its numbers were computed from."""
+RAW_IMAGE = "RAW_IMAGE"
+_HEAD = "# Written from ../config.pbtxt when Triton was started; change that file.\n"
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|\#[^\n]*)|(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|(?P<mark>[{}\[\]<>:,;])"""
+    r"""|(?P<word>[^\s{}\[\]<>:,;\#"']+)|(?P<wrong>.)"""
+)
+_CLOSING = {"{": "}", "<": ">"}
+
+
+@dataclass(slots=True)
+class Field:
+    """One field of a text-format protobuf: its value, or its fields if it is a message, and its place in the text."""
+
+    name: str
+    value: str = ""
+    fields: list["Field"] = field(default_factory=list)
+    start: int = 0
+    end: int = 0
+    """Of a message, the offset of its closing brace."""
+
+    def all(self, *path: str) -> list["Field"]:
+        """The fields at a path of names."""
+        found = [self]
+        for name in path:
+            found = [each for message in found for each in message.fields if each.name == name]
+        return found
+
+    def first(self, *path: str) -> str:
+        """The value of the first field at a path of names, without quotes; "" if there is none."""
+        return next((each.value.strip("\"'") for each in self.all(*path)), "")
+
+
+def parse(text: str) -> Field:
+    """The fields of a message in protobuf's text format (protobuf.dev/reference/protobuf/textformat-spec).
+
+    Raises ValueError where the text is none; Triton reports its errors better.
+    """
+    tokens = [match for match in _TOKEN.finditer(text) if match.lastgroup != "space"]
+    message, rest = _message(tokens, 0, "")
+    if rest != len(tokens):
+        raise ValueError(f"unexpected {tokens[rest][0]!r}")
+    message.end = len(text)
+    return message
+
+
+def _message(tokens: list[re.Match[str]], at: int, closing: str) -> tuple[Field, int]:
+    """The fields up to the closing brace, and the index of that token."""
+    message = Field("")
+    while at < len(tokens) and tokens[at][0] != closing:
+        if tokens[at].lastgroup != "word":
+            raise ValueError(f"unexpected {tokens[at][0]!r}")
+        name, at = tokens[at][0], at + 1
+        if _is(tokens, at, ":"):
+            at += 1
+        if _is(tokens, at, "["):
+            at += 1
+            while not _is(tokens, at, "]"):
+                found, at = _value(tokens, at, name)
+                message.fields.append(found)
+                at += _is(tokens, at, ",")
+            at += 1
+        else:
+            found, at = _value(tokens, at, name)
+            message.fields.append(found)
+        at += _is(tokens, at, ",") or _is(tokens, at, ";")
+    return message, at
+
+
+def _value(tokens: list[re.Match[str]], at: int, name: str) -> tuple[Field, int]:
+    if at >= len(tokens):
+        raise ValueError(f"{name} has no value")
+    token = tokens[at]
+    if token[0] in _CLOSING:
+        found, at = _message(tokens, at + 1, _CLOSING[token[0]])
+        if at >= len(tokens):
+            raise ValueError(f"{name} is not closed")
+        found.name, found.start, found.end = name, token.start(), tokens[at].start()
+        return found, at + 1
+    if token.lastgroup not in {"word", "text"}:
+        raise ValueError(f"unexpected {token[0]!r}")
+    # Adjacent strings are one value.
+    end = at + 1
+    while token.lastgroup == "text" and end < len(tokens) and tokens[end].lastgroup == "text":
+        end += 1
+    return Field(name, token[0], start=token.start(), end=tokens[end - 1].end()), end
+
+
+def _is(tokens: list[re.Match[str]], at: int, mark: str) -> bool:
+    return at < len(tokens) and tokens[at][0] == mark
+
+
+def roles(configs: Mapping[str, Field]) -> dict[str, bool]:
+    """The steps of the ensembles that take RAW_IMAGE, by name; true for those that read it, the preprocessors."""
+    found: dict[str, bool] = {}
+    for config in configs.values():
+        if RAW_IMAGE not in {each.value.strip("\"'") for each in config.all("input", "name")}:
+            continue
+        for step in config.all("ensemble_scheduling", "step"):
+            reads = {each.value.strip("\"'") for each in step.all("input_map", "value")}
+            found[step.first("model_name")] = RAW_IMAGE in reads
+    return found
+
+
+def completed(text: str, *, preprocessor: bool, chosen: Plan) -> str:
+    """A configuration with the plan's numbers where it has none; the text itself if it has all of them.
+
+    Networks run on the plan's GPUs, if it has any, unless their configuration says otherwise: KIND_AUTO would fall back
+    to the CPU without a word where a driver does not fit. Raises ValueError if the text is no configuration.
+    """
+    config = parse(text)
+    edits: list[tuple[int, int, str]] = []
+    on_gpus = []
+    for group in config.all("instance_group"):
+        kind = group.first("kind")
+        on_gpu = chosen.gpus > 0 and (kind == "KIND_GPU" or (not preprocessor and kind in {"", "KIND_AUTO"}))
+        on_gpus.append(on_gpu and not preprocessor)
+        if kind == "KIND_MODEL" or (kind == "KIND_GPU" and not on_gpu):
+            continue
+        if on_gpu:
+            edits += [(each.start, each.end, "KIND_GPU") for each in group.all("kind")]
+        if not group.all("count"):
+            edits.append((group.end, group.end, f"count: {_count(chosen, preprocessor=preprocessor, on_gpu=on_gpu)} "))
+    if not on_gpus:
+        on_gpus = [not preprocessor and chosen.gpus > 0]
+        kind = "KIND_CPU" if preprocessor else "KIND_GPU" if chosen.gpus else "KIND_AUTO"
+        count = _count(chosen, preprocessor=preprocessor, on_gpu=on_gpus[0])
+        edits.append((config.end, config.end, f"\ninstance_group {{ kind: {kind} count: {count} }}\n"))
+    for batching in config.all("dynamic_batching"):
+        most = int(config.first("max_batch_size") or 0)
+        preferred = [size for size in (chosen.preferred if any(on_gpus) else CPU_PREFERRED) if size <= most]
+        if preferred and not batching.all("preferred_batch_size"):
+            edits.append((batching.end, batching.end, f"preferred_batch_size: {preferred} "))
+        may_wait = any(on_gpus) and not batching.all("default_queue_policy")
+        if may_wait and not batching.all("max_queue_delay_microseconds"):
+            edits.append((batching.end, batching.end, f"max_queue_delay_microseconds: {chosen.queue_delay_us} "))
+    if edits:
+        parameter = f'parameters {{ key: "{PARAMETER}" value: {{ string_value: "{chosen.machine}" }} }}'
+        edits.append((config.end, config.end, f"\n{parameter}\n"))
+    for start, end, added in sorted(edits, key=lambda edit: edit[0], reverse=True):
+        text = text[:start] + added + text[end:]
+    return text
+
+
+def _count(chosen: Plan, *, preprocessor: bool, on_gpu: bool) -> int:
+    if preprocessor:
+        return math.ceil(chosen.preprocessors / chosen.gpus) if on_gpu else chosen.preprocessors
+    return chosen.networks if on_gpu or not chosen.gpus else plan(chosen.cores, 0, chosen.costs).networks
+
+
+def completed_texts(repository: Path, chosen: Plan) -> dict[str, str]:
+    """The configurations that the plan completes, by model; without those that are complete or cannot be read."""
+    files = read(repository)
+    found = {}
+    for name, preprocessor in roles({name: config for name, (_, config) in files.items()}).items():
+        if name in files:
+            text, _ = files[name]
+            found[name] = completed(text, preprocessor=preprocessor, chosen=chosen)
+            if found[name] == text:
+                del found[name]
+    return found
+
+
+def read(repository: Path) -> dict[str, tuple[str, Field]]:
+    """The texts of a repository's readable configurations and their fields, by model."""
+    found = {}
+    for path in sorted(repository.glob(f"*/{CONFIG}")):
+        try:
+            text = path.read_text()
+            found[path.parent.name] = text, parse(text)
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def write(repository: Path, chosen: Plan) -> None:
+    """Write the completed configurations of a repository, and remove those that are no longer needed.
+
+    Raises OSError where the repository is read-only.
+    """
+    texts = completed_texts(repository, chosen)
+    for path in repository.glob(f"*/{FOLDER}/{NAME}.pbtxt"):
+        if path.parent.parent.name not in texts:
+            path.unlink(missing_ok=True)
+    for name, text in texts.items():
+        path = repository / name / FOLDER / f"{NAME}.pbtxt"
+        if not path.is_file() or path.read_text() != _HEAD + text:
+            path.parent.mkdir(exist_ok=True)
+            draft = path.with_name(f".{NAME}-{os.getpid()}")
+            draft.write_text(_HEAD + text)
+            draft.replace(path)
+
+
+def link(source: Path, target: Path) -> None:
+    """Make or update a repository of links to another one, whose folders for configurations are its own."""
+    models = {path.name: path for path in source.iterdir() if path.is_dir()}
+    for folder in target.iterdir():
+        if folder.name not in models:
+            shutil.rmtree(folder)
+    for name, model in models.items():
+        folder = target / name
+        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        files = {path.name: path for path in model.iterdir() if path.name != FOLDER}
+        others = {f"{FOLDER}/{path.name}": path for path in model.glob(f"{FOLDER}/*") if path.stem != NAME}
+        for path in (*folder.iterdir(), *(folder / FOLDER).iterdir()):
+            if path.is_symlink() and str(path.relative_to(folder)) not in {*files, *others}:
+                path.unlink()
+        for place, path in {**files, **others}.items():
+            if not (folder / place).is_symlink():
+                (folder / place).symlink_to(path)
+
+
+class SizedRepository:
+    """A model repository with completed configurations: in its own folders, or in one of links where it is read-only.
+
+    `path` is what Triton is started with, with ARGUMENT.
+    """
+
+    def __init__(self, source: Path, chosen: Plan, *, linked: bool = False) -> None:
+        self.source = source.resolve()
+        self.chosen = chosen
+        self.path = self.source
+        self._linked = linked
+        self._seen: object = None
+
+    def update(self) -> None:
+        """Complete what has changed since the last call: models that were added, configurations that were edited."""
+        try:
+            self._update()
+        except OSError:
+            if self._linked:
+                raise
+            self._linked = True
+            self._update()
+
+    def _update(self) -> None:
+        if self._linked and self.path == self.source:
+            self.path = Path(tempfile.mkdtemp(prefix="sized-models-"))
+        seen = _stamps(self.source)
+        if seen == self._seen:
+            return
+        if self._linked:
+            link(self.source, self.path)
+        write(self.path, self.chosen)
+        self._seen = seen
+
+    def remove(self) -> None:
+        """Remove the folder of links, if there is one."""
+        if self.path != self.source:
+            shutil.rmtree(self.path, ignore_errors=True)
+            self.path, self._seen = self.source, None
+
+
+def _stamps(repository: Path) -> list[tuple[str, int]]:
+    """Changes with the models of a repository, their versions and their configurations."""
+    paths = (*repository.glob("*"), *repository.glob(f"*/{CONFIG}"))
+    found = []
+    for path in sorted(paths):
+        try:
+            found.append((str(path), path.stat().st_mtime_ns))
+        except OSError:  # it has just been removed
+            continue
+    return found

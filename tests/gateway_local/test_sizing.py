@@ -1,0 +1,200 @@
+"""Configurations are completed for the machine, and what a person wrote in them stays."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.capacity import plan
+from gateway.triton.model_config import SIZED_FOR, ModelConfig, ModelInstanceGroup, parameters, read_model_config
+from gateway_local import sizing
+from gateway_local.paths import SHIPPED_MODELS
+from gateway_local.sizing import SizedRepository, completed, completed_texts, parse, write
+
+GPU, CPU = plan(16, 1), plan(16, 0)
+AUTO, KIND_CPU, KIND_GPU = (getattr(ModelInstanceGroup, f"KIND_{name}") for name in ("AUTO", "CPU", "GPU"))
+BATCHED = "max_batch_size: 64 dynamic_batching { }"
+ENSEMBLE = """
+name: "own" platform: "ensemble" input { name: "RAW_IMAGE" }
+ensemble_scheduling { step [
+  { model_name: "decoder" model_version: -1 input_map { key: "IMAGE" value: "RAW_IMAGE" } },
+  { model_name: 'net' model_version: -1 input_map { key: "x" value: "PIXELS" } }
+] }"""
+
+
+def config_of(text: str) -> ModelConfig:
+    return text_format.Parse(text, ModelConfig())
+
+
+def sized(text: str, chosen=GPU, *, preprocessor: bool = False) -> ModelConfig:
+    return config_of(completed(text, preprocessor=preprocessor, chosen=chosen))
+
+
+def groups(config: ModelConfig) -> list[tuple[int, int, list[int]]]:
+    return [(group.kind, group.count, list(group.gpus)) for group in config.instance_group]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    ignored = shutil.ignore_patterns("model.*", "configs", "__pycache__")
+    return Path(shutil.copytree(SHIPPED_MODELS, tmp_path / "models", ignore=ignored))
+
+
+def test_shipped_models_are_completed(repository):
+    found = {name: config_of(text) for name, text in completed_texts(repository, GPU).items()}
+    assert sorted(found) == ["classifier", "preprocessor"]
+    assert groups(found["classifier"]) == [(KIND_GPU, 2, [])]
+    assert groups(found["preprocessor"]) == [(KIND_CPU, 6, [])]
+    batching = found["classifier"].dynamic_batching
+    assert (list(batching.preferred_batch_size), batching.max_queue_delay_microseconds) == ([8, 16, 32], 1000)
+    assert parameters(found["classifier"])[SIZED_FOR] == "16 cores, 1 GPU"
+    on_cpu = {name: config_of(text) for name, text in completed_texts(repository, CPU).items()}
+    assert groups(on_cpu["classifier"]) == [(AUTO, 13, [])]
+    assert list(on_cpu["classifier"].dynamic_batching.preferred_batch_size) == [4, 8]
+    assert not on_cpu["classifier"].dynamic_batching.max_queue_delay_microseconds
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("instance_group { kind: KIND_AUTO count: 3 }", [(KIND_GPU, 3, [])]),
+        ("instance_group [ { count: 3 gpus: [ 0, 1 ] kind: KIND_GPU } ]", [(KIND_GPU, 3, [0, 1])]),
+        (
+            "instance_group [ { kind: KIND_GPU gpus: [ 0 ] }, { kind: KIND_CPU count: 1 } ]",
+            [(KIND_GPU, 2, [0]), (KIND_CPU, 1, [])],
+        ),
+        ("instance_group [ { kind: KIND_CPU } ]", [(KIND_CPU, 13, [])]),
+        ("instance_group [ { kind: KIND_MODEL } ]", [(ModelInstanceGroup.KIND_MODEL, 0, [])]),
+        ("instance_group [ { gpus: 1 } ]", [(AUTO, 2, [1])]),
+        ("", [(KIND_GPU, 2, [])]),
+        ("# a comment without a line break", [(KIND_GPU, 2, [])]),
+    ],
+)  # fmt: skip
+def test_written_counts_and_devices_stay(text, wanted):
+    assert groups(sized(text)) == wanted
+
+
+def test_gpu_that_is_not_there_is_left_to_triton():
+    text = "instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]"
+    assert completed(text, preprocessor=False, chosen=CPU) == text
+
+
+def test_preprocessor_stays_on_the_cpu_unless_it_says_otherwise():
+    assert groups(sized("", preprocessor=True)) == [(KIND_CPU, 6, [])]
+    text = "instance_group [ { kind: KIND_GPU } ]"
+    assert groups(sized(text, plan(64, 8), preprocessor=True)) == [(KIND_GPU, 5, [])]
+
+
+def test_written_batching_stays():
+    text = f"{BATCHED[:-1]} preferred_batch_size: 7 max_queue_delay_microseconds: 5 }}"
+    batching = sized(text).dynamic_batching
+    assert (list(batching.preferred_batch_size), batching.max_queue_delay_microseconds) == ([7], 5)
+    batching = sized(f"{BATCHED[:-1]} default_queue_policy {{ max_queue_size: 9 }} }}").dynamic_batching
+    assert not batching.max_queue_delay_microseconds
+    assert not sized("max_batch_size: 8").HasField("dynamic_batching")
+
+
+@pytest.mark.parametrize(("most", "wanted"), [(64, [8, 16, 32]), (32, [8, 16, 32]), (31, [8, 16]), (7, [])])
+def test_preferred_sizes_fit_the_largest_batch(most, wanted):
+    text = BATCHED.replace("64", str(most))
+    assert list(sized(text).dynamic_batching.preferred_batch_size) == wanted
+
+
+def test_complete_configuration_is_unchanged():
+    text = "instance_group { kind: KIND_CPU count: 1 } max_batch_size: 8 dynamic_batching { preferred_batch_size: 4 }"
+    assert completed(text, preprocessor=True, chosen=GPU) == text
+
+
+def test_only_steps_of_ensembles_of_images_are_completed(tmp_path):
+    """An own model that keeps state in its one process is none of them."""
+    for name, text in {"own": ENSEMBLE, "decoder": "", "net": BATCHED, "other": BATCHED, "broken": "{"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.pbtxt").write_text(text)
+    found = completed_texts(tmp_path, GPU)
+    assert sorted(found) == ["decoder", "net"]
+    assert groups(config_of(found["decoder"])) == [(KIND_CPU, 6, [])]
+
+
+@pytest.mark.parametrize("text", ["a {", "a: ", "}", "a [ b", 'a: "b', "a: [ 1", "a { b: }"])
+def test_text_that_is_no_configuration_is_an_error(text):
+    with pytest.raises(ValueError):  # any reason: Triton reports the errors
+        parse(text)
+
+
+@given(st.text(alphabet="ab:{}[]<>,;#\"' \n\\1", max_size=40))
+def test_reading_any_text_ends_with_fields_or_an_error(text):
+    try:
+        parse(text)
+    except ValueError:
+        return
+
+
+def test_write_adds_replaces_and_removes(repository):
+    path = repository / "classifier" / "configs" / "sized.pbtxt"
+    write(repository, CPU)
+    assert groups(read_model_config(path)) == [(AUTO, 13, [])]
+    before = path.stat().st_mtime_ns
+    write(repository, CPU)
+    assert path.stat().st_mtime_ns == before
+    config = repository / "classifier" / "config.pbtxt"
+    text = config.read_text().replace("KIND_AUTO", "KIND_CPU count: 1")
+    config.write_text(text.replace("dynamic_batching {", "dynamic_batching { preferred_batch_size: 8"))
+    write(repository, CPU)
+    assert not path.exists()
+
+
+def test_repository_follows_edits_and_new_models(repository):
+    found = SizedRepository(repository, CPU)
+    found.update()
+    assert found.path == repository
+    config = repository / "preprocessor" / "config.pbtxt"
+    config.write_text(config.read_text().replace("kind: KIND_CPU", "kind: KIND_CPU count: 7"))
+    os.utime(config, ns=(1, 1))
+    found.update()
+    assert not (repository / "preprocessor" / "configs" / "sized.pbtxt").exists()
+
+
+def test_read_only_repository_gets_links_that_follow_it(repository, monkeypatch):
+    """As root, files are writable whatever their mode, so the refusal of a read-only file system is played."""
+    real = sizing.write
+
+    def refusing(path, chosen):
+        if path == repository:
+            raise PermissionError
+        real(path, chosen)
+
+    monkeypatch.setattr(sizing, "write", refusing)
+    found = SizedRepository(repository, CPU)
+    found.update()
+    assert found.path != repository
+    assert not list(repository.glob("*/configs"))
+    linked = found.path / "classifier"
+    assert (linked / "1").is_symlink()
+    assert (linked / "config.pbtxt").read_text() == (repository / "classifier" / "config.pbtxt").read_text()
+    assert groups(read_model_config(linked / "configs" / "sized.pbtxt")) == [(AUTO, 13, [])]
+    (repository / "classifier" / "2").mkdir()
+    shutil.copytree(repository / "classifier", repository / "another")
+    shutil.rmtree(repository / "sequence_model")
+    found.update()
+    assert (linked / "2").is_dir()
+    assert {path.name for path in found.path.iterdir()} == {path.name for path in repository.iterdir()}
+    shutil.rmtree(repository / "classifier" / "2")
+    found.update()
+    assert not (linked / "2").is_symlink()
+    place = found.path
+    found.remove()
+    assert not place.exists()
+    assert (repository / "classifier" / "config.pbtxt").exists()
+
+
+def test_own_configurations_beside_it_are_linked(repository):
+    (repository / "classifier" / "configs").mkdir()
+    (repository / "classifier" / "configs" / "mine.pbtxt").write_text("# mine")
+    found = SizedRepository(repository, CPU, linked=True)
+    found.update()
+    assert (found.path / "classifier" / "configs" / "mine.pbtxt").read_text() == "# mine"
+    found.remove()
