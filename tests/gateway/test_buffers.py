@@ -1,4 +1,4 @@
-"""Defaults that follow the memory that there is."""
+"""Default buffer sizes that fit the available memory."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is made of what the CUDA driver and torch say."""
+"""Usable GPUs, by the CUDA driver and torch, and why others are not usable."""
 
 import pytest
 

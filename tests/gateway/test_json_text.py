@@ -1,4 +1,4 @@
-"""The one decoder of what clients send as JSON."""
+"""The decoder of JSON that clients send."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Logs: JSON lines for machines, readable text for people, all of one format whoever writes them."""
+"""Logs: JSON lines for machines, readable text for people, one format for all loggers."""
 
 import io
 import json

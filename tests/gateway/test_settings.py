@@ -1,4 +1,4 @@
-"""Settings from variables and .env: what cannot be taken stops the start and says what can."""
+"""Settings from variables and .env: an invalid value stops the start, and its error names the allowed values."""
 
 import os
 import re

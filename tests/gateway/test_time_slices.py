@@ -1,4 +1,4 @@
-"""Long work takes turns, and its turns do not add up."""
+"""Long tasks alternate, and short ones run between their time slices."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Traces: what of a client's headers is taken, what is handed on, and what is exported."""
+"""Traces: trace headers of clients, their propagation to Triton, and the exported spans."""
 
 import asyncio
 import contextvars

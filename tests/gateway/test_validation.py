@@ -1,4 +1,4 @@
-"""What pydantic finds wrong is said in our words: no answer to a client has pydantic's."""
+"""Validation errors have the project's own messages; no response contains pydantic's."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal

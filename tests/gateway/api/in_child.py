@@ -19,7 +19,7 @@ Ask = tuple[str, str, dict[str, str]]
 
 
 def logged(requests: Sequence[Ask], *, fault: str | None = None, **settings: Any) -> tuple[list[list[Any]], str]:
-    """The answers, and all that was logged."""
+    """The responses, and the log."""
     asked = {"settings": settings, "fault": fault, "requests": requests}
     code = "from tests.gateway.api.in_child import answer; answer()"
     completed = warm.run(code, environment=environment(), given=json.dumps(asked, default=str))
@@ -28,7 +28,7 @@ def logged(requests: Sequence[Ask], *, fault: str | None = None, **settings: Any
 
 
 def answer() -> None:
-    """In the process: read what is asked, and print each answer as [status, headers, body]."""
+    """In the child process: read the requests, and print each response as [status, headers, body]."""
     asked = json.load(sys.stdin)
     configure_logs(Settings(_env_file=None, **asked["settings"]))
     backend = StubBackend(RuntimeError(asked["fault"]) if asked["fault"] else None)

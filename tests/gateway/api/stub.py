@@ -1,4 +1,4 @@
-"""An inference server that answers at once, for tests of what HTTP sees."""
+"""A stub of the inference server that answers at once, and a client of the application."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence

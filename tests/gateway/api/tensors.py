@@ -1,4 +1,4 @@
-"""What the tests of the Open Inference Protocol share: a model of two classes, and requests by tritonclient."""
+"""A model of two classes and requests by tritonclient, for tests of the Open Inference Protocol."""
 
 import base64
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ TEXT = b"not an image"
 
 
 class Scorer(StubBackend):
-    """Gives every image the same scores; keeps what it was asked."""
+    """Gives every image the same scores; records its calls."""
 
     def __init__(self, fault: Exception | None = None) -> None:
         super().__init__(fault)

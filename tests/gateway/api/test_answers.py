@@ -1,4 +1,4 @@
-"""Answers that are large: bounded, whole, and of the shape that the OpenAPI page shows."""
+"""Large responses: limited, complete, and as the OpenAPI document describes them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""API keys: who is let in, who is told what, and where a key must never appear."""
+"""API keys: which requests need one, the errors without one, and that no key is ever shown."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whatever a client sends is its own error: a 4xx, wherever it stands and whichever library trips over it."""
+"""Malformed input of a client is a 4xx, wherever it is and whichever library raises the error."""
 
 import json
 from base64 import b64encode

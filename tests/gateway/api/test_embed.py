@@ -1,4 +1,4 @@
-"""POST /embed: the vector of each file, in the shapes that clients know, bounded as POST /predict is."""
+"""POST /embed: the embedding of each file, in several response shapes, with the limits of POST /predict."""
 
 import base64
 import json

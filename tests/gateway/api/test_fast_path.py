@@ -1,4 +1,4 @@
-"""`POST /predict` goes past FastAPI's routing: nobody must be able to tell."""
+"""`POST /predict` bypasses FastAPI's routing, and behaves the same."""
 
 import asyncio
 from typing import Annotated

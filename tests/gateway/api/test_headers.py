@@ -124,7 +124,7 @@ def test_server_error_is_readable_across_origins():
 
 
 def request_id(*values: bytes) -> str:
-    """What comes back for X-Request-ID headers as raw as ASGI hands them over."""
+    """The request id in the response, for raw X-Request-ID headers."""
     with client_of() as client:
         start, *_ = client.ask("GET", "/health/live", [(b"x-request-id", each) for each in values])
     (returned,) = [value for name, value in start["headers"] if name == b"x-request-id"]

@@ -1,4 +1,4 @@
-"""What is wrong with a request is told together with what was probably meant."""
+"""Errors of requests have suggestions."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What Hugging Face's InferenceClient sends: a raw image, or JSON as soon as there are parameters."""
+"""Requests of Hugging Face's InferenceClient: a raw image, or JSON if there are parameters."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""What is told of each request: its log event, its Server-Timing header, its metrics and its span."""
+"""Observability of each request: log event, Server-Timing header, metrics and span."""
 
 import asyncio
 import re

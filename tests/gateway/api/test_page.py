@@ -1,4 +1,4 @@
-"""The web page: what is served, and that nothing in it leads outside or nowhere."""
+"""The web page: its assets, its references, and the results of its scripts."""
 
 import asyncio
 import csv

@@ -1,4 +1,4 @@
-"""The answer in the shapes of other services."""
+"""Responses in the shapes of other services."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""POST /v2/models/{name}/infer: what goes out for what comes in."""
+"""POST /v2/models/{name}/infer: requests, responses and errors."""
 
 import json
 import re

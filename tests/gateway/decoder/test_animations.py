@@ -1,4 +1,4 @@
-"""Animated files in a decoder's process: their frames, and what they may cost."""
+"""Animated files in a decoder's process: frames, limits and accounting."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Decoding in child processes: what an image may cost there, and what is left of it when nobody waits any more."""
+"""Decoding in child processes: limits of an image, crashes, cancellation and accounting."""
 
 import asyncio
 import contextlib
@@ -78,7 +78,7 @@ def environment(pid):
 
 
 async def hold(pool):
-    """Stop the pool's only process, so that an image stays in work until it is told to go on."""
+    """Stop the pool's only process, so that an image stays in work until SIGCONT."""
     (worker,) = pool._idle
     await decoded(pool, cat())
     os.kill(worker.pid, signal.SIGSTOP)
@@ -156,7 +156,7 @@ async def test_crash_of_a_decoder_fails_only_its_image(pool):
 
 
 async def test_decoder_has_one_thread(pool):
-    """Another one could come to its start when an image's limit of memory holds, and crash for want of it."""
+    """A second thread could start under an image's memory limit, and crash."""
     (worker,) = pool._idle
     await decoded(pool, cat())
     assert threads_of(worker.pid) == {worker.pid}

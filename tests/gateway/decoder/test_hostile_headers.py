@@ -1,4 +1,4 @@
-"""Hostile files of the formats whose header is read in a decoder's process: refused there, at a bounded cost."""
+"""Hostile files of formats whose header a decoder's process reads: refused at a limited cost."""
 
 import contextlib
 import struct

@@ -1,4 +1,4 @@
-"""Forms that OpenCV cannot open or shows wrong: answered, with Pillow's pixels."""
+"""Forms that OpenCV cannot open or decodes wrong: decoded to Pillow's pixels."""
 
 import struct
 
@@ -96,7 +96,7 @@ FORMS = {
 
 
 def seen(data, policy):
-    """What the preprocessor sees."""
+    """The pixels that the preprocessor decodes."""
     payload = prepare(Upload(0, "odd", data), policy).payload
     return cv2.imdecode(np.frombuffer(payload, np.uint8), cv2.IMREAD_COLOR_RGB)
 

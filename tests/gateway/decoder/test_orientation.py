@@ -1,4 +1,4 @@
-"""An image stands upright wherever its orientation is told, in the gateway and in the preprocessor, as by Pillow."""
+"""Orientation metadata of every kind is applied, in the gateway and in the preprocessor, as by Pillow."""
 
 import struct
 import zlib

@@ -1,4 +1,4 @@
-"""Large images are resized where they are decoded: to the very pixels that the preprocessor would make of them."""
+"""Large images are resized where they are decoded, to exactly the pixels of the preprocessor."""
 
 import io
 

@@ -40,7 +40,7 @@ def row_of(image: bytes) -> Row:
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """An event loop that is turned by hand, and whose clock stands still unless it is moved on."""
+    """An event loop that runs step by step, with a clock that only the test moves."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Loop(asyncio.SelectorEventLoop):
 
 @dataclass
 class PendingCall:
-    """A call that waits for what the test will say."""
+    """A call that the test answers."""
 
     call: Call
     outcome: "asyncio.Future[InferResult]"
@@ -165,7 +165,7 @@ class ScriptedBackend:
 
 
 class ScriptedDecoders:
-    """Decodes an image when the test says so; a cancelled one has ended when the cancellation has."""
+    """Decodes an image when the test finishes it; a cancelled decode ends with its cancellation."""
 
     def __init__(self) -> None:
         self._pictures: list[asyncio.Future[bytes]] = []
@@ -228,7 +228,7 @@ class ScriptedAnimation:
 
 @dataclass(eq=False)
 class Body:
-    """The uploads of one request, which arrive when the test says so."""
+    """The uploads of one request, which the test sends."""
 
     items: "asyncio.Queue[Upload | Exception | None]" = field(default_factory=asyncio.Queue)
     sent: int = 0

@@ -51,7 +51,7 @@ def test_costly_image_does_not_starve_photographs(loop):
 
 
 def test_refused_files_are_charged_for_their_inspection(loop, monkeypatch):
-    """As if each took 0.5 s, of which a request has six and what the files bring."""
+    """Each decode takes 0.5 s; a request has 6 s, and more with each file."""
     clock = iter(range(1_000))
     monkeypatch.setattr("gateway.inference.request.time.thread_time", lambda: next(clock) / 2)
     codes = answered(loop, *[b"\x89PNG\r\n\x1a\n" + bytes(100)] * 10)

@@ -1,4 +1,4 @@
-"""Whatever happens to requests, and in whatever order, nothing of one that is over is left.
+"""A request that has ended leaves nothing, whatever happens in whatever order.
 
 Hypothesis plays clients that send, stall, break off and leave, a server that answers late, wrongly or never, a shadow
 version, decoders, the clock, and a handler that is cancelled, and lets the event loop take any number of steps in

@@ -10,7 +10,7 @@ from gateway.inference.request_stats import RequestStats, Stage
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Sets what time.perf_counter says."""
+    """Sets time.perf_counter."""
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 

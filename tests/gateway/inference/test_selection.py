@@ -16,7 +16,7 @@ PREDICTIONS = [
 
 
 def told(*, multi_label: bool = False, **wishes) -> list[str]:
-    """The labels that are told, as a server answers that knows the six classes above."""
+    """The returned labels, of a server with the six classes above."""
     selection = Selection(**{"default_top_k": 2, "max_top_k": 5, **wishes})
     known = PREDICTIONS[: selection.class_count(multi_label=multi_label)]
     return [each.label for each in selection.apply(known, multi_label=multi_label)]

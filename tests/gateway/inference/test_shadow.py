@@ -36,7 +36,7 @@ ALWAYS = {"m": {"2": 100}}
 
 
 def answering(pending: PendingCall) -> None:
-    """Version 1 answers at once, and others when the test says so."""
+    """Version 1 answers at once, the test answers for others."""
     if not pending.call.model_version:
         pending.answer()
 
@@ -55,7 +55,7 @@ def looks(pending: PendingCall, *scores: float) -> None:
 
 @contextmanager
 def counted(model: str = "m", version: str = "2") -> Iterator[dict[str, float]]:
-    """What is counted meanwhile, by outcome."""
+    """Images counted in the block, by outcome."""
 
     def count() -> dict[str, float]:
         return {

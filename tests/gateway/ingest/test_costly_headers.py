@@ -24,7 +24,7 @@ from tests.samples import encode, photograph, sample
 
 AUTO = DecodePolicy(DecodeMode.AUTO, above_pixels=4_000_000, max_side=1_024, limits=LIMITS)
 EMPTY_SCAN = b"\xff\xda" + struct.pack(">HBBBBBB", 8, 1, 1, 0, 1, 63, 0x21) + b"\x2a\xaa"
-"""A refinement of what is not there: 12 bytes, and a pass over the whole image."""
+"""An empty refinement scan: 12 bytes, and a pass over the whole image."""
 
 
 def read(data: bytes):

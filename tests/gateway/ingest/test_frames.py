@@ -1,4 +1,4 @@
-"""Which frames are wanted, by number and by time."""
+"""Selection of frames by count and by time."""
 
 import io
 

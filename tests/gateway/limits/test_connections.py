@@ -35,7 +35,7 @@ class Connection:
 
 
 class Clock:
-    """Time that passes when a test says so."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""The speed of an upload: what a client may lose, and what its speed is of late."""
+"""The speed of an upload: its grace period, and its recent speed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Room that nobody needs: given only where permits are free, and never at the cost of one."""
+"""Spare capacity: leased only while permits are free, and never at the cost of one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Requests of the Open Inference Protocol, read as tritonclient writes them and as nobody should."""
+"""Requests of the Open Inference Protocol: those of tritonclient, and malformed ones."""
 
 import base64
 import json
@@ -60,7 +60,7 @@ def asking(data: object = PICTURE, **members) -> dict:
 
 
 def binary(*elements: tuple[int, bytes], parameters: dict | None = None, **members) -> tuple[bytes, int]:
-    """A body with binary data, of elements whose lengths may lie, and its header's length."""
+    """A body with binary data of elements with any declared length, and its header's length."""
     data = b"".join(length.to_bytes(4, "little") + content for length, content in elements)
     parameters = {"binary_data_size": len(data), **(parameters or {})}
     head = json.dumps(asking(None, **{"shape": [len(elements)], "parameters": parameters, **members})).encode()

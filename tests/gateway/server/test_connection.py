@@ -49,7 +49,7 @@ class Recorded(Connection):
 
 
 class Service:
-    """An application that does what a test says, behind connections that a test sees."""
+    """An application set by the test, behind connections that are recorded."""
 
     def __init__(self, **settings) -> None:
         self.connections: list[Recorded] = []
@@ -289,7 +289,7 @@ async def test_messages_that_wait_stop_the_reading():
 
 
 class Held(Entrance):
-    """An entrance that opens when the test says so."""
+    """An entrance that the test opens."""
 
     def __init__(self) -> None:
         super().__init__(1)

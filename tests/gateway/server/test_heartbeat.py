@@ -1,4 +1,4 @@
-"""How long the event loop was away, as the metric and the log tell it."""
+"""Pauses of the event loop, in the metric and in the log."""
 
 import asyncio
 import time

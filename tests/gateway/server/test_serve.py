@@ -1,4 +1,4 @@
-"""Newcomers do not wait for as many iterations of the event loop as there are connections before them."""
+"""One iteration of the event loop accepts many connections."""
 
 import asyncio
 import socket

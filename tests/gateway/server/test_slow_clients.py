@@ -17,7 +17,7 @@ from tests.stub_server import PROGRAM
 
 pytestmark = pytest.mark.slow
 ALONE = pytest.mark.alone
-"""Who is slowest, and who is slow but not too slow, is a matter of time."""
+"""These tests compare speeds, which other processes would change."""
 
 KIB, MIB = 2**10, 2**20
 PART = b'--b\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n'
@@ -43,7 +43,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """One that waits for long, and whose room is short all the same."""
+    """A gateway with long timeouts and small buffers."""
     log = tmp_path_factory.mktemp("patient") / "log"
     times = ("upload_grace_seconds", "upload_idle_timeout_seconds", "answer_timeout_seconds")
     settings = {**SETTINGS, **dict.fromkeys(times, 300), "max_bytes_unread": 2 * MIB}
@@ -76,7 +76,7 @@ def begin(gateway: Gateway, length: int = 50 * MIB) -> socket.socket:
 
 
 def answer_of(client: socket.socket) -> tuple[int, str]:
-    """Status and body of an answer, whole."""
+    """Status and complete body of a response."""
     received = b""
     while piece := client.recv(65536):
         received += piece

@@ -1,4 +1,4 @@
-"""A body that nobody reads: the answer reaches its client, and the connection does not carry the rest."""
+"""A body that the application does not read: the response arrives, and the connection is closed."""
 
 import asyncio
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ LARGE = [(b"content-length", str(SMALL_BYTES + 1).encode())]
 
 
 class Client:
-    """Sends what it has, and is silent then."""
+    """Sends its chunks, then nothing."""
 
     def __init__(self, chunks: Iterator[bytes], *, ends: bool = True) -> None:
         self._chunks = chunks

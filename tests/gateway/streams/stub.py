@@ -28,7 +28,7 @@ def frame(brightness: int) -> bytes:
 
 
 class CountingSequence:
-    """Tells the mean of the frames so far."""
+    """Returns the mean of the frames so far."""
 
     def __init__(self, backend: "FrameBackend") -> None:
         self._backend = backend

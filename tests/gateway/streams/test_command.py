@@ -1,4 +1,4 @@
-"""`gateway stream`: a drawn video through a service, as rows, as segments and on the terminal."""
+"""`gateway stream`: a video as rows, as segments and on the terminal."""
 
 import csv
 import json

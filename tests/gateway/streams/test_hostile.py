@@ -1,4 +1,4 @@
-"""WebSockets of clients that mean no good: they cost themselves alone, and leave nothing behind."""
+"""Hostile WebSocket clients: they harm only themselves, and leave no resources."""
 
 import contextlib
 import json
@@ -27,7 +27,7 @@ WAITING = "gateway_waiting_bytes"
 
 
 def counted(gauge: str) -> float:
-    """Of this process, in which services of other tests may have ended in the midst of something."""
+    """A gauge of this process, which services of other tests may have changed."""
     return REGISTRY.get_sample_value(gauge) or 0.0
 
 
@@ -89,7 +89,7 @@ def raw(address: str, first: bytes) -> Iterator[socket.socket]:
 
 
 def everything(connection: socket.socket) -> bytes:
-    """All that comes until the gateway closes the connection, which it must."""
+    """All bytes until the gateway closes the connection."""
     received = b""
     with contextlib.suppress(ConnectionResetError):
         while data := connection.recv(65_536):
@@ -111,7 +111,7 @@ def close_code(connection: socket.socket) -> int:
 
 
 def serves(address: str) -> bool:
-    """Whether somebody who means well is served meanwhile."""
+    """Whether another client is served meanwhile."""
     with connect(f"ws://{address}/stream", proxy=None, compression=None, open_timeout=TIMEOUT_SECONDS) as client:
         client.send(frame(255))
         return json.loads(client.recv(TIMEOUT_SECONDS))["status"] == "ok"
@@ -148,12 +148,12 @@ def test_message_in_endless_fragments_is_refused(address):
 
 @pytest.fixture
 def waiting(before):
-    """The bytes that wait for their turn, of these tests' services."""
+    """Buffered bytes of these tests' services."""
     return lambda: counted(WAITING) - before[WAITING]
 
 
 def until(connection: socket.socket, words: bytes) -> bytes:
-    """What comes up to some words, or the end."""
+    """The bytes up to these words, or all of them."""
     received = b""
     while words not in received and (data := connection.recv(4_096)):
         received += data

@@ -1,4 +1,4 @@
-"""`gateway stream` and a server that is no gateway: one sentence, and no wait without an end."""
+"""`gateway stream` with a server that is no gateway: one error message, and no endless wait."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Streams through the whole service, on the real Triton: beyond capacity, and while things die."""
+"""Streams through the whole service and a real Triton: overload, crashes and shutdown."""
 
 import asyncio
 import itertools

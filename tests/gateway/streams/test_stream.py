@@ -62,7 +62,7 @@ def ask(client: ClientConnection, data: bytes | str) -> dict:
 
 
 def rest(client: ClientConnection) -> tuple[list[dict], Close]:
-    """What the gateway still tells, and how it ends the stream."""
+    """The remaining messages, and the close of the stream."""
     answers = []
     while True:
         try:

@@ -105,7 +105,7 @@ KEY = ("flowers", "1")
 
 
 class Reader:
-    """A read that ends when the test says so; it returns how often it was begun, or raises."""
+    """A read that the test ends; it returns how often it was started, or raises."""
 
     def __init__(self) -> None:
         self.begun = 0
