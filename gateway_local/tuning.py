@@ -29,22 +29,24 @@ def hint(repository: Path, configs: Mapping[str, ModelConfig], model: str, *, gp
     """
     if gpus:
         return None
-    found = {name: network for name in configs if (network := _untuned(repository, name, configs))}
+    found = {name: network for name in configs if (network := _untuned(repository, name, configs)) is not None}
     name = model if model in found else next(iter(found), None)
     if name is None:
         return None
+    network = found[name]
+    by = "torch.export" if network.default_model_filename.endswith(".pt2") else "TorchScript"
     return (
-        f"{found[name]} runs by TorchScript on this CPU; `gateway model tune {name}{at(repository)}` may find a faster "
+        f"{network.name} runs by {by} on this CPU; `gateway model tune {name}{at(repository)}` may find a faster "
         "runtime"
     )
 
 
-def _untuned(repository: Path, name: str, configs: Mapping[str, ModelConfig]) -> str | None:
-    """The step of a model that runs by TorchScript, if the model can be tuned and was not tuned here."""
+def _untuned(repository: Path, name: str, configs: Mapping[str, ModelConfig]) -> ModelConfig | None:
+    """The step of a model that PyTorch runs, if the model can be tuned and was not tuned here."""
     if not (repository / name / ORIGIN).is_file() or _tuned_here(repository / name / TUNING):
         return None
     networks = (configs[step] for step in steps(configs[name]) if step in configs)
-    return next((each.name for each in networks if (each.backend or each.platform) in TORCH), None)
+    return next((each for each in networks if (each.backend or each.platform) in TORCH), None)
 
 
 def _tuned_here(path: Path) -> bool:

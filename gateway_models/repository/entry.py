@@ -18,10 +18,11 @@ from gateway.errors import UserError
 from gateway.ingest.resizing import PILLOW, names_release
 from gateway.triton.contract import pinned
 from gateway.validation import fault
+from gateway_local.tuning import ORIGIN
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, OpenVino, Precision, Serving
 
-RECORD = "origin.json"
+RECORD = ORIGIN
 FUNCTION_FILES = ("served_function.py", "function.json", "code/")
 """Files beside a function's model.py: the adapter, its parameters, and the user's code."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")

@@ -37,6 +37,12 @@ def test_hint_names_the_network_and_the_command(repository):
     )
 
 
+def test_hint_names_the_form_of_a_program(repository):
+    config = repository / "torch_network" / "config.pbtxt"
+    config.write_text(f'{config.read_text()} default_model_filename: "model.pt2"')
+    assert shown(repository, "torch").startswith("torch_network runs by torch.export on this CPU")
+
+
 def test_no_hint_on_a_gpu(repository):
     assert shown(repository, "torch", gpus=1) is None
 
