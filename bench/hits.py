@@ -33,7 +33,7 @@ def main(
     rows = []
     with instant_network() as models:
         for checkout in [Path.cwd(), *(path.resolve() for path in tree or [])]:
-            with gateway_up(models, tree=checkout, triton_cache_bytes=CACHE_BYTES) as service:
+            with gateway_up(models, tree=checkout, settings={"triton_cache_bytes": CACHE_BYTES}) as service:
                 for percent in PERCENTAGES:
                     progress(f"{checkout}: {percent} % repeated")
                     sent = list(_images(images, popular, percent))

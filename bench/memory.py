@@ -1,48 +1,23 @@
 """`python -m bench.memory`: how much the gateway's memory grows under bulk uploads and decompression bombs."""
 
 import http.client
-import threading
 from collections.abc import Iterable, Iterator
 from typing import Annotated
 
-import psutil
 import skimage.data
 import typer
 from PIL import Image
 
 from bench.attack import files as hostile
 from bench.http_load import BOUNDARY, form
+from bench.measurement import Peak
 from bench.output import progress, table
 from bench.photos import as_jpeg, unlike_any
 from bench.repository import repository
 from bench.services import Service, gateway_up
 from gateway.settings import GIB, MIB
 
-SAMPLE_SECONDS = 0.02
 BOMB_SIDE = 20_000
-
-
-class Growth:
-    """The largest growth of a process's resident memory while the context is open, in bytes."""
-
-    def __init__(self, process: psutil.Process) -> None:
-        self._process = process
-        self.bytes = 0
-
-    def __enter__(self) -> "Growth":
-        self._before = self._process.memory_info().rss
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _sample(self) -> None:
-        while not self._done.wait(SAMPLE_SECONDS):
-            self.bytes = max(self.bytes, self._process.memory_info().rss - self._before)
 
 
 def camera_jpeg(nbytes: int) -> bytes:
@@ -80,15 +55,15 @@ def main(files: Annotated[int, typer.Option(help="Files in each bulk request.", 
     rows = []
     with (
         repository("mobilenet-v3-small", [], progress) as models,
-        gateway_up(models, max_request_bytes=32 * GIB) as service,
+        gateway_up(models, settings={"max_request_bytes": 32 * GIB}) as service,
     ):
         post(service, distinct(camera_jpeg(100_000), 50))
         for name, make in bulks.items():
             progress(f"{files} × {name}")
-            with Growth(service.api) as growth:
+            with Peak(lambda: service.api.memory_info().rss) as memory:
                 response = post(service, make())
             summary = response.rpartition(b'"summary":')[2].decode().rstrip("}") + "}"
-            rows.append([f"{files:,} × {name}", summary, f"{growth.bytes / MIB:.0f} MiB"])
+            rows.append([f"{files:,} × {name}", summary, f"{memory.growth / MIB:.0f} MiB"])
     print(table(["request", "answers", "growth"], rows))
 
 

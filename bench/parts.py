@@ -73,7 +73,7 @@ def parts_of(
         uncached = stack.enter_context(gateway_up(models))
         cached = uncached
         if "e" in parts:
-            cached = stack.enter_context(gateway_up(models, triton_cache_bytes=CACHE_BYTES))
+            cached = stack.enter_context(gateway_up(models, settings={"triton_cache_bytes": CACHE_BYTES}))
         grpc = stack.enter_context(Remote(GrpcLoad, uncached.grpc_url))
         http = stack.enter_context(Remote(HttpLoad, uncached.url))
         repeated = stack.enter_context(Remote(HttpLoad, cached.url))

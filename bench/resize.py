@@ -1,11 +1,10 @@
 """`python -m bench.resize`: the resize kernel beside Pillow and torch on one core, as shares of Pillow's time.
 
-In turns, so that neighbours on the machine disturb all alike; the least time of each counts. Bytes are compared first.
+They run in turns, and the least time of each counts. The bytes are compared first.
 """
 
 import ctypes
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Annotated
@@ -17,10 +16,10 @@ import torch
 import typer
 from numpy.typing import NDArray
 from PIL import Image
-from rich.console import Console
-from rich.table import Table
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional
+
+from bench.output import table
 
 Pixels = NDArray[np.uint8]
 CROP = 224
@@ -84,30 +83,20 @@ def main(
     libc.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
     libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
     generator = np.random.default_rng(0)
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    names: list[str] = []
-    table = Table("picture", "filter", box=None, pad_edge=False)
-    kernel_shares = []
+    rows, kernel_shares = [], []
     for title, (shape, size) in CASES.items():
         pixels = generator.integers(0, 256, (*shape, 3), np.uint8)
         for kernel in ("bilinear", "bicubic"):
             every = ways(pixels, size, kernel)
-            if not names:
-                names = list(every)
-                for name in names:
-                    table.add_column(name, justify="right")
-                table.add_column("other bytes: kernel, torch", justify="right")
             unlike = differing(every)
             least = least_milliseconds(every, rounds if shape[0] < 1000 else max(3, rounds // 3))
-            shares = {name: least[name] / least["Pillow"] for name in names}
+            shares = {name: least[name] / least["Pillow"] for name in every}
             kernel_shares.append(shares["kernel"])
-            texts = [f"{shares[name]:.2f}  {least[name]:.2f} ms" for name in names]
-            table.add_row(title, kernel, *texts, f"{unlike['kernel']:.2%}, {unlike['torch']:.2%}")
-    console.print(
-        f"Pillow {PIL.__version__}, torch {torch.__version__}, exact_resize with {exact_resize.instructions()}"
-    )
-    console.print(table)
-    console.print(f"the kernel takes {statistics.median(kernel_shares):.2f} of Pillow's time")
+            texts = [f"{shares[name]:.2f}, {least[name]:.2f} ms" for name in every]
+            rows.append([title, kernel, *texts, f"{unlike['kernel']:.2%}, {unlike['torch']:.2%}"])
+    print(f"Pillow {PIL.__version__}, torch {torch.__version__}, exact_resize with {exact_resize.instructions()}\n")
+    print(table(["image", "filter", *every, "bytes that differ: kernel, torch"], rows))
+    print(f"the kernel takes {statistics.median(kernel_shares):.2f} of Pillow's time")
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def gateway_up(
     *,
     tree: Path | None = None,
     prefix: Sequence[str] = (),
-    **settings: object,
+    settings: Mapping[str, object] | None = None,
 ) -> Iterator[Service]:
     """`gateway up` with a model repository, by default without Triton's response cache.
 
@@ -167,7 +167,7 @@ def gateway_up(
     port, triton_port = free_port(), free_port()
     options = ["--host", LOOPBACK, "--port", str(port), "--triton-port", str(triton_port)]
     command = [*prefix, sys.executable, "-m", "gateway_cli", "up", *options, "--model-repository", str(repository)]
-    environment = _variables({"triton_cache_bytes": 0, **settings})
+    environment = variables({"triton_cache_bytes": 0, **(settings or {})})
     grpc_url = f"{LOOPBACK}:{triton_port}"
     with started(command, port, environment=environment, grpc_url=grpc_url, cwd=tree) as service:
         yield service
@@ -178,10 +178,11 @@ def gateway_serve(triton_url: str, tree: Path | None = None) -> Iterator[Service
     """`gateway serve` alone in front of a Triton at a URL; the arguments are those of `gateway_up`."""
     port = free_port()
     command = [sys.executable, "-m", "gateway_cli", "serve"]
-    settings = _variables({"triton_url": triton_url, "port": port})
+    settings = variables({"triton_url": triton_url, "port": port})
     with started(command, port, environment=settings, cwd=tree) as service:
         yield service
 
 
-def _variables(settings: Mapping[str, object]) -> dict[str, str]:
+def variables(settings: Mapping[str, object]) -> dict[str, str]:
+    """Settings as GATEWAY_ environment variables."""
     return {variable(name): str(value) for name, value in settings.items()}

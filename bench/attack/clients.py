@@ -1,4 +1,4 @@
-"""Clients that send slowly, hold on, leave, or do not read."""
+"""Clients that send slowly, keep connections, leave, or do not read."""
 
 import contextlib
 import itertools
@@ -9,19 +9,17 @@ from collections.abc import Iterable
 
 from bench.attack import files
 from bench.attack.parsers import SMALL_BMP
-from bench.attack.target import BOUNDARY, MULTIPART, Attack, Target, attacks_of, form, receive, repeated, told
+from bench.attack.target import MULTIPART, Attacks, Target, receive, repeated, summary
+from bench.http_load import BOUNDARY, form
 
+ATTACKS = Attacks()
 STALL_SECONDS = 5.0
 SMALL_FORM = b"".join(form([SMALL_BMP] * 20))
 HEAD = f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: {MULTIPART}\r\n"
 PART = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n'.encode()
 
 
-def model_that_is_unknown(target: Target) -> str:
-    """Two hundred files for a model that does not exist."""
-    return target.post_files([SMALL_BMP] * 200, "?model=nope")
-
-
+@ATTACKS.add(requests=13)
 def thirteen_that_stall(target: Target) -> str:
     """Thirteen uploads that stop after 19 MB each."""
     opened = [_begun(target, target.nbytes * 19 // 20) for _ in range(13)]
@@ -29,6 +27,7 @@ def thirteen_that_stall(target: Target) -> str:
     return answers(opened)
 
 
+@ATTACKS.add()
 def one_that_drips(target: Target) -> str:
     """One part of 255 MB, too large by far, whose client then drips."""
     connection = _begun(target, 255_000_000)
@@ -36,6 +35,7 @@ def one_that_drips(target: Target) -> str:
     return answers([connection])
 
 
+@ATTACKS.add(requests=200)
 def many_that_drip(target: Target) -> str:
     """Two hundred uploads that drip a byte at a time."""
     opened = [_begun(target, 1_000) for _ in range(200)]
@@ -43,6 +43,7 @@ def many_that_drip(target: Target) -> str:
     return answers(opened)
 
 
+@ATTACKS.add(requests=500)
 def many_that_say_nothing(target: Target) -> str:
     """Five hundred connections without a request."""
     opened = _connections(target, 500)
@@ -50,6 +51,7 @@ def many_that_say_nothing(target: Target) -> str:
     return answers(opened)
 
 
+@ATTACKS.add(requests=30)
 def many_that_do_not_read(target: Target) -> str:
     """Thirty clients that ask for large answers and do not read them."""
     body = b"".join(form([SMALL_BMP] * 90))
@@ -65,6 +67,7 @@ def many_that_do_not_read(target: Target) -> str:
     return answers(opened)
 
 
+@ATTACKS.add(requests=60)
 def many_that_leave(target: Target) -> str:
     """Sixty clients that send a picture which decodes slowly, and leave."""
     body = b"".join(form([files.png(7_000, 7_000, bits=1, colour=0)]))
@@ -76,6 +79,7 @@ def many_that_leave(target: Target) -> str:
     return "left"
 
 
+@ATTACKS.add(requests=100)
 def many_at_once(target: Target) -> str:
     """A hundred requests at once that each bring twenty pictures."""
     head = HEAD + f"Connection: close\r\nContent-Length: {len(SMALL_FORM)}\r\n\r\n"
@@ -95,7 +99,7 @@ def _connections(target: Target, count: int) -> list[socket.socket]:
 
 
 def _begun(target: Target, nbytes: int) -> socket.socket:
-    """An upload of which so many bytes have been sent; its client is not done."""
+    """An unfinished upload of which `nbytes` have been sent."""
     connection = target.connect()
     connection.settimeout(3.0)
     with contextlib.suppress(OSError):
@@ -115,7 +119,7 @@ def _drip(connections: Iterable[socket.socket], drop: bytes) -> None:
 
 
 def answers(connections: Iterable[socket.socket]) -> str:
-    """How many got which answer so far; then they hang up."""
+    """Count the answers so far, and close the connections."""
     counts: Counter[str] = Counter()
     for connection in connections:
         with connection:
@@ -132,24 +136,12 @@ def _answer(connection: socket.socket) -> str:
                 connection.recv(1)
             return "closed"
         return "none yet"
-    return told(received)
+    return summary(received)
 
 
-ATTACKS: list[Attack] = attacks_of(
-    model_that_is_unknown,
-    thirteen_that_stall,
-    one_that_drips,
-    many_that_drip,
-    many_that_say_nothing,
-    many_that_do_not_read,
-    many_that_leave,
-    many_at_once,
-    requests={
-        "thirteen_that_stall": 13,
-        "many_that_drip": 200,
-        "many_that_say_nothing": 500,
-        "many_that_do_not_read": 30,
-        "many_that_leave": 60,
-        "many_at_once": 100,
-    },
+# fmt: off
+ATTACKS.rows(
+    ("model-that-is-unknown", "Two hundred files for a model that does not exist",
+     lambda target: target.post_files([SMALL_BMP] * 200, "?model=nope")),
 )
+# fmt: on

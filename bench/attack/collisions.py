@@ -1,4 +1,4 @@
-"""Two pictures with one key in Triton's response cache, made as an attacker would make them.
+"""Makes two images with one key in Triton's response cache, as an attacker would.
 
 The key (Triton core, src/cache_manager.cc) is Boost 1.80's hash_combine, 64 bits, over model, version and each byte of
 the inputs. One step is h ← (h ^ K[byte]) · M + C mod 2⁶⁴, where every bit depends on lower bits only. So the low halves
@@ -71,7 +71,7 @@ def collide(before_a: int, before_b: int, seed: int = 0) -> tuple[bytes, bytes]:
             if len(same):
                 pair = blocks[order[same[0] : same[0] + 2]]
                 pairs.append(pair)
-                # Each choice so far, followed by either block: the low halves stay equal to all others'.
+                # Each choice so far, followed by either block: all low halves stay equal.
                 states_a = np.concatenate([_combine_each(states_a, np.tile(b, (len(states_a), 1))) for b in pair])
                 states_b = np.concatenate([_combine_each(states_b, np.tile(b, (len(states_b), 1))) for b in pair])
         common, index_a, index_b = np.intersect1d(states_a, states_b, return_indices=True)
@@ -82,13 +82,13 @@ def collide(before_a: int, before_b: int, seed: int = 0) -> tuple[bytes, bytes]:
 
 
 def colliding_jpegs(jpeg_a: bytes, jpeg_b: bytes, before: int) -> tuple[bytes, bytes]:
-    """The two pictures with comments: of one length, and with one state after them."""
+    """The two images with comments that give them the same length and the same state at their end."""
     length = max(len(jpeg_a), len(jpeg_b))
     opened = []
     for jpeg in (jpeg_a, jpeg_b):
         assert jpeg.endswith(b"\xff\xd9")
         missing = length - len(jpeg)
-        # Comments fill the shorter one up: each has a marker, its length, and as many zeros.
+        # Comments fill up the shorter one: each has a marker, its length, and zeros.
         filler = b""
         missing += 8  # so that both have at least one
         while missing:

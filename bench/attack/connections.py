@@ -1,4 +1,4 @@
-"""Connections of one client: more than the service has, each kept as busy as it can be for nothing."""
+"""Connections of one client: more than the limit, each kept open as long as the service allows."""
 
 import contextlib
 import socket
@@ -6,44 +6,27 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from bench.attack.clients import HEAD, PART, answers
-from bench.attack.target import CLIENTS, Attack, ServiceOptions, Target, attacks_of, receive, repeated, told
+from bench.attack.target import CLIENTS, Attacks, ServiceOptions, Target, receive, repeated, summary
 from bench.attack.websocket import BINARY, TEXT, frame, handshake
 
+ATTACKS = Attacks()
 BEYOND = 10
+BEYOND_LIMIT = 1_000 + BEYOND
 DRIP_SECONDS = 0.5
 RECENT = 200
-"""Connections that a client keeps which opens them without end."""
+"""Connections that a client keeps while it opens new ones."""
 PUSHED_BYTES = 300 << 20
 PUSH_SECONDS = 3.0
-FEW_FILES = 256
-"""`ulimit -n` of the service in one attack: its own files and Triton's calls take some of them."""
+FEW = ServiceOptions(max_open_files=256)
+"""`ulimit -n` of the service: its own files and the calls to Triton take some of them."""
 UPLOAD = HEAD.encode() + b"Content-Length: 100000\r\n\r\n" + PART
 UPGRADE = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAA")
 
 
-def upgrades_with_a_length(target: Target) -> str:
-    """More connections than the limit ask for a stream, announce a body and never send it."""
-    return _all_of(target, lambda: _upgrade("Content-Length: 5"))
-
-
-def upgrades_with_chunks(target: Target) -> str:
-    """The same with a body in chunks."""
-    return _all_of(target, lambda: _upgrade("Transfer-Encoding: chunked"))
-
-
-def upgrade_that_sends_its_body(target: Target) -> str:
-    """One WebSocket handshake with a chunked body of 300 MiB."""
-    return _pushed(target, _upgrade("Transfer-Encoding: chunked"), b"8000\r\n" + bytes(0x8000) + b"\r\n")
-
-
-def upgrade_that_sends_without_end(target: Target) -> str:
-    """300 MiB of zeros after a WebSocket handshake that announces five bytes of body."""
-    return _pushed(target, _upgrade("Content-Length: 5"), bytes(0x8000))
-
-
+@ATTACKS.add(requests=72)
 def upgrades_of_odd_framing(target: Target) -> str:
     """WebSocket handshakes with every invalid framing of a body, on twelve connections each."""
     framings = (
@@ -59,33 +42,26 @@ def upgrades_of_odd_framing(target: Target) -> str:
     return answers(opened)
 
 
-def half_handshakes(target: Target) -> str:
-    """More connections than the limit send a WebSocket handshake without its last line."""
-    return _all_of(target, lambda: handshake(target)[:-2])
-
-
-def handshakes_that_are_reset(target: Target) -> str:
-    """Four hundred clients open a stream and reset the connection at once."""
-    return _reset_each(target, handshake(target))
-
-
+@ATTACKS.add(requests=CLIENTS)
 def handshakes_that_are_reset_later(target: Target) -> str:
-    """The same, a moment later: half of them have their answer."""
+    """Four hundred clients open a stream and reset the connection later: half of them have their answer."""
     for number in range(target.clients):
         with contextlib.suppress(OSError):
             connection = _sent(target, handshake(target))
             if number % 2:
-                receive_some(connection)
+                _receive_some(connection)
             _reset(connection)
     return "left"
 
 
+@ATTACKS.add(requests=CLIENTS // 2)
 def frames_behind_a_handshake_that_is_refused(target: Target) -> str:
     """Two hundred clients send frames right after a handshake that is refused."""
     sent = handshake(target, "/stream?model=nope") + frame(BINARY, b"x") * 3 + frame(TEXT, b"{}") + bytes(100_000)
     return answers([_sent(target, sent) for _ in range(target.clients // 2)])
 
 
+@ATTACKS.add(requests=CLIENTS // 2)
 def frames_behind_a_handshake_of_no_use(target: Target) -> str:
     """Two hundred clients send bytes right after a handshake without a valid key, version or path."""
     whole = handshake(target)
@@ -100,13 +76,9 @@ def frames_behind_a_handshake_of_no_use(target: Target) -> str:
     )
 
 
-def slow_uploads_everywhere(target: Target) -> str:
-    """More slow uploads than the connection limit, each of which reconnects when it is closed."""
-    return _dripping(target, UPLOAD, _enough(target))
-
-
+@ATTACKS.add(requests=BEYOND_LIMIT)
 def slow_uploads_and_connections_without_end(target: Target) -> str:
-    """The same beside a client that connects as fast as it can, sends nothing, and leaves."""
+    """As many slow uploads beside a client that connects as fast as it can, sends nothing, and leaves."""
     done = threading.Event()
     connected = 0
 
@@ -129,11 +101,7 @@ def slow_uploads_and_connections_without_end(target: Target) -> str:
         client.join()
 
 
-def slow_headers_everywhere(target: Target) -> str:
-    """The same with headers that do not end."""
-    return _dripping(target, b"GET /health/live HTTP/1.1\r\nHost: x\r\nA: ", _enough(target))
-
-
+@ATTACKS.add(requests=16 * BEYOND_LIMIT)
 def unread_answers_everywhere(target: Target) -> str:
     """More clients than the connection limit request sixteen large documents each and read none."""
     opened = []
@@ -148,6 +116,7 @@ def unread_answers_everywhere(target: Target) -> str:
     return answers(opened)
 
 
+@ATTACKS.add(requests=BEYOND_LIMIT)
 def health_requests_everywhere(target: Target) -> str:
     """More connections than the limit request /health/live repeatedly and read no response."""
     request = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -162,19 +131,15 @@ def health_requests_everywhere(target: Target) -> str:
     return answers(opened)
 
 
-def more_connections_than_files(target: Target) -> str:
-    """Four hundred slow uploads to a service that may have 256 open files."""
-    return _dripping(target, UPLOAD, 400)
-
-
+@ATTACKS.add(requests=400, options=FEW)
 def idle_connections_beyond_files(target: Target) -> str:
-    """Four hundred connections without a request, to the same."""
+    """Four hundred connections without a request to a service that may have 256 open files."""
     opened = [_sent(target, b"") for _ in range(400)]
     time.sleep(target.hold_seconds)
     return answers(opened)
 
 
-def receive_some(connection: socket.socket) -> None:
+def _receive_some(connection: socket.socket) -> None:
     """Wait for the first bytes of an answer."""
     connection.settimeout(2.0)
     with contextlib.suppress(OSError):
@@ -182,7 +147,7 @@ def receive_some(connection: socket.socket) -> None:
 
 
 def _enough(target: Target) -> int:
-    """More connections than the service may have; those of several workers are not spread evenly."""
+    """More connections than the limit; those of several workers are not spread evenly."""
     return (target.max_connections + BEYOND) * (target.workers if target.workers == 1 else target.workers + 1)
 
 
@@ -191,7 +156,7 @@ def _upgrade(framing: str) -> bytes:
 
 
 def _sent(target: Target, data: bytes) -> socket.socket:
-    """A connection on which these bytes were sent, if it took them."""
+    """A connection on which the bytes were sent, as far as the service took them."""
     connection = target.connect()
     connection.settimeout(2.0)
     with contextlib.suppress(OSError):
@@ -200,7 +165,7 @@ def _sent(target: Target, data: bytes) -> socket.socket:
 
 
 def _all_of(target: Target, request: Callable[[], bytes]) -> str:
-    """Take every connection with a request, and keep them."""
+    """Open more connections than the limit with a request each, and keep them."""
     opened = []
     for _ in range(_enough(target)):
         with contextlib.suppress(OSError):
@@ -210,7 +175,7 @@ def _all_of(target: Target, request: Callable[[], bytes]) -> str:
 
 
 def _pushed(target: Target, head: bytes, unit: bytes) -> str:
-    """Send a request and then more, until it has all come, the service takes no more, or the time is over."""
+    """Send a request and 300 MiB after it, until the service takes no more or the time is over."""
     sent = 0
     ends = time.monotonic() + PUSH_SECONDS
     with target.connect() as connection:
@@ -222,7 +187,7 @@ def _pushed(target: Target, head: bytes, unit: bytes) -> str:
                     break
                 connection.sendall(piece)
                 sent += len(piece)
-        answer = told(receive(connection, 1.0))
+        answer = summary(receive(connection, 1.0))
     return f"{answer} after {sent >> 20} MiB"
 
 
@@ -239,7 +204,7 @@ def _reset(connection: socket.socket) -> None:
 
 
 def _dripping(target: Target, head: bytes, count: int) -> str:
-    """Connections that begin a request and drip, each of which connects again when it is closed; then they hang up."""
+    """Open connections that begin a request and send a byte at a time; each reconnects when it is closed."""
     connections: list[socket.socket | None] = [None] * count
     opened = 0
     ends = time.monotonic() + target.hold_seconds
@@ -255,74 +220,54 @@ def _dripping(target: Target, head: bytes, count: int) -> str:
 
 
 def _drop(connection: socket.socket) -> bool:
-    """Send a byte; whether the connection is still there."""
+    """Send a byte; returns whether the connection is still open."""
     connection.setblocking(False)  # noqa: FBT003  # as the standard library has it
     try:
-        if not connection.recv(1, socket.MSG_PEEK):
-            return _gone(connection)
-        return _gone(connection)  # an answer, though the request is not complete
+        connection.recv(1, socket.MSG_PEEK)  # the end of the stream, or an answer before the end of the request
     except BlockingIOError:
-        pass
-    except OSError:
-        return _gone(connection)
-    try:
-        connection.sendall(b"x")
-    except BlockingIOError:
+        with contextlib.suppress(BlockingIOError):
+            try:
+                connection.sendall(b"x")
+            except ConnectionError:
+                connection.close()
+                return False
         return True
     except OSError:
-        return _gone(connection)
-    return True
-
-
-def _gone(connection: socket.socket) -> bool:
+        pass
     connection.close()
     return False
 
 
-FEW = ServiceOptions(max_open_files=FEW_FILES)
-
-
-def _requests(functions: Iterable[Callable[[Target], str]], count: int) -> dict[str, int]:
-    return {function.__name__: count for function in functions}
-
-
-_EVERYWHERE = (
-    upgrades_with_a_length,
-    upgrades_with_chunks,
-    half_handshakes,
-    slow_uploads_everywhere,
-    slow_uploads_and_connections_without_end,
-    slow_headers_everywhere,
-    unread_answers_everywhere,
-    health_requests_everywhere,
+# fmt: off
+ATTACKS.rows(
+    ("upgrades-with-a-length", "More connections than the limit ask for a stream, announce a body and never send it",
+     lambda target: _all_of(target, lambda: _upgrade("Content-Length: 5"))),
+    ("upgrades-with-chunks", "The same with a body in chunks",
+     lambda target: _all_of(target, lambda: _upgrade("Transfer-Encoding: chunked"))),
+    ("half-handshakes", "More connections than the limit send a WebSocket handshake without its last line",
+     lambda target: _all_of(target, lambda: handshake(target)[:-2])),
+    ("slow-uploads-everywhere",
+     "More slow uploads than the connection limit, each of which reconnects when it is closed",
+     lambda target: _dripping(target, UPLOAD, _enough(target))),
+    ("slow-headers-everywhere", "The same with headers that do not end",
+     lambda target: _dripping(target, b"GET /health/live HTTP/1.1\r\nHost: x\r\nA: ", _enough(target))),
+    requests=BEYOND_LIMIT,
 )
-_OTHERS = (
-    upgrade_that_sends_its_body,
-    upgrade_that_sends_without_end,
-    upgrades_of_odd_framing,
-    handshakes_that_are_reset,
-    handshakes_that_are_reset_later,
-    frames_behind_a_handshake_that_is_refused,
-    frames_behind_a_handshake_of_no_use,
+ATTACKS.rows(
+    ("upgrade-that-sends-its-body", "One WebSocket handshake with a chunked body of 300 MiB",
+     lambda target: _pushed(target, _upgrade("Transfer-Encoding: chunked"), b"8000\r\n" + bytes(0x8000) + b"\r\n")),
+    ("upgrade-that-sends-without-end", "300 MiB of zeros after a WebSocket handshake that announces five bytes of body",
+     lambda target: _pushed(target, _upgrade("Content-Length: 5"), bytes(0x8000))),
 )
-ATTACKS: list[Attack] = [
-    *attacks_of(
-        *_EVERYWHERE,
-        *_OTHERS,
-        requests={
-            **_requests(_EVERYWHERE, 1_000 + BEYOND),
-            "unread_answers_everywhere": 16 * (1_000 + BEYOND),
-            "upgrades_of_odd_framing": 72,
-            "handshakes_that_are_reset": CLIENTS,
-            "handshakes_that_are_reset_later": CLIENTS,
-            "frames_behind_a_handshake_that_is_refused": CLIENTS // 2,
-            "frames_behind_a_handshake_of_no_use": CLIENTS // 2,
-        },
-    ),
-    *attacks_of(
-        more_connections_than_files,
-        idle_connections_beyond_files,
-        requests={"more_connections_than_files": 400, "idle_connections_beyond_files": 400},
-        options=FEW,
-    ),
-]
+ATTACKS.rows(
+    ("handshakes-that-are-reset", "Four hundred clients open a stream and reset the connection at once",
+     lambda target: _reset_each(target, handshake(target))),
+    requests=CLIENTS,
+)
+ATTACKS.rows(
+    ("more-connections-than-files", "Four hundred slow uploads to a service that may have 256 open files",
+     lambda target: _dripping(target, UPLOAD, 400)),
+    requests=400,
+    options=FEW,
+)
+# fmt: on

@@ -1,16 +1,16 @@
-"""Requests, handshakes and messages that are wrong: their client's fault, and answered as that."""
+"""Requests, handshakes and messages that are errors of their client, and must be answered as such."""
 
 import itertools
 import json
 
 from bench.attack.parsers import INFER, JSON, SMALL_BMP
-from bench.attack.target import Attack, PromiseBroken, Target, attacks_of, receive, told
-from bench.attack.websocket import BINARY, NO_CODE, TEXT, Stream, handshake
-from bench.attack.websocket import told as told_streams
+from bench.attack.target import Attacks, PromiseBroken, Target, receive, summary
+from bench.attack.websocket import BINARY, NO_CODE, TEXT, Stream, handshake, summary_of_streams
 
+ATTACKS = Attacks()
 MESSAGE_SECONDS = 3.0
 CODES_OF_FAULTS = {1006, 1011, 4500, 4502, 4504}
-"""Close codes that say that the gateway or Triton is at fault."""
+"""Close codes for faults of the gateway or of Triton."""
 SURROGATES = (r"\ud800", r"\udfff", r"\udc00\ud800", r"a\ud83d", r"\ud800\ud800", r"\uDBFF\u0041")
 """JSON escapes that stand for no character (RFC 8259, section 8.2)."""
 TIMEOUTS = (
@@ -49,11 +49,13 @@ ORIGINS = (
 )
 
 
+@ATTACKS.add(requests=len(ORIGINS))
 def origins_that_are_none(target: Target) -> str:
     """Handshakes with origins that are not URLs, or not those of the service."""
     return _handshakes(target, [("/stream", f"Origin: {origin}") for origin in ORIGINS])
 
 
+@ATTACKS.add(requests=7)
 def hosts_that_are_none(target: Target) -> str:
     """Handshakes from a page, with hosts that are none."""
     hosts = ("[", "[::1", "x:99999", "\xff", "", "x y", "x" * 5_000)
@@ -64,6 +66,7 @@ def hosts_that_are_none(target: Target) -> str:
     return _answered(target, heads)
 
 
+@ATTACKS.add(requests=121)
 def parameters_of_a_handshake(target: Target) -> str:
     """Handshakes with parameters that are none."""
     wrong = ("\\ud800", "%ED%A0%80", "%00", "%FF", "nan", "1e999", "-1", "9" * 5_000, "[]", "", "a" * 7_000)
@@ -72,6 +75,7 @@ def parameters_of_a_handshake(target: Target) -> str:
     return _handshakes(target, [(query, "A: b") for query in queries])
 
 
+@ATTACKS.add(requests=15)
 def subprotocols_of_a_handshake(target: Target) -> str:
     """Handshakes with subprotocols, extensions, keys and versions that are none."""
     fields = (
@@ -94,6 +98,7 @@ def subprotocols_of_a_handshake(target: Target) -> str:
     return _handshakes(target, [("/stream", field) for field in fields])
 
 
+@ATTACKS.add(requests=24)
 def surrogates_in_a_stream(target: Target) -> str:
     """Texts of a stream with escapes that stand for no character, each on a stream of its own."""
     texts = [f'{{"{name}": ["{text}"]}}' for name in ("labels", "model", "smoothing") for text in SURROGATES]
@@ -101,6 +106,7 @@ def surrogates_in_a_stream(target: Target) -> str:
     return _texts(target, [text.encode() for text in texts])
 
 
+@ATTACKS.add(requests=30)
 def texts_of_a_stream(target: Target) -> str:
     """Texts of a stream that are not JSON, not objects, or not UTF-8."""
     return _texts(
@@ -140,6 +146,7 @@ def texts_of_a_stream(target: Target) -> str:
     )
 
 
+@ATTACKS.add(requests=84)
 def surrogates_in_json(target: Target) -> str:
     """JSON of every route with escapes that stand for no character."""
     image = '{"name": "RAW_IMAGE", "shape": [1], "datatype": "BYTES", "data": ["QQ=="]}'
@@ -161,9 +168,10 @@ def surrogates_in_json(target: Target) -> str:
             ("/v2/repository/index", f'{{"{text}": "{text}"}}'),
             ("/models/ensemble_model/load", f'{{"{text}": "{text}"}}'),
         ]
-    return _told({target.post(path, body.encode(), JSON) for path, body in bodies})
+    return _without_faults({target.post(path, body.encode(), JSON) for path, body in bodies})
 
 
+@ATTACKS.add(requests=2 * len(TIMEOUTS) + 14)
 def timeouts_of_almost_nothing(target: Target) -> str:
     """Requests with timeouts that no answer can keep, or that are none."""
     answers = {target.post(f"/predict?timeout={value}", SMALL_BMP, "image/bmp") for value in TIMEOUTS}
@@ -174,9 +182,10 @@ def timeouts_of_almost_nothing(target: Target) -> str:
             "inputs": [{"name": "RAW_IMAGE", "shape": [1], "datatype": "BYTES", "data": ["QQ=="]}],
         }
         answers.add(target.post(INFER, json.dumps(body).encode(), JSON))
-    return _told(answers)
+    return _without_faults(answers)
 
 
+@ATTACKS.add(requests=len(TIMEOUTS))
 def timeouts_of_streams(target: Target) -> str:
     """The same for streams, with a frame each."""
     streams = []
@@ -190,6 +199,7 @@ def timeouts_of_streams(target: Target) -> str:
     return _checked(streams)
 
 
+@ATTACKS.add(requests=14)
 def frames_of_a_websocket(target: Target) -> str:
     """Frames that RFC 6455 forbids, each on a stream of its own."""
     broken = (
@@ -238,56 +248,30 @@ def _latin(target: Target, path: str, field: str) -> bytes:
 
 
 def _answered(target: Target, heads: list[bytes]) -> str:
-    """Send each request on a connection of its own; raises PromiseBroken for what is the service's fault."""
+    """Send each request on a separate connection; raises PromiseBroken for a 5xx status or no answer."""
     answers = set()
     for head in heads:
         with target.connect() as connection:
             connection.settimeout(MESSAGE_SECONDS)
             connection.sendall(head)
-            answer = told(receive(connection, MESSAGE_SECONDS))
+            answer = summary(receive(connection, MESSAGE_SECONDS))
             if answer.startswith("5") or answer == "closed":
                 raise PromiseBroken(f"{head[:300]!r} is answered by {answer}")
             answers.add(answer)
-    return _told(answers)
+    return _without_faults(answers)
 
 
 def _checked(streams: list[Stream]) -> str:
-    """Raise PromiseBroken for a stream that ended as by a fault of the service, or without a code."""
+    """A summary of the streams; raises PromiseBroken if one ended by a fault of the service, or without a code."""
     for number, stream in enumerate(streams):
         gone = stream.ended and stream.status == 101 and stream.close_code in (0, NO_CODE)
         if stream.close_code in CODES_OF_FAULTS or stream.status >= 500 or gone:
-            raise PromiseBroken(f"stream {number} ended with {told_streams([stream])}")
-    return told_streams(streams)
+            raise PromiseBroken(f"stream {number} ended with {summary_of_streams([stream])}")
+    return summary_of_streams(streams)
 
 
-def _told(answers: set[str]) -> str:
-    """The answers, in short; raises PromiseBroken if one says that the service is at fault."""
+def _without_faults(answers: set[str]) -> str:
+    """A summary of the answers; raises PromiseBroken if one reports a fault of the service."""
     if wrong := sorted(answer for answer in answers if answer.startswith("5") or "deadline" in answer):
         raise PromiseBroken(f"answered by {', '.join(wrong)}")
     return ", ".join(sorted(answers))
-
-
-ATTACKS: list[Attack] = attacks_of(
-    origins_that_are_none,
-    hosts_that_are_none,
-    parameters_of_a_handshake,
-    subprotocols_of_a_handshake,
-    surrogates_in_a_stream,
-    texts_of_a_stream,
-    surrogates_in_json,
-    timeouts_of_almost_nothing,
-    timeouts_of_streams,
-    frames_of_a_websocket,
-    requests={
-        "origins_that_are_none": len(ORIGINS),
-        "hosts_that_are_none": 7,
-        "parameters_of_a_handshake": 121,
-        "subprotocols_of_a_handshake": 15,
-        "surrogates_in_a_stream": 24,
-        "texts_of_a_stream": 30,
-        "surrogates_in_json": 84,
-        "timeouts_of_almost_nothing": 2 * len(TIMEOUTS) + 14,
-        "timeouts_of_streams": len(TIMEOUTS),
-        "frames_of_a_websocket": 14,
-    },
-)

@@ -1,4 +1,4 @@
-"""Pictures that cost more than they say, by the letter of their formats; each maker says what it makes."""
+"""Makes image files that follow the letter of their formats and cost more than they seem to."""
 
 import io
 import itertools
@@ -44,7 +44,7 @@ def progressive_jpeg_of_many_scans(side: int, scans: int) -> bytes:
 
 @cache
 def progressive_jpeg(width: int, height: int) -> bytes:
-    """An ordinary progressive photograph, whose coefficients a decoder keeps until the last scan."""
+    """A usual progressive photograph, whose coefficients a decoder keeps until the last scan."""
     noise = np.random.default_rng(1).integers(0, 255, (height // 16, width // 16, 3), np.uint8)
     file = io.BytesIO()
     picture = Image.fromarray(noise).resize((width, height), Image.Resampling.BILINEAR)
@@ -105,8 +105,8 @@ def tiff_of_two_sizes(large: int, small: int) -> bytes:
     return tiff([*sizes, *others, (279, 4, 1, len(rows))], data=rows)
 
 
-def tiff_that_bites_its_tail(nbytes: int) -> bytes:
-    """TIFF directories of `nbytes` in all, each of which the last one leads back to."""
+def cyclic_tiff(nbytes: int) -> bytes:
+    """A TIFF of about `nbytes` whose last directory refers to the first."""
     sizes = [
         (256, 4, 1, 8),
         (257, 4, 1, 8),
@@ -134,10 +134,10 @@ def _avif(side: int) -> bytes:
     return file.getvalue()
 
 
-def avif_of_another_size(frame: int, told: int) -> bytes:
-    """An AVIF whose `ispe` says `told` × `told`, and whose AV1 frame has `frame` × `frame` pixels."""
+def avif_of_another_size(frame: int, declared: int) -> bytes:
+    """An AVIF whose `ispe` says `declared` × `declared`, and whose AV1 frame has `frame` × `frame` pixels."""
     return _avif(frame).replace(
-        b"ispe\0\0\0\0" + struct.pack(">II", frame, frame), b"ispe\0\0\0\0" + struct.pack(">II", told, told)
+        b"ispe\0\0\0\0" + struct.pack(">II", frame, frame), b"ispe\0\0\0\0" + struct.pack(">II", declared, declared)
     )
 
 
@@ -155,15 +155,15 @@ def avif_of_many_items(count: int) -> bytes:
 
 
 @cache
-def heic_of_another_size(coded: int, told: int) -> bytes:
-    """A HEIC whose `ispe` says `told` × `told`, and whose HEVC picture has `coded` × `coded` pixels."""
+def heic_of_another_size(coded: int, declared: int) -> bytes:
+    """A HEIC whose `ispe` says `declared` × `declared`, and whose HEVC picture has `coded` × `coded` pixels."""
     import pillow_heif
 
     picture = pillow_heif.from_pillow(Image.new("L", (coded, coded), 128))
     file = io.BytesIO()
     picture.save(file, quality=10)
     return file.getvalue().replace(
-        b"ispe\0\0\0\0" + struct.pack(">II", coded, coded), b"ispe\0\0\0\0" + struct.pack(">II", told, told)
+        b"ispe\0\0\0\0" + struct.pack(">II", coded, coded), b"ispe\0\0\0\0" + struct.pack(">II", declared, declared)
     )
 
 
@@ -173,7 +173,7 @@ def _box(kind: bytes, data: bytes) -> bytes:
 
 @cache
 def heic_of_headers(items: int, headers: int) -> bytes:
-    """A HEIC of so many pictures, which share so many headers of zeros: numbers of variable length that do not end."""
+    """A HEIC of `items` images that share `headers` headers of zeros: numbers of variable length without an end."""
     sets = b"".join(
         struct.pack(">H", 303 + number % 16) + b"\x42\x01\x01" + bytes(300 + number % 16) for number in range(16)
     )
@@ -189,13 +189,13 @@ def heic_of_headers(items: int, headers: int) -> bytes:
 
 @cache
 def jpeg2000_of_channels(nbytes: int) -> bytes:
-    """A JPEG 2000 whose list of channels is so long, and that has no picture."""
+    """A JPEG 2000 with a list of channels of `nbytes`, and no image."""
     return b"\0\0\0\x0cjP  \r\n\x87\n" + _box(b"jp2h", _box(b"cdef", bytes(nbytes)))
 
 
 @cache
 def jpeg2000(side: int, tile: int) -> bytes:
-    """A picture of one gray, a few bytes a tile."""
+    """A JPEG 2000 of one gray, a few bytes a tile."""
     file = io.BytesIO()
     Image.new("RGB", (side, side), (128, 128, 128)).save(file, "JPEG2000", tile_size=(tile, tile))
     return file.getvalue()
@@ -203,7 +203,7 @@ def jpeg2000(side: int, tile: int) -> bytes:
 
 @cache
 def gif_of_frames(side: int, frames: int) -> bytes:
-    """An animation whose pictures are small in the file and large on the screen."""
+    """An animation whose frames have few bytes and many pixels."""
     pictures = [Image.new("P", (side, side), number % 2) for number in range(2)]
     file = io.BytesIO()
     pictures[0].save(
@@ -214,7 +214,7 @@ def gif_of_frames(side: int, frames: int) -> bytes:
 
 @cache
 def webp_lossless(width: int, height: int) -> bytes:
-    """A lossless WebP of one colour: a few hundred bytes for as many pixels as may be."""
+    """A lossless WebP of one colour: a few hundred bytes, whatever its number of pixels."""
     file = io.BytesIO()
     Image.new("RGB", (width, height)).save(file, "WEBP", lossless=True, method=0)
     return file.getvalue()
@@ -237,7 +237,7 @@ def gif_of_patches(side: int, frames: int) -> bytes:
 
 @cache
 def black_video(width: int, height: int, frames: int) -> bytes:
-    """An MPEG-4 video in which nothing happens: some bytes a frame."""
+    """A black MPEG-4 video: some bytes a frame."""
     import cv2
 
     with tempfile.TemporaryDirectory() as folder:
@@ -252,7 +252,7 @@ def black_video(width: int, height: int, frames: int) -> bytes:
 
 @cache
 def large_photo(width: int, height: int) -> bytes:
-    """A photograph as a baseline JPEG of so many pixels."""
+    """A baseline JPEG of smooth noise."""
     noise = np.random.default_rng(2).integers(0, 255, (height // 32, width // 32, 3), np.uint8)
     file = io.BytesIO()
     Image.fromarray(noise).resize((width, height), Image.Resampling.BILINEAR).save(file, "JPEG", quality=80)
@@ -261,7 +261,7 @@ def large_photo(width: int, height: int) -> bytes:
 
 @cache
 def apng_that_promises(frames: int) -> bytes:
-    """An APNG of two frames whose header tells of others."""
+    """An APNG of two frames whose header declares `frames`."""
     file = io.BytesIO()
     first, second = (Image.new("L", (64, 64), level) for level in (0, 255))
     first.save(file, "PNG", save_all=True, append_images=[second])

@@ -1,7 +1,7 @@
 """`python -m bench.attack.fleet`: three Tritons with a fault in their preprocessor, and a gateway with two workers.
 
-There is no picture that ends the preprocessor as it is. So these have a copy of it in which one is made up: a picture
-with KILLER in its bytes ends the process that decodes it, as a fault in a decoder would.
+No known image ends the preprocessor's process. So these Tritons have a copy of it with a fault: an image with KILLER
+in its bytes ends the process that decodes it, as a fault in a decoder would.
 """
 
 import os
@@ -35,20 +35,20 @@ def make_vulnerable(model: Path) -> None:
 
 
 def main() -> None:
-    """Run all of it until SIGTERM or the gateway's end."""
+    """Run the Tritons and the gateway until SIGTERM, or until the gateway ends."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with ExitStack() as stack:
         models = stack.enter_context(repository(MODEL, (), print))
         make_vulnerable(models / PREPROCESSOR / "1" / "model.py")
         runtime = ensure_runtime(default_cache_dir(), print)
-        # Without a cache, so that each answer is worked for.
+        # Without a response cache, so that each image is decoded.
         tritons = [EmbeddedTriton(runtime, models, on_log=print, cache_bytes=0) for _ in range(TRITONS)]
         for triton in tritons:
             stack.enter_context(triton)
         for triton in tritons:
             triton.wait_ready(START_SECONDS)
-        told = {"triton_url": ",".join(triton.url for triton in tritons), "workers": str(WORKERS)}
-        environment = {**os.environ, **{variable(name): value for name, value in told.items()}}
+        settings = {"triton_url": ",".join(triton.url for triton in tritons), "workers": str(WORKERS)}
+        environment = {**os.environ, **{variable(name): value for name, value in settings.items()}}
         gateway = subprocess.Popen([sys.executable, "-m", "gateway_cli", "serve"], env=environment)
         stack.callback(gateway.wait)
         stack.callback(gateway.terminate)

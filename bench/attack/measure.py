@@ -6,29 +6,32 @@ import resource
 import threading
 import time
 from collections import Counter
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 
 import psutil
 
+from bench.attack.registry import FAMILIES
 from bench.attack.service import Running, events
-from bench.attack.target import MULTIPART, Attack, PromiseBroken, Target, Traffic, form
-from bench.measurement import percentile
+from bench.attack.target import MULTIPART, Attack, PromiseBroken, Target, Traffic
+from bench.http_load import form
+from bench.measurement import Peak, percentile
 from bench.photos import Photo, unlike_any
 from bench.remote import Remote
 
 SAMPLE_SECONDS = 0.05
 HELD = ("gateway_in_flight_bytes", "gateway_waiting_bytes", "gateway_decoding_bytes", "gateway_answer_bytes")
 AT_WORK = ("gateway_images_in_flight", "gateway_images_waiting", "gateway_decoding_bytes", "gateway_streams")
+PAUSE = "gateway_event_loop_pause_seconds"
 SETTLE_SECONDS, IDLE_SECONDS = 0.5, 120.0
-MEND_SECONDS = 180.0
-HEALINGS = tuple(f'gateway_healings_total{{outcome="{outcome}"}}' for outcome in ("healed", "failed", "in vain"))
+RECOVERY_SECONDS = 180.0
+RECOVERIES = tuple(f'gateway_healings_total{{outcome="{outcome}"}}' for outcome in ("healed", "failed", "in vain"))
 AT_LEAST_SECONDS, MOST_TIMES = 2.0, 10
 NEWCOMER_SECONDS = 0.3
 """Time between two new connections of a well-behaved client."""
 GIVE_UP_SECONDS = 30.0
 """Time after which a new client that was not served gives up."""
-OURS = "well-behaved"
+WELL_BEHAVED = "well-behaved"
 """The request id of the well-behaved clients, which distinguishes their log events from the attacker's."""
 
 CPU_TOLERANCE = 1.15
@@ -73,7 +76,7 @@ class Allowance:
         )
 
     def seconds(self, attack: Attack, sent: "Sent", duration_seconds: float) -> float:
-        """What an attack that was sent may take for decoding, all of it."""
+        """The processor time that a sent attack may use for decoding in total."""
         count = sent.times * attack.requests
         if attack.per_second:
             return count * (self.request_seconds + self.stream_seconds * duration_seconds)
@@ -93,7 +96,7 @@ class Bystander:
     latencies_seconds: list[float] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
     label: str = ""
-    """What was last seen."""
+    """The label of the last response."""
 
     def wait(self, seconds: float) -> None:
         """Run the client for a while."""
@@ -110,7 +113,7 @@ class Bystander:
         self._thread.join(60)
 
     def _run(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self.running.port, timeout=60)
+        connection = self.running.connect()
         while not self._stop.is_set():
             started = time.perf_counter()
             try:
@@ -132,14 +135,14 @@ class Bystander:
 
 @dataclass
 class Newcomer:
-    """Well-behaved clients in a thread, each on a connection of its own: one asks for health, one for a photograph."""
+    """Well-behaved clients that connect anew each time: one requests /health/live, one classifies a photograph."""
 
     running: Running
     photo: Photo
     live_seconds: float = 0.0
     """The longest time until /health/live answered."""
     served_seconds: float = 0.0
-    """The longest time until a client had its answer, whatever refused it before."""
+    """The longest time until a client had its answer, refusals included."""
     images: int = 0
     faults: Counter[str] = field(default_factory=Counter)
 
@@ -158,8 +161,7 @@ class Newcomer:
     def _ask_health(self) -> None:
         while not self._stop.wait(NEWCOMER_SECONDS):
             started = time.perf_counter()
-            connection = http.client.HTTPConnection("127.0.0.1", self.running.port, timeout=GIVE_UP_SECONDS)
-            with closing(connection):
+            with closing(self.running.connect(GIVE_UP_SECONDS)) as connection:
                 try:
                     connection.request("GET", "/health/live")
                     status = connection.getresponse().status
@@ -173,8 +175,10 @@ class Newcomer:
         started, waits = time.perf_counter(), False
         while not self._stop.wait(NEWCOMER_SECONDS / 3 if waits else NEWCOMER_SECONDS):
             started = started if waits else time.perf_counter()
-            connection = http.client.HTTPConnection("127.0.0.1", self.running.port, timeout=GIVE_UP_SECONDS)
-            with closing(connection), suppress(OSError, http.client.HTTPException):
+            with (
+                closing(self.running.connect(GIVE_UP_SECONDS)) as connection,
+                suppress(OSError, http.client.HTTPException),
+            ):
                 waits = True
                 status, _ = _classify(connection, self.running, self.photo)
                 waits = status != http.HTTPStatus.OK
@@ -185,7 +189,11 @@ class Newcomer:
 def _classify(connection: http.client.HTTPConnection, running: Running, photo: Photo) -> tuple[int, bytes]:
     """Send a photograph that no cache has seen; status and body of the answer."""
     body = b"".join(form([unlike_any(photo.data)], photo.name))
-    headers = {"Content-Type": MULTIPART, "X-Request-ID": OURS, **({"X-API-Key": running.key} if running.key else {})}
+    headers = {
+        "Content-Type": MULTIPART,
+        "X-Request-ID": WELL_BEHAVED,
+        **({"X-API-Key": running.key} if running.key else {}),
+    }
     connection.request("POST", "/predict?top_k=1", body, headers)
     answer = connection.getresponse()
     return answer.status, answer.read()
@@ -215,7 +223,7 @@ class Cost:
 
     @property
     def misses(self) -> list[str]:
-        """The bars that it misses."""
+        """The limits that it exceeds."""
         return [
             name
             for name, missed in (
@@ -234,7 +242,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """How an attack was answered last, how often it was sent, what promise it found broken, and what it had."""
+    """The last answer to an attack, how often it was sent, the broken promise if any, and its traffic."""
 
     answer: str
     times: int
@@ -252,8 +260,9 @@ class Sender:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
-    def send(self, attack: Attack) -> Sent:
-        """Send one for AT_LEAST_SECONDS, again and again."""
+    def send(self, family: str, name: str) -> Sent:
+        """Send an attack repeatedly for AT_LEAST_SECONDS, at most MOST_TIMES."""
+        attack = next(attack for attack in FAMILIES[family] if attack.name == name)
         target = replace(self._target, folded=attack.folded, traffic=Traffic())
         ends, times, broken = time.perf_counter() + AT_LEAST_SECONDS, 0, ""
         while True:
@@ -269,53 +278,22 @@ class Sender:
                 return Sent(answer, times, broken, traffic.nbytes, traffic.files, traffic.slow_bytes)
 
 
-class Watch:
-    """The most memory that a service has beyond what admission counts, while the context is open; bytes."""
-
-    def __init__(self, running: Running) -> None:
-        self._running = running
-        self.before = self.most = _memory(running)
-        self.held = 0.0
-
-    def __enter__(self) -> "Watch":
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    @property
-    def beyond(self) -> float:
-        """The growth beyond what was counted."""
-        return max(0.0, self.most - self.before - self.held)
-
-    def _run(self) -> None:
-        number = 0
-        while not self._done.wait(SAMPLE_SECONDS):
-            self.most = max(self.most, _memory(self._running))
-            number += 1
-            if number % 5 == 0:
-                try:
-                    self.held = max(self.held, self._running.gauge(*HELD))
-                except (OSError, http.client.HTTPException):
-                    continue
-
-
-def measure(running: Running, sender: Remote, attack: Attack, photo: Photo, calm_seconds: float) -> Cost:
+def measure(running: Running, sender: Remote, family: str, attack: Attack, photo: Photo, calm_seconds: float) -> Cost:
     """Send an attack from a Sender beside well-behaved clients, after a calm time in which those are alone."""
     before = cpu_seconds(running)
     with Bystander(running, photo) as calm, Newcomer(running, photo) as calm_newcomer:
         calm.wait(calm_seconds)
     calm_rate = (cpu_seconds(running) - before) / max(1, len(calm.latencies_seconds) + calm_newcomer.images)
     allowance, classified = Allowance.of(running), running.classified()
-    servants, healings, offset = running.servants(), running.gauge(*HEALINGS), running.log.stat().st_size
-    pause_before = running.gauge("gateway_event_loop_pause_seconds")
+    protected, recoveries, offset = running.protected(), running.metric(*RECOVERIES), running.log_size()
+    pause_before = running.metric(PAUSE)
     before, began = cpu_seconds(running), time.perf_counter()
-    with Watch(running) as watch, Bystander(running, photo) as beside, Newcomer(running, photo) as newcomer:
-        sent: Sent = sender.call("send", attack)
+    with ExitStack() as stack:
+        memory = stack.enter_context(Peak(lambda: _memory(running), SAMPLE_SECONDS))
+        counted = stack.enter_context(Peak(lambda: _counted(running), 5 * SAMPLE_SECONDS))
+        beside = stack.enter_context(Bystander(running, photo))
+        newcomer = stack.enter_context(Newcomer(running, photo))
+        sent: Sent = sender.call("send", family, attack.name)
         seconds = (time.perf_counter() - began) / sent.times
         beside.wait(SETTLE_SECONDS)
     _wait_idle(running)
@@ -325,33 +303,37 @@ def measure(running: Running, sender: Remote, attack: Attack, photo: Photo, calm
     allowed = allowance.seconds(attack, sent, duration_seconds)
     allowed += calm_rate * max(0, running.classified() - classified - images)
     share = duration_seconds if attack.per_second else sent.times * attack.requests
-    if attack.may_kill:
-        _wait_mended(running)
-    if (mended := int(running.gauge(*HEALINGS) - healings)) > attack.may_kill:
-        beside.faults[f"killed {mended} models"] = 1
-    # A reloaded model has new processes; its recovery was counted.
-    kinds = {"the API", "Triton"} if mended else set(servants.values())
-    lost = Counter(
-        f"killed {name}" for pid, name in servants.items() if name in kinds and pid not in running.servants()
-    )
-    answer = f"{sent.answer}; {mended} processes killed" if attack.may_kill else sent.answer
-    lines = [line for line in running.lines(offset) if OURS.encode() not in line]
-    logged = sum(len(line) + 1 for line in lines)
-    own_faults = _logged_faults(lines) + Counter({"promise": 1} if sent.broken else {})
+    faults, killed = _lost(running, attack, protected, recoveries)
+    lines = [line for line in running.log_lines(offset) if WELL_BEHAVED.encode() not in line]
+    faults += beside.faults + newcomer.faults + _logged_faults(lines) + Counter({"promise": 1} if sent.broken else {})
     return Cost(
         attack,
-        answer,
+        f"{sent.answer}; {killed} processes killed" if attack.may_kill else sent.answer,
         seconds,
         max(0.0, used) / share,
         allowed / share,
-        watch.beyond,
+        max(0.0, memory.growth - counted.most),
         _pause(running, events(lines), pause_before),
         percentile(beside.latencies_seconds, 99) / percentile(calm.latencies_seconds, 99),
         newcomer.live_seconds,
         newcomer.served_seconds,
-        max(0, logged - sent.nbytes) / sent.times,
-        dict(beside.faults + newcomer.faults + lost + own_faults),
+        max(0, sum(len(line) + 1 for line in lines) - sent.nbytes) / sent.times,
+        dict(faults),
     )
+
+
+def _lost(running: Running, attack: Attack, protected: dict[int, str], recoveries: float) -> tuple[Counter[str], int]:
+    """The processes that an attack ended although it may not, and how many models were reloaded since."""
+    if attack.may_kill:
+        _wait_recovered(running)
+    killed = int(running.metric(*RECOVERIES) - recoveries)
+    # A reloaded model has new processes; its recovery is counted instead.
+    kinds = {"the API", "Triton"} if killed else set(protected.values())
+    now = running.protected()
+    lost = Counter(f"killed {name}" for pid, name in protected.items() if name in kinds and pid not in now)
+    if killed > attack.may_kill:
+        lost[f"killed {killed} models"] = 1
+    return lost, killed
 
 
 def _logged_faults(lines: list[bytes]) -> Counter[str]:
@@ -369,32 +351,32 @@ def _logged_faults(lines: list[bytes]) -> Counter[str]:
 def _wait_idle(running: Running) -> None:
     """Wait until all work of the attack has ended, so that its costs are not added to the next attack's."""
     deadline = time.monotonic() + IDLE_SECONDS
-    while time.monotonic() < deadline and running.gauge(*AT_WORK):
+    while time.monotonic() < deadline and running.metric(*AT_WORK):
         time.sleep(0.2)
 
 
-def _wait_mended(running: Running) -> None:
+def _wait_recovered(running: Running) -> None:
     """Wait until every Triton answers again, and all reloads have been counted."""
-    deadline = time.monotonic() + MEND_SECONDS
+    deadline = time.monotonic() + RECOVERY_SECONDS
     while time.monotonic() < deadline and not running.all_ready():
         time.sleep(0.5)
 
 
 def _pause(running: Running, logged: list[dict[str, object]], before: float) -> float:
-    """The longest pause since, as far as the loop's own work made it: what it waited for a processor does not count."""
+    """The longest pause since then by the event loop's own work, without the time it waited for a processor."""
     pauses = [
         min(float(str(event["seconds"])), float(str(event["cpu_seconds"])))
         for event in logged
         if event["event"] == "loop_paused"
     ]
-    now = running.gauge("gateway_event_loop_pause_seconds")
+    now = running.metric(PAUSE)
     return max([*pauses, min(now, MAX_PAUSE_SECONDS) if now != before else 0.0])
 
 
 def cpu_seconds(running: Running) -> float:
-    """Processor time of all processes of a service, those that have ended included."""
+    """Processor time of all processes of a service, including those that have ended."""
     total = 0.0
-    for process in running.tree():
+    for process in running.service.tree():
         try:
             times = process.cpu_times()
         except psutil.Error:
@@ -405,9 +387,14 @@ def cpu_seconds(running: Running) -> float:
 
 def _memory(running: Running) -> float:
     total = 0
-    for process in running.tree():
-        try:
+    for process in running.service.tree():
+        with suppress(psutil.Error):
             total += process.memory_info().rss
-        except psutil.Error:
-            continue
     return total
+
+
+def _counted(running: Running) -> float:
+    """The bytes that admission counts; 0 while the service has no connection left."""
+    with suppress(OSError, http.client.HTTPException):
+        return running.metric(*HELD)
+    return 0.0

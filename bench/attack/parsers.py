@@ -1,4 +1,4 @@
-"""Bytes that are cheap to send and were dear to read: HTTP, forms, JSON, parameters, and answers."""
+"""Bytes that are cheap to send and may be expensive to parse: HTTP, forms, JSON, parameters, and answers."""
 
 import itertools
 import json
@@ -6,8 +6,10 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator
 
-from bench.attack.target import BOUNDARY, MULTIPART, Attack, Target, attacks_of, chunked, form, repeated
+from bench.attack.target import MULTIPART, Attacks, Target, chunked, repeated
+from bench.http_load import BOUNDARY, form
 
+ATTACKS = Attacks()
 JSON = "application/json"
 INFER = "/v2/models/ensemble_model/infer"
 DELIMITER = f"--{BOUNDARY}\r\n".encode()
@@ -16,100 +18,35 @@ HEAD = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\nConnec
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
-def json_of_blanks(target: Target) -> str:
-    """JSON of nothing but spaces."""
-    return target.post("/predict", b" " * target.nbytes, JSON)
-
-
-def json_of_blanks_in_v2(target: Target) -> str:
-    """The same in the middle of a request of the Open Inference Protocol."""
-    return target.post(INFER, b'{"inputs": [' + b"\n" * target.nbytes + b"]}", JSON)
-
-
-def json_nested(target: Target) -> str:
-    """JSON that is nested a million deep."""
-    return target.post(INFER, b'{"parameters": ' + b"[" * (target.nbytes // 8), JSON)
-
-
+@ATTACKS.add()
 def json_of_tiny_members(target: Target) -> str:
     """JSON with as many members and elements as its bound allows."""
     members = b",".join(b'"%x":[[],[]]' % number for number in range(5_000))
     return target.post(INFER, b"{" + members + b', "inputs": []}', JSON)
 
 
-def json_of_escapes(target: Target) -> str:
-    """Base64 of which every character is an escape."""
-    return target.post("/predict", _pieces(b'{"images": [{"b64": "', b"\\u0041", b'"}]}', target.nbytes), JSON)
-
-
-def json_of_junk(target: Target) -> str:
-    """Text that is not base64."""
-    return target.post("/predict", _pieces(b'{"images": [{"b64": "', b"=A-_ \\n", b'"}]}', target.nbytes), JSON)
-
-
-def json_of_tiny_images(target: Target) -> str:
-    """A thousand images of one byte."""
-    return target.post("/predict", json.dumps({"images": [{"b64": "QQ=="}] * 1_000}).encode(), JSON)
-
-
-def trailer_without_end(target: Target) -> str:
-    """A trailer that does not end, behind a body in chunks."""
-    return target.raw(itertools.chain([CHUNKED + b"0\r\nA: "], repeated(b"x", target.nbytes)))
-
-
-def trailers_without_end(target: Target) -> str:
-    """Trailers without end."""
-    return target.raw(itertools.chain([CHUNKED + b"0\r\n"], repeated(b"a:\r\n", target.nbytes)))
-
-
-def chunk_extension_without_end(target: Target) -> str:
-    """A chunk whose extension does not end."""
-    return target.raw(itertools.chain([CHUNKED + b"1;a="], repeated(b"x", target.nbytes)))
-
-
-def tiny_chunks(target: Target) -> str:
-    """A body in chunks of one byte."""
-    return target.raw(itertools.chain([CHUNKED], repeated(b"1\r\nx\r\n", target.nbytes), [b"0\r\n\r\n"]))
-
-
+@ATTACKS.add()
 def many_headers(target: Target) -> str:
     """As many headers as fit."""
     fields = b"".join(b"%x:\r\n" % number for number in range(6_000))
     return target.raw([HEAD + fields + b"Content-Length: 1\r\n\r\nx"])
 
 
+@ATTACKS.add()
 def many_parameters(target: Target) -> str:
     """As many query parameters as fit, none known."""
     query = "&".join(f"{number:x}" for number in range(11_000))
     return target.post(f"/predict?{query}", b"x", "image/jpeg")
 
 
+@ATTACKS.add()
 def pipelined_requests(target: Target) -> str:
     """Requests that do not wait for answers."""
     request = b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"
     return target.raw(repeated(request, min(target.nbytes, 400_000), 400_000))
 
 
-def host_that_is_none(target: Target) -> str:
-    """A Host header that is not a host."""
-    return target.raw([b"GET /nowhere HTTP/1.1\r\nHost: [\r\nConnection: close\r\n\r\n"])
-
-
-def charset_of_a_name_that_is_slow(target: Target) -> str:
-    """File names in punycode, which Python decodes in quadratic time."""
-    return _named(target, "filename*=punycode''" + "a" * 10_000 + "-" + "9" * 4_000)
-
-
-def charset_of_a_name_that_fails(target: Target) -> str:
-    """A file name in a charset that Python only knows to refuse."""
-    return _named(target, "filename*=undefined''x")
-
-
-def parameters_of_a_part(target: Target) -> str:
-    """Parts whose header has thousands of parameters."""
-    return _named(target, 'filename="x"' + ";a=b" * 4_000)
-
-
+@ATTACKS.add()
 def headers_of_a_part(target: Target) -> str:
     """Parts with as many headers as fit."""
     fields = b"".join(b"%x:\r\n" % number for number in range(1_800))
@@ -117,12 +54,14 @@ def headers_of_a_part(target: Target) -> str:
     return target.post("/predict", _parts(part, target.nbytes), MULTIPART)
 
 
+@ATTACKS.add()
 def folded_headers_of_a_part(target: Target) -> str:
     """Parts with a header on thousands of lines, which take quadratic time to join."""
     part = b'Content-Disposition: form-data; name="f"; filename="x"\r\nX: a' + b"\r\n a" * 3_900 + b"\r\n\r\nx\r\n"
     return target.post("/predict", _parts(part, target.nbytes), MULTIPART)
 
 
+@ATTACKS.add()
 def blanks_of_a_part(target: Target) -> str:
     """Spaces after a boundary and before a header's value."""
     part = b'Content-Disposition:%bform-data; name="f"; filename="x"\r\n\r\nx' % (b" " * 15_000)
@@ -131,6 +70,7 @@ def blanks_of_a_part(target: Target) -> str:
     return target.post("/predict", (delimiter + part + b"\r\n") * count + END, MULTIPART)
 
 
+@ATTACKS.add()
 def boundaries_that_are_none(target: Target) -> str:
     """A file full of what looks like its one-letter boundary."""
     head = b'--b\r\nContent-Disposition: form-data; name="f"; filename="x"\r\n\r\n'
@@ -138,11 +78,7 @@ def boundaries_that_are_none(target: Target) -> str:
     return target.post("/predict", body, "multipart/form-data; boundary=b")
 
 
-def tiny_parts(target: Target) -> str:
-    """A thousand files of one byte in one piece."""
-    return target.post_files([b"x"] * 1_000)
-
-
+@ATTACKS.add()
 def numbers_beyond_all_bounds(target: Target) -> str:
     """A timeout of 10^400 microseconds, and relatives."""
     huge = b"1" + b"0" * 400
@@ -152,16 +88,7 @@ def numbers_beyond_all_bounds(target: Target) -> str:
     return ", ".join(sorted(set(answers)))
 
 
-def large_answer(target: Target) -> str:
-    """A thousand small images with a thousand predictions each."""
-    return target.post_files([SMALL_BMP] * 1_000, "?top_k=1000&timeout=100")
-
-
-def label_that_is_unknown(target: Target) -> str:
-    """Two hundred images and a label that the model has not, with others that it may have been."""
-    return target.post_files([SMALL_BMP] * 200, "?labels=Egyptain%20cat" + "x" * 10_000)
-
-
+@ATTACKS.add()
 def labels_of_commas(target: Target) -> str:
     """Three hundred images and 200,000 labels, all but one of them empty."""
     field = b'Content-Disposition: form-data; name="labels"\r\n\r\nclass 1' + b"," * 2_000 + b"\r\n"
@@ -169,6 +96,7 @@ def labels_of_commas(target: Target) -> str:
     return target.post("/predict", (DELIMITER + field) * 99 + (DELIMITER + image) * 300 + END[2:], MULTIPART)
 
 
+@ATTACKS.add()
 def requests_behind_one_that_is_left(target: Target) -> str:
     """Requests behind another whose client leaves before its answer."""
     body = b"".join(form([SMALL_BMP] * 40))
@@ -179,11 +107,7 @@ def requests_behind_one_that_is_left(target: Target) -> str:
     return "left"
 
 
-def length_of_thousands_of_digits(target: Target) -> str:
-    """A Content-Length of 4, behind 5,000 zeros."""
-    return target.raw([HEAD + b"Content-Length: " + b"0" * 5_000 + b"4\r\n\r\nabcd"])
-
-
+@ATTACKS.add()
 def offers_of_other_protocols(target: Target) -> str:
     """A thousand requests that offer WebSocket, in one piece."""
     offer = b"GET /nowhere HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
@@ -211,8 +135,9 @@ def _parts(part: bytes, nbytes: int) -> bytes:
     return (DELIMITER + part) * max(1, min(900, nbytes // len(DELIMITER + part))) + END[2:]
 
 
-def _pieces(begin: bytes, unit: bytes, end: bytes, nbytes: int) -> Iterable[bytes]:
-    return itertools.chain([begin], repeated(unit, nbytes), [end])
+def _base64(unit: bytes, nbytes: int) -> Iterable[bytes]:
+    """A JSON request with an image whose text repeats `unit`."""
+    return itertools.chain([b'{"images": [{"b64": "'], repeated(unit, nbytes), [b'"}]}'])
 
 
 def http_attacks() -> Iterator[bytes]:
@@ -234,35 +159,44 @@ def http_attacks() -> Iterator[bytes]:
         yield head.encode() + body
 
 
-ATTACKS: list[Attack] = attacks_of(
-    json_of_blanks,
-    json_of_blanks_in_v2,
-    json_nested,
-    json_of_tiny_members,
-    json_of_escapes,
-    json_of_junk,
-    json_of_tiny_images,
-    trailer_without_end,
-    trailers_without_end,
-    chunk_extension_without_end,
-    tiny_chunks,
-    many_headers,
-    many_parameters,
-    pipelined_requests,
-    host_that_is_none,
-    charset_of_a_name_that_is_slow,
-    charset_of_a_name_that_fails,
-    parameters_of_a_part,
-    headers_of_a_part,
-    folded_headers_of_a_part,
-    blanks_of_a_part,
-    boundaries_that_are_none,
-    tiny_parts,
-    numbers_beyond_all_bounds,
-    large_answer,
-    label_that_is_unknown,
-    labels_of_commas,
-    requests_behind_one_that_is_left,
-    length_of_thousands_of_digits,
-    offers_of_other_protocols,
+# fmt: off
+ATTACKS.rows(
+    ("json-of-blanks", "JSON of nothing but spaces",
+     lambda target: target.post("/predict", b" " * target.nbytes, JSON)),
+    ("json-of-blanks-in-v2", "The same in the middle of a request of the Open Inference Protocol",
+     lambda target: target.post(INFER, b'{"inputs": [' + b"\n" * target.nbytes + b"]}", JSON)),
+    ("json-nested", "JSON that is nested a million deep",
+     lambda target: target.post(INFER, b'{"parameters": ' + b"[" * (target.nbytes // 8), JSON)),
+    ("json-of-escapes", "Base64 of which every character is an escape",
+     lambda target: target.post("/predict", _base64(b"\\u0041", target.nbytes), JSON)),
+    ("json-of-junk", "Text that is not base64",
+     lambda target: target.post("/predict", _base64(b"=A-_ \\n", target.nbytes), JSON)),
+    ("json-of-tiny-images", "A thousand images of one byte",
+     lambda target: target.post("/predict", json.dumps({"images": [{"b64": "QQ=="}] * 1_000}).encode(), JSON)),
+    ("trailer-without-end", "A trailer that does not end, behind a body in chunks",
+     lambda target: target.raw(itertools.chain([CHUNKED + b"0\r\nA: "], repeated(b"x", target.nbytes)))),
+    ("trailers-without-end", "Trailers without end",
+     lambda target: target.raw(itertools.chain([CHUNKED + b"0\r\n"], repeated(b"a:\r\n", target.nbytes)))),
+    ("chunk-extension-without-end", "A chunk whose extension does not end",
+     lambda target: target.raw(itertools.chain([CHUNKED + b"1;a="], repeated(b"x", target.nbytes)))),
+    ("tiny-chunks", "A body in chunks of one byte",
+     lambda target: target.raw(itertools.chain([CHUNKED], repeated(b"1\r\nx\r\n", target.nbytes), [b"0\r\n\r\n"]))),
+    ("host-that-is-none", "A Host header that is not a host",
+     lambda target: target.raw([b"GET /nowhere HTTP/1.1\r\nHost: [\r\nConnection: close\r\n\r\n"])),
+    ("charset-of-a-name-that-is-slow", "File names in punycode, which Python decodes in quadratic time",
+     lambda target: _named(target, "filename*=punycode''" + "a" * 10_000 + "-" + "9" * 4_000)),
+    ("charset-of-a-name-that-fails", "A file name in a charset that Python only knows to refuse",
+     lambda target: _named(target, "filename*=undefined''x")),
+    ("parameters-of-a-part", "Parts whose header has thousands of parameters",
+     lambda target: _named(target, 'filename="x"' + ";a=b" * 4_000)),
+    ("tiny-parts", "A thousand files of one byte in one piece",
+     lambda target: target.post_files([b"x"] * 1_000)),
+    ("large-answer", "A thousand small images with a thousand predictions each",
+     lambda target: target.post_files([SMALL_BMP] * 1_000, "?top_k=1000&timeout=100")),
+    ("label-that-is-unknown",
+     "Two hundred images and a label that the model has not, with others that it may have been",
+     lambda target: target.post_files([SMALL_BMP] * 200, "?labels=Egyptain%20cat" + "x" * 10_000)),
+    ("length-of-thousands-of-digits", "A Content-Length of 4, behind 5,000 zeros",
+     lambda target: target.raw([HEAD + b"Content-Length: " + b"0" * 5_000 + b"4\r\n\r\nabcd"])),
 )
+# fmt: on

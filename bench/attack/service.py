@@ -1,88 +1,70 @@
-"""The attacked service: `gateway up` in a process tree with limited memory."""
+"""The attacked service: `gateway up`, or bench.attack.fleet, in a process tree with limited memory."""
 
 import http.client
 import json
-import os
 import resource
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
 import psutil
 
 from bench.attack.target import ServiceOptions
+from bench.services import Service, gateway_up, started, variables
 from gateway.keys import add_key
-from gateway.settings import GIB, variable
-from gateway_local.children import end, wait_answering
+from gateway.settings import GIB, MIB
 from gateway_local.hosts import LOOPBACK, free_port
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 METRICS = "/metrics"
 CLASSIFIED = ('gateway_images_total{model="ensemble_model",outcome="ok"', 'gateway_images_total{outcome="ok"')
-START_SECONDS = 240.0
-STOP_SECONDS = 40.0
 MEMORY_BYTES = 8 * GIB
 """Memory limit of one process (RLIMIT_DATA): a process that exceeds it fails without affecting the machine."""
-UP, FLEET = ("gateway_cli", "up"), ("bench.attack.fleet",)
-SETTINGS = {"log_format": "json", "log_level": "info"}
+SETTINGS: dict[str, object] = {"log_format": "json", "log_level": "info", "triton_cache_bytes": 256 * MIB}
 CONNECT_SECONDS = 30.0
 """After an attack that took every connection, the service has to answer within this time."""
-
-
-class ServiceFailed(Exception):
-    """The service ended or was not ready in time; the message has the end of its log."""
+PROTECTED = {"gateway_cli serve": "the API", "tritonserver": "Triton", "python_backend_stub": "a model"}
+"""Processes that no attack may end, by a part of their command lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running service: its port, its first process and its log.
+    """A running service. If it needs API keys, `keys_file` has that of the well-behaved client and the attacker's."""
 
-    Where it needs API keys, `keys_file` accepts `key`, the well-behaved client's, and `attacker_key`.
-    """
-
-    port: int
-    process: psutil.Process
-    log: Path
+    service: Service
     workers: int = 1
     keys_file: Path | None = None
     key: str = ""
     attacker_key: str = ""
 
-    def tree(self) -> list[psutil.Process]:
-        """The service's processes."""
-        return [self.process, *self.process.children(recursive=True)]
-
-    def servants(self) -> dict[int, str]:
-        """The ids of the processes that must not die: the API, Triton and its models."""
-        found = {}
-        for process in self.tree():
-            try:
+    def protected(self) -> dict[int, str]:
+        """The PROTECTED processes by process id."""
+        found: dict[int, str] = {}
+        for process in self.service.tree():
+            with suppress(psutil.Error):
                 line = " ".join(process.cmdline())
-            except psutil.Error:
-                continue
-            for mark, name in (
-                ("gateway_cli serve", "the API"),
-                ("tritonserver", "Triton"),
-                ("python_backend_stub", "a model"),
-            ):
-                if mark in line:
-                    found[process.pid] = name
+                found.update((process.pid, name) for part, name in PROTECTED.items() if part in line)
         return found
 
+    def connect(self, timeout_seconds: float = 60.0) -> http.client.HTTPConnection:
+        """A connection for a well-behaved client."""
+        return http.client.HTTPConnection(LOOPBACK, self.service.port, timeout=timeout_seconds)
+
     def get(self, path: str) -> bytes:
-        """A response's body, whatever its status; retries while the service refuses connections."""
+        """The body of a response, whatever its status; retries while the service refuses connections."""
         deadline = time.monotonic() + CONNECT_SECONDS
         while True:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+            connection = self.connect()
             try:
                 connection.request("GET", path, headers={"X-API-Key": self.key} if self.key else {})
-                answer = connection.getresponse()
-                if answer.status != http.HTTPStatus.SERVICE_UNAVAILABLE or path != METRICS:
-                    return answer.read()
+                response = connection.getresponse()
+                if response.status != HTTPStatus.SERVICE_UNAVAILABLE or path != METRICS:
+                    return response.read()
             except (OSError, http.client.HTTPException):
                 if time.monotonic() > deadline:
                     raise
@@ -95,19 +77,25 @@ class Running:
         endpoints = json.loads(self.get("/health/ready")).get("endpoints", [])
         return bool(endpoints) and all(endpoint["ready"] for endpoint in endpoints)
 
-    def gauge(self, *names: str) -> float:
-        """The sum of gauges, or of counters with the labels that a name has."""
-        lines = self.get(METRICS).decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.rpartition(" ")[0] in names)
+    def metric(self, *names: str) -> float:
+        """The sum of metrics; a name includes its labels."""
+        return sum(value for name, value in self._metrics() if name in names)
 
     def classified(self) -> float:
-        """How many images have been classified."""
-        lines = self.get(METRICS).decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(CLASSIFIED))
+        """The number of images that have been classified."""
+        return sum(value for name, value in self._metrics() if name.startswith(CLASSIFIED))
 
-    def lines(self, offset: int) -> list[bytes]:
+    def _metrics(self) -> list[tuple[str, float]]:
+        lines = (line.rpartition(" ") for line in self.get(METRICS).decode().splitlines() if line[:1] != "#")
+        return [(name, float(value)) for name, _, value in lines if name]
+
+    def log_size(self) -> int:
+        """The size of the log in bytes."""
+        return self.service.log.stat().st_size
+
+    def log_lines(self, offset: int) -> list[bytes]:
         """The log from an offset in bytes."""
-        with self.log.open("rb") as log:
+        with self.service.log.open("rb") as log:
             log.seek(offset)
             return log.read().splitlines()
 
@@ -118,32 +106,24 @@ def events(lines: Iterable[bytes]) -> list[dict[str, object]]:
 
 
 @contextmanager
-def running_service(options: ServiceOptions, module: tuple[str, ...] = UP, workers: int = 1) -> Iterator[Running]:
-    """Start the service by `module` on a free port, and stop it at the end. Raises ServiceFailed."""
-    port = free_port()
+def running_service(options: ServiceOptions, *, fleet: bool = False, workers: int = 1) -> Iterator[Running]:
+    """Start the service, or a fleet of three Tritons, and stop it at the end. Raises ServiceFailed."""
+    limited = [sys.executable, "-c", _LIMITED, str(MEMORY_BYTES), str(options.max_open_files)]
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
-        log, keys_file = Path(folder) / "log", Path(folder) / "keys"
-        settings: dict[str, object] = {**SETTINGS, **dict(options.settings), "port": port, "workers": workers}
+        settings = {**SETTINGS, **dict(options.settings), "workers": workers}
         keys: dict[str, str] = {}
+        keys_file = None
         if options.keys:
+            keys_file = Path(folder) / "keys"
             keys = {"key": add_key(keys_file, "well-behaved"), "attacker_key": add_key(keys_file, "attacker")}
             settings["api_keys_file"] = keys_file
-        with log.open("wb") as output:
-            limits = [str(MEMORY_BYTES), str(options.max_open_files)]
-            process = subprocess.Popen(
-                [sys.executable, "-c", _LIMITED, *limits, sys.executable, "-m", *module],
-                env={**os.environ, **{variable(name): str(value) for name, value in settings.items()}},
-                stdout=output,
-                stderr=output,
-            )
-        running = Running(port, psutil.Process(process.pid), log, workers, keys_file if keys else None, **keys)
-        try:
-            if fault := wait_answering(process, LOOPBACK, port, "/health/ready", timeout_seconds=START_SECONDS):
-                end_of_log = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
-                raise ServiceFailed(f"the service {fault}:\n{end_of_log}")
-            yield running
-        finally:
-            end(process, STOP_SECONDS)
+        start = gateway_up(DEFAULT_MODEL_REPOSITORY, prefix=limited, settings=settings)
+        if fleet:
+            port = free_port()
+            command = [*limited, sys.executable, "-m", "bench.attack.fleet"]
+            start = started(command, port, environment=variables({**settings, "port": port}))
+        with start as service:
+            yield Running(service, workers, keys_file, **keys)
 
 
 # In place of preexec_fn, which may deadlock in a process with threads.

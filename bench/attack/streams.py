@@ -1,88 +1,47 @@
-"""Streams that are kept for nothing, or fed as fast as they take it."""
+"""Streams that are kept open without frames, or fed as fast as they take it."""
 
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from bench.attack import files
 from bench.attack.parsers import SMALL_BMP
-from bench.attack.target import Attack, PromiseBroken, ServiceOptions, Target, attacks_of
-from bench.attack.websocket import BINARY, PING, TEXT, Stream, frame, told
+from bench.attack.target import Attacks, PromiseBroken, ServiceOptions, Target
+from bench.attack.websocket import BINARY, PING, TEXT, Stream, frame, summary_of_streams
 from gateway.keys import add_key, remove_key
 
+ATTACKS = Attacks()
 STREAMS = 64
-"""That one process serves, by default."""
+"""Streams that one process serves by default."""
 IDLE_SECONDS = 2.0
 """GATEWAY_STREAM_IDLE_SECONDS where streams are kept without a frame."""
 KEPT_SECONDS = 4 * IDLE_SECONDS
 SERVED_SECONDS = 2.0
-"""Within which another client has a stream and its first answer."""
+"""Limit for the time until another client has a stream and its first answer."""
 REMOVED_SECONDS = 6.0
-"""Within which a stream ends whose key was removed: 5 s are promised, and the machine may be busy."""
+"""Limit for the time until a stream ends after its key was removed: 5 s, and one for a busy machine."""
 CONTINUATION = 0
 
 
-def texts_as_fast_as_they_are_taken(target: Target) -> str:
-    """A stream that sends small texts as fast as the socket takes them."""
-    return _flood(target, 1, frame(TEXT, b'{"top_k": 3}'))
-
-
-def texts_on_eight_streams(target: Target) -> str:
-    """Eight such streams."""
-    return _flood(target, 8, frame(TEXT, b'{"top_k": 3}'))
-
-
-def texts_whose_answers_are_not_read(target: Target) -> str:
-    """A stream that sends small texts, and reads nothing."""
-    return _flood(target, 1, frame(TEXT, b'{"top_k": 3}'), reads=False)
-
-
+@ATTACKS.add(per_second=True)
 def large_texts(target: Target) -> str:
     """A stream that sends texts of 32,000 characters and a thousand labels."""
     labels = ",".join(f'"{number:027}"' for number in range(1_000))
     return _flood(target, 1, frame(TEXT, b'{"labels": [%b]}' % labels.encode()))
 
 
-def nested_texts(target: Target) -> str:
-    """A stream that sends texts of 32,000 brackets."""
-    return _flood(target, 1, frame(TEXT, b"[" * 32_000))
-
-
-def empty_texts(target: Target) -> str:
-    """A stream that sends empty texts."""
-    return _flood(target, 1, frame(TEXT, b""))
-
-
-def pings(target: Target) -> str:
-    """A stream that sends pings of 125 bytes."""
-    return _flood(target, 1, frame(PING, bytes(125)))
-
-
-def pings_that_are_not_read(target: Target) -> str:
-    """The same, and reads no pong."""
-    return _flood(target, 1, frame(PING, bytes(125)), reads=False)
-
-
+@ATTACKS.add(per_second=True)
 def empty_fragments(target: Target) -> str:
     """A stream that sends messages of a thousand empty parts."""
     parts = frame(BINARY, b"", final=False) + frame(CONTINUATION, b"", final=False) * 1_000
     return _flood(target, 1, parts + frame(CONTINUATION, b"x"))
 
 
-def frames_of_one_byte(target: Target) -> str:
-    """A stream that sends frames of one byte."""
-    return _flood(target, 1, frame(BINARY, b"x"))
-
-
-def frames_of_four_mebibytes(target: Target) -> str:
-    """Eight streams that send frames of 4 MiB that are no picture."""
-    return _flood(target, 8, frame(BINARY, b"\xff\xd8\xff\xe0" + bytes(4 * 2**20 - 4)))
-
-
+@ATTACKS.add(per_second=True)
 def large_frames_that_do_not_end(target: Target) -> str:
     """Every stream the limit allows sends a frame of 4 MiB without its last byte."""
     data = frame(BINARY, bytes(4 * 2**20))[:-1]
@@ -90,57 +49,19 @@ def large_frames_that_do_not_end(target: Target) -> str:
         for stream in streams:
             stream.send_raw(data)
         time.sleep(target.hold_seconds)
-        return told(streams)
+        return summary_of_streams(streams)
 
 
-def frames_of_49_megapixels(target: Target) -> str:
-    """A stream of black PNGs of 49 megapixels, as fast as they are taken."""
-    return _flood(target, 1, frame(BINARY, files.black_png(7_000)))
-
-
-def frames_of_49_megapixels_on_eight_streams(target: Target) -> str:
-    """Eight such streams."""
-    return _flood(target, 8, frame(BINARY, files.black_png(7_000)))
-
-
-def frames_of_many_scans(target: Target) -> str:
-    """A stream of progressive JPEGs of 49 megapixels and 20 scans."""
-    return _flood(target, 1, frame(BINARY, files.progressive_jpeg_of_many_scans(7_000, 20)))
-
-
-def frames_in_jpeg2000(target: Target) -> str:
-    """A stream of JPEG 2000 pictures of 49 megapixels."""
-    return _flood(target, 1, frame(BINARY, files.jpeg2000(7_000, 500)))
-
-
+@ATTACKS.add(requests=STREAMS)
 def streams_without_a_frame(target: Target) -> str:
     """Every stream the limit allows is open and sends nothing; another client opens one."""
     with _streams(target, target.max_streams * target.workers) as streams:
         time.sleep(min(1, target.hold_seconds))
         _serve_another(target)
-        return told(streams)
+        return summary_of_streams(streams)
 
 
-def streams_kept_by_texts(target: Target) -> str:
-    """Every stream the limit allows sends a text each second; another client opens one."""
-    return _kept(target, frame(TEXT, b"{}"))
-
-
-def streams_kept_by_pings(target: Target) -> str:
-    """The same by pings."""
-    return _kept(target, frame(PING, b""))
-
-
-def streams_kept_by_parts(target: Target) -> str:
-    """The same by a frame that comes in parts and does not end."""
-    return _kept(target, frame(CONTINUATION, b"x", final=False), first=frame(BINARY, b"x", final=False))
-
-
-def streams_kept_by_junk(target: Target) -> str:
-    """The same by frames that are no pictures."""
-    return _kept(target, frame(BINARY, b"x"), may_stay=True)
-
-
+@ATTACKS.add(requests=STREAMS)
 def streams_that_come_again(target: Target) -> str:
     """One client opens every stream the limit allows, and reopens each that is closed; another client opens one."""
     done = threading.Event()
@@ -169,18 +90,8 @@ def streams_that_come_again(target: Target) -> str:
     return f"{opened} opened"
 
 
-def stream_whose_key_is_removed(target: Target) -> str:
-    """A stream that goes on with frames after its API key was removed."""
-    return _removed(target, frame(BINARY, SMALL_BMP))
-
-
-def silent_stream_whose_key_is_removed(target: Target) -> str:
-    """A stream that sends nothing after its API key was removed."""
-    return _removed(target, b"")
-
-
 def _flood(target: Target, count: int, unit: bytes, *, reads: bool = True) -> str:
-    """Send one thing as fast as the service takes it, on so many streams at once."""
+    """Send a unit repeatedly as fast as the service takes it, on `count` streams."""
     piece = unit * max(1, (1 << 16) // len(unit))
     ends = time.monotonic() + target.hold_seconds
 
@@ -194,7 +105,7 @@ def _flood(target: Target, count: int, unit: bytes, *, reads: bool = True) -> st
     with _streams(target, count, reads=reads) as streams, ThreadPoolExecutor(count) as threads:
         sent = sum(threads.map(send, streams))
         answered = sum(stream.messages for stream in streams)
-        return f"{told(streams)}, {sent / 2**20:.0f} MiB taken, {answered} messages"
+        return f"{summary_of_streams(streams)}, {sent / 2**20:.0f} MiB taken, {answered} messages"
 
 
 @contextmanager
@@ -224,19 +135,19 @@ def _kept(target: Target, sent: bytes, first: bytes = b"", *, may_stay: bool = F
         finally:
             done.set()
             keeping.join()
-        return told(streams) if may_stay else _all_closed(streams)
+        return summary_of_streams(streams) if may_stay else _all_closed(streams)
 
 
 def _all_closed(streams: list[Stream]) -> str:
     """Raise PromiseBroken where a stream without a frame is still open."""
-    answer = told(streams)
+    answer = summary_of_streams(streams)
     if kept := sum(not stream.ended for stream in streams):
         raise PromiseBroken(f"{kept} of {len(streams)} streams without a frame are open after {KEPT_SECONDS:.0f} s")
     return answer
 
 
 def _serve_another(target: Target) -> None:
-    """Open a stream as another client, which tries again while it is refused; raises PromiseBroken if it takes long."""
+    """Open a stream as another client, with retries; raises PromiseBroken after SERVED_SECONDS."""
     began = time.monotonic()
     status = 0
     while time.monotonic() - began < SERVED_SECONDS:
@@ -261,43 +172,59 @@ def _removed(target: Target, sent: bytes) -> str:
             stream.send_raw(sent)
         if not stream.ended:
             raise PromiseBroken(f"a stream goes on {REMOVED_SECONDS:.0f} s after its key was removed")
-        return told([stream])
+        return summary_of_streams([stream])
 
 
 IDLE = ServiceOptions(settings=(("stream_idle_seconds", IDLE_SECONDS),))
 KEYED = ServiceOptions(keys=True)
 
-_FLOODS: tuple[Callable[[Target], str], ...] = (
-    texts_as_fast_as_they_are_taken,
-    texts_on_eight_streams,
-    texts_whose_answers_are_not_read,
-    large_texts,
-    nested_texts,
-    empty_texts,
-    pings,
-    pings_that_are_not_read,
-    empty_fragments,
-    frames_of_one_byte,
-    frames_of_four_mebibytes,
-    large_frames_that_do_not_end,
-    frames_of_49_megapixels,
-    frames_of_49_megapixels_on_eight_streams,
-    frames_of_many_scans,
-    frames_in_jpeg2000,
+# fmt: off
+ATTACKS.rows(
+    ("texts-as-fast-as-they-are-taken", "A stream that sends small texts as fast as the socket takes them",
+     lambda target: _flood(target, 1, frame(TEXT, b'{"top_k": 3}'))),
+    ("texts-on-eight-streams", "Eight such streams",
+     lambda target: _flood(target, 8, frame(TEXT, b'{"top_k": 3}'))),
+    ("texts-whose-answers-are-not-read", "A stream that sends small texts, and reads nothing",
+     lambda target: _flood(target, 1, frame(TEXT, b'{"top_k": 3}'), reads=False)),
+    ("nested-texts", "A stream that sends texts of 32,000 brackets",
+     lambda target: _flood(target, 1, frame(TEXT, b"[" * 32_000))),
+    ("empty-texts", "A stream that sends empty texts",
+     lambda target: _flood(target, 1, frame(TEXT, b""))),
+    ("pings", "A stream that sends pings of 125 bytes",
+     lambda target: _flood(target, 1, frame(PING, bytes(125)))),
+    ("pings-that-are-not-read", "The same, and reads no pong",
+     lambda target: _flood(target, 1, frame(PING, bytes(125)), reads=False)),
+    ("frames-of-one-byte", "A stream that sends frames of one byte",
+     lambda target: _flood(target, 1, frame(BINARY, b"x"))),
+    ("frames-of-four-mebibytes", "Eight streams that send frames of 4 MiB that are no picture",
+     lambda target: _flood(target, 8, frame(BINARY, b"\xff\xd8\xff\xe0" + bytes(4 * 2**20 - 4)))),
+    ("frames-of-49-megapixels", "A stream of black PNGs of 49 megapixels, as fast as they are taken",
+     lambda target: _flood(target, 1, frame(BINARY, files.black_png(7_000)))),
+    ("frames-of-49-megapixels-on-eight-streams", "Eight such streams",
+     lambda target: _flood(target, 8, frame(BINARY, files.black_png(7_000)))),
+    ("frames-of-many-scans", "A stream of progressive JPEGs of 49 megapixels and 20 scans",
+     lambda target: _flood(target, 1, frame(BINARY, files.progressive_jpeg_of_many_scans(7_000, 20)))),
+    ("frames-in-jpeg2000", "A stream of JPEG 2000 pictures of 49 megapixels",
+     lambda target: _flood(target, 1, frame(BINARY, files.jpeg2000(7_000, 500)))),
+    per_second=True,
 )
-_KEPT: tuple[Callable[[Target], str], ...] = (
-    streams_kept_by_texts,
-    streams_kept_by_pings,
-    streams_kept_by_parts,
-    streams_kept_by_junk,
+ATTACKS.rows(
+    ("streams-kept-by-texts", "Every stream the limit allows sends a text each second; another client opens one",
+     lambda target: _kept(target, frame(TEXT, b"{}"))),
+    ("streams-kept-by-pings", "The same by pings",
+     lambda target: _kept(target, frame(PING, b""))),
+    ("streams-kept-by-parts", "The same by a frame that comes in parts and does not end",
+     lambda target: _kept(target, frame(CONTINUATION, b"x", final=False), first=frame(BINARY, b"x", final=False))),
+    ("streams-kept-by-junk", "The same by frames that are no pictures",
+     lambda target: _kept(target, frame(BINARY, b"x"), may_stay=True)),
+    requests=STREAMS,
+    options=IDLE,
 )
-ATTACKS: list[Attack] = [
-    *attacks_of(*_FLOODS, per_second=True),
-    *attacks_of(
-        streams_without_a_frame,
-        streams_that_come_again,
-        requests={"streams_without_a_frame": STREAMS, "streams_that_come_again": STREAMS},
-    ),
-    *attacks_of(*_KEPT, requests={function.__name__: STREAMS for function in _KEPT}, options=IDLE),
-    *attacks_of(stream_whose_key_is_removed, silent_stream_whose_key_is_removed, options=KEYED),
-]
+ATTACKS.rows(
+    ("stream-whose-key-is-removed", "A stream that goes on with frames after its API key was removed",
+     lambda target: _removed(target, frame(BINARY, SMALL_BMP))),
+    ("silent-stream-whose-key-is-removed", "A stream that sends nothing after its API key was removed",
+     lambda target: _removed(target, b"")),
+    options=KEYED,
+)
+# fmt: on

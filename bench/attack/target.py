@@ -1,33 +1,34 @@
-"""What is attacked, and what an attack is."""
+"""The attacked service as a target, and the registry of attacks."""
 
 import contextlib
 import itertools
 import json
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from bench.http_load import BOUNDARY, form
 
 SECONDS = 60.0
 CLIENTS = 400
 MAX_FILES = 1_000
-"""Of one request, as the gateway's own default."""
-BOUNDARY = "a-boundary-that-no-photograph-contains"
+"""Files of one request, as the gateway's default."""
 SLOW_CODECS = (".avif", ".heic", ".jp2", ".mp4")
-"""Names of files whose bytes may cost more, as the gateway's account has it."""
+"""Suffixes of files with a higher allowance for each byte, as in the gateway's account."""
 PART_BYTES = 150
-"""What a file needs in a form beside its data, at most."""
+"""The most bytes that a file adds to a form beyond its data."""
 MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
 
 
 class PromiseBroken(Exception):
-    """The service did what it promises not to do; the message says what."""
+    """The service broke one of its promises; the message has the details."""
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What an attack sent: the bytes on its connections, the files in its forms, and their bytes in SLOW_CODECS."""
+    """Counts the bytes that an attack sent, the files in its forms, and their bytes in SLOW_CODECS."""
 
     nbytes: int = 0
     files: int = 0
@@ -36,7 +37,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A gateway at an address, and how large an attack on it is to be.
+    """A gateway at an address, and the size of the attacks on it.
 
     `max_connections` and `max_streams` are those of one of its `workers`; an attack that keeps them does so for
     `hold_seconds`. `clients` is the number of connections of an attack that does not keep them. `key` is an API key of
@@ -58,7 +59,7 @@ class Target:
     traffic: Traffic = field(default_factory=Traffic)
 
     def connect(self) -> socket.socket:
-        """A connection, whose bytes are counted."""
+        """Open a connection that counts the bytes it sends."""
         connection = CountingSocket(self.traffic)
         connection.settimeout(SECONDS)
         try:
@@ -69,15 +70,15 @@ class Target:
         return connection
 
     def raw(self, pieces: Iterable[bytes]) -> str:
-        """Send bytes as they are, and say what came back first, in short."""
+        """Send bytes as they are; returns a summary of the first response."""
         with self.connect() as connection:
-            with contextlib.suppress(OSError):  # it may be refused before all is sent
+            with contextlib.suppress(OSError):  # the service may refuse it before all is sent
                 for piece in pieces:
                     connection.sendall(piece)
-            return told(receive(connection))
+            return summary(receive(connection))
 
     def post(self, path: str, body: bytes | Iterable[bytes], content_type: str, *headers: str) -> str:
-        """Send a request, its body in chunks unless it is whole; says what came back, in short."""
+        """Send a request, its body in chunks unless it is bytes; returns a summary of the response."""
         lines = [f"POST {path} HTTP/1.1", f"Host: {self.host}", f"Content-Type: {content_type}", "Connection: close"]
         lines += [f"X-API-Key: {self.key}"] if self.key else []
         if isinstance(body, bytes):
@@ -110,71 +111,83 @@ class CountingSocket(socket.socket):
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """How the service is started that an attack is sent to."""
+    """How the attacked service is started."""
 
     settings: tuple[tuple[str, object], ...] = ()
     keys: bool = False
-    """Whether every request needs an API key. The attacker and the well-behaved client have one each."""
+    """Whether every request needs an API key; the attacker and the well-behaved client then have one each."""
     max_open_files: int = 0
     """`ulimit -n`; 0 leaves it as it is."""
 
 
+Send = Callable[[Target], str]
+"""Sends an attack and returns a summary of the answer; raises PromiseBroken."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One hostile request or several; `send` does it and says how it was answered, in short.
-
-    `send` raises PromiseBroken where an answer is not what the service promises.
-    """
+    """One hostile request or several; `send` raises PromiseBroken if an answer breaks a promise of the service."""
 
     name: str
     what: str
-    send: Callable[[Target], str]
+    send: Send
     requests: int = 1
-    """How many requests it consists of."""
+    """The number of requests that it consists of."""
     per_second: bool = False
-    """Whether its processor time is counted for each second, as a stream's is, and not for each request."""
+    """Whether its allowance is per second, as for a stream, instead of per request."""
     may_kill: int = 0
-    """How many Tritons may lose a process to it."""
+    """The number of Tritons in which it may end a process."""
     folded: bool = False
-    """Whether its files are repeated until one request may have no more."""
+    """Whether its files are repeated up to the limits of one request."""
     options: ServiceOptions = ServiceOptions()
 
 
-def attacks_of(
-    *functions: Callable[[Target], str],
-    requests: Mapping[str, int] | None = None,
-    options: ServiceOptions = ServiceOptions(),
-    per_second: bool = False,
-) -> list[Attack]:
-    """Functions as attacks; the first line of each docstring says what it does, `requests` where it sends several."""
-    return [
-        Attack(
-            function.__name__.replace("_", "-"),
-            (function.__doc__ or "").partition("\n")[0].rstrip("."),
-            function,
-            requests=(requests or {}).get(function.__name__, 1),
-            per_second=per_second,
-            options=options,
-        )
-        for function in functions
-    ]
+class Attacks(list[Attack]):
+    """The attacks of one family, in the order of their rows in the table."""
+
+    def add(
+        self,
+        *,
+        requests: int = 1,
+        per_second: bool = False,
+        may_kill: int = 0,
+        options: ServiceOptions = ServiceOptions(),
+    ) -> Callable[[Send], Send]:
+        """Register a function; its name and the first line of its docstring become those of the attack."""
+
+        def register(send: Send) -> Send:
+            what = (send.__doc__ or "").partition("\n")[0].rstrip(".")
+            name = send.__name__.replace("_", "-")
+            self.append(Attack(name, what, send, requests, per_second, may_kill, options=options))
+            return send
+
+        return register
+
+    def rows(
+        self,
+        *rows: tuple[str, str, Send],
+        requests: int = 1,
+        per_second: bool = False,
+        may_kill: int = 0,
+        options: ServiceOptions = ServiceOptions(),
+    ) -> None:
+        """Register attacks that need no code of their own: a name, what it sends, and how."""
+        self.extend(Attack(*row, requests, per_second, may_kill, options=options) for row in rows)
 
 
-def folded(attacks: Iterable[Attack]) -> list[Attack]:
+def folded(attacks: Iterable[Attack]) -> Attacks:
     """The same attacks, with as many copies of their files as one request may have."""
-    return [
+    return Attacks(
         replace(attack, name=f"{attack.name}-n-fold", what=f"{attack.what}: as many as fit", folded=True)
         for attack in attacks
-    ]
+    )
 
 
-def form(files: Iterable[bytes], name: str = "x.jpg") -> Iterator[bytes]:
-    """A multipart body, a file at a time."""
-    for data in files:
-        yield f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="f"; filename="{name}"\r\n\r\n'.encode()
-        yield data
-        yield b"\r\n"
-    yield f"--{BOUNDARY}--\r\n".encode()
+def raw_post(path: str, files: Iterable[bytes]) -> bytes:
+    """The bytes of a request with a form of files."""
+    body = b"".join(form(files))
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {MULTIPART}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
 
 
 def chunked(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -185,14 +198,14 @@ def chunked(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def repeated(unit: bytes, nbytes: int, piece_bytes: int = 1 << 16) -> Iterator[bytes]:
-    """`nbytes`, more or less, of a unit, in pieces."""
+    """About `nbytes` of a unit, in pieces."""
     piece = unit * max(1, piece_bytes // len(unit))
     for _ in range(max(1, nbytes // len(piece))):
         yield piece
 
 
 def receive(connection: socket.socket, seconds: float = SECONDS) -> bytes:
-    """What comes until the other side closes, an answer is whole, or the time is over."""
+    """Read until the other side closes, a response is complete, or the time is over."""
     answer = bytearray()
     deadline = time.monotonic() + seconds
     with contextlib.suppress(OSError):
@@ -204,8 +217,8 @@ def receive(connection: socket.socket, seconds: float = SECONDS) -> bytes:
     return bytes(answer)
 
 
-def told(answer: bytes) -> str:
-    """An answer in short: its status, and the codes of its errors."""
+def summary(answer: bytes) -> str:
+    """A response in short: its status, and the codes of its errors."""
     if not answer.startswith(b"HTTP/1.1 "):
         return "closed" if not answer else "no HTTP"
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -222,11 +235,11 @@ def told(answer: bytes) -> str:
 
 
 def _as_many_as_fit(files: list[bytes], nbytes: int) -> Iterator[bytes]:
-    """The files again and again, at least once, within `nbytes` and MAX_FILES."""
-    room = nbytes
+    """The files repeatedly, at least once, within `nbytes` and MAX_FILES."""
+    left = nbytes
     for count, data in enumerate(itertools.cycle(files)):
-        room -= len(data) + PART_BYTES
-        if count >= len(files) and (room < 0 or count >= MAX_FILES):
+        left -= len(data) + PART_BYTES
+        if count >= len(files) and (left < 0 or count >= MAX_FILES):
             return
         yield data
 

@@ -1,4 +1,4 @@
-"""A WebSocket client (RFC 6455) that also sends what no library would."""
+"""A WebSocket client (RFC 6455) that can send invalid frames and handshakes, which libraries refuse to send."""
 
 import contextlib
 import socket
@@ -17,7 +17,7 @@ NO_CODE = 1005
 
 
 def handshake(target: Target, path: str = "/stream", *headers: str) -> bytes:
-    """A request that opens a WebSocket; `headers` come behind those that it needs."""
+    """A request that opens a WebSocket; `headers` follow the required ones."""
     lines = [
         f"GET {path} HTTP/1.1",
         "Host: x",
@@ -30,7 +30,7 @@ def handshake(target: Target, path: str = "/stream", *headers: str) -> bytes:
 
 
 def frame(kind: int, data: bytes, *, final: bool = True) -> bytes:
-    """A frame of a client; its mask is zero, so that the data go as they are."""
+    """A client's frame with a mask of zeros, which leaves the data as they are."""
     if len(data) < 126:
         length = struct.pack(">B", 0x80 | len(data))
     elif len(data) < 1 << 16:
@@ -41,7 +41,7 @@ def frame(kind: int, data: bytes, *, final: bool = True) -> bytes:
 
 
 class Stream:
-    """A stream that is open, or was refused: `status` says which. A thread reads whatever the service sends."""
+    """A stream that is open or was refused (`status`); a thread reads what the service sends."""
 
     def __init__(self, target: Target, path: str = "/stream", *headers: str, reads: bool = True) -> None:
         self.connection = target.connect()
@@ -61,11 +61,11 @@ class Stream:
             threading.Thread(target=self._read, daemon=True).start()
 
     def send(self, kind: int, data: bytes, *, final: bool = True) -> bool:
-        """Send a frame; whether the service still took it."""
+        """Send a frame; returns whether the service still accepted it."""
         return self.send_raw(frame(kind, data, final=final))
 
     def send_raw(self, data: bytes) -> bool:
-        """Send bytes; whether the service still took them."""
+        """Send bytes; returns whether the service still accepted them."""
         try:
             self.connection.sendall(data)
         except OSError:
@@ -73,7 +73,7 @@ class Stream:
         return not self.ended
 
     def wait(self, seconds: float, messages: int = 0) -> bool:
-        """Wait until the stream has ended or so many messages have come; whether it happened in time."""
+        """Wait until the stream has ended or `messages` have arrived; returns whether either happened in time."""
         with self._lock:
             return self._lock.wait_for(lambda: self.ended or (messages > 0 and self.messages >= messages), seconds)
 
@@ -101,13 +101,13 @@ class Stream:
                         self.last = data
                     self._lock.notify_all()
         with self._lock:
-            if not self._left:  # else it was this client that ended it
+            if not self._left:  # otherwise this client ended it
                 self.ended = True
             self._lock.notify_all()
 
 
-def told(streams: list[Stream]) -> str:
-    """How streams were answered, in short: the status of the handshake, and the close code."""
+def summary_of_streams(streams: list[Stream]) -> str:
+    """The streams' results in short: the status of the handshake, and the close code."""
     answers: dict[str, int] = {}
     for stream in streams:
         state = "closed" if stream.ended and stream.status == 101 else "" if stream.status == 101 else "refused"
@@ -117,7 +117,7 @@ def told(streams: list[Stream]) -> str:
 
 
 def _head(connection: socket.socket, seconds: float = 10.0) -> tuple[bytes, bytes]:
-    """The head of a response, and what came behind it."""
+    """The head of a response, and the bytes after it."""
     received = b""
     deadline = time.monotonic() + seconds
     with contextlib.suppress(OSError):

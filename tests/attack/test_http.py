@@ -8,7 +8,8 @@ import pytest
 
 from bench.attack import errors
 from bench.attack.parsers import SMALL_BMP
-from bench.attack.target import Attack, Target, chunked, form, receive, told
+from bench.attack.target import Attack, Target, chunked, receive, summary
+from bench.http_load import form
 from tests.processes import Gateway, running_gateway, wait_for
 from tests.stub_server import PROGRAM
 
@@ -77,7 +78,7 @@ def test_unusual_http_gets_a_clear_response(gateway: Gateway, sent: bytes, answe
     offset = gateway.log.stat().st_size
     with gateway.connect(10) as connection:
         connection.sendall(sent)
-        assert told(receive(connection, 10)) == answer
+        assert summary(receive(connection, 10)) == answer
     assert not gateway.faults(offset)
 
 

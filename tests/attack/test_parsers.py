@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from bench.attack.parsers import ATTACKS
-from bench.attack.pictures import heic_of_headers
-from bench.attack.target import Attack, Target, attacks_of, folded
+from bench.attack.registry import FAMILIES
+from bench.attack.target import Attack, Target
 from tests.gateway.api.stub import PNG
 from tests.processes import Gateway, running_gateway
 from tests.stub_server import PROGRAM
@@ -20,7 +20,7 @@ NBYTES = 4_000_000
 LONGEST_PAUSE_SECONDS = 0.25
 MOST_CPU_SECONDS = 5.0
 MOST_BYTES = 150_000_000
-HEADERS = folded(attacks_of(heic_of_headers))
+HEADERS = [attack for attack in FAMILIES["n-fold"] if attack.name == "heic-of-headers-n-fold"]
 """Headers that are as expensive to read as any may be, as many as fit."""
 
 
