@@ -29,7 +29,7 @@ def say(text: str) -> None:
 
 
 def write(folder: Path, images: int) -> None:
-    """As many images, each sent for the first time."""
+    """Write `images` images that no cache has seen."""
     photo = coffee().data
     folder.mkdir()
     for number in range(images):
@@ -53,7 +53,7 @@ def one_request(url: str, folder: Path) -> float:
 
 
 def classified(url: str, folder: Path, out: Path) -> float:
-    """Images per second of `gateway classify`, from the first look at the folder to the output in its place."""
+    """Images per second of `gateway classify`, from listing the folder to the finished output file."""
     started = time.perf_counter()
     run = FileRun(BulkJob((str(folder),)), out, resume=False, overwrite=False)
     with Gateway(url) as gateway:
@@ -90,7 +90,7 @@ def measure(url: str, images: int, rounds: int) -> None:
         for number in range(rounds):
             write(folder / f"a{number}", images)
             write(folder / f"b{number}", images)
-            # The second of two has the warmer machine; so they take turns.
+            # They alternate, since the second one runs on a warmer machine.
             if number % 2:
                 bulk = one_request(url, folder / f"a{number}")
                 command = classified(url, folder / f"b{number}", folder / f"{number}.jsonl")

@@ -1,7 +1,7 @@
-"""How faithful the service is to a folder of pictures: `python -m bench.fidelity FOLDER`.
+"""`python -m bench.fidelity FOLDER`: how close the service's pixels are to Pillow's for a folder of images.
 
-Every file that Pillow opens in a supported format goes through ingest as it does by default. What the preprocessor
-would see of it is compared with what Pillow shows: its first frame, upright, on white.
+Every file that Pillow opens in a supported format goes through ingest with the default settings. The pixels that the
+preprocessor would get are compared with Pillow's: the first frame, upright, on white.
 """
 
 import argparse
@@ -36,7 +36,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "DIB", "GIF", "TIFF", "AVIF", "HEIF", "
 class Row:
     """The results for the images of one format."""
 
-    pictures: int = 0
+    images: int = 0
     answered: int = 0
     same: int = 0
     worst: float = 0.0
@@ -46,11 +46,11 @@ class Row:
 def reference(data: bytes) -> tuple[str, NDArray[np.uint8]]:
     """The format and the image as decoded by Pillow, uint8 [height, width, 3]; raises Pillow's errors."""
     with warnings.catch_warnings(action="ignore"):
-        picture = Image.open(io.BytesIO(data), formats=FORMATS)
-        name = str(picture.format)
-        if picture.width * picture.height > MOST_PIXELS:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        name = str(image.format)
+        if image.width * image.height > MOST_PIXELS:
             raise ValueError("too large to compare")
-        return name, np.asarray(shown(picture))
+        return name, np.asarray(shown(image))
 
 
 def served(data: bytes, policy: DecodePolicy) -> NDArray[np.uint8] | str:
@@ -84,10 +84,10 @@ def compare(files: Iterator[Path], policy: DecodePolicy) -> dict[str, Row]:
         data = path.read_bytes()
         try:
             name, wanted = reference(data)
-        except Exception:  # noqa: S112 - what Pillow does not open is nothing to be faithful to
+        except Exception:  # noqa: S112  # Pillow does not open it, so there is no reference
             continue
         row = rows.setdefault(name, Row())
-        row.pictures += 1
+        row.images += 1
         seen = served(data, policy)
         if isinstance(seen, str):
             row.others.append(f"{path}: {seen}")
@@ -104,16 +104,16 @@ def compare(files: Iterator[Path], policy: DecodePolicy) -> dict[str, Row]:
 def main() -> int:
     """Print the table, and each image that differs."""
     parser = argparse.ArgumentParser(prog="python -m bench.fidelity", description=__doc__)
-    parser.add_argument("folder", type=Path, nargs="+", help="a folder of pictures, such as a test corpus of a library")
+    parser.add_argument("folder", type=Path, nargs="+", help="a folder of images, such as a test corpus of a library")
     options = parser.parse_args()
     # A test corpus contains files that are made to exhaust memory.
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     files = (path for folder in options.folder for path in sorted(folder.rglob("*")) if path.is_file())
     rows = compare(files, DecodePolicy.from_settings(load_settings()))
     print(f"formats taken: {accepted_formats()}; the same: within {SAME_LEVELS:g} of 255 levels in the mean")
-    print("| format | pictures that Pillow opens | answered | the same | farthest |\n|---|---|---|---|---|")
+    print("| format | images that Pillow opens | answered | the same | farthest |\n|---|---|---|---|---|")
     for name, row in sorted(rows.items()):
-        print(f"| {name} | {row.pictures} | {row.answered} | {row.same} | {row.worst:.2f} |")
+        print(f"| {name} | {row.images} | {row.answered} | {row.same} | {row.worst:.2f} |")
     for row in rows.values():
         for line in row.others:
             print(line)

@@ -32,7 +32,7 @@ class Loop:
     def __init__(self, repository: Path) -> None:
         torch.set_num_threads(1)
         cv2.setNumThreads(1)
-        # As in the server: freed activations are kept, not given back to the kernel and faulted in again.
+        # As in the server: malloc keeps freed activations instead of returning them to the kernel.
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
         libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
@@ -93,7 +93,7 @@ class Loop:
 
 
 def preprocessor(repository: Path, name: str) -> Any:  # noqa: ANN401  # a file that is no module of ours
-    """A file of the preprocessor's own code, so that the limit resizes by the kernel where the service does."""
+    """A module of the preprocessor, so that the bare loop resizes with the same kernel as the service."""
     sys.modules.setdefault("triton_python_backend_utils", ModuleType("triton_python_backend_utils"))
     spec = importlib.util.spec_from_file_location(name, repository / PREPROCESSOR / "1" / f"{name}.py")
     assert spec is not None

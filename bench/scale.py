@@ -1,6 +1,6 @@
-"""`python -m bench.scale`: what several Tritons cost one gateway process, and what balancing does for its clients.
+"""`python -m bench.scale`: the cost of several Tritons for one gateway process, and the effect of load balancing.
 
-The Tritons are simulated (bench.simulated), the gateway's side is real: watches, balancing and gRPC. HTTP is left out.
+The Tritons are simulated (bench.simulated); the gateway's health checks, load balancing and gRPC are real, without HTTP.
 """
 
 import asyncio
@@ -51,11 +51,11 @@ class Simulated:
         assert self._process.stdout
         self.addresses = [f"127.0.0.1:{port}" for port in json.loads(self._process.stdout.readline())]
 
-    def tell(self, what: str, index: int) -> None:
+    def send(self, command: str, index: int) -> None:
         """Stop or start one of them."""
         assert self._process.stdin
         assert self._process.stdout
-        self._process.stdin.write(f"{what} {index}\n")
+        self._process.stdin.write(f"{command} {index}\n")
         self._process.stdin.flush()
         self._process.stdout.readline()
 
@@ -67,7 +67,7 @@ class Simulated:
 
 @contextlib.contextmanager
 def simulated(number: int, *, seconds: float = 0.02, slow: float = 1.0) -> Iterator[Simulated]:
-    """Simulated Tritons for a while."""
+    """Run simulated Tritons while the context is open."""
     tritons = Simulated(number, seconds=seconds, slow=slow)
     try:
         yield tritons
@@ -77,7 +77,7 @@ def simulated(number: int, *, seconds: float = 0.02, slow: float = 1.0) -> Itera
 
 @dataclass
 class Client:
-    """Sends images at a steady rate, at random moments, and notes what became of them."""
+    """Sends images as a Poisson process, and records latencies and failures."""
 
     backend: TritonBackend
     latencies: list[float] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Client:
     sent: int = 0
 
     async def run(self, rate: float, seconds: float) -> None:
-        """Send for some seconds, and wait for every answer."""
+        """Send for `seconds`, and wait for every response."""
         started, at = time.perf_counter(), 0.0
         async with asyncio.TaskGroup() as group:
             while (at := at + random.expovariate(rate)) < seconds:
@@ -110,7 +110,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def gateway(addresses: list[str], *, aperture: int) -> AsyncIterator[tuple[TritonBackend, TritonPool]]:
-    """A gateway's backend over addresses, a list that may change; yields it with its Tritons."""
+    """A gateway's backend over a list of addresses that may change; yields the backend and its pool of Tritons."""
 
     async def lookup(_: str, __: int) -> list[str]:
         return list(addresses)
@@ -143,12 +143,12 @@ async def until(condition: Callable[[], bool], seconds: float = 60) -> float:
 
 
 def probes_sent() -> float:
-    """How many trial inferences this process has sent so far."""
+    """The number of probes that this process has sent so far."""
     return REGISTRY.get_sample_value("gateway_probes_total") or 0.0
 
 
 async def cost(number: int, aperture: int, rate: float, seconds: float) -> list[str]:
-    """A row: what that many Tritons cost."""
+    """A row: the cost of a number of Tritons."""
     with simulated(number) as tritons:
         async with gateway(list(tritons.addresses), aperture=aperture) as (backend, members):
             before = psutil.Process().memory_info().rss
@@ -174,8 +174,8 @@ async def cost(number: int, aperture: int, rate: float, seconds: float) -> list[
             ]
 
 
-async def coming_and_going(number: int, rate: float) -> list[str]:
-    """A row: how soon a new Triton has its share, and a dead one nothing."""
+async def scaling(number: int, rate: float) -> list[str]:
+    """A row: the time until a new Triton has its share of the calls, and until a dead one has none."""
     with simulated(number + 1) as tritons:
         addresses = list(tritons.addresses[:-1])
         async with gateway(addresses, aperture=0) as (backend, _):
@@ -198,7 +198,7 @@ async def coming_and_going(number: int, rate: float) -> list[str]:
                 failed = client.failed
                 choose.last.clear()
                 died = time.perf_counter()
-                await asyncio.to_thread(tritons.tell, "stop", 0)
+                await asyncio.to_thread(tritons.send, "stop", 0)
                 await asyncio.sleep(3)
                 last = choose.last.get(tritons.addresses[0], died)
             load.cancel()
@@ -213,34 +213,34 @@ async def coming_and_going(number: int, rate: float) -> list[str]:
 
 
 class Counting:
-    """less_loaded, and what it chose and when."""
+    """Power of two choices that records its choices and their times."""
 
     def __init__(self, counts: Counter[str]) -> None:
         self.counts = counts
         self.last: dict[str, float] = {}
 
-    def __call__(self, places: Sequence[Replica], generator: random.Random) -> Replica:
-        """Choose one."""
-        chosen = power_of_two_choice(places, generator)
+    def __call__(self, replicas: Sequence[Replica], generator: random.Random) -> Replica:
+        """Choose a replica."""
+        chosen = power_of_two_choice(replicas, generator)
         self.counts[chosen.address] += 1
         self.last[chosen.address] = time.perf_counter()
         return chosen
 
 
-class InTurn:
-    """Round robin, to compare with."""
+class RoundRobin:
+    """Round robin, for comparison."""
 
     def __init__(self) -> None:
-        self._turn = itertools.count()
+        self._count = itertools.count()
 
-    def __call__(self, places: Sequence[Replica], _: random.Random) -> Replica:
-        """The next one."""
-        return places[next(self._turn) % len(places)]
+    def __call__(self, replicas: Sequence[Replica], _: random.Random) -> Replica:
+        """Choose the next replica."""
+        return replicas[next(self._count) % len(replicas)]
 
 
 async def one_slow(policy: str, slow: float, rate: float, seconds: float) -> list[str]:
     """A row: four Tritons, one of them slower."""
-    choose = {"round robin": InTurn(), "less loaded of two": power_of_two_choice}[policy]
+    choose = {"round robin": RoundRobin(), "less loaded of two": power_of_two_choice}[policy]
     with (
         simulated(4, seconds=0.04, slow=slow) as tritons,
         mock.patch.object(pool, "power_of_two_choice", choose),
@@ -260,7 +260,7 @@ async def one_slow(policy: str, slow: float, rate: float, seconds: float) -> lis
 
 
 def cpu_seconds() -> float:
-    """What this process has used."""
+    """Processor time of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -278,7 +278,7 @@ def main(
         print(f"bench | {rows[-1]}", file=sys.stderr)
     header = ["Tritons", "used", "CPU an image", "idle CPU", "probes a second, idle", "under load", "memory", "p99"]
     print(table(header, rows))
-    rows = [asyncio.run(coming_and_going(number, rate)) for number in numbers]
+    rows = [asyncio.run(scaling(number, rate)) for number in numbers]
     header = ["Tritons", "a new one has its share after", "last call to a dead one after", "failed meanwhile"]
     print(table(header, rows))
     rows = [

@@ -1,7 +1,7 @@
-"""`python -m bench.score_changes FOLDER`: how far the ways to decode and to resize photographs move their scores.
+"""`python -m bench.score_changes FOLDER`: how much each way to decode and resize changes the scores.
 
-Each photograph goes through ingest, the preprocessor's resize and EfficientNet-Lite0, in this process; what Pillow,
-torchvision and the same network make of it is what its probabilities are held to.
+Each photograph goes through ingest, the preprocessor's resize and EfficientNet-Lite0 in this process. The reference is
+the probabilities of the same network behind Pillow and torchvision.
 """
 
 import hashlib
@@ -37,25 +37,25 @@ from gateway_models.repository.preprocessing import reference_transforms
 Pixels = NDArray[np.uint8]
 Scores = NDArray[np.float32]
 TOLERANCE = 1e-3
-"""What `gateway model parity` allows; photographs beyond it are named."""
+"""The tolerance of `gateway model parity`; photographs beyond it are listed."""
 HEADER = ["", "photographs", "other top-1", "likeliest of those", "largest difference", "p99", "median"]
 
 
 @dataclass
 class Row:
-    """What became of the photographs of one way: the largest difference of each, and the scores of other top-1s."""
+    """The results of one way: each photograph's largest difference, and the reference score of each changed top-1."""
 
     differences: list[float] = field(default_factory=list)
     flipped: list[float] = field(default_factory=list)
 
     def add(self, scores: Scores, wanted: Scores) -> None:
-        """Count one more."""
+        """Add a photograph."""
         self.differences.append(float(np.abs(scores - wanted).max()))
         if scores.argmax() != wanted.argmax():
             self.flipped.append(float(wanted.max()))
 
     def cells(self) -> list[str]:
-        """Of the table."""
+        """The cells of the table."""
         likeliest = f"{max(self.flipped):.2f}" if self.flipped else "–"
         figures = (max(self.differences), percentile(self.differences, 99), statistics.median(self.differences))
         return [str(len(self.differences)), str(len(self.flipped)), likeliest, *(f"{each:.1e}" for each in figures)]
@@ -84,7 +84,7 @@ class Network:
         return answer
 
     def of_pixels(self, pixels: Pixels, library: str) -> Scores:
-        """Of a picture as the preprocessor decodes it."""
+        """Probabilities fp32 [1000] of an image as the preprocessor decodes it."""
         image = self._torch(pixels) if library == TORCH else torch.from_numpy(self._pillow(pixels))
         image = image.permute(2, 0, 1)
         return self.scores((image.float() / 255 - self._mean) / self._std)
@@ -140,7 +140,7 @@ def _compared(data: bytes, network: Network, policy: DecodePolicy) -> tuple[Imag
 
 
 def _photographs(folders: list[Path]) -> Iterator[tuple[Path, bytes]]:
-    """Every JPEG once, whatever copies there are of it."""
+    """Every JPEG once, without its copies."""
     seen = set()
     for path in sorted(path for folder in folders for path in folder.rglob("*") if path.is_file()):
         data = path.read_bytes()

@@ -1,8 +1,8 @@
-"""Tritons that only pretend: gRPC servers in a process of their own, with instances, service times and queues.
+"""Simulated Tritons: gRPC servers in a separate process, with instances, service times and queues.
 
     python -m bench.simulated 4 --instances 2 --seconds 0.04 --slow 5
 
-The first line of stdout has the ports. A line "stop INDEX" on stdin ends one of them, "start INDEX" begins it again.
+The first line of stdout has the ports. A line "stop INDEX" on stdin stops a server, "start INDEX" starts it again.
 """
 
 # ruff: noqa: ARG002, N802  # the methods of the protocol
@@ -24,10 +24,10 @@ LABELS = ("cat", "dog", "bird", "fish", "horse")
 OPTIONS = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)]
 
 RESIZE = {"resize_size": "224,224", "crop_size": "224", "interpolation": "bicubic", "resize_library": "pillow"}
-"""The preprocessor's, so that large pictures are made as small here as for a real one."""
+"""Parameters of the preprocessor, so that the gateway shrinks large images as it does for a real one."""
 _TEXTS = [b"%.6f:%d:%b" % (0.5**number, number, label.encode()) for number, label in enumerate(LABELS, 1)]
 CLASSES = [len(text).to_bytes(4, "little") + text for text in _TEXTS]
-"""What every picture shows, as the classification extension has it: each text after its length."""
+"""The result for every image in the classification extension's form: each text after its length."""
 
 
 class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
@@ -50,7 +50,7 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
         return index
 
     async def ModelConfig(self, request: pb.ModelConfigRequest, context: object) -> pb.ModelConfigResponse:
-        """What config.pbtxt would say."""
+        """The configuration, as from config.pbtxt."""
         config = self._fake.config(request.name)
         if request.name == PREPROCESSOR:
             for name, value in RESIZE.items():
@@ -58,7 +58,7 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
         return pb.ModelConfigResponse(config=config)
 
     async def ModelInfer(self, request: pb.ModelInferRequest, context: object) -> pb.ModelInferResponse:
-        """A few classes for each image, after a while."""
+        """A few classes for each image, after the service time."""
         if self._seconds:
             async with self._free:
                 await asyncio.sleep(self._seconds)
@@ -73,7 +73,7 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
 
 
 async def serve(servicer: Servicer, port: int = 0) -> tuple[grpc.aio.Server, int]:
-    """Begin to serve; returns the server and its port."""
+    """Start a server; returns it and its port."""
     server = grpc.aio.server(options=OPTIONS)
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port(f"127.0.0.1:{port}")

@@ -1,7 +1,7 @@
-"""Cameras on a running gateway: `python -m bench.stream URL`, and with --minutes a soak of streams that come and go.
+"""Simulated cameras for a running gateway: `python -m bench.stream URL`; --minutes runs a soak test of short streams.
 
-Every camera sends a frame of its own each time, so that no cache answers. A stream is judged by what its client sees:
-are the answers in order, do the numbers of dropped frames fill the gaps, and how old is each answer.
+Every frame is unique, so that no cache answers. The checks are those of a client: the responses are in order, the
+numbers of dropped frames explain the gaps, and the time from a frame to its response is measured.
 """
 
 import argparse
@@ -31,12 +31,12 @@ LEFT = (
 )
 """Metrics that must be 0 once all streams have ended."""
 SHOWN = ("gateway_connections", "process_open_fds", "process_resident_memory_bytes")
-"""The metrics printed as they were before and after the run."""
+"""Metrics printed before and after the run."""
 
 
 @dataclass
 class Seen:
-    """What one client saw of its stream; seconds are from sending a frame to its answer."""
+    """The results of one stream; `seconds` are from sending a frame to its response."""
 
     sent: int = 0
     frames: list[int] = field(default_factory=list)
@@ -44,12 +44,12 @@ class Seen:
     failed: int = 0
     restarted: int = 0
     unsteadied: int = 0
-    """Answers without the sequence's scores, as when no place for a sequence is free."""
+    """Responses without the sequence's scores, such as when all sequence slots are taken."""
     seconds: list[float] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
     def take(self, answer: dict[str, object], sent_at: Sequence[float]) -> None:
-        """Judge one answer to a frame."""
+        """Check the response to a frame."""
         number = int(str(answer["frame"]))
         before = self.frames[-1] if self.frames else -1
         dropped = int(str(answer["dropped"]))
@@ -67,13 +67,13 @@ class Seen:
 
 
 def picture(photo: bytes) -> bytes:
-    """The photograph with a comment that no other one has, so that no cache knows it."""
+    """The photograph with a unique comment, so that no cache has it."""
     words = random.randbytes(12)
     return photo[:2] + b"\xff\xfe" + (len(words) + 2).to_bytes(2, "big") + words + photo[2:]
 
 
 async def camera(url: str, photo: bytes, *, fps: float, seconds: float, query: str = "", hang_up: bool = False) -> Seen:
-    """Send frames at a rate for a while; then let every answer come, or with `hang_up` leave without a word."""
+    """Send frames at a rate, then wait for every response; with `hang_up` disconnect without a close frame."""
     seen, sent_at = Seen(), list[float]()
     address = url.replace("http", "ws", 1) + "/stream?top_k=1" + query
     async with connect(address, proxy=None, compression=None, open_timeout=CLOSING_SECONDS) as stream:
@@ -96,7 +96,7 @@ async def camera(url: str, photo: bytes, *, fps: float, seconds: float, query: s
     if hang_up:
         seen.faults = [fault for fault in seen.faults if not fault.startswith("closed")]
     elif not seen.faults and len(seen.frames) + seen.dropped != seen.sent:
-        seen.faults.append(f"{seen.sent} sent, {len(seen.frames)} answered, {seen.dropped} told as dropped")
+        seen.faults.append(f"{seen.sent} sent, {len(seen.frames)} answered, {seen.dropped} reported as dropped")
     return seen
 
 
@@ -112,13 +112,13 @@ async def _read(stream: ClientConnection, seen: Seen, sent_at: Sequence[float]) 
 
 
 async def cameras(url: str, *, streams: int, fps: float, seconds: float) -> list[Seen]:
-    """Some cameras at once."""
+    """Run several cameras at the same time."""
     photo = PHOTO.read_bytes()
     return await asyncio.gather(*(camera(url, photo, fps=fps, seconds=seconds) for _ in range(streams)))
 
 
 async def soak(url: str, *, streams: int, fps: float, seconds: float, each_seconds: float = 5.0) -> list[Seen]:
-    """Cameras that come and go all the time, of which each third leaves without a word."""
+    """Run cameras of random length one after the other; every third one closes without a close frame."""
     photo, ends, all_seen = PHOTO.read_bytes(), time.monotonic() + seconds, list[Seen]()
 
     async def one(number: int) -> None:
@@ -132,14 +132,14 @@ async def soak(url: str, *, streams: int, fps: float, seconds: float, each_secon
 
 
 def gauges(url: str) -> dict[str, float]:
-    """What is open and held in the gateway: LEFT and SHOWN, by the names of its metrics."""
+    """The values of the gateway's metrics in LEFT and SHOWN, by name."""
     text = httpx.get(f"{url}/metrics", timeout=60).text
     found = {name: re.search(rf"^{name} (\S+)$", text, re.MULTILINE) for name in (*LEFT, *SHOWN)}
     return {name: float(match[1]) for name, match in found.items() if match}
 
 
 def report(all_seen: Sequence[Seen]) -> str:
-    """The figures of some streams in a few lines."""
+    """A summary of the streams in a few lines."""
     seconds = sorted(value for seen in all_seen for value in seen.seconds) or [0.0]
     answered = [len(seen.frames) for seen in all_seen]
     faults = [fault for seen in all_seen for fault in seen.faults]
@@ -157,7 +157,7 @@ def report(all_seen: Sequence[Seen]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 1 where a stream went wrong or something is left behind."""
+    """Run the command; returns 1 if a stream failed or a metric of LEFT does not return to 0."""
     parser = argparse.ArgumentParser(prog="python -m bench.stream", description=__doc__)
     parser.add_argument("url", help="a running gateway, such as http://127.0.0.1:8080")
     parser.add_argument("--streams", type=int, default=16)

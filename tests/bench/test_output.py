@@ -33,6 +33,7 @@ COMMANDS = {
         "bench.large",
         "bench.tensors",
     },
+    "README.md": {"bench --peers"},
     "docs/explanation/fidelity.md": {"bench.score_changes"},
     "docs/explanation/attacks.md": {"make attack"},
 }
