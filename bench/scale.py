@@ -1,6 +1,6 @@
 """`python -m bench.scale`: the cost of several Tritons for one gateway process, and the effect of load balancing.
 
-The Tritons are simulated (bench.simulated); the gateway's health checks, load balancing and gRPC are real, without HTTP.
+The Tritons are simulated (bench.simulated); health checks, load balancing and gRPC are the gateway's, without HTTP.
 """
 
 import asyncio

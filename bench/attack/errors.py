@@ -13,7 +13,22 @@ CODES_OF_FAULTS = {1006, 1011, 4500, 4502, 4504}
 """Close codes for faults of the gateway or of Triton."""
 SURROGATES = (r"\ud800", r"\udfff", r"\udc00\ud800", r"a\ud83d", r"\ud800\ud800", r"\uDBFF\u0041")
 """JSON escapes that stand for no character (RFC 8259, section 8.2)."""
-TIMEOUTS = (*"5e-324 1e-300 1e-9 0.0000001 0.0009 0 -0 -1 1e-400 inf nan 0x1 1_0".split(), "")
+TIMEOUTS = (
+    "5e-324",
+    "1e-300",
+    "1e-9",
+    "0.0000001",
+    "0.0009",
+    "0",
+    "-0",
+    "-1",
+    "1e-400",
+    "inf",
+    "nan",
+    "0x1",
+    "1_0",
+    "",
+)
 ORIGINS = (
     "http://[::1",
     "http://[",
