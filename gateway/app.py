@@ -38,7 +38,6 @@ from gateway.metrics import SHARED_FOLDER, reserve_space
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
 from gateway.server.open_files import affordable_connections
-from gateway.server.unread import UnreadBody
 from gateway.server.workers import die_with_supervisor, shared_file
 from gateway.settings import Settings
 from gateway.time_slices import keep_what_was_made
@@ -220,7 +219,6 @@ def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> 
             expose_headers=["Retry-After", "Server-Timing", "WWW-Authenticate", "X-Request-ID", infer.HEADER_LENGTH],
         )
     app.add_middleware(SecurityHeaders)
-    app.add_middleware(UnreadBody)
 
 
 def create_app_from_environment() -> FastAPI:

@@ -120,7 +120,7 @@ class _Decoder:
         assert self._animation is not None
         frame = self._animation.step()
         if isinstance(frame, DecodedFrame):
-            size = _output(self._memory, frame.picture)
+            size = _output(self._memory, frame.image)
             return {"size": size, "frame": frame.index, "shown_seconds": frame.seconds}
         return {"ends": not frame}
 

@@ -1,4 +1,4 @@
-"""Decoding in the gateway: any taken image becomes an upright, opaque, 8-bit RGB picture."""
+"""Decoding in the gateway: any taken image becomes an upright, opaque, 8-bit RGB image."""
 
 import functools
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ Buffer = bytes | NDArray[np.uint8]
 
 # OpenCV has names for a reduced scale in gray and in BGR only; with RGB's bit, gray's is one of RGB.
 _REDUCED = {8: cv2.IMREAD_REDUCED_GRAYSCALE_8, 4: cv2.IMREAD_REDUCED_GRAYSCALE_4, 2: cv2.IMREAD_REDUCED_GRAYSCALE_2}
-# What EXIF's orientation asks for, so that the picture stands upright: a quarter turn, and what is mirrored after it.
+# What EXIF's orientation asks for, so that the image stands upright: a quarter turn, and what is mirrored after it.
 _ROTATIONS = {3: cv2.ROTATE_180, 5: cv2.ROTATE_90_CLOCKWISE, 6: cv2.ROTATE_90_CLOCKWISE,
               7: cv2.ROTATE_90_CLOCKWISE, 8: cv2.ROTATE_90_COUNTERCLOCKWISE}  # fmt: skip
 _LEFT_RIGHT, _TOP_BOTTOM = 1, 0
@@ -34,7 +34,7 @@ _STRIP_PIXELS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Ppm:
-    """A picture in an uncompressed PPM (P6): `pixels` are uint8 [height, width, 3], RGB."""
+    """A image in an uncompressed PPM (P6): `pixels` are uint8 [height, width, 3], RGB."""
 
     pixels: Pixels
 
@@ -52,7 +52,7 @@ class Ppm:
 def decode(data: Buffer, info: ImageInfo, size: Size) -> Ppm:
     """Decode an inspected image.
 
-    The picture is the first frame or page, upright, RGB of 8 bits, on white where it was transparent, and as large
+    The image is the first frame or page, upright, RGB of 8 bits, on white where it was transparent, and as large
     as `size` asks. Raises UndecodableImage, or TooCostly where memory does not suffice.
     Needs 3 to 11 bytes a pixel meanwhile, and is meant for a decoder's process, which may be lost.
     """
@@ -71,14 +71,14 @@ def known(data: bytes, info: ImageInfo) -> ImageInfo:
 
 
 def finished(stored: Pixels, info: ImageInfo, size: Size) -> Ppm:
-    """What is made of a picture as it is stored, RGB of 8 bits: upright, and as large as `size` asks."""
+    """What is made of an image as it is stored, RGB of 8 bits: upright, and as large as `size` asks."""
     if isinstance(size, Resize):
         return Ppm(resample(_upright(stored, info), size))
     return Ppm(_upright(_shrink(stored, info, size), info))
 
 
 def _stored(data: Buffer, info: ImageInfo, size: Size) -> Pixels:
-    """The picture as stored, RGB of 8 bits: by OpenCV, or by Pillow where that cannot."""
+    """The image as stored, RGB of 8 bits: by OpenCV, or by Pillow where that cannot."""
     failure: ImageError | None = None
     if not info.by_pillow:
         try:
@@ -96,7 +96,7 @@ def _stored(data: Buffer, info: ImageInfo, size: Size) -> Pixels:
 
 
 def _read(data: Buffer, info: ImageInfo, size: Size) -> Pixels:
-    """The picture as stored: RGB of 8 bits, or BGRA of 8 or 16 bits where it may be transparent."""
+    """The image as stored: RGB of 8 bits, or BGRA of 8 or 16 bits where it may be transparent."""
     factor = reduction(info, size)
     if info.has_alpha:
         flags = cv2.IMREAD_UNCHANGED
@@ -114,7 +114,7 @@ def _read(data: Buffer, info: ImageInfo, size: Size) -> Pixels:
 
 
 def _stored_size(info: ImageInfo) -> tuple[int, int]:
-    """Height and width as the decoder gives them; libtiff turns the picture by itself."""
+    """Height and width as the decoder gives them; libtiff turns the image by itself."""
     turned = info.orientation >= 5 and info.format is not ImageFormat.TIFF
     return (info.width, info.height) if turned else (info.height, info.width)
 

@@ -14,7 +14,7 @@ from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 
 SLICE_SECONDS = 0.02
-"""How long frames that are not wanted are skipped before the process takes another job."""
+"""How long unwanted frames are skipped before the process takes another job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,13 @@ class DecodedFrame:
 
     index: int
     seconds: float
-    picture: Ppm
+    image: Ppm
 
 
 class OpenedAnimation:
     """An inspected file whose frames are wanted; `step` decodes them in their order.
 
-    Raises TooManyFrames where it has, or would give, more than are allowed, UnsupportedFormat and UndecodableImage.
+    Raises TooManyFrames if more frames exist or are wanted than are allowed, UnsupportedFormat and UndecodableImage.
     """
 
     def __init__(self, data: bytes, info: ImageInfo, size: Size, wanted: Wanted) -> None:
@@ -45,7 +45,7 @@ class OpenedAnimation:
         self._walk = self._frames()
 
     def step(self) -> DecodedFrame | bool:
-        """The next frame that is wanted; True where SLICE_SECONDS were over before it, False where there is none."""
+        """The next wanted frame; True if SLICE_SECONDS have passed before it, False if there is none."""
         ends = time.process_time() + SLICE_SECONDS
         for frame in self._walk:
             if frame is not None:
@@ -55,7 +55,7 @@ class OpenedAnimation:
         return False
 
     def _frames(self) -> Iterator[DecodedFrame | None]:
-        """The frames that are wanted, and None for each that is passed over."""
+        """The wanted frames, and None for each frame that is skipped."""
         source, wanted = self._source, self._wanted
         if isinstance(source, Video) and source.total is None and wanted.count is not None:
             yield from source.count()

@@ -1,4 +1,4 @@
-"""The one place that loads OpenCV, set up for a server."""
+"""The only module that imports OpenCV; configures it for a server."""
 
 import os
 
@@ -8,9 +8,9 @@ os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", "1000000000")
 
 import cv2
 
-# Images are decoded in threads of the caller's; a second pool inside would only fight for the same cores.
+# Several processes decode at once; threads inside OpenCV would only compete for the same cores.
 cv2.setNumThreads(1)
-# What a decoder has to say of a client's bytes is in the answer to the client.
+# Faults of an image are reported in the response, not in the log.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
 __all__ = ["cv2"]

@@ -1,4 +1,4 @@
-"""The one module that loads Pillow, for images that OpenCV cannot open or shows wrong, and for animations."""
+"""Decoding by Pillow: images that OpenCV cannot decode or decodes wrongly, and animations."""
 
 import io
 import os
@@ -44,7 +44,7 @@ Image.MAX_IMAGE_PIXELS = None
 _MOST_PIXELS = int(os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS", 1_000_000_000))
 _CUT_OFF = re.compile("truncated|end of file", re.IGNORECASE)
 _DEFAULT_SECONDS = 0.1
-"""How long a frame is shown whose file says 0, as in browsers."""
+"""Duration of a frame whose file says 0, as in browsers."""
 
 
 def read(data: bytes, info: ImageInfo) -> NDArray[np.uint8]:
@@ -99,7 +99,7 @@ def rgb(image: Image.Image) -> NDArray[Any]:
 
 
 class Animation:
-    """An inspected, animated image, whose first frame comes next; raises UndecodableImage."""
+    """An open animated image, before its first frame; raises UndecodableImage."""
 
     def __init__(self, data: bytes, info: ImageInfo) -> None:
         self._info = info
@@ -114,10 +114,10 @@ class Animation:
         except Exception as exc:  # whatever a plugin raises for hostile bytes
             raise damaged(info.format, exc) from exc
         self.total: int | None = max(count, 1)
-        """How many frames it has, or says that it has."""
+        """Number of frames, by its header."""
 
     def walk(self) -> Iterator[tuple[int, float]]:
-        """Come to one frame after the other: its number, and when it is shown. Raises UndecodableImage."""
+        """Go to each frame in turn, and yield its number and time in seconds; raises UndecodableImage."""
         seconds = 0.0
         for index in range(self.total or 1):
             try:
@@ -135,13 +135,13 @@ class Animation:
             seconds += shown / 1e3 if isinstance(shown, int | float) and 0 < shown < 1e9 else _DEFAULT_SECONDS
 
     def pixels(self) -> NDArray[Any]:
-        """The current frame of the walk, RGB of 8 bits."""
+        """The current frame of `walk`, uint8 RGB [height, width, 3]."""
         with warnings.catch_warnings(action="ignore"):
             return rgb(self._image)
 
 
 def count_gif_frames(data: bytes, most: int) -> int:
-    """The frames of a GIF, or `most` + 1 where it has more. Pillow would need seconds for a million of them."""
+    """The number of frames of a GIF, at most `most` + 1. Pillow would need seconds to count a million."""
     position, count = 13 + _palette_bytes(data[10]), 0
     while position < len(data) and count <= most:
         kind, position = data[position], position + 1

@@ -1,4 +1,4 @@
-"""Resizing a picture as a model's preprocessor does: to the last bit."""
+"""Resizing an image as a model's preprocessor does: to the last bit."""
 
 from functools import cache
 from typing import Any
@@ -26,11 +26,11 @@ _FILTERS = {
 }
 _MAJOR, _MINOR = map(int, PIL.__version__.split(".")[:2])
 _PROBES = ((300, 400), (400, 101), (24, 6))
-"""Heights and widths of pictures that exact_resize has to resize as Pillow does before it is trusted with others."""
+"""Heights and widths of images that exact_resize has to resize as Pillow does before it is trusted with others."""
 
 
 def resample(pixels: NDArray[np.uint8], resize: Resize) -> NDArray[np.uint8]:
-    """Resize an upright picture, uint8 [height, width, 3]; one that would not shrink stays as it is."""
+    """Resize an upright image, uint8 [height, width, 3]; one that would not shrink stays as it is."""
     height, width = pixels.shape[:2]
     size = resize.size_of(height, width)
     if size == (height, width):

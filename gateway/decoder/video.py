@@ -22,7 +22,7 @@ _CODECS = {
     "VP8": ("vp08", "vp80", "vp8"),
     "VP9": ("vp09", "vp90", "vp9"),
 }
-"""What is taken, and how containers name it: out of some hundred decoders, the ones that are fuzzed day and night."""
+"""Supported codecs and their names in containers: of FFmpeg's hundred decoders, those that are fuzzed continuously."""
 _NAMED = frozenset(name for names in _CODECS.values() for name in names)
 _LEAST_SHARE = 0.9
 """The share of the frames announced by the container that must come, since some containers only estimate. With fewer,
@@ -30,7 +30,7 @@ the file is cut off."""
 
 
 class Video:
-    """A video, whose first frame comes next; raises UndecodableImage or UnsupportedFormat."""
+    """An open video, before its first frame; raises UndecodableImage or UnsupportedFormat."""
 
     def __init__(self, data: bytes) -> None:
         self._file = os.memfd_create("video")
@@ -45,11 +45,11 @@ class Video:
         )
         announced, rate = self._video.get(cv2.CAP_PROP_FRAME_COUNT), self._video.get(cv2.CAP_PROP_FPS)
         self.total: int | None = min(int(announced), MOST_IN_FILE + 1) if 0 < announced < math.inf else None
-        """How many frames it has, by its container; None where that does not say."""
+        """Number of frames by its container; None if the container does not contain it."""
         self._rate = rate if 0 < rate < 1e6 else 25.0
 
     def count(self) -> Iterator[None]:
-        """Find `total` by going through the file once, a frame at a time, where its container does not say."""
+        """Count the frames by reading the file once; for containers without a number of frames."""
         number = 0
         while number <= MOST_IN_FILE and self._video.grab():
             number += 1
@@ -59,7 +59,7 @@ class Video:
         self._open()
 
     def walk(self) -> Iterator[tuple[int, float]]:
-        """Come to one frame after the other: its number, and when it is shown. Raises UndecodableImage."""
+        """Go to each frame in turn, and yield its number and time in seconds; raises UndecodableImage."""
         index, before = 0, -1.0
         first = 0.0
         while self._video.grab():
@@ -77,7 +77,7 @@ class Video:
             )
 
     def pixels(self) -> NDArray[Any]:
-        """The frame that the walk stands at, RGB of 8 bits, upright."""
+        """The current frame of `walk`, uint8 RGB [height, width, 3], upright."""
         decoded, pixels = self._video.retrieve()
         if not decoded or pixels.shape != (self.height, self.width, 3):
             raise UndecodableImage("A frame cannot be decoded, or does not have the video's size.")

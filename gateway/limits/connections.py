@@ -13,9 +13,9 @@ from gateway.limits.pace import Pace
 from gateway.limits.pools import IDLE_SECONDS
 
 FIRST_REQUESTS, NEXT_REQUESTS, PIPELINED_REQUESTS = 2, 4, 1
-"""So many first requests of connections, further requests, and requests that came before the response to the last one
-may begin in one iteration of the event loop. A crowd of one kind then delays neither the others nor requests for the
-service's health, and clients that do not pipeline precede those that do."""
+"""How many first requests of connections, further requests, and pipelined requests (sent before the last response)
+may begin in one iteration of the event loop. Many requests of one kind then delay neither the others nor health
+checks, and clients that do not pipeline are served before those that do."""
 RESERVED = 64
 """Connections beyond the limit: newcomers until their request is known, requests for the service's health, and refused
 clients that read why."""
@@ -26,7 +26,7 @@ COMPARED = 64
 
 
 class Member(Protocol):
-    """What the pool needs of a connection."""
+    """What `Connections` needs of a connection."""
 
     transport: asyncio.Transport
     pace: Pace
@@ -35,8 +35,8 @@ class Member(Protocol):
         """End the connection, with this error where a response is due."""
 
 
-class Entrance:
-    """Lets a few requests begin with each iteration of the event loop, in the order in which they came."""
+class StartQueue:
+    """A rate limit: a few requests begin in each iteration of the event loop, in the order of arrival."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -51,7 +51,7 @@ class Entrance:
         self._waiting[connection] = entered = asyncio.get_running_loop().create_future()
         await entered
 
-    def longest(self) -> Member | None:
+    def oldest(self) -> Member | None:
         """The connection whose request has waited for longest."""
         return next(iter(self._waiting), None)
 
@@ -93,8 +93,8 @@ class Connections:
         self._answered: dict[Member, float] = {}  # since when they are idle, the longest first
         self._awaiting: dict[Member, None] = {}  # members that wait for their client's bytes, the longest first
         self._stalled: dict[Member, float] = {}  # since when their clients do not read, the longest first
-        self.first_requests, self.next_requests = Entrance(FIRST_REQUESTS), Entrance(NEXT_REQUESTS)
-        self.pipelined_requests = Entrance(PIPELINED_REQUESTS)
+        self.first_requests, self.next_requests = StartQueue(FIRST_REQUESTS), StartQueue(NEXT_REQUESTS)
+        self.pipelined_requests = StartQueue(PIPELINED_REQUESTS)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -183,8 +183,8 @@ class Connections:
         self._members.discard(connection)
         for order in (self._new, self._answered, self._awaiting, self._stalled):
             order.pop(connection, None)
-        for entrance in (self.first_requests, self.next_requests, self.pipelined_requests):
-            entrance.leave(connection)
+        for start_queue in (self.first_requests, self.next_requests, self.pipelined_requests):
+            start_queue.leave(connection)
         self._bound.add(-1)
 
     def _enter_reserve(self, connection: Member) -> None:
@@ -197,7 +197,7 @@ class Connections:
 
     def _displace(self) -> bool:
         """End the least useful connection, if there is one."""
-        unused, pipelining = next(iter(self._new), None), self.pipelined_requests.longest()
+        unused, pipelining = next(iter(self._new), None), self.pipelined_requests.oldest()
         stalled, answered = next(iter(self._stalled), None), next(iter(self._answered), None)
         idle = answered is not None and self._clock() - self._answered[answered] > IDLE_SECONDS
         if unused is not None:

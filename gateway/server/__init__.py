@@ -1,1 +1,1 @@
-"""The protocol classes that uvicorn runs: connections, HTTP, WebSocket; draining, unread bodies, workers."""
+"""The protocol classes that uvicorn runs: connections, HTTP, WebSocket; draining, workers."""

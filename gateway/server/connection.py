@@ -9,13 +9,13 @@ from typing import Any
 from uvicorn import Config
 from uvicorn.server import ServerState
 
+from gateway import metrics
 from gateway.errors import Overloaded
 from gateway.limits.connections import RESERVE_SECONDS, Connections
 from gateway.limits.pace import Pace
 from gateway.limits.pools import IDLE_SECONDS
 from gateway.server.handler import Handler, Phase
 from gateway.server.http import HttpHandler
-from gateway.server.slow_reader import SlowReaderTimeout
 from gateway.settings import Settings
 from gateway.time_slices import TIME_SLICE_SECONDS
 
@@ -30,6 +30,8 @@ LINGER_SECONDS = 2.0
 take the response away before the client has read it."""
 LINGER_BYTES = 2**20
 """How much a refused client may send meanwhile."""
+STRETCH_BYTES = 64 * 1024
+"""What a client must read of what was written for it within `answer_timeout_seconds`."""
 
 
 class Connection(asyncio.Protocol):
@@ -58,7 +60,7 @@ class Connection(asyncio.Protocol):
         self.server_state = server_state
         self.app_state = app_state
         self.settings: Settings = app_state["settings"]
-        self.pool: Connections = app_state["connections"]
+        self.connections: Connections = app_state["connections"]
         self.phase = Phase.REQUEST
         self.writable = asyncio.Event()
         self.writable.set()
@@ -72,7 +74,7 @@ class Connection(asyncio.Protocol):
         self._reads = True
         self._awaits = False
         self._lingers = False
-        self._linger_bytes = LINGER_BYTES
+        self._linger_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._slow_reader = SlowReaderTimeout(self.loop, self.settings.answer_timeout_seconds)
 
@@ -87,7 +89,7 @@ class Connection(asyncio.Protocol):
         return self._lingers or self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # always of this kind
-        """Take a slot of the pool, and begin to read."""
+        """Take a slot, and begin to read."""
         self.transport = transport
         self.addresses = {
             "server": _address(transport.get_extra_info("sockname")),
@@ -95,13 +97,13 @@ class Connection(asyncio.Protocol):
         }
         self.handler = HttpHandler(self)
         self.server_state.connections.add(self)  # type: ignore[arg-type]  # uvicorn lists its own classes
-        self.pool.add(self)
+        self.connections.add(self)
         self.regulate()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's
-        """Stop the timers, give the slot back, and let the application know."""
+        """Stop the timers, release the slot, and notify the application."""
         self.server_state.connections.discard(self)
-        self.pool.remove(self)
+        self.connections.remove(self)
         self._slow_reader.stop()
         self._unparsed.clear()
         self.writable.set()  # nothing is written any more, so no task may wait for it
@@ -124,14 +126,14 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client reads more slowly than the application writes."""
         self.writable.clear()
-        self.pool.stall(self)
+        self.connections.stall(self)
         self._slow_reader.start(self.transport)
         self.regulate()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
         self.writable.set()
-        self.pool.read_on(self)
+        self.connections.read_on(self)
         self._slow_reader.stop()
         self.regulate()
 
@@ -144,11 +146,11 @@ class Connection(asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """See gateway.limits.pools.Client, of responses."""
-        return self.pool.unread_seconds(self) >= IDLE_SECONDS
+        return self.connections.unread_seconds(self) >= IDLE_SECONDS
 
     def uselessness(self, held: int) -> float:  # noqa: ARG002  # however much it does not read
         """See gateway.limits.pools.Client."""
-        return self.pool.unread_seconds(self)
+        return self.connections.unread_seconds(self)
 
     def evict(self, error: Overloaded) -> None:  # noqa: ARG002  # the client would not read it
         """See gateway.limits.pools.Client."""
@@ -188,19 +190,19 @@ class Connection(asyncio.Protocol):
         """Write a response to a client that may still be sending, and close the connection once it was read."""
         if self.is_closing:
             return
-        self.pool.release(self)
+        self.connections.release(self)
         self.transport.write(response)
         self.finish()
 
-    def finish(self) -> None:
-        """Write nothing more, and discard what the client sends until it closes the connection or time is over."""
+    def finish(self, linger_bytes: int = LINGER_BYTES) -> None:
+        """Write nothing more, and discard what the client sends until it closes the connection, or so much was sent."""
         if self.is_closing:
             return
         self._unparsed.clear()
         if not self.transport.can_write_eof():
             self.close()
             return
-        self._lingers = True
+        self._lingers, self._linger_bytes = True, linger_bytes
         self.transport.write_eof()
         self.regulate()
 
@@ -230,10 +232,10 @@ class Connection(asyncio.Protocol):
             awaits = reads and not lingers and handler.awaits_client
             if awaits and not self.pace.is_idle:
                 self.pace.wait()
-                self.pool.await_client(self)
+                self.connections.await_client(self)
             elif self._awaits and not awaits:
                 self.pace.receive(0)
-                self.pool.serve(self)
+                self.connections.serve(self)
             self._awaits = awaits
         phase = Phase.FLUSHING if closing else Phase.LINGERING if lingers else handler.phase
         if phase is not self.phase or (self._timer is None and phase is not Phase.SERVING):
@@ -249,7 +251,7 @@ class Connection(asyncio.Protocol):
     def _seconds(self, phase: Phase) -> float | None:
         """How long a phase may last."""
         match phase:
-            case Phase.REQUEST if self.pool.reserves(self):
+            case Phase.REQUEST if self.connections.reserves(self):
                 return RESERVE_SECONDS
             case Phase.REQUEST:
                 return self.settings.upload_idle_timeout_seconds
@@ -293,6 +295,38 @@ class Connection(asyncio.Protocol):
             if unparsed and time.perf_counter() > ends:
                 break
         self.regulate()
+
+
+class SlowReaderTimeout:
+    """Aborts a connection whose client reads less than STRETCH_BYTES within `seconds`.
+
+    A shorter rest must have been read to its end.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self._loop = loop
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, transport: asyncio.Transport) -> None:
+        """Start the timer, unless it runs already or everything was read."""
+        if self._timer is None and (nbytes := transport.get_write_buffer_size()):
+            self._timer = self._loop.call_later(self._seconds, self._expire, transport, nbytes)
+
+    def stop(self) -> None:
+        """Stop the timer: everything was read, or the connection is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expire(self, transport: asyncio.Transport, before_bytes: int) -> None:
+        self._timer = None
+        left_bytes = transport.get_write_buffer_size()
+        if left_bytes and left_bytes > before_bytes - STRETCH_BYTES:
+            metrics.CONNECTIONS_CLOSED.labels("unread").inc()
+            transport.abort()
+        else:
+            self.start(transport)
 
 
 def _address(name: Sequence[Any] | str | None) -> tuple[str, int | None] | None:

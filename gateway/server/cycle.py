@@ -1,21 +1,26 @@
 """One HTTP request and its response, as ASGI messages."""
 
 import asyncio
-from collections.abc import Callable
+import http
+import uuid
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from pydantic_core import to_json
 from starlette.types import ASGIApp, Message
 
-from gateway.errors import InternalError
-from gateway.limits.connections import Entrance
+from gateway.errors import PROBLEM_MEDIA_TYPE, GatewayError, InternalError, Overloaded, problem_document
+from gateway.limits.connections import StartQueue
 from gateway.logs import AlreadyLogged
-from gateway.server.responses import error_response, head
 
 if TYPE_CHECKING:
     from gateway.server.connection import Connection
 
 NO_BODY = frozenset({204, 304})
+SMALL_BYTES = 2**20
+"""The rest of a body of that announced length is read after an error as well, and the connection kept."""
+_STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in http.HTTPStatus}
 
 log = structlog.get_logger("gateway")
 
@@ -32,7 +37,7 @@ class HttpCycle:
         header_bytes: int,
         keep_alive: bool,
         expects_continue: bool,
-        entrance: Entrance | None,
+        start_queue: StartQueue | None,
     ) -> None:
         self._connection = connection
         self._transport = connection.transport
@@ -40,7 +45,7 @@ class HttpCycle:
         self._scope = scope
         self._header_bytes = header_bytes
         self._expects_continue = expects_continue
-        self._entrance = entrance
+        self._start_queue = start_queue
         self._task: asyncio.Task[None] | None = None
         self._changed: asyncio.Event | None = None  # bytes of the body, its end, the response's end, or a disconnect
         self._body: list[bytes] = []
@@ -94,8 +99,8 @@ class HttpCycle:
 
     async def _run(self, app: ASGIApp) -> None:
         try:
-            if self._entrance is not None:
-                await self._entrance.wait(self._connection)
+            if self._start_queue is not None:
+                await self._start_queue.wait(self._connection)
                 if self._disconnected:  # meanwhile
                     return
             await app(self._scope, self._receive, self._send)
@@ -157,9 +162,10 @@ class HttpCycle:
                     self._chunked = value.lower() == b"chunked"
                 case b"connection":
                     closes = b"close" in value.lower()
-        if closes:
+        # After an error the rest of a large body is not read; results that stream while it arrives are no error.
+        if closes or (status >= 400 and self._more_body and _may_be_large(self._scope)):
             self.keep_alive = False
-        elif not self.keep_alive:
+        if not (self.keep_alive or closes):
             headers.append((b"connection", b"close"))
         self._is_head = self._scope["method"] == "HEAD"
         if self._left_bytes is None and not self._chunked and not self._is_head and status not in NO_BODY:
@@ -193,3 +199,35 @@ class HttpCycle:
             self.buffered_bytes = 0
             self._wake()
             self._complete(self)
+
+
+def _may_be_large(scope: dict[str, Any]) -> bool:
+    """Whether the body of a request has no announced length, or more than SMALL_BYTES."""
+    headers = dict(scope["headers"])
+    return b"transfer-encoding" in headers or int(headers.get(b"content-length", 0)) > SMALL_BYTES
+
+
+def head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The status line and the headers, without the empty line behind them.
+
+    Raises ValueError for a header with a line break or a NUL, which would begin another header or response.
+    """
+    lines = [b"%b: %b\r\n" % header for header in headers]
+    text = b"".join(lines)
+    if text.count(b"\n") != len(lines) or text.count(b"\r") != len(lines) or b"\0" in text:
+        raise ValueError("a response header contains a line break or a NUL")
+    return (_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status) + text
+
+
+def whole(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
+    """A response that closes its connection."""
+    length = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+    return head(status, headers) + length + body
+
+
+def error_response(error: GatewayError) -> bytes:
+    """The response to bytes that are no request, and to a request that is refused before it reaches the application."""
+    headers = [(b"content-type", PROBLEM_MEDIA_TYPE.encode())]
+    if isinstance(error, Overloaded):
+        headers.append((b"retry-after", b"1"))
+    return whole(int(error.status), headers, to_json(problem_document(error, uuid.uuid4().hex)))

@@ -16,11 +16,11 @@ log = structlog.get_logger("gateway")
 BEAT_SECONDS = 0.01
 """A pause is measured too short by this at most; a beat costs some ten microseconds."""
 WINDOW_SECONDS = 15
-"""Prometheus asks every 15 seconds, mostly, and then no pause is lost between two answers."""
+"""Prometheus scrapes every 15 seconds by default, so that no pause is lost between two scrapes."""
 LONG_SECONDS = 0.05
-"""What the service promises that no request brings about; a longer pause is logged."""
+"""Longest pause that a request may cause; longer pauses are logged."""
 QUIET_SECONDS = 60
-"""Between two lines about pauses in which the loop computed little: a busy machine makes many, and all say the same."""
+"""Interval of log lines about pauses in which the loop used little processor time, as on a busy machine."""
 
 
 @dataclass(slots=True)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import httptools
 
 from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest, Overloaded
-from gateway.server.cycle import HttpCycle
+from gateway.server.cycle import HttpCycle, error_response
 from gateway.server.handler import Phase
-from gateway.server.responses import error_response
 from gateway.server.websockets import PATH, WebSocketHandler
 
 if TYPE_CHECKING:
@@ -26,6 +25,8 @@ MAX_LENGTH_DIGITS = 20
 """Of 64 bits. The parser takes any number of zeros before them; Python reads no number of thousands of digits."""
 FRAMING_SHARE = 8
 """A chunked body may have a byte of framing for so many of its own; six go with a chunk, so chunks of 48 are fine."""
+DRAIN_BYTES = 32 * 2**20
+"""How much of a body that was not read is discarded once the response is sent, so that the client can read that."""
 HEALTH_PATH = "/health/"
 """Requests for paths that begin so are served on the connections that are reserved for them."""
 
@@ -117,8 +118,8 @@ class HttpHandler:
     def expire(self) -> None:
         """No request came in time."""
         connection = self._connection
-        if self._in_headers and connection.pool.reserves(connection):
-            connection.refuse(error_response(connection.pool.full()))
+        if self._in_headers and connection.connections.reserves(connection):
+            connection.refuse(error_response(connection.connections.full()))
         else:
             connection.close()
 
@@ -147,7 +148,7 @@ class HttpHandler:
         del self._parser  # they refer to each other, and full garbage collections are long
 
     def _drop_requests(self) -> None:
-        """Let the request that is served know, and begin none of those that wait."""
+        """Notify the request that is served of the disconnect, and drop those that wait."""
         if self._cycles:
             self._cycles[0].disconnect()
         self._cycles.clear()
@@ -166,14 +167,14 @@ class HttpHandler:
             if self._receiving is None:
                 connection.close()
             else:
-                connection.finish()
+                connection.finish(DRAIN_BYTES)
         elif self._cycles:
             self._cycles[0].start(connection.app)
         elif self._refusal is not None:
             connection.refuse(error_response(self._refusal))
         else:
             self._begun = self._receiving is not None
-            connection.pool.idle(connection)
+            connection.connections.idle(connection)
         connection.regulate()
 
     # Called by the parser
@@ -281,8 +282,8 @@ class HttpHandler:
 
     def _open_websocket(self, rest: memoryview) -> None:
         connection = self._connection
-        if not connection.pool.start(connection):
-            connection.refuse(error_response(connection.pool.full()))
+        if not connection.connections.start(connection):
+            connection.refuse(error_response(connection.connections.full()))
             return
         websocket = WebSocketHandler(connection, self._scope("websocket", "2.4"))
         del self._parser  # as in `lost`
@@ -295,15 +296,15 @@ class HttpHandler:
         scope = self._scope("http", "2.3")
         scope["method"] = method.decode("ascii")
         health = method in (b"GET", b"HEAD") and scope["path"].startswith(HEALTH_PATH)
-        if not connection.pool.start(connection, health=health):
-            raise self._refused(connection.pool.full())
+        if not connection.connections.start(connection, health=health):
+            raise self._refused(connection.connections.full())
         first, self._known = not self._known, True
         if self._cycles:
-            entrance = connection.pool.pipelined_requests
+            start_queue = connection.connections.pipelined_requests
         elif first:
-            entrance = connection.pool.first_requests
+            start_queue = connection.connections.first_requests
         else:
-            entrance = connection.pool.next_requests
+            start_queue = connection.connections.next_requests
         cycle = HttpCycle(
             connection,
             self.complete,
@@ -311,7 +312,7 @@ class HttpHandler:
             header_bytes=self._header_bytes + len(self._url),
             keep_alive=self._keeps_alive(),
             expects_continue=self._expects_continue,
-            entrance=None if first and health else entrance,
+            start_queue=None if first and health else start_queue,
         )
         connection.stop_expecting()
         self._receiving = cycle
@@ -324,7 +325,7 @@ class HttpHandler:
             not self._stopping
             and self._parser.get_http_version() != "1.0"
             and self._parser.should_keep_alive()
-            and not self._connection.pool.reserves(self._connection)
+            and not self._connection.connections.reserves(self._connection)
         )
 
     def _scope(self, kind: str, spec_version: str) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from websockets.server import ServerProtocol
 from gateway.errors import InternalError, Overloaded, clear_frames
 from gateway.limits.pools import PoolLease
 from gateway.logs import AlreadyLogged
+from gateway.server.cycle import error_response, head, whole
 from gateway.server.handler import Phase
-from gateway.server.responses import error_response, head, whole
 from gateway.time_slices import TimeSlice
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class WebSocketHandler:
         self._connection.regulate()
 
     def shutdown(self) -> None:
-        """Have the application answer what it has begun, and close."""
+        """Let the application finish what it has begun, and close."""
         self._leave(GOING_DOWN)
 
     def lost(self) -> None:
@@ -199,7 +199,7 @@ class WebSocketHandler:
     async def _run(self) -> None:
         code = INTERNAL
         try:
-            await self._connection.pool.first_requests.wait(self._connection)
+            await self._connection.connections.first_requests.wait(self._connection)
             if self._connection.is_closing:  # meanwhile
                 return
             await self._connection.app(self._scope, self._receive, self._send)
@@ -238,7 +238,7 @@ class WebSocketHandler:
             case "websocket.close" if self._accepted:
                 self._close(message.get("code", NORMAL), message.get("reason") or "")
             case _ if self._connection.is_closing:
-                return  # the application learns of it when it receives the next message
+                return  # the application sees it when it receives the next message
             case "websocket.accept":
                 self._accept(message)
             case "websocket.close":
@@ -334,7 +334,7 @@ class WebSocketHandler:
         self._connection.finish()
 
     def _leave(self, code: int, reason: str = "") -> None:
-        """Let the application know that the connection ends, and why; the first reason counts."""
+        """Notify the application that the connection ends, and why; the first reason counts."""
         if self._disconnect is None:
             self._disconnect = _disconnect(code, reason)
             self._changed.set()

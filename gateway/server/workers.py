@@ -1,4 +1,4 @@
-"""What worker processes owe to the supervisor that started them, and where they share what they learn."""
+"""Worker processes: they end with their supervisor, and share a folder."""
 
 import ctypes
 import multiprocessing
@@ -39,7 +39,7 @@ def die_with_supervisor() -> None:
 
 @contextmanager
 def sharing(workers: int) -> Iterator[None]:
-    """A folder of their own for several workers: any of them can tell all metrics, and knows what the others met."""
+    """A temporary folder in which several workers share their metrics and their quarantine; none for one worker."""
     if workers == 1:
         yield
         return
@@ -58,6 +58,6 @@ def sharing(workers: int) -> Iterator[None]:
 
 
 def shared_file(name: str) -> Path | None:
-    """A file that all workers of this port use; None where there is only one worker."""
+    """A file that all workers share; None if there is only one worker."""
     folder = os.environ.get(WORKERS_FOLDER)
     return Path(folder) / name if folder else None

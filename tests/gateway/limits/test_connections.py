@@ -10,7 +10,7 @@ from gateway.limits.connections import (
     COMPARED,
     FIRST_REQUESTS,
     Connections,
-    Entrance,
+    StartQueue,
 )
 from gateway.limits.pools import IDLE_SECONDS
 
@@ -151,8 +151,8 @@ def test_recent_response_does_not_keep_an_upload_out(connections):
 
 async def test_pipelined_request_that_has_not_begun_goes_before_an_upload(connections):
     upload, pipelining = uploading(connections, 0.0), busy(connections)
-    entrance = connections.pipelined_requests
-    waits = [asyncio.create_task(entrance.wait(each)) for each in (busy(connections), pipelining)]
+    start_queue = connections.pipelined_requests
+    waits = [asyncio.create_task(start_queue.wait(each)) for each in (busy(connections), pipelining)]
     await asyncio.sleep(0)
     busy(connections)
     assert (upload.displaced, bool(pipelining.displaced)) == (None, True)
@@ -231,11 +231,11 @@ def test_connection_removed_twice_counts_once(connections):
 
 
 async def test_crowd_enters_a_few_at_a_time():
-    entrance = Entrance(4)
+    start_queue = StartQueue(4)
     entered: list[int] = []
 
     async def enter(number: int) -> None:
-        await entrance.wait(Connection())
+        await start_queue.wait(Connection())
         entered.append(number)
 
     crowd = [asyncio.create_task(enter(number)) for number in range(20)]
@@ -247,15 +247,15 @@ async def test_crowd_enters_a_few_at_a_time():
     await asyncio.gather(*crowd)
     for _ in range(3):
         await asyncio.sleep(0)
-    await asyncio.wait_for(entrance.wait(Connection()), 10)
+    await asyncio.wait_for(start_queue.wait(Connection()), 10)
 
 
 async def test_connection_that_is_lost_does_not_wait_to_begin(connections):
-    entrance, lost = connections.first_requests, new(connections)
+    start_queue, lost = connections.first_requests, new(connections)
     before = [Connection() for _ in range(FIRST_REQUESTS)]
-    waits = [asyncio.create_task(entrance.wait(each)) for each in (*before, lost)]
+    waits = [asyncio.create_task(start_queue.wait(each)) for each in (*before, lost)]
     await asyncio.sleep(0)
-    assert entrance.longest() is lost
+    assert start_queue.oldest() is lost
     connections.remove(lost)
-    assert entrance.longest() is None
+    assert start_queue.oldest() is None
     await asyncio.gather(*waits)

@@ -10,9 +10,10 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from gateway.errors import Overloaded
-from gateway.limits.connections import Connections, Entrance
+from gateway.limits.connections import Connections, StartQueue
 from gateway.limits.pools import upload_buffer
 from gateway.server.connection import Connection
+from gateway.server.cycle import SMALL_BYTES
 from gateway.server.handler import Phase
 from gateway.settings import Settings
 
@@ -288,8 +289,8 @@ async def test_messages_that_wait_stop_the_reading():
         await until(connection.transport.is_reading)
 
 
-class Held(Entrance):
-    """An entrance that the test opens."""
+class Held(StartQueue):
+    """A start queue that the test opens."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -307,12 +308,12 @@ async def served_after_leaving(request: bytes) -> list[str]:
         seen.append(scope["type"])
 
     async with service(note) as running:
-        running.pool.first_requests = entrance = Held()
+        running.pool.first_requests = start_queue = Held()
         _, writer, connection = await running.connect(request)
         await until(lambda: connection.handler.runs)
         writer.transport.abort()
         await reaches(connection, Phase.CLOSED)
-        entrance.opened.set()
+        start_queue.opened.set()
         await until(lambda: not running.state.tasks)
     return seen
 
@@ -320,3 +321,58 @@ async def served_after_leaving(request: bytes) -> list[str]:
 @pytest.mark.parametrize("request_bytes", [GET, POST], ids=["GET", "POST"])
 async def test_request_of_a_client_that_left_is_not_begun(request_bytes):
     assert await served_after_leaving(request_bytes) == []
+
+
+def post(nbytes: int) -> bytes:
+    return b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % nbytes
+
+
+def answers(status: int, *, reads: bool = False):
+    """An application that responds without reading the body, or after it."""
+
+    async def application(running, scope, receive, send) -> None:
+        while reads and (await receive())["more_body"]:
+            pass
+        await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"1")]})
+        await send({"type": "http.response.body", "body": b"x"})
+
+    return application
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: %d" % (SMALL_BYTES + 1), b"Transfer-Encoding: chunked"])
+async def test_error_before_the_end_of_a_large_body_closes_the_connection(framing):
+    """The client reads the response, though it is still sending."""
+    async with service(answers(413)) as running:
+        reader, writer, connection = await running.connect(POST.replace(b"Content-Length: 10", framing))
+        assert b"connection: close" in await reader.readuntil(b"\r\n\r\n")
+        writer.write(bytes(SMALL_BYTES + 1))
+        assert await reader.read() == b"x"
+        writer.close()
+        await reaches(connection, Phase.CLOSED)
+
+
+async def test_no_more_of_an_unread_body_is_discarded_than_the_limit(monkeypatch):
+    monkeypatch.setattr("gateway.server.http.DRAIN_BYTES", 1_000)
+    monkeypatch.setattr("gateway.server.connection.LINGER_SECONDS", 300)
+    async with service(answers(413)) as running:
+        _, writer, connection = await running.connect(post(SMALL_BYTES + 1))
+        await reaches(connection, Phase.LINGERING)
+        writer.write(bytes(1_000))
+        await asyncio.sleep(0)
+        assert connection.phase is Phase.LINGERING
+        writer.write(bytes(1))
+        await until(lambda: connection.is_closing and connection.phase is not Phase.LINGERING)
+
+
+@pytest.mark.parametrize(
+    ("status", "nbytes", "reads"),
+    [(413, SMALL_BYTES, False), (200, SMALL_BYTES + 1, False), (413, SMALL_BYTES + 1, True)],
+)
+async def test_connection_is_kept_after_other_responses(status, nbytes, reads):
+    """To a small body, to one that was read, and results that are sent while the body arrives."""
+    async with service(answers(status, reads=reads)) as running:
+        reader, writer, _ = await running.connect(post(nbytes))
+        writer.write(bytes(nbytes) + GET)
+        for _ in range(2):
+            assert b"connection: close" not in await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(1) == b"x"
