@@ -22,7 +22,7 @@ from gateway_local.server import EmbeddedTriton
 from gateway_models.networks.add import add
 from gateway_models.repository.spec import ModelSpec, Serving
 from tests.asking import encode
-from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, save_torchscript
+from tests.gateway_models.networks.builders import Head, save_labels, save_onnx
 from tests.gateway_models.repository.entries import SMALL
 from tests.photos import photo
 from tests.processes import Gateway, running_gateway, wait_for
@@ -41,14 +41,13 @@ class Served:
     repository: Path
     triton: EmbeddedTriton
 
-    def add(self, name: str, *, seed: int = 0, load: bool = False, torchscript: bool = False, **options) -> None:
+    def add(self, name: str, *, seed: int = 0, load: bool = False, **options) -> None:
         """Add a model or a version of it, as ONNX, whose processes start in a fraction of the time."""
         folder = self.repository.parent / f"{name}-{seed}"
         folder.mkdir()
         network = Head(seed=seed, last=nn.Sigmoid() if options.get("multi_label") else None)
-        save = save_torchscript if torchscript else save_onnx
         request = ModelSpec(
-            source=str(save(network, folder / ("model.pt" if torchscript else "model.onnx"))),
+            source=str(save_onnx(network, folder / "model.onnx")),
             name=name,
             labels=save_labels(folder / "labels.txt"),
             **{"preprocessing": SMALL, "serving": ONE_EACH, **options},
@@ -270,12 +269,12 @@ def test_unloading_a_model_keeps_the_others(http, served):
 
 
 def test_failed_load_reports_the_reason(http, served):
-    served.add("broken", torchscript=True)
-    (served.repository / "broken_classifier" / "1" / "model.pt").write_bytes(b"no TorchScript")
+    served.add("broken")
+    (served.repository / "broken_classifier" / "1" / "model.onnx").write_bytes(b"no ONNX")
     answer = http.post("/models/broken/load")
     assert (answer.status_code, answer.json()["code"]) == (502, "load_failed")
     assert "broken_classifier" in answer.json()["detail"]
-    assert "is not a TorchScript module" in answer.json()["detail"]
+    assert "is not an ONNX model that runs" in answer.json()["detail"]
     assert "\n" not in answer.json()["detail"]
 
 
