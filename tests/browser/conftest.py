@@ -15,7 +15,7 @@ WANTED = "no browser: `apt-get install chromium` (or set CHROMIUM to one), then 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 PATIENCE_MS = 60_000
-"""How long a test waits for what the page should show."""
+"""Timeout of expectations on the page."""
 expect.set_options(timeout=PATIENCE_MS)
 
 
@@ -59,7 +59,7 @@ def service(backend: ColourBackend) -> Iterator[str]:
 
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
-    """A browser without a past."""
+    """A new browser profile."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["clipboard-read"])
     context.set_default_timeout(PATIENCE_MS)
     yield context
@@ -68,7 +68,7 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(context: BrowserContext, service: str) -> Iterator[Page]:
-    """The page, once it knows its models; what it throws fails the test."""
+    """The page with its models loaded; an uncaught error fails the test."""
     page = context.new_page()
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))

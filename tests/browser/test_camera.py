@@ -1,4 +1,4 @@
-"""The camera tab in a real browser with a camera that is none: what it shows, what it sends, and every way it ends."""
+"""The camera tab in a real browser with a simulated camera."""
 
 import re
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def open_camera(page: Page, url: str) -> None:
 
 @pytest.fixture
 def page(context: BrowserContext, service: str) -> Iterator[Page]:
-    """The camera tab, as it was opened and started; what it throws fails the test."""
+    """The camera tab, opened and started; an uncaught error fails the test."""
     page = context.new_page()
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
@@ -74,7 +74,7 @@ def is_live(page: Page) -> None:
 
 
 def is_off(page: Page) -> None:
-    """Nothing of the camera is left, and it can be started again."""
+    """The camera is released and can be started again."""
     expect(page.locator("#camera-on")).to_be_hidden()
     wait_for(lambda: page.evaluate("tracks.length && tracks.every(({ readyState }) => readyState === 'ended')"))
     assert page.evaluate("document.querySelector('video').srcObject") is None

@@ -1,4 +1,4 @@
-"""The page in a real browser: what people do there, and what they see."""
+"""The page in a real browser."""
 
 import csv
 import json
@@ -22,7 +22,7 @@ KEPT = """() => new Promise((resolve) => {
     counted.onsuccess = () => resolve(counted.result);
   };
 })"""
-"""How many files the browser keeps."""
+"""Script: the number of files in the browser's storage."""
 
 
 def file(name: str, content: bytes) -> FilePayload:

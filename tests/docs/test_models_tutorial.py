@@ -23,7 +23,7 @@ TUTORIAL = PROJECT / "docs" / "tutorials" / "own-model.md"
 HOME = "/home/you/flowers"
 """Where the tutorial's reader works."""
 STARTED = "Ctrl-C stops everything"
-"""The last line of a command that stays: the next ones run beside it."""
+"""The last line of a command that keeps running beside the next ones."""
 PORTS = ("8080", "8001", "8082")
 """Those of the tutorial."""
 ANY_LINES = "…"
@@ -73,7 +73,7 @@ class Reader:
     stays: ExitStack
 
     def run(self, command: Command) -> list[str]:
-        """What a command prints, in the words of the tutorial."""
+        """Run a command; return its output with the tutorial's ports and paths."""
         here = self._here(command.text)
         if command.stays:
             printed = self.stays.enter_context(self._started(command))

@@ -73,7 +73,7 @@ class Sending(threading.Thread):
 
 
 def test_limits_of_images_in_flight_waiting_and_waiting_time(stuck: Gateway):
-    # Ends after 5 s, since Triton does not describe its model: later than the request that waits.
+    # They end after 5 s, since Triton does not describe its model: later than the request that waits.
     in_flight = [Sending(stuck, 9) for _ in range(2)]
     wait_for(lambda: stuck.metric("gateway_images_in_flight") == 2)
     started = time.monotonic()

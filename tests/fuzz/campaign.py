@@ -19,7 +19,7 @@ from tests.fuzz.mutations import mutate
 from tests.samples import samples
 
 SEEDS = Path(__file__).parent / "seeds"
-"""Files that were answered wrongly once; each is tried first, ever after."""
+"""Files that once caused a fault; each run starts with them."""
 SECONDS_PER_FILE = 20.0
 MOST_FAULTS = 10
 
@@ -76,7 +76,7 @@ class Child:
 
 
 def run(seconds: float = math.inf, seed: int = 0, only: str = "", *, files: float = math.inf) -> Report:
-    """Damage samples at random, until the time or the number of files is reached or too much has gone wrong.
+    """Damage samples at random, until the time, the number of files or MOST_FAULTS is reached.
 
     `only` restricts the samples to those whose name contains it.
     """

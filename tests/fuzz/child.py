@@ -1,8 +1,8 @@
-"""The child process that takes the damaged files: reads lengths and bytes, answers each with a line of JSON.
+"""The child process for damaged files: reads their lengths and bytes, and answers each with a line of JSON.
 
-It does what the gateway and, for bytes that pass through, the preprocessor do; an answer other than an ImageError or a
-picture of the promised size is a fault, and so is more processor time or memory than bytes and pixels explain. The
-process must live on in any case.
+It does what the gateway does and, for images that are passed on, what the preprocessor does. Faults are: another
+outcome than an ImageError or an image of the size in its header, more processor time or memory than bytes and pixels
+account for, and the end of the process.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ POLICY = DecodePolicy(mode=DecodeMode.AUTO, above_pixels=4_000_000, max_side=256
 
 @dataclass(frozen=True)
 class Cost:
-    """The most that a step may take: so much for any file, and more by its bytes and by the pixels of its header."""
+    """Limits of a step: a constant, and a share for each byte and for each pixel of the header."""
 
     seconds: float
     seconds_per_byte: float
@@ -72,7 +72,7 @@ INSPECTING = Cost(0.05, 20e-9, 0, 4 * 2**20, 0)
 PASSED_ON = Cost(0.1, 100e-9, 300e-9, 32 * 2**20, 24)
 """In the preprocessor, where nothing bounds it."""
 ISOLATED = Cost(0.6, 100e-9, 400e-9, 128 * 2**20, 48)
-"""In a decoder: what the kernel ends there is no fault, so this is a step beyond it."""
+"""In a decoder process, which has limits of its own: these are higher."""
 
 
 class TooMuch(Exception):
@@ -80,13 +80,13 @@ class TooMuch(Exception):
 
 
 class Meter:
-    """Processor time, and growth of memory beyond what there was, in a block."""
+    """Processor time and growth of memory in a block."""
 
     seconds = 0.0
     memory_bytes = 0
 
     def __enter__(self) -> "Meter":
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew: proc(5)
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak: proc(5)
         self._before = resident_bytes()
         self._started = time.process_time()
         return self
@@ -135,7 +135,7 @@ def _limited(memory_bytes: int) -> Iterator[None]:
 
 
 def _examined(upload: Upload) -> ImageInfo | Unopened | str:
-    """What is known of it, or the code of its error."""
+    """The facts from the header, or the code of the error."""
     try:
         return examine(upload, POLICY)
     except ImageError as error:
@@ -181,7 +181,7 @@ def _check_ppm(payload: bytes) -> None:
 
 
 def most_resident_bytes() -> int:
-    """The most that the process's resident memory was since the peak was set anew."""
+    """The peak of the process's resident memory since it was reset."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 

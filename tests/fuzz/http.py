@@ -19,7 +19,7 @@ SECONDS_TO_ANSWER = 3.0
 
 
 def exchange(server: Server, case: Case) -> str:
-    """Send pieces, and say what came back first: a status line, or how the connection ended."""
+    """Send the pieces; return the first status line, or how the connection ended."""
     try:
         with server.connect() as connection:
             with contextlib.suppress(OSError):  # refused before all was sent
@@ -68,11 +68,11 @@ REQUESTS = [
     ),
     b"GET /models/x%ff HTTP/1.1\r\nHost: x\r\n\r\n" + b"GET /v2/models/x/versions/1/ready HTTP/1.1\r\nHost: x\r\n\r\n",
 ]
-"""More seeds: what clients may say in JSON, parameters and headers."""
+"""Further seeds, with JSON, parameters and headers."""
 
 
 def damaged(rng: random.Random, seeds: list[bytes]) -> bytes:
-    """A request of which something was repeated, grown, cut or put elsewhere, and sometimes several behind another.
+    """A request with parts repeated, stretched, cut or moved, and sometimes pipelined.
 
     Mostly only its body is damaged, and its length is correct, so that more of it is read.
     """
@@ -89,7 +89,7 @@ def damaged(rng: random.Random, seeds: list[bytes]) -> bytes:
 
 
 def damage(rng: random.Random, data: bytes, seeds: list[bytes]) -> bytes:
-    """Bytes of which something was repeated, stretched, cut or put elsewhere."""
+    """Bytes with parts repeated, stretched, cut or moved."""
     damaged = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 3))):
         rng.choice(_DAMAGES)(rng, damaged)
@@ -132,7 +132,7 @@ def _stretch_pair(rng: random.Random, request: bytearray) -> None:
 
 
 def _number(rng: random.Random, request: bytearray) -> None:
-    """Digits that say something else."""
+    """Replace digits."""
     digits = [place for place, byte in enumerate(request) if 48 <= byte < 58]
     if digits:
         place = rng.choice(digits)

@@ -1,4 +1,4 @@
-"""Damage to files: what transfer, disks and attackers do to them."""
+"""Damage to files, as by transfers, disks and attackers."""
 
 import random
 import struct
@@ -24,11 +24,11 @@ def mutate(rng: random.Random, data: bytes, others: Sequence[bytes]) -> bytes:
             break
         rng.choice(_DAMAGES)(rng, damaged, others)
     if damaged.startswith(PNG_SIGNATURE) and rng.random() < 0.8:
-        return mend_png_checksums(bytes(damaged))
+        return repair_png_checksums(bytes(damaged))
     return bytes(damaged)
 
 
-def mend_png_checksums(data: bytes) -> bytes:
+def repair_png_checksums(data: bytes) -> bytes:
     """The same chunks with correct checksums, as far as the chunks can be recognised."""
     out, position = bytearray(PNG_SIGNATURE), len(PNG_SIGNATURE)
     while position + 8 <= len(data):

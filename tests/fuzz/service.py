@@ -1,8 +1,8 @@
-"""A gateway in a process of its own that the fuzzers of HTTP and WebSockets send to, and what every case is judged by.
+"""The gateway process that the fuzzers of HTTP and WebSockets send to, and the checks after each batch of cases.
 
-A fault is: a dead process, a 500 or a close code 1011, a connection that is neither answered nor closed, a traceback in
-the log, a log that grows faster than what was sent, an event loop that was away for long by its own work, and more
-processor time or memory than bytes account for.
+A fault is: the end of the process, status 500 or close code 1011, a connection that is neither answered nor closed, a
+traceback in the log, a log that grows faster than the traffic, a long pause of the event loop, and more processor time
+or memory than the bytes account for.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ from tests.processes import Gateway, running_gateway, wait_for
 from tests.stub_server import PROGRAM
 
 BATCH = 25
-"""Cases after which the process is looked at."""
+"""Number of cases between two checks of the process."""
 LONGEST_PAUSE_SECONDS = 0.25
 SECONDS_PER_BATCH, SECONDS_PER_MEGABYTE = 1.0, 0.5
 MOST_MEMORY_BYTES = 200_000_000
 LOGGED_BYTES_PER_REQUEST = 2_048
-"""What the log may take for each request or stream, beside as many bytes as the client has sent."""
+"""Bytes of log allowed for each request or stream, in addition to as many bytes as the client has sent."""
 SHORTEST_REQUEST_BYTES = 40
 """A request has at least this many bytes: a case may send many requests on a connection."""
 SECONDS_TO_END = 10.0
@@ -64,7 +64,7 @@ class Case:
 
 @dataclass
 class Report:
-    """What a run has sent, what came back, and what it cost."""
+    """Requests, responses, costs and faults of a run."""
 
     requests: int = 0
     sent_bytes: int = 0
@@ -77,7 +77,7 @@ class Report:
 
 
 class Server:
-    """The gateway, and what it has cost since the last look."""
+    """The gateway, and its costs since the last check."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -123,7 +123,7 @@ class Server:
 
 
 Exchange = Callable[[Server, Case], str]
-"""Sends a case and says what came back, in short; `fault: …` where it must not be."""
+"""Sends a case and returns the outcome in short, `fault: …` for a fault."""
 
 
 def run_cases(
@@ -135,7 +135,7 @@ def run_cases(
     requests: float = math.inf,
     at_once: int = 1,
 ) -> Report:
-    """Send what `make` makes, until the time or the number of cases is reached or too much has gone wrong."""
+    """Send cases until the time, the number of cases or MOST_FAULTS is reached."""
     report = Report()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -155,20 +155,20 @@ def run_cases(
                     report.faults.append(f"seed {seed}, number {number}: {answer.removeprefix('fault: ')}")
             report.requests += BATCH
             if not server.lives():
-                report.faults.append(f"seed {seed}, before number {report.requests}: nobody answers")
+                report.faults.append(f"seed {seed}, before number {report.requests}: it does not answer")
                 break
             with contextlib.suppress(AssertionError):
                 wait_for(server.is_quiet, timeout_seconds=SECONDS_TO_END)
-            _look(server, report, cases, f"seed {seed}, numbers {began} to {report.requests - 1}")
+            _check(server, report, cases, f"seed {seed}, numbers {began} to {report.requests - 1}")
     return report
 
 
-def _look(server: Server, report: Report, cases: Sequence[Case], which: str) -> None:
+def _check(server: Server, report: Report, cases: Sequence[Case], which: str) -> None:
     log = server.new_log()
     events = [json.loads(line) for line in log if line.startswith(b"{")]
     sent, logged = sum(case.nbytes for case in cases), sum(map(len, log))
     cpu_seconds = server.cpu_seconds()
-    # By the heartbeat's log, without the time for which the process was not let run.
+    # From the log of the heartbeat, without the time for which the kernel did not run the process.
     paused = [min(e["seconds"], e["cpu_seconds"]) for e in events if e["event"] == "loop_paused"]
     pause_seconds = max(paused, default=0.0)
     report.sent_bytes += sent
@@ -178,7 +178,7 @@ def _look(server: Server, report: Report, cases: Sequence[Case], which: str) -> 
     report.grown_bytes = server.gateway.resident_bytes() - server.resident_bytes
     faults = []
     if pause_seconds > LONGEST_PAUSE_SECONDS:
-        faults.append(f"the event loop was away for {pause_seconds:.2f} s")
+        faults.append(f"the event loop paused for {pause_seconds:.2f} s")
     if cpu_seconds > SECONDS_PER_BATCH + SECONDS_PER_MEGABYTE * sent / 1e6:
         faults.append(f"{cpu_seconds:.1f} s of processor time for {sent} bytes")
     if report.grown_bytes > MOST_MEMORY_BYTES:

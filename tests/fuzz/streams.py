@@ -99,7 +99,7 @@ QUERIES = (
 
 
 def handshake(rng: random.Random, *, wrong: int, query: bytes = b"") -> bytes:
-    """The request that opens a stream, with so many headers that are wrong, repeated or missing."""
+    """The request that opens a stream, with `wrong` headers that are invalid, repeated or missing."""
     fields = [
         (b"Host", b"x"),
         (b"Connection", b"Upgrade"),
@@ -123,7 +123,7 @@ def handshake(rng: random.Random, *, wrong: int, query: bytes = b"") -> bytes:
 def message(
     opcode: int, payload: bytes = b"", *, final: bool = True, mask: bytes | None = bytes(4), claims: int | None = None
 ) -> bytes:
-    """A frame of RFC 6455, section 5.2; `claims` is the length that it says it has."""
+    """A frame of RFC 6455, section 5.2; `claims` replaces the length in its header."""
     length = len(payload) if claims is None else claims
     second = 0 if mask is None else 0x80
     first = (0x80 if final else 0) | opcode

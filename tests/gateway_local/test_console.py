@@ -1,4 +1,4 @@
-"""What commands print of text that others wrote."""
+"""Text of unknown origin on the console."""
 
 import io
 
@@ -14,7 +14,7 @@ SHOWN = r"[/red]a\x1b[2J\nb\x9b\u202e:cat:"
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_strings_and_cells_are_printed_as_text(terminal):
-    """No markup, no control character and no line break of a name is obeyed."""
+    """Markup, control characters and line breaks of a name have no effect."""
     screen = io.StringIO()
     console = PlainConsole(file=screen, force_terminal=terminal, color_system=None, width=100)
     table = Table(HOSTILE, box=None)

@@ -1,4 +1,4 @@
-"""What an operator is shown of Triton's log."""
+"""The events that operators see of Triton's log."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What `gateway up` does around the start of Triton."""
+"""`gateway up` around the start of Triton."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A wheel in an environment that never saw the checkout: it brings all that its commands need."""
+"""The wheel, installed without the checkout, has everything that its commands need."""
 
 import os
 import shutil
@@ -51,7 +51,7 @@ class Installed:
         return subprocess.Popen(command, cwd=self.home, env=environment, text=True, **streams)
 
     def run(self, *arguments: str) -> str:
-        """What a command prints to both streams; it must succeed."""
+        """Run a command that must succeed; return the output of both streams."""
         process = self.start(*arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         try:
             printed, _ = process.communicate(timeout=600)
@@ -82,7 +82,7 @@ def wheel(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory) -> Installed:
-    """The wheel in a new environment, which borrows its requirements from this one and not the checkout."""
+    """The wheel in a new environment that uses the installed requirements of this one, but not the checkout."""
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder / "venv", symlinks=True, with_pip=False)
     (packages,) = folder.glob("venv/lib/python*/site-packages")
@@ -105,7 +105,7 @@ def installed(wheel: Path, tmp_path_factory) -> Installed:
 
 @pytest.fixture(scope="module")
 def exported(installed: Installed) -> str:
-    """What `model export` printed, as the first command of a new user."""
+    """The output of `model export`, the first command of a new user."""
     return installed.run("model", "export")
 
 

@@ -1,4 +1,4 @@
-"""On a GPU a batch has the bits that it has on a CPU. A GPU is played by torch's own CPU device."""
+"""A batch has the same bits on a GPU as on a CPU; torch's CPU device stands in for the GPU."""
 
 from types import ModuleType
 

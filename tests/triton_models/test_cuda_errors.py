@@ -1,4 +1,4 @@
-"""A process whose GPU is lost to it ends; one that met any other error goes on. Torch's CUDA is pretended."""
+"""A process that has lost its GPU ends; after any other error it continues. Torch's CUDA is simulated."""
 
 import importlib.util
 import os
@@ -17,7 +17,7 @@ ZEROS = torch.zeros
 
 
 class Ended(BaseException):
-    """In place of the end of the process."""
+    """Raised in place of the end of the process."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def load(monkeypatch):
 
 
 def failing_with(monkeypatch, error: Exception | None) -> None:
-    """Whatever is put on the GPU fails with an error, or is put on the CPU."""
+    """Allocations on the GPU fail with an error, or go to the CPU."""
 
     def pretended(*size: int, device: object = None) -> torch.Tensor:
         if error is not None:

@@ -1,4 +1,4 @@
-"""The preprocessor's parameters: what cannot be right is refused by name before an image comes."""
+"""Invalid parameters of the preprocessor are refused by name at its start."""
 
 import importlib
 import json

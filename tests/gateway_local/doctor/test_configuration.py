@@ -1,4 +1,4 @@
-"""What `gateway doctor` says of the settings, the keys and the ports."""
+"""The checks of settings, keys and ports in `gateway doctor`."""
 
 import os
 import socket

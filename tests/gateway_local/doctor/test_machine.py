@@ -1,4 +1,4 @@
-"""What `gateway doctor` says of a machine."""
+"""The checks of the machine in `gateway doctor`."""
 
 import importlib.util
 import os
@@ -21,7 +21,7 @@ MODELS = Need((Footprint("classifier", Runtime.TORCH_CPU, 4, 300 * MIB, 450 * MI
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is all of PATH."""
+    """A folder that is the only one in PATH."""
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path
 
@@ -145,7 +145,7 @@ def test_missing_shared_memory_fails(tmp_path):
 
 @pytest.fixture
 def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files in which a container's limits stand."""
+    """The files with a container's limits."""
     monkeypatch.setattr(machine, "CGROUP", tmp_path)
     monkeypatch.setattr(machine, "MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})

@@ -1,4 +1,4 @@
-"""What `gateway doctor` says of a model repository."""
+"""The checks of a model repository in `gateway doctor`."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `gateway doctor` says of the Triton that GATEWAY_TRITON_URL names."""
+"""The checks of the Triton at GATEWAY_TRITON_URL in `gateway doctor`."""
 
 import asyncio
 from collections.abc import Iterator
