@@ -140,6 +140,7 @@ class _Forms:
         self.cat, self.gray, self.faded = cat, cat.convert("L"), fading(cat)
         self.gray_faded = self.faded.convert("LA")
         self.upside_down = turned(cat, 3)
+        self.in_colours = functools.cache(cat.quantize)
 
     def sample(
         self,
@@ -211,18 +212,18 @@ class _Forms:
                 yield self.sample(f"PNG {name} 16 bit{suffix}", png, wide, colour, 16, **shown)
         for bits, far in ((1, 60), (2, 40), (4, 20), (8, 10)):
             yield self.sample(f"PNG palette {bits} bit", self.palette_png, bits, far=far)
-        yield self.sample("PNG palette with alpha", self.quantized, self.faded, "PNG", far=10, fades=True)
-        yield from self.orientations("PNG")
+        few = self.faded.quantize(256)
+        yield self.sample("PNG palette with alpha", encode, few, "PNG", far=10, fades=True)
+        yield from self.orientations("PNG", compress_level=1)
         yield self.sample("PNG animated", encode, self.cat, "PNG", save_all=True, append_images=[self.upside_down])
 
     def palette_png(self, bits: int) -> bytes:
-        quantized = self.cat.quantize(2**bits)
+        quantized = self.in_colours(2**bits)
         palette = bytes(quantized.getpalette()).ljust(3 * 2**bits, b"\0")[: 3 * 2**bits]
         return encoders.png(np.asarray(quantized)[..., None], PALETTE, bits, chunks=((b"PLTE", palette),))
 
-    def quantized(self, picture: Image.Image, form: str, **options: object) -> bytes:
-        """An image file with a palette of 256 colours."""
-        return encode(picture.quantize(256), form, **options)
+    def in_256_colours(self, form: str, **options: object) -> bytes:
+        return encode(self.in_colours(256), form, **options)
 
     def webp(self) -> Iterator[Sample]:
         cat = self.cat
@@ -269,7 +270,7 @@ class _Forms:
 
     def palette_bmp(self, bits: int, *, run_lengths: bool = False) -> bytes:
         levels = 2**bits
-        quantized = self.cat.quantize(levels)
+        quantized = self.in_colours(levels)
         colours = np.array(quantized.getpalette()).reshape(-1, 3)
         palette = np.zeros((levels, 4), np.uint8)
         palette[: len(colours), :3] = colours[:levels, ::-1]
@@ -282,11 +283,11 @@ class _Forms:
         return encoders.bmp(rows, width, height, bits, compression=compression, palette=palette.tobytes())
 
     def gif(self) -> Iterator[Sample]:
-        yield self.sample("GIF palette", self.quantized, self.cat, "GIF", far=10)
-        yield self.sample("GIF interlaced", self.quantized, self.cat, "GIF", interlace=1, far=10)
+        yield self.sample("GIF palette", self.in_256_colours, "GIF", far=10)
+        yield self.sample("GIF interlaced", self.in_256_colours, "GIF", interlace=1, far=10)
         yield self.sample("GIF gray", encode, self.gray, "GIF", gray=True)
         frames = {"save_all": True, "append_images": [self.upside_down.quantize(256)]}
-        yield self.sample("GIF animated", self.quantized, self.cat, "GIF", **frames, far=10)
+        yield self.sample("GIF animated", self.in_256_colours, "GIF", **frames, far=10)
         yield self.sample("GIF transparent", encode, self.faded, "GIF", far=20, fades=True)
 
     def tiff(self) -> Iterator[Sample]:
@@ -298,7 +299,7 @@ class _Forms:
         yield self.sample("TIFF RGB 8 bit JPEG", encode, cat, "TIFF", compression="jpeg", quality=95, far=3)
         yield self.sample("TIFF bilevel group4", encode, cat.convert("1"), "TIFF", compression="group4", far=120)
         yield self.sample("TIFF gray 8 bit", encode, self.gray, "TIFF", gray=True)
-        yield self.sample("TIFF palette", self.quantized, cat, "TIFF", far=10)
+        yield self.sample("TIFF palette", self.in_256_colours, "TIFF", far=10)
         yield self.sample("TIFF CMYK", encode, cat.convert("CMYK"), "TIFF", far=1)
         yield self.sample("TIFF YCbCr", encode, cat.convert("YCbCr"), "TIFF", far=2)
         wide = pixels.astype(np.uint16) * 257
