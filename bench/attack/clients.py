@@ -69,7 +69,7 @@ def many_that_do_not_read(target: Target) -> str:
 
 @ATTACKS.add(requests=60)
 def many_that_leave(target: Target) -> str:
-    """Sixty clients that send a picture which decodes slowly, and leave."""
+    """Sixty clients that send an image which decodes slowly, and leave."""
     body = b"".join(form([files.png(7_000, 7_000, bits=1, colour=0)]))
     head = HEAD + f"Content-Length: {len(body)}\r\n\r\n"
     for _ in range(60):
@@ -81,7 +81,7 @@ def many_that_leave(target: Target) -> str:
 
 @ATTACKS.add(requests=100)
 def many_at_once(target: Target) -> str:
-    """A hundred requests at once that each bring twenty pictures."""
+    """A hundred requests at once with twenty images each."""
     head = HEAD + f"Connection: close\r\nContent-Length: {len(SMALL_FORM)}\r\n\r\n"
     opened = _connections(target, 100)
     for connection in opened:

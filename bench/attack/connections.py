@@ -242,14 +242,16 @@ def _drop(connection: socket.socket) -> bool:
 ATTACKS.rows(
     ("upgrades-with-a-length", "More connections than the limit ask for a stream, announce a body and never send it",
      lambda target: _all_of(target, lambda: _upgrade("Content-Length: 5"))),
-    ("upgrades-with-chunks", "The same with a body in chunks",
+    ("upgrades-with-chunks",
+     "More connections than the limit ask for a stream, announce a chunked body and never send it",
      lambda target: _all_of(target, lambda: _upgrade("Transfer-Encoding: chunked"))),
     ("half-handshakes", "More connections than the limit send a WebSocket handshake without its last line",
      lambda target: _all_of(target, lambda: handshake(target)[:-2])),
     ("slow-uploads-everywhere",
      "More slow uploads than the connection limit, each of which reconnects when it is closed",
      lambda target: _dripping(target, UPLOAD, _enough(target))),
-    ("slow-headers-everywhere", "The same with headers that do not end",
+    ("slow-headers-everywhere",
+     "More connections than the limit send headers that do not end, and reconnect when closed",
      lambda target: _dripping(target, b"GET /health/live HTTP/1.1\r\nHost: x\r\nA: ", _enough(target))),
     requests=BEYOND_LIMIT,
 )

@@ -57,7 +57,7 @@ def origins_that_are_none(target: Target) -> str:
 
 @ATTACKS.add(requests=7)
 def hosts_that_are_none(target: Target) -> str:
-    """Handshakes from a page, with hosts that are none."""
+    """Handshakes from a page, with invalid hosts."""
     hosts = ("[", "[::1", "x:99999", "\xff", "", "x y", "x" * 5_000)
     heads = [
         handshake(target, "/stream", "Origin: http://x").replace(b"Host: x", f"Host: {host}".encode("latin-1"))
@@ -68,7 +68,7 @@ def hosts_that_are_none(target: Target) -> str:
 
 @ATTACKS.add(requests=121)
 def parameters_of_a_handshake(target: Target) -> str:
-    """Handshakes with parameters that are none."""
+    """Handshakes with invalid parameters."""
     wrong = ("\\ud800", "%ED%A0%80", "%00", "%FF", "nan", "1e999", "-1", "9" * 5_000, "[]", "", "a" * 7_000)
     names = ("model", "version", "top_k", "threshold", "labels", "smoothing", "alpha", "window", "enter", "drop", "%FF")
     queries = [f"/stream?{name}={value}" for name, value in itertools.product(names, wrong)]
@@ -77,7 +77,7 @@ def parameters_of_a_handshake(target: Target) -> str:
 
 @ATTACKS.add(requests=15)
 def subprotocols_of_a_handshake(target: Target) -> str:
-    """Handshakes with subprotocols, extensions, keys and versions that are none."""
+    """Handshakes with invalid subprotocols, extensions, keys and versions."""
     fields = (
         "Sec-WebSocket-Protocol: ,",
         "Sec-WebSocket-Protocol: a b",
@@ -100,7 +100,7 @@ def subprotocols_of_a_handshake(target: Target) -> str:
 
 @ATTACKS.add(requests=24)
 def surrogates_in_a_stream(target: Target) -> str:
-    """Texts of a stream with escapes that stand for no character, each on a stream of its own."""
+    """Texts of a stream with escapes that stand for no character, each on a separate stream."""
     texts = [f'{{"{name}": ["{text}"]}}' for name in ("labels", "model", "smoothing") for text in SURROGATES]
     texts += [f'{{"{text}": 1}}' for text in SURROGATES]
     return _texts(target, [text.encode() for text in texts])
@@ -173,7 +173,7 @@ def surrogates_in_json(target: Target) -> str:
 
 @ATTACKS.add(requests=2 * len(TIMEOUTS) + 14)
 def timeouts_of_almost_nothing(target: Target) -> str:
-    """Requests with timeouts that no answer can keep, or that are none."""
+    """Requests with timeouts that are invalid, or too short for any answer."""
     answers = {target.post(f"/predict?timeout={value}", SMALL_BMP, "image/bmp") for value in TIMEOUTS}
     answers |= {target.post(f"/embed?timeout={value}", SMALL_BMP, "image/bmp") for value in TIMEOUTS}
     for value in (0, 1, -1, 999, 1e-9, 5e-324, 2**63, 2**64, "1", "x", None, True, [1], 0.5):
@@ -187,7 +187,7 @@ def timeouts_of_almost_nothing(target: Target) -> str:
 
 @ATTACKS.add(requests=len(TIMEOUTS))
 def timeouts_of_streams(target: Target) -> str:
-    """The same for streams, with a frame each."""
+    """The same timeouts for streams, with a frame each."""
     streams = []
     for value in TIMEOUTS:
         with Stream(target, f"/stream?timeout={value}") as stream:
@@ -201,7 +201,7 @@ def timeouts_of_streams(target: Target) -> str:
 
 @ATTACKS.add(requests=14)
 def frames_of_a_websocket(target: Target) -> str:
-    """Frames that RFC 6455 forbids, each on a stream of its own."""
+    """Frames that RFC 6455 forbids, each on a separate stream."""
     broken = (
         b"\x82\x01x",  # without a mask
         b"\xc2\x81\0\0\0\0x",  # a reserved bit

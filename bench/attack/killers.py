@@ -15,7 +15,7 @@ ON_FLEET = Attacks()
 
 @ATTACKS.add()
 def damaged_pictures(target: Target) -> str:
-    """Fifty pictures with whole headers and ends, and noise between."""
+    """Fifty images with valid headers and endings, and noise between."""
     whole = files.progressive_jpeg(400, 300)
     cut = [
         whole[:1_000] + bytes((number * place) % 256 for place in range(2_000)) + whole[3_000:] for number in range(50)
@@ -42,9 +42,9 @@ ATTACKS.rows(
 
 # fmt: off
 ON_FLEET.rows(
-    ("picture-that-kills", "A picture that ends the process which decodes it; two workers, three Tritons",
+    ("picture-that-kills", "An image that ends the process which decodes it; two workers, three Tritons",
      lambda target: target.post_files([_killer("alone")])),
-    ("picture-that-kills-among-others", "Another one, among seven good ones",
+    ("picture-that-kills-among-others", "Another such image among seven good ones",
      lambda target: target.post_files([SMALL_BMP] * 4 + [_killer("among others")] + [SMALL_BMP] * 3)),
     may_kill=2,
 )

@@ -80,7 +80,7 @@ def boundaries_that_are_none(target: Target) -> str:
 
 @ATTACKS.add()
 def numbers_beyond_all_bounds(target: Target) -> str:
-    """A timeout of 10^400 microseconds, and relatives."""
+    """Timeouts, counts and thresholds of 10^400, infinity and NaN."""
     huge = b"1" + b"0" * 400
     answers = [target.post(INFER, b'{"parameters": {"timeout": %b}, "inputs": []}' % huge, JSON)]
     for name, value in itertools.product(("timeout", "top_k", "threshold"), ("1e999", "nan", "-inf", huge.decode())):
@@ -163,7 +163,7 @@ def http_attacks() -> Iterator[bytes]:
 ATTACKS.rows(
     ("json-of-blanks", "JSON of nothing but spaces",
      lambda target: target.post("/predict", b" " * target.nbytes, JSON)),
-    ("json-of-blanks-in-v2", "The same in the middle of a request of the Open Inference Protocol",
+    ("json-of-blanks-in-v2", "Spaces in the middle of a request of the Open Inference Protocol",
      lambda target: target.post(INFER, b'{"inputs": [' + b"\n" * target.nbytes + b"]}", JSON)),
     ("json-nested", "JSON that is nested a million deep",
      lambda target: target.post(INFER, b'{"parameters": ' + b"[" * (target.nbytes // 8), JSON)),
@@ -185,7 +185,7 @@ ATTACKS.rows(
      lambda target: target.raw([b"GET /nowhere HTTP/1.1\r\nHost: [\r\nConnection: close\r\n\r\n"])),
     ("charset-of-a-name-that-is-slow", "File names in punycode, which Python decodes in quadratic time",
      lambda target: _named(target, "filename*=punycode''" + "a" * 10_000 + "-" + "9" * 4_000)),
-    ("charset-of-a-name-that-fails", "A file name in a charset that Python only knows to refuse",
+    ("charset-of-a-name-that-fails", "A file name in a charset that Python always refuses",
      lambda target: _named(target, "filename*=undefined''x")),
     ("parameters-of-a-part", "Parts whose header has thousands of parameters",
      lambda target: _named(target, 'filename="x"' + ";a=b" * 4_000)),
@@ -194,7 +194,7 @@ ATTACKS.rows(
     ("large-answer", "A thousand small images with a thousand predictions each",
      lambda target: target.post_files([SMALL_BMP] * 1_000, "?top_k=1000&timeout=100")),
     ("label-that-is-unknown",
-     "Two hundred images and a label that the model has not, with others that it may have been",
+     "Two hundred images and an unknown label, which is answered with suggestions",
      lambda target: target.post_files([SMALL_BMP] * 200, "?labels=Egyptain%20cat" + "x" * 10_000)),
     ("length-of-thousands-of-digits", "A Content-Length of 4, behind 5,000 zeros",
      lambda target: target.raw([HEAD + b"Content-Length: " + b"0" * 5_000 + b"4\r\n\r\nabcd"])),
