@@ -280,8 +280,9 @@ def test_default_model_cannot_be_unloaded(admins, admin_key):
 def test_readiness_details_need_a_key(client, key):
     stranger, holder = client.get("/health/ready"), client.get("/health/ready", headers=bearer(key))
     assert stranger.status_code == holder.status_code == 200
-    assert stranger.json() == {"status": "ready", "model": "ensemble_model", "models": {}, "endpoints": []}
+    assert stranger.json() == {"status": "ready", "model": "ensemble_model", "models": {}, "sizes": [], "endpoints": []}
     assert holder.json()["endpoints"][0]["triton"] == "127.0.0.1:8001"
+    assert holder.json()["sizes"] == ["gateway: 1 process, each with up to 32 images in Triton and 64 waiting"]
     assert "127.0.0.1:8001" not in client.get("/health/ready", headers=bearer("tig_unknown")).text
 
 

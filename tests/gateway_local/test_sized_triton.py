@@ -1,0 +1,120 @@
+"""NVIDIA's image: tritonserver is started with a repository that is sized to the container."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.capacity import plan
+from gateway.cores import usable_cores
+from gateway.gpus import gpu_count
+from gateway.triton.model_config import read_model_config
+from gateway_local.paths import SHIPPED_MODELS
+from gateway_local.sized_triton import container_plan
+from gateway_local.sizing import ARGUMENT
+from tests.processes import PROJECT, wait_for
+
+OPTION = "--grpc-infer-thread-count"
+SERVER = """#!/bin/sh
+if [ "$1" = --help ]; then echo "{help}"; exit; fi
+echo "$@"
+exec sleep 60
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    ignored = shutil.ignore_patterns("model.*", "configs", "__pycache__")
+    return Path(shutil.copytree(SHIPPED_MODELS, tmp_path / "models", ignore=ignored))
+
+
+@pytest.fixture
+def start(tmp_path, repository):
+    """Starts the program in front of one that prints its arguments and stays, as tritonserver does."""
+    started = []
+
+    def run(*arguments: str, help_text: str = "", **variables: str) -> "subprocess.Popen[str]":
+        server = tmp_path / "tritonserver"
+        server.write_text(SERVER.format(help=help_text))
+        server.chmod(0o755)
+        command = [sys.executable, "-m", "gateway_local.sized_triton", str(server), f"--model-repository={repository}"]
+        environment = {**os.environ, "TMPDIR": str(tmp_path), **variables}
+        process = subprocess.Popen(
+            [*command, *arguments],
+            cwd=PROJECT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def linked(words: list[str]) -> Path:
+    return next(Path(word.partition("=")[2]) for word in words if word.startswith("--model-repository="))
+
+
+def test_triton_replaces_the_program_and_gets_a_sized_repository(start, repository):
+    process = start("--strict-readiness=false", GATEWAY_CORES="1")
+    words = process.stdout.readline().split()
+    assert words[1:] == ["--strict-readiness=false", ARGUMENT]
+    # The process itself is Triton now: signals and the exit code are its own.
+    assert Path(f"/proc/{process.pid}/comm").read_text().strip() == "sleep"
+    config = read_model_config(linked(words) / "preprocessor" / "configs" / "sized.pbtxt")
+    assert [group.count for group in config.instance_group] == [1]
+    assert not list(repository.glob("*/configs"))
+
+
+def test_models_that_are_added_later_are_linked_and_sized(start, repository):
+    process = start(GATEWAY_CORES="1")
+    place = linked(process.stdout.readline().split())
+    shutil.copytree(repository / "ensemble_model", repository / "another")
+    wait_for(lambda: (place / "another" / "config.pbtxt").exists())
+
+
+@pytest.mark.parametrize(
+    ("help_text", "given", "wanted"), [("", "", []), (OPTION, "", [f"{OPTION}=2"]), (OPTION, f"{OPTION}=5", [])]
+)
+def test_grpc_threads_are_set_where_the_server_has_the_option(start, help_text, given, wanted):
+    process = start(*filter(None, [given]), help_text=help_text, GATEWAY_CORES="1")
+    words = process.stdout.readline().split()
+    assert words[1:] == [*filter(None, [given]), ARGUMENT, *wanted]
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "gateway_local.sized_triton", *arguments]
+    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.skipif(gpu_count() > 0, reason="this machine has a GPU")
+def test_image_for_gpus_does_not_start_without_one():
+    done = run("--require-gpu", "tritonserver", "--model-repository=/models")
+    assert done.returncode == 1
+    assert "no GPU can be seen" in done.stderr
+
+
+def test_command_without_a_repository_is_refused():
+    done = run("tritonserver")
+    assert done.returncode == 1
+    assert "--model-repository is missing" in done.stderr
+
+
+@pytest.mark.parametrize("cores", ["", "0", "4096"])
+def test_container_never_counts_more_cores_than_it_may_use(cores):
+    assert container_plan(cores, 1, None).cores == usable_cores()
+
+
+def test_container_counts_the_cores_that_the_pod_requests_and_its_memory():
+    assert container_plan("1", 0, None).cores == 1
+    assert container_plan("1", 0, 2**20).cores == 1
+    whole = plan(usable_cores(), 1)
+    assert container_plan("", 1, whole.models_bytes).preprocessors == whole.preprocessors
