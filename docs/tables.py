@@ -68,10 +68,17 @@ def settings() -> str:
 
 
 def limits() -> str:
-    """Every limit of a request or a process, and the code of what is beyond it."""
-    rows = [(f"`{variable(name)}`", default(name), f"`{error.code}`") for name, (_, error) in LIMITS.items()]
-    rows += [(f"`{name}`", f"{value:g} {unit}", f"`{error.code}`") for name, (value, unit, error) in FIXED.items()]
-    return table(("limit", "default", "beyond it"), rows)
+    """Every limit of a request or a process, the code of what is beyond it, and what happens at the limit."""
+    fields = Settings.model_fields
+    rows = [
+        (f"`{variable(name)}`", default(name), f"`{error.code}`", fields[name].description or "")
+        for name, (_, error) in LIMITS.items()
+    ]
+    rows += [
+        (f"`{name}`", f"{value:g} {unit}", f"`{error.code}`", "See below; not a setting.")
+        for name, (value, unit, error) in FIXED.items()
+    ]
+    return table(("limit", "default", "beyond it", "meaning"), rows)
 
 
 def error_classes(root: type[errors.GatewayError]) -> Iterator[type[errors.GatewayError]]:

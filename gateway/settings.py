@@ -168,7 +168,7 @@ class Settings(BaseSettings):
     max_connections: int = Field(1_000, ge=1, le=100_000)
     """Connections of one process; then a new one replaces an idle or the slowest one, or gets 503 `overloaded`."""
     max_streams: int = Field(64, ge=0, le=100_000)
-    """Streams of frames (WebSockets) that may be open in one process; the next one gets 503 `overloaded`."""
+    """Open streams of one process; then a new one replaces the longest without a frame, or gets 503 `overloaded`."""
     stream_frame_bytes: int = Field(4 * MIB, ge=KIB, le=64 * MIB)
     """Bytes of one frame of a stream; a larger one ends the stream with close code 1009."""
     stream_frames_waiting: int = Field(2, ge=1, le=1_000)

@@ -35,6 +35,8 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
     "max_file_bytes": ("bytes", FileTooLarge),
     "max_request_bytes": ("bytes", RequestTooLarge),
     "request_cpu_seconds": ("seconds", TooCostly),
+    "decode_cpu_seconds": ("seconds", TooCostly),
+    "decode_memory_bytes": ("bytes", TooCostly),
     "max_frames": ("frames", TooManyFrames),
     "max_image_pixels": ("pixels", ImageTooLarge),
     "max_image_side": ("pixels", ImageTooLarge),
