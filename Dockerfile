@@ -1,48 +1,24 @@
-# Three images out of one file, each a target:
-#   gateway     the API; no torch inside
-#   triton      Triton for GPUs, from NVIDIA's image, with the default model
-#   triton-cpu  Triton for machines without a GPU, from a PyPI wheel, with the default model
+# Four images out of one file, each a target:
+#   gateway          the API; no torch inside
+#   triton           Triton for GPUs, from NVIDIA's image, with the default model; no torch but the backend's own libtorch
+#   triton-cpu       Triton for machines without a GPU, from a PyPI wheel, with the default model
+#   triton-cpu-onnx  the same without torch: every network is ONNX
 # All that is downloaded is downloaded here; the containers install nothing when they start.
 # PIP_INDEX_URL and PIP_EXTRA_INDEX_URL are pip's own variables; docs/guides/docker.md says what they are good for.
 ARG PYTHON_IMAGE=python:3.12-slim
 ARG COMPILER_IMAGE=python:3.12
+# NAME:TAG@sha256:… is better, since a tag may move.
 ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.11-py3
 
 
-# The resize kernel, where there is a compiler. Its one wheel serves every CPython from 3.11 on, that of NVIDIA's image too.
-FROM ${COMPILER_IMAGE} AS native
+# What every image installs: this project, and the resize kernel, whose one wheel serves every CPython from 3.11 on, that of
+# NVIDIA's image too.
+FROM ${COMPILER_IMAGE} AS wheels
 ARG PIP_INDEX_URL
 COPY native /native
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip wheel --no-deps --wheel-dir /wheels /native
-
-
-# The API's virtual environment: without pip, which the API does not need.
-FROM ${PYTHON_IMAGE} AS gateway-build
-ARG PIP_INDEX_URL
-WORKDIR /app
-COPY constraints.txt LICENSE pyproject.toml README.md ./
-COPY gateway gateway
-COPY gateway_cli gateway_cli
-COPY gateway_client gateway_client
-COPY gateway_local gateway_local
-COPY gateway_models gateway_models
-COPY --from=native /wheels /wheels
-RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m venv --without-pip /opt/gateway \
- && pip --python /opt/gateway/bin/python install -c constraints.txt '.[heic,otel]' /wheels/*.whl
-
-
-# The installed package with all that `gateway up` would prepare: the default model and the wheel's Triton.
-FROM ${PYTHON_IMAGE} AS local
-ARG PIP_INDEX_URL
-ARG PIP_EXTRA_INDEX_URL
-WORKDIR /app
-COPY constraints.txt ./
-# In a layer of its own, because torch is gigabytes and a change of the code should not unpack it again.
-RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m venv /opt/gateway \
- && /opt/gateway/bin/pip install -c constraints.txt torch torchvision
+WORKDIR /project
 COPY LICENSE pyproject.toml README.md setup.py ./
 COPY gateway gateway
 COPY gateway_cli gateway_cli
@@ -51,44 +27,126 @@ COPY gateway_local gateway_local
 COPY gateway_models gateway_models
 COPY triton_backends triton_backends
 COPY triton_models triton_models
-COPY --from=native /wheels /wheels
-# With setup.py, which makes triton_backends and triton_models part of what is installed. /app/triton_models is the
-# repository that the commands below work on.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/gateway/bin/pip install -c constraints.txt '.[local]' /wheels/*.whl
-ENV PATH=/opt/gateway/bin:$PATH \
-    XDG_CACHE_HOME=/var/cache
+    pip wheel --no-deps --wheel-dir /wheels .
+
+
+# The API's virtual environment: without pip, which the API does not need.
+FROM ${PYTHON_IMAGE} AS gateway-build
+ARG PIP_INDEX_URL
+WORKDIR /app
+COPY constraints.txt ./
+COPY --from=wheels /wheels /wheels
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv --without-pip /opt/gateway \
+ && pip --python /opt/gateway/bin/python install -c constraints.txt \
+        "$(echo /wheels/triton_image_gateway-*.whl)[heic,otel]" /wheels/exact_resize-*.whl
+
+
+# In a stage of its own, because torch may be gigabytes: `model` and `triton-cpu` share its layer.
+FROM ${PYTHON_IMAGE} AS torch
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+WORKDIR /app
+COPY constraints.txt ./
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv --without-pip /opt/gateway \
+ && pip --python /opt/gateway/bin/python install -c constraints.txt torch torchvision \
+ && if ls -d /opt/gateway/lib/python3*/site-packages/nvidia >/dev/null 2>&1; then \
+        echo "This torch brings gigabytes of CUDA, which the images for machines without a GPU never load:" \
+             "name an index with CPU builds as PIP_EXTRA_INDEX_URL (docs/guides/docker.md)"; fi
+
+
+# The default model, as TorchScript and as ONNX. It builds on every architecture that torch has wheels for.
+FROM torch AS model
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+COPY --from=wheels /wheels /wheels
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip --python /opt/gateway/bin/python install -c constraints.txt \
+        "$(echo /wheels/triton_image_gateway-*.whl)[local,onnx]" /wheels/exact_resize-*.whl
+COPY triton_models triton_models
+ENV PATH=/opt/gateway/bin:$PATH
 RUN gateway model export \
- && gateway triton fetch
+ && gateway model add triton_models/classifier/1/model.pt --name ensemble_model --labels triton_models/classifier/labels.txt \
+        --resize 224,224 --crop 224 --interpolation bicubic --mean 0.5,0.5,0.5 --std 0.5,0.5,0.5 \
+        --format onnx --stream --model-repository onnx_models
 
 
-# On top of `local` instead of a copy out of it, so that a change of the code does not copy torch again.
-FROM local AS triton-cpu
-RUN useradd --uid 1000 --create-home triton-server
-ENV PYTHONDONTWRITEBYTECODE=1 \
-    PYTHONUNBUFFERED=1
+# Triton from the wheel, which is for x86-64 alone. Its own libpython is not used.
+FROM model AS fetched
+ARG PIP_INDEX_URL
+ENV XDG_CACHE_HOME=/var/cache
+RUN python -m ensurepip \
+ && gateway triton fetch \
+ && rm /var/cache/triton-image-gateway/triton-*/nvidia_pytriton.libs/libpython3-*
+
+
+FROM torch AS triton-cpu
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+COPY --from=wheels /wheels /wheels
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip --python /opt/gateway/bin/python install -c constraints.txt /wheels/*.whl \
+ && useradd --uid 1000 --create-home triton-server
+COPY --from=fetched /var/cache/triton-image-gateway /var/cache/triton-image-gateway
+COPY --from=model /app/triton_models /app/triton_models
+ENV PATH=/opt/gateway/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    XDG_CACHE_HOME=/var/cache
 USER 1000:1000
+RUN --mount=type=bind,source=deploy/images,target=/checks --mount=type=tmpfs,target=/dev/shm \
+    python3 /checks/try_models.py ensemble_model gateway triton run
 EXPOSE 8000 8001 8002
-HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
+HEALTHCHECK --interval=10s --timeout=5s --start-period=900s --retries=3 \
+    CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=4)"]
+ENTRYPOINT ["gateway", "triton", "run"]
+CMD ["--host=0.0.0.0"]
+
+
+FROM ${PYTHON_IMAGE} AS triton-cpu-onnx
+ARG PIP_INDEX_URL
+WORKDIR /app
+COPY constraints.txt ./
+COPY --from=wheels /wheels /wheels
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv --without-pip /opt/gateway \
+ && pip --python /opt/gateway/bin/python install -c constraints.txt onnxruntime /wheels/*.whl \
+ && useradd --uid 1000 --create-home triton-server
+COPY --from=fetched /var/cache/triton-image-gateway /var/cache/triton-image-gateway
+COPY --from=model /app/onnx_models /app/triton_models
+ENV PATH=/opt/gateway/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    XDG_CACHE_HOME=/var/cache
+USER 1000:1000
+RUN --mount=type=bind,source=deploy/images,target=/checks --mount=type=tmpfs,target=/dev/shm \
+    python3 /checks/try_models.py ensemble_model gateway triton run
+EXPOSE 8000 8001 8002
+HEALTHCHECK --interval=10s --timeout=5s --start-period=900s --retries=3 \
     CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=4)"]
 ENTRYPOINT ["gateway", "triton", "run"]
 CMD ["--host=0.0.0.0"]
 
 
 FROM ${TRITON_IMAGE} AS triton
-# Without PIP_EXTRA_INDEX_URL: a preprocessor that somebody puts on a GPU needs a torch with CUDA.
 ARG PIP_INDEX_URL
 COPY constraints.txt /opt/preprocessor/
-COPY --from=native /wheels /wheels
-# Into the image's own Python, because that is the one that Triton's Python backend embeds, whatever PYTHONPATH says.
-# --ignore-installed: what the distribution installed has no record by which pip could remove it. The import at the end fails
-# the build, not the first start, where a base image has another Python than the pinned packages are built for.
+# Into the image's own Python, because that is the one that Triton's Python backend embeds, whatever PYTHONPATH says. Its numpy
+# is older than 2 and goes first: over it, pip would leave the files of two releases in one folder. --ignore-installed: what the
+# distribution installed has no record by which pip could remove it. The imports at the end fail the build, not the first start,
+# where a base image has another Python than the pinned packages are built for.
+COPY --from=wheels /wheels /wheels
 RUN --mount=type=cache,target=/root/.cache/pip \
-    python3 -m pip install -c /opt/preprocessor/constraints.txt --break-system-packages --ignore-installed \
-        numpy opencv-python-headless pillow torch torchvision /wheels/*.whl
-RUN ["python3", "-c", "import cv2, exact_resize, numpy, PIL, torch, torchvision"]
+    python3 -m pip uninstall --yes --break-system-packages numpy \
+ && python3 -m pip install -c /opt/preprocessor/constraints.txt --break-system-packages --ignore-installed \
+        numpy opencv-python-headless pillow /wheels/exact_resize-*.whl \
+ && python3 -c "import cv2, exact_resize, numpy, PIL"
+# TensorRT's engines are kept here: docker-compose.yml has a volume for it.
+RUN install --directory --owner=1000 --group=1000 /var/cache/tensorrt
 # TorchScript runs in the image's own libtorch backend, so triton_backends is not copied.
-COPY --from=local /app/triton_models /models
+COPY --from=model /app/triton_models /models
 # What sizes the models to the container when it starts: standard library only.
 COPY gateway/__init__.py gateway/capacity.py gateway/cgroups.py gateway/cores.py gateway/gpus.py gateway/memory.py \
      /opt/sized/gateway/
@@ -96,8 +154,12 @@ COPY gateway_local/__init__.py gateway_local/sizing.py /opt/sized/gateway_local/
 COPY gateway_local/sized_triton.py /opt/sized/__main__.py
 ENV PYTHONDONTWRITEBYTECODE=1
 USER 1000:1000
+# Here, and not at the first start, it comes out whether the image's libtorch loads what the pinned torch has written.
+RUN --mount=type=bind,source=deploy/images,target=/checks \
+    python3 /checks/try_models.py ensemble_model python3 /opt/sized tritonserver --model-repository=/models \
+        --model-control-mode=explicit --load-model=* --disable-auto-complete-config
 EXPOSE 8000 8001 8002
-HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
+HEALTHCHECK --interval=10s --timeout=5s --start-period=900s --retries=3 \
     CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=4)"]
 # The options of gateway_local/server.py, and --require-gpu: without a GPU the container ends with the reason.
 CMD ["python3", "/opt/sized", "--require-gpu", "tritonserver", \

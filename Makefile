@@ -37,7 +37,8 @@ $(BIN)/python:
 	@$(PIP_INSTALL) --upgrade pip || echo "no other pip: installing takes longer"
 
 $(VENV)/.installed: $(SOURCES) | $(BIN)/python
-	@echo "installing the gateway, Triton's Python parts and torch into $(VENV) (a few GB the first time)"
+	@echo "installing the gateway, Triton's Python parts and torch into $(VENV) (a few GB the first time;" \
+	  "without a GPU, PIP_EXTRA_INDEX_URL=<index with CPU builds of torch> saves most of them)"
 	@$(PIP_INSTALL) --no-compile -e '.[local]'
 	@$(COMPILE)
 	@touch $@

@@ -61,6 +61,7 @@ RULES: dict[str, Schema] = {
     "triton.models.bucket.sha256": {"type": "string", "pattern": "^([0-9a-fA-F]{64})?$"},
     "triton.models.bucket.sizeLimit": QUANTITY,
     "triton.sharedMemory": QUANTITY,
+    "triton.redis.port": {"type": "integer", "minimum": 1, "maximum": 65_535},
     "triton.probes.model": {"type": "string", "minLength": 1},
     "triton.probes.livenessTimeoutSeconds": {"type": "integer", "minimum": 3},
     "triton.probes.*": COUNT,

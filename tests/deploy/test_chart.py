@@ -13,6 +13,8 @@ from deploy.generate.helm import Rendered, render
 from gateway.capacity import CALL_IMAGES, IN_FLIGHT_PER_CORE, IN_FLIGHT_PER_GPU, MIN_IN_FLIGHT, MIN_WAITING
 from gateway.settings import Settings, variable
 from gateway_local.server import EXIT_TIMEOUT_SECONDS
+from gateway_models.repository.tensorrt import TENSORRT_CACHE
+from tests.deploy.conftest import compose_file
 from tests.deploy.kubernetes_schemas import VERSIONS, faults
 
 SHA256 = "0123456789abcdef" * 4
@@ -103,6 +105,14 @@ MATRIX: dict[str, dict[str, Any]] = {
         "networkPolicy": {"enabled": False},
         "gateway": {"pdb": {"enabled": False}},
         "triton": {"pdb": {"enabled": False}},
+    },
+    "answers shared in Redis": {
+        "triton": {
+            "redis": {"host": "redis.cache.svc", "port": 6380, "secretName": "redis"},
+            "extraEnv": [{"name": "NVIDIA_TF32_OVERRIDE", "value": "0"}],
+            "tensorrtCache": {"claimName": "engines"},
+        },
+        "gateway": {"cacheSecret": {"secretName": "cache"}},
     },
     "where pods go": {
         "imagePullSecrets": [{"name": "registry"}],
@@ -439,7 +449,12 @@ def test_dashboards_are_config_maps_with_the_sidecars_label(releases):
     assert all(each["metadata"]["labels"]["grafana_dashboard"] == "1" for each in maps)
 
 
+REDIS = {"redis": {"host": "redis"}}
 WRONG = [
+    ({"profile": "cpu", "triton": REDIS, "gateway": {"cacheSecret": {"secretName": "s"}}}, "no Redis cache"),
+    ({"triton": REDIS}, "gateway.cacheSecret.secretName"),
+    ({"triton": {**REDIS, "args": ["tritonserver"]}, "gateway": {"cacheSecret": {"secretName": "s"}}}, "triton.args"),
+    ({"triton": {"redis": {"port": 0}}}, "redis/port"),
     ({"gateway": {"replicas": "two"}}, "/gateway/replicas"),
     ({"gateway": {"replica": 2}}, "'replica'"),
     ({"profile": "tpu"}, "/profile"),
@@ -468,3 +483,39 @@ def test_a_wrong_value_is_refused_by_its_name():
     for (values, name), refused in zip(WRONG, render([values for values, _ in WRONG]), strict=True):
         assert refused.error, values
         assert name in refused.error, values
+
+
+def test_redis_replaces_the_cache_and_no_other_option(releases, dockerfile):
+    release = releases["answers shared in Redis"]
+    triton = container(release, "triton")
+    cache = [option for option in triton["args"] if option.startswith("--cache-config=")]
+    assert [option for option in triton["args"] if option not in cache] == [
+        option for option in dockerfile.stages["triton"].words("CMD") if not option.startswith("--cache-config=")
+    ]
+    assert {"--cache-config=redis,host=redis.cache.svc", "--cache-config=redis,port=6380"} <= set(cache)
+    password = {"secretKeyRef": {"name": "redis", "key": "password"}}
+    assert {"name": "TRITONCACHE_REDIS_PASSWORD", "valueFrom": password} in triton["env"]
+    assert {"name": "NVIDIA_TF32_OVERRIDE", "value": "0"} in triton["env"]
+    (egress,) = find(release, "NetworkPolicy", "-triton")["spec"]["egress"]
+    assert {"port": 6380} in egress["ports"]
+    assert {"port": 443} not in egress["ports"]
+
+
+def test_waits_for_redis_are_those_of_the_compose_file(releases):
+    compose = compose_file("docker-compose.redis.yml")["services"]["triton"]["command"]
+    limits = {option for option in compose if option.rpartition("=")[0].endswith(("timeout", "pool_size"))}
+    assert len(limits) == 4
+    assert limits <= set(container(releases["answers shared in Redis"], "triton")["args"])
+
+
+def test_engines_of_tensorrt_are_kept_in_a_claim(releases):
+    release = releases["answers shared in Redis"]
+    mounts = {each["name"]: each["mountPath"] for each in container(release, "triton")["volumeMounts"]}
+    assert mounts["tensorrt"] == TENSORRT_CACHE
+    claims = {
+        each["name"]: each["persistentVolumeClaim"]
+        for each in pod(release, "triton")["volumes"]
+        if "persist" in str(each)
+    }
+    assert claims["tensorrt"] == {"claimName": "engines"}
+    assert "tensorrt" not in str(container(releases["as it comes"], "triton")["volumeMounts"])

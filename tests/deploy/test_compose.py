@@ -10,6 +10,7 @@ import yaml
 from gateway.capacity import plan
 from gateway.settings import Settings
 from gateway_local.server import EXIT_TIMEOUT_SECONDS
+from tests.deploy.conftest import compose_file, laid_over
 
 
 @pytest.fixture(params=["gpu", "cpu"])
@@ -34,9 +35,13 @@ def services_of(compose, profile: str | None) -> dict:
     return {name: each for name, each in compose["services"].items() if each.get("profiles", []) == wanted}
 
 
+def target_of(service) -> str:
+    return re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", service["build"]["target"])
+
+
 def test_every_service_is_built_by_the_dockerfile(compose, dockerfile):
     for service in services_of(compose, None).values():
-        assert service["build"]["target"] in dockerfile.stages
+        assert target_of(service) in dockerfile.stages
         defaults = {name: re.sub(r"^\$\{\w+:-(.*)\}$", r"\1", text) for name, text in service["build"]["args"].items()}
         assert (
             defaults.items()
@@ -49,8 +54,8 @@ def test_cpu_file_uses_another_image_and_requests_no_gpu(gpu_compose, cpu_compos
     assert gpu["build"]["target"] == "triton"
     (device,) = gpu["deploy"]["resources"]["reservations"]["devices"]
     assert device["capabilities"] == ["gpu"]
-    assert cpu["build"]["target"] == "triton-cpu"
-    assert "deploy" not in cpu
+    assert target_of(cpu) == "triton-cpu"
+    assert not {"deploy", "volumes"} & set(cpu)
 
 
 def test_only_the_gateway_can_be_reached_from_outside(compose):
@@ -80,7 +85,7 @@ def test_the_gateway_starts_when_triton_is_ready(compose):
 
 def test_triton_is_healthy_by_the_check_of_its_image(compose, dockerfile):
     service = compose["services"]["triton"]
-    stage = dockerfile.stages[service["build"]["target"]]
+    stage = dockerfile.stages[target_of(service)]
     assert service["healthcheck"]["test"] == ["CMD", *stage.words("HEALTHCHECK")]
     for option in ("interval", "timeout", "start_period", "retries"):
         assert f"--{option.replace('_', '-')}={service['healthcheck'][option]}" in stage.last("HEALTHCHECK").split()
@@ -165,3 +170,39 @@ def test_gateway_computes_what_env_leaves_out(gpu_compose, cpu_compose):
         assert environment["GATEWAY_BESIDE_TRITON"] == kind
         # `environment` would win over .env.
         assert not {f"GATEWAY_{field.upper()}" for field in plan(16, 1).settings()} & environment.keys()
+
+
+@pytest.fixture
+def redis_compose(gpu_compose):
+    return laid_over(gpu_compose, compose_file("docker-compose.redis.yml"))
+
+
+def test_the_file_with_redis_follows_the_compose_specification(redis_compose, tmp_path):
+    test_the_file_follows_the_compose_specification(redis_compose, tmp_path)
+
+
+def test_redis_replaces_the_cache_and_no_other_option(redis_compose, dockerfile):
+    command = redis_compose["services"]["triton"]["command"]
+    cache = [option for option in command if option.startswith("--cache-config=")]
+    assert [option for option in command if option not in cache] == [
+        option for option in dockerfile.stages["triton"].words("CMD") if not option.startswith("--cache-config=")
+    ]
+    given = dict(option.removeprefix("--cache-config=redis,").split("=") for option in cache)
+    assert (given["host"], given["port"]) == ("redis", "6379")
+    # 0, the default of the first two, is to wait for ever.
+    assert all(0 < int(given[name]) <= 100 for name in ("connect_timeout", "socket_timeout", "wait_timeout"))
+
+
+def test_redis_is_reached_by_triton_alone_and_forgets(redis_compose):
+    redis = redis_compose["services"]["redis"]
+    assert redis["networks"] == ["triton"]
+    assert "ports" not in redis
+    assert redis["command"][-2:] == ["--maxmemory-policy", "allkeys-lru"]
+    assert (redis["cap_drop"], redis["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
+    assert redis_compose["services"]["triton"]["depends_on"]["redis"]["condition"] == "service_healthy"
+
+
+def test_gateways_before_redis_need_one_secret(redis_compose):
+    assert redis_compose["services"]["gateway"]["environment"]["GATEWAY_CACHE_SECRET"].startswith(
+        "${GATEWAY_CACHE_SECRET:?"
+    )

@@ -14,11 +14,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from gateway.settings import Settings
+from gateway.triton.contract import ENSEMBLE_MODEL
 from gateway_local.runtime import Runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_local.sizing import ARGUMENT
+from gateway_models.networks.export import EFFICIENTNET_LITE0
+from gateway_models.repository.tensorrt import TENSORRT_CACHE
 
-IMAGES = ["gateway", "triton", "triton-cpu"]
+IMAGES = ["gateway", "triton", "triton-cpu", "triton-cpu-onnx"]
+CPU_TRITONS = ["triton-cpu", "triton-cpu-onnx"]
 
 
 def test_hadolint_finds_nothing(root):
@@ -35,12 +39,12 @@ def test_no_lint_rule_is_switched_off_without_a_reason(root):
         assert re.search(r"hadolint ignore=\S+ # \w", line), line
 
 
-def test_the_file_builds_the_three_images_and_the_gateway_by_default(dockerfile):
+def test_the_file_builds_every_image_and_the_gateway_by_default(dockerfile):
     assert set(IMAGES) <= set(dockerfile.stages)
     assert list(dockerfile.stages)[-1] == "gateway"
 
 
-@pytest.mark.parametrize("image", ["gateway", "triton-cpu"])
+@pytest.mark.parametrize("image", ["gateway", *CPU_TRITONS])
 def test_base_of_the_python_images_can_be_chosen(dockerfile, image):
     assert dockerfile.arguments["PYTHON_IMAGE"] == "python:3.12-slim"
     assert dockerfile.image_below(image) == "python:3.12-slim"
@@ -68,8 +72,9 @@ def test_image_checks_its_health_with_its_own_python(dockerfile, image, asked):
     assert asked in code
 
 
-def test_both_triton_images_check_their_health_alike(dockerfile):
-    assert dockerfile.stages["triton"].last("HEALTHCHECK") == dockerfile.stages["triton-cpu"].last("HEALTHCHECK")
+@pytest.mark.parametrize("image", CPU_TRITONS)
+def test_all_triton_images_check_their_health_alike(dockerfile, image):
+    assert dockerfile.stages["triton"].last("HEALTHCHECK") == dockerfile.stages[image].last("HEALTHCHECK")
 
 
 def test_the_gateway_image_serves_on_every_interface_of_its_container(dockerfile):
@@ -82,7 +87,7 @@ def test_the_gateway_image_serves_on_every_interface_of_its_container(dockerfile
 
 def test_gateway_image_has_the_requirements_and_otel_but_no_torch(dockerfile):
     taken = dockerfile.stages["gateway-build"].last("RUN")
-    assert taken.endswith("install -c constraints.txt '.[heic,otel]' /wheels/*.whl")
+    assert taken.endswith('"$(echo /wheels/triton_image_gateway-*.whl)[heic,otel]" /wheels/exact_resize-*.whl')
     assert re.findall(r"--from=(\S+)", " ".join(dockerfile.stages["gateway"].all("COPY"))) == ["gateway-build"]
     assert needed_by("triton-image-gateway[heic,otel]").isdisjoint({"torch", "torchvision", "triton", "scikit-image"})
 
@@ -96,14 +101,74 @@ def test_nothing_is_installed_when_a_container_starts(dockerfile, image):
 
 def test_everything_that_pip_installs_is_pinned(dockerfile):
     runs = [run for stage in dockerfile.stages.values() for run in stage.all("RUN") if " install " in run]
-    assert len(runs) == 4
-    assert all(re.search(r"install -c \S*constraints\.txt ", run) for run in runs)
+    runs = [run for run in runs if "pip" in run]
+    assert len(runs) == 6
+    assert all(re.search(r" install -c \S*constraints\.txt ", run) for run in runs)
 
 
-def test_both_triton_images_carry_the_models_of_one_build(dockerfile):
-    assert "gateway model export" in dockerfile.stages["local"].last("RUN")
-    assert "--from=local /app/triton_models /models" in dockerfile.stages["triton"].all("COPY")
-    assert dockerfile.stages["triton-cpu"].base == "local"
+def test_all_triton_images_carry_the_models_of_one_build(dockerfile):
+    assert "gateway model export" in dockerfile.stages["model"].last("RUN")
+    for image, folder in (("triton", "/models"), ("triton-cpu", "/app/triton_models")):
+        assert f"--from=model /app/triton_models {folder}" in dockerfile.stages[image].all("COPY")
+    assert "--from=model /app/onnx_models /app/triton_models" in dockerfile.stages["triton-cpu-onnx"].all("COPY")
+
+
+def test_onnx_model_is_prepared_as_the_default_model(dockerfile):
+    (_, add) = dockerfile.stages["model"].last("RUN").split("gateway model add ")
+    words = add.split()
+    given = {word: words[number + 1] for number, word in enumerate(words) if word.startswith("--")}
+    prepared = EFFICIENTNET_LITE0.preprocessing.parameters()
+    for option, parameter in (("resize", "resize_size"), ("crop", "crop_size"), ("interpolation", "interpolation")):
+        assert given[f"--{option}"] == prepared[parameter]
+    assert (given["--mean"], given["--std"]) == (prepared["mean"], prepared["std"])
+    assert given["--name"] == ENSEMBLE_MODEL
+
+
+@pytest.mark.parametrize("image", ["triton", *CPU_TRITONS])
+def test_triton_images_classify_while_they_are_built(dockerfile, image):
+    """The last step that changes the image, as the user that the container runs as."""
+    steps = [each for each in dockerfile.stages[image].instructions if each[0] in {"USER", "RUN"}]
+    (user, _), (run, command) = steps[-2:]
+    assert (user, run) == ("USER", "RUN")
+    assert "python3 /checks/try_models.py ensemble_model " in command
+
+
+def test_model_is_exported_where_the_wheel_has_no_triton(dockerfile):
+    """The wheel is for x86-64; NVIDIA's image is for arm64 too, and its build needs only the stage `model`."""
+    needed, stages = set(), ["triton"]
+    while stages:
+        needed.add(name := stages.pop())
+        stage = dockerfile.stages[name]
+        copied = re.findall(r"from=([a-z-]+)", " ".join(stage.all("COPY") + stage.all("RUN")))
+        stages += ({stage.base, *copied} & set(dockerfile.stages)) - needed
+    assert "model" in needed
+    assert not any("triton fetch" in run for name in needed for run in dockerfile.stages[name].all("RUN"))
+
+
+@pytest.mark.parametrize("image", ["gateway", "triton", "triton-cpu-onnx"])
+def test_image_has_no_torch(dockerfile, image):
+    above = image
+    while above in dockerfile.stages:
+        stage = dockerfile.stages[above]
+        assert not any(re.search(r"install .*\b(torch|torchvision)\b", run) for run in stage.all("RUN"))
+        assert not any("local" in extras for extras in re.findall(r"whl\)\[([a-z,]+)\]", " ".join(stage.all("RUN"))))
+        above = stage.base
+
+
+def test_gpu_image_removes_the_numpy_of_its_base_first(dockerfile):
+    install, *_ = dockerfile.stages["triton"].all("RUN")
+    removed, installed = (
+        install.index("pip uninstall --yes --break-system-packages numpy"),
+        install.index(" install -c "),
+    )
+    assert removed < installed
+
+
+def test_tensorrt_keeps_its_engines_where_compose_has_a_volume(dockerfile, gpu_compose):
+    (made,) = [run for run in dockerfile.stages["triton"].all("RUN") if "--directory" in run]
+    assert f"tensorrt:{made.split()[-1]}" in gpu_compose["services"]["triton"]["volumes"]
+    assert made.split()[-1] == TENSORRT_CACHE
+    assert "tensorrt" in gpu_compose["volumes"]
 
 
 def test_gpu_image_has_no_python_based_pytorch_backend(dockerfile):
@@ -112,32 +177,39 @@ def test_gpu_image_has_no_python_based_pytorch_backend(dockerfile):
     assert not any(word.startswith("--backend-directory") for word in stage.words("CMD"))
 
 
-def test_gpu_image_never_installs_a_cpu_torch(dockerfile):
-    assert "PIP_EXTRA_INDEX_URL" in dockerfile.stages["local"].all("ARG")
-    assert "PIP_EXTRA_INDEX_URL" not in dockerfile.stages["triton"].all("ARG")
+def test_cpu_builds_of_torch_can_be_chosen(dockerfile):
+    for stage in ("torch", "model", "triton-cpu"):
+        assert "PIP_EXTRA_INDEX_URL" in dockerfile.stages[stage].all("ARG")
 
 
 def test_the_gpu_image_has_what_the_preprocessor_imports(root, dockerfile):
-    trees = [ast.parse(path.read_text()) for path in (root / "triton_models/preprocessor/1").glob("*.py")]
+    """All but torch, which `resize_library: torch` and a preprocessor on a GPU need: docs/guides/gpu.md."""
+    files = (root / "triton_models/preprocessor/1").glob("*.py")
+    trees = [ast.parse(path.read_text()) for path in files if path.name != "on_torch.py"]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     imported = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module.split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0}
-    packages = {"PIL": "pillow", "cv2": "opencv-python-headless", "exact_resize": "/wheels/*.whl"}
-    packages |= {name: name for name in ("numpy", "torch", "torchvision")}
+    packages = {"PIL": "pillow", "cv2": "opencv-python-headless", "exact_resize": "/wheels/exact_resize-*.whl"}
+    packages["numpy"] = "numpy"
     needed = {packages[name] for name in imported & set(packages)}
-    assert imported - set(packages) - sys.stdlib_module_names == {"triton_python_backend_utils"}
-    install, check = dockerfile.stages["triton"].all("RUN")
+    # torch for type checkers alone.
+    assert imported - set(packages) - sys.stdlib_module_names == {"torch", "triton_python_backend_utils"}
+    install, *_ = dockerfile.stages["triton"].all("RUN")
     assert needed <= set(install.split())
     # What cannot be imported fails the build, not the first start.
+    *_, check = install.split("python3 -c")
     assert {name for name in packages if name in imported} <= set(re.findall(r"\w+", check))
 
 
-@pytest.mark.parametrize("image", ["gateway-build", "local", "triton"])
-def test_resize_kernel_is_built_in_a_stage_and_copied_as_a_wheel(dockerfile, image):
+@pytest.mark.parametrize("image", ["gateway-build", "triton", *CPU_TRITONS])
+def test_own_wheels_are_built_in_a_stage_and_installed_from_it(dockerfile, image):
     assert dockerfile.arguments["COMPILER_IMAGE"] == "python:3.12"
-    assert dockerfile.stages["native"].last("RUN").endswith("pip wheel --no-deps --wheel-dir /wheels /native")
-    assert "--from=native /wheels /wheels" in dockerfile.stages[image].all("COPY")
-    assert any(re.search(r" install .* /wheels/\*\.whl", run) for run in dockerfile.stages[image].all("RUN"))
+    kernel, project = dockerfile.stages["wheels"].all("RUN")
+    assert kernel.endswith("pip wheel --no-deps --wheel-dir /wheels /native")
+    assert project.endswith("pip wheel --no-deps --wheel-dir /wheels .")
+    (install,) = [run for run in dockerfile.stages[image].all("RUN") if " install -c " in run]
+    assert "--from=wheels /wheels /wheels" in dockerfile.stages[image].all("COPY")
+    assert re.search(r"/wheels/(exact_resize-)?\*\.whl", install)
 
 
 def test_gpu_image_starts_triton_with_the_options_of_gateway_up(dockerfile, tmp_path):
@@ -181,6 +253,8 @@ def test_build_context_has_the_copied_files_without_weights_and_secrets(root, do
         if not copy.startswith("--from")
         for source in copy.split()[:-1]
     }
+    runs = " ".join(run for stage in dockerfile.stages.values() for run in stage.all("RUN"))
+    copied |= set(re.findall(r"--mount=type=bind,source=([^,]+)", runs))
     assert patterns[0] == "*"
     # A file of a folder that is copied as a whole elsewhere is in the context too.
     copied -= {source for source in copied if source.partition("/")[0] in copied - {source}}

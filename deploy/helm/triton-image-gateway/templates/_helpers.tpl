@@ -115,6 +115,27 @@ topologySpreadConstraints:
 {{- default $profile.tritonRepository .Values.triton.image.repository -}}
 {{- end -}}
 
+{{/* Triton's arguments, as JSON: the image's own, unless models or cache are others. */}}
+{{- define "tig.triton.args" -}}
+{{- $profile := include "tig.profile" . | fromYaml -}}
+{{- with .Values.triton -}}
+{{- if .args -}}{{- toJson .args -}}
+{{- else if .redis.host -}}
+{{- $redis := list -}}
+{{- /* Without limits, which are milliseconds, an absent Redis would hold every request up for ever. */ -}}
+{{- range list (printf "host=%s" .redis.host) (printf "port=%d" (int .redis.port)) "pool_size=8" "wait_timeout=50" "connect_timeout=50" "socket_timeout=50" -}}
+{{- $redis = append $redis (printf "--cache-config=redis,%s" .) -}}
+{{- end -}}
+{{- /* The Dockerfile's, but for the cache. */ -}}
+{{- $before := list "python3" "/opt/sized" "--require-gpu" "tritonserver" "--model-repository=/models" "--model-control-mode=explicit" "--load-model=*" "--disable-auto-complete-config" -}}
+{{- $after := list "--grpc-http2-min-recv-ping-interval-without-data=1000" "--grpc-http2-max-ping-strikes=0" "--exit-timeout-secs=5" "--backend-config=python,shm-default-byte-size=16777216" "--backend-config=python,shm-growth-byte-size=16777216" -}}
+{{- toJson (concat $before $redis $after) -}}
+{{- else -}}
+{{- toJson (ternary (list) $profile.tritonModelArgs (eq .models.source "image")) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The gateways' fullness, as KEDA asks for it. */}}
 {{- define "tig.fullness" -}}
 {{- $in := printf "{%s}" (default (printf "namespace=%q, service=%q" .Release.Namespace (include "tig.gateway" .)) .Values.triton.autoscaling.selector) -}}
@@ -143,6 +164,17 @@ topologySpreadConstraints:
 {{- end -}}
 {{- if gt (int .autoscaling.minReplicas) (int .autoscaling.maxReplicas) -}}
 {{- fail "triton.autoscaling.minReplicas: must not be above triton.autoscaling.maxReplicas" -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.triton.redis.host -}}
+{{- if ne .Values.profile "gpu" -}}
+{{- fail "triton.redis.host: the Triton of the profile cpu has no Redis cache and would not start; leave it empty, or use the profile gpu, whose image has one" -}}
+{{- end -}}
+{{- if .Values.triton.args -}}
+{{- fail "triton.redis.host: triton.args replaces Triton's whole command; leave one of them empty" -}}
+{{- end -}}
+{{- if not .Values.gateway.cacheSecret.secretName -}}
+{{- fail "gateway.cacheSecret.secretName: name a Secret, since triton.redis.host is set; without a common secret gateways share no answers" -}}
 {{- end -}}
 {{- end -}}
 {{- with .Values.gateway -}}
