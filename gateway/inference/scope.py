@@ -26,7 +26,7 @@ class Scope:
         """Run a task until the scope ends."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._forget)
         return task
 
     async def __aenter__(self) -> Self:
@@ -42,8 +42,14 @@ class Scope:
             for task in self._tasks:
                 task.cancel()
             try:
-                await asyncio.wait(self._tasks, timeout=AGAIN_SECONDS)
+                await asyncio.sleep(0)  # most tasks end at once
+                if running := [task for task in self._tasks if not task.done()]:
+                    await asyncio.wait(running, timeout=AGAIN_SECONDS)
             except asyncio.CancelledError:
                 cancelled = True
+            self._tasks = {task for task in self._tasks if not task.done()}
         if cancelled:
             raise asyncio.CancelledError
+
+    def _forget(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
