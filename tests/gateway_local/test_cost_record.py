@@ -1,0 +1,52 @@
+"""What an image costs here is measured by a run of the whole service."""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from gateway.settings import Settings
+from gateway_local.cost_record import NotMeasured, measure_costs, numbered, record_costs, recorded_costs
+from gateway_local.display import Lines
+from tests.processes import PROJECT
+
+SAMPLE = (PROJECT / "examples" / "cat.jpg").read_bytes()
+
+
+def settings(**fields: object) -> Settings:
+    return Settings(_env_file=None, **fields)
+
+
+def test_numbered_jpegs_differ_and_have_the_same_pixels():
+    one, two = numbered(SAMPLE, 1), numbered(SAMPLE, 2)
+    assert one != two
+    pixels = [cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) for data in (SAMPLE, one, two)]
+    assert (pixels[0] == pixels[1]).all()
+    assert (pixels[0] == pixels[2]).all()
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [({"api_keys_file": Path("keys")}, "unset GATEWAY_API_KEYS_FILE"), ({"model": "other"}, "no ensemble 'other'")],
+)
+def test_what_cannot_be_measured_is_refused(model_repository, runtime, fields, reason, monkeypatch):
+    monkeypatch.setenv("GATEWAY_LOG_LEVEL", "error")
+    display = Lines(print, print)
+    with pytest.raises(NotMeasured, match=reason):
+        measure_costs(settings(**fields), model_repository, runtime, SAMPLE, display)
+
+
+@pytest.mark.long
+@pytest.mark.triton
+def test_costs_of_each_stage_are_measured_and_kept(light_repository, runtime, tmp_path, monkeypatch):
+    monkeypatch.setenv("GATEWAY_LOG_LEVEL", "error")
+    display = Lines(print, lambda _: None)
+    costs, network = measure_costs(settings(), light_repository, runtime, SAMPLE, display)
+    assert network == light_repository / "classifier"
+    found = (costs.gateway_ms, costs.triton_ms, costs.preprocessor_ms, costs.network_ms)
+    assert all(0.01 < each < 1_000 for each in found)
+    # The network computes nothing.
+    assert costs.network_ms < costs.preprocessor_ms + costs.gateway_ms
+    record_costs(costs, network, tmp_path)
+    assert recorded_costs(light_repository, tmp_path) == costs
