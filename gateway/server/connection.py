@@ -203,6 +203,7 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         self._lingers, self._linger_bytes = True, linger_bytes
+        self.connections.idle(self)
         self.transport.write_eof()
         self.regulate()
 

@@ -364,6 +364,16 @@ async def test_no_more_of_an_unread_body_is_discarded_than_the_limit(monkeypatch
         await until(lambda: connection.is_closing and connection.phase is not Phase.LINGERING)
 
 
+async def test_lingering_connection_gives_its_slot_to_another(monkeypatch):
+    monkeypatch.setattr("gateway.server.connection.LINGER_SECONDS", 300)
+    async with service(answers(413), max_connections=1) as running:
+        _, _, lingering = await running.connect(post(SMALL_BYTES + 1))
+        await reaches(lingering, Phase.LINGERING)
+        reader, _, _ = await running.connect(GET)
+        assert b" 413 " in await reader.readline()
+        await reaches(lingering, Phase.CLOSED)
+
+
 @pytest.mark.parametrize(
     ("status", "nbytes", "reads"),
     [(413, SMALL_BYTES, False), (200, SMALL_BYTES + 1, False), (413, SMALL_BYTES + 1, True)],
