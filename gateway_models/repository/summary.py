@@ -152,7 +152,8 @@ def _takes(entry: Entry) -> str:
 
 def _serving(entry: Entry) -> str:
     serving = entry.serving
-    device = f"GPU {', '.join(map(str, serving.gpu_numbers))}" if serving.gpus else "every GPU, else the CPU"
+    every = "every GPU" if entry.format is Format.TENSORRT else "every GPU, else the CPU"
+    device = f"GPU {', '.join(map(str, serving.gpu_numbers))}" if serving.gpus else every
     delay = f", waited for up to {serving.queue_delay_us:,} µs" if serving.queue_delay_us else ""
     preferred = serving.preferred
     sizes = "" if preferred is None else f", {', '.join(map(str, preferred)) or 'none'} preferred"
