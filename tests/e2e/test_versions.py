@@ -274,7 +274,7 @@ def test_failed_load_reports_the_reason(http, served):
     answer = http.post("/models/broken/load")
     assert (answer.status_code, answer.json()["code"]) == (502, "load_failed")
     assert "broken_classifier" in answer.json()["detail"]
-    assert "is not an ONNX model that runs" in answer.json()["detail"]
+    assert "is not an ONNX model that ONNX Runtime runs" in answer.json()["detail"]
     assert "\n" not in answer.json()["detail"]
 
 
