@@ -169,8 +169,8 @@ def _serve(connection: socket.socket) -> str:
     """Answer each message until the connection is closed; in a fork, return its program."""
     while True:
         message, handles, *_ = socket.recv_fds(connection, _MAX_BYTES, 3)
-        if not message:
-            sys.exit()
+        if not message:  # the test process has ended
+            os.killpg(0, signal.SIGKILL)
         job = json.loads(message)
         if "ended" in job:
             _, status = os.waitpid(job["ended"], 0)
