@@ -23,6 +23,8 @@ from gateway_local.hosts import LOOPBACK, free_port
 
 START_SECONDS = 300.0
 STOP_SECONDS = 60.0
+CHILDREN_SECONDS = 3.0
+"""Time for a service's child processes to end after it; LitServe leaves some behind."""
 RESUME_SECONDS = 60.0
 ANSWER_SECONDS = 5.0
 LEAVES_SECONDS = 0.1
@@ -105,14 +107,15 @@ class Service:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:])
 
     def end(self) -> None:
-        """Ask the service to stop, and kill what has not stopped after STOP_SECONDS."""
+        """Stop the service, and kill processes that have not ended in time."""
         tree = self.tree()
         for process in tree:
             with suppress(psutil.Error):
                 process.resume()
         with suppress(psutil.Error):
             self.process.send_signal(signal.SIGTERM)
-        _, alive = psutil.wait_procs(tree, STOP_SECONDS)
+        psutil.wait_procs([self.process], STOP_SECONDS)
+        _, alive = psutil.wait_procs(tree, CHILDREN_SECONDS)
         for process in alive:
             with suppress(psutil.Error):
                 process.kill()
