@@ -9,6 +9,7 @@ from bench.candidates import Load, compare, started
 from bench.services import Service, ServiceFailed
 from bench.services import started as started_service
 from gateway_local.hosts import free_port
+from tests.processes import wait_for
 
 WORKERS = 2
 STOPPED = "stopped"
@@ -29,10 +30,10 @@ def test_all_processes_are_paused_and_resumed():
     with service() as running:
         assert len(running.tree()) > WORKERS
         running.pause()
-        assert states(running) == {STOPPED}
+        wait_for(lambda: states(running) == {STOPPED})
         with running.turn():
             assert STOPPED not in states(running)
-        assert states(running) == {STOPPED}
+        wait_for(lambda: states(running) == {STOPPED})
         processes = running.tree()
     assert not any(process.is_running() for process in processes)
 
