@@ -16,8 +16,11 @@ IMAGE_BYTES = 3 * 224 * 224 * 4 + 4
 
 @pytest.fixture
 def configs() -> dict[str, ModelConfig]:
+    """The shipped models, with two instances of the network on each GPU."""
     paths = Path(DEFAULT_MODEL_REPOSITORY).glob("*/config.pbtxt")
-    return {path.parent.name: read_model_config(path) for path in paths}
+    found = {path.parent.name: read_model_config(path) for path in paths}
+    place(found["classifier"], "kind: KIND_AUTO count: 2")
+    return found
 
 
 def place(config: ModelConfig, group: str) -> None:

@@ -227,7 +227,7 @@ def test_contract_error_names_the_configuration_line(repository, serve_repositor
 def test_missing_labels_and_queue_policy_are_warnings(repository, serve_repository, start_gateway):
     classifier = repository / "classifier" / "config.pbtxt"
     change(classifier, 'label_filename: "labels.txt"', "")
-    change(classifier, "max_queue_delay_microseconds: 0", "default_queue_policy { max_queue_size: 1024 }")
+    change(classifier, "dynamic_batching {", "dynamic_batching { default_queue_policy { max_queue_size: 1024 }")
     triton = serve_repository()
     with start_gateway(triton_url=triton.url) as gateway:
         (endpoint,) = httpx.get(f"{gateway.url}/health/ready").json()["endpoints"]

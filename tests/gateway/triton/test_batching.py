@@ -65,7 +65,7 @@ def added(serving: Serving) -> ModelDynamicBatching:
 
 
 def bounded() -> ModelDynamicBatching:
-    batching = shipped(CLASSIFIER)
+    batching = shipped(PREPROCESSOR)
     batching.default_queue_policy.max_queue_size = 1024
     return batching
 
