@@ -68,7 +68,7 @@ def test_triton_replaces_the_program_and_gets_a_sized_repository(start, reposito
     words = process.stdout.readline().split()
     assert words[1:] == ["--strict-readiness=false", ARGUMENT]
     # The process itself is Triton now: signals and the exit code are its own.
-    assert Path(f"/proc/{process.pid}/comm").read_text().strip() == "sleep"
+    wait_for(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n")
     config = read_model_config(linked(words) / "preprocessor" / "configs" / "sized.pbtxt")
     assert [group.count for group in config.instance_group] == [1]
     assert not list(repository.glob("*/configs"))

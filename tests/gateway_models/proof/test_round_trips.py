@@ -172,6 +172,7 @@ def serves(server, repository, tmp_path_factory) -> Iterator[Callable]:
         entry = add(request, repository, print)
         if request.name == "seeds":
             (repository / entry.classifier / "config.pbtxt").write_text(as_on_a_cpu(SEEDS_CONFIG))
+            server.update_sizes()  # as `gateway up` does for configurations that are edited
         with BlockingTriton(server.url) as triton:
             triton.load(entry.name)
         return entry
@@ -436,7 +437,7 @@ def test_handwritten_configuration_is_served(server, serves):
 @pytest.mark.skipif(gpu_count() > 1, reason="this machine has the GPUs")
 def test_configuration_with_missing_gpus_is_refused(server, added_head, repository):
     source, entry = added_head
-    shutil.copytree(source / entry.classifier, repository / "on_gpus")
+    shutil.copytree(source / entry.classifier, repository / "on_gpus", ignore=shutil.ignore_patterns("configs"))
     config = SEEDS_CONFIG.replace("seeds_classifier", "on_gpus")
     (repository / "on_gpus" / "config.pbtxt").write_text(config)
     reason = r"instance group on_gpus_0 of model on_gpus specifies invalid or unsupported gpu id [01]"

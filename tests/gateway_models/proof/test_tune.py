@@ -190,7 +190,7 @@ def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_
     assert entry.preprocessing.resize_library == chosen["variant"]["resize_library"]
     assert entry.serving.decode.value == chosen["variant"]["serving"]["decode"]
     classifier = read_model_config(repository / "head_classifier" / "config.pbtxt")
-    assert list(classifier.dynamic_batching.preferred_batch_size) == chosen["variant"]["serving"]["preferred"]
+    assert list(classifier.dynamic_batching.preferred_batch_size) == (chosen["variant"]["serving"]["preferred"] or [])
     assert [path.name for path in (repository / "head_classifier" / "1").iterdir()] == [entry.format.filename]
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "chosen" in result.output
