@@ -78,7 +78,7 @@ export class Cards {
     card.dataset.state = entry.state;
     const { width, height } = entry.first.result ?? {};
     part(card, "facts").textContent = [...(width ? [`${width} × ${height}`] : []), bytes(entry.file.size)].join(", ");
-    // A small picture is shown whole: cropped and enlarged, nobody would recognise it.
+    // Small images are not cropped: cropped and enlarged, they could not be recognised.
     card.toggleAttribute("data-small", width !== undefined && (width < SMALL || height < SMALL));
     part(card, "disagree").hidden = !differs(entry, least);
     part(card, "answers").replaceChildren(...entry.answers.map((answer) => answerNode(answer, { least, folded: true })));

@@ -102,7 +102,7 @@ async def test_request_is_refused_at_once_if_the_queue_is_full():
     gate = admission(max_images=1, max_images_waiting=2)
     held = await gate.permits().acquire(1)
     waiting = [asyncio.ensure_future(gate.permits().acquire(1)) for _ in range(2)]
-    gate.check()  # nobody has begun to wait yet
+    gate.check()  # no image waits yet
     await asyncio.sleep(0)
     with pytest.raises(Overloaded):
         gate.check()
