@@ -21,7 +21,8 @@ from gateway import errors, metrics
 from gateway.api.routes.limits import FIXED, LIMITS
 from gateway.app import create_app
 from gateway.environment import allowed
-from gateway.settings import GIB, KIB, MIB, Settings, variable
+from gateway.quantities import size
+from gateway.settings import Settings, variable
 from gateway_cli.main import app
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -43,9 +44,7 @@ def quantity(field: str, value: object) -> str:
     if isinstance(value, tuple | dict):
         return ",".join(map(str, value))
     if "_bytes" in field and isinstance(value, int):
-        for size, unit in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
-            if value and value % size == 0:
-                return f"{value // size} {unit}"
+        return size(value)
     if field.endswith("_seconds"):
         return f"{value:g} s"
     return f"{value:,}" if isinstance(value, int) and value >= 10_000 else str(value)

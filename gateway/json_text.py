@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
+from gateway.quantities import size
+
 MAX_DEPTH = 16
 """Maximum nesting of arrays and objects; no request needs more than five levels."""
 MAX_DIGITS = 4_300
@@ -24,7 +26,8 @@ class JsonError(ValueError):
 def decode(text: str | bytes | bytearray, *, max_bytes: int) -> object:
     """Decode a text of at most `max_bytes` bytes (characters for a `str`); raises JsonError."""
     if len(text) > max_bytes:
-        raise JsonError(f"it has more than {max_bytes} {'characters' if isinstance(text, str) else 'bytes'}")
+        most = f"{max_bytes:,} characters" if isinstance(text, str) else size(max_bytes)
+        raise JsonError(f"it has more than {most}")
     try:
         whole = text if isinstance(text, str) else text.decode()
     except UnicodeDecodeError:

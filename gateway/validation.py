@@ -24,14 +24,14 @@ _EXPECTED: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "finite_number": _NUMBER,
     "float_parsing": _NUMBER,
     "float_type": _NUMBER,
-    "greater_than": lambda context: f"must be above {context['gt']:g}",
-    "greater_than_equal": lambda context: f"must be at least {context['ge']:g}",
+    "greater_than": lambda context: f"must be above {_number(context['gt'])}",
+    "greater_than_equal": lambda context: f"must be at least {_number(context['ge'])}",
     "int_from_float": _WHOLE,
     "int_parsing": _WHOLE,
     "int_parsing_size": _WHOLE,
     "int_type": _WHOLE,
-    "less_than": lambda context: f"must be below {context['lt']:g}",
-    "less_than_equal": lambda context: f"must be at most {context['le']:g}",
+    "less_than": lambda context: f"must be below {_number(context['lt'])}",
+    "less_than_equal": lambda context: f"must be at most {_number(context['le'])}",
     "list_type": "must be a list",
     "literal_error": lambda context: f"must be {context['expected']}",
     "string_pattern_mismatch": lambda context: f"must be {_FORMS.get(context['pattern'], context['pattern'])}",
@@ -39,12 +39,18 @@ _EXPECTED: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
 }
 """Message by pydantic's error type; the received value is appended."""
 _SIZES: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "string_too_long": lambda context: f"must have at most {context['max_length']} characters",
+    "string_too_long": lambda context: f"must have at most {context['max_length']:,} characters",
     "string_too_short": lambda context: (
-        "must not be empty" if context["min_length"] == 1 else f"must have at least {context['min_length']} characters"
+        "must not be empty"
+        if context["min_length"] == 1
+        else f"must have at least {context['min_length']:,} characters"
     ),
-    "too_long": lambda context: f"must have at most {context['max_length']} entries, not {context['actual_length']}",
-    "too_short": lambda context: f"must have at least {context['min_length']} entries, not {context['actual_length']}",
+    "too_long": lambda context: (
+        f"must have at most {context['max_length']:,} entries, not {context['actual_length']:,}"
+    ),
+    "too_short": lambda context: (
+        f"must have at least {context['min_length']:,} entries, not {context['actual_length']:,}"
+    ),
 }
 """Messages to which the received value is not appended: it would not help, or is too long."""
 
@@ -69,6 +75,10 @@ def near(name: str, known: Iterable[str], most: int = 1) -> str:
     """A question that suggests the `most` known names most similar to `name`; "" if none is similar."""
     found = difflib.get_close_matches(name[:NAME_CHARACTERS].lower(), list(known), n=most)
     return f"did you mean {' or '.join(map(repr, found))}?" if found else ""
+
+
+def _number(value: float) -> str:
+    return f"{value:,g}" if value % 1 else f"{int(value):,}"
 
 
 def _shown(value: object) -> str:

@@ -113,18 +113,23 @@ class Batches:
         if len(data) > self._limits.max_file_bytes:
             value = self._limits.max_file_bytes
             error = FileTooLarge(
-                f"The file has more than {_amount(value)}.", details={"limit": "max_file_bytes", "value": value}
+                f"The file has more than {_size(value)}: scale the image down.",
+                details={"limit": "max_file_bytes", "value": value},
             )
             return Loaded(index, image, b"", error)
         return Loaded(index, image, data)
 
 
-def _amount(nbytes: int) -> str:
-    """Format a number of bytes as the gateway does; a copy of its `amount`, since the client imports nothing of it."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= size and nbytes % size == 0:
-            return f"{nbytes // size} {unit}"
-    return f"{nbytes} bytes"
+def _size(nbytes: int) -> str:
+    """Format a number of bytes as `size` in gateway/quantities.py does; the client imports nothing of the gateway."""
+    units = (("GiB", 2**30), ("GB", 10**9), ("MiB", 2**20), ("MB", 10**6), ("KiB", 2**10), ("kB", 10**3))
+    fitting = [(unit, each) for unit, each in units if nbytes >= each and nbytes * 10 % each == 0]
+    if not fitting:
+        if nbytes < 10_000:
+            return f"{nbytes:,} {'byte' if nbytes == 1 else 'bytes'}"
+        fitting = [(unit, each) for unit, each in units[::2] if nbytes >= each]
+    unit, each = fitting[0]
+    return f"{nbytes * 10 // each / 10:,.1f}".removesuffix(".0") + f" {unit}"
 
 
 class _Readers(Executor):

@@ -111,8 +111,8 @@ class AnswerSize:
         self._predictions += count
         if max(self._predictions, self._scores / SCORES_PER_PREDICTION) > self._most:
             raise AnswerTooLarge(
-                f"The answer would have more than {self._most} predictions: send fewer images or a smaller 'top_k', or "
-                f"ask for lines (Accept: application/x-ndjson).",
+                f"The answer would have more than {self._most:,} predictions: send fewer images or a smaller 'top_k', "
+                f"or ask for lines (Accept: application/x-ndjson).",
                 limit="max_predictions",
                 value=self._most,
             )

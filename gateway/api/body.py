@@ -14,6 +14,7 @@ from gateway.errors import GatewayError, Overloaded, UnsupportedMediaType, Uploa
 from gateway.ingest.media_types import Form, Uploads, open_uploads
 from gateway.ingest.upload_limits import Limits
 from gateway.limits.pace import Pace
+from gateway.quantities import size
 
 
 def open_body(request: Request, context: RequestContext) -> "Body":
@@ -117,7 +118,7 @@ class Body:
     def _too_slow(self) -> GatewayError:
         value = self._settings.min_upload_bytes_per_second
         return UploadTooSlow(
-            f"The body must arrive at {value} bytes a second; it is {self._settings.upload_grace_seconds:g} s behind.",
+            f"The body must arrive at {size(value)} a second; it is {self._settings.upload_grace_seconds:g} s behind.",
             limit="min_upload_bytes_per_second",
             value=value,
         )

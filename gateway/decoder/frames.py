@@ -82,12 +82,13 @@ class OpenedAnimation:
 
 
 def _too_long() -> TooManyFrames:
-    return TooManyFrames(f"The file has more than {MOST_IN_FILE} frames: send a part of it.")
+    return TooManyFrames(f"The file has more than {MOST_IN_FILE:,} frames: send a part of it.")
 
 
 def _too_many(total: int | None, wanted: Wanted) -> TooManyFrames:
+    found = f"{total:,}" if total else "more"
     return TooManyFrames(
-        f"The file has {total or 'more'} frames, and {wanted.most} more are allowed in this request: ask for some of "
+        f"The file has {found} frames, and {wanted.most:,} more are allowed in this request: ask for some of "
         f"them, such as frames=10 or frames=every:1s.",
         limit="max_frames",
         value=wanted.most,

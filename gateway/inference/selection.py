@@ -41,7 +41,7 @@ def _bounded(labels: Iterable[str]) -> tuple[str, ...]:
     """Each label once; raises InvalidParameter where there are too many, with commas between them or within them."""
     different = tuple(dict.fromkeys(labels))
     if sum(label.count(",") + 1 for label in different) > MAX_LABEL_PARTS:
-        raise InvalidParameter(f"'labels': at most {MAX_LABEL_PARTS}, counted by the commas between and within them.")
+        raise InvalidParameter(f"'labels': at most {MAX_LABEL_PARTS:,}, counted by the commas between and within them.")
     return different
 
 
@@ -62,7 +62,7 @@ class Selection:
     def __post_init__(self) -> None:
         if self.top_k is not None and self.top_k > self.max_top_k:
             most = self.max_top_k
-            raise InvalidParameter(f"'top_k': must be at most {most}.", limit="max_top_k", value=most)
+            raise InvalidParameter(f"'top_k': must be at most {most:,}.", limit="max_top_k", value=most)
         object.__setattr__(self, "labels", _bounded(self.labels))
 
     @classmethod

@@ -59,5 +59,5 @@ def read_frames(given: str, most: int) -> Wanted:
             raise InvalidParameter("'frames': the time between two frames must be above 0, such as 'every:0.5s'.")
         return Wanted(most, every_seconds=every)
     if int(given) > most:
-        raise InvalidParameter(f"'frames': must be at most {most}.", limit="max_frames", value=most)
+        raise InvalidParameter(f"'frames': must be at most {most:,}.", limit="max_frames", value=most)
     return Wanted(most, count=int(given))

@@ -8,6 +8,7 @@ from gateway.ingest.formats.webp import read_webp
 from gateway.ingest.image_formats import ImageFormat, accepted_formats, recognize
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.upload_limits import Limits
+from gateway.quantities import pixels_beyond
 
 _READERS = {
     ImageFormat.JPEG: read_jpeg,
@@ -73,10 +74,15 @@ def check_size(info: ImageInfo, limits: Limits) -> None:
     if max(width, height) > limits.max_image_side:
         value = limits.max_image_side
         raise ImageTooLarge(
-            f"The image is {width} × {height} pixels; a side may have {value}.", limit="max_image_side", value=value
+            f"The image is {width} × {height} pixels; a side may have at most {value:,}: scale it down.",
+            limit="max_image_side",
+            value=value,
         )
     if width * height > limits.max_image_pixels:
         value = limits.max_image_pixels
+        size, most = pixels_beyond(width * height, value)
         raise ImageTooLarge(
-            f"The image has {width * height} pixels; {value} are allowed.", limit="max_image_pixels", value=value
+            f"The image has {size} ({width} × {height}); at most {most} are allowed: scale it down.",
+            limit="max_image_pixels",
+            value=value,
         )

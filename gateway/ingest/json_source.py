@@ -8,6 +8,7 @@ from gateway.errors import HeadersTooLarge, InvalidBody
 from gateway.ingest.upload import request_too_large
 from gateway.ingest.upload_limits import Limits
 from gateway.json_text import MAX_DEPTH, JsonError
+from gateway.quantities import size
 from gateway.time_slices import TimeSlice
 
 MAX_NAME_BYTES = 8 * 1024
@@ -144,7 +145,7 @@ class JsonSource:
         async for piece in self._raw_pieces():
             raw += piece
             if len(raw) > MAX_NAME_BYTES:
-                raise invalid(f"a name is longer than {MAX_NAME_BYTES} bytes")
+                raise invalid(f"a name is longer than {size(MAX_NAME_BYTES)}")
         try:
             return json_text.decode_string(raw.decode())
         except UnicodeDecodeError as exc:
@@ -186,7 +187,7 @@ class JsonSource:
         limit = self._limits.max_header_bytes
         if self._header_bytes > limit:
             raise HeadersTooLarge(
-                f"The JSON of the request has more than {limit} bytes beside its images.",
+                f"The JSON of the request has more than {size(limit)} beside its images.",
                 limit="max_header_bytes",
                 value=limit,
             )

@@ -23,6 +23,7 @@ from gateway.ingest.upload import (
     uncounted,
 )
 from gateway.ingest.upload_limits import Limits
+from gateway.quantities import size
 from gateway.time_slices import TimeSlice
 
 MAX_PARAMETERS = 100
@@ -205,7 +206,7 @@ class _Form:
             if length > MAX_PARAMETER_BYTES:
                 name = clean_filename(self._name)
                 raise InvalidMultipart(
-                    f"The field {name!r} has more than {MAX_PARAMETER_BYTES} bytes; a file's part must have a filename."
+                    f"The field {name!r} has more than {size(MAX_PARAMETER_BYTES)}; a file's part must have a filename."
                 )
         elif not self._counted:
             self._count_file()
@@ -235,7 +236,7 @@ class _Form:
     def _headers_too_large(self) -> HeadersTooLarge:
         limit = self._limits.max_part_header_bytes
         return HeadersTooLarge(
-            f"A part has more than {limit} bytes of headers, or more than {MAX_PART_HEADERS} headers.",
+            f"A part has more than {size(limit)} of headers, or more than {MAX_PART_HEADERS} headers.",
             limit="max_part_header_bytes",
             value=limit,
         )

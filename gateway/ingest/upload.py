@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from gateway.errors import FileTooLarge, ImageError, RequestTooLarge, TooManyFiles
 from gateway.ingest.upload_limits import Limits
+from gateway.quantities import size
 
 MAX_FILENAME_CHARACTERS = 255
-UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 Hold = Callable[[int], None]
 """Called with the number of bytes of a body that its reader holds, whenever that changes; may raise."""
@@ -51,27 +51,27 @@ def clean_filename(raw: str) -> str:
     return name.strip()[:MAX_FILENAME_CHARACTERS]
 
 
-def amount(nbytes: int) -> str:
-    """A number of bytes in the largest unit of which it is a whole number: 20 MiB, 2000 bytes."""
-    for unit, size in UNITS:
-        if nbytes >= size and nbytes % size == 0:
-            return f"{nbytes // size} {unit}"
-    return f"{nbytes} bytes"
-
-
 def file_too_large(limits: Limits) -> FileTooLarge:
     """The error of a file beyond `max_file_bytes`."""
     value = limits.max_file_bytes
-    return FileTooLarge(f"The file has more than {amount(value)}.", limit="max_file_bytes", value=value)
+    return FileTooLarge(
+        f"The file has more than {size(value)}: scale the image down.", limit="max_file_bytes", value=value
+    )
 
 
 def too_many_files(limits: Limits) -> TooManyFiles:
     """The error of a request beyond `max_files`."""
     value = limits.max_files
-    return TooManyFiles(f"The request has more than {value} files.", limit="max_files", value=value)
+    return TooManyFiles(
+        f"The request has more than {value:,} files: send them in several requests.", limit="max_files", value=value
+    )
 
 
 def request_too_large(limits: Limits) -> RequestTooLarge:
     """The error of a body beyond `max_request_bytes`."""
     value = limits.max_request_bytes
-    return RequestTooLarge(f"The request has more than {amount(value)}.", limit="max_request_bytes", value=value)
+    return RequestTooLarge(
+        f"The request has more than {size(value)}: send fewer or smaller files.",
+        limit="max_request_bytes",
+        value=value,
+    )

@@ -7,6 +7,7 @@ from typing import Self, TypeVar
 from prometheus_client import Gauge
 
 from gateway.errors import Overloaded
+from gateway.quantities import size
 
 
 class Bound:
@@ -36,7 +37,8 @@ class Bound:
 
     def full(self, message: str) -> Overloaded:
         """The error for a client that does not get what it needs; {} in the message is the most."""
-        return Overloaded(message.format(self.most), limit=self.name, value=self.most)
+        most = size(self.most) if self.name.startswith("max_bytes_") else f"{self.most:,}"
+        return Overloaded(message.format(most), limit=self.name, value=self.most)
 
 
 def _nothing() -> None:

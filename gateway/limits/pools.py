@@ -136,7 +136,7 @@ def upload_buffer(max_bytes: int) -> Pool:
     return Pool(
         Bound("max_bytes_waiting", max_bytes, metrics.BYTES_WAITING, metrics.BYTES_WAITING_LIMIT),
         metrics.UPLOADS_DISPLACED,
-        refusal="The upload buffer is full ({} bytes), and this upload was the slowest; retry later.",
+        refusal="The upload buffer is full ({}), and this upload was the slowest; retry later.",
     )
 
 
@@ -145,7 +145,7 @@ def response_buffer(max_bytes: int) -> Pool:
     return Pool(
         Bound("max_bytes_unread", max_bytes, metrics.ANSWER_BYTES, metrics.ANSWER_BYTES_LIMIT),
         metrics.CONNECTIONS_CLOSED.labels("unread"),
-        refusal="The response buffer is full ({} bytes), and every client reads; retry later.",
+        refusal="The response buffer is full ({}), and every client reads; retry later.",
         one_may_exceed=True,
     )
 

@@ -111,7 +111,7 @@ def _requested(output: OutputRequest, max_class_count: int, *, all_binary: bool)
         raise InvalidParameter(f"'classification': {output.name} has no classes; {PREDICTION} has.")
     if parameters.classification > max_class_count:
         raise InvalidParameter(
-            f"'classification': must be at most {max_class_count}.", limit="max_top_k", value=max_class_count
+            f"'classification': must be at most {max_class_count:,}.", limit="max_top_k", value=max_class_count
         )
     binary = all_binary if parameters.binary_data is None else parameters.binary_data
     return RequestedOutput(output.name, binary, parameters.classification)

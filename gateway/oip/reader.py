@@ -133,18 +133,18 @@ class InferenceReader:
         left = nbytes
         for index in range(count):
             if left < LENGTH_BYTES:
-                raise InvalidBody(f"'binary_data_size': {nbytes} bytes end before image {index} of {count}.")
+                raise InvalidBody(f"'binary_data_size': {nbytes:,} bytes end before image {index} of {count}.")
             length = int.from_bytes(await self._body.read(LENGTH_BYTES), "little")
             left -= LENGTH_BYTES + length
             if left < 0:
                 raise InvalidBody(
-                    f"The binary data is malformed: image {index} claims to have {length} bytes, {-left} more than "
+                    f"The binary data is malformed: image {index} claims to have {length:,} bytes, {-left:,} more than "
                     f"'binary_data_size' leaves."
                 )
             yield await self._read_element(index, length)
             self._hold(0)
         if left:
-            raise InvalidBody(f"'binary_data_size': {left} bytes are left after the last of {count} images.")
+            raise InvalidBody(f"'binary_data_size': {left:,} bytes are left after the last of {count} images.")
 
     async def _read_element(self, index: int, length: int) -> Upload:
         if length <= self._limits.max_file_bytes:
@@ -171,7 +171,7 @@ class _Body:
                 if left is None:
                     return
                 raise InvalidBody(
-                    f"The body ends {left} bytes before Inference-Header-Content-Length and 'binary_data_size' say."
+                    f"The body ends {left:,} bytes before Inference-Header-Content-Length and 'binary_data_size' say."
                 )
             piece, self._rest = self._rest[:left], self._rest[left:] if left is not None else memoryview(b"")
             if left is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import httptools
 
 from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest, Overloaded
+from gateway.quantities import size
 from gateway.server.cycle import HttpCycle, error_response
 from gateway.server.handler import Phase
 from gateway.server.websockets import PATH, WebSocketHandler
@@ -202,7 +203,7 @@ class HttpHandler:
         self._header_count += 1
         if self._header_count > self._max_headers:
             most = self._max_headers
-            sentence = f"A request may have at most {most} headers, including trailers."
+            sentence = f"A request may have at most {most:,} headers, including trailers."
             raise self._refused(HeadersTooLarge(sentence, limit="max_headers", value=most))
         # A trailer is ignored (RFC 9110, section 6.5.1): it would turn into a header while the request is served.
         if self._in_headers:
@@ -352,7 +353,7 @@ class HttpHandler:
     def _headers_too_large(self) -> HeadersTooLarge:
         most = self._max_header_bytes
         return HeadersTooLarge(
-            f"The URL and the headers of a request may have {most} bytes each, and so may the sizes and trailers of a "
+            f"The URL and the headers of a request may have {size(most)} each, and so may the sizes and trailers of a "
             f"body in chunks.",
             limit="max_header_bytes",
             value=most,

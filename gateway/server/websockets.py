@@ -305,7 +305,7 @@ class WebSocketHandler:
                 self._opcode = frame.opcode
             self._fragments.append(bytes(frame.data))
             if len(self._fragments) > MAX_FRAGMENTS:
-                self._fail(POLICY, f"a message may have at most {MAX_FRAGMENTS} parts")
+                self._fail(POLICY, f"a message may have at most {MAX_FRAGMENTS:,} parts")
             elif frame.fin:
                 self._take_message()
 

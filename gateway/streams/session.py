@@ -333,7 +333,9 @@ class StreamSession:
 def _object(text: str) -> dict[str, Any]:
     """Parse a text message; raises InvalidParameter."""
     if len(text) > MAX_TEXT_CHARACTERS:
-        raise InvalidParameter(f"A text message may have {MAX_TEXT_CHARACTERS} characters; frames are binary messages.")
+        raise InvalidParameter(
+            f"A text message may have {MAX_TEXT_CHARACTERS:,} characters; frames are binary messages."
+        )
     try:
         given = json_text.decode(text, max_bytes=MAX_TEXT_CHARACTERS)
     except JsonError as exc:

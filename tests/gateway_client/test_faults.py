@@ -7,7 +7,7 @@ import re
 import httpx
 import pytest
 
-from gateway.ingest import upload
+from gateway.quantities import size
 from gateway_client import AsyncGateway, UnexpectedAnswer, Unreachable, batches, errors
 from gateway_client.sending import Throttle
 
@@ -183,9 +183,9 @@ def test_other_servers_are_reported():
         Service(lambda _, files: page).classify(1)
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 1023, 2**10, 1536, 2**20, 20 * 2**20, 2**30, 2**30 + 1, 3 * 2**30])
+@pytest.mark.parametrize("nbytes", [0, 1, 1023, 2**10, 1536, 2_000, 2_001, 15_000_001, 20 * 2**20, 2**30, 2**30 + 1])
 def test_client_and_gateway_format_sizes_alike(nbytes):
-    assert batches._amount(nbytes) == upload.amount(nbytes)
+    assert batches._size(nbytes) == size(nbytes)
 
 
 def test_refusal_halves_and_successes_restore_concurrency():

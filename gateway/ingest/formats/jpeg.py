@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway import quantities
 from gateway.errors import InvalidImage, TooCostly, TruncatedImage, UnsupportedFormat
 from gateway.ingest.formats.exif import exif_orientation, xmp_orientation
 from gateway.ingest.formats.step_limit import Steps
@@ -128,7 +129,7 @@ def _check_scans(data: bytes, position: int, pixels: int, steps: Steps) -> int:
     while True:
         scans += marker == _START_OF_SCAN
         if scans > most:
-            raise TooCostly(f"The JPEG has more than {most} scans, too many for {pixels} pixels.")
+            raise TooCostly(f"The JPEG has more than {most} scans, too many for {quantities.pixels(pixels)}.")
         match = _MARKER_AFTER_SCAN.search(data, _segment_end(data, end) if marker not in _STANDALONE else end)
         if match is None:
             return scans

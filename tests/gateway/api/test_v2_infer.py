@@ -200,12 +200,18 @@ def test_unknown_parameters_are_ignored(client):
 def test_upload_limits_apply():
     limits = {"max_files": 2, "max_file_bytes": 200, "max_request_bytes": 2_000, "max_header_bytes": 1_024}
     with client_of(Scorer(), **limits) as client:
-        assert refusal(ask(client, PNG, PNG, PNG)) == (413, "The request has more than 2 files.")
-        assert refusal(ask(client, b"x" * 3_000)) == (413, "The request has more than 2000 bytes.")
-        assert refusal(ask(client, b"x" * 300)) == (413, "The file has more than 200 bytes.")
+        assert refusal(ask(client, PNG, PNG, PNG)) == (
+            413,
+            "The request has more than 2 files: send them in several requests.",
+        )
+        assert refusal(ask(client, b"x" * 3_000)) == (
+            413,
+            "The request has more than 2 kB: send fewer or smaller files.",
+        )
+        assert refusal(ask(client, b"x" * 300)) == (413, "The file has more than 200 bytes: scale the image down.")
         assert result(ask(client, PNG, b"x" * 300)).as_numpy("STATUS").tolist() == [b"ok", b"file_too_large"]
         status, sentence = refusal(client.post(INFER, json=in_json(PNG, id="x" * 1_100)))
-        assert (status, "1024 bytes beside its images" in sentence) == (431, True)
+        assert (status, "1 KiB beside its images" in sentence) == (431, True)
 
 
 def test_stages_are_measured(client):

@@ -163,7 +163,7 @@ async def test_frame_past_the_limit_is_refused_if_only_times_are_known(pool):
 )
 async def test_file_of_countless_frames_is_refused_at_little_cost(pool, bomb, frames):
     (worker,) = pool._idle
-    with pytest.raises(TooManyFrames, match=f"more than {MOST_IN_FILE} frames"):
+    with pytest.raises(TooManyFrames, match=f"more than {MOST_IN_FILE:,} frames"):
         await read(pool, bomb, frames)
     assert worker.alive()
     assert (await decoded_image(pool)).startswith(b"P6")

@@ -10,7 +10,7 @@ from gateway.decoder.in_process import inspect_whole, prepare
 from gateway.errors import EmptyFile, ImageError, ImageTooLarge, TruncatedImage, UndecodableImage, UnsupportedFormat
 from gateway.ingest.image_formats import AVAILABLE, ImageFormat
 from gateway.ingest.image_info import ImageInfo, Unopened
-from gateway.ingest.inspection import inspect
+from gateway.ingest.inspection import check_size, inspect
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.upload import Upload
 from gateway.settings import DecodeMode
@@ -142,6 +142,17 @@ def test_image_one_pixel_past_a_limit_is_refused(name):
     with pytest.raises(ImageTooLarge) as caught:
         inspect_whole(data, limits(max_image_pixels=451 * 300 - 1))
     assert caught.value.details == {"limit": "max_image_pixels", "value": 451 * 300 - 1}
+
+
+def test_image_beyond_a_limit_is_told_its_size_and_what_to_do():
+    with pytest.raises(ImageTooLarge) as caught:
+        check_size(ImageInfo(ImageFormat.JPEG, 12_000, 9_000), limits(max_image_pixels=50_000_000))
+    assert caught.value.message == (
+        "The image has 108 megapixels (12000 × 9000); at most 50 are allowed: scale it down."
+    )
+    with pytest.raises(ImageTooLarge) as caught:
+        check_size(ImageInfo(ImageFormat.JPEG, 20_000, 10), limits(max_image_side=16_384))
+    assert caught.value.message == "The image is 20000 × 10 pixels; a side may have at most 16,384: scale it down."
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WebP"])

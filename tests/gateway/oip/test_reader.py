@@ -225,7 +225,7 @@ def test_invalid_request_is_refused_with_a_message(body, error, words):
     [
         ({"classification": -1}, "'classification'"),
         ({"classification": True}, "'classification'"),
-        ({"classification": 1_001}, "at most 1000"),
+        ({"classification": 1_001}, "at most 1,000"),
         ({"binary_data": 1}, "'binary_data'"),
         ({"shared_memory_region": "r"}, "shared memory"),
     ],
@@ -272,7 +272,7 @@ def test_numbers_are_not_joined_across_blanks():
     ("body", "words"),
     [
         (binary((9, b"abc")), "9 bytes, 6 more than"),
-        (binary((2**32 - 1, b"abc")), "4294967295 bytes"),
+        (binary((2**32 - 1, b"abc")), "4,294,967,295 bytes"),
         (binary((3, b"abc"), (3, b"abc"), shape=[1]), "7 bytes are left after the last of 1 images"),
         (binary((3, b"abc"), shape=[2]), "end before image 1 of 2"),
         (binary((3, b"abc"), parameters={"binary_data_size": 8}), "left after the last"),
