@@ -25,6 +25,7 @@ COPY gateway_cli gateway_cli
 COPY gateway_client gateway_client
 COPY gateway_local gateway_local
 COPY gateway_models gateway_models
+COPY gateway_predictions gateway_predictions
 COPY triton_backends triton_backends
 COPY triton_models triton_models
 RUN --mount=type=cache,target=/root/.cache/pip \
@@ -34,13 +35,15 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 # The API's virtual environment: without pip, which the API does not need.
 FROM ${PYTHON_IMAGE} AS gateway-build
 ARG PIP_INDEX_URL
+# For the prediction log in a folder or bucket: heic,log,otel,s3 (PyArrow takes 150 MB).
+ARG GATEWAY_EXTRAS=heic,otel
 WORKDIR /app
 COPY constraints.txt ./
 COPY --from=wheels /wheels /wheels
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv --without-pip /opt/gateway \
  && pip --python /opt/gateway/bin/python install -c constraints.txt \
-        "$(echo /wheels/triton_image_gateway-*.whl)[heic,otel]" /wheels/exact_resize-*.whl
+        "$(echo /wheels/triton_image_gateway-*.whl)[${GATEWAY_EXTRAS}]" /wheels/exact_resize-*.whl
 
 
 # In a stage of its own, because torch may be gigabytes: `model` and `triton-cpu` share its layer.

@@ -125,7 +125,7 @@ def requests(url: str, port: int) -> dict[str, Callable[[Tracer], Trace]]:
     }
 
 
-LAYERS = ("gateway_cli", "gateway_models", "gateway_local", "gateway")
+LAYERS = ("gateway_cli", "gateway_models", "gateway_local", "gateway_predictions", "gateway")
 """From top to bottom, as import-linter has them."""
 
 

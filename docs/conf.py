@@ -21,7 +21,17 @@ project = "Triton image gateway"
 extensions = ["myst_parser", "sphinx_copybutton", "sphinx_design"]
 root_doc = "docs/index"
 include_patterns = ["*.md", "docs/**.md", "deploy/helm/**.md", "examples/*.md", "gateway_client/*.md", "native/*.md"]
-exclude_patterns = [".*", "build", "bench", "gateway", "gateway_cli", "gateway_local", "gateway_models", "tests"]
+exclude_patterns = [
+    ".*",
+    "build",
+    "bench",
+    "gateway",
+    "gateway_cli",
+    "gateway_local",
+    "gateway_models",
+    "gateway_predictions",
+    "tests",
+]
 
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4  # as GitHub makes them

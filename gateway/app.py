@@ -1,5 +1,6 @@
 """Builds the ASGI application from the settings."""
 
+import importlib
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable
@@ -24,6 +25,7 @@ from gateway.api.routes.v2 import infer, metadata
 from gateway.environment import load_settings
 from gateway.inference.backend import Backend
 from gateway.inference.batching import BatchLimits
+from gateway.inference.prediction_log import PredictionLog
 from gateway.inference.service import InferenceService
 from gateway.ingest.decoders.budget import DecodeLimits
 from gateway.ingest.decoders.pool import Decoders
@@ -65,16 +67,19 @@ ROUTERS = (
     page.router,
 )
 ROUTES = RouteTable(ROUTERS)
+PREDICTION_LOG = "gateway_predictions.service_log"
+"""The module that opens the prediction log; imported only if there is one, since the service imports no package."""
 DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
 
 
 def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     """Create the gateway as an ASGI application; without a backend it calls the Triton at `settings.triton_url`.
 
-    Raises KeysError if a file of API keys cannot be read, and TracingUnavailable if an endpoint for spans is set but
-    OpenTelemetry's SDK is not installed.
+    Raises KeysError if a file of API keys cannot be read, TracingUnavailable if an endpoint for spans is set but
+    OpenTelemetry's SDK is not installed, and UserError if predictions are to be logged and what that needs is not.
     """
     exporter = _open_exporter(settings)
+    prediction_log = _open_prediction_log(settings)
     # Everything that reports the limit must report the one that applies.
     settings = settings.model_copy(update={"max_connections": affordable_connections(settings.max_connections)})
 
@@ -102,8 +107,11 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
                 BatchLimits(settings.batch_max_images, settings.batch_max_bytes, settings.request_max_calls),
                 decoders,
                 settings.model_shadow,
+                prediction_log,
             )
             await triton.start()
+            if prediction_log is not None:
+                await prediction_log.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
                 async with heartbeat():
                     yield State(
@@ -117,6 +125,8 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
                     )
             await service.close()
             await triton.close()
+            if prediction_log is not None:
+                await prediction_log.close()
         if exporter is not None:
             exporter.close()
 
@@ -193,6 +203,14 @@ def _open_exporter(settings: Settings) -> "Exporter | None":
     from gateway.otlp import Exporter  # an optional dependency
 
     return Exporter(settings.otlp_endpoint)
+
+
+def _open_prediction_log(settings: Settings) -> PredictionLog | None:
+    """The log of predictions, if one is set."""
+    if settings.log_predictions is None:
+        return None
+    log: PredictionLog = importlib.import_module(PREDICTION_LOG).open_log(settings)
+    return log
 
 
 def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:

@@ -17,6 +17,7 @@ _BY_KIND: dict[object, str] = {
     Path | None: "the path of a file",
     tuple[str, ...]: "a list with commas",
     dict[str, dict[str, int]]: "MODEL=VERSION:SHARE,…;…",
+    dict[str, float]: "a percentage, or MODEL=PERCENTAGE,…",
     str | None: "a URL",
     SecretStr | None: "text of 16 to 1024 characters, random by default",
 }

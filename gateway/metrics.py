@@ -159,6 +159,26 @@ SEQUENCES_RESTARTED = Counter(
     "Times that a stream's state was lost because a Triton or a model's process ended.",
 )
 
+PREDICTION_LOG_ROWS = Counter(
+    "gateway_prediction_log_rows_total",
+    "Rows of the prediction log, by outcome: written, or dropped because of queue_full, writer_lost (its process ended "
+    "before it had written them), refused (by a collector), shutdown or fault (a bug, which the log has).",
+    ["outcome"],
+)
+PREDICTION_LOG_FAILURES = Counter(
+    "gateway_prediction_log_failures_total",
+    "Failures of the prediction log that are retried: sink (a write failed), writer (its process ended).",
+    ["reason"],
+)
+PREDICTION_LOG_QUEUE_ROWS = Gauge(
+    "gateway_prediction_log_queue_rows", "Rows that wait for the writer of the log.", multiprocess_mode="livesum"
+)
+PREDICTION_LOG_QUEUE_BYTES = Gauge(
+    "gateway_prediction_log_queue_bytes",
+    "Bytes of the rows and images that wait for the writer of the log.",
+    multiprocess_mode="livesum",
+)
+
 CALL_SECONDS = Histogram(
     "gateway_triton_call_duration_seconds",
     "Time of one call to Triton with a batch of images, retries included.",
@@ -214,6 +234,10 @@ for _outcome in ("answered", "failed", "dropped"):
     STREAM_FRAMES.labels(_outcome)
 for _outcome in ("healed", "failed", "in vain"):
     HEALINGS.labels(_outcome)
+for _outcome in ("written", "queue_full", "writer_lost", "refused", "shutdown", "fault"):
+    PREDICTION_LOG_ROWS.labels(_outcome)
+for _reason in ("sink", "writer"):
+    PREDICTION_LOG_FAILURES.labels(_reason)
 
 
 @lru_cache(4_096)

@@ -4,6 +4,8 @@ import re
 from collections.abc import Callable, Collection
 from fractions import Fraction
 
+ALL_MODELS = "*"
+"""Stands for every model that is not named."""
 Shares = dict[str, dict[str, int]]
 """A number for each version of each model."""
 
@@ -11,6 +13,7 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, section 5
 _SHARES = re.compile(r"\s*(?P<model>[^=;:,\s]+)\s*=\s*(?P<shares>\d+:\d+(\s*,\s*\d+:\d+)*)\s*")
 _ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
 _AMOUNT = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[A-Za-z]+)")
+_PERCENT = re.compile(r"\d{1,3}(\.\d+)?")
 _GROUPED = re.compile(r"\d{1,3}(,\d{3})+")
 _BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _ENDPOINT = re.compile(r"https?://[^/\s?#@]+(/[^\s?#]*)?", re.IGNORECASE)
@@ -52,6 +55,34 @@ def shadows_of(text: str) -> Shares:
         ),
         together="2:10,3:10",
     )
+
+
+def percentages_of(text: str) -> dict[str, float]:
+    """Parse percentages by model, or one for all models: 1, or *=1,flowers=100."""
+    found: dict[str, float] = {}
+    for part in listed(text):
+        name, equals, number = (word.strip() for word in part.rpartition("="))
+        match = _PERCENT.fullmatch(number)
+        if match is None or float(number) > 100 or (equals and not name):
+            msg = f"{part!r} is not a percentage from 0 to 100, or one of a model: 1, or *=1,flowers=100"
+            raise ValueError(msg)
+        if (name or ALL_MODELS) in found:
+            msg = f"{name or ALL_MODELS!r} is named twice"
+            raise ValueError(msg)
+        found[name or ALL_MODELS] = float(number)
+    return found
+
+
+def log_url(url: str) -> str:
+    """Check the place of the prediction log: a folder, or a URL without user and password."""
+    scheme, separator, rest = url.partition("://")
+    if separator and (scheme.lower() in {"http", "https"}) and not _ENDPOINT.fullmatch(url):
+        msg = "must be the URL of a collector without user, query and fragment, such as http://127.0.0.1:8900/events"
+        raise ValueError(msg)
+    if not url.strip() or (separator and not (scheme and rest)):
+        msg = "must be a folder, a bucket such as s3://bucket/log, or the URL of a collector such as http://host:8900/"
+        raise ValueError(msg)
+    return url
 
 
 def listed(text: str) -> tuple[str, ...]:

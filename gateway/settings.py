@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from gateway import setting_values
 from gateway.cores import usable_cores
+from gateway.setting_values import ALL_MODELS
 
 ENV_PREFIX = "GATEWAY_"
 ENV_FILE = ".env"
@@ -248,6 +249,38 @@ class Settings(BaseSettings):
     otlp_endpoint: str | None = None
     """OTLP/HTTP endpoint for spans, such as http://127.0.0.1:4318; unset: no spans. Needs the extra otel."""
 
+    # The prediction log
+    log_predictions: str | None = None
+    """Folder, bucket (s3://…) or CloudEvents collector (http://…) of the prediction log. Needs the extra log."""
+    log_predictions_share: Annotated[dict[str, float], NoDecode] = {ALL_MODELS: 1.0}
+    """Percentage of images whose results are logged, at random: one number, or one by model as *=1,flowers=100."""
+    log_predictions_below_score: float = Field(0.0, ge=0, le=1)
+    """Results whose best score is below this are always logged."""
+    log_predictions_below_margin: float = Field(0.0, ge=0, le=1)
+    """Results whose two best scores differ by less than this are always logged."""
+    log_predictions_disagreements: bool = True
+    """Whether results are always logged that a shadow version contradicts."""
+    log_predictions_errors: bool = True
+    """Whether images that failed are always logged."""
+    log_predictions_images: bool = False
+    """Whether the image files of logged results are stored."""
+    log_predictions_embeddings: bool = True
+    """Whether the embeddings of logged results are stored, for models that have them."""
+    log_predictions_fields_header: str = Field("X-Log-Fields", min_length=1, max_length=64)
+    """Header with fields of the client's choice for the rows of its request, such as camera=7,site=berlin."""
+    log_predictions_queue_bytes: int = Field(32 * MIB, ge=MIB, le=GIB)
+    """Bytes of results and images of one process that may wait to be logged; more are dropped and counted."""
+    log_predictions_file_rows: int = Field(10_000, ge=1, le=1_000_000)
+    """Rows after which a file of the log is written."""
+    log_predictions_file_bytes: int = Field(64 * MIB, ge=MIB, le=GIB)
+    """Bytes of rows and images after which a file of the log is written."""
+    log_predictions_file_seconds: float = Field(60.0, ge=0.1, le=86_400)
+    """Longest time until a row is written; what is not written yet is lost if the writer is killed."""
+    log_predictions_keep_days: int = Field(30, ge=0, le=36_500)
+    """Days after which rows and images are deleted; 0 for never."""
+    log_predictions_keep_bytes: int = Field(10 * GIB, ge=0, le=1_024 * 1_024 * GIB)
+    """Bytes of the log above which its oldest days are deleted; 0 for no limit."""
+
     @field_validator("*", mode="before")
     @classmethod
     def _numbers_may_have_units(cls, value: object, info: ValidationInfo) -> object:
@@ -278,7 +311,17 @@ class Settings(BaseSettings):
     def _shadow_into_percentages(cls, text: object) -> object:
         return setting_values.shadows_of(text) if isinstance(text, str) else text
 
-    @field_validator("model_split_header")
+    @field_validator("log_predictions")
+    @classmethod
+    def _log_is_a_folder_or_url(cls, url: str | None) -> str | None:
+        return None if url is None else setting_values.log_url(url)
+
+    @field_validator("log_predictions_share", mode="before")
+    @classmethod
+    def _share_into_percentages(cls, text: object) -> object:
+        return setting_values.percentages_of(text) if isinstance(text, str) else text
+
+    @field_validator("model_split_header", "log_predictions_fields_header")
     @classmethod
     def _is_header_name(cls, name: str) -> str:
         return setting_values.header_name(name)

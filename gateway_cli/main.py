@@ -108,6 +108,10 @@ def _settings(**options: object) -> Settings:
         read_keys(path)  # an invalid file must fail here, before Triton and the workers start
     if settings.otlp_endpoint is not None:
         require_sdk()
+    if settings.log_predictions is not None:
+        from gateway_predictions.requirements import check_packages
+
+        check_packages(settings.log_predictions)
     return settings
 
 

@@ -9,12 +9,13 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
+from gateway.api.log_fields import caller_of
 from gateway.api.request_context import RequestContext
 from gateway.api.shapes import Shape
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Embeddings
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
-from gateway.inference.request_spec import RequestSpec, timeout_within, version_of
+from gateway.inference.request_spec import UNKNOWN_CALLER, RequestSpec, timeout_within, version_of
 from gateway.inference.selection import Selection
 from gateway.ingest.frames import PATTERN, Wanted
 from gateway.validation import NAME_CHARACTERS, fault, near
@@ -126,7 +127,7 @@ def request_spec(
 ) -> RequestSpec:
     """Create the specification of a request; without a version, the model's split selects one.
 
-    Raises InvalidParameter if the timeout exceeds its limit.
+    Raises InvalidParameter if the timeout exceeds its limit, or the header with fields for the log is malformed.
     """
     settings = context.settings
     seconds = timeout_within(
@@ -144,5 +145,6 @@ def request_spec(
         request_id=context.request_id,
         split=split,
         frames=frames,
+        caller=UNKNOWN_CALLER if settings.log_predictions is None else caller_of(request, context),
         stats=context.stats,
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError
-from gateway.inference.prediction import NO_PREDICTIONS, Prediction
+from gateway.inference.prediction import NO_PREDICTIONS, Prediction, Predictions
 from gateway.inference.selection import Selection
 from gateway.inference.sequence import FrameSequence
 from gateway.ingest.resizing import Resize
@@ -54,6 +54,8 @@ class Call:
     run_to_completion: bool = False
     """For a call that must not be cancelled: return when it has ended, even after the deadline."""
     embeddings: Embeddings = Embeddings.NONE
+    least_classes: int = 0
+    """How many best classes each row has in `best`, whatever the selection."""
     best_effort: bool = False
     """Whether no client waits for the result: the call is sent once, to a ready server, without retries, and its result
     does not affect the health of servers and models or the quarantine of images."""
@@ -79,6 +81,8 @@ class Row:
     """The error of this image alone."""
     embedding: NDArray[np.float32] | None = None
     """The embedding, fp32 [size], if the call requests it and the model has one."""
+    best: Predictions = NO_PREDICTIONS
+    """The best classes before the selection, if the call has `least_classes` and a selection."""
 
 
 @dataclass(frozen=True, slots=True)

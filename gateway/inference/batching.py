@@ -26,7 +26,9 @@ from gateway.errors import (
     RequestError,
     UndecodableImage,
 )
-from gateway.inference.backend import Backend, Batch, Call, CallLimits, InferResult, Row
+from gateway.inference.backend import Backend, Batch, Call, CallLimits, Embeddings, InferResult, Row
+from gateway.inference.prediction import Predictions
+from gateway.inference.prediction_log import LOGGED_CLASSES, PredictionLog
 from gateway.inference.request_spec import RequestSpec, Result
 from gateway.inference.request_stats import Stage
 from gateway.inference.shadow import Shadows
@@ -189,8 +191,17 @@ class Batcher:
     RequestError of the backend ends the requests of its call; every other error is the result of the call's images.
     """
 
-    def __init__(self, backend: Backend, limits: BatchLimits, uncancelled: Uncancelled, shadows: Shadows) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        limits: BatchLimits,
+        uncancelled: Uncancelled,
+        shadows: Shadows,
+        log: PredictionLog | None = None,
+    ) -> None:
         self._backend = backend
+        self._least_classes = 0 if log is None else LOGGED_CLASSES
+        self._logs_embeddings = log is not None and log.keeps_embeddings
         self._limits = limits
         self._uncancelled = uncancelled
         self._shadows = shadows
@@ -311,7 +322,8 @@ class Batcher:
             max(item.deadline for item in items),
             ",".join(queue.spec.request_id for queue in queues),
             run_to_completion=not batch_call.cancellable,
-            embeddings=first.embeddings,
+            embeddings=self._embeddings(first),
+            least_classes=self._least_classes,
         )
         metrics.BATCH_IMAGES.observe(len(items))
         batch_call.began = time.perf_counter()
@@ -322,6 +334,10 @@ class Batcher:
             context.run(tracing.link, [queue.context for queue in queues[1:]])
         batch_call.task = self._uncancelled.start(self._backend.infer(call), context)
         batch_call.task.add_done_callback(partial(self._ended, model, batch_call))
+
+    def _embeddings(self, spec: RequestSpec) -> Embeddings:
+        """Which embeddings the calls of a request return: for the client, or else for the log."""
+        return Embeddings.IF_ANY if self._logs_embeddings and spec.embeddings is Embeddings.NONE else spec.embeddings
 
     def _ended(self, model: ModelQueue, call: BatchCall, task: "asyncio.Task[InferResult]") -> None:
         """Send the next call, and report the results of the one that has ended."""
@@ -348,14 +364,17 @@ class Batcher:
 
     def _report_rows(self, call: BatchCall, open_items: list[QueuedImage], result: InferResult) -> None:
         rows = dict(zip(call.items, result.rows, strict=True))
+        results = {item: _result(item, rows[item], result) for item in open_items}
         for item in open_items:
-            self._finish(item, _result(item.file, rows[item], result))
+            self._finish(item, results[item])
         if not self._shadows.enabled:
             return
         for queue in call.queues:  # after the results are reported and the permits released
             if items := [item for item in open_items if item.queue is queue]:
                 part = replace(result, rows=tuple(rows[item] for item in items))
-                self._shadows.offer(queue.spec, [item.payload for item in items], part)
+                self._shadows.offer(
+                    queue.spec, [item.payload for item in items], part, [results[item] for item in items]
+                )
 
     def _report_error(self, queue: RequestQueue, items: list[QueuedImage], error: BaseException) -> None:
         """Report an error of a call to one of its requests, which has these images in it."""
@@ -433,7 +452,13 @@ def _ignore(_error: Exception) -> None:
     """Do nothing."""
 
 
-def _result(file: Result, row: Row, answer: InferResult) -> Result:
+def _result(item: QueuedImage, row: Row, answer: InferResult) -> Result:
+    file, record, embedding = item.file, item.file.record, row.embedding
+    if record is not None:  # a copy, since the frames of a file share one
+        best = row.best if len(row.best) else Predictions.of(row.predictions)[:LOGGED_CLASSES]
+        record = replace(record, seal=item.seal, best=best, embedding=embedding)
+        if item.queue.spec.embeddings is Embeddings.NONE:
+            embedding = None  # only the log asked for it
     return Result(
         file.index,
         file.filename,
@@ -441,8 +466,9 @@ def _result(file: Result, row: Row, answer: InferResult) -> Result:
         file.height,
         row.predictions,
         row.scores,
-        row.embedding,
+        embedding,
         row.error or (None if row.decoded else UndecodableImage()),
         None if row.error else answer.model_version,
         answer.multi_label,
+        record=record,
     )

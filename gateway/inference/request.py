@@ -14,6 +14,7 @@ from gateway.deadline import Deadline
 from gateway.errors import DeadlineExceeded, GatewayError, ImageError, Overloaded
 from gateway.inference.animation_result import AnimationResult, as_animation
 from gateway.inference.batching import QueuedImage, RequestQueue
+from gateway.inference.prediction_log import ImageRecord
 from gateway.inference.request_spec import Result
 from gateway.inference.scope import Scope
 from gateway.ingest.decoders.budget import Size, shrunk_bytes
@@ -156,12 +157,15 @@ class RunningRequest:
 
     async def _process(self, upload: Upload) -> None:
         """Take one upload through the steps of an image; an error of the file becomes its result."""
-        file = Result(upload.index, upload.filename)
+        record = None if self._service.log is None else ImageRecord(upload.data)
+        file = Result(upload.index, upload.filename, record=record)
         report = self._report if self._spec.frames is None else as_animation(self._report)
         deadline = Deadline.after(self._spec.timeout_seconds)
         try:
             info = await self._inspect(upload, deadline)
-            file = Result(upload.index, upload.filename, info.width, info.height)
+            if record is not None:
+                record.format = info.format.value
+            file = Result(upload.index, upload.filename, info.width, info.height, record=record)
             check_size(info, self._service.policy.limits)
             if self._spec.frames is not None and info.animated:
                 await self._process_frames(upload, info, self._spec.frames, file, deadline)
@@ -223,7 +227,8 @@ class RunningRequest:
             image.permit.release()
             image.answer(replace(image.file, error=error))
         else:
-            image.permit.shrink(len(image.payload))
+            held = 0 if image.file.record is None else len(upload.data)
+            image.permit.shrink(len(image.payload) + held)
             await self._queue.add(image)
 
     async def _process_frames(
@@ -304,6 +309,9 @@ class RunningRequest:
     def _report(self, result: Result) -> None:
         _drop_tracebacks(result.error)
         self._open -= 1
+        if self._service.log is not None and result.record is not None:
+            self._service.log.offer(self._spec, result)
+            result = replace(result, record=None)
         self._results.put(result)
         self._end_if_done()
 

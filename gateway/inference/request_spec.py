@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gateway.errors import GatewayError, InvalidParameter
 from gateway.inference.backend import Embeddings
 from gateway.inference.prediction import NO_PREDICTIONS, Prediction, Predictions
+from gateway.inference.prediction_log import ImageRecord
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.selection import Selection
 from gateway.ingest.frames import Wanted
@@ -66,6 +67,17 @@ def choose(shares: Mapping[str, int], model_name: str, client: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Caller:
+    """What the prediction log keeps of the client: the name of its API key, and the fields that it chose."""
+
+    key: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+UNKNOWN_CALLER = Caller()
+
+
+@dataclass(frozen=True, slots=True)
 class RequestSpec:
     """The parameters of a request, and its statistics (`stats`). `model_version` "" is the version in use."""
 
@@ -81,6 +93,8 @@ class RequestSpec:
     """Whether a split has chosen the version, and not the client."""
     frames: Wanted | None = None
     """Which frames of animated files are classified; None: only the first one, as the image of its file."""
+    caller: Caller = UNKNOWN_CALLER
+    """Known only if predictions are logged."""
     stats: RequestStats = field(default_factory=RequestStats)
 
 
@@ -115,6 +129,8 @@ class Result:
     multi_label: bool = False
     frames: tuple[FrameResult, ...] | None = None
     """In a request for frames; `predictions` are then those of the first frame without an error."""
+    record: ImageRecord | None = field(default=None, compare=False, repr=False)
+    """Until the result is reported, if predictions are logged."""
 
     @property
     def extent(self) -> int:

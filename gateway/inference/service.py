@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager, closing
 
 from gateway.inference.backend import Backend
 from gateway.inference.batching import Batcher, BatchLimits
+from gateway.inference.prediction_log import PredictionLog
 from gateway.inference.request import DisconnectWatcher, RunningRequest
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.scope import Scope
@@ -21,7 +22,7 @@ from gateway.limits.spare_capacity import SpareCapacity
 class InferenceService:
     """Classifies the uploads of many requests at once.
 
-    `shadow` maps models to their shadow versions and percentages; see gateway.inference.shadow.
+    `shadow` maps models to their shadow versions and percentages; see gateway.inference.shadow. `log` gets each result.
     """
 
     def __init__(
@@ -32,17 +33,19 @@ class InferenceService:
         batches: BatchLimits,
         decoders: Decoders,
         shadow: Mapping[str, Mapping[str, int]] | None = None,
+        log: PredictionLog | None = None,
     ) -> None:
         self.backend = backend
         self.admission = admission
         self.policy = policy
         self.batches = batches
         self.decoders = decoders
+        self.log = log
         self.uncancelled = Uncancelled()
         """Work that may outlive its request: calls, and work that cannot be cancelled."""
-        self.shadows = Shadows(backend, SpareCapacity(admission), self.uncancelled, shadow or {})
+        self.shadows = Shadows(backend, SpareCapacity(admission), self.uncancelled, shadow or {}, log)
         """Runs shadow versions on a share of the images."""
-        self._batcher = Batcher(backend, batches, self.uncancelled, self.shadows)
+        self._batcher = Batcher(backend, batches, self.uncancelled, self.shadows, log)
 
     @asynccontextmanager
     async def classify(

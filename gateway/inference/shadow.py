@@ -16,7 +16,8 @@ from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, DeadlineExceeded, GatewayError, InferenceFailed, UndecodableImage
 from gateway.inference.backend import Backend, Batch, Call, InferResult, Row
 from gateway.inference.prediction import Predictions
-from gateway.inference.request_spec import RequestSpec
+from gateway.inference.prediction_log import PredictionLog, ShadowClass
+from gateway.inference.request_spec import RequestSpec, Result
 from gateway.inference.scope import Scope
 from gateway.inference.uncancelled import Uncancelled
 from gateway.limits.lease import Lease
@@ -44,6 +45,7 @@ class Shadows:
         spare: SpareCapacity,
         uncancelled: Uncancelled,
         shares: Mapping[str, Mapping[str, int]],
+        prediction_log: PredictionLog | None = None,
         *,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -54,6 +56,7 @@ class Shadows:
         """Whether any model has a shadow version."""
         self._shares = shares
         self._chance = chance
+        self._log = prediction_log
         self._scope = Scope()
         self._failing: set[tuple[str, str]] = set()
         """Models and versions whose last call failed."""
@@ -61,10 +64,17 @@ class Shadows:
     def __len__(self) -> int:
         return len(self._scope)
 
-    def offer(self, query: RequestSpec, images: Sequence[bytes], answer: InferResult) -> None:
+    def offer(
+        self,
+        query: RequestSpec,
+        images: Sequence[bytes],
+        answer: InferResult,
+        results: Sequence[Result] = (),
+    ) -> None:
         """Start calls to the shadow versions of a model, by their shares, for images with the rows of `answer`.
 
-        Returns at once. Skipped as incomparable: rows without a likeliest class, and requests that select labels.
+        `results` are those of the images, for the prediction log, which gets those that a shadow contradicts. Returns
+        at once. Skipped as incomparable: rows without a likeliest class, and requests that select labels.
         """
         shares = self._shares.get(query.model_name)
         if shares is None or (query.selection is not None and query.selection.labels):
@@ -72,17 +82,18 @@ class Shadows:
         for version, percent in shares.items():
             if version == answer.model_version or 100 * self._chance() >= percent:
                 continue
-            comparable = [(image, row) for image, row in zip(images, answer.rows, strict=True) if _has_top(row)]
+            known: Sequence[Result | None] = results or [None] * len(images)
+            comparable = [each for each in zip(images, answer.rows, known, strict=True) if _has_top(each[1])]
             chosen = comparable[: self._spare.images.most]  # part of a batch that exceeds the spare capacity
             if not chosen:
                 continue
-            lease = self._spare.take(len(chosen), sum(len(image) for image, _ in chosen))
+            lease = self._spare.take(len(chosen), sum(_bytes_held(image, result) for image, _, result in chosen))
             skipped = len(comparable) - (0 if lease is None else len(chosen))
             if skipped:
                 metrics.SHADOW_IMAGES.labels(SKIPPED, query.model_name, version).inc(skipped)
             if lease is None:
                 continue
-            compared = _Compared(query.model_name, version, query.request_id, *map(tuple, zip(*chosen, strict=True)))
+            compared = _Compared(query, version, *map(tuple, zip(*chosen, strict=True)))
             # In its own context: the request, with its trace and log fields, may end first.
             task = Context().run(self._scope.start, self._run(compared, lease))
             task.add_done_callback(partial(_release, lease))
@@ -96,8 +107,10 @@ class Shadows:
         try:
             result = await self._infer(compared, lease)
             time_slice = TimeSlice()
-            for row, shadow in zip(compared.rows, result.rows, strict=True):
-                _compare(row, shadow, *key)
+            for row, shadow, answered in zip(compared.rows, result.rows, compared.results, strict=True):
+                top = _compare(row, shadow, *key)
+                if top is not None and self._log is not None and answered is not None and answered.record is not None:
+                    self._log.offer_disagreement(compared.query, answered, top)
                 await time_slice.pause_if_over()
         except GatewayError as error:
             metrics.SHADOW_IMAGES.labels(error.code, *key).inc(len(compared.rows))
@@ -139,15 +152,21 @@ class Shadows:
 
 
 class _Compared:
-    """Images, the rows of their answer, and the version to compare with."""
+    """Images of a request, the rows and results of their answer, and the version to compare with."""
 
-    __slots__ = ("images", "model_name", "request_id", "rows", "version")
+    __slots__ = ("images", "model_name", "query", "request_id", "results", "rows", "version")
 
     def __init__(
-        self, model_name: str, version: str, request_id: str, images: Sequence[bytes], rows: Sequence[Row]
+        self,
+        query: RequestSpec,
+        version: str,
+        images: Sequence[bytes],
+        rows: Sequence[Row],
+        results: Sequence[Result | None],
     ) -> None:
-        self.model_name, self.version, self.request_id = model_name, version, request_id
-        self.images, self.rows = images, rows
+        self.query, self.version = query, version
+        self.model_name, self.request_id = query.model_name, query.request_id
+        self.images, self.rows, self.results = images, rows, results
 
 
 def difference(answered: Row, scores: Scores) -> tuple[bool, float]:
@@ -181,8 +200,17 @@ def _has_top(row: Row) -> bool:
     return row.decoded and row.error is None and (row.scores is not None or len(row.predictions) > 0)
 
 
-def _compare(answered: Row, shadow: Row, model_name: str, version: str) -> None:
-    """Compare and count one image; errors of the shadow are counted, not raised."""
+def _bytes_held(image: bytes, result: Result | None) -> int:
+    """The bytes of an image that is sent to a shadow version, and of its file if the log may need that."""
+    record = None if result is None else result.record
+    return len(image) + (0 if record is None or record.data is image else len(record.data))
+
+
+def _compare(answered: Row, shadow: Row, model_name: str, version: str) -> ShadowClass | None:
+    """Compare and count one image; returns the shadow's likeliest class if it differs.
+
+    Errors of the shadow are counted, not raised.
+    """
     try:
         if shadow.error is not None:
             raise shadow.error
@@ -193,6 +221,8 @@ def _compare(answered: Row, shadow: Row, model_name: str, version: str) -> None:
         same, largest = difference(answered, shadow.scores)
     except GatewayError as error:
         metrics.SHADOW_IMAGES.labels(error.code, model_name, version).inc()
-        return
+        return None
     metrics.SHADOW_IMAGES.labels(SAME if same else DIFFERENT, model_name, version).inc()
     metrics.SHADOW_DIFFERENCE.labels(model_name, version).observe(largest)
+    best = int(shadow.scores.argmax())
+    return None if same else ShadowClass(version, best, float(shadow.scores[best]))

@@ -11,7 +11,7 @@ from typing import Any
 from gateway import json_text, metrics
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, InvalidParameter, Overloaded, StreamIdle, Unauthorized
-from gateway.inference.request_spec import RequestSpec, Result
+from gateway.inference.request_spec import UNKNOWN_CALLER, Caller, RequestSpec, Result
 from gateway.inference.scope import Scope
 from gateway.inference.sequence import FrameSequence, SequenceScores
 from gateway.inference.service import InferenceService
@@ -70,7 +70,9 @@ class StreamSession:
         model: tuple[str, str],
         request_id: str,
         is_allowed: Callable[[], bool] = lambda: True,
+        caller: Caller = UNKNOWN_CALLER,
     ) -> None:
+        self._caller = caller
         self._service = service
         self._settings = settings
         self._buffer = buffer
@@ -248,7 +250,7 @@ class StreamSession:
 
         async def upload() -> AsyncGenerator[Upload, None]:
             try:
-                yield Upload(0, "", data)
+                yield Upload(frame.number, "", data)
             finally:  # the frame is admitted or abandoned
                 self._waiting.passed_on(len(data))
 
@@ -258,6 +260,7 @@ class StreamSession:
             selection=None,
             timeout_seconds=frame.parameters.timeout_seconds(self._settings),
             request_id=self._request_id,
+            caller=self._caller,
         )
         outcome: Result | Exception
         try:

@@ -22,7 +22,7 @@ from gateway.errors import (
     no_features,
 )
 from gateway.inference.backend import Call, CallLimits, Embeddings, InferResult, ModelInfo, Row
-from gateway.inference.selection import Selection
+from gateway.inference.prediction import NO_PREDICTIONS, Predictions
 from gateway.ingest.resizing import Resize
 from gateway.time_slices import TimeSlice
 from gateway.triton.contract import (
@@ -133,7 +133,7 @@ class Models:
                 known_as = (ensemble, version) == (model_name, model_version)
                 result = await self._endpoint.infer(
                     call if known_as else replace(call, model_name=ensemble, model_version=version),
-                    class_count=_class_count(call.selection, multi_label=traits.multi_label),
+                    class_count=_class_count(call, multi_label=traits.multi_label),
                     embeddings=embeddings,
                 )
             except ModelNotFound as exc:
@@ -152,7 +152,7 @@ class Models:
                 self._pinned.discard((model_name, model_version))
             else:
                 self._pinned.add((model_name, model_version))
-            rows = await _select(result.rows, call.selection, multi_label=traits.multi_label)
+            rows = await _select(result.rows, call, multi_label=traits.multi_label)
             return InferResult(result.model_name, result.model_version, rows, traits.multi_label)
         if not model_version:
             self._answered.discard(model_name)
@@ -321,21 +321,28 @@ def _wants_embeddings(call: Call, traits: Traits) -> bool:
     return call.embeddings is not Embeddings.NONE and traits.vector_size > 0
 
 
-def _class_count(selection: Selection | None, *, multi_label: bool) -> int | None:
-    return None if selection is None else selection.class_count(multi_label=multi_label) or ALL_CLASSES
+def _class_count(call: Call, *, multi_label: bool) -> int | None:
+    if call.selection is None:
+        return None
+    count = call.selection.class_count(multi_label=multi_label)
+    return ALL_CLASSES if count is None else max(count, call.least_classes)
 
 
-async def _select(rows: Sequence[Row], selection: Selection | None, *, multi_label: bool) -> tuple[Row, ...]:
+async def _select(rows: Sequence[Row], call: Call, *, multi_label: bool) -> tuple[Row, ...]:
     """The rows with the selected classes of each image."""
+    selection = call.selection
     if selection is None:
         return tuple(rows)
+    most = selection.class_count(multi_label=multi_label)
     selected: list[Row] = []
     time_slice = TimeSlice()
     for row in rows:
         if selected:
             await time_slice.pause_if_over()
-        predictions = selection.apply(row.predictions, multi_label=multi_label) if row.decoded else row.predictions
-        selected.append(Row(row.decoded, predictions, row.scores, row.error, row.embedding))
+        known = Predictions.of(row.predictions)
+        predictions = selection.apply(known[:most], multi_label=multi_label) if row.decoded else known
+        best = known[: call.least_classes] if call.least_classes else NO_PREDICTIONS
+        selected.append(Row(row.decoded, predictions, row.scores, row.error, row.embedding, best))
     return tuple(selected)
 
 

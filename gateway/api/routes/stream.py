@@ -9,10 +9,11 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics
+from gateway.api.log_fields import caller_of
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import Problem
 from gateway.errors import Forbidden, UpgradeRequired
-from gateway.inference.request_spec import version_of
+from gateway.inference.request_spec import UNKNOWN_CALLER, version_of
 from gateway.limits.pools import AtWork
 from gateway.server.websockets import GOING_DOWN, NO_ROOM
 from gateway.settings import Settings
@@ -111,6 +112,7 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
         model=(model_name, version),
         request_id=context.request_id,
         is_allowed=context.is_allowed,
+        caller=UNKNOWN_CALLER if settings.log_predictions is None else caller_of(connection, context),
     )
 
 

@@ -1,0 +1,237 @@
+"""The prediction log inside the service: which results become rows, and what is in a row."""
+
+import asyncio
+import hashlib
+import math
+import os
+import random
+from array import array
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+
+import numpy as np
+from pydantic_core import to_json
+
+from gateway.inference.prediction import Predictions
+from gateway.inference.prediction_log import LOGGED_CLASSES, Feedback, ImageRecord, ShadowClass
+from gateway.inference.request_spec import RequestSpec, Result
+from gateway.setting_values import ALL_MODELS
+from gateway.settings import Settings
+from gateway.time_slices import TimeSlice
+from gateway_predictions.frames import Kind, encode
+from gateway_predictions.link import Pieces, WriterLink
+from gateway_predictions.requirements import check_packages
+from gateway_predictions.sinks import WriterOptions
+
+ROW_BYTES = 1_024
+"""What a row without its image and embedding counts in the queue."""
+HASHED_INLINE_BYTES = 2**20
+"""A larger image is hashed on a thread, so that it does not block the event loop."""
+SAMPLE, LOW_SCORE, LOW_MARGIN, DISAGREEMENT, ERROR = "sample", "score", "margin", "disagreement", "error"
+
+
+def open_log(settings: Settings) -> "ServiceLog":
+    """The log of the settings; raises LogUnavailable if a package is missing."""
+    assert settings.log_predictions is not None
+    check_packages(settings.log_predictions)
+    return ServiceLog(settings)
+
+
+class ServiceLog:
+    """Chooses results at random and by rules, and queues them for the writer; see PredictionLog."""
+
+    def __init__(self, settings: Settings, *, chance: Callable[[], float] = random.random) -> None:
+        url = settings.log_predictions or ""
+        options = WriterOptions(
+            url=url,
+            file_rows=settings.log_predictions_file_rows,
+            file_bytes=settings.log_predictions_file_bytes,
+            file_seconds=settings.log_predictions_file_seconds,
+            keep_days=settings.log_predictions_keep_days,
+            keep_bytes=settings.log_predictions_keep_bytes,
+            source=os.uname().nodename,
+        )
+        self._settings = settings
+        self._link_of = partial(WriterLink, options, settings.log_predictions_queue_bytes)
+        self._link: WriterLink | None = None
+        self._chance = chance
+        self._models = {settings.model}
+        """Models that have answered; other names may be made up by clients."""
+
+    @property
+    def keeps_embeddings(self) -> bool:
+        """See PredictionLog."""
+        return self._settings.log_predictions_embeddings
+
+    @property
+    def writer_pid(self) -> int | None:
+        """The process id of the writer."""
+        return None if self._link is None else self._link.writer_pid
+
+    async def start(self) -> None:
+        """Start the writer."""
+        self._link = self._link_of()
+        self._link.start()
+
+    async def close(self) -> None:
+        """Write what is in the queue, within a limited time."""
+        if self._link is not None:
+            await self._link.close()
+
+    def offer(self, spec: RequestSpec, result: Result) -> None:
+        """See PredictionLog.offer."""
+        record = result.record
+        if record is None:
+            return
+        if result.error is None:
+            self._models.add(spec.model_name)
+        share = self._share(spec.model_name)
+        reasons = [SAMPLE] if 100 * self._chance() < share else []
+        settings = self._settings
+        if result.error is not None:
+            reasons += [ERROR] if settings.log_predictions_errors else []
+        elif settings.log_predictions_below_score or settings.log_predictions_below_margin:
+            scores = _best(record, result).scores
+            if scores and scores[0] < settings.log_predictions_below_score:
+                reasons.append(LOW_SCORE)
+            if len(scores) > 1 and scores[0] - scores[1] < settings.log_predictions_below_margin:
+                reasons.append(LOW_MARGIN)
+        if reasons:
+            self._add(spec, result, record, reasons, share)
+
+    def offer_disagreement(self, spec: RequestSpec, result: Result, shadow: ShadowClass) -> None:
+        """See PredictionLog.offer_disagreement. The row is in addition to one that was logged with the answer."""
+        if self._settings.log_predictions_disagreements and result.record is not None:
+            self._add(spec, result, result.record, [DISAGREEMENT], self._share(spec.model_name), shadow)
+
+    def add_feedback(self, feedback: Feedback) -> bool:
+        """See PredictionLog.add_feedback."""
+        row = to_json(
+            {
+                "time": _now(),
+                "request_id": feedback.request_id,
+                "index": feedback.index,
+                "model": feedback.model_name,
+                "label": feedback.label,
+                "class_id": feedback.class_id,
+                "key": feedback.key,
+            }
+        )
+
+        async def pieces() -> Pieces:
+            return encode(Kind.FEEDBACK, row)
+
+        return self._link is not None and self._link.add(pieces, ROW_BYTES)
+
+    def _share(self, model_name: str) -> float:
+        shares = self._settings.log_predictions_share
+        return shares.get(model_name, shares.get(ALL_MODELS, 0.0))
+
+    def _add(
+        self,
+        spec: RequestSpec,
+        result: Result,
+        record: ImageRecord,
+        reasons: list[str],
+        share: float,
+        shadow: ShadowClass | None = None,
+    ) -> None:
+        """Queue a row. It is made when it is sent, since its image may take long to hash."""
+        if self._link is None:
+            return
+        model = spec.model_name if spec.model_name in self._models else ""
+        now = _now()
+
+        async def pieces() -> Pieces:
+            time_slice = TimeSlice()
+            sha256 = await _sha256(record.data)
+            row = row_of(spec, result, record, model=model, now=now, reasons=reasons, share=share, shadow=shadow)
+            embedding = b"" if record.embedding is None else np.ascontiguousarray(record.embedding, "<f4").tobytes()
+            # What is not an image, or not known to be one, is not stored.
+            image = record.data if self._settings.log_predictions_images and record.format else b""
+            await time_slice.pause_if_over()
+            return encode(Kind.PREDICTION, to_json({**row, "sha256": sha256}), embedding, image)
+
+        embedding_bytes = 0 if record.embedding is None else record.embedding.nbytes
+        self._link.add(pieces, ROW_BYTES + len(record.data) + embedding_bytes)
+
+
+def row_of(
+    spec: RequestSpec,
+    result: Result,
+    record: ImageRecord,
+    *,
+    model: str,
+    now: int,
+    reasons: list[str],
+    share: float,
+    shadow: ShadowClass | None,
+) -> dict[str, object]:
+    """The columns of a row (see `schema`), but the image's hash, its path and the embedding."""
+    best = _best(record, result)
+    scores = list(best.scores)
+    return {
+        "time": now,
+        "request_id": spec.request_id,
+        "index": result.index,
+        "model": model,
+        "version": result.model_version,
+        "reasons": reasons,
+        "share": share,
+        "error": None if result.error is None else result.error.code,
+        "labels": list(best.labels),
+        "class_ids": list(best.class_ids),
+        "scores": scores,
+        "multi_label": result.multi_label,
+        "entropy": entropy(scores, multi_label=result.multi_label) if scores else None,
+        "margin": scores[0] - scores[1] if len(scores) > 1 else None,
+        "width": result.width,
+        "height": result.height,
+        "format": record.format,
+        "bytes": len(record.data),
+        "seal": record.seal.hex(),
+        "key": spec.caller.key,
+        "fields": dict(spec.caller.fields),
+        "shadow_version": None if shadow is None else shadow.version,
+        "shadow_class_id": None if shadow is None else shadow.class_id,
+        "shadow_score": None if shadow is None else shadow.score,
+    }
+
+
+def entropy(scores: list[float], *, multi_label: bool) -> float:
+    """The entropy in nats of the best classes' scores and of the rest, counted as one class.
+
+    It is at most that of all classes, and as the number of best classes is constant, comparable between rows. For a
+    multi-label model, the mean of the classes' binary entropies.
+    """
+    if multi_label:
+        return sum(_term(score) + _term(1 - score) for score in scores) / len(scores)
+    return sum(map(_term, scores)) + _term(1 - sum(scores))
+
+
+def _term(probability: float) -> float:
+    return -probability * math.log(probability) if probability > 0 else 0.0
+
+
+def _best(record: ImageRecord, result: Result) -> Predictions:
+    """The best classes of a result, at most LOGGED_CLASSES; without labels if the request was for all scores."""
+    if result.scores is None or len(record.best):
+        return record.best
+    count = min(LOGGED_CLASSES, len(result.scores))
+    top = np.argpartition(result.scores, -count)[-count:]
+    top = top[np.argsort(result.scores[top])[::-1]]
+    ids = top.tolist()
+    record.best = Predictions(tuple(map(str, ids)), array("i", ids), array("d", result.scores[top].tolist()))
+    return record.best
+
+
+async def _sha256(data: bytes) -> str:
+    if len(data) > HASHED_INLINE_BYTES:
+        return await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest())
+    return hashlib.sha256(data).hexdigest()
+
+
+def _now() -> int:
+    """The time in microseconds since 1970."""
+    return int(datetime.now(UTC).timestamp() * 1e6)

@@ -1,0 +1,147 @@
+"""Where the files of a log are: a folder or a bucket. Each file appears whole or not at all."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from gateway.files import whole_file
+from gateway_predictions.requirements import LogUnavailable, check_packages, is_collector, scheme_of
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file, by its path below the log, such as rows/flowers/2026-01-31/….parquet."""
+
+    path: str
+    nbytes: int
+
+
+class Store(Protocol):
+    """Files below one folder or prefix. Methods raise OSError, or errors of the bucket's library."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file that survives a power failure, or replace it; readers see the old or the new one."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """The content of a file; raises FileNotFoundError."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file."""
+        ...
+
+    def files(self, below: str) -> Iterator[StoredFile]:
+        """Yield the files below a folder, sorted by path; none if there is no such folder."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Delete a file; a missing one is not an error."""
+        ...
+
+
+class FolderStore:
+    """A folder of a local file system."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def write(self, path: str, data: bytes) -> None:
+        """See Store.write."""
+        target = self._root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(target, sync=True) as draft:
+            draft.write_bytes(data)
+        # The new name is on disk only once its folder is.
+        handle = os.open(target.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def read(self, path: str) -> bytes:
+        """See Store.read."""
+        return (self._root / path).read_bytes()
+
+    def exists(self, path: str) -> bool:
+        """See Store.exists."""
+        return (self._root / path).exists()
+
+    def files(self, below: str) -> Iterator[StoredFile]:
+        """See Store.files; drafts are left out."""
+        for folder, folders, names in os.walk(self._root / below):
+            folders.sort()
+            for name in sorted(names):
+                if not name.startswith("."):
+                    path = Path(folder) / name
+                    try:
+                        nbytes = path.stat().st_size
+                    except FileNotFoundError:
+                        continue
+                    yield StoredFile(path.relative_to(self._root).as_posix(), nbytes)
+
+    def delete(self, path: str) -> None:
+        """See Store.delete; folders that become empty are deleted as well."""
+        target = self._root / path
+        target.unlink(missing_ok=True)
+        for folder in target.parents:
+            if folder == self._root or not folder.is_relative_to(self._root):
+                break
+            try:
+                folder.rmdir()
+            except OSError:  # it has other files
+                break
+
+
+class BucketStore:
+    """A prefix of a bucket, by fsspec; an object that is put appears whole."""
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        # Without a cached listing, since other processes write and delete objects.
+        system, root = fsspec.core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
+        self._system: Any = system
+        self._root = str(root).rstrip("/")
+
+    def write(self, path: str, data: bytes) -> None:
+        """See Store.write."""
+        self._system.pipe_file(f"{self._root}/{path}", data)
+
+    def read(self, path: str) -> bytes:
+        """See Store.read."""
+        data: bytes = self._system.cat_file(f"{self._root}/{path}")
+        return data
+
+    def exists(self, path: str) -> bool:
+        """See Store.exists."""
+        return bool(self._system.exists(f"{self._root}/{path}"))
+
+    def files(self, below: str) -> Iterator[StoredFile]:
+        """See Store.files."""
+        try:
+            found = self._system.find(f"{self._root}/{below}", detail=True)
+        except FileNotFoundError:
+            return
+        for name in sorted(found):
+            yield StoredFile(str(name).removeprefix(f"{self._root}/"), int(found[name]["size"] or 0))
+
+    def delete(self, path: str) -> None:
+        """See Store.delete."""
+        try:
+            self._system.rm_file(f"{self._root}/{path}")
+        except FileNotFoundError:
+            return
+
+
+def open_store(url: str) -> Store:
+    """The files of a log; raises LogUnavailable if it is a collector, or a package is missing."""
+    if is_collector(url):
+        raise LogUnavailable(f"{url} is a collector of events, which cannot be read: use what it writes instead")
+    check_packages(url)
+    if scheme_of(url) != "file":
+        return BucketStore(url)
+    path = url.partition("://")[2] if "://" in url else url
+    return FolderStore(Path(path).expanduser().resolve())

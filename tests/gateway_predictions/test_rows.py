@@ -1,0 +1,252 @@
+"""Which results are logged, and what a row has."""
+
+import hashlib
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from gateway.errors import ModelUnavailable
+from gateway.settings import Settings
+from gateway_predictions.schema import PREDICTIONS, SCHEMA_VERSION, VERSION_KEY
+from gateway_predictions.service_log import entropy
+from tests.gateway.api.stub import PNG, VECTOR, StubBackend, VectorBackend
+from tests.gateway_predictions.logged import ScoresBackend, counted, files, logging_service, rows, send
+from tests.processes import PROJECT
+
+LIKE_100_PERCENT = {"*": 100.0}
+
+
+def test_row_has_the_answer_and_the_image_but_not_its_name(tmp_path):
+    with logging_service(tmp_path, key="") as client:
+        files_of_form = {"files": ("secret name.png", PNG, "image/png")}
+        answer = client.post("/predict", files=files_of_form, headers={"X-Request-ID": "a1"}).json()
+        (row,) = rows(tmp_path, 1)
+    predictions = answer["results"][0]["predictions"]
+    assert row["labels"] == [each["label"] for each in predictions]
+    assert row["class_ids"] == [each["class_id"] for each in predictions]
+    assert row["scores"] == pytest.approx([each["score"] for each in predictions])
+    assert (row["request_id"], row["index"], row["model"], row["version"]) == ("a1", 0, "ensemble_model", "1")
+    assert (row["width"], row["height"], row["format"], row["bytes"]) == (4, 4, "PNG", len(PNG))
+    assert row["sha256"] == hashlib.sha256(PNG).hexdigest()
+    assert (row["reasons"], row["share"], row["error"], row["image"]) == (["sample"], 100, None, None)
+    assert row["margin"] == pytest.approx(0.4)
+    rest = (0.6, 0.2, 0.1, 0.05, 0.03, 0.02)
+    assert row["entropy"] == pytest.approx(-sum(score * math.log(score) for score in rest), abs=1e-6)
+    assert "secret name" not in str(row)
+    assert not files(tmp_path, "images")
+
+
+def test_file_has_the_schema_and_its_version(tmp_path):
+    import pyarrow.parquet as pq
+
+    with logging_service(tmp_path) as client:
+        send(client)
+        rows(tmp_path, 1)
+    (path,) = files(tmp_path)
+    schema = pq.read_schema(path)
+    assert schema.equals(PREDICTIONS)
+    assert schema.metadata[VERSION_KEY] == str(SCHEMA_VERSION).encode()
+    assert path.parent.parent == tmp_path / "rows" / "ensemble_model"
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 6])
+def test_rows_have_five_classes_whatever_the_client_selects(tmp_path, top_k):
+    with logging_service(tmp_path) as client:
+        answer = send(client, path=f"/predict?top_k={top_k}&threshold=0.01").json()
+        (row,) = rows(tmp_path, 1)
+    assert len(answer["results"][0]["predictions"]) == top_k
+    assert row["class_ids"] == [0, 1, 2, 3, 4]
+
+
+def test_embedding_is_logged_and_not_returned(tmp_path):
+    with logging_service(tmp_path, VectorBackend()) as client:
+        answer = send(client).json()
+        (row,) = rows(tmp_path, 1)
+    assert row["embedding"] == VECTOR.tolist()
+    assert "embedding" not in answer["results"][0]
+
+
+def test_embeddings_can_be_left_out(tmp_path):
+    with logging_service(tmp_path, VectorBackend(), log_predictions_embeddings=False) as client:
+        send(client)
+        (row,) = rows(tmp_path, 1)
+    assert row["embedding"] is None
+
+
+def test_client_fields_and_key_are_logged(tmp_path):
+    from gateway.keys import add_key
+
+    key = add_key(tmp_path / "keys", "camera-team")
+    with logging_service(tmp_path / "log", api_keys_file=tmp_path / "keys") as client:
+        send(client, x_api_key=key, x_log_fields="camera=7, site=a%20b")
+        (row,) = rows(tmp_path / "log", 1)
+    assert (row["key"], row["fields"]) == ("camera-team", [("camera", "7"), ("site", "a b")])
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        (",".join(f"f{number}=1" for number in range(16)), 200),
+        (",".join(f"f{number}=1" for number in range(17)), 422),
+        (f"a={'x' * 1022}", 200),
+        (f"a={'x' * 1023}", 422),
+        ("camera", 422),
+        ("a=1,a=2", 422),
+    ],
+    ids=["most fields", "one more", "most bytes", "one byte more", "no value", "twice"],
+)
+def test_client_fields_have_limits(tmp_path, fields, status):
+    with logging_service(tmp_path) as client:
+        answer = send(client, x_log_fields=fields)
+        assert answer.status_code == status
+        if status != 200:
+            assert answer.json()["code"] == "invalid_parameter"
+            assert "X-Log-Fields" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("shares", "model", "logged"),
+    [({"*": 0.0}, "m", False), ({"*": 0.0, "m": 100.0}, "m", True), ({"*": 100.0, "m": 0.0}, "m", False)],
+)
+def test_each_model_has_its_share(tmp_path, shares, model, logged):
+    with logging_service(tmp_path, log_predictions_share=shares) as client:
+        send(client, path=f"/predict?model={model}")
+        send(client, path="/predict?top_k=0")  # 422: no result
+    assert [row["model"] for row in rows(tmp_path)] == [model] * logged
+
+
+def test_share_is_that_of_the_images(tmp_path):
+    with logging_service(tmp_path, log_predictions_share={"*": 30.0}) as client:
+        form = [("files", ("a.png", PNG, "image/png"))] * 100
+        for _ in range(5):
+            client.post("/predict", files=form)
+    assert 100 < len(rows(tmp_path)) < 200  # of 500; 5 standard deviations
+
+
+@pytest.mark.parametrize(
+    ("settings", "reasons"),
+    [
+        ({"log_predictions_below_score": 0.61}, ["score"]),
+        ({"log_predictions_below_score": 0.6}, None),
+        ({"log_predictions_below_margin": 0.41}, ["margin"]),
+        ({"log_predictions_below_margin": 0.39}, None),
+        ({"log_predictions_below_score": 1, "log_predictions_below_margin": 1}, ["score", "margin"]),
+    ],
+)
+def test_rules_log_uncertain_results(tmp_path, settings, reasons):
+    with logging_service(tmp_path, log_predictions_share={"*": 0.0}, **settings) as client:
+        send(client)
+    assert [row["reasons"] for row in rows(tmp_path)] == ([] if reasons is None else [reasons])
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_errors_are_logged_unless_they_are_switched_off(tmp_path, wanted):
+    settings = {"log_predictions_share": {"*": 0.0}, "log_predictions_errors": wanted}
+    with logging_service(tmp_path, StubBackend(fault=ModelUnavailable()), **settings) as client:
+        send(client)
+        send(client, b"no image", path="/predict?model=made-up")
+    found = [(row["error"], row["reasons"], row["model"]) for row in rows(tmp_path)]
+    # A model that never answered may be a name of a client's making.
+    expected = [("model_unavailable", ["error"], "ensemble_model"), ("unsupported_format", ["error"], "")]
+    assert found == (expected if wanted else [])
+
+
+def test_scores_of_all_classes_are_reduced_to_the_best(tmp_path):
+    """A request of the Open Inference Protocol gets every score; a row has the five best."""
+
+    class Tensor(ScoresBackend):
+        async def infer(self, call):
+            from gateway.inference.backend import InferResult, Row
+
+            row = Row(decoded=True, scores=np.array([0.1, 0.5, 0.05, 0.3, 0.04, 0.01], np.float32))
+            return InferResult(call.model_name, "1", (row,) * len(call.batch))
+
+    with logging_service(tmp_path, Tensor()) as client:
+        from base64 import b64encode
+
+        image = {"name": "IMAGE", "datatype": "BYTES", "shape": [1], "data": [b64encode(PNG).decode()]}
+        assert client.post("/v2/models/m/infer", json={"inputs": [image]}).status_code == 200
+        (row,) = rows(tmp_path, 1)
+    assert row["class_ids"] == [1, 3, 0, 2, 4]
+    assert row["margin"] == pytest.approx(0.2)
+
+
+def test_disagreement_of_a_shadow_is_logged(tmp_path):
+    class Disagreeing(ScoresBackend):
+        async def infer(self, call):
+            if call.model_version != "2":
+                return await super().infer(call)
+            from gateway.inference.backend import InferResult, Row
+
+            row = Row(decoded=True, scores=np.array([0.1, 0.2, 0.1, 0.5, 0.05, 0.05], np.float32))
+            return InferResult(call.model_name, "2", (row,) * len(call.batch))
+
+    settings = {"log_predictions_share": {"*": 0.0}, "model_shadow": {"ensemble_model": {"2": 100}}}
+    with logging_service(tmp_path, Disagreeing(), **settings) as client:
+        send(client)
+        (row,) = rows(tmp_path, 1)
+    assert (row["reasons"], row["class_ids"][0]) == (["disagreement"], 0)
+    assert (row["shadow_version"], row["shadow_class_id"], row["shadow_score"]) == ("2", 3, 0.5)
+
+
+def test_images_are_stored_by_their_hash(tmp_path):
+    with logging_service(tmp_path, log_predictions_images=True) as client:
+        for _ in range(3):
+            send(client)
+        send(client, b"no image")
+        found = rows(tmp_path, 4)
+    (path,) = files(tmp_path, "images")
+    assert (path.stem, path.read_bytes()) == (hashlib.sha256(PNG).hexdigest(), PNG)
+    assert {row["image"] for row in found} == {path.relative_to(tmp_path).as_posix(), None}
+
+
+def test_entropy_of_few_classes_and_of_several_labels():
+    assert entropy([1.0], multi_label=False) == 0
+    assert entropy([0.5, 0.5], multi_label=False) == pytest.approx(math.log(2))
+    assert entropy([0.5, 0.25], multi_label=False) == pytest.approx(1.5 * math.log(2))  # the rest is one class
+    assert entropy([0.5, 1.0], multi_label=True) == pytest.approx(math.log(2) / 2)
+
+
+def test_without_a_log_nothing_of_it_is_loaded():
+    code = (
+        "import sys; from gateway.app import create_app; from gateway.settings import Settings; "
+        "create_app(Settings(_env_file=None)); "
+        "print([name for name in sys.modules if name.startswith(('gateway_predictions', 'pyarrow'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_without_a_log_calls_ask_for_nothing_more():
+    from tests.stub_service import stub_service
+
+    backend = ScoresBackend()
+    with counted() as found, stub_service(backend) as url:
+        import httpx
+
+        assert httpx.post(f"{url}/predict", content=PNG, headers={"content-type": "image/png"}).status_code == 200
+    assert (backend.calls[0].least_classes, found) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("url", "missing", "hint"),
+    [
+        ("/var/log", "pyarrow", "triton-image-gateway[log]"),
+        ("s3://bucket/log", "s3fs", "triton-image-gateway[log,s3]"),
+        ("gs://bucket/log", "gcsfs", "gcsfs"),
+        ("ftp://host/log", None, "not supported"),
+    ],
+)
+def test_missing_package_stops_the_start(monkeypatch, url, missing, hint):
+    from importlib.util import find_spec
+
+    from gateway.app import create_app
+    from gateway_predictions import requirements
+
+    monkeypatch.setattr(requirements, "find_spec", lambda name: None if name == missing else find_spec("json"))
+    with pytest.raises(requirements.LogUnavailable, match="GATEWAY_LOG_PREDICTIONS") as refused:
+        create_app(Settings(_env_file=None, log_predictions=url), StubBackend())
+    assert hint in str(refused.value)

@@ -1,0 +1,152 @@
+"""The writer's process: no damaged file, no delayed request, and every row counted once."""
+
+import os
+import resource
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gateway.settings import MIB
+from tests.gateway.api.stub import PNG
+from tests.gateway_predictions.logged import counted, files, logging_service, outcomes, rows, send
+from tests.processes import wait_for
+
+
+def writer() -> psutil.Process:
+    """The writer of this process's service."""
+    children = psutil.Process().children()
+    (found,) = [each for each in children if "gateway_predictions.writer" in each.cmdline()]
+    return found
+
+
+def send_many(client, count: int) -> None:
+    form = [("files", ("a.png", PNG, "image/png"))] * count
+    assert client.post("/predict", files=form).json()["summary"]["ok"] == count
+
+
+def is_damaged(folder) -> bool:
+    """Whether a file of the log is a draft, or cannot be read."""
+    rows(folder)  # raises if a file cannot be read
+    return any(path.suffix != ".parquet" for path in files(folder))
+
+
+def test_stop_writes_what_is_queued(tmp_path):
+    with counted() as found:
+        with logging_service(tmp_path, log_predictions_file_seconds=3600) as client:
+            send_many(client, 50)
+            assert not files(tmp_path)
+        assert len(rows(tmp_path)) == 50
+    assert found == {"written": 50}
+
+
+def test_file_is_written_at_its_number_of_rows(tmp_path):
+    options = {"log_predictions_file_seconds": 3600, "log_predictions_file_rows": 10}
+    with logging_service(tmp_path, **options) as client:
+        send_many(client, 9)
+        send_many(client, 1)
+        assert len(rows(tmp_path, 10)) == 10
+        send_many(client, 9)
+    assert len(rows(tmp_path)) == 19
+    assert len(files(tmp_path)) == 2
+
+
+def test_file_is_written_at_its_bytes(tmp_path):
+    """Images count, so that a burst of them does not pile up in the writer."""
+    big = PNG + bytes(600_000)
+    options = {"log_predictions_file_seconds": 3600, "log_predictions_file_bytes": MIB, "log_predictions_images": True}
+    with logging_service(tmp_path, **options) as client:
+        send(client, big)
+        send(client, big)
+        assert len(rows(tmp_path, 2)) == 2
+
+
+def test_killed_writer_is_replaced_and_its_rows_are_counted(tmp_path):
+    with counted() as found:
+        with logging_service(tmp_path, log_predictions_file_seconds=3600) as client:
+            send_many(client, 30)
+            before = writer()
+            wait_for(lambda: psutil.Process().children() and before.is_running())
+            os.kill(before.pid, signal.SIGKILL)
+            wait_for(lambda: any(each.pid != before.pid for each in psutil.Process().children()))
+            send_many(client, 5)
+        assert not is_damaged(tmp_path)
+        written = len(rows(tmp_path))
+    assert found["written"] == written >= 5
+    assert sum(found.values()) == 35
+
+
+def test_stopped_writer_delays_no_request(tmp_path):
+    """Like a disk that hangs: the queue fills up to its limit, more is dropped and counted, and requests go on."""
+    image = PNG + bytes(100_000)
+    options = {"log_predictions_queue_bytes": MIB, "log_predictions_file_seconds": 0.1}
+    with counted() as found:
+        with logging_service(tmp_path, **options) as client:
+            send(client, image)
+            rows(tmp_path, 1)
+            stopped = writer()
+            stopped.suspend()
+            before = outcomes()["queue_full"]
+            sent = 1
+            while outcomes()["queue_full"] == before:
+                form = [("files", ("a.png", image, "image/png"))] * 50
+                assert client.post("/predict", files=form, timeout=10).json()["summary"]["ok"] == 50
+                sent += 50
+            stopped.resume()
+        assert len(rows(tmp_path)) == sent - (outcomes()["queue_full"] - before)
+    assert sum(found.values()) == sent
+
+
+def test_full_disk_damages_no_file_and_rows_are_written_later(tmp_path):
+    """The kernel refuses writes beyond a limit of the process, as it does on a full disk."""
+    failures = 'gateway_prediction_log_failures_total{reason="sink"} '
+
+    def failed(client) -> float:
+        lines = client.get("/metrics").text.splitlines()
+        return next(float(line.removeprefix(failures)) for line in lines if line.startswith(failures))
+
+    with counted() as found, logging_service(tmp_path) as client:
+        send_many(client, 3)
+        rows(tmp_path, 3)
+        before = failed(client)
+        pid = writer().pid
+        _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+        send_many(client, 4)
+        wait_for(lambda: failed(client) > before)
+        assert len(rows(tmp_path)) == 3
+        assert not is_damaged(tmp_path)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, hard))
+        assert len(rows(tmp_path, 7)) == 7
+        assert not is_damaged(tmp_path)
+    assert found == {"written": 7}
+
+
+def test_unwritable_folder_is_retried(tmp_path):
+    folder = tmp_path / "away"
+    folder.write_text("a file where the folder should be")
+    with counted() as found, logging_service(folder) as client:
+        send_many(client, 2)
+        folder.unlink()
+        assert len(rows(folder, 2)) == 2
+    assert found == {"written": 2}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_writer_outlives_signals_to_its_service(tmp_path, number):
+    """Ctrl-C reaches every process of a terminal, and the service has rows for its writer until it ends."""
+    with logging_service(tmp_path, log_predictions_file_seconds=3600) as client:
+        wait_for(lambda: bool(psutil.Process().children()))
+        send_many(client, 1)
+        process = writer()
+        # Signals are ignored once the program runs; before that, they would end the interpreter's start.
+        wait_for(lambda: _ignores(process.pid, number))
+        os.kill(process.pid, number)
+        send_many(client, 1)
+    assert len(rows(tmp_path)) == 2
+
+
+def _ignores(pid: int, number: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigIgn"))
+    return bool(mask >> (number - 1) & 1)
