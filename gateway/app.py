@@ -13,7 +13,7 @@ from opentelemetry.trace import Tracer
 from starlette.middleware.cors import CORSMiddleware
 
 from gateway import __version__
-from gateway.api import page
+from gateway.api import client_wheel, page
 from gateway.api.auth import KeyCheck, document_keys
 from gateway.api.middleware import RequestContextMiddleware, SecurityHeaders
 from gateway.api.openapi import document_answers
@@ -65,6 +65,7 @@ ROUTERS = (
     limits.router,
     health.router,
     page.router,
+    client_wheel.router,
 )
 ROUTES = RouteTable(ROUTERS)
 PREDICTION_LOG = "gateway_predictions.service_log"

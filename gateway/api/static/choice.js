@@ -13,6 +13,7 @@ const NARROW = matchMedia("(max-width: 640px)");
 const $ = (id) => document.getElementById(id);
 
 let language = "curl";
+let wheel = new URL("client/", document.baseURI).href;
 
 /** The lowest score of a label that is shown. */
 export const least = () => Number($("least").value);
@@ -96,7 +97,7 @@ function imagesCode(names) {
     curl: () => curl(url, names, keyName()),
     python: () => python(url, names, keyName()),
     javascript: () => javascript(url, keyName()),
-    client: () => pythonClient(base(), parameters, names, keyName()),
+    client: () => pythonClient(base(), wheel, parameters, names, keyName()),
   }[language]();
 }
 
@@ -144,6 +145,14 @@ function offerLikely() {
   if (likely.selected === likely.hidden) $("top-k").value = likely.hidden ? "5" : "";
 }
 
+/** Replace the address of the client's folder by that of its wheel, whose name has the version. */
+async function findWheel() {
+  if (wheel.endsWith(".whl")) return;
+  const response = await fetch(wheel).catch(() => null);
+  const [, name] = (response?.ok && (await response.text()).match(/href="([^"#]+\.whl)/)) || [];
+  if (name) wheel = new URL(name, wheel).href;
+}
+
 /** Listen to the fields; `changed` is called after each change. */
 export function onChoice(changed) {
   $("languages").addEventListener("click", (event) => {
@@ -151,6 +160,7 @@ export function onChoice(changed) {
     if (!button) return;
     language = button.dataset.language;
     changed();
+    if (language === "client") findWheel().then(changed);
   });
   $("model").addEventListener("change", offerLikely);
   $("model").addEventListener("listed", () => {

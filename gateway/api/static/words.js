@@ -118,13 +118,13 @@ export function python(url, names, key) {
   ].join("\n");
 }
 
-/** The same with this project's Python client; `base` is the gateway, `query` the parameters. */
-export function pythonClient(base, query, names, key) {
+/** The same with this project's Python client; `base` is the gateway, `wheel` the client's address, `query` the parameters. */
+export function pythonClient(base, wheel, query, names, key) {
   const given = [...query].map(([name, value]) => `, ${name}=${/^\d+$/.test(value) && name !== "model" ? value : JSON.stringify(value)}`);
   const credentials = key ? `, api_key=${JSON.stringify(key)}` : "";
   const listed = names.map((name) => JSON.stringify(name)).join(", ");
   return [
-    "# pip install ./gateway_client, in the gateway's repository",
+    `# pip install ${wheel}`,
     "from gateway_client import Gateway",
     "",
     `with Gateway(${JSON.stringify(base)}${credentials}) as gateway:`,

@@ -14,7 +14,7 @@ from tests.gateway.api.in_child import logged
 from tests.gateway.api.stub import PNG, Client, StubBackend, client_of
 
 OPEN = [
-    *("/", "/metrics", "/docs", "/openapi.json"),
+    *("/", "/metrics", "/docs", "/openapi.json", "/client/"),
     *("/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"),
     *("/assets/page.js", "/docs/assets/swagger-ui.css"),
 ]
@@ -71,7 +71,11 @@ def test_path_traversal_does_not_bypass_the_key(client, target):
 def test_open_routes_are_exactly_the_listed_ones():
     paths = {route.path for route in ROUTES if route.traits.access is Access.OPEN}
     assert {path for path in paths if "{" not in path} <= set(OPEN)
-    assert {path for path in paths if "{" in path} == {"/assets/{path:path}", "/docs/assets/{path:path}"}
+    assert {path for path in paths if "{" in path} == {
+        "/assets/{path:path}",
+        "/docs/assets/{path:path}",
+        "/client/{name:path}",
+    }
 
 
 @pytest.mark.parametrize(

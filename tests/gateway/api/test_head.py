@@ -8,6 +8,8 @@ from tests.gateway.api.stub import client_of
 PATHS = [
     "/",
     "/assets/page.js",
+    "/client/",
+    "/client/triton-gateway-client/",
     "/docs",
     "/docs/assets/swagger-ui.css",
     "/health/live",

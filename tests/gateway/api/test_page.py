@@ -270,7 +270,9 @@ def test_python_and_javascript_snippets_run(evaluate, tmp_path, monkeypatch, cap
 
 def test_python_client_snippet_compiles(evaluate):
     names, query = '["a b.jpg", "q\\"x.png"]', '"top_k=5&model=12&version=2"'
-    code = evaluate(f'pythonClient("http://h:8080", new URLSearchParams({query}), {names}, "KEY")')
+    code = evaluate(
+        f'pythonClient("http://h:8080", "http://h:8080/client/c.whl", new URLSearchParams({query}), {names}, "KEY")'
+    )
     compile(code, "page", "exec")
     assert 'Gateway("http://h:8080", api_key="KEY")' in code
     assert 'top_k=5, model="12", version=2' in code
