@@ -9,6 +9,7 @@
     │   ├── InvalidImage          422 invalid_image
     │   ├── ImageTooLarge         422 image_too_large
     │   ├── UndecodableImage      422 undecodable_image
+    │   ├── DamagedImage          422 damaged_image
     │   ├── TooCostly             422 too_costly
     │   ├── TooManyFrames         422 too_many_frames
     │   └── ImageQuarantined      422 image_quarantined
@@ -120,6 +121,12 @@ class UndecodableImage(ImageError):
     """Header and end are valid, but the decoder cannot decode the bytes between them."""
 
     code, summary = "undecodable_image", "The image cannot be decoded"
+
+
+class DamagedImage(ImageError):
+    """The image can be decoded, but its data is damaged, and the request is `strict`."""
+
+    code, summary = "damaged_image", "The image is damaged: some of its pixels are wrong"
 
 
 class TooCostly(ImageError):

@@ -58,6 +58,9 @@ IMAGES = Counter(
     "Images answered, by outcome (ok, or the error's code) and the model and version that answered, if one did.",
     ["outcome", "model", "version"],
 )
+DAMAGED_IMAGES = Counter(
+    "gateway_damaged_images_total", "Images whose compressed data is damaged: classified with a warning, or refused."
+)
 TOP_SCORE = Histogram(
     "gateway_top_score",
     "Highest score in each image's answer, by the model and version that answered.",

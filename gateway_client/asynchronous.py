@@ -99,17 +99,21 @@ class AsyncGateway:
         labels: Sequence[str] = (),
         timeout: float | None = None,  # noqa: ASYNC109  # the service's own parameter, in seconds for each image
         frames: int | str | None = None,
+        strict: bool = False,
         progress: OnProgress | None = None,
         on_wait: OnWait | None = None,
     ) -> AsyncGenerator[Result, None]:
         """Yield one result for each image, as it is ready; `Result.index` is the image's position in the input.
 
         An image that cannot be classified has its error in its result. With `frames` (a number, "all", "every:0.5s")
-        each frame of an animated file has its own predictions, in `Result.frames`. Raises RequestError for errors of
+        each frame of an animated file has its own predictions, in `Result.frames`. A damaged JPEG has `Result.warning`,
+        and with `strict` the error DamagedImage. Raises RequestError for errors of
         the whole request (such as ModelNotFound or Unauthorized), Unreachable if there is no gateway at the URL, and
         TypeError for input that is not an image.
         """
-        options = self._predict_options(model, version, top_k, threshold, labels, timeout, frames, on_wait)
+        options = self._predict_options(
+            model, version, top_k, threshold, labels, timeout, frames, on_wait, strict=strict
+        )
         async with aclosing(self._each(images, options, progress)) as results:
             async for result in results:
                 yield result
@@ -203,6 +207,8 @@ class AsyncGateway:
         timeout_seconds: float | None,
         frames: int | str | None,
         on_wait: OnWait | None,
+        *,
+        strict: bool = False,
     ) -> SendOptions:
         given: dict[str, Any] = {
             "model": model,
@@ -212,6 +218,7 @@ class AsyncGateway:
             "labels": ([labels] if isinstance(labels, str) else list(labels)) or None,
             "timeout": timeout_seconds,
             "frames": None if frames is None else str(frames),
+            "strict": strict or None,
         }
         parameters = {name: value for name, value in given.items() if value is not None}
         return SendOptions(parameters, self.retry_seconds, on_wait)

@@ -73,6 +73,7 @@ class Gateway:
         labels: Sequence[str] = (),
         timeout: float | None = None,
         frames: int | str | None = None,
+        strict: bool = False,
         progress: OnProgress | None = None,
         on_wait: OnWait | None = None,
     ) -> Generator[Result, None, None]:
@@ -80,7 +81,9 @@ class Gateway:
 
         `progress` and `on_wait` are called from the client's thread; an iterator of images is read in another thread.
         """
-        options = self._gateway._predict_options(model, version, top_k, threshold, labels, timeout, frames, on_wait)
+        options = self._gateway._predict_options(
+            model, version, top_k, threshold, labels, timeout, frames, on_wait, strict=strict
+        )
         yield from self._each(images, options, progress)
 
     def embed(

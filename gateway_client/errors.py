@@ -83,6 +83,10 @@ class UndecodableImage(ImageError, status=422, code="undecodable_image"):
     """Header and end are valid, but the decoder cannot decode the bytes between them."""
 
 
+class DamagedImage(ImageError, status=422, code="damaged_image"):
+    """The image can be decoded, but its data is damaged, and the request is `strict`."""
+
+
 class TooCostly(ImageError, status=422, code="too_costly"):
     """Decoding takes more time or memory than an image of its size, or all images of a request, may take."""
 

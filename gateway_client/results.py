@@ -58,6 +58,8 @@ class Result:
     """Set if the call had `frames`; `predictions` are then those of the first frame that has any."""
     embedding: "array[float] | None" = field(default=None, repr=False)
     """The result of `embed`, as 32-bit floats: `numpy.frombuffer(result.embedding, numpy.float32)`."""
+    warning: str | None = None
+    """"damaged" for a damaged JPEG: some of the pixels that the model saw are wrong."""
 
     @property
     def ok(self) -> bool:

@@ -288,6 +288,7 @@ def _result(loaded: Loaded, line: dict[str, Any], error: GatewayError | None) ->
             for each in objects(line, "frames")
         ),
         _embedding(optional_text(line, "embedding")),
+        optional_text(line, "warning"),
     )
 
 

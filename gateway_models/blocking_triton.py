@@ -15,6 +15,7 @@ from gateway.errors import UserError
 from gateway.triton.contract import (
     CLASSIFIER_INPUT,
     CLASSIFIER_OUTPUT,
+    DAMAGED,
     FEATURES,
     IMAGE_STATUS,
     PREDICTION,
@@ -118,7 +119,8 @@ class BlockingTriton:
         ]
         with self._translated():
             result = self._client.infer(model, inputs, client_timeout=TIMEOUT_SECONDS)
-        return Answers(result.as_numpy(IMAGE_STATUS)[:, 0], result.as_numpy(output), result.as_numpy(FEATURES))
+        status = result.as_numpy(IMAGE_STATUS)[:, 0]
+        return Answers(np.where(status == DAMAGED, 0, status), result.as_numpy(output), result.as_numpy(FEATURES))
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -53,6 +53,8 @@ class EmbeddingParameters(BaseModel):
     """A version of the model; default: the version in use."""
     timeout: TimeoutSeconds = None
     """Deadline for each file in seconds, from its last byte on."""
+    strict: bool = False
+    """Whether a damaged JPEG is refused; by default its result has `warning`."""
     format: VectorShape = VectorShape.NATIVE
     """The format of the response: this service's own, or OpenAI's."""
 
@@ -76,6 +78,8 @@ class EmbeddingResult(Schema):
     predictions: list[PredictionOut]
     """Empty unless `top_k` is set."""
     error: ErrorOut | None
+    warning: Literal["damaged"] | None = None
+    """Present only if the file is a damaged JPEG: some of the pixels that the model saw are wrong."""
 
 
 class EmbedResponse(Schema):

@@ -51,6 +51,8 @@ class PredictParameters(BaseModel):
     """Deadline for each file in seconds, from its last byte on."""
     frames: Annotated[str | None, Field(max_length=32, json_schema_extra={"pattern": PATTERN})] = None
     """Frames of animations and videos that get a result each: a number, evenly spread; all; one in every:0.5s."""
+    strict: bool = False
+    """Whether a damaged JPEG is refused; by default its result has `warning`."""
     format: Shape = Shape.NATIVE
     """The format of the response: this service's own, or that of another service."""
 
@@ -124,6 +126,7 @@ def request_spec(
     selection: Selection | None,
     frames: Wanted | None = None,
     embeddings: Embeddings = Embeddings.NONE,
+    strict: bool = False,
 ) -> RequestSpec:
     """Create the specification of a request; without a version, the model's split selects one.
 
@@ -146,5 +149,6 @@ def request_spec(
         split=split,
         frames=frames,
         caller=UNKNOWN_CALLER if settings.log_predictions is None else caller_of(request, context),
+        strict=strict,
         stats=context.stats,
     )

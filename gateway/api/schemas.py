@@ -54,6 +54,8 @@ class ResultOut(Schema):
     error: ErrorOut | None
     frames: list[FrameOut] = []
     """Present only with the parameter `frames`: a result for each frame, in order; a still image has one."""
+    warning: Literal["damaged"] | None = None
+    """Present only if the file is a damaged JPEG: some of the pixels that the model saw are wrong."""
 
 
 class ModelOut(Schema):

@@ -258,6 +258,8 @@ def result_out(result: Result) -> dict[str, object]:
         "predictions": _predictions_out(result.predictions),
         "error": None if result.error is None else _error_out(result.error),
     }
+    if result.damaged and result.error is None:
+        out["warning"] = "damaged"
     if result.frames is not None:
         out["frames"] = [
             {

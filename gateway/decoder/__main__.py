@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from gateway.decoder.damage import DamageDetector
 from gateway.decoder.decoding import Ppm, decode
 from gateway.decoder.frames import DecodedFrame, OpenedAnimation
 from gateway.decoder.headers import read_header
@@ -80,6 +81,7 @@ class _Decoder:
     def __init__(self, memory: int) -> None:
         self._memory = memory
         self._animation: OpenedAnimation | None = None
+        self._damage = DamageDetector()
         self._ceiling_bytes = 0
 
     def answer(self, job: dict[str, Any]) -> dict[str, Any]:
@@ -107,8 +109,9 @@ class _Decoder:
         return {name: getattr(info, name) for name in ("width", "height", "bit_depth", "has_alpha", "animated")}
 
     def _decode(self, job: dict[str, Any]) -> dict[str, Any]:
-        ppm = decode(_input(self._memory, job["nbytes"]), _info(job["info"]), _size(job["size"]))
-        return {"size": _output(self._memory, ppm)}
+        with self._damage:
+            ppm = decode(_input(self._memory, job["nbytes"]), _info(job["info"]), _size(job["size"]))
+        return {"size": _output(self._memory, ppm), "damaged": self._damage.damaged}
 
     def _open(self, job: dict[str, Any]) -> dict[str, Any]:
         # A copy: the frames are written to where the file came from.

@@ -83,6 +83,8 @@ class Row:
     """The embedding, fp32 [size], if the call requests it and the model has one."""
     best: Predictions = NO_PREDICTIONS
     """The best classes before the selection, if the call has `least_classes` and a selection."""
+    damaged: bool = False
+    """Whether the image was decoded although its data is damaged."""
 
 
 @dataclass(frozen=True, slots=True)

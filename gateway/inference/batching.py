@@ -18,6 +18,7 @@ import structlog
 from gateway import metrics, tracing
 from gateway.deadline import Deadline
 from gateway.errors import (
+    DamagedImage,
     DeadlineExceeded,
     GatewayError,
     InferenceFailed,
@@ -453,7 +454,11 @@ def _ignore(_error: Exception) -> None:
 
 
 def _result(item: QueuedImage, row: Row, answer: InferResult) -> Result:
-    file, record, embedding = item.file, item.file.record, row.embedding
+    file, record = item.file, item.file.record
+    damaged = file.damaged or row.damaged
+    if damaged and item.queue.spec.strict and row.decoded and row.error is None:
+        row = Row(decoded=True, error=DamagedImage())
+    embedding = row.embedding
     if record is not None:  # a copy, since the frames of a file share one
         best = row.best if len(row.best) else Predictions.of(row.predictions)[:LOGGED_CLASSES]
         record = replace(record, seal=item.seal, best=best, embedding=embedding)
@@ -471,4 +476,5 @@ def _result(item: QueuedImage, row: Row, answer: InferResult) -> Result:
         None if row.error else answer.model_version,
         answer.multi_label,
         record=record,
+        damaged=damaged,
     )

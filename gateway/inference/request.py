@@ -11,7 +11,7 @@ import anyio
 
 from gateway import metrics
 from gateway.deadline import Deadline
-from gateway.errors import DeadlineExceeded, GatewayError, ImageError, Overloaded
+from gateway.errors import DamagedImage, DeadlineExceeded, GatewayError, ImageError, Overloaded
 from gateway.inference.animation_result import AnimationResult, as_animation
 from gateway.inference.batching import QueuedImage, RequestQueue
 from gateway.inference.prediction_log import ImageRecord
@@ -222,7 +222,10 @@ class RunningRequest:
         decoding = self._service.decoders.decode(encoded(upload, info), info, size, self._account)
         try:
             with self._stages["prepare"]:
-                image.payload = await by(image.deadline, decoding)
+                image.payload, damaged = await by(image.deadline, decoding)
+                image.file = replace(image.file, damaged=damaged)
+                if damaged and self._spec.strict:
+                    raise DamagedImage
         except (ImageError, DeadlineExceeded, Overloaded) as error:
             image.permit.release()
             image.answer(replace(image.file, error=error))
@@ -339,5 +342,7 @@ def _count(result: Result, model_name: str) -> None:
     # A name that a client made up must not become a label, so a model counts by name once it has answered.
     model, version = (model_name, result.model_version) if result.model_version else ("", "")
     metrics.series(metrics.IMAGES, outcome, model, version).inc()
+    if result.damaged:
+        metrics.DAMAGED_IMAGES.inc()
     if result.error is None and (score := result.top_score) is not None:
         metrics.series(metrics.TOP_SCORE, model, version).observe(score)

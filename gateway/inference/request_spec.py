@@ -95,6 +95,8 @@ class RequestSpec:
     """Which frames of animated files are classified; None: only the first one, as the image of its file."""
     caller: Caller = UNKNOWN_CALLER
     """Known only if predictions are logged."""
+    strict: bool = False
+    """Whether a damaged image is an error, even if it can be decoded."""
     stats: RequestStats = field(default_factory=RequestStats)
 
 
@@ -131,6 +133,8 @@ class Result:
     """In a request for frames; `predictions` are then those of the first frame without an error."""
     record: ImageRecord | None = field(default=None, compare=False, repr=False)
     """Until the result is reported, if predictions are logged."""
+    damaged: bool = False
+    """Whether the image was decoded although its data is damaged: some of its pixels are wrong."""
 
     @property
     def extent(self) -> int:

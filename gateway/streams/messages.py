@@ -42,6 +42,7 @@ def frame_message(
     latency_seconds: float,
 ) -> bytes:
     """The result of one frame; `dropped` is the number of frames dropped since the previous result."""
+    warning = {"warning": "damaged"} if result.damaged else {}
     return to_json(
         {
             "type": "frame",
@@ -52,6 +53,7 @@ def frame_message(
             "predictions": predictions,
             "sequence": sequence,
             "error": fault(result.error),
+            **warning,
             "version": result.model_version,
             "dropped": dropped,
             "latency_ms": round(latency_seconds * 1e3, 1),

@@ -342,7 +342,7 @@ async def _select(rows: Sequence[Row], call: Call, *, multi_label: bool) -> tupl
         known = Predictions.of(row.predictions)
         predictions = selection.apply(known[:most], multi_label=multi_label) if row.decoded else known
         best = known[: call.least_classes] if call.least_classes else NO_PREDICTIONS
-        selected.append(Row(row.decoded, predictions, row.scores, row.error, row.embedding, best))
+        selected.append(Row(row.decoded, predictions, row.scores, row.error, row.embedding, best, row.damaged))
     return tuple(selected)
 
 

@@ -22,7 +22,9 @@ PREDICTION = "PREDICTION"
 FEATURES = "FEATURES"
 """The embedding of each image, if the model has this output: fp32 [N, size]."""
 IMAGE_STATUS = "IMAGE_STATUS"
-"""0 for an image that was decoded: int32 [N, 1]."""
+"""0 for an image that was decoded, DAMAGED, or another number if there is no image: int32 [N, 1]."""
+DAMAGED = 4
+"""IMAGE_STATUS of an image that was decoded, but whose compressed data is damaged: some of its pixels are wrong."""
 
 SEQUENCE_MODEL = "sequence_model"
 """The stateful model of the default repository, used by every model that names no other."""

@@ -21,6 +21,7 @@ from gateway.inference.prediction import Predictions
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.time_slices import TimeSlice
 from gateway.triton.contract import (
+    DAMAGED,
     FEATURES,
     IMAGE_STATUS,
     PREDICTION,
@@ -106,7 +107,7 @@ def label_text(raw: bytes) -> str:
 async def read_answer(
     response: ModelInferResponse, *, rows: int, classified: bool, embeddings: bool = False
 ) -> InferResult:
-    """Read IMAGE_STATUS, INT32 [N, 1], 0 for ok, PREDICTION, and with `embeddings` FEATURES, FP32 [N, size].
+    """Read IMAGE_STATUS, INT32 [N, 1], PREDICTION, and with `embeddings` FEATURES, FP32 [N, size].
 
     PREDICTION is FP32 [N, classes], or if `classified` BYTES [N, k] of "score:class id:label".
     """
@@ -135,8 +136,15 @@ async def read_answer(
     return InferResult(
         model_name=response.model_name,
         model_version=response.model_version,
-        rows=tuple(row if code == 0 else Row(decoded=False) for code, row in zip(codes, answers, strict=True)),
+        rows=tuple(_with_status(row, code) for code, row in zip(codes, answers, strict=True)),
     )
+
+
+def _with_status(row: Row, code: int) -> Row:
+    """The row of an image with this IMAGE_STATUS."""
+    if code == 0:
+        return row
+    return replace(row, damaged=True) if code == DAMAGED else Row(decoded=False)
 
 
 def _embeddings(datatype: str, shape: list[int], raw: bytes, rows: int) -> NDArray[np.float32]:

@@ -180,7 +180,7 @@ def _parsed(line: bytes) -> Row | None:
     try:
         row = parsed(line)
         text(row, "path")
-        for name in ("error", "message", "status", "label", "model", "version"):
+        for name in ("error", "message", "warning", "status", "label", "model", "version"):
             optional_text(row, name)
         for name in ("width", "height"):
             _integer(row, name)

@@ -19,6 +19,7 @@ COLUMNS = (
     "version",
     "error",
     "message",
+    "warning",
 )
 """`label`, `class_id` and `score` are those of the best class; `error` is a code, `message` its description."""
 FEATURES = "features"
@@ -55,6 +56,7 @@ def row_of(result: Result, *, features: bool = False) -> Row:
         "version": result.version,
         "error": error and error.code,
         "message": error and error.message,
+        "warning": result.warning,
         **embedding,
     }
     if result.frames:

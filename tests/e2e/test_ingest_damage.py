@@ -1,21 +1,31 @@
 """Damaged and ambiguous files of every form, sent to the real service: each gets a result, good files keep theirs."""
 
 import io
+import json
+import random
 import struct
 import zipfile
 from collections.abc import Iterable
 
 import httpx
+import pytest
+from websockets.sync.client import connect
 
+import gateway_client
+from bench.damage import damaged, outcome, refused_by_pillow
+from gateway.decoder.damage import DamageDetector
 from gateway.errors import ImageError
+from gateway_client.bulk.rows import row_of
 from tests import encoders
 from tests.photos import photo
+from tests.processes import Gateway
 from tests.samples import FIRST_IMAGE_MAY_BE_WHOLE, encode, photograph, samples
 
 CODES = {error.code for error in ImageError.__subclasses__()}
 DAMAGED = {"truncated_image", "invalid_image", "undecodable_image"}
 SMALL = (67, 45)
 AT_ONCE = 900
+notice = outcome(DamageDetector())
 
 
 def outcomes(client: httpx.Client, files: Iterable[bytes]) -> list[str]:
@@ -99,6 +109,46 @@ def test_ambiguous_file_is_recognised_by_its_beginning(real_client: httpx.Client
     files = deceits()
     found = dict(zip(files, outcomes(real_client, (data for data, _ in files.values())), strict=True))
     assert found == {name: code for name, (_, code) in files.items()}
+
+
+def flipped() -> bytes:
+    """A JPEG with wrong bits, which Pillow refuses and OpenCV decodes."""
+    generator = random.Random(3)
+    files = (damaged(photo("cat"), generator) for _ in range(1_000))
+    return next(data for data in files if refused_by_pillow(data) and notice(data) == "marked")
+
+
+@pytest.mark.parametrize("decode", ["auto", "always"])
+def test_damaged_jpeg_has_a_warning_and_strict_refuses_it(
+    decode: str, real_gateway: Gateway, decoding_gateway: Gateway
+):
+    """The preprocessor decodes for the one gateway, and the gateway itself for the other."""
+    files = [("f", ("sound", photo("cat"))), ("f", ("damaged", flipped()))]
+    with {"auto": real_gateway, "always": decoding_gateway}[decode].client() as client:
+        sound, marked = client.post("/predict", files=files).json()["results"]
+        assert (sound["status"], "warning" in sound) == ("ok", False)
+        assert (marked["status"], marked["warning"], len(marked["predictions"])) == ("ok", "damaged", 5)
+        sound, refused = client.post("/predict?strict=true", files=files).json()["results"]
+        assert sound["status"] == "ok"
+        assert (refused["error"]["code"], "warning" in refused) == ("damaged_image", False)
+        assert client.post("/predict?strict=true", files=files[1:]).status_code == 422
+        assert "gateway_damaged_images_total 3.0" in client.get("/metrics").text
+
+
+def test_client_and_bulk_rows_have_the_warning(real_gateway: Gateway):
+    with gateway_client.Gateway(real_gateway.url) as service:
+        (result,) = service.classify([flipped()])
+        (refused,) = service.classify([flipped()], strict=True)
+    assert row_of(result)["warning"] == result.warning == "damaged"
+    assert isinstance(refused.error, gateway_client.errors.DamagedImage)
+    assert row_of(refused)["warning"] is None
+
+
+def test_damaged_frame_of_a_stream_has_the_warning(real_gateway: Gateway):
+    with connect(f"{real_gateway.url.replace('http', 'ws', 1)}/stream", proxy=None) as stream:
+        for data, warning in ((photo("cat"), None), (flipped(), "damaged")):
+            stream.send(data)
+            assert json.loads(stream.recv(60)).get("warning") == warning
 
 
 def test_largest_allowed_images_are_decoded_and_memory_is_freed(start_gateway, light_triton):

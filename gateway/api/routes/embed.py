@@ -52,5 +52,6 @@ async def embed(request: Request) -> Response:
         timeout_seconds=parameters.timeout,
         selection=Selection(top_k=parameters.top_k or 1, max_top_k=settings.max_top_k),
         embeddings=Embeddings.NEEDED,
+        strict=parameters.strict,
     )
     return await respond(request, context, spec, body, uploads, SHAPES[parameters.format](parameters))

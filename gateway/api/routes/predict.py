@@ -120,6 +120,7 @@ async def predict(request: Request) -> Response:
         timeout_seconds=parameters.timeout,
         selection=Selection.of(parameters, settings),
         frames=None if parameters.frames is None else read_frames(parameters.frames, settings.max_frames),
+        strict=parameters.strict,
     )
     if function:
         await _check_function(function[-1], service.backend, spec.model_name)

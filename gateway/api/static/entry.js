@@ -2,6 +2,7 @@ import { percent } from "./words.js";
 
 // Errors of the file itself: a retry cannot help.
 const FILE_FAULTS = new Set([
+  "damaged_image",
   "empty_file",
   "file_too_large",
   "image_quarantined",

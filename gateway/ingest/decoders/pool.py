@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import structlog
 from anyio import CancelScope
@@ -117,8 +117,8 @@ class Decoders:
             animated=reply["animated"],
         )
 
-    async def decode(self, data: bytes, info: ImageInfo, size: Size, account: Account) -> bytes:
-        """An inspected image as an uncompressed PPM (P6): see `gateway.decoder.decoding.decode`.
+    async def decode(self, data: bytes, info: ImageInfo, size: Size, account: Account) -> "Decoded":
+        """Decode an inspected image: see `gateway.decoder.decoding.decode`.
 
         Raises UndecodableImage, TruncatedImage, UnsupportedFormat, TooCostly if it exceeds its limits or its account is
         empty, and Overloaded if no decoder can be started. After it returns or raises, no process works on the image:
@@ -129,8 +129,8 @@ class Decoders:
         expected = expected_seconds(info, len(data))
         # The frame of an AVIF or HEIC may be larger than its header says, so its limit is reserved.
         slot_bytes = memory_bytes if info.format.traits.slow else min(peak_bytes(info, size), memory_bytes)
-        _, pixels = await self._do(job, data, info, account, expected, slot_bytes)
-        return pixels
+        reply, pixels = await self._do(job, data, info, account, expected, slot_bytes)
+        return Decoded(pixels, reply["damaged"])
 
     @asynccontextmanager
     async def animation(
@@ -236,6 +236,13 @@ class Decoders:
                 return worker
             log.warning("decoder_lost", reason="idle", returncode=worker.close())
         return None
+
+
+class Decoded(NamedTuple):
+    """A decoded image: an uncompressed PPM (P6), and whether the file's data was damaged."""
+
+    pixels: bytes
+    damaged: bool
 
 
 class OpenAnimation:

@@ -86,8 +86,9 @@ Job = HeaderJob | ImageJob | AnimationJob | FrameJob
 class Reply(TypedDict):
     """The reply to a job: its result, or an `error` by its code, with a public message and a cause.
 
-    To a HeaderJob the fields of an ImageInfo; to an ImageJob the `size` of the pixels in bytes; to a FrameJob the same,
-    with the number of the `frame` and from when on it is shown, or whether the animation `ends` before another one.
+    To a HeaderJob the fields of an ImageInfo; to an ImageJob the `size` of the pixels in bytes, and whether the
+    data was `damaged`; to a FrameJob the size, the number of the `frame` and from when on it is shown, or whether the
+    animation `ends` before another one.
     """
 
     width: int
@@ -95,6 +96,7 @@ class Reply(TypedDict):
     bit_depth: int
     has_alpha: bool
     animated: bool
+    damaged: bool
     size: int
     frame: int
     shown_seconds: float
@@ -213,13 +215,16 @@ def _checked(line: bytes) -> Reply:
     width, height, bit_depth, size, frame = (
         max(int(reply.get(name, 0)), 0) for name in ("width", "height", "bit_depth", "size", "frame")
     )
-    has_alpha, animated, ends = (reply.get(name) is True for name in ("has_alpha", "animated", "ends"))
+    has_alpha, animated, damaged, ends = (
+        reply.get(name) is True for name in ("has_alpha", "animated", "damaged", "ends")
+    )
     return Reply(
         width=width,
         height=height,
         bit_depth=bit_depth,
         has_alpha=has_alpha,
         animated=animated,
+        damaged=damaged,
         size=size,
         frame=frame,
         shown_seconds=float(reply.get("shown_seconds", 0.0)),

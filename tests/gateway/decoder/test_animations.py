@@ -75,7 +75,7 @@ def cat():
 
 
 async def decoded_image(pool):
-    return await pool.decode(cat(), inspect_whole(cat(), LIMITS), MAX_SIDE, pool.account())
+    return (await pool.decode(cat(), inspect_whole(cat(), LIMITS), MAX_SIDE, pool.account())).pixels
 
 
 @pytest.mark.parametrize("image_format", FORMATS)

@@ -55,7 +55,7 @@ def info_of(data):
 
 
 async def decoded(pool, data, account=None):
-    return await pool.decode(data, info_of(data), MAX_SIDE, account or pool.account())
+    return (await pool.decode(data, info_of(data), MAX_SIDE, account or pool.account())).pixels
 
 
 def children():

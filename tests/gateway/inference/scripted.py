@@ -17,7 +17,7 @@ from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.service import InferenceService
 from gateway.ingest.decoders.budget import Size
-from gateway.ingest.decoders.pool import AnimationFrame
+from gateway.ingest.decoders.pool import AnimationFrame, Decoded
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
@@ -168,12 +168,12 @@ class ScriptedDecoders:
     """Decodes an image when the test finishes it; a cancelled decode ends with its cancellation."""
 
     def __init__(self) -> None:
-        self._pictures: list[asyncio.Future[bytes]] = []
+        self._pictures: list[asyncio.Future[Decoded]] = []
         self.sizes: list[Size] = []
         self.animations: list[ScriptedAnimation] = []
 
     @property
-    def pending(self) -> "list[asyncio.Future[bytes]]":
+    def pending(self) -> "list[asyncio.Future[Decoded]]":
         return [picture for picture in self._pictures if not picture.done()]
 
     def account(self) -> Account:
@@ -185,8 +185,8 @@ class ScriptedDecoders:
     async def read_header(self, data: bytes, image_format: ImageFormat, account: Account) -> ImageInfo:
         return read_header(data, image_format)
 
-    async def decode(self, data: bytes, info: ImageInfo, size: Size, account: Account) -> bytes:
-        picture: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    async def decode(self, data: bytes, info: ImageInfo, size: Size, account: Account) -> Decoded:
+        picture: asyncio.Future[Decoded] = asyncio.get_running_loop().create_future()
         self._pictures.append(picture)
         self.sizes.append(size)
         return await picture
@@ -201,11 +201,11 @@ class ScriptedDecoders:
         finally:
             self.animations[-1].closed = True
 
-    def finish(self, number: int = 0, error: GatewayError | None = None) -> None:
+    def finish(self, number: int = 0, error: GatewayError | None = None, *, damaged: bool = False) -> None:
         if error is not None:
             self.pending[number].set_exception(error)
         else:
-            self.pending[number].set_result(b"P6 4 4 255\n" + bytes(48))
+            self.pending[number].set_result(Decoded(b"P6 4 4 255\n" + bytes(48), damaged))
 
 
 @dataclass(eq=False)
@@ -223,7 +223,7 @@ class ScriptedAnimation:
             return None
         picture = await self.decoders.decode(b"", self.info, 0, self.decoders.account())
         self.given += 1
-        return AnimationFrame(self.given - 1, (self.given - 1) / 10, picture)
+        return AnimationFrame(self.given - 1, (self.given - 1) / 10, picture.pixels)
 
 
 @dataclass(eq=False)

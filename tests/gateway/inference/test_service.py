@@ -1,12 +1,14 @@
 """The service: tasks, permits and results of requests that end in any way."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from starlette.requests import ClientDisconnect
 
 from gateway.errors import (
+    DamagedImage,
     DeadlineExceeded,
     GatewayError,
     InvalidBody,
@@ -16,6 +18,8 @@ from gateway.errors import (
     Overloaded,
     TritonUnreachable,
 )
+from gateway.inference.backend import InferResult, Row
+from gateway.inference.prediction import Prediction
 from gateway.ingest.resizing import Resize
 from tests.asking import encode
 from tests.gateway.inference.scripted import (
@@ -321,4 +325,33 @@ def test_service_close_waits_a_limited_time_for_uncancelled_work(loop):
     loop.pass_time(5)
     loop.finish(closing)
     assert backend.calls[0].cancelled
+    assert idle(service)
+
+
+@pytest.mark.parametrize(("strict", "error", "predictions"), [(False, type(None), 1), (True, DamagedImage, 0)])
+def test_image_that_triton_reports_as_damaged(loop, strict, error, predictions):
+    backend = ScriptedBackend()
+    row = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),))
+    backend.at_once = lambda call: call.outcome.set_result(InferResult("m", "1", (replace(row, damaged=True),)))
+    (result,) = loop.finish(start(loop, collected(service_of(backend), body_of(PNG), query(strict=strict))))
+    assert result.damaged
+    assert isinstance(result.error, error)
+    assert len(result.predictions) == predictions
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_image_that_a_decoder_reports_as_damaged(loop, strict):
+    """With `strict` it is refused before Triton has it."""
+    backend, decoders = ScriptedBackend(), ScriptedDecoders()
+    service = service_of(backend, decoders=decoders)
+    request = start(loop, collected(service, body_of(GIF), query(strict=strict)))
+    loop.settle()
+    decoders.finish(damaged=True)
+    loop.settle()
+    assert len(backend.calls) == (0 if strict else 1)
+    for call in backend.pending:
+        call.answer()
+    (result,) = loop.finish(request)
+    assert result.damaged
+    assert isinstance(result.error, DamagedImage) is strict
     assert idle(service)

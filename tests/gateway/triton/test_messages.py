@@ -17,7 +17,7 @@ from gateway.errors import InferenceFailed
 from gateway.inference.backend import Batch, Call, InferResult
 from gateway.inference.prediction import Prediction
 from gateway.inference.selection import Selection
-from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
+from gateway.triton.contract import DAMAGED, FEATURES, IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
 from gateway.triton.messages import MOST_LABELS, infer_request, label_text, read_answer
 from gateway.triton.seal import SEAL_BYTES, Seal
 from gateway_models.blocking_triton import pad
@@ -48,6 +48,17 @@ async def test_classes_are_read_with_any_label():
 async def test_images_share_the_texts_of_their_labels():
     one, other = (await read([b"0.7:1:a label"], [b"0.6:1:a label"])).rows
     assert one.predictions[0].label is other.predictions[0].label
+
+
+async def test_damaged_image_keeps_its_classes():
+    answer = answer_of([b"0.7:1:cat"], [b"0.6:1:cat"], [b"0.5:1:cat"])
+    answer.raw_output_contents[1] = np.array([0, DAMAGED, 3], np.int32).tobytes()
+    rows = (await read_answer(answer, rows=3, classified=True)).rows
+    assert [(row.decoded, row.damaged, len(row.predictions)) for row in rows] == [
+        (True, False, 1),
+        (True, True, 1),
+        (False, False, 0),
+    ]
 
 
 @pytest.mark.parametrize("text", [b"", b"0.5", b"x:1:cat", b"0.5:x:cat", b"0.5:99999999999999999999:cat"])

@@ -50,6 +50,7 @@ def test_each_image_of_a_folder_has_a_row(url, photos, tmp_path):
         "version": "1",
         "error": None,
         "message": None,
+        "warning": None,
         "options": {},
     }
     assert set(rows[1]) == set(rows[0]) - {"options"}

@@ -23,6 +23,7 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from .batches import NumpyBatch, TensorFormat
+from .damage import DamageDetector
 from .resizing import InterpolationMode, PillowResize, without_ends
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ TYPES = {"TYPE_FP32": np.float32, "TYPE_UINT8": np.uint8}
 
 
 class Status(enum.IntEnum):
-    """IMAGE_STATUS of a row; every row but OK has a tensor of zeros."""
+    """IMAGE_STATUS of a row; every row but OK and DAMAGED has a tensor of zeros."""
 
     OK = 0
     EMPTY = 1
@@ -56,6 +57,8 @@ class Status(enum.IntEnum):
     """RAW_IMAGE_LENGTH is negative or beyond the end of RAW_IMAGE."""
     UNDECODABLE = 3
     """OpenCV cannot decode the bytes, or the image has too many pixels."""
+    DAMAGED = 4
+    """Decoded, but the JPEG's data is damaged: some of the pixels are wrong."""
 
 
 class TritonPythonModel:
@@ -69,6 +72,7 @@ class TritonPythonModel:
         config = json.loads(args["model_config"])
         parameters = {name: entry["string_value"] for name, entry in config["parameters"].items()}
         self.device = self._device(args)
+        self.damage = DamageDetector()
         keep_freed_memory()
         try:
             self.resize_size = integers(parameters["resize_size"])
@@ -99,8 +103,11 @@ class TritonPythonModel:
         self.batch = self._batch(TensorFormat(self.crop_size, TYPES[output["data_type"]], mean, std))
 
         # Warms up the libraries, so that the first request does not wait for that.
-        encoded = cv2.imencode(".ppm", np.zeros((8, 8, 3), np.uint8))[1]
-        self.batch([self._decode_row(encoded, len(encoded))[1]])
+        encoded = damaged_jpeg()
+        status, image = self._decode_row(encoded, len(encoded))
+        self.batch([image])
+        if status is not Status.DAMAGED:
+            pb_utils.Logger.log_warn(f"OpenCV {cv2.__version__} reports no damaged JPEGs: they get no warning")
         name, device = args["model_instance_name"], self.device or "cpu"
         pb_utils.Logger.log_info(f"{name} runs on {device}, resizes with {self.resize.described()}")
 
@@ -141,21 +148,22 @@ class TritonPythonModel:
             return pb_utils.TritonError(f"preprocessor: {type(exc).__name__}: {exc}")
 
     def _decode_row(self, encoded: NDArray[np.uint8], length: int) -> "tuple[Status, Image | None]":
-        """The row's Status and its image, uint8 [H, W, 3], or None where the status is not OK."""
+        """The row's Status and its image, uint8 [H, W, 3], or None where nothing was decoded."""
         if length == 0:
             return Status.EMPTY, None
         if not 0 < length <= len(encoded):
             return Status.INVALID_LENGTH, None
-        try:
-            # Without the padding: with it, OpenCV takes a truncated JPEG for a complete one.
-            pixels = cv2.imdecode(encoded[:length], cv2.IMREAD_COLOR_RGB)
-        except cv2.error:
-            pixels = None
+        with self.damage:
+            try:
+                # Without the padding: with it, OpenCV takes a truncated JPEG for a complete one.
+                pixels = cv2.imdecode(encoded[:length], cv2.IMREAD_COLOR_RGB)
+            except cv2.error:
+                pixels = None
         if pixels is None:
             return Status.UNDECODABLE, None
         if len(self.resize_size) == 1:
             pixels = without_ends(pixels)
-        return Status.OK, self.resize(pixels)
+        return (Status.DAMAGED if self.damage.damaged else Status.OK), self.resize(pixels)
 
     def _device(self, args: dict[str, str]) -> "torch.device | None":
         """The GPU of this instance, or None on a CPU; raises TritonModelException if torch finds no GPU."""
@@ -189,6 +197,13 @@ class TritonPythonModel:
             from .on_torch import end_if_gpu_is_lost
 
             end_if_gpu_is_lost(self.device)
+
+
+def damaged_jpeg() -> NDArray[np.uint8]:
+    """A JPEG of noise without the second half of its data, uint8 [bytes]."""
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    encoded = cv2.imencode(".jpg", noise)[1]
+    return np.concatenate([encoded[: len(encoded) // 2], encoded[-2:]])
 
 
 def keep_freed_memory() -> None:

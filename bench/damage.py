@@ -1,0 +1,91 @@
+"""How many damaged JPEGs are noticed: `python -m bench.damage`.
+
+Bits are flipped in the compressed data of JPEGs of three kinds: baseline, progressive, and with restart markers. The
+table compares what Pillow refuses with what the preprocessor and the decoders notice, and counts sound images that are
+marked.
+"""
+
+import argparse
+import io
+import random
+import warnings
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+from PIL import Image
+
+from gateway.decoder.damage import DamageDetector
+from gateway.decoder.opencv import cv2
+from tests.photos import PHOTOS, pixels
+
+KINDS = {
+    "baseline": [],
+    "progressive": [cv2.IMWRITE_JPEG_PROGRESSIVE, 1],
+    "restart markers": [cv2.IMWRITE_JPEG_RST_INTERVAL, 5],
+}
+FLIPS = (1, 1, 3, 10)
+SIZE = (256, 192)
+
+
+def jpegs(count: int, kind: str, generator: random.Random) -> list[bytes]:
+    """Sound JPEGs of photographs."""
+    pictures = [cv2.cvtColor(np.asarray(pixels(name).resize(SIZE)), cv2.COLOR_RGB2BGR) for name in PHOTOS]
+    options = [*KINDS[kind], cv2.IMWRITE_JPEG_QUALITY]
+    return [
+        cv2.imencode(".jpg", pictures[number % len(pictures)], [*options, generator.choice([75, 90, 95])])[1].tobytes()
+        for number in range(count)
+    ]
+
+
+def damaged(data: bytes, generator: random.Random) -> bytes:
+    """Flip up to ten bits of the compressed data."""
+    flipped = bytearray(data)
+    for _ in range(generator.choice(FLIPS)):
+        flipped[generator.randrange(data.find(b"\xff\xda") + 14, len(data) - 2)] ^= 1 << generator.randrange(8)
+    return bytes(flipped)
+
+
+def refused_by_pillow(data: bytes) -> bool:
+    """Whether Pillow raises."""
+    try:
+        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(data)) as image:
+            image.load()
+    except (OSError, SyntaxError):
+        return True
+    return False
+
+
+def outcome(detector: DamageDetector) -> Callable[[bytes], str]:
+    """What the service does with an image: refused, marked or not noticed."""
+
+    def of(data: bytes) -> str:
+        with detector:
+            decoded = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+        return "refused" if decoded is None else "marked" if detector.damaged else "not noticed"
+
+    return of
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=300, help="damaged images of each kind")
+    count = parser.parse_args().count
+    generator, of = random.Random(1), outcome(DamageDetector())
+    columns = "refused | marked | not noticed | Pillow refuses | of these not noticed | sound, marked"
+    print(f"| {count} damaged JPEGs each | {columns} |")
+    print("|---|---|---|---|---|---|---|")
+    for kind in KINDS:
+        sound = jpegs(count, kind, generator)
+        broken = [damaged(data, generator) for data in sound]
+        found = [of(data) for data in broken]
+        by_pillow = [known for data, known in zip(broken, found, strict=True) if refused_by_pillow(data)]
+        counts, marked = Counter(found), sum(of(data) != "not noticed" for data in sound)
+        cells = [counts[each] for each in ("refused", "marked", "not noticed")]
+        cells += [len(by_pillow), by_pillow.count("not noticed"), marked]
+        print(f"| {kind} | {' | '.join(map(str, cells))} |")
+
+
+if __name__ == "__main__":
+    main()
