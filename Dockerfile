@@ -36,7 +36,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 FROM ${PYTHON_IMAGE} AS gateway-build
 ARG PIP_INDEX_URL
 # For the prediction log in a folder or bucket: heic,log,otel,s3 (PyArrow takes 150 MB).
-ARG GATEWAY_EXTRAS=heic,otel
+ARG GATEWAY_EXTRAS=fleet,heic,otel
 WORKDIR /app
 COPY constraints.txt ./
 COPY --from=wheels /wheels /wheels

@@ -42,6 +42,8 @@ from gateway.server.heartbeat import heartbeat
 from gateway.server.open_files import affordable_connections
 from gateway.server.workers import die_with_supervisor, shared_file
 from gateway.settings import Settings
+from gateway.tenants.rates import ProcessRates, Rates, WorkerRates, require_client
+from gateway.tenants.tenant import Tenants
 from gateway.time_slices import keep_what_was_made
 from gateway.tracing import require_sdk
 from gateway.triton.footprint import check_load
@@ -77,12 +79,14 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     """Create the gateway as an ASGI application; without a backend it calls the Triton at `settings.triton_url`.
 
     Raises KeysError if a file of API keys cannot be read, TracingUnavailable if an endpoint for spans is set but
-    OpenTelemetry's SDK is not installed, and UserError if predictions are to be logged and what that needs is not.
+    OpenTelemetry's SDK is not installed, RateStoreUnavailable if a store of rates is set but its client is not, and
+    UserError if predictions are to be logged and what that needs is not installed.
     """
     exporter = _open_exporter(settings)
     prediction_log = _open_prediction_log(settings)
     # Everything that reports the limit must report the one that applies.
     settings = settings.model_copy(update={"max_connections": affordable_connections(settings.max_connections)})
+    rates = _rates(settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
@@ -128,6 +132,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             await triton.close()
             if prediction_log is not None:
                 await prediction_log.close()
+            await rates.close()
         if exporter is not None:
             exporter.close()
 
@@ -145,7 +150,9 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
         # Generated clients use it as the name of their functions: predict, list_models, …
         generate_unique_id_function=lambda route: route.name,
     )
-    _add_middleware(app, settings, None if exporter is None else exporter.tracer)
+    _add_middleware(
+        app, settings, Tenants(settings.max_images_in_flight, rates), None if exporter is None else exporter.tracer
+    )
     add_handlers(app, ROUTES)
     for router in ROUTERS:
         if router is not models.admin_router or settings.admin_keys_file is not None:
@@ -192,8 +199,16 @@ def _cache_secret(settings: Settings) -> bytes:
     return settings.cache_secret.get_secret_value().encode() if settings.cache_secret else secrets.token_bytes(32)
 
 
-def _key_file(path: Path | None) -> KeyFile | None:
-    return None if path is None else KeyFile(path)
+def _rates(settings: Settings) -> Rates:
+    """Where the rates of API keys are counted; raises RateStoreUnavailable if a store is set without its client."""
+    folder = shared_file("rates")
+    local = ProcessRates() if folder is None else WorkerRates(folder)
+    if settings.rate_store_url is None:
+        return local
+    require_client()
+    from gateway.tenants.rate_store import StoredRates  # an optional dependency
+
+    return StoredRates(settings.rate_store_url.get_secret_value(), local)
 
 
 def _open_exporter(settings: Settings) -> "Exporter | None":
@@ -214,10 +229,11 @@ def _open_prediction_log(settings: Settings) -> PredictionLog | None:
     return log
 
 
-def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> None:
+def _add_middleware(app: FastAPI, settings: Settings, tenants: Tenants, tracer: Tracer | None) -> None:
     """Add the middleware from the innermost to the outermost."""
-    keys, admin_keys = _key_file(settings.api_keys_file), _key_file(settings.admin_keys_file)
-    check = KeyCheck(keys, admin_keys) if keys or admin_keys else None
+    keys = None if settings.api_keys_file is None else KeyFile(settings.api_keys_file)
+    admin_keys = None if settings.admin_keys_file is None else KeyFile(settings.admin_keys_file, admin=True)
+    check = KeyCheck(keys, admin_keys, tenants) if keys or admin_keys else None
     if check is not None:
         document_keys(app, ROUTES, admin_only=keys is None)
     app.add_middleware(RequestContextMiddleware, ROUTES, check, tracer)
@@ -235,7 +251,15 @@ def _add_middleware(app: FastAPI, settings: Settings, tracer: Tracer | None) -> 
                 infer.HEADER_LENGTH,
                 settings.model_split_header,
             ],
-            expose_headers=["Retry-After", "Server-Timing", "WWW-Authenticate", "X-Request-ID", infer.HEADER_LENGTH],
+            expose_headers=[
+                "RateLimit",
+                "RateLimit-Policy",
+                "Retry-After",
+                "Server-Timing",
+                "WWW-Authenticate",
+                "X-Request-ID",
+                infer.HEADER_LENGTH,
+            ],
         )
     app.add_middleware(SecurityHeaders)
 

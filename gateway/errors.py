@@ -38,6 +38,7 @@
     │   └── ModelInUse            409 model_in_use
     └── ServiceError              the service; a retry may help
         ├── Overloaded            503 overloaded
+        │   └── RateLimited       429 rate_limited
         ├── ModelUnavailable      503 model_unavailable
         ├── ContractBroken        503 contract_broken
         ├── TritonUnreachable     503 triton_unreachable
@@ -306,10 +307,10 @@ def no_features(model_name: str) -> NoFeatures:
 
 
 class Forbidden(RequestError):
-    """The API key is valid but is not an admin key."""
+    """The API key is valid but may not be used for this: it is no admin key, or its quota excludes it."""
 
     status = HTTPStatus.FORBIDDEN
-    code, summary = "forbidden", "An admin API key is required"
+    code, summary = "forbidden", "The API key may not be used for this"
 
 
 class ModelInUse(RequestError):
@@ -323,7 +324,7 @@ class ServiceError(GatewayError):
     """The request is valid, but the service cannot serve it now; a retry may help."""
 
     status = HTTPStatus.SERVICE_UNAVAILABLE
-    retry_after_seconds: ClassVar[int | None] = 1
+    retry_after_seconds: int | None = 1
     """The Retry-After header of the response, or None if a retry would not help."""
 
 
@@ -331,6 +332,19 @@ class Overloaded(ServiceError):
     """More images are in flight than the limits allow."""
 
     code, summary = "overloaded", "Too many images are in flight"
+
+
+class RateLimited(Overloaded):
+    """The API key's rate of images is exceeded."""
+
+    status = HTTPStatus.TOO_MANY_REQUESTS
+    code, summary = "rate_limited", "The key's rate of images is exceeded"
+
+    def __init__(
+        self, message: str | None = None, *, retry_after_seconds: int = 1, policy: str = "", **details: object
+    ) -> None:
+        super().__init__(message, **details, **{"violated-policies": [policy]} if policy else {})
+        self.retry_after_seconds = retry_after_seconds
 
 
 class ModelUnavailable(ServiceError):

@@ -1,6 +1,7 @@
 """API keys: a file of their names and hashes, and the check of a key that a client sends.
 
-name:sha256-hex        one line for each key; empty lines and lines that begin with # are skipped
+name:sha256-hex                       one line for each key; empty lines and lines that begin with # are skipped
+name:sha256-hex rate=100/s share=0.5  a key with a quota: see gateway.quota
 """
 
 import hashlib
@@ -16,6 +17,7 @@ import structlog
 
 from gateway.errors import UserError
 from gateway.files import locked, whole_file
+from gateway.quota import NO_QUOTA, InvalidQuota, Quota, read_quota
 
 log = structlog.get_logger("gateway")
 
@@ -47,10 +49,11 @@ def digest(key: bytes) -> str:
 
 
 class Keys:
-    """The digests of the accepted keys, by name; the keys themselves are not stored."""
+    """The digests of the accepted keys, by name, and the quotas of those that have one; no key itself is stored."""
 
-    def __init__(self, digests: Mapping[str, str]) -> None:
+    def __init__(self, digests: Mapping[str, str], quotas: Mapping[str, Quota] | None = None) -> None:
         self.digests = dict(digests)
+        self.quotas = dict(quotas or {})
 
     def name_of(self, key: bytes) -> str | None:
         """The name of a key, None if the key is unknown."""
@@ -64,15 +67,16 @@ class Keys:
 
 
 class KeyFile:
-    """The keys of a file, reloaded when the file changes.
+    """The keys of a file, reloaded when the file changes; admin keys have no quotas.
 
     Raises KeysError if the first read fails. If a later read fails, the previous keys stay valid.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, admin: bool = False) -> None:
         self._path = path
+        self._admin = admin
         self._seen = _stamp(path)
-        self._keys = read_keys(path)
+        self._keys = self._read()
         if not self._keys.digests:
             log.warning("api_keys_empty", file=str(path))
 
@@ -83,21 +87,35 @@ class KeyFile:
         if stamp != self._seen:
             self._seen = stamp
             try:
-                self._keys = read_keys(self._path)
+                self._keys = self._read()
             except KeysError as exc:
                 log.error("api_keys_unchanged", reason=str(exc))  # noqa: TRY400  # the message is enough
             else:
                 log.info("api_keys_read", keys=len(self._keys.digests))
         return self._keys
 
+    def _read(self) -> Keys:
+        return read_admin_keys(self._path) if self._admin else read_keys(self._path)
+
 
 def read_keys(path: Path) -> Keys:
     """Read a file of keys; raises KeysError, which names a bad line by its number and does not repeat its text."""
-    return Keys(_parse(path, _read(path)))
+    return _parse(path, _read(path))
 
 
-def add_key(path: Path, name: str) -> str:
-    """Generate a key and write its name and hash to the file, which is created if missing. Returns the key.
+def read_admin_keys(path: Path) -> Keys:
+    """Read a file of admin keys; raises KeysError as `read_keys` does, and if one of the keys has a quota."""
+    keys = read_keys(path)
+    if keys.quotas:
+        raise KeysError(
+            f"{path} has admin keys, which have no quotas, but {next(iter(keys.quotas))} has one: remove what follows "
+            "its hash, or move the line to the file of GATEWAY_API_KEYS_FILE"
+        )
+    return keys
+
+
+def add_key(path: Path, name: str, quota: Quota = NO_QUOTA) -> str:
+    """Generate a key and write its name, hash and quota to the file, which is created if missing. Returns the key.
 
     Raises KeysError if the name is taken or not allowed.
     """
@@ -105,11 +123,12 @@ def add_key(path: Path, name: str) -> str:
         raise KeysError(f"{name!r} cannot be a key's name: letters, digits and . _ - are allowed, 64 at most")
     with _changing(path):
         text = _read(path) if path.exists() else ""
-        if name in _parse(path, text):
+        if name in _parse(path, text).digests:
             raise KeysError(f"there is a key named {name} in {path}: choose another name, or remove that one first")
         key = new_key()
         newline = "\n" if text and not text.endswith("\n") else ""
-        _write(path, f"{text}{newline}{name}:{digest(key.encode())}\n")
+        line = f"{name}:{digest(key.encode())} {quota}".rstrip()
+        _write(path, f"{text}{newline}{line}\n")
     return key
 
 
@@ -117,7 +136,7 @@ def remove_key(path: Path, name: str) -> None:
     """Remove a key from the file; raises KeysError if there is no key of that name."""
     with _changing(path):
         text = _read(path)
-        if name not in _parse(path, text):
+        if name not in _parse(path, text).digests:
             raise KeysError(f"there is no key named {name} in {path}; gateway key list shows the existing ones")
         lines = text.splitlines(keepends=True)
         _write(path, "".join(line for line in lines if line.partition(":")[0].strip() != name))
@@ -127,26 +146,43 @@ def _read(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except FileNotFoundError as exc:
-        raise KeysError(f"there is no file of API keys at {path}: make one with gateway key new --file {path}") from exc
+        raise KeysError(
+            f"there is no file of API keys at {path}: make one with gateway key add NAME --file {path}"
+        ) from exc
     except OSError as exc:
         raise KeysError(f"cannot read the API keys in {path}: {exc.strerror}") from exc
     except UnicodeDecodeError as exc:
         raise KeysError(f"cannot read the API keys in {path}: it is not UTF-8 text") from exc
 
 
-def _parse(path: Path, text: str) -> dict[str, str]:
+def _parse(path: Path, text: str) -> Keys:
     digests: dict[str, str] = {}
+    quotas: dict[str, Quota] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        name, _, known = (part.strip() for part in line.partition(":"))
+        name, _, rest = (part.strip() for part in line.partition(":"))
+        known, *options = rest.split() or [""]
         if not (_NAME.fullmatch(name) and _DIGEST.fullmatch(known)):
             # The line itself may be a key that was pasted by mistake.
-            raise KeysError(f"line {number} of {path} is not name:sha256-hex; gateway key new writes such lines")
+            raise KeysError(f"line {number} of {path} is not name:sha256-hex; gateway key add writes such lines")
         if name in digests:
             raise KeysError(f"line {number} of {path} has the name of an earlier key: {name}")
         digests[name] = known
-    return digests
+        if options:
+            quotas[name] = _quota(options, f"line {number} of {path}")
+    return Keys(digests, quotas)
+
+
+def _quota(options: list[str], where: str) -> Quota:
+    pairs = [option.partition("=") for option in options]
+    given = {name: value for name, _, value in pairs}
+    if len(given) < len(pairs):
+        raise KeysError(f"{where} has an option twice")
+    try:
+        return read_quota(given)
+    except InvalidQuota as exc:
+        raise KeysError(f"{where}: {exc}") from None
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

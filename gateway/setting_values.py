@@ -16,6 +16,7 @@ _AMOUNT = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[A-Za-z]+)")
 _PERCENT = re.compile(r"\d{1,3}(\.\d+)?")
 _GROUPED = re.compile(r"\d{1,3}(,\d{3})+")
 _BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_RATE_STORE = re.compile(r"(?P<scheme>(?:redis|valkey)s?://(?=[^/])|unix:///)(?P<rest>\S+)")
 _ENDPOINT = re.compile(r"https?://[^/\s?#@]+(/[^\s?#]*)?", re.IGNORECASE)
 
 
@@ -104,6 +105,15 @@ def otlp_endpoint(url: str) -> str:
         msg = "must be the http:// or https:// URL of an OTLP/HTTP collector, such as http://127.0.0.1:4318"
         raise ValueError(msg)
     return url
+
+
+def rate_store(url: str) -> str:
+    """Check the URL of a Redis or Valkey, and convert Valkey's scheme to Redis'; the URL may have a password."""
+    match = _RATE_STORE.fullmatch(url)
+    if match is None:
+        msg = "must be the URL of a Redis or Valkey, such as redis://host:6379/0, rediss://… for TLS, or unix:///path"
+        raise ValueError(msg)
+    return match["scheme"].replace("valkey", "redis") + match["rest"]
 
 
 def origins(given: tuple[str, ...]) -> tuple[str, ...]:

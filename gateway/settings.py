@@ -71,7 +71,7 @@ NOT_ABOVE = (
 )
 """Pairs of settings of which the first must not be larger than the second."""
 
-SECRET = frozenset({"cache_secret"})
+SECRET = frozenset({"cache_secret", "rate_store_url"})
 """Settings whose values are never printed."""
 
 
@@ -99,6 +99,8 @@ class Settings(BaseSettings):
     """File of the API keys' names and hashes; without it no key is needed. See `gateway key`."""
     admin_keys_file: Path | None = None
     """File of the keys that may load and unload models; without it, that is not possible. See `gateway key`."""
+    rate_store_url: SecretStr | None = None
+    """Redis or Valkey in which gateways share the rates of keys, such as redis://host:6379/0. Needs the extra fleet."""
     cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
     """Origins whose web pages may call the API, separated by commas, such as https://app.example; * for all."""
 
@@ -300,6 +302,11 @@ class Settings(BaseSettings):
     @classmethod
     def _otlp_endpoint_is_a_url(cls, endpoint: str | None) -> str | None:
         return None if endpoint is None else setting_values.otlp_endpoint(endpoint)
+
+    @field_validator("rate_store_url")
+    @classmethod
+    def _rate_store_is_a_url(cls, url: SecretStr | None) -> SecretStr | None:
+        return None if url is None else SecretStr(setting_values.rate_store(url.get_secret_value()))
 
     @field_validator("model_split", mode="before")
     @classmethod

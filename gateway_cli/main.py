@@ -12,9 +12,11 @@ import typer
 from gateway import __version__
 from gateway.environment import load_settings
 from gateway.errors import UserError
-from gateway.keys import KeysError, add_key, read_keys, remove_key
+from gateway.keys import KeysError, add_key, read_admin_keys, read_keys, remove_key
 from gateway.logs import LogStream, lost_as_text
+from gateway.quota import NO_QUOTA, InvalidQuota, Priority, Quota, read_quota
 from gateway.settings import LogFormat, Settings
+from gateway.tenants.rates import require_client
 from gateway.tracing import require_sdk
 from gateway_cli.capacity import capacity
 from gateway_cli.classify import classify
@@ -104,8 +106,13 @@ def _settings(**options: object) -> Settings:
 
     export_environment(options)
     settings = load_settings()
-    for path in filter(None, (settings.api_keys_file, settings.admin_keys_file)):
-        read_keys(path)  # an invalid file must fail here, before Triton and the workers start
+    # An invalid file must fail here, before Triton and the workers start.
+    if settings.api_keys_file is not None:
+        read_keys(settings.api_keys_file)
+    if settings.admin_keys_file is not None:
+        read_admin_keys(settings.admin_keys_file)
+    if settings.rate_store_url is not None:
+        require_client()
     if settings.otlp_endpoint is not None:
         require_sdk()
     if settings.log_predictions is not None:
@@ -219,22 +226,63 @@ def doctor(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
 app.command("capacity")(capacity)
 
 
-@key_app.command("new")
+@key_app.command("add")
+def key_add(
+    name: Annotated[str, typer.Argument(help="Name of the key's holder, for log and metrics.", show_default=False)],
+    file: KeysFile = None,
+    rate: Annotated[str | None, typer.Option(help="Images per s, min or h, such as 100/s.", show_default=False)] = None,
+    burst: Annotated[
+        int | None,
+        typer.Option(help="Images at once, after a pause; by default those of one second.", show_default=False),
+    ] = None,
+    share: Annotated[
+        float | None,
+        typer.Option(
+            help="Part of the images in flight, such as 0.5; its weight while images wait.", show_default=False
+        ),
+    ] = None,
+    priority: Annotated[
+        Priority | None, typer.Option(help="While images wait, interactive ones go first.", show_default=False)
+    ] = None,
+    models: Annotated[
+        str | None, typer.Option(help="Models that it may use, separated by commas.", show_default=False)
+    ] = None,
+    routes: Annotated[
+        str | None, typer.Option(help="Paths that it may use, such as /predict,/v2.", show_default=False)
+    ] = None,
+) -> None:
+    """Create a key and print it once, as the file keeps only its hash. Running gateways accept it at once.
+
+    Its options are its quota; to change them later, edit its line in the file.
+    """
+    options = {"rate": rate, "burst": burst, "share": share, "priority": priority, "models": models, "routes": routes}
+    try:
+        quota = read_quota({option: str(value) for option, value in options.items() if value is not None})
+    except InvalidQuota as exc:
+        raise KeysError(f"--{exc}") from None
+    _add_key(_keys_file(file), name, quota)
+
+
+@key_app.command("new", hidden=True)
 def key_new(
     name: Annotated[str, typer.Option(help="Name of the key's holder; requests are logged under this name.")],
     file: KeysFile = None,
 ) -> None:
-    """Create a key and print it once, as the file keeps only its hash. Running gateways accept it at once."""
-    path = _keys_file(file)
-    emit(add_key(path, name))
+    """Create a key without a quota: the former name of `gateway key add`."""
+    _add_key(_keys_file(file), name, NO_QUOTA)
+
+
+def _add_key(path: Path, name: str, quota: Quota) -> None:
+    emit(add_key(path, name, quota))
     print_status(f"{path} has the hash of {name}'s key; the key itself is not stored, so copy it now")
 
 
 @key_app.command("list")
 def key_list(file: KeysFile = None) -> None:
-    """Print the names of the keys."""
-    for name in read_keys(_keys_file(file)).digests:
-        emit(name)
+    """Print the names of the keys, each with its quota, if it has one."""
+    keys = read_keys(_keys_file(file))
+    for name in keys.digests:
+        emit(f"{name} {keys.quotas.get(name, '')}".rstrip())
 
 
 @key_app.command("remove")

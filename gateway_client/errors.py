@@ -184,7 +184,7 @@ class NoFeatures(RequestError, status=422, code="no_features"):
 
 
 class Forbidden(RequestError, status=403, code="forbidden"):
-    """The API key is valid but is not an admin key."""
+    """The API key is valid but may not be used for this: it is no admin key, or its quota excludes it."""
 
 
 class ModelInUse(RequestError, status=409, code="model_in_use"):
@@ -197,6 +197,10 @@ class ServiceError(GatewayError):
 
 class Overloaded(ServiceError, status=503, code="overloaded", retryable=True):
     """More images are in flight than the limits allow."""
+
+
+class RateLimited(Overloaded, status=429, code="rate_limited", retryable=True):
+    """The API key's rate of images is exceeded."""
 
 
 class ModelUnavailable(ServiceError, status=503, code="model_unavailable", retryable=True):

@@ -127,7 +127,7 @@ def outcomes(alert: str) -> set[str]:
 
 def test_every_image_error_has_an_alert():
     """An error that is not the service's is the file's."""
-    service = codes(errors.ServiceError) - {"internal_error", "load_failed"}
+    service = codes(errors.ServiceError) - {"internal_error", "load_failed", "rate_limited"}
     assert outcomes("GatewayImagesFail") == service
     assert outcomes("GatewayBadImages") == service | {"ok", "internal_error"}
 

@@ -12,6 +12,7 @@ from gateway.api.schemas import Problem
 from gateway.errors import Forbidden, Unauthorized
 from gateway.keys import KeyFile
 from gateway.oip.documents import V2Error
+from gateway.tenants.tenant import Tenants
 
 KEY_SUBPROTOCOL = "gateway-key."
 """Prefix of the key among the subprotocols of a WebSocket: web pages cannot send headers with a handshake."""
@@ -30,12 +31,14 @@ class KeyCheck:
     """Requires a valid key for all routes but the open ones, and an admin key for admin routes.
 
     Without `keys` only admin routes need a key; without `admin_keys` no key is an admin key. Admin keys are valid for
-    every route. The log event gets the name of the key as `key`.
+    every route. The log event gets the name of the key as `key`. While the file of `keys` has quotas, each of its keys
+    is one of the `tenants`; admin keys are none.
     """
 
-    def __init__(self, keys: KeyFile | None, admin_keys: KeyFile | None = None) -> None:
+    def __init__(self, keys: KeyFile | None, admin_keys: KeyFile | None = None, tenants: Tenants | None = None) -> None:
         self._keys = keys
         self._admin_keys = admin_keys
+        self._tenants = tenants
 
     def check(self, scope: Scope, context: RequestContext, access: Access) -> None:
         """Raise Unauthorized or Forbidden (RFC 6750, section 3.1) for a request that may not use its route."""
@@ -54,6 +57,9 @@ class KeyCheck:
             raise Forbidden(NO_ADMIN)
         context.log_fields["key"] = name
         context.is_allowed = lambda: self._name(key) is not None
+        if self._tenants is not None and self._keys is not None and (keys := self._keys.keys).quotas:
+            # A key of both files is an admin key, and a name may be that of one key in each.
+            context.tenant = None if _name_in(self._admin_keys, key) else self._tenants.of(keys, name)
 
     def _name(self, key: bytes) -> str | None:
         return _name_in(self._admin_keys, key) or _name_in(self._keys, key)

@@ -1,5 +1,6 @@
 """Pure ASGI middleware around every request."""
 
+import asyncio
 import re
 import time
 import uuid
@@ -21,10 +22,11 @@ from gateway.api.problems import note, problem
 from gateway.api.request_context import KEY, RequestContext
 from gateway.api.route_table import KnownRoute, RouteTable
 from gateway.api.server_span import begin, finish
-from gateway.errors import GatewayError, InternalError, InvalidParameter, clear_frames
+from gateway.errors import GatewayError, InternalError, InvalidParameter, RateLimited, clear_frames
 from gateway.inference.request_stats import RequestStats
 from gateway.logs import AlreadyLogged
 from gateway.streams.messages import error_message
+from gateway.tenants.tenant import REFUSAL_SECONDS, Tenant
 
 log = structlog.get_logger("gateway")
 
@@ -45,6 +47,9 @@ SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Content-Security-Policy": "frame-ancestors 'self'",
 }
+
+LIMITS_PATH = "/limits"
+"""The route that every key may use: it reports what the key may do."""
 
 _RAW_SECURITY_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 _OF_CLIENTS = frozenset({"method", "path", "model"})
@@ -119,6 +124,8 @@ class RequestContextMiddleware:
                     (b"x-request-id", context.request_id.encode()),
                     (b"server-timing", server_timing(_times(stats, started)).encode()),
                 ]
+                if context.charges is not None:
+                    message["headers"] += context.charges.tenant.headers
                 if (draining := scope["state"].get("draining")) is not None and draining.begun:
                     message["headers"].append((b"connection", b"close"))
             elif method == "HEAD":
@@ -127,6 +134,8 @@ class RequestContextMiddleware:
 
         try:
             self._admit(scope, context)
+            if context.tenant is not None:
+                await self._charge(scope, context, context.tenant)
             await self._serve(context.route, scope, receive, send_with_headers)
         except ClientDisconnect:
             context.note_disconnect()
@@ -172,6 +181,8 @@ class RequestContextMiddleware:
 
         try:
             self._admit(scope, context)
+            if context.tenant is not None and context.route is not None:
+                context.tenant.check_route(context.route.path)
             await self._app(scope, receive_unless_gone, send_with_id)
         except WebSocketDisconnect as gone:  # the client disconnected before the handshake was complete
             clear_frames(gone)
@@ -232,9 +243,28 @@ class RequestContextMiddleware:
             self._keys.check(scope, context, self._routes.access(path, route))
         context.route = route
         if route is not None and route.traits.takes_images and scope.get("method") == "POST":
-            context.service.admission.check()
+            context.service.admission.check(None if context.tenant is None else context.tenant.share)
         if scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
             raise InvalidParameter(f"The URL has more than {MAX_QUERY_PARAMETERS} parameters.")
+
+    async def _charge(self, scope: Scope, context: RequestContext, tenant: Tenant) -> None:
+        """Charge the first image of a request to its key, before its body is read.
+
+        Raises Forbidden if the key may not use the route, and RateLimited after a pause.
+        """
+        route = context.route
+        if route is None or route.path == LIMITS_PATH:
+            return
+        tenant.check_route(route.path)
+        if not (route.traits.takes_images and scope.get("method") == "POST"):
+            return
+        context.charges = tenant.charges(paid=1)
+        try:
+            with context.stats.stages["wait"]:
+                await tenant.charge(context.settings.max_wait_seconds)
+        except RateLimited:
+            await asyncio.sleep(REFUSAL_SECONDS)
+            raise
 
     async def _serve(self, route: KnownRoute | None, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve an admitted request, by its endpoint itself if that is all that FastAPI would do."""

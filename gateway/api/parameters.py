@@ -130,7 +130,8 @@ def request_spec(
 ) -> RequestSpec:
     """Create the specification of a request; without a version, the model's split selects one.
 
-    Raises InvalidParameter if the timeout exceeds its limit, or the header with fields for the log is malformed.
+    Raises InvalidParameter if the timeout exceeds its limit, or the header with fields for the log is malformed, and
+    Forbidden if the API key may not use the model.
     """
     settings = context.settings
     seconds = timeout_within(
@@ -139,6 +140,8 @@ def request_spec(
     client = request.headers.get(settings.model_split_header, "")
     model_version, split = version_of(settings.model_split, model_name, version, client)
     context.log_fields["model"] = model_name
+    if context.tenant is not None:
+        context.tenant.check_model(model_name)
     return RequestSpec(
         model_name=model_name,
         model_version=model_version,
@@ -151,4 +154,5 @@ def request_spec(
         caller=UNKNOWN_CALLER if settings.log_predictions is None else caller_of(request, context),
         strict=strict,
         stats=context.stats,
+        charges=context.charges,
     )

@@ -16,6 +16,7 @@ from gateway.limits.connections import Connections
 from gateway.limits.pools import AtWork, Client, Pool, PoolLease
 from gateway.server.draining import Draining
 from gateway.settings import Settings
+from gateway.tenants.tenant import Charges, Tenant
 
 KEY = "request_context"
 
@@ -52,6 +53,10 @@ class RequestContext:
     """Whether the client may see Triton's addresses and reasons; False without a key if keys are required."""
     is_allowed: Callable[[], bool] = lambda: True
     """Whether the API key is still valid. If not, open streams end; other requests are finished."""
+    tenant: Tenant | None = None
+    """The tenant of the API key, if the key file has quotas."""
+    charges: Charges | None = None
+    """The charges of the tenant for this request's images."""
     resources: ExitStack = field(default_factory=ExitStack)
     """Resources that are released after the response."""
 

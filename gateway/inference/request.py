@@ -27,6 +27,7 @@ from gateway.ingest.prepare import all_frames, bytes_needed, encoded, examine, n
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 from gateway.limits.admission import Permit, Permits
+from gateway.tenants.tenant import Charges
 from gateway.time_slices import TimeSlice
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class RunningRequest:
         self._scope = scope
         self._permits = permits
         self._stages = queue.spec.stats.stages
+        self._charges = queue.spec.charges
         self._account = account or service.decoders.account()
         # Further images would only wait, with permits that images of other requests could use.
         self._most_permits = service.batches.max_calls * service.batches.max_images
@@ -121,6 +123,8 @@ class RunningRequest:
                 self._failure = None  # its traceback keeps the request
         for image in result.images:
             self._spec.stats.count(image.error, image.model_version)
+            if self._charges is not None:
+                self._charges.tenant.count(image.error)
             _count(image, self._spec.model_name)
         return result
 
@@ -162,6 +166,8 @@ class RunningRequest:
         report = self._report if self._spec.frames is None else as_animation(self._report)
         deadline = Deadline.after(self._spec.timeout_seconds)
         try:
+            if self._charges is not None:
+                await self._charge(self._charges, deadline)
             info = await self._inspect(upload, deadline)
             if record is not None:
                 record.format = info.format.value
@@ -180,6 +186,11 @@ class RunningRequest:
             if isinstance(error, Overloaded) and not self._begun:
                 raise  # the whole request may be sent again
             report(replace(file, error=error))
+
+    async def _charge(self, charges: Charges, deadline: Deadline) -> None:
+        """Charge one image to the API key; waits while its rate is used up. Raises RateLimited."""
+        with self._stages["wait"]:
+            await charges.image(deadline.left_seconds if self._begun else self._service.admission.max_wait_seconds)
 
     async def _inspect(self, upload: Upload, deadline: Deadline) -> ImageInfo:
         """The header of an upload; a decoder reads that of a file that is not passed on.
@@ -256,7 +267,10 @@ class RunningRequest:
             size = await self._size()
         wanted = replace(wanted, most=wanted.most - self._frames)
         async with self._service.decoders.animation(data, info, size, self._account, wanted) as frames:
+            before, charges = self._frames, None  # the first frame is paid with the file
             while True:
+                if charges is not None:
+                    await self._charge(charges, deadline)
                 with self._stages["wait"]:
                     permit = await self._permit(shrunk_bytes(info, size), deadline)
                 try:
@@ -269,6 +283,7 @@ class RunningRequest:
                     permit.release()
                     return
                 self._frames += 1
+                charges = self._charges if self._frames > before + 1 else None
                 self._account.add_image()
                 permit.shrink(len(frame.pixels))
                 report = animation.begin(frame.index, frame.seconds)

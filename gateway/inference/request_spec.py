@@ -15,6 +15,7 @@ from gateway.inference.prediction_log import ImageRecord
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.selection import Selection
 from gateway.ingest.frames import Wanted
+from gateway.tenants.tenant import Charges
 
 MIN_TIMEOUT_SECONDS = 0.001
 """Shortest timeout that a client may request; any network takes longer."""
@@ -98,6 +99,8 @@ class RequestSpec:
     strict: bool = False
     """Whether a damaged image is an error, even if it can be decoded."""
     stats: RequestStats = field(default_factory=RequestStats)
+    charges: Charges | None = None
+    """What the images are charged to, if the API key has a quota."""
 
 
 @dataclass(frozen=True, slots=True)

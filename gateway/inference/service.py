@@ -64,7 +64,8 @@ class InferenceService:
         When the block ends, for whatever reason, all tasks of the request have ended and its permits are released,
         except those of images in calls, and other work in `uncancelled`, that have not ended yet.
         """
-        with self.admission.permits() as permits, closing(self._batcher.queue(query)) as queue:
+        share = None if query.charges is None else query.charges.tenant.share
+        with self.admission.permits(share) as permits, closing(self._batcher.queue(query)) as queue:
             async with Scope() as scope:
                 request = RunningRequest(self, queue, scope, permits, account)
                 request.start(uploads, leaving)

@@ -3,11 +3,13 @@
 import asyncio
 import itertools
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 from gateway import metrics
 from gateway.errors import Overloaded
+from gateway.limits.fair_share import FairShare
 from gateway.limits.lease import Bound, Lease, admission
 
 COSTLY_SECONDS = 0.05
@@ -37,7 +39,10 @@ class Permit(Lease):
 
     def __init__(self, permits: "Permits", load: Load) -> None:
         gate = permits.admission
-        super().__init__((gate.images, gate.bytes), (1, load.nbytes), gate.admit)
+        if permits.share.images is None:
+            super().__init__((gate.images, gate.bytes), (1, load.nbytes), gate.admit)
+        else:
+            super().__init__((gate.images, gate.bytes, permits.share.images), (1, load.nbytes, 1), gate.admit)
         self._permits = permits
         self.load = load
         if load.costly:
@@ -46,10 +51,10 @@ class Permit(Lease):
 
     def shrink(self, nbytes: int) -> None:
         """Give back what is no longer needed once the image is decoded: all but `nbytes`."""
-        images, held_bytes = self.amounts
+        images, held_bytes, *of_share = self.amounts
         if images:
             self._permits.admission.decoding.pop(self, None)
-            self._set((images, min(nbytes, held_bytes)))
+            self._set((images, min(nbytes, held_bytes), *of_share))
             self._permits.admission.admit()  # a decoder may be idle, even if no byte was given back
 
     def release(self) -> None:
@@ -65,8 +70,9 @@ class Permit(Lease):
 class Permits:
     """All permits of one request; those that are left when it ends are released, so that none can be lost."""
 
-    def __init__(self, gate: "Admission") -> None:
+    def __init__(self, gate: "Admission", share: FairShare) -> None:
         self.admission = gate
+        self.share = share
         self._permits: set[Permit] = set()
         self._released = asyncio.Event()
 
@@ -87,7 +93,7 @@ class Permits:
         itself fits while nothing else is in flight.
         """
         load = self.admission.load_of(nbytes, decode_seconds)
-        return Permit(self, load) if self.admission.admits(load) else None
+        return Permit(self, load) if self.admission.admits(load, self.share) else None
 
     async def acquire(self, nbytes: int, decode_seconds: float = 0.0, *, begun: bool = False) -> Permit:
         """Wait until the image fits; raises Overloaded if the queue is full.
@@ -96,7 +102,7 @@ class Permits:
         which none was.
         """
         load = self.admission.load_of(nbytes, decode_seconds)
-        if self.admission.admits(load):
+        if self.admission.admits(load, self.share):
             return Permit(self, load)
         return await self.admission.wait(self, load, begun=begun)
 
@@ -115,18 +121,25 @@ class Permits:
 class _Waiter:
     """An image in the queue: `admitted` is done when it has a permit, and fails when it is evicted."""
 
-    number: int
+    place: tuple[float, int]
+    """Its place in the queue, and its number by arrival."""
     permits: Permits
     load: Load
     begun: bool
     admitted: "asyncio.Future[Permit]"
 
+    @property
+    def share(self) -> FairShare:
+        """The share of the request."""
+        return self.permits.share
+
 
 class Admission:
     """Admits images in the order of arrival; cheap images pass costly ones that wait for a decoder.
 
-    A request with a waiting image stops reading its body, so that it has one image in the queue however many files it
-    sends, and requests alternate.
+    Requests of several shares alternate by their weights instead (see FairShare), and a share that has as many images
+    in flight as it may have delays no other. A request with a waiting image stops reading its body, so that it has one
+    image in the queue however many files it sends, and requests alternate.
     """
 
     def __init__(
@@ -150,70 +163,99 @@ class Admission:
         self.decoding: dict[Permit, None] = {}
         """Costly images in flight that are not decoded yet."""
         self._numbers = itertools.count()
-        self._cheap_queue: deque[_Waiter] = deque()
-        self._costly_queue: deque[_Waiter] = deque()
+        self._everyone = FairShare()
+        """The share of all requests without one of their own."""
+        self._place = 0.0
+        """The place of the last image that was admitted from a queue."""
+        self._cheap_queues: Queues = {}
+        self._costly_queues: Queues = {}
 
-    def check(self) -> None:
-        """Raise Overloaded if the queue is full."""
-        if self.waiting.free <= 0:
+    def check(self, share: FairShare | None = None) -> None:
+        """Raise Overloaded if the queue is full, and no other share has more than its part of it."""
+        if self.waiting.free <= 0 and self._most_crowded(share or self._everyone, self._queues()) is None:
             raise self._full()
 
     def has_room(self, images: int, nbytes: int) -> bool:
         """Whether so many images and bytes would fit now while no image waits; reserves nothing."""
         return images <= self.images.free and nbytes <= self.bytes.free and not self.waiting.held
 
-    def permits(self) -> Permits:
+    def permits(self, share: FairShare | None = None) -> Permits:
         """The permits of a new request."""
-        return Permits(self)
+        return Permits(self, share or self._everyone)
 
     def load_of(self, nbytes: int, decode_seconds: float) -> Load:
         """What an image takes."""
         return Load(min(nbytes, self.bytes.most), decode_seconds if decode_seconds >= COSTLY_SECONDS else 0.0)
 
-    def admits(self, load: Load) -> bool:
-        """Whether an image fits now, and no other image waits before it."""
-        if load.costly and (self._costly_queue or not self._may_decode(load)):
+    def admits(self, load: Load, share: FairShare) -> bool:
+        """Whether an image of a request with this share fits now, and no other image waits before it."""
+        if share.full or (load.costly and (self._costly_queues or not self._may_decode(load))):
             return False
         return self._fits(load) and not (self.waiting.held and self._next() is not None)
 
     async def wait(self, permits: Permits, load: Load, *, begun: bool) -> Permit:
         """Wait for a permit; raises Overloaded if the queue is full."""
-        queue = self._costly_queue if load.costly else self._cheap_queue
         if self.waiting.free <= 0:
-            self._evict_newest(self._costly_queue, self._cheap_queue, begun=begun)
-        elif load.costly and len(queue) >= max(self.waiting.most * COSTLY_SHARE, 1):
-            self._evict_newest(queue, begun=begun)
+            self._make_room(permits.share, self._queues(), begun=begun)
+        elif load.costly and _length(self._costly_queues.values()) >= max(self.waiting.most * COSTLY_SHARE, 1):
+            self._make_room(permits.share, list(self._costly_queues.values()), begun=begun)
         admitted: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(next(self._numbers), permits, load, begun, admitted)
-        queue.append(waiter)
+        place = permits.share.start(self._place), next(self._numbers)
+        waiter = _Waiter(place, permits, load, begun, admitted)
+        queues = self._costly_queues if load.costly else self._cheap_queues
+        queues.setdefault(permits.share, deque()).append(waiter)
         self.waiting.add(1)
         return await admission(admitted, lambda: self._give_up(waiter))
 
     def admit(self) -> None:
         """Give permits to the images that fit now."""
         while self.waiting.held and (waiter := self._next()) is not None and self._fits(waiter.load):
-            self._dequeue(waiter)
+            self._place = max(self._place, waiter.place[0])
+            self._dequeue(waiter, admitted=True)
             if not waiter.admitted.done():
                 waiter.admitted.set_result(Permit(waiter.permits, waiter.load))
 
     def _give_up(self, waiter: _Waiter) -> None:
-        if waiter in self._costly_queue or waiter in self._cheap_queue:
+        queues = self._costly_queues if waiter.load.costly else self._cheap_queues
+        if waiter in queues.get(waiter.share, ()):
             self._dequeue(waiter)
             self.admit()  # smaller images may have waited behind it
 
-    def _dequeue(self, waiter: _Waiter) -> None:
-        (self._costly_queue if waiter.load.costly else self._cheap_queue).remove(waiter)
+    def _dequeue(self, waiter: _Waiter, *, admitted: bool = False) -> None:
+        queues = self._costly_queues if waiter.load.costly else self._cheap_queues
+        queue = queues[waiter.share]
+        queue.remove(waiter)
+        if not queue:
+            del queues[waiter.share]
+        waiter.share.end(admitted=admitted)
         self.waiting.add(-1)
 
-    def _evict_newest(self, *queues: deque[_Waiter], begun: bool) -> None:
-        """Evict the newest image of a request that has not begun; raises Overloaded if that is the new image itself.
+    def _queues(self) -> list[deque[_Waiter]]:
+        return [*self._cheap_queues.values(), *self._costly_queues.values()]
 
-        Otherwise a request that has begun would be left half done, and an earlier one would yield to a later one.
+    def _most_crowded(self, share: FairShare, queues: Iterable[deque[_Waiter]]) -> FairShare | None:
+        """The share with the most images in some queues for its weight; None if another one of `share` has more."""
+        shares = dict.fromkeys(queue[0].share for queue in queues)
+        most = max(shares, key=FairShare.crowding, default=share)
+        return most if most is not share and most.crowding() > share.crowding(1) else None
+
+    def _make_room(self, share: FairShare, queues: list[deque[_Waiter]], *, begun: bool) -> None:
+        """Evict an image from some queues for one of a request with this share; raises Overloaded if none gives way.
+
+        The newest image of the most crowded share gives way, one of a request that has not begun if there is any.
+        Within a share only such an image gives way, and only to one of a request that has begun: otherwise a request
+        that has begun would be left half done, and an earlier one would yield to a later one.
         """
-        waiters = [waiter for queue in queues for waiter in queue if not waiter.begun]
-        if not begun or not waiters:
+        crowded = self._most_crowded(share, queues)
+        candidates = [waiter for queue in queues for waiter in queue if waiter.share is (crowded or share)]
+        waiters = [waiter for waiter in candidates if not waiter.begun]
+        if crowded is not None:
+            waiters = waiters or candidates
+        elif not begun:
+            waiters = []
+        newest = max(waiters, key=lambda waiter: waiter.place[1], default=None)
+        if newest is None:
             raise self._full()
-        newest = max(waiters, key=lambda waiter: waiter.number)
         self._dequeue(newest)
         if not newest.admitted.done():
             newest.admitted.set_exception(self._full())
@@ -222,14 +264,14 @@ class Admission:
         return self.waiting.full("{} images are already waiting, the maximum; try again later.")
 
     def _next(self) -> _Waiter | None:
-        """The first image in the queue that does not wait for a decoder."""
-        costly = self._costly_queue[0] if self._costly_queue else None
+        """The first image in the queue that waits neither for a decoder nor for another image of its share."""
+        costly = _first(self._costly_queues)
         if costly is not None and not self._may_decode(costly.load):
             costly = None
-        cheap = self._cheap_queue[0] if self._cheap_queue else None
+        cheap = _first(self._cheap_queues)
         if costly is None or cheap is None:
             return costly or cheap
-        return min(costly, cheap, key=lambda waiter: waiter.number)
+        return min(costly, cheap, key=lambda waiter: waiter.place)
 
     def _fits(self, load: Load) -> bool:
         return self.images.free > 0 and load.nbytes <= self.bytes.free
@@ -244,3 +286,17 @@ class Admission:
             return False
         seconds = sum(each.decode_seconds for each in decoding) + load.decode_seconds
         return len(decoding) < self._decoders or seconds <= SECONDS_PER_DECODER * self._decoders
+
+
+Queues = dict[FairShare, deque[_Waiter]]
+"""The waiting images of each share that has any, in the order of arrival."""
+
+
+def _first(queues: Queues) -> _Waiter | None:
+    """The first waiting image of the shares that may have another one in flight."""
+    heads = (queue[0] for share, queue in queues.items() if not share.full)
+    return min(heads, key=lambda waiter: waiter.place, default=None)
+
+
+def _length(queues: Iterable[deque[_Waiter]]) -> int:
+    return sum(map(len, queues))

@@ -22,6 +22,7 @@ from gateway.settings import Settings
 from gateway.streams.messages import error_message, frame_message, parameters_message, predictions_of, sequence_member
 from gateway.streams.options import Smoothing, StreamParameters, read_parameters
 from gateway.streams.waiting import StreamFrame, WaitingFrames
+from gateway.tenants.tenant import Tenant
 from gateway.time_slices import TimeSlice
 
 Receive = Callable[[], Awaitable[bytes | str | None]]
@@ -71,6 +72,7 @@ class StreamSession:
         request_id: str,
         is_allowed: Callable[[], bool] = lambda: True,
         caller: Caller = UNKNOWN_CALLER,
+        tenant: Tenant | None = None,
     ) -> None:
         self._caller = caller
         self._service = service
@@ -80,6 +82,7 @@ class StreamSession:
         self._model_name, self._model_version = model
         self._request_id = request_id
         self._is_allowed = is_allowed
+        self._tenant = tenant
         self._sequence: FrameSequence | None = None
         self._labels: dict[str | None, TextSequence[str]] = {}
         self.stats = StreamStats()
@@ -261,6 +264,7 @@ class StreamSession:
             timeout_seconds=frame.parameters.timeout_seconds(self._settings),
             request_id=self._request_id,
             caller=self._caller,
+            charges=None if self._tenant is None else self._tenant.charges(),
         )
         outcome: Result | Exception
         try:

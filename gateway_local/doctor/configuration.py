@@ -32,7 +32,7 @@ def api_keys(path: Path | None) -> Finding:
     if path is None:
         name = variable("api_keys_file")
         return ok(
-            "API keys", f"off: anyone who reaches the port can use the API; {name} and gateway key new switch them on"
+            "API keys", f"off: anyone who reaches the port can use the API; {name} and gateway key add switch them on"
         )
     return _keys("API keys", path)
 
@@ -51,9 +51,7 @@ def _keys(title: str, path: Path) -> Finding:
     except KeysError as exc:
         return fail(title, str(exc))
     if not count:
-        return warn(
-            title, f"{path} has no keys, so every request is refused", f"gateway key new --name NAME --file {path}"
-        )
+        return warn(title, f"{path} has no keys, so every request is refused", f"gateway key add NAME --file {path}")
     text = f"{count} in {path}"
     if readable:
         return warn(title, f"{text}, which every user of this machine can read", f"chmod o-r {path}")

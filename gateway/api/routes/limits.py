@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 
 from gateway.api.request_context import request_context
-from gateway.api.schemas import LimitOut, LimitsResponse
+from gateway.api.schemas import KeyQuotaOut, LimitOut, LimitsResponse, RateOut
 from gateway.errors import (
     AnswerTooLarge,
     FileTooLarge,
@@ -27,6 +27,7 @@ from gateway.limits.account import (
     STREAM_SECONDS_PER_SECOND,
 )
 from gateway.settings import variable
+from gateway.tenants.tenant import Tenant
 
 router = APIRouter(tags=["service"])
 
@@ -73,8 +74,12 @@ FIXED: dict[str, tuple[float, str, type[GatewayError]]] = {
 
 @router.get("/limits", summary="The limits of a request and of the service")
 async def get_limits(request: Request) -> LimitsResponse:
-    """Every limit with its value, its unit, the error code if it is exceeded, and the variable that sets it, if any."""
-    settings = request_context(request).settings
+    """Every limit with its value, its unit, the error code if it is exceeded, and the variable that sets it, if any.
+
+    `key` is the quota of the API key with which this is requested, if the keys of the service have quotas.
+    """
+    context = request_context(request)
+    settings = context.settings
     limits = [
         LimitOut(name=name, value=getattr(settings, name), unit=unit, code=error.code, setting=variable(name))
         for name, (unit, error) in LIMITS.items()
@@ -83,4 +88,20 @@ async def get_limits(request: Request) -> LimitsResponse:
         LimitOut(name=name, value=value, unit=unit, code=error.code, setting=None)
         for name, (value, unit, error) in FIXED.items()
     ]
-    return LimitsResponse(limits=[*limits, *fixed])
+    key = None if context.tenant is None else _quota(context.tenant)
+    return LimitsResponse(limits=[*limits, *fixed], key=key)
+
+
+def _quota(tenant: Tenant) -> KeyQuotaOut:
+    quota, rate = tenant.quota, tenant.quota.rate
+    return KeyQuotaOut(
+        name=tenant.name,
+        rate=None
+        if rate is None
+        else RateOut(images_per_second=rate.per_second, burst=rate.burst, remaining=tenant.remaining),
+        share=quota.share or 1.0,
+        max_images_in_flight=tenant.max_images_in_flight,
+        priority=quota.priority,
+        models=list(quota.models) or None,
+        routes=list(quota.routes) or None,
+    )

@@ -71,11 +71,13 @@ FAULTS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": description}
     for status, description in {
         400: "The body is malformed.",
+        403: "The API key may not use this model or path.",
         404: "There is no such model.",
         408: "The upload took too long.",
         413: "The request, or its only file, is too large.",
         415: "The body, or its only file, has an unsupported type.",
         422: "A parameter is invalid, or no file could be classified.",
+        429: "The rate of the API key is exceeded; see Retry-After.",
         431: "Headers are too large.",
         502: "The inference server failed.",
         503: "Overloaded, or the model is not available; see Retry-After.",

@@ -37,6 +37,7 @@ _LISTS = frozenset({"labels"})
     responses={
         status: {"model": Problem, "description": description}
         for status, description in {
+            403: "The API key may not use this model or path.",
             404: "There is no such model.",
             422: "A parameter is invalid.",
             431: "The URL or the headers are too large.",
@@ -102,6 +103,8 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
     client = connection.headers.get(settings.model_split_header, "")
     version, _ = version_of(settings.model_split, model_name, parameters.version, client)
     context.log_fields["model"] = model_name
+    if context.tenant is not None:
+        context.tenant.check_model(model_name)
     # A frame that cannot wait is dropped: no upload is evicted for it.
     buffer = context.resources.enter_context(context.shared["uploads"].lease(AtWork()))
     return StreamSession(
@@ -113,6 +116,7 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
         request_id=context.request_id,
         is_allowed=context.is_allowed,
         caller=UNKNOWN_CALLER if settings.log_predictions is None else caller_of(connection, context),
+        tenant=context.tenant,
     )
 
 

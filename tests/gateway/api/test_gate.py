@@ -26,7 +26,7 @@ def client() -> Iterator[Client]:
 def full(monkeypatch) -> None:
     """The queue is full."""
 
-    def refuse(_: Admission) -> None:
+    def refuse(_: Admission, share: object) -> None:
         raise Overloaded("Full.")
 
     monkeypatch.setattr(Admission, "check", refuse)

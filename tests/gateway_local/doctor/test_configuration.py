@@ -65,7 +65,7 @@ def test_empty_key_file_is_a_warning(tmp_path):
     (tmp_path / "keys").touch()
     finding = configuration.api_keys(tmp_path / "keys")
     assert finding.level is Level.WARN
-    assert "gateway key new" in finding.advice
+    assert "gateway key add" in finding.advice
 
 
 def test_world_readable_key_file_is_a_warning(tmp_path):

@@ -40,11 +40,13 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         status: {"model": V2Error, "description": description}
         for status, description in {
             400: "The body is malformed.",
+            403: "The API key may not use this model or path.",
             404: "There is no such model.",
             408: "The upload took too long.",
             413: "The request, or its only image, is too large.",
             415: "The only image has an unsupported format, or the body is compressed.",
             422: "The request asks for something that does not exist, or no image could be classified.",
+            429: "The rate of the API key is exceeded; see Retry-After.",
             431: "The JSON is too large beside its images.",
             502: "The inference server failed.",
             503: "Overloaded, or the model is not available; see Retry-After.",

@@ -1,0 +1,44 @@
+"""The part of the admission that the requests of one API key get while images wait."""
+
+from gateway.limits.lease import Bound
+
+
+class FairShare:
+    """A weight among all that wait, and the most images in flight, if there is one.
+
+    Waiting images are numbered by start-time fair queueing (Goyal, Vin and Cheng, 1996): the images of one share follow
+    each other at a distance of 1 / weight, so that shares with waiting images get permits in proportion to their
+    weights. With one share for all, the order is that of arrival.
+    """
+
+    __slots__ = ("_distance", "_next", "images", "waiting", "weight")
+
+    def __init__(self, weight: float = 1.0, images: Bound | None = None) -> None:
+        self.weight = weight
+        self.images = images
+        self.waiting = 0
+        """Images that wait for a permit."""
+        self._distance = 1 / weight
+        self._next = 0.0
+
+    @property
+    def full(self) -> bool:
+        """Whether as many images as allowed are in flight."""
+        return self.images is not None and self.images.free < 1
+
+    def start(self, now: float) -> float:
+        """Count one more waiting image; returns its place, which is not before the place `now` of the last admitted."""
+        place = max(self._next, now)
+        self._next = place + self._distance
+        self.waiting += 1
+        return place
+
+    def end(self, *, admitted: bool) -> None:
+        """Count one less; an image that leaves without a permit gives its place back."""
+        self.waiting -= 1
+        if not admitted:
+            self._next -= self._distance
+
+    def crowding(self, more: int = 0) -> float:
+        """Waiting images, and so many more, in relation to the weight: the largest gives way when the queue is full."""
+        return (self.waiting + more) * self._distance

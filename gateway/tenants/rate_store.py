@@ -1,0 +1,103 @@
+"""Rates that a fleet of gateways shares, in Redis or Valkey. While it is away, each gateway applies the whole rate."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+from redis import RedisError
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from gateway import metrics
+from gateway.quota import Rate
+from gateway.tenants.rates import Grant, Rates, granted
+
+log = structlog.get_logger("gateway")
+
+TIMEOUT_SECONDS = 0.25
+"""Longest time of one request to the store; then the local rate applies."""
+RETRY_SECONDS = 1.0
+"""After a failure the store is not asked for this long."""
+CONNECTIONS = 16
+"""Connections of one process, and so requests at once; further ones wait within TIMEOUT_SECONDS."""
+PREFIX = "triton-image-gateway:rate:"
+
+# gateway.tenants.rates.take, by the clock of the store. Numbers are answered as text, as Redis
+# cuts those of Lua to integers.
+_TAKE = """
+local clock = redis.call('TIME')
+local now = clock[1] + clock[2] / 1e6
+local interval, full, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local ahead = math.max(tonumber(redis.call('GET', KEYS[1]) or '0') - now, 0) + interval
+local wait = ahead - full
+if wait <= 1e-6 then wait = 0 end
+local admitted = 0
+if wait <= most then
+  admitted = 1
+  redis.call('SET', KEYS[1], string.format('%.6f', now + ahead), 'PX', math.ceil(ahead * 1000) + 1000)
+else
+  ahead = ahead - interval
+end
+return {admitted, tostring(wait), tostring(ahead)}
+"""
+
+
+class StoredRates:
+    """Takes images of rates in the store, or of `local` while the store does not answer within TIMEOUT_SECONDS."""
+
+    def __init__(self, url: str, local: Rates, now: Callable[[], float] = time.monotonic) -> None:
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=CONNECTIONS,
+            timeout=TIMEOUT_SECONDS,
+            socket_timeout=TIMEOUT_SECONDS,
+            socket_connect_timeout=TIMEOUT_SECONDS,
+            retry=Retry(NoBackoff(), 0),
+        )
+        self._client = Redis.from_pool(pool)
+        self._take = self._client.register_script(_TAKE)
+        self._local = local
+        self._now = now
+        self._lost = False
+        self._retry_at = 0.0
+        metrics.RATE_STORE_UP.set(1)
+
+    async def take(self, name: str, rate: Rate, most_seconds: float) -> Grant:
+        """See gateway.tenants.rates.Rates; never raises."""
+        if self._lost and self._now() < self._retry_at:
+            return await self._local.take(name, rate, most_seconds)
+        # While the store is away, one request a second tries it.
+        self._retry_at = self._now() + RETRY_SECONDS
+        limits = [1 / rate.per_second, rate.full_seconds, most_seconds]
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                admitted, wait, ahead = await self._take([PREFIX + name], limits)
+        except (RedisError, OSError, TimeoutError) as error:
+            self._lose(error)
+            return await self._local.take(name, rate, most_seconds)
+        self._find()
+        return granted(rate, float(ahead), float(wait), admitted=bool(admitted))
+
+    def forget(self, name: str) -> None:
+        """See gateway.tenants.rates.Rates; in the store, states expire."""
+        self._local.forget(name)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    def _lose(self, error: Exception) -> None:
+        metrics.RATE_STORE_FAILURES.inc()
+        self._retry_at = self._now() + RETRY_SECONDS
+        if not self._lost:
+            self._lost = True
+            metrics.RATE_STORE_UP.set(0)
+            log.warning("rate_store_lost", reason=str(error) or type(error).__name__)
+
+    def _find(self) -> None:
+        if self._lost:
+            self._lost = False
+            metrics.RATE_STORE_UP.set(1)
+            log.info("rate_store_back")

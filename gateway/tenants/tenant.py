@@ -1,0 +1,151 @@
+"""Tenants: what the requests of each API key with a quota may take, and have taken."""
+
+import asyncio
+import math
+from collections.abc import Mapping
+
+from gateway import metrics
+from gateway.errors import Forbidden, GatewayError, RateLimited
+from gateway.keys import Keys
+from gateway.limits.fair_share import FairShare
+from gateway.limits.lease import Bound
+from gateway.quota import NO_QUOTA, Priority, Quota
+from gateway.tenants.rates import Grant, Rates
+
+BULK_WEIGHT = 0.1
+"""Weight of bulk images: while interactive ones wait, one in eleven permits is for a bulk image of an equal share."""
+REFUSAL_SECONDS = 1.0
+"""A request beyond its rate is refused after this pause, or a client that ignores Retry-After would keep the gateway
+busy with refusals."""
+POLICY = "images"
+"""Name of the rate in the headers RateLimit and RateLimit-Policy."""
+
+
+class Tenant:
+    """The requests of one API key."""
+
+    def __init__(self, name: str, quota: Quota, max_images: int, rates: Rates) -> None:
+        self.name, self.quota = name, quota
+        most = max_images if quota.share is None else max(1, int(quota.share * max_images))
+        images = Bound("share", most, metrics.KEY_IMAGES_IN_FLIGHT.labels(name))
+        self.share = FairShare(_weight(quota), images)
+        self._rates = rates
+        self._rate_state: Grant | None = None
+        for outcome in ("ok", "failed"):
+            metrics.KEY_IMAGES.labels(name, outcome)
+        for reason in ("rate", "forbidden"):
+            metrics.KEY_REFUSALS.labels(name, reason)
+
+    @property
+    def max_images_in_flight(self) -> int:
+        """Images that one process lets be in flight at once."""
+        assert self.share.images is not None
+        return self.share.images.most
+
+    def check_route(self, path: str) -> None:
+        """Raise Forbidden if the key may not be used for a path."""
+        if not self.quota.allows_route(path):
+            raise self._forbidden(f"{path}: its quota allows {', '.join(self.quota.routes)}")
+
+    def check_model(self, name: str) -> None:
+        """Raise Forbidden if the key may not use a model."""
+        if not self.quota.allows_model(name):
+            raise self._forbidden(f"the model {name[:64]!r}: its quota allows {', '.join(self.quota.models)}")
+
+    async def charge(self, most_seconds: float) -> None:
+        """Count one image against the rate; waits for up to `most_seconds`, or raises RateLimited at once."""
+        rate = self.quota.rate
+        if rate is None:
+            return
+        self._rate_state = grant = await self._rates.take(self.name, rate, most_seconds)
+        if not grant.admitted:
+            metrics.series(metrics.KEY_REFUSALS, self.name, "rate").inc()
+            raise RateLimited(
+                f"This key may send {rate.text.replace('/', ' images per ', 1)} and {rate.burst} at once; retry later.",
+                retry_after_seconds=math.ceil(grant.wait_seconds),
+                limit="rate",
+                value=rate.per_second,
+                policy=POLICY,
+            )
+        if grant.wait_seconds:
+            await asyncio.sleep(grant.wait_seconds)
+
+    def charges(self, *, paid: int = 0) -> "Charges":
+        """The charges of a new request, of which so many images are paid already."""
+        return Charges(self, paid)
+
+    def count(self, error: GatewayError | None) -> None:
+        """Count the result of an image."""
+        metrics.series(metrics.KEY_IMAGES, self.name, "ok" if error is None else "failed").inc()
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11); none without a rate.
+
+        The unit is the image, for which the draft has no name, so the policy is named after it.
+        """
+        rate, state = self.quota.rate, self._rate_state
+        if rate is None or state is None:
+            return []
+        return [
+            (b"ratelimit-policy", f'"{POLICY}";q={rate.burst};w={math.ceil(rate.full_seconds)}'.encode()),
+            (b"ratelimit", f'"{POLICY}";r={state.remaining};t={math.ceil(state.next_seconds)}'.encode()),
+        ]
+
+    @property
+    def remaining(self) -> int | None:
+        """Images that may pass at once, as of the last one; None without a rate or before the first one."""
+        return None if self._rate_state is None else self._rate_state.remaining
+
+    def _forbidden(self, what: str) -> Forbidden:
+        metrics.series(metrics.KEY_REFUSALS, self.name, "forbidden").inc()
+        return Forbidden(f"The key {self.name!r} cannot be used for {what}.")
+
+
+class Charges:
+    """The images of one request: each is charged once."""
+
+    def __init__(self, tenant: Tenant, paid: int) -> None:
+        self.tenant = tenant
+        self._paid = paid
+
+    async def image(self, most_seconds: float) -> None:
+        """Charge one more image, unless it is paid already; see Tenant.charge."""
+        if self._paid:
+            self._paid -= 1
+        else:
+            await self.tenant.charge(most_seconds)
+
+
+class Tenants:
+    """The tenant of each key in a file; a key without options has no limits. A changed quota makes a new tenant."""
+
+    def __init__(self, max_images: int, rates: Rates) -> None:
+        self._max_images = max_images
+        self._rates = rates
+        self._keys: Keys | None = None
+        self._tenants: Mapping[str, Tenant] = {}
+
+    def of(self, keys: Keys, name: str) -> Tenant:
+        """The tenant of a key by its name."""
+        if keys is not self._keys:
+            self._update(keys)
+        return self._tenants[name]
+
+    def _update(self, keys: Keys) -> None:
+        before = self._tenants
+        tenants = {}
+        for name in keys.digests:
+            quota = keys.quotas.get(name, NO_QUOTA)
+            known = before.get(name)
+            if known is None or known.quota != quota:
+                known = Tenant(name, quota, self._max_images, self._rates)
+            tenants[name] = known
+        for name in before.keys() - tenants.keys():
+            self._rates.forget(name)
+            metrics.forget_key(name)
+        self._keys, self._tenants = keys, tenants
+
+
+def _weight(quota: Quota) -> float:
+    return (quota.share or 1.0) * (BULK_WEIGHT if quota.priority is Priority.BULK else 1.0)

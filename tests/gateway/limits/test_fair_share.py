@@ -1,0 +1,129 @@
+"""Admission with several shares: their parts of the permits and of the queue."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from gateway.errors import Overloaded
+from gateway.limits.admission import Admission
+from gateway.limits.fair_share import FairShare
+from gateway.limits.lease import Bound
+from gateway.tenants.tenant import BULK_WEIGHT
+
+
+def admission(**limits: float) -> Admission:
+    return Admission(**{"max_images": 1, "max_bytes": 100, "max_images_waiting": 100, "max_wait_seconds": 1, **limits})
+
+
+async def crowd(gate: Admission, order: list[str], **shares: tuple[FairShare, int]) -> list[asyncio.Task[None]]:
+    """Tasks that wait for one permit each, and note their names in `order` when they have it."""
+
+    async def wait(name: str, share: FairShare) -> None:
+        permit = await gate.permits(share).acquire(1)
+        order.append(name)
+        permit.release()
+
+    tasks = [asyncio.ensure_future(wait(name, share)) for name, (share, count) in shares.items() for _ in range(count)]
+    await asyncio.sleep(0)
+    return tasks
+
+
+@pytest.mark.parametrize(("weight", "expected"), [(1.0, 10), (0.5, 5), (2.0, 20), (BULK_WEIGHT, 1)])
+async def test_shares_alternate_by_their_weights(weight, expected):
+    """Of the first permits that both wait for, a share gets its weight for each one of the other's."""
+    gate, order = admission(max_images_waiting=200), []
+    held = await gate.permits().acquire(1)
+    tasks = await crowd(gate, order, flood=(FairShare(weight), 90), other=(FairShare(1.0), 90))
+    held.release()
+    await asyncio.gather(*tasks)
+    at_tenth = [number for number, name in enumerate(order) if name == "other"][9]
+    assert abs(order[:at_tenth].count("flood") - expected) <= 1
+
+
+async def test_image_of_an_idle_share_is_before_those_that_wait():
+    gate, order, flood, other = admission(), [], FairShare(), FairShare()
+    held = await gate.permits().acquire(1)
+    tasks = await crowd(gate, order, flood=(flood, 50))
+    tasks += await crowd(gate, order, other=(other, 1))
+    held.release()
+    await asyncio.gather(*tasks)
+    assert order.index("other") <= 1
+
+
+async def test_bulk_images_do_not_starve():
+    gate, order = admission(max_images_waiting=400), []
+    held = await gate.permits().acquire(1)
+    tasks = await crowd(gate, order, interactive=(FairShare(1.0), 300), bulk=(FairShare(BULK_WEIGHT), 20))
+    held.release()
+    await asyncio.gather(*tasks)
+    assert Counter(order[:110])["bulk"] in range(9, 12)
+
+
+async def test_share_at_its_most_waits_while_others_pass():
+    gate = admission(max_images=4)
+    flood, other = FairShare(1.0, Bound("share", 2)), FairShare(1.0, Bound("share", 4))
+    held = [await gate.permits(flood).acquire(1) for _ in range(2)]
+    assert gate.permits(flood).try_acquire(1) is None
+    waiting = asyncio.ensure_future(gate.permits(flood).acquire(1))
+    await asyncio.sleep(0)
+    others = [gate.permits(other).try_acquire(1) for _ in range(2)]
+    assert None not in others
+    assert gate.images.free == 0
+    others[0].release()
+    await asyncio.sleep(0)
+    assert not waiting.done()  # a permit is free, but its share has two
+    held[0].release()
+    permit = await waiting
+    assert flood.images.held == 2
+    for each in (permit, held[1], others[1]):
+        each.release()
+    assert (flood.images.held, other.images.held, gate.images.held) == (0, 0, 0)
+
+
+async def test_shrunk_permit_is_still_counted_for_its_share():
+    gate, share = admission(max_images=2), FairShare(1.0, Bound("share", 1))
+    permit = await gate.permits(share).acquire(90)
+    permit.shrink(10)
+    assert (share.images.held, gate.bytes.held) == (1, 10)
+    permit.release()
+    assert share.images.held == 0
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_full_queue_evicts_the_newest_of_the_most_crowded_share(begun):
+    gate, flood, other = admission(max_images_waiting=4), FairShare(), FairShare()
+    held = await gate.permits().acquire(1)
+    waiting = [asyncio.ensure_future(gate.permits(flood).acquire(1, begun=begun)) for _ in range(4)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        gate.check(flood)
+    gate.check(other)
+    late = [asyncio.ensure_future(gate.permits(other).acquire(1)) for _ in range(2)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [isinstance(each.exception(), Overloaded) if each.done() else None for each in waiting] == [None, None, 1, 1]
+    with pytest.raises(Overloaded):
+        gate.check(other)  # both have half of the queue
+    with pytest.raises(Overloaded):
+        await gate.permits(other).acquire(1)
+    held.release()
+    for each in (waiting[0], late[0], waiting[1], late[1]):
+        (await each).release()
+
+
+async def test_evicted_images_do_not_push_their_share_back():
+    """A flood that is refused has its place in the queue afterwards, as if it had not come."""
+    gate, order, flood, other = admission(max_images_waiting=4), [], FairShare(), FairShare()
+    held = await gate.permits().acquire(1)
+    for _ in range(50):
+        refused = [asyncio.ensure_future(gate.permits(flood).acquire(1)) for _ in range(4)]
+        await asyncio.sleep(0)
+        for each in refused:
+            each.cancel()
+        await asyncio.gather(*refused, return_exceptions=True)
+    tasks = await crowd(gate, order, flood=(flood, 2), other=(other, 2))
+    held.release()
+    await asyncio.gather(*tasks)
+    assert order.index("flood") < 2
+    assert (flood.waiting, other.waiting, gate.waiting.held) == (0, 0, 0)

@@ -1,0 +1,146 @@
+"""Rates in a Redis or Valkey: shared by all that use it, and by none while it is away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
+
+from gateway.quota import Rate
+from gateway.tenants.rate_store import RETRY_SECONDS, StoredRates
+from gateway.tenants.rates import ProcessRates, take
+from tests.gateway.tenants.stores import Store, needs_store
+
+pytestmark = needs_store
+SLOW = Rate(0.001, 10, "")
+
+
+class Clock:
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def store(tmp_path) -> Iterator[Store]:
+    store = Store(tmp_path)
+    store.start()
+    yield store
+    store.kill()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def rates(store, clock) -> AsyncIterator[StoredRates]:
+    rates = StoredRates(store.url, ProcessRates(), clock)
+    yield rates
+    await rates.close()
+
+
+async def taken(rates: StoredRates, count: int = 20) -> int:
+    return sum([(await rates.take("a", SLOW, 0.0)).admitted for _ in range(count)])
+
+
+async def test_gateways_share_one_rate(store):
+    fleet = [StoredRates(store.url, ProcessRates()) for _ in range(3)]
+    grants = await asyncio.gather(*(rates.take("a", SLOW, 0.0) for rates in fleet * 7))
+    assert sum(grant.admitted for grant in grants) == SLOW.burst
+    assert (await fleet[0].take("b", SLOW, 0.0)).admitted
+    for rates in fleet:
+        await rates.close()
+
+
+@pytest.mark.parametrize("rate", [Rate(0.5, 3, ""), Rate(0.001, 1, ""), Rate(2.0, 10, "")])
+@pytest.mark.parametrize("most_seconds", [0.0, 3.0])
+async def test_store_computes_what_the_process_does(rates, rate, most_seconds):
+    state = 0.0
+    for _ in range(15):
+        grant = await rates.take("a", rate, most_seconds)
+        state, expected = take(state, rate, 0.0, most_seconds)
+        assert (grant.admitted, grant.remaining) == (expected.admitted, expected.remaining)
+        # The store's clock goes on between two requests.
+        assert expected.wait_seconds - 5 < grant.wait_seconds <= expected.wait_seconds + 1e-3
+        assert expected.next_seconds - 5 < grant.next_seconds <= expected.next_seconds + 1e-3
+
+
+async def test_rates_are_local_while_the_store_is_away(rates, store, clock):
+    assert await taken(rates) == SLOW.burst
+    with capture_logs() as events:
+        store.kill()
+        assert await taken(rates) == SLOW.burst
+        clock.seconds += RETRY_SECONDS
+        assert await taken(rates) == 0
+        assert REGISTRY.get_sample_value("gateway_rate_store_up") == 0
+        store.start()
+        assert await taken(rates) == 0  # not asked before the time is over
+        clock.seconds += RETRY_SECONDS
+        assert await taken(rates) == SLOW.burst  # it has lost its state
+        assert REGISTRY.get_sample_value("gateway_rate_store_up") == 1
+    assert [event["event"] for event in events] == ["rate_store_lost", "rate_store_back"]
+
+
+async def test_store_that_hangs_delays_one_image_and_not_the_loop(rates, store, clock):
+    assert await taken(rates, 1) == 1
+    failures = REGISTRY.get_sample_value("gateway_rate_store_failures_total")
+    store.hang()
+    try:
+        began = asyncio.get_running_loop().time()
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.01)
+                ticks += 1
+
+        task = asyncio.ensure_future(tick())
+        assert await taken(rates) == SLOW.burst
+        assert 0.2 < asyncio.get_running_loop().time() - began < 10
+        task.cancel()
+        assert ticks > 5
+        assert REGISTRY.get_sample_value("gateway_rate_store_failures_total") == failures + 1
+    finally:
+        store.go_on()
+    clock.seconds += RETRY_SECONDS
+    assert await taken(rates, 3) == 3  # in the store again, which has given one
+
+
+async def test_cancelled_request_leaves_the_store_usable(rates):
+    for _ in range(50):
+        work = asyncio.ensure_future(rates.take("a", SLOW, 0.0))
+        await asyncio.sleep(0)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+    await rates.take("b", SLOW, 0.0)
+    assert REGISTRY.get_sample_value("gateway_rate_store_up") == 1
+
+
+async def test_store_that_refuses_the_password_is_away(store):
+    store.kill()
+    store.start("--requirepass", "right")
+    rates = StoredRates(store.url.replace("//", "//:wrong@"), ProcessRates())
+    with capture_logs() as events:
+        assert await taken(rates) == SLOW.burst
+    assert events[0]["event"] == "rate_store_lost"
+    assert "wrong" not in str(events)
+    await rates.close()
+    rates = StoredRates(store.url.replace("//", "//:right@"), ProcessRates())
+    with capture_logs() as events:
+        assert await taken(rates) == SLOW.burst
+    assert events == []
+    await rates.close()
+
+
+async def test_state_in_the_store_expires(rates, store):
+    import redis.asyncio
+
+    await rates.take("a", Rate(100.0, 1, ""), 0.0)
+    async with redis.asyncio.from_url(store.url) as client:
+        (key,) = await client.keys("*")
+        assert 0 < await client.pttl(key) <= 2_000

@@ -1,0 +1,254 @@
+"""Keys with quotas, through the application: what they may do, what is charged, and what they are told."""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.keys import add_key, remove_key
+from gateway.quota import read_quota
+from gateway.settings import Settings
+from gateway.tenants import tenant
+from tests.gateway.api.stub import PNG, Client, VectorBackend, client_of
+from tests.gateway.api.tensors import in_json
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Refusals come without their pause, except in the test of it."""
+    monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+def key_of(path: Path, name: str, **options: str) -> dict[str, str]:
+    return {"X-API-Key": add_key(path, name, read_quota(options))}
+
+
+@contextmanager
+def limited(path: Path, **settings: object) -> Iterator[Client]:
+    with client_of(VectorBackend(), api_keys_file=path, max_wait_seconds=0.001, **settings) as client:
+        yield client
+
+
+def predict(client: Client, key: dict[str, str], files: int = 1, query: str = ""):
+    return client.post(f"/predict{query}", files=[("files", ("a.png", PNG))] * files, headers=key)
+
+
+def metric(client: Client, name: str) -> float:
+    found = re.search(rf"^{re.escape(name)} (\S+)$", client.get("/metrics").text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def test_request_past_the_rate_is_refused_with_the_time_to_wait(path):
+    key, other = key_of(path, "app", rate="3/h"), key_of(path, "other")
+    with limited(path) as client:
+        burst = predict(client, key)
+        assert burst.status_code == 200
+        refused = predict(client, key)
+        assert predict(client, other).status_code == 200
+    assert burst.headers["ratelimit-policy"] == '"images";q=1;w=1200'
+    assert burst.headers["ratelimit"] == '"images";r=0;t=1200'
+    problem = refused.json()
+    assert (refused.status_code, problem["code"], problem["violated-policies"]) == (429, "rate_limited", ["images"])
+    assert 1190 < int(refused.headers["retry-after"]) <= 1200
+    assert "3 images per h" in problem["detail"]
+    remaining, reset = re.fullmatch(r'"images";r=(\d+);t=(\d+)', refused.headers["ratelimit"]).groups()
+    assert int(remaining) == 0
+    assert int(reset) <= int(refused.headers["retry-after"])
+
+
+def test_each_file_is_charged(path):
+    key = key_of(path, "app", rate="1/h", burst="5")
+    with limited(path) as client:
+        assert predict(client, key, files=3).headers["ratelimit"].startswith('"images";r=2;')
+        assert client.get("/limits", headers=key).json()["key"]["rate"]["remaining"] == 2
+        answer = predict(client, key, files=4).json()
+    assert [result["status"] for result in answer["results"]] == ["ok", "ok", "error", "error"]
+    assert answer["results"][3]["error"]["code"] == "rate_limited"
+
+
+def test_images_of_a_begun_request_wait_for_the_rate(path):
+    key = key_of(path, "app", rate="50/s", burst="1")
+    with limited(path) as client:
+        answer = predict(client, key, files=5).json()
+    assert answer["summary"] == {"ok": 5, "failed": 0}
+
+
+def test_file_that_is_no_image_is_charged(path):
+    key = key_of(path, "app", rate="1/h", burst="2")
+    with limited(path) as client:
+        assert client.post("/predict", files={"files": ("a.txt", b"text")}, headers=key).status_code == 415
+        assert client.get("/limits", headers=key).json()["key"]["rate"]["remaining"] == 1
+
+
+def test_requests_without_images_are_not_charged(path):
+    key = key_of(path, "app", rate="1/h", burst="2")
+    with limited(path) as client:
+        for target in ("/models", "/limits", "/v2"):
+            response = client.get(target, headers=key)
+            assert "ratelimit" not in response.headers
+        assert client.get("/limits", headers=key).json()["key"]["rate"]["remaining"] is None
+
+
+@pytest.mark.parametrize("path_", ["/predict", "/embed"])
+def test_all_routes_for_images_are_charged(path, path_):
+    key = key_of(path, "app", rate="1/h")
+    with limited(path) as client:
+        codes = [client.post(path_, files={"files": ("a.png", PNG)}, headers=key).status_code for _ in range(2)]
+    assert codes == [200, 429]
+
+
+def test_protocol_request_past_the_rate_has_an_error_of_the_protocol(path):
+    key = key_of(path, "app", rate="1/h")
+    with limited(path) as client:
+        predict(client, key)
+        refused = client.post("/v2/models/ensemble_model/infer", content=b"{}", headers=key)
+    assert refused.status_code == 429
+    assert set(refused.json()) == {"error"}
+    assert "retry-after" in refused.headers
+
+
+def test_refusal_comes_after_a_pause(path, monkeypatch):
+    """A client that sends again at once cannot keep the gateway busy with refusals."""
+    assert tenant.REFUSAL_SECONDS >= 1
+    monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.2)
+    key = key_of(path, "app", rate="1/h")
+    with limited(path) as client:
+        predict(client, key)
+        began = time.monotonic()
+        assert predict(client, key).status_code == 429
+        assert time.monotonic() - began >= 0.19
+
+
+def test_key_may_use_the_models_of_its_quota_only(path):
+    key = key_of(path, "app", models="ensemble_model,dogs")
+    with limited(path) as client:
+        assert predict(client, key).status_code == 200
+        refused = predict(client, key, query="?model=cats")
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+        assert "ensemble_model, dogs" in refused.json()["detail"]
+        assert client.post("/v2/models/cats/infer", json=in_json(PNG), headers=key).status_code == 403
+        assert (
+            client.post("/embed?model=cats", content=PNG, headers=key | {"Content-Type": "image/png"}).status_code
+            == 403
+        )
+        assert client.get("/stream?model=cats", headers=key).status_code == 403
+
+
+def test_default_model_needs_permission_too(path):
+    key = key_of(path, "app", models="dogs")
+    with limited(path) as client:
+        assert predict(client, key).status_code == 403
+
+
+def test_key_may_use_the_routes_of_its_quota_only(path):
+    key = key_of(path, "app", routes="/predict,/v2")
+    with limited(path) as client:
+        assert predict(client, key).status_code == 200
+        for target, expected in (
+            ("/models", 403),
+            ("/v2/models/ensemble_model", 200),
+            ("/limits", 200),
+            ("/none", 404),
+        ):
+            assert client.get(target, headers=key).status_code == expected, target
+        refused = client.post("/embed", content=PNG, headers=key | {"Content-Type": "image/png"})
+    assert refused.status_code == 403
+    assert "/predict, /v2" in refused.json()["detail"]
+
+
+def test_limits_have_the_quota_of_the_key(path):
+    key = key_of(path, "app", rate="120/min", burst="7", share="0.25", priority="bulk", models="a,b", routes="/predict")
+    plain = key_of(path, "plain")
+    with limited(path, max_images_in_flight=32) as client:
+        assert client.get("/limits", headers=key).json()["key"] == {
+            "name": "app",
+            "rate": {"images_per_second": 2.0, "burst": 7, "remaining": None},
+            "share": 0.25,
+            "max_images_in_flight": 8,
+            "priority": "bulk",
+            "models": ["a", "b"],
+            "routes": ["/predict"],
+        }
+        other = client.get("/limits", headers=plain).json()["key"]
+    assert (other["rate"], other["share"], other["max_images_in_flight"]) == (None, 1.0, 32)
+
+
+def test_smallest_share_lets_one_image_in(path):
+    key = key_of(path, "app", share="0.001")
+    with limited(path) as client:
+        assert client.get("/limits", headers=key).json()["key"]["max_images_in_flight"] == 1
+        assert predict(client, key, files=3).json()["summary"] == {"ok": 3, "failed": 0}
+
+
+def test_keys_without_any_quota_are_no_tenants(path):
+    key = key_of(path, "app")
+    with limited(path) as client:
+        assert predict(client, key).status_code == 200
+        assert client.get("/limits", headers=key).json()["key"] is None
+    with client_of() as client:
+        assert client.get("/limits").json()["key"] is None
+
+
+def test_changed_quota_takes_effect_and_keeps_what_is_spent(path):
+    key = key_of(path, "changed", rate="1/h")
+    with limited(path) as client:
+        assert [predict(client, key).status_code for _ in range(2)] == [200, 429]
+        path.write_text(path.read_text().replace("burst=1", "burst=2"))
+        assert [predict(client, key).status_code for _ in range(2)] == [200, 429]
+        path.write_text(path.read_text().partition(" ")[0] + "\n")
+        assert [predict(client, key).status_code for _ in range(3)] == [200] * 3
+
+
+def test_usage_of_each_key_is_counted(path):
+    key = key_of(path, "counted", rate="1/h", burst="2", models="ensemble_model")
+    with limited(path) as client:
+        predict(client, key)
+        client.post("/predict", files={"files": ("a.txt", b"text")}, headers=key)
+        predict(client, key)
+        assert metric(client, 'gateway_key_images_total{key="counted",outcome="ok"}') == 1
+        assert metric(client, 'gateway_key_images_total{key="counted",outcome="failed"}') == 1
+        assert metric(client, 'gateway_key_refusals_total{key="counted",reason="rate"}') == 1
+        assert metric(client, 'gateway_key_images_in_flight{key="counted"}') == 0
+        assert client.get("/models", headers=key).status_code == 200
+        remove_key(path, "counted")
+        other = key_of(path, "another", rate="1/h")
+        predict(client, other)
+        assert 'gateway_key_images_in_flight{key="counted"}' not in client.get("/metrics").text
+
+
+def test_admin_key_has_no_limits(path, tmp_path):
+    key_of(path, "app", rate="1/h")
+    admin = {"X-API-Key": add_key(tmp_path / "admins", "app")}
+    with limited(path, admin_keys_file=tmp_path / "admins") as client:
+        assert [predict(client, admin).status_code for _ in range(3)] == [200] * 3
+        assert client.get("/limits", headers=admin).json()["key"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("redis://host", "redis://host"),
+        ("rediss://:secret@host:6380/2", "rediss://:secret@host:6380/2"),
+        ("valkey://host:6379/0", "redis://host:6379/0"),
+        ("valkeys://host", "rediss://host"),
+        ("unix:///run/valkey.sock?db=1", "unix:///run/valkey.sock?db=1"),
+    ],
+)
+def test_url_of_the_store(given, url):
+    settings = Settings(_env_file=None, rate_store_url=given)
+    assert settings.rate_store_url.get_secret_value() == url
+    assert url not in repr(settings)
+
+
+@pytest.mark.parametrize("given", ["host:6379", "http://host", "redis://", "redis:///0", ""])
+def test_other_urls_of_a_store_are_refused(given):
+    with pytest.raises(ValueError, match="redis://host:6379/0"):
+        Settings(_env_file=None, rate_store_url=given)
