@@ -39,14 +39,27 @@ from gateway.triton.triton_backend import TritonBackend
 MODEL = "ensemble_model"
 IMAGE_BYTES = 100_000
 GOOD_SECONDS = 1.0
+INSTANCES = 2
+"""Of a simulated Triton."""
 SCHEDULE = Schedule(5.0, 5.0)
+TARGET_FULLNESS = 0.7
+"""The target of the chart's autoscaler, and of the rule that it had before."""
+CHECK_SECONDS = 0.05
 
 
 class Simulated:
     """Some simulated Tritons in a process of their own."""
 
     def __init__(self, number: int, *, seconds: float, slow: float = 1.0) -> None:
-        command = [sys.executable, "-m", "bench.simulated", str(number), f"--seconds={seconds}", f"--slow={slow}"]
+        command = [
+            sys.executable,
+            "-m",
+            "bench.simulated",
+            str(number),
+            f"--instances={INSTANCES}",
+            f"--seconds={seconds}",
+            f"--slow={slow}",
+        ]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout
         self.addresses = [f"127.0.0.1:{port}" for port in json.loads(self._process.stdout.readline())]
@@ -80,6 +93,7 @@ class Client:
     """Sends images as a Poisson process, and records latencies and failures."""
 
     backend: TritonBackend
+    timeout_seconds: float = 5.0
     latencies: list[float] = field(default_factory=list)
     failed: int = 0
     sent: int = 0
@@ -97,11 +111,16 @@ class Client:
         batch = Batch([self.sent.to_bytes(8, "little") + bytes(IMAGE_BYTES)])
         sent = time.perf_counter()
         try:
-            await self.backend.infer(Call(batch, MODEL, "", Selection(), Deadline.after(5), "scale"))
+            await self.backend.infer(Call(batch, MODEL, "", Selection(), Deadline.after(self.timeout_seconds), "scale"))
         except GatewayError:
             self.failed += 1
         else:
             self.latencies.append(time.perf_counter() - sent)
+
+    @property
+    def outstanding(self) -> int:
+        """Images in flight and waiting."""
+        return self.sent - len(self.latencies) - self.failed
 
     def percentile(self, percent: int) -> float:
         """Milliseconds."""
@@ -259,6 +278,55 @@ async def one_slow(policy: str, slow: float, rate: float, seconds: float) -> lis
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """Tritons that get more images than they can classify, from gateways with a limit each."""
+
+    tritons: int = 2
+    images_per_triton: int = 192
+    """What a Triton can have in flight: 4 cores and a GPU, as in the chart's profile."""
+    gateway_limit: int = 256
+    rate: float = 150.0
+    triton_seconds: float = 0.04
+    """Of an image; with two instances each, two Tritons classify 100 images a second."""
+
+
+async def adding(gateways: int, overload: Overload) -> list[str]:
+    """A row: the images in flight and waiting, and the time, at which each of two rules adds a Triton.
+
+    The first divides by the limits of the gateways, the second by what the Tritons can have in flight.
+    """
+    limits = {
+        "limits": TARGET_FULLNESS * overload.gateway_limit * gateways,
+        "tritons": TARGET_FULLNESS * overload.images_per_triton * overload.tritons,
+    }
+    reached: dict[str, tuple[int, float]] = {}
+    with simulated(overload.tritons, seconds=overload.triton_seconds) as tritons:
+        async with contextlib.AsyncExitStack() as stack:
+            clients = []
+            for _ in range(gateways):
+                backend, _ = await stack.enter_async_context(gateway(list(tritons.addresses), aperture=0))
+                clients.append(Client(backend, timeout_seconds=120))
+            started = time.perf_counter()
+            load = [asyncio.create_task(client.run(overload.rate / gateways, 120)) for client in clients]
+            while len(reached) < len(limits):
+                await asyncio.sleep(CHECK_SECONDS)
+                images = sum(client.outstanding for client in clients)
+                now = time.perf_counter() - started
+                reached |= {
+                    rule: (images, now) for rule, limit in limits.items() if images > limit and rule not in reached
+                }
+            for task in load:
+                task.cancel()
+            await asyncio.gather(*load, return_exceptions=True)
+    capacity = overload.tritons * INSTANCES / overload.triton_seconds
+    return [
+        str(gateways),
+        *(f"{reached[rule][0]:,} after {reached[rule][1]:.1f} s" for rule in limits),
+        *(f"{reached[rule][0] / capacity:.1f} s" for rule in limits),
+    ]
+
+
 def cpu_seconds() -> float:
     """Processor time of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -287,6 +355,9 @@ def main(
         for policy in ("round robin", "less loaded of two")
     ]
     header = ["policy", "the fourth is slower", "p50", "p99", f"answers within {GOOD_SECONDS:g} s, a second", "failed"]
+    print(table(header, rows))
+    rows = [asyncio.run(adding(number, Overload())) for number in (1, 2, 5, 10)]
+    header = ["gateways", "by their limits", "by the Tritons", "the last image waits for", "by the Tritons"]
     print(table(header, rows))
 
 

@@ -51,6 +51,7 @@ from gateway.triton.health.state import Schedule
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Notes, Quarantine
 from gateway.triton.seal import Seal
+from gateway.triton.tls import Connect, connector
 from gateway.triton.triton_backend import TritonBackend
 
 if TYPE_CHECKING:
@@ -78,12 +79,13 @@ DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and sco
 def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     """Create the gateway as an ASGI application; without a backend it calls the Triton at `settings.triton_url`.
 
-    Raises KeysError if a file of API keys cannot be read, TracingUnavailable if an endpoint for spans is set but
-    OpenTelemetry's SDK is not installed, RateStoreUnavailable if a store of rates is set but its client is not, and
-    UserError if predictions are to be logged and what that needs is not installed.
+    Raises KeysError if a file of API keys cannot be read, TlsError if a certificate cannot be used, TracingUnavailable
+    if an endpoint for spans is set but OpenTelemetry's SDK is not installed, RateStoreUnavailable if a store of rates
+    is set but its client is not, and UserError if predictions are to be logged and what that needs is not installed.
     """
     exporter = _open_exporter(settings)
     prediction_log = _open_prediction_log(settings)
+    connect = connector(settings)
     # Everything that reports the limit must report the one that applies.
     settings = settings.model_copy(update={"max_connections": affordable_connections(settings.max_connections)})
     rates = _rates(settings)
@@ -91,7 +93,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[State]:
         # A gRPC channel belongs to the event loop and the process that created it, so it is created here.
-        triton = backend or create_backend(settings)
+        triton = backend or create_backend(settings, connect)
         limits = DecodeLimits(
             settings.decode_cpu_seconds,
             settings.decode_memory_bytes,
@@ -162,7 +164,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     return app
 
 
-def create_backend(settings: Settings) -> TritonBackend:
+def create_backend(settings: Settings, connect: Connect | None = None) -> TritonBackend:
     """Create the backend for the settings; the caller starts it inside the event loop that uses it."""
     schedule = Schedule(
         settings.ready_interval_seconds, settings.ready_timeout_seconds, failures=settings.heal_after_failures
@@ -175,6 +177,7 @@ def create_backend(settings: Settings) -> TritonBackend:
         share=Share(settings.triton_aperture, settings.max_images_in_flight),
         splits=(settings.model_split, settings.model_shadow),
         load=settings.load_models,
+        connect=connect or connector(settings),
     )
     return TritonBackend(
         tritons,

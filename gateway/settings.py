@@ -71,6 +71,14 @@ NOT_ABOVE = (
 )
 """Pairs of settings of which the first must not be larger than the second."""
 
+NEEDS = (
+    ("triton_certificate_file", "triton_key_file"),
+    ("triton_key_file", "triton_certificate_file"),
+    ("triton_certificate_file", "triton_ca_file"),
+    ("triton_server_name", "triton_ca_file"),
+)
+"""Pairs of settings of which the first has no effect without the second."""
+
 SECRET = frozenset({"cache_secret", "rate_store_url"})
 """Settings whose values are never printed."""
 
@@ -107,6 +115,14 @@ class Settings(BaseSettings):
     # Triton and its models
     triton_url: Annotated[tuple[str, ...], NoDecode] = ("127.0.0.1:8001",)
     """Triton's gRPC endpoint as host:port; calls are balanced over several, with commas, or all addresses of a name."""
+    triton_ca_file: Path | None = None
+    """Certificates (PEM) of the CA that signed Triton's certificate; connections to Triton then use TLS."""
+    triton_server_name: str | None = Field(None, min_length=1, max_length=253)
+    """Name in Triton's certificate; by default the host of the first `triton_url`."""
+    triton_certificate_file: Path | None = None
+    """The gateway's certificate (PEM) for a Triton that requires one of its clients; needs `triton_key_file`."""
+    triton_key_file: Path | None = None
+    """Private key (PEM) of `triton_certificate_file`."""
     model: str = Field("ensemble_model", min_length=1, max_length=256)
     """Model for requests that do not name one."""
     load_models: Annotated[tuple[str, ...], NoDecode] = ()
@@ -289,12 +305,16 @@ class Settings(BaseSettings):
         numeric = cls.model_fields[info.field_name or ""].annotation in {int, float}
         return setting_values.number_of(info.field_name or "", value) if numeric and isinstance(value, str) else value
 
-    @field_validator("api_keys_file", "admin_keys_file", mode="before")
+    @field_validator(
+        *("api_keys_file", "admin_keys_file", "triton_ca_file", "triton_certificate_file", "triton_key_file"),
+        mode="before",
+    )
     @classmethod
-    def _key_files_are_not_empty(cls, path: object) -> object:
-        # An empty value must not switch the keys off by mistake.
+    def _key_files_are_not_empty(cls, path: object, info: ValidationInfo) -> object:
+        # An empty value must not switch the keys or TLS off by mistake.
         if path == "":
-            msg = "must be the path of a file; leave it unset for an API without keys"
+            without = "a Triton without TLS" if "triton" in (info.field_name or "") else "an API without keys"
+            msg = f"must be the path of a file; leave it unset for {without}"
             raise ValueError(msg)
         return path
 
@@ -355,6 +375,11 @@ class Settings(BaseSettings):
             f"or raise the second to at least {getattr(self, low)}"
             for low, high in NOT_ABOVE
             if getattr(self, low) > getattr(self, high)
+        ]
+        sentences += [
+            f"{variable(field)} needs {variable(other)}: set both or neither"
+            for field, other in NEEDS
+            if getattr(self, field) and not getattr(self, other)
         ]
         if sentences:
             raise ValueError("\n".join(sentences))

@@ -312,13 +312,17 @@ def triton_run(
     ] = 8001,
     http_port: Annotated[int, typer.Option(help="Port for HTTP.", min=0, max=LAST_PORT)] = 8000,
     metrics_port: Annotated[int, typer.Option(help="Port for Triton's own metrics.", min=0, max=LAST_PORT)] = 8002,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(help="More arguments of tritonserver, after --.", show_default=False),
+    ] = None,
 ) -> None:
     """Run Triton alone, in the foreground; point `gateway serve` at it with GATEWAY_TRITON_URL."""
     from gateway_local.up import run_triton
 
     settings, ports = load_settings(), (grpc_port, http_port, metrics_port)
     with _display(settings, verbose=True) as display:
-        run_triton(settings, model_repository, host=host, ports=ports, display=display)
+        run_triton(settings, model_repository, host=host, ports=ports, display=display, arguments=arguments or ())
 
 
 @triton_app.command("alive")
@@ -337,13 +341,13 @@ def triton_alive(
     """
     import asyncio
 
-    from gateway.triton.grpc_endpoint import GrpcEndpoint
+    from gateway.triton.tls import connector
     from gateway_local.liveness import reason_to_restart
 
     settings = load_settings()
 
     async def check() -> str | None:
-        endpoint = GrpcEndpoint(url or settings.triton_url[0])
+        endpoint = connector(settings)(url or settings.triton_url[0])
         try:
             return await reason_to_restart(endpoint, model or settings.model, patience_seconds=patience)
         finally:

@@ -49,11 +49,16 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
     """Start Triton and the API, print the URL, keep both running, and stop both cleanly on SIGINT or SIGTERM.
 
     `display` gets the progress and Triton's log; `triton_port` is for gRPC, 0 takes a free one. Raises AddressUnusable,
-    NoDefaultModel, TritonRuntimeError, ApiFailed or GivenUp. A second signal ends everything at once.
+    NoDefaultModel, UpFailed, TritonRuntimeError, ApiFailed or GivenUp. A second signal ends everything at once.
     """
     started = time.monotonic()
     say = display.say
     check_address(settings)
+    if settings.triton_ca_file is not None:
+        raise UpFailed(
+            f"{variable('triton_ca_file')} is set, and the Triton of gateway up speaks without TLS on this machine: "
+            "unset it, or use gateway serve for a Triton elsewhere"
+        )
     install_models(model_repository, say)
     explicit = "model" in settings.model_fields_set
     name = default_model(model_repository, settings.model, explicit=explicit)
@@ -207,7 +212,13 @@ def request(settings: Settings, address: str) -> str:
 
 
 def run_triton(
-    settings: Settings, model_repository: Path, *, host: str, ports: tuple[int, int, int], display: Display
+    settings: Settings,
+    model_repository: Path,
+    *,
+    host: str,
+    ports: tuple[int, int, int],
+    display: Display,
+    arguments: Sequence[str] = (),
 ) -> None:
     """Run Triton alone on (gRPC, HTTP, metrics) ports until a signal; raises TritonRuntimeError or UpFailed."""
     install_models(model_repository, display.say)
@@ -225,7 +236,7 @@ def run_triton(
         http_port=http_port,
         metrics_port=metrics_port,
         cache_bytes=settings.triton_cache_bytes,
-        extra_arguments=devices.arguments,
+        extra_arguments=(*devices.arguments, *arguments),
         environment=devices.environment,
         sizes=plan.sizes,
     )

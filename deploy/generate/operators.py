@@ -127,7 +127,12 @@ REQUESTS = Row(
 QUEUES = Row(
     "Load and limits",
     (
-        Panel("Fullness", "The metric by which Tritons are scaled.", (Query(FULLNESS, "fullness"),), "percentunit"),
+        Panel(
+            "Fullness",
+            "Images in flight and waiting as a share of the gateways' limits: above 1, images wait.",
+            (Query(FULLNESS, "fullness"),),
+            "percentunit",
+        ),
         Panel(
             "Images in the gateways",
             "In flight: in Triton. Waiting: for a permit, until an image in flight is done.",

@@ -13,7 +13,8 @@ from gateway.settings import SECRET, Settings, variable
 
 Schema = dict[str, Any]
 
-OWN = frozenset({"host", "port", "log_format", "triton_url", "api_keys_file", "admin_keys_file"}) | SECRET
+_TRITON = {"triton_url", "triton_ca_file", "triton_certificate_file", "triton_key_file", "triton_server_name"}
+OWN = frozenset({"host", "port", "log_format", "api_keys_file", "admin_keys_file", *_TRITON}) | SECRET
 """Settings that the chart makes itself, or takes from a Secret."""
 TEXT: Schema = {"type": "string"}
 MAP: Schema = {"type": "object"}
@@ -25,8 +26,53 @@ SHARE: Schema = {"type": ["integer", "string"], "minimum": 0, "pattern": "^[0-9]
 """A number of pods, or a percentage."""
 QUANTITY: Schema = {"type": "string", "pattern": "^[0-9]+(\\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"}
 DURATION: Schema = {"type": "string", "pattern": "^([0-9]+(ms|s|m|h))+$"}
+NAMED: Schema = {"type": "array", "items": {"type": "object", "required": ["name"]}}
+"""A list of containers, volumes or mounts."""
+PORT: Schema = {"type": "integer", "minimum": 1, "maximum": 65_535}
 SPREAD: Schema = {"enum": ["ScheduleAnyway", "DoNotSchedule"]}
 PULL: Schema = {"enum": ["Always", "IfNotPresent", "Never"]}
+
+
+def _closed(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
+    """A map with these names and no others."""
+    schema: Schema = {"type": "object", "additionalProperties": False, "properties": properties}
+    return schema | ({"required": [*required]} if required else {})
+
+
+def _or_null(schema: Schema) -> Schema:
+    """Null removes a default."""
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+ID: Schema = _or_null({"type": "integer", "minimum": 0})
+FLAG: Schema = _or_null({"type": "boolean"})
+NULLABLE: Schema = _or_null(MAP)
+IN_BOTH: dict[str, Schema] = {
+    "runAsUser": ID,
+    "runAsGroup": ID,
+    "runAsNonRoot": FLAG,
+    "seccompProfile": NULLABLE,
+    "appArmorProfile": NULLABLE,
+    "seLinuxOptions": NULLABLE,
+    "windowsOptions": NULLABLE,
+}
+"""Fields of the security context of pods and of containers."""
+POD_CONTEXT = _closed(
+    **IN_BOTH,
+    fsGroup=ID,
+    fsGroupChangePolicy={"enum": ["Always", "OnRootMismatch", None]},
+    supplementalGroups=_or_null({"type": "array", "items": {"type": "integer", "minimum": 0}}),
+    supplementalGroupsPolicy={"enum": ["Merge", "Strict", None]},
+    sysctls=_or_null(NAMED),
+)
+CONTAINER_CONTEXT = _closed(
+    **IN_BOTH,
+    allowPrivilegeEscalation=FLAG,
+    privileged=FLAG,
+    readOnlyRootFilesystem=FLAG,
+    capabilities=_or_null(_closed(add={"type": "array", "items": TEXT}, drop={"type": "array", "items": TEXT})),
+    procMount=_or_null(TEXT),
+)
 
 RULES: dict[str, Schema] = {
     "profile": {"enum": ["gpu", "cpu"]},
@@ -34,7 +80,23 @@ RULES: dict[str, Schema] = {
     "imagePullSecrets": LIST_OF_MAPS,
     "*.replicas": {"type": "integer", "minimum": 0},
     "*.image.pullPolicy": PULL,
-    "*.extraEnv": LIST_OF_MAPS,
+    "*.image.digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})?$"},
+    "*.extraEnv": NAMED,
+    "*.extraEnvFrom": LIST_OF_MAPS,
+    "*.extraVolumes": NAMED,
+    "*.extraVolumeMounts": {"type": "array", "items": {"type": "object", "required": ["name", "mountPath"]}},
+    "*.initContainers": NAMED,
+    "*.sidecars": NAMED,
+    "*.lifecycle": _closed(preStop=MAP, postStart=MAP, stopSignal=TEXT),
+    "*.serviceAccount.annotations": MAP_OF_TEXT,
+    "*.podSecurityContext": POD_CONTEXT,
+    "*.containerSecurityContext": CONTAINER_CONTEXT,
+    "*.podLabels": MAP_OF_TEXT,
+    "*.deploymentAnnotations": MAP_OF_TEXT,
+    "*.extraPodSpec": MAP,
+    "commonLabels": MAP_OF_TEXT,
+    "nameOverride": {"type": "string", "maxLength": 63},
+    "extraObjects": {"type": "array", "items": {"type": ["object", "string"]}},
     "*.resources": MAP,
     "*.strategy.*": SHARE,
     "*.pdb.maxUnavailable": SHARE,
@@ -45,27 +107,48 @@ RULES: dict[str, Schema] = {
     "*.topologySpread.topologyKeys": {"type": "array", "items": TEXT},
     "*.podAnnotations": MAP_OF_TEXT,
     "gateway.service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
-    "gateway.service.port": {"type": "integer", "minimum": 1, "maximum": 65_535},
+    "gateway.service.port": PORT,
+    "gateway.service.nodePort": {"type": "integer", "minimum": 0, "maximum": 65_535},
+    "gateway.service.loadBalancerSourceRanges": {"type": "array", "items": TEXT},
+    "gateway.service.externalTrafficPolicy": {"enum": ["Cluster", "Local", ""]},
+    "gateway.tritonUrl": {"type": "string", "pattern": "^([^/,:\\[\\]]+|\\[[0-9a-fA-F:.]+\\]):[0-9]+$|^$"},
     "gateway.service.annotations": MAP_OF_TEXT,
     "gateway.autoscaling.targetCPUUtilizationPercentage": {"type": "integer", "minimum": 1, "maximum": 100},
     "gateway.autoscaling.*Replicas": COUNT,
     "triton.autoscaling.minReplicas": {"type": "integer", "minimum": 0},
     "triton.autoscaling.maxReplicas": COUNT,
+    "gateway.autoscaling.metrics": LIST_OF_MAPS,
+    "triton.autoscaling.by": {"enum": ["keda", "hpa"]},
+    "triton.autoscaling.imagesPerTriton": {"type": "integer", "minimum": 0},
+    "triton.autoscaling.authenticationRef": _closed(
+        name=TEXT, kind={"enum": ["TriggerAuthentication", "ClusterTriggerAuthentication"]}
+    ),
+    "triton.autoscaling.triggerMetadata": MAP_OF_TEXT,
+    "triton.autoscaling.fallback": _closed(
+        failureThreshold=COUNT,
+        replicas=COUNT,
+        behavior={"enum": ["static", "currentReplicas", "currentReplicasIfHigher", "currentReplicasIfLower"]},
+    ),
+    "triton.autoscaling.triggers": LIST_OF_MAPS,
+    "triton.autoscaling.externalMetric.matchLabels": MAP_OF_TEXT,
     "triton.autoscaling.targetFullness": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
     "triton.autoscaling.window": DURATION,
     "triton.autoscaling.prometheusAddress": {"type": "string", "pattern": "^https?://"},
     "triton.args": {"type": "array", "items": TEXT},
-    "profiles.*.tritonModelArgs": {"type": "array", "items": TEXT},
+    "triton.extraArgs": {"type": "array", "items": TEXT},
+    "profiles.*.triton*Args": {"type": "array", "items": TEXT},
     "triton.models.source": {"enum": ["image", "pvc", "bucket"]},
     "triton.models.bucket.url": {"type": "string", "pattern": "^(https?://.+)?$"},
     "triton.models.bucket.sha256": {"type": "string", "pattern": "^([0-9a-fA-F]{64})?$"},
     "triton.models.bucket.sizeLimit": QUANTITY,
     "triton.sharedMemory": QUANTITY,
-    "triton.redis.port": {"type": "integer", "minimum": 1, "maximum": 65_535},
-    "triton.probes.model": {"type": "string", "minLength": 1},
+    "triton.redis.port": PORT,
+    "triton.probes.model": TEXT,
     "triton.probes.livenessTimeoutSeconds": {"type": "integer", "minimum": 3},
     "triton.probes.*": COUNT,
     "networkPolicy.*From": LIST_OF_MAPS,
+    "networkPolicy.tritonEgress": LIST_OF_MAPS,
+    "test.pod*": MAP_OF_TEXT,
     "ingress.preset": {"enum": ["ingress-nginx", "nginx-inc", ""]},
     "ingress.annotations": MAP_OF_TEXT,
     "ingress.hosts": {"type": "array", "items": {"type": "string", "minLength": 1}},

@@ -46,7 +46,7 @@ class Addresses:
 
     async def _resolve(self, url: str) -> list[str]:
         host, _, port = url.rpartition(":")
-        if _is_address(host.strip("[]")):
+        if is_address(host.strip("[]")):
             return [url]
         before = self._found.get(url, {})
         try:
@@ -68,7 +68,8 @@ class Addresses:
         return list(self._found[url])
 
 
-def _is_address(host: str) -> bool:
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address and not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from google.protobuf.json_format import MessageToJson
@@ -20,6 +20,9 @@ from gateway.time_slices import TimeSlice
 from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS, METADATA_TIMEOUT_SECONDS
 from gateway.triton.error_table import translate
 from gateway.triton.messages import infer_request, read_answer, read_step, step_request
+
+if TYPE_CHECKING:
+    from gateway.triton.tls import Tls
 
 T = TypeVar("T")
 
@@ -61,11 +64,15 @@ class GrpcEndpoint:
     Create it inside the event loop that uses it, after any fork: a gRPC channel does not survive a fork.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: "Tls | None" = None) -> None:
         self.address = address
         self.supports_cancellation = False
         """Whether a call may be cancelled; false until `fetch_server_metadata` has read the version."""
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        if tls is None:
+            self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        else:
+            options = [*CHANNEL_OPTIONS, *tls.options()]
+            self._channel = grpc.aio.secure_channel(address, tls.credentials, options=options)
         self._stub = GRPCInferenceServiceStub(self._channel)
         # The stub's own method takes a message; this one takes serialised bytes.
         self._infer = self._channel.unary_unary(f"/{INFER}", response_deserializer=pb.ModelInferResponse.FromString)

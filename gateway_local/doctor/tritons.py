@@ -10,8 +10,9 @@ from gateway.settings import Settings, variable
 from gateway.triton.addresses import Addresses
 from gateway.triton.contract import breaches, pinned
 from gateway.triton.endpoint import TritonEndpoint, step_configs
-from gateway.triton.grpc_endpoint import CANCELLATION_SINCE, GrpcEndpoint, version_numbers
+from gateway.triton.grpc_endpoint import CANCELLATION_SINCE, version_numbers
 from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, sizes
+from gateway.triton.tls import TlsError, connector
 from gateway_local.cuda_pool import arguments, pool_bytes
 from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.doctor.shares import shares
@@ -60,9 +61,13 @@ FAULTS = (
 
 async def tritons(settings: Settings) -> list[Finding]:
     """The findings about every Triton."""
+    try:
+        connect = connector(settings)
+    except TlsError as exc:
+        return [fail("TLS", str(exc), "correct the file or the variable")]
     found = []
     for address in await Addresses(settings.triton_url).current():
-        endpoint = GrpcEndpoint(address)
+        endpoint = connect(address)
         try:
             found += await check_endpoint(endpoint, settings)
         finally:

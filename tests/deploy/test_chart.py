@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+import yaml
 
 from deploy.generate import CHART
 from deploy.generate.helm import Rendered, render
@@ -383,16 +384,47 @@ def test_autoscalers_own_the_number_of_pods(releases):
     assert container(release, "gateway")["resources"]["requests"]["cpu"], "what the share is of"
 
 
-def test_tritons_scale_by_a_bounded_fullness(releases):
+def test_tritons_scale_by_the_images_of_each(releases):
     spec = find(releases["autoscaling"], "ScaledObject", "-triton")["spec"]
     (trigger,) = spec["triggers"]
-    assert trigger["metricType"] == "Value", "the fleet's, not a Triton's"
+    assert trigger["metricType"] == "AverageValue", "divided by the Tritons, not by the limits of the gateways"
+    assert "limit" not in trigger["metadata"]["query"]
+    assert float(trigger["metadata"]["threshold"]) == math.ceil(0.7 * (4 * IN_FLIGHT_PER_CORE + IN_FLIGHT_PER_GPU))
     assert trigger["metadata"]["ignoreNullValues"] == "false", "no data is no idle fleet"
     behaviour = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
     up, down = (behaviour[way]["stabilizationWindowSeconds"] for way in ("scaleUp", "scaleDown"))
     assert 0 < up < down
     selectors = set(re.findall(r"\{[^}]*\}", trigger["metadata"]["query"]))
     assert selectors == {'{namespace="vision", service="images-gateway"}'}
+
+
+def test_gateways_do_not_move_the_point_where_a_triton_is_added():
+    """The target is for each Triton, whatever the number of gateways and the limits of each."""
+    sets = [
+        {"gateway": {"replicas": gateways}, "triton": {"autoscaling": {"enabled": True}}} for gateways in (1, 2, 10, 50)
+    ]
+    triggers = [find(release, "ScaledObject", "-triton")["spec"]["triggers"] for release in render(sets)]
+    assert triggers[0]
+    assert triggers == [triggers[0]] * len(sets)
+
+
+def test_number_of_images_for_each_triton_can_be_set():
+    (release,) = render([{"triton": {"autoscaling": {"enabled": True, "imagesPerTriton": 48}}}])
+    (trigger,) = find(release, "ScaledObject", "-triton")["spec"]["triggers"]
+    assert trigger["metadata"]["threshold"] == "48"
+
+
+def test_own_arguments_are_those_of_the_images(dockerfile):
+    profiles = yaml.safe_load((CHART / "values.yaml").read_text())["profiles"]
+    assert profiles["gpu"]["tritonArgs"] == dockerfile.stages["triton"].words("CMD")
+    assert profiles["cpu"]["tritonArgs"] == dockerfile.stages["triton-cpu"].words("CMD")
+
+
+def test_start_waits_for_the_model_of_the_liveness_probe(release):
+    triton = container(release, "triton")
+    start, alive = (triton[probe]["exec"]["command"] for probe in ("startupProbe", "livenessProbe"))
+    assert start[:3] == alive[:3]
+    assert "--loaded" in start
 
 
 def test_uploads_of_the_largest_size_pass_an_ingress(releases):
@@ -461,6 +493,26 @@ WRONG = [
     ({"gateway": {"settings": {"GATEWAY_MAX_WAITING": 3}}}, "'GATEWAY_MAX_WAITING'"),
     ({"gateway": {"settings": {"GATEWAY_WORKERS": 0}}}, "/gateway/settings/GATEWAY_WORKERS"),
     ({"gateway": {"settings": {"GATEWAY_TRITON_URL": "elsewhere:8001"}}}, "'GATEWAY_TRITON_URL'"),
+    ({"gateway": {"podSecurityContext": {"runAsUsr": 1}}}, "'runAsUsr'"),
+    ({"triton": {"containerSecurityContext": {"capabilities": {"drops": []}}}}, "'drops'"),
+    ({"gateway": {"serviceAccount": {"annotation": {}}}}, "'annotation'"),
+    ({"gateway": {"image": {"digest": "sha256:abc"}}}, "/gateway/image/digest"),
+    ({"gateway": {"service": {"nodePort": 30080}}}, "gateway.service.nodePort"),
+    ({"gateway": {"service": {"type": "NodePort", "nodePort": 65536}}}, "/gateway/service/nodePort"),
+    ({"gateway": {"extraVolumeMounts": [{"name": "a"}]}}, "mountPath"),
+    ({"gateway": {"tritonUrl": "http://triton:8001"}}, "/gateway/tritonUrl"),
+    ({"gateway": {"tritonUrl": "e:1", "settings": {"GATEWAY_HEAL": True}}}, "gateway.settings.GATEWAY_HEAL"),
+    ({"gateway": {"tritonUrl": "e:1", "adminKeys": {"secretName": "a"}}}, "gateway.adminKeys.secretName"),
+    ({"triton": {"tls": {"clientSecretName": "a"}}}, "triton.tls.secretName"),
+    ({"triton": {"autoscaling": {"by": "vpa"}}}, "/triton/autoscaling/by"),
+    ({"triton": {"autoscaling": {"fallback": {"replica": 2}}}}, "'replica'"),
+    (
+        {
+            "triton": {"autoscaling": {"enabled": True, "by": "hpa", "scaleToZero": True}},
+            "gateway": {"settings": {"GATEWAY_MAX_WAIT_SECONDS": 60, "GATEWAY_DEFAULT_TIMEOUT_SECONDS": 60}},
+        },
+        "triton.autoscaling.scaleToZero",
+    ),
     ({"triton": {"models": {"source": "s3"}}}, "/triton/models/source"),
     ({"triton": {"models": {"source": "pvc"}}}, "triton.models.pvc.claimName"),
     ({"triton": {"models": {"source": "bucket", "bucket": {"url": "https://b"}}}}, "triton.models.bucket.sha256"),

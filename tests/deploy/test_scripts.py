@@ -112,6 +112,39 @@ def test_model_that_is_reloaded_causes_no_restart():
         assert run("alive.py", "flowers", "5", triton.url).returncode == 0
 
 
+READY = {"/v2/health/ready": (200, b"")}
+
+
+def test_start_is_complete_with_the_model():
+    with serving(LOADED | READY) as triton:
+        done = run("alive.py", "flowers", "5", "--loaded", triton.url)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [path for path, *_ in triton.asked] == ["/v2/health/ready", "/v2/repository/index"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ({"/v2/health/ready": (503, b"")}, "is not ready: 503"),
+        ({**READY, "/v2/repository/index": (200, b"[]")}, "it has none"),
+        (
+            {**READY, **LOADED},
+            "Triton has no model tulips: set triton.probes.model to that of an ensemble; it has flowers",
+        ),
+        (
+            {**READY, "/v2/repository/index": (200, b'[{"name":"tulips","state":"UNAVAILABLE","reason":"no file"}]')},
+            "has not loaded the model tulips: no file",
+        ),
+    ],
+)
+def test_start_fails_without_the_model(answers, words):
+    """A wrong name must end the installation, instead of a liveness probe that never fails."""
+    with serving(answers) as triton:
+        done = run("alive.py", "tulips", "5", "--loaded", triton.url)
+    assert done.returncode == 1
+    assert words in done.stderr
+
+
 def test_unreachable_triton_is_not_alive():
     done = run("alive.py", "flowers", "5", f"http://127.0.0.1:{free_port()}")
     assert done.returncode == 1

@@ -8,7 +8,7 @@
 {{/* Labels of selectors: they must never change. Give: (list . "gateway") */}}
 {{- define "tig.selector" -}}
 {{- $top := index . 0 -}}
-app.kubernetes.io/name: {{ $top.Chart.Name }}
+app.kubernetes.io/name: {{ default $top.Chart.Name $top.Values.nameOverride }}
 app.kubernetes.io/instance: {{ $top.Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
@@ -19,6 +19,16 @@ app.kubernetes.io/component: {{ index . 1 }}
 app.kubernetes.io/version: {{ $top.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $top.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+" "_" }}
+{{- with omit $top.Values.commonLabels "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Labels of a pod: its own override the common ones, but no selector. Give: (list . "gateway" labels) */}}
+{{- define "tig.podLabels" -}}
+{{- $selector := include "tig.selector" . | fromYaml -}}
+{{- $labels := include "tig.labels" . | fromYaml -}}
+{{- merge $selector (deepCopy (index . 2)) $labels | toYaml -}}
 {{- end -}}
 
 {{- define "tig.profile" -}}
@@ -30,16 +40,25 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+
 {{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{ printf "%.0f" . }}{{- else -}}{{ . }}{{- end -}}
 {{- end -}}
 
-{{/* Images in flight of each gateway: 16 for each core of all Tritons and 128 for each GPU, as gateway/capacity.py has them. */}}
-{{- define "tig.inFlight" -}}
+{{/* Images that one Triton can have in flight: 16 for each core and 128 for each GPU, as gateway/capacity.py has them. */}}
+{{- define "tig.inFlightPerTriton" -}}
 {{- $profile := include "tig.profile" . | fromYaml -}}
 {{- $resources := .Values.triton.resources | default $profile.tritonResources -}}
 {{- $cpu := dig "requests" "cpu" (dig "limits" "cpu" "1" $resources) $resources | toString -}}
 {{- $cores := ternary (divf (trimSuffix "m" $cpu | float64) 1000) (float64 $cpu) (hasSuffix "m" $cpu) -}}
-{{- $gpus := dig "limits" "nvidia.com/gpu" 0 $resources | float64 -}}
+{{- /* nvidia.com/gpu, and slices of one, such as nvidia.com/mig-1g.10gb. */ -}}
+{{- $gpus := 0.0 -}}
+{{- range $name, $count := dig "limits" dict $resources -}}
+{{- if hasPrefix "nvidia.com/" $name -}}{{- $gpus = addf $gpus (float64 $count) -}}{{- end -}}
+{{- end -}}
+{{- addf (mulf 16 $cores) (mulf 128 $gpus) -}}
+{{- end -}}
+
+{{/* Images in flight of each gateway: its share of what the Tritons can have in flight. */}}
+{{- define "tig.inFlight" -}}
 {{- $tritons := ternary .Values.triton.autoscaling.maxReplicas .Values.triton.replicas .Values.triton.autoscaling.enabled -}}
 {{- $gateways := ternary .Values.gateway.autoscaling.maxReplicas .Values.gateway.replicas .Values.gateway.autoscaling.enabled -}}
-{{- $images := divf (mulf (addf (mulf 16 $cores) (mulf 128 $gpus)) (float64 $tritons)) (float64 (max 1 (int $gateways))) -}}
+{{- $images := divf (mulf (include "tig.inFlightPerTriton" . | float64) (float64 $tritons)) (float64 (max 1 (int $gateways))) -}}
 {{- max 32 (mul 8 (int (ceil (divf $images 8)))) -}}
 {{- end -}}
 
@@ -47,8 +66,12 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+
 {{- define "tig.settings" -}}
 {{- /* Not merge, to which false and 0 are as good as nothing. */ -}}
 {{- $settings := deepCopy (include "tig.profile" . | fromYaml).settings -}}
+{{- if .Values.gateway.tritonUrl -}}
+{{- $_ := set $settings "GATEWAY_HEAL" false -}}
+{{- else -}}
 {{- /* As Triton's --load-model=*: what could not be loaded is loaded as soon as it can be. */ -}}
 {{- $_ := set $settings "GATEWAY_LOAD_MODELS" "*" -}}
+{{- end -}}
 {{- $inFlight := include "tig.inFlight" . | int -}}
 {{- $_ := set $settings "GATEWAY_MAX_IMAGES_IN_FLIGHT" $inFlight -}}
 {{- $_ := set $settings "GATEWAY_MAX_IMAGES_WAITING" (max 64 $inFlight) -}}
@@ -56,7 +79,17 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+
 {{- $_ := set $settings "GATEWAY_HOST" "0.0.0.0" -}}
 {{- $_ := set $settings "GATEWAY_PORT" "8080" -}}
 {{- $_ := set $settings "GATEWAY_LOG_FORMAT" "json" -}}
-{{- $_ := set $settings "GATEWAY_TRITON_URL" (printf "%s:8001" (include "tig.triton" .)) -}}
+{{- $_ := set $settings "GATEWAY_TRITON_URL" (default (printf "%s:8001" (include "tig.triton" .)) .Values.gateway.tritonUrl) -}}
+{{- with .Values.triton.tls -}}
+{{- if .secretName -}}
+{{- $_ := set $settings "GATEWAY_TRITON_CA_FILE" "/etc/gateway/triton-ca/ca.crt" -}}
+{{- $_ := set $settings "GATEWAY_TRITON_SERVER_NAME" (default (include "tig.triton" $) .serverName) -}}
+{{- if .clientSecretName -}}
+{{- $_ := set $settings "GATEWAY_TRITON_CERTIFICATE_FILE" "/etc/gateway/triton-client/tls.crt" -}}
+{{- $_ := set $settings "GATEWAY_TRITON_KEY_FILE" "/etc/gateway/triton-client/tls.key" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- if .Values.triton.autoscaling.scaleToZero -}}
 {{- $_ := set $settings "GATEWAY_HOLD_WITHOUT_TRITON" true -}}
 {{- end -}}
@@ -90,6 +123,9 @@ affinity: {{- toYaml . | nindent 2 }}
 {{- with $part.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
+{{- with $part.schedulerName }}
+schedulerName: {{ . }}
+{{- end }}
 {{- $selector := include "tig.selector" . }}
 {{- with $part.topologySpread.topologyKeys }}
 topologySpreadConstraints:
@@ -107,7 +143,33 @@ topologySpreadConstraints:
 
 {{/* An image by its parts. Give: (list . repository image) */}}
 {{- define "tig.image" -}}
-{{- $top := index . 0 -}}{{ index . 1 }}:{{ default $top.Chart.AppVersion (index . 2).tag }}
+{{- $top := index . 0 -}}{{- $image := index . 2 -}}
+{{- index . 1 -}}{{- if $image.digest -}}@{{ $image.digest }}{{- else -}}:{{ default $top.Chart.AppVersion $image.tag }}{{- end -}}
+{{- end -}}
+
+{{/* The name of a part's ServiceAccount; empty for the namespace's default. Give: (list . "gateway") */}}
+{{- define "tig.serviceAccount" -}}
+{{- $account := (get (index . 0).Values (index . 1)).serviceAccount -}}
+{{- $created := ternary (include (printf "tig.%s" (index . 1)) (index . 0)) "" $account.create -}}
+{{- default $created $account.name -}}
+{{- end -}}
+
+{{/* What the pods of both parts have in common. Give: (list . "gateway") */}}
+{{- define "tig.pod" -}}
+{{- $top := index . 0 -}}{{- $part := get $top.Values (index . 1) -}}
+automountServiceAccountToken: {{ $part.serviceAccount.automountToken }}
+{{- with include "tig.serviceAccount" . }}
+serviceAccountName: {{ . }}
+{{- end }}
+# Kubernetes would otherwise set GATEWAY_PORT and others, for a Service of that name.
+enableServiceLinks: false
+{{- with $top.Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $part.podSecurityContext }}
+securityContext: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- include "tig.scheduling" . }}
 {{- end -}}
 
 {{- define "tig.triton.repository" -}}
@@ -115,32 +177,71 @@ topologySpreadConstraints:
 {{- default $profile.tritonRepository .Values.triton.image.repository -}}
 {{- end -}}
 
-{{/* Triton's arguments, as JSON: the image's own, unless models or cache are others. */}}
+{{/* Triton's arguments, as JSON: the image's own, unless models, cache, TLS or others are added. */}}
 {{- define "tig.triton.args" -}}
 {{- $profile := include "tig.profile" . | fromYaml -}}
 {{- with .Values.triton -}}
-{{- if .args -}}{{- toJson .args -}}
-{{- else if .redis.host -}}
-{{- $redis := list -}}
+{{- $extra := list -}}
+{{- if .tls.secretName -}}
+{{- $extra = concat $extra (list "--grpc-use-ssl=true" "--grpc-server-cert=/etc/triton/tls/tls.crt" "--grpc-server-key=/etc/triton/tls/tls.key" "--grpc-root-cert=/etc/triton/tls/ca.crt") -}}
+{{- if .tls.clientSecretName -}}{{- $extra = append $extra "--grpc-use-ssl-mutual=true" -}}{{- end -}}
+{{- end -}}
+{{- $extra = concat $extra .extraArgs -}}
+{{- $cache := list -}}
+{{- if .redis.host -}}
 {{- /* Without limits, which are milliseconds, an absent Redis would hold every request up for ever. */ -}}
 {{- range list (printf "host=%s" .redis.host) (printf "port=%d" (int .redis.port)) "pool_size=8" "wait_timeout=50" "connect_timeout=50" "socket_timeout=50" -}}
-{{- $redis = append $redis (printf "--cache-config=redis,%s" .) -}}
+{{- $cache = append $cache (printf "--cache-config=redis,%s" .) -}}
 {{- end -}}
-{{- /* The Dockerfile's, but for the cache. */ -}}
-{{- $before := list "python3" "/opt/sized" "--require-gpu" "tritonserver" "--model-repository=/models" "--model-control-mode=explicit" "--load-model=*" "--disable-auto-complete-config" -}}
-{{- $after := list "--grpc-http2-min-recv-ping-interval-without-data=1000" "--grpc-http2-max-ping-strikes=0" "--exit-timeout-secs=5" "--backend-config=python,shm-default-byte-size=16777216" "--backend-config=python,shm-growth-byte-size=16777216" -}}
-{{- toJson (concat $before $redis $after) -}}
+{{- end -}}
+{{- if .args -}}{{- toJson (concat .args $extra) -}}
 {{- else -}}
-{{- toJson (ternary (list) $profile.tritonModelArgs (eq .models.source "image")) -}}
+{{- $own := $profile.tritonArgs -}}
+{{- if ne .models.source "image" -}}{{- $own = concat $own $profile.tritonModelArgs -}}{{- end -}}
+{{- if $cache -}}
+{{- $others := list -}}
+{{- range $own -}}{{- if not (hasPrefix "--cache-config=" .) -}}{{- $others = append $others . -}}{{- end -}}{{- end -}}
+{{- $own = concat $others $cache -}}
+{{- end -}}
+{{- /* `gateway triton run` of the image for CPUs passes on what follows --. */ -}}
+{{- if and $extra (eq $.Values.profile "cpu") -}}{{- $own = append $own "--" -}}{{- end -}}
+{{- $all := concat $own $extra -}}
+{{- /* A list replaces the image's own arguments, so that there is none where they are the same. */ -}}
+{{- toJson (ternary (list) $all (eq (toJson $all) (toJson $profile.tritonArgs))) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* The gateways' fullness, as KEDA asks for it. */}}
-{{- define "tig.fullness" -}}
+{{/* Images in flight and waiting in all gateways, as KEDA asks for them. */}}
+{{- define "tig.outstanding" -}}
 {{- $in := printf "{%s}" (default (printf "namespace=%q, service=%q" .Release.Namespace (include "tig.gateway" .)) .Values.triton.autoscaling.selector) -}}
 {{- $window := .Values.triton.autoscaling.window -}}
-(sum(avg_over_time(gateway_images_in_flight{{ $in }}[{{ $window }}])) + sum(avg_over_time(gateway_images_waiting{{ $in }}[{{ $window }}]))) / sum(gateway_images_in_flight_limit{{ $in }})
+sum(avg_over_time(gateway_images_in_flight{{ $in }}[{{ $window }}])) + sum(avg_over_time(gateway_images_waiting{{ $in }}[{{ $window }}]))
+{{- end -}}
+
+{{/* Images in flight and waiting that one Triton is to have: it does not depend on the number of gateways. */}}
+{{- define "tig.imagesPerTriton" -}}
+{{- with .Values.triton.autoscaling -}}
+{{- default (mulf .targetFullness (include "tig.inFlightPerTriton" $ | float64) | ceil | int) (int .imagesPerTriton) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The model of Triton's probes: the gateway's default one, unless another is named. */}}
+{{- define "tig.probeModel" -}}
+{{- default (default "ensemble_model" .Values.gateway.settings.GATEWAY_MODEL) .Values.triton.probes.model -}}
+{{- end -}}
+
+{{/* When Tritons are added and removed: the same for KEDA's autoscaler and a plain one. */}}
+{{- define "tig.triton.behavior" -}}
+{{- with .Values.triton.autoscaling -}}
+# A new Triton takes a minute to start. Without the window, each evaluation meanwhile would add another one.
+scaleUp:
+  stabilizationWindowSeconds: {{ .scaleUpStabilizationSeconds }}
+  policies: [{type: Percent, value: 100, periodSeconds: 120}]
+scaleDown:
+  stabilizationWindowSeconds: {{ .scaleDownStabilizationSeconds }}
+  policies: [{type: Pods, value: 1, periodSeconds: 300}]
+{{- end -}}
 {{- end -}}
 
 {{/* What contradicts itself, though each value is allowed. */}}
@@ -164,6 +265,26 @@ topologySpreadConstraints:
 {{- end -}}
 {{- if gt (int .autoscaling.minReplicas) (int .autoscaling.maxReplicas) -}}
 {{- fail "triton.autoscaling.minReplicas: must not be above triton.autoscaling.maxReplicas" -}}
+{{- end -}}
+{{- if and .autoscaling.enabled .autoscaling.scaleToZero (eq .autoscaling.by "hpa") -}}
+{{- fail "triton.autoscaling.scaleToZero: needs triton.autoscaling.by: keda, since a HorizontalPodAutoscaler keeps at least one" -}}
+{{- end -}}
+{{- if and .tls.clientSecretName (not .tls.secretName) -}}
+{{- fail "triton.tls.secretName: name a Secret, since triton.tls.clientSecretName is set" -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.gateway.service.nodePort (eq .Values.gateway.service.type "ClusterIP") -}}
+{{- fail "gateway.service.nodePort: needs gateway.service.type NodePort or LoadBalancer" -}}
+{{- end -}}
+{{- if .Values.gateway.tritonUrl -}}
+{{- if .Values.triton.autoscaling.scaleToZero -}}
+{{- fail "gateway.tritonUrl: leave it empty with triton.autoscaling.scaleToZero, for which gateways must see that there is no Triton" -}}
+{{- end -}}
+{{- if .Values.gateway.adminKeys.secretName -}}
+{{- fail "gateway.adminKeys.secretName: leave it empty with gateway.tritonUrl, since loading a model through a balancer reaches any one of the Tritons" -}}
+{{- end -}}
+{{- if .Values.gateway.settings.GATEWAY_HEAL -}}
+{{- fail "gateway.settings.GATEWAY_HEAL: must not be true with gateway.tritonUrl, since a reload through a balancer reaches any one of the Tritons" -}}
 {{- end -}}
 {{- end -}}
 {{- if .Values.triton.redis.host -}}
