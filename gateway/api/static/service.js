@@ -91,7 +91,7 @@ async function readModels() {
   if (chosen) for (const node of options) node.selected = node === chosen;
   else if (wanted.has("model")) tellProblem(`This gateway has no model ${inWords(wanted)}. Choose another one.`);
   $("model").replaceChildren(...options);
-  $("model").disabled = options.length < 2;
+  $("model").disabled = false;
   offerComparison(optionsOf(listed).filter((node) => !node.disabled));
   $("model").dispatchEvent(new Event("listed"));
 }
