@@ -177,12 +177,14 @@ def gateway_up(
 
 
 @contextmanager
-def gateway_serve(triton_url: str, tree: Path | None = None) -> Iterator[Service]:
+def gateway_serve(
+    triton_url: str, tree: Path | None = None, settings: Mapping[str, object] | None = None
+) -> Iterator[Service]:
     """`gateway serve` alone in front of a Triton at a URL; the arguments are those of `gateway_up`."""
     port = free_port()
     command = [sys.executable, "-m", "gateway_cli", "serve"]
-    settings = variables({"triton_url": triton_url, "port": port})
-    with started(command, port, environment=settings, cwd=tree) as service:
+    environment = variables({"triton_url": triton_url, "port": port, **(settings or {})})
+    with started(command, port, environment=environment, cwd=tree) as service:
         yield service
 
 
