@@ -1,5 +1,6 @@
 // The state of the service: readiness and models.
 
+import { takeFeedback } from "./feedback.js";
 import { askForKey, keyRefused, UNAUTHORIZED, withKey } from "./key.js";
 import { count, duration } from "./words.js";
 
@@ -81,6 +82,7 @@ async function readModels() {
   }
   modelsKnown = true;
   tellProblem("");
+  takeFeedback(listed.feedback);
   for (const model of listed.models) described.set(model.name, model);
   const options = optionsOf(listed);
   if (!options.length) {
