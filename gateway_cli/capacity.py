@@ -87,9 +87,9 @@ def _measured(repository: Path, photo: Path | None) -> Costs:
     from gateway.environment import load_settings
     from gateway_local.cost_record import measure_costs, record_costs
     from gateway_local.display import Lines
-    from gateway_local.paths import SHIPPED_EXAMPLES
+    from gateway_local.paths import SAMPLE, SHIPPED_EXAMPLES
     from gateway_local.runtime import default_cache_dir, ensure_runtime
-    from gateway_local.up import SAMPLE, default_model
+    from gateway_local.up import default_model
 
     settings = load_settings()
     name = default_model(repository, settings.model, explicit="model" in settings.model_fields_set)

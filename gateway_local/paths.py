@@ -11,6 +11,8 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
 MODELS, BACKENDS, EXAMPLES = "triton_models", "triton_backends", "examples"
+SAMPLE = "cat.jpg"
+"""The sample image, in EXAMPLES."""
 
 
 def shipped(package: Path = _PACKAGE) -> Path:
@@ -37,6 +39,12 @@ def default_model_repository(here: Path | None = None, package: Path = _PACKAGE)
 def at(repository: Path) -> str:
     """The option, after a space, that names a repository in a suggested command; "" for the default repository."""
     return "" if repository.resolve() == DEFAULT_MODEL_REPOSITORY else f" --model-repository {repository}"
+
+
+def sample_image() -> str:
+    """The sample image as a path for commands: the short one of the documentation if it exists here, else in full."""
+    short = Path(EXAMPLES) / SAMPLE
+    return str(short if short.is_file() else SHIPPED_EXAMPLES / SAMPLE)
 
 
 def install_models(repository: Path, say: Callable[[str], None]) -> None:

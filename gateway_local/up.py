@@ -26,7 +26,7 @@ from gateway_local.groups import REAPER
 from gateway_local.hosts import authority
 from gateway_local.memory_plan import StartPlan, plan_start, sized_configs
 from gateway_local.memory_record import RECORD, measure, record
-from gateway_local.paths import EXAMPLES, SHIPPED, SHIPPED_EXAMPLES, install_models
+from gateway_local.paths import install_models, sample_image
 from gateway_local.runtime import Runtime, default_cache_dir, ensure_runtime, is_fetched
 from gateway_local.server import EmbeddedTriton, StartFailed
 from gateway_local.supervisor import Readiness, Supervisor
@@ -34,8 +34,7 @@ from gateway_local.tuning import hint
 
 POLL_SECONDS = 0.2
 CHECK_SECONDS, REPORT_SECONDS = 1.0, 60.0
-"""Time between two checks of files and of processes killed by the kernel, and between two reports of these."""
-SAMPLE = "cat.jpg"
+"""Time between two checks for processes killed by the kernel, and between two reports of them."""
 IF_LATE = "If it was still loading models, give it longer with GATEWAY_TRITON_START_TIMEOUT_SECONDS"
 IDLE_GRACE_SECONDS = 0.5
 """Grace period for a Triton without clients."""
@@ -104,15 +103,13 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
             Supervisor(api, say, start_timeout_seconds=START_TIMEOUT_SECONDS),
             Readiness(api.readiness, say),
         )
-        memory, sizes_at = KillReports(say), 0.0
+        memory = KillReports(say)
         while True:
             for each in checks:
                 each.check()
             REAPER.check()
             memory.check()
-            if time.monotonic() >= sizes_at:  # the repository may be on a slow network disk
-                triton.update_sizes()
-                sizes_at = time.monotonic() + CHECK_SECONDS
+            triton.update_sizes()
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
         say("stopping; Ctrl-C again ends everything at once")
@@ -210,7 +207,7 @@ def _record_memory(triton: EmbeddedTriton) -> None:
 def request(settings: Settings, address: str) -> str:
     """An example request, as a shell command."""
     key = "-H 'X-API-Key: KEY' " if settings.api_keys_file is not None else ""
-    return f"curl {key}-F files=@{_sample()} {address}/predict"
+    return f"curl {key}-F files=@{sample_image()} {address}/predict"
 
 
 def run_triton(
@@ -286,11 +283,6 @@ def run_aloud(command: Sequence[str], say: Say) -> int:
             if text := line.rstrip().removeprefix(STATUS_PREFIX):
                 say(text)
     return process.returncode
-
-
-def _sample() -> str:
-    # In a checkout, the relative path that the documentation uses; in a wheel, the full path.
-    return str(SHIPPED_EXAMPLES / SAMPLE) if SHIPPED.name == "shipped" else f"{EXAMPLES}/{SAMPLE}"
 
 
 def _devices(plan: StartPlan, model_repository: Path, say: Say, gpus: Gpus) -> Devices:

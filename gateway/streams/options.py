@@ -21,8 +21,6 @@ _MAX_REPORTED = 10
 class Smoothing(StrEnum):
     """How the scores of a sequence are computed from those of its frames."""
 
-    HOLD = "hold"
-    """As exponential; the first class stays until another one leads by a margin."""
     EXPONENTIAL = "exponential"
     MAJORITY = "majority"
     HYSTERESIS = "hysteresis"
@@ -53,12 +51,10 @@ class StreamParameters(BaseModel):
     """Only classes with these labels."""
     timeout: TimeoutSeconds = None
     """Deadline of a frame in seconds, from the start of its classification."""
-    smoothing: Smoothing = Smoothing.HOLD
-    """How the sequence's scores are computed: hold, exponential, majority, hysteresis, or none for no sequence."""
+    smoothing: Smoothing = Smoothing.EXPONENTIAL
+    """How the sequence's scores are computed: exponential, majority, hysteresis, or none for no sequence."""
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.3
-    """Hold and exponential: the weight of the newest frame."""
-    margin: Annotated[float, Field(ge=0, le=1)] = 0.15
-    """Hold: how far another class must lead before it replaces the first one."""
+    """Exponential: the weight of the newest frame."""
     window: Annotated[int, Field(ge=1, le=10_000)] = 15
     """Majority: the number of latest frames that vote, each for its best class."""
     enter: Annotated[float, Field(ge=0, le=1)] = 0.6
@@ -79,7 +75,7 @@ class StreamParameters(BaseModel):
     def for_the_model(self) -> Parameters:
         """The parameters of the stateful model."""
         return {
-            "smoothing": Smoothing.EXPONENTIAL.value if self.smoothing is Smoothing.HOLD else self.smoothing.value,
+            "smoothing": self.smoothing.value,
             "alpha": self.alpha,
             "window": self.window,
             "enter": self.enter,

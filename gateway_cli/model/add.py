@@ -14,7 +14,7 @@ from gateway.triton.contract import SEQUENCE_MODEL
 from gateway_cli.model.group import Url, explain_how_to_load, model_app, reload
 from gateway_cli.model.spec_options import takes_spec
 from gateway_cli.terminal import Repository, emit, print_status
-from gateway_local.hosts import is_loopback
+from gateway_local.hosts import authority, is_loopback
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.functions import is_function
 from gateway_models.repository.option import SERVING
@@ -96,7 +96,8 @@ def add(
             ) from exc
     # Loading a new ensemble loads its steps; an existing step must be reloaded to get its new version.
     reload(url, load=entry.ensembles if spec.version is None else (entry.classifier, *entry.ensembles))
-    added(entry, model_repository, spec.version or entry.in_use)
+    service = f"http://{authority(settings.host, settings.port)}"
+    added(entry, model_repository, spec.version or entry.in_use, service)
     explain_how_to_load(spec.name, url)
 
 

@@ -54,7 +54,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
     spec = completed(source, old)
     labels = (
         read_labels(repository / old.classifier / LABELS)
-        if old and spec.labels is None
+        if old and spec.labels is None and not source.labels
         else find_labels(source, spec.labels)
     )
     if spec.labels and (twice := repeated(labels)):

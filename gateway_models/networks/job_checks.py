@@ -73,18 +73,28 @@ def outcome_of(
         if not off <= ALLOWED_COSINE[precision]:
             raise ModelFileError(
                 f"in {precision.value} as {written_as.value} its embeddings differ from the original's, with a cosine "
-                f"of {1 - off:.6f}: keep it in fp32, or in its own format"
+                f"of {1 - off:.6f}: {_instead(job, written_as)}"
             )
     difference = max(float((answer - wanted).abs().max()) for answer, wanted in zip(answers, expected, strict=True))
     if not difference <= ALLOWED[precision]:
         raise ModelFileError(
             f"in {precision.value} as {written_as.value} its probabilities differ from the original's by up to "
-            f"{difference:.2g}: keep it in fp32, or in its own format"
+            f"{difference:.2g}: {_instead(job, written_as)}"
         )
     size = 0 if embeddings is None else embeddings.size
     return Outcome(
         findings.classes, findings.ending.value, difference, written_as, embedding_size=size, embedding_difference=off
     )
+
+
+def _instead(job: Job, written_as: Format) -> str:
+    """What to do where a written network gives other answers than the original."""
+    if job.spec.precision is not Precision.FP32:
+        return "keep it in fp32"
+    if job.kind in {"onnx", "function"}:
+        return "add the network that it was made from"
+    others = [each for each in (Format.TORCHSCRIPT, Format.ONNX, Format.EXPORTED) if each is not written_as]
+    return f"use {' or '.join(f'--format {each.value}' for each in others)}"
 
 
 def probe_batches_of(job: Job) -> list[Tensor]:

@@ -18,6 +18,7 @@ from gateway_models.networks.hub import (
     timm_preprocessing,
 )
 from gateway_models.networks.labels import MAX_LABELS_BYTES, given_labels, unreadable
+from gateway_models.networks.onnx_metadata import Described, described
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import from_weights, weights_enum
 from gateway_models.repository.spec import ModelSpec
@@ -91,7 +92,14 @@ def find_source(spec: ModelSpec) -> Source:
     kind = kind_of(path)
     if kind not in KINDS:
         raise refuse(path, kind)
-    return Source(replace(spec, source=str(path), sha256=digest(path)), KINDS[kind], spec.like or "")
+    found = described(path) if kind is Kind.ONNX else Described()
+    return Source(
+        replace(spec, source=str(path), sha256=digest(path)),
+        KINDS[kind],
+        spec.like or "",
+        labels=found.labels,
+        preprocessing=None if spec.like else found.preprocessing,
+    )
 
 
 def _torchvision(spec: ModelSpec) -> Source:

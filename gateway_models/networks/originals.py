@@ -155,4 +155,4 @@ def _torchvision(architecture: str, spec: ModelSpec, classes: int | None) -> nn.
         module = get_model(architecture, weights=None, **({"num_classes": classes} if classes else {}), **extra)
     except TypeError:
         module = get_model(architecture, weights=None, **({"num_classes": classes} if classes else {}))
-    return load_into(module, state, weights, architecture, classes)
+    return load_into(module, state, weights, f"{TORCHVISION}{architecture}")

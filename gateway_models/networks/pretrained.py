@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.hub import CONFIG, EXTRA, import_timm, read_config, read_folder
+from gateway_models.networks.hub import CONFIG, EXTRA, TIMM, import_timm, read_config, read_folder
 from gateway_models.networks.weights import load_into, read_state_dict
 
 
@@ -55,7 +55,7 @@ def folder_network(folder: Path) -> nn.Module:
 def timm_network(architecture: str, weights: Path, classes: int | None) -> nn.Module:
     """A network of timm with the weights of a file; raises ModelFileError if their names or shapes do not fit."""
     network = _create(architecture, **({"num_classes": classes} if classes else {}))
-    return load_into(network, read_state_dict(weights), str(weights), architecture, classes)
+    return load_into(network, read_state_dict(weights), str(weights), f"{TIMM}{architecture}")
 
 
 def _timm_folder(folder: Path, config: dict[str, Any]) -> nn.Module:
@@ -65,7 +65,7 @@ def _timm_folder(folder: Path, config: dict[str, Any]) -> nn.Module:
         options["global_pool"] = config["global_pool"]
     network = _create(config["architecture"], **options)
     (weights,) = sorted(folder.glob("*.safetensors"))[:1]
-    return load_into(network, read_state_dict(weights), str(weights), config["architecture"], classes)
+    return load_into(network, read_state_dict(weights), str(weights), f"{TIMM}{config['architecture']}")
 
 
 def _create(architecture: str, **options: Any) -> nn.Module:  # noqa: ANN401  # they depend on the network

@@ -7,9 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from gateway_models.networks.file_kinds import Kind, ModelFileError, alone, kind_of
+from gateway_models.networks.architectures import Shapes, fitting, shapes_of
+from gateway_models.networks.file_kinds import EXPORT, Kind, ModelFileError, alone, kind_of
+from gateway_models.networks.job_checks import report
 
 CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model")
+FAULTS_SHOWN = 3
+"""Weights that an error message lists at most."""
 _PREFIXES = ("module.", "_orig_mod.", "model.")
 """Prefixes that DataParallel, torch.compile and Lightning add to the names of weights."""
 
@@ -29,19 +33,39 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
     return values
 
 
-def load_into(
-    network: nn.Module, state: Mapping[str, Tensor], weights: str, architecture: str, classes: int | None
-) -> nn.Module:
-    """Load weights into a network and switch it to eval mode; raises ModelFileError if they do not fit."""
+def load_into(network: nn.Module, state: Mapping[str, Tensor], weights: str, source: str) -> nn.Module:
+    """Load weights into a network and switch it to eval mode; raises ModelFileError if they do not fit.
+
+    `source` is the network's, such as torchvision:resnet50.
+    """
+    given, wanted = shapes_of(state), shapes_of(network.state_dict())
     try:
         network.load_state_dict(state)
     except RuntimeError as exc:
-        lines = [line.strip() for line in str(exc).splitlines()]
+        faults = [f"{name} is missing" for name in wanted if name not in given]
+        faults += [f"{name} is not in the network" for name in given if name not in wanted]
+        both = [name for name in wanted if name in given]
+        faults += [f"{n} is {list(given[n])} and not {list(wanted[n])}" for n in both if given[n] != wanted[n]]
+        shown = ", ".join(faults[:FAULTS_SHOWN])
+        more = f" and {len(faults) - FAULTS_SHOWN:,} more" if len(faults) > FAULTS_SHOWN else ""
         raise ModelFileError(
-            f"{weights} does not contain weights of {architecture} with {classes or 1000} classes: "
-            f"{lines[1] if len(lines) > 1 else lines[0]} For other classes, use --labels FILE with one label per line"
+            f"{weights} does not contain weights of {source}: {shown}{more}. {_instead(given, source)}"
         ) from exc
     return network.eval()
+
+
+def _instead(given: Shapes, source: str) -> str:
+    """What to do with weights that do not fit a source."""
+    report(f"the weights are not of {source}: looking for the architecture that they fit")
+    fit = fitting(given, source)
+    if fit is None:
+        return (
+            "No architecture of torchvision or timm was found that they fit: build the network in Python, load them "
+            f"into it and save it by {EXPORT}"
+        )
+    if fit.source == source:
+        return f"They fit it with {fit.classes} classes: use --labels FILE with {fit.classes} labels"
+    return f"They fit {fit.source}" + (f" with {fit.classes} classes" if fit.classes else "")
 
 
 def _torch(path: Path) -> object:

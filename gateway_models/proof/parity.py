@@ -25,6 +25,7 @@ from PIL import Image
 from gateway.triton.model_config import ModelInstanceGroup
 from gateway_client.files import MAX_FILE_BYTES, read_file
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
+from gateway_models.networks.features import embedding_difference
 from gateway_models.networks.originals import Answers, original_answers
 from gateway_models.proof.image_files import ImageFile, NotCompared
 from gateway_models.proof.over_http import ImageRefused, OverHttp
@@ -43,13 +44,6 @@ class EmbeddingPair:
 
     served: Probabilities
     expected: Probabilities
-
-    @property
-    def cosine(self) -> float:
-        """The cosine of the angle between the two."""
-        served, expected = self.served.astype(np.float64), self.expected.astype(np.float64)
-        lengths = float(np.linalg.norm(served)) * float(np.linalg.norm(expected))
-        return float(served @ expected) / max(lengths, 1e-30)
 
     @property
     def largest(self) -> float:
@@ -126,8 +120,14 @@ class Parity:
 
     @property
     def least_cosine(self) -> float:
-        """The smallest cosine of an embedding and the original's; 1 if there are none."""
-        return min((each.cosine for each in self.embeddings), default=1.0)
+        """The smallest cosine of an embedding and the original's; 1 if there are none, or both are zero."""
+        if not self.embeddings:
+            return 1.0
+        served, expected = (
+            torch.from_numpy(np.stack([getattr(each, side) for each in self.embeddings]))
+            for side in ("served", "expected")
+        )
+        return 1 - embedding_difference([served], [expected])
 
     def from_stage(self, stage: str) -> float:
         """The largest difference of a probability that comes from one stage in any image."""

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from gateway.triton.contract import pinned
 from gateway_local.console import PlainConsole
-from gateway_local.paths import at
+from gateway_local.paths import at, sample_image
 from gateway_models.repository.entry import FUNCTION_FILES, RECORD, Entry
 from gateway_models.repository.spec import AUTO, Format, ImageTensor, Precision
 from gateway_models.repository.writing import LABELS, preprocessor_files
@@ -18,8 +18,8 @@ from gateway_models.repository.writing import LABELS, preprocessor_files
 T = TypeVar("T")
 
 
-def added(entry: Entry, repository: Path, version: int) -> None:
-    """Print what `gateway model add` wrote and how to call the model."""
+def added(entry: Entry, repository: Path, version: int, service: str) -> None:
+    """Print what `gateway model add` wrote, and how to call the model of the service at this URL."""
     spec, outcome = entry.versions[version].spec, entry.versions[version].outcome
     out = console()
     out.print(f"{entry.name} version {version} is in {repository}", style="bold")
@@ -59,7 +59,7 @@ def added(entry: Entry, repository: Path, version: int) -> None:
         return
     out.print(f"  gateway model parity {entry.name}{at(repository)}   # the served answers against the original's")
     out.print(f"  {'' if at(repository) == '' else f'GATEWAY_MODEL={entry.name} '}gateway up{at(repository)}")
-    out.print(f"  curl -F files=@examples/cat.jpg 'http://127.0.0.1:8080/predict?model={entry.name}{where}'")
+    out.print(f"  curl -F files=@{sample_image()} '{service}/predict?model={entry.name}{where}'")
     if version != entry.in_use:
         out.print(
             f"version {entry.in_use} stays in use; "

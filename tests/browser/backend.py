@@ -95,15 +95,14 @@ class ColourBackend(StubBackend):
         self.gate = threading.Event()
         self.gate.set()
         self.asked: list[tuple[str, str]] = []
-        self.listed = MODELS
         self.followed = {"colours"}
         """The models whose streams have a sequence."""
 
     async def models(self) -> Sequence[ModelInfo]:
-        return self.listed
+        return MODELS
 
     async def model(self, name: str) -> ModelInfo:
-        for info in self.listed:
+        for info in MODELS:
             if info.name == name:
                 return info
         raise ModelNotFound

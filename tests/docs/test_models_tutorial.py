@@ -22,6 +22,7 @@ PROJECT = Path(__file__).parents[2]
 TUTORIAL = PROJECT / "docs" / "tutorials" / "own-model.md"
 HOME = "/home/you/flowers"
 """Where the tutorial's reader works."""
+CHECKOUT = "/home/you/triton-image-gateway"
 STARTED = "Ctrl-C stops everything"
 """The last line of a command that keeps running beside the next ones."""
 PORTS = ("8080", "8001", "8082")
@@ -119,7 +120,7 @@ class Reader:
     def _there(self, text: str) -> str:
         for there, here in self.ports.items():
             text = text.replace(f":{here}", f":{there}")
-        return text.replace(str(self.folder), HOME)
+        return text.replace(str(self.folder), HOME).replace(str(PROJECT), CHECKOUT)
 
     def _environment(self) -> dict[str, str]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -264,3 +264,14 @@ def test_network_that_would_fail_on_a_gpu_is_refused_for_one(tmp_path, monkeypat
     ):
         add(wanted, tmp_path / "models", print)
     assert not (tmp_path / "models" / "head").exists()
+
+
+def test_example_call_has_the_port_of_the_settings_and_an_image_that_exists(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path, labels = save_torchscript(Head(), tmp_path / "head.pt"), save_labels(tmp_path / "labels.txt")
+    options = [str(path), "--name=head", f"--labels={labels}", *HEAD_FLAGS, f"--model-repository={tmp_path}/m"]
+    result = CliRunner().invoke(app, ["model", "add", *options], env={"GATEWAY_PORT": "9123"})
+    assert result.exit_code == 0, result.output
+    (call,) = [line for line in result.output.splitlines() if "curl" in line]
+    assert call.endswith(" 'http://127.0.0.1:9123/predict?model=head'")
+    assert Path(call.partition("files=@")[2].partition(" ")[0]).is_file()

@@ -10,17 +10,19 @@ from torch import nn
 
 from gateway_models.networks.adapted import Form
 from gateway_models.networks.add import add
-from gateway_models.networks.features import Featured, check_embeddings, pooled
+from gateway_models.networks.features import NO_LENGTH, Featured, check_embeddings, embedding_difference, pooled
 from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.job_checks import outcome_of
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.originals import original_answers
+from gateway_models.networks.probe import Ending, Findings
 from gateway_models.networks.programs import load_program
 from gateway_models.networks.torchscript import load_torchscript, without_deprecations
 from gateway_models.proof.tune import Tuner
 from gateway_models.proof.variants import TuneStep, Variant
 from gateway_models.repository.entry import Entry, EntryError
 from gateway_models.repository.spec import AUTO, Format, ModelSpec, Precision
-from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, save_program, save_torchscript
+from tests.gateway_models.networks.builders import Head, job, save_labels, save_onnx, save_program, save_torchscript
 from tests.gateway_models.networks.functions import save_function
 from tests.gateway_models.repository.entries import SMALL
 from tests.processes import PROJECT
@@ -261,3 +263,51 @@ def test_tuned_variants_give_embeddings_too(tmp_path):
     kept = tuner.keep(as_onnx)
     assert (kept.format, kept.embedding_size) == (Format.ONNX, 16)
     assert torch.allclose(written_answers(kept, tmp_path / "models", IMAGES)[1], inner_of(Head()), atol=1e-5)
+
+
+class Dark(nn.Module):
+    """Gives a zero vector for images without bright pixels, as a ReLU may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Linear(3, 5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.scores(torch.relu(images.mean((2, 3)) - 0.5))
+
+
+@pytest.mark.parametrize("written_as", [Format.TORCHSCRIPT, Format.ONNX])
+def test_zero_embeddings_of_some_images_are_no_difference(tmp_path, written_as):
+    source = save_torchscript(Dark(), tmp_path / "dark.pt")
+    entry = add(request(source, tmp_path, format=written_as), tmp_path / "models", print)
+    assert entry.versions[1].outcome.embedding_difference < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("served", "expected", "difference"),
+    [
+        ([[0, 0], [3, 4]], [[0, 0], [3, 4]], 0),
+        ([[NO_LENGTH, 0], [1, 0]], [[0, NO_LENGTH], [1, 0]], 0),
+        ([[1.01 * NO_LENGTH, 0], [1, 0]], [[0, NO_LENGTH], [1, 0]], 1),
+        ([[0, 0], [1, 0]], [[1, 0], [1, 0]], 1),
+    ],
+    ids=["both zero", "at the limit", "past the limit", "one zero"],
+)
+def test_difference_of_zero_vectors(served, expected, difference):
+    found = embedding_difference([torch.tensor(served).float()], [torch.tensor(expected).float()])
+    assert found == pytest.approx(difference)
+
+
+def test_difference_in_fp32_is_not_blamed_on_the_precision(tmp_path):
+    written = Findings(32, 5, Ending.LOGITS)
+    scores = [torch.full((2, 5), 0.2)] * 6
+    with pytest.raises(ModelFileError, match=r"in fp32 as torchscript .*: use --format onnx or --format torch-export"):
+        outcome_of(job("x", "timm", tmp_path), Format.TORCHSCRIPT, written, scores, lambda images: images[:, 0, 0, :5])
+    with pytest.raises(ModelFileError, match=r"in bf16 .*: keep it in fp32"):
+        outcome_of(
+            job("x", "timm", tmp_path, precision=Precision.BF16),
+            Format.TORCHSCRIPT,
+            written,
+            scores,
+            lambda images: images[:, 0, 0, :5],
+        )

@@ -202,7 +202,7 @@ def test_weights_of_timm_come_from_safetensors_or_a_state_dict(tmp_path, suffix)
     images = torch.rand(2, 3, 160, 160)
     with torch.no_grad():
         assert torch.allclose(original_module(source.spec, 5)(images), network(images), atol=1e-6)
-    with pytest.raises(ModelFileError, match="does not contain weights of test_vit with 7 classes"):
+    with pytest.raises(ModelFileError, match=r"does not contain weights of timm:test_vit: .* They fit it with 5 classes"):
         original_module(source.spec, 7)
 
 
@@ -223,7 +223,5 @@ def test_torchvision_takes_safetensors_too(tmp_path):
     path = tmp_path / SAFE
     save_file(Head().state_dict(), path)
     assert find_source(ModelSpec("torchvision:resnet18", "model", weights=str(path))).spec.weights == str(path)
-    with pytest.raises(ModelFileError, match="does not contain weights of resnet18"):
-        original_module(ModelSpec("torchvision:resnet18", "model", weights=str(path)), 5)
     with pytest.raises(ModelFileError, match=r"safetensors weights: it has weights but no network.*timm:ARCH"):
         find_source(ModelSpec(str(path), "model"))

@@ -1,0 +1,135 @@
+"""YOLO classifiers of Ultralytics: their ONNX files have the labels and the size of their images."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source
+from gateway_models.networks.onnx_metadata import MAX_PROPERTY_BYTES, metadata
+from gateway_models.repository.preprocessing import Preprocessing, reference_transforms
+from gateway_models.repository.spec import ModelSpec
+from tests.gateway_models.networks.builders import Head, save_onnx
+
+WRITTEN = {"author": "Ultralytics", "task": "classify", "imgsz": "[64, 64]", "names": "{0: 'cat', 1: 'fox', 2: 'owl'}"}
+"""The properties that are read, of those that ultralytics/engine/exporter.py 8.4 writes."""
+IMAGES = Preprocessing((64,), 64, "bilinear", (0.0,) * 3, (1.0,) * 3)
+
+
+def exported(path: Path, **properties: str) -> ModelSpec:
+    save_onnx(Head(classes=3, last=nn.Softmax(dim=1)), path, side=64, dynamic=False)
+    model = onnx.load(path)
+    for key, value in {**WRITTEN, **properties}.items():
+        model.metadata_props.add(key=key, value=value)
+    onnx.save(model, path)
+    return ModelSpec(str(path), "yolo")
+
+
+def test_labels_and_images_are_read_from_the_metadata(tmp_path):
+    source = find_source(exported(tmp_path / "best.onnx"))
+    assert find_labels(source, None) == ("cat", "fox", "owl")
+    assert find_preprocessing(source, None) == IMAGES
+
+
+@pytest.mark.parametrize(
+    ("task", "does"),
+    [
+        ("detect", "finds objects by boxes"),
+        ("segment", "finds objects by masks"),
+        ("semantic", "gives a map of classes"),
+        ("depth", "is for the task 'depth'"),
+    ],
+)
+def test_other_tasks_are_refused_by_what_they_do(tmp_path, task, does):
+    with pytest.raises(ModelFileError, match=rf"is a YOLO model that {does}: only classifiers of whole images"):
+        find_source(exported(tmp_path / "best.onnx", task=task))
+
+
+def test_missing_label_is_refused(tmp_path):
+    with pytest.raises(ModelFileError, match="has 2 labels, and none for class 1"):
+        find_source(exported(tmp_path / "best.onnx", names="{0: 'cat', 2: 'owl'}"))
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"author": "me"},
+        {"names": "{0: 'class0', 1: 'class1', 2: 'class2'}", "imgsz": "[32, 64]"},
+        {"names": "__import__('os')", "imgsz": "9" * 5000},
+        {"names": "(" * 10_000, "imgsz": "[64, 64.5]"},
+    ],
+    ids=["of others", "no names, no square", "no literals", "too deep"],
+)
+def test_metadata_that_say_nothing_are_ignored(tmp_path, properties):
+    source = find_source(exported(tmp_path / "best.onnx", **properties))
+    assert source.labels == ()
+    assert source.preprocessing is None
+    with pytest.raises(SourceError, match="use --labels FILE"):
+        find_labels(source, None)
+
+
+def test_properties_up_to_the_limit_are_read(tmp_path):
+    overhead = len(b"\x0a\x05notes\x12") + 4  # the tags, the key, and the value's length in four bytes
+    path = Path(exported(tmp_path / "best.onnx", notes="a" * (MAX_PROPERTY_BYTES - overhead)).source)
+    assert len(metadata(path)["notes"]) == MAX_PROPERTY_BYTES - overhead
+    exported(path, notes="a" * (MAX_PROPERTY_BYTES - overhead + 1))
+    assert metadata(path).keys() == WRITTEN.keys()
+
+
+@pytest.mark.parametrize("cut", [1, 10, 100, -1])
+def test_damaged_file_is_left_to_the_loader(tmp_path, cut):
+    spec = exported(tmp_path / "best.onnx")
+    path = Path(spec.source)
+    path.write_bytes(path.read_bytes()[:cut])
+    if cut == 1:
+        with pytest.raises(ModelFileError, match="no model"):
+            find_source(spec)
+        return
+    assert find_source(spec).kind == "onnx"
+
+
+SCRIPT = """
+import json, os, sys
+import yaml
+from PIL import Image
+from ultralytics import YOLO
+
+layers = {"nc": 3, "backbone": [[-1, 1, "Conv", [32, 3, 2]]], "head": [[-1, 1, "Classify", ["nc"]]]}
+yaml.safe_dump(layers, open("small-cls.yaml", "w"))
+model = YOLO("small-cls.yaml", task="classify")
+model.model.names = {0: "cat", 1: "fox", 2: "owl"}
+model.save("small.pt")
+YOLO("small.pt").export(format="onnx", imgsz=64)
+answers = YOLO("small.pt")(sys.argv[1], imgsz=64)
+print(json.dumps(answers[0].probs.data.tolist()))
+"""
+
+
+def test_real_export_gives_the_answers_of_ultralytics(tmp_path):
+    """What the package writes, where it is installed."""
+    pytest.importorskip("ultralytics", exc_type=ImportError)
+    from PIL import Image
+
+    photo = Path("examples/cat.jpg").absolute()
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "YOLO_CONFIG_DIR": str(tmp_path),
+        "YOLO_OFFLINE": "1",
+    }
+    command = [sys.executable, "-c", SCRIPT, str(photo)]
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    source = find_source(ModelSpec(str(tmp_path / "small.onnx"), "yolo"))
+    assert source.labels == ("cat", "fox", "owl")
+    assert source.preprocessing == IMAGES
+    from gateway_models.networks.onnx_runner import runner
+
+    image = reference_transforms(source.preprocessing)(Image.open(photo).convert("RGB"))
+    answer = runner(tmp_path / "small.onnx")(image[None])
+    assert torch.allclose(answer[0], torch.tensor(json.loads(run.stdout.splitlines()[-1])), atol=1e-5)
