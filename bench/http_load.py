@@ -34,18 +34,23 @@ class Call:
 
 
 class HttpLoad:
-    """Sends requests to a service; made in a process of its own (bench.remote)."""
+    """Sends requests to a service, with an API key if one is needed; made in a process of its own (bench.remote)."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str = "") -> None:
         address = urlsplit(url)
         self._host, self._port = address.hostname or "", address.port or 80
+        self._key = key
 
     def run(self, photos: list[Photo], seconds: float, concurrency: int, files: int) -> Measurement:
         """Keep `concurrency` requests of `files` photographs in flight for `seconds`; raises WrongAnswer."""
-        calls = requests(photos, files, f"{self._host}:{self._port}")
-        starts = [number % len(calls) for number in range(concurrency)]
-        clients = [itertools.cycle(calls[start:] + calls[:start]) for start in starts]
-        return uvloop.run(self._closed(clients, seconds))
+        return uvloop.run(self._closed(self._clients(photos, concurrency, files), seconds))
+
+    def flood(self, photos: list[Photo], seconds: float, concurrency: int) -> Measurement:
+        """Keep `concurrency` requests of one photograph in flight, whatever their answers, which `statuses` counts.
+
+        Images and latencies are those of the responses with status 200.
+        """
+        return uvloop.run(self._closed(self._clients(photos, concurrency, 1), seconds, any_answer=True))
 
     def run_each(self, images: list[bytes], concurrency: int) -> Measurement:
         """Send each image once as a raw body, over `concurrency` connections, whatever its label."""
@@ -60,7 +65,14 @@ class HttpLoad:
         calls = requests(photos, 1, f"{self._host}:{self._port}")
         return uvloop.run(self._open(calls, seconds, rate))
 
-    async def _closed(self, clients: Sequence[Iterator[Call]], seconds: float) -> Measurement:
+    def _clients(self, photos: list[Photo], concurrency: int, files: int) -> list[Iterator[Call]]:
+        calls = requests(photos, files, f"{self._host}:{self._port}", self._key)
+        starts = [number % len(calls) for number in range(concurrency)]
+        return [itertools.cycle(calls[start:] + calls[:start]) for start in starts]
+
+    async def _closed(
+        self, clients: Sequence[Iterator[Call]], seconds: float, *, any_answer: bool = False
+    ) -> Measurement:
         measurement = Measurement()
         started = time.perf_counter()
 
@@ -69,10 +81,12 @@ class HttpLoad:
                 for call in calls:
                     sent = time.perf_counter()
                     status, body = await connection.exchange(call.wire)
-                    measurement.latencies_seconds.append(time.perf_counter() - sent)
-                    if fault := check(status, body, call.labels):
+                    measurement.statuses[status] += 1
+                    if not any_answer and (fault := check(status, body, call.labels)):
                         raise WrongAnswer(fault)
-                    measurement.images += max(1, len(call.labels))
+                    if status == 200:
+                        measurement.latencies_seconds.append(time.perf_counter() - sent)
+                        measurement.images += max(1, len(call.labels))
                     if time.perf_counter() >= started + seconds:
                         return
 
@@ -147,18 +161,18 @@ class Connection:
         self.close()
 
 
-def requests(photos: list[Photo], files: int, host: str) -> list[Call]:
+def requests(photos: list[Photo], files: int, host: str, key: str = "") -> list[Call]:
     """Requests of `files` photographs each, which use the photographs in turn."""
     count = len(photos) if files == 1 else 1
     chosen = itertools.cycle(photos)
-    return [form_request([next(chosen) for _ in range(files)], host) for _ in range(count)]
+    return [form_request([next(chosen) for _ in range(files)], host, key) for _ in range(count)]
 
 
-def form_request(photos: list[Photo], host: str) -> Call:
+def form_request(photos: list[Photo], host: str, key: str = "") -> Call:
     """A request with a form of photographs."""
     body = b"".join(form((photo.data for photo in photos), photos[0].name))
     content_type = f"multipart/form-data; boundary={BOUNDARY}"
-    return Call(_head(host, content_type, len(body)) + body, [photo.label for photo in photos])
+    return Call(_head(host, content_type, len(body), key) + body, [photo.label for photo in photos])
 
 
 def raw_request(image: bytes, host: str) -> Call:
@@ -175,9 +189,11 @@ def form(files: Iterable[bytes], name: str = "x.jpg") -> Iterator[bytes]:
     yield f"--{BOUNDARY}--\r\n".encode()
 
 
-def labelled(url: str, photo: Photo) -> Photo:
+def labelled(url: str, photo: Photo, key: str = "") -> Photo:
     """The photograph with the label that a service gives it: near 0.5, one resize and another may differ."""
-    response = httpx.post(f"{url}/predict", files={"files": (photo.name, photo.data)}, timeout=60).raise_for_status()
+    headers = {"X-API-Key": key} if key else {}
+    files = {"files": (photo.name, photo.data)}
+    response = httpx.post(f"{url}/predict", files=files, headers=headers, timeout=60).raise_for_status()
     return replace(photo, label=response.json()["results"][0]["predictions"][0]["label"])
 
 
@@ -199,6 +215,7 @@ def check(status: int, body: bytes, labels: list[str]) -> str:
     return next(wrong, "")
 
 
-def _head(host: str, content_type: str, length: int) -> bytes:
+def _head(host: str, content_type: str, length: int, key: str = "") -> bytes:
     lines = ["POST /predict HTTP/1.1", f"Host: {host}", f"Content-Type: {content_type}", f"Content-Length: {length}"]
+    lines += [f"X-API-Key: {key}"] if key else []
     return "\r\n".join([*lines, "\r\n"]).encode()

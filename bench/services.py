@@ -17,9 +17,11 @@ from pathlib import Path
 
 import psutil
 
-from gateway.settings import variable
+from gateway.settings import Settings, variable
 from gateway_local.children import Waited, is_ok, wait_answering, wait_ready
 from gateway_local.hosts import LOOPBACK, free_port
+from gateway_local.memory_plan import machine_plan
+from gateway_local.sizing import CONFIG, completed_texts
 
 START_SECONDS = 300.0
 STOP_SECONDS = 60.0
@@ -164,9 +166,13 @@ def gateway_up(
 ) -> Iterator[Service]:
     """`gateway up` with a model repository, by default without Triton's response cache.
 
-    `tree` is another checkout, whose code runs; `prefix` are the first words of the command line, for a launcher;
-    GATEWAY_ variables and `settings` reach the service. Raises ServiceFailed.
+    `tree` is another checkout, whose code runs, with as many instances as this checkout would have: they are written
+    into the repository, since an older checkout may start one of each where none are written, whose caches stay warmer.
+    `prefix` are the first words of the command line, for a launcher; GATEWAY_ variables and `settings` reach the
+    service. Raises ServiceFailed.
     """
+    if tree is not None:
+        write_counts(repository)
     port, triton_port = free_port(), free_port()
     options = ["--host", LOOPBACK, "--port", str(port), "--triton-port", str(triton_port)]
     command = [*prefix, sys.executable, "-m", "gateway_cli", "up", *options, "--model-repository", str(repository)]
@@ -176,13 +182,21 @@ def gateway_up(
         yield service
 
 
+def write_counts(repository: Path) -> None:
+    """Write the counts that `gateway up` would choose into a repository's config.pbtxt files."""
+    for name, text in completed_texts(repository, machine_plan(Settings(), repository)).items():
+        (repository / name / CONFIG).write_text(text)
+
+
 @contextmanager
-def gateway_serve(triton_url: str, tree: Path | None = None) -> Iterator[Service]:
+def gateway_serve(
+    triton_url: str, tree: Path | None = None, settings: Mapping[str, object] | None = None
+) -> Iterator[Service]:
     """`gateway serve` alone in front of a Triton at a URL; the arguments are those of `gateway_up`."""
     port = free_port()
     command = [sys.executable, "-m", "gateway_cli", "serve"]
-    settings = variables({"triton_url": triton_url, "port": port})
-    with started(command, port, environment=settings, cwd=tree) as service:
+    environment = variables({"triton_url": triton_url, "port": port, **(settings or {})})
+    with started(command, port, environment=environment, cwd=tree) as service:
         yield service
 
 

@@ -158,9 +158,10 @@ KEY_REFUSALS = Counter(
 )
 RATE_STORE_UP = Gauge(
     "gateway_rate_store_up",
-    "1 while the shared store of rates answers; 0 while each gateway applies the rates by itself.",
+    "1 while the shared store of rates answers, or none is set; 0 while each gateway applies the rates by itself.",
     multiprocess_mode="livemin",
 )
+RATE_STORE_UP.set(1)
 RATE_STORE_FAILURES = Counter(
     "gateway_rate_store_failures_total", "Requests to the shared store of rates that failed or took too long."
 )

@@ -20,6 +20,7 @@ from gateway.tenants.rates import require_client
 from gateway.tracing import require_sdk
 from gateway_cli.capacity import capacity
 from gateway_cli.classify import classify
+from gateway_cli.log import log_app
 from gateway_cli.model import model_app
 from gateway_cli.stream import stream
 from gateway_cli.terminal import Repository, emit, print_status
@@ -45,6 +46,7 @@ app = typer.Typer(
 triton_app = typer.Typer(help="The Triton server from a PyPI wheel.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 app.add_typer(triton_app, name="triton")
+app.add_typer(log_app, name="log")
 key_app = typer.Typer(help="API keys; without any, the API is open to everyone.", no_args_is_help=True)
 app.add_typer(key_app, name="key")
 

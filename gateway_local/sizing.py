@@ -155,15 +155,36 @@ def completed(text: str, *, preprocessor: bool, chosen: Plan) -> str:
         preferred = [size for size in (chosen.preferred if any(on_gpus) else CPU_PREFERRED) if size <= most]
         if preferred and not batching.all("preferred_batch_size"):
             edits.append((batching.end, batching.end, f"preferred_batch_size: {preferred} "))
+            if any(on_gpus):
+                edits.append((config.end, config.end, _warmups(text, config.all("model_warmup"), preferred)))
         may_wait = any(on_gpus) and not batching.all("default_queue_policy")
         if may_wait and not batching.all("max_queue_delay_microseconds"):
             edits.append((batching.end, batching.end, f"max_queue_delay_microseconds: {chosen.queue_delay_us} "))
     if edits:
         parameter = f'parameters {{ key: "{PARAMETER}" value: {{ string_value: "{chosen.machine}" }} }}'
         edits.append((config.end, config.end, f"\n{parameter}\n"))
+    return _edited(text, edits)
+
+
+def _edited(text: str, edits: list[tuple[int, int, str]]) -> str:
+    """A text with the parts from start to end replaced."""
     for start, end, added in sorted(edits, key=lambda edit: edit[0], reverse=True):
         text = text[:start] + added + text[end:]
     return text
+
+
+def _warmups(text: str, written: list[Field], preferred: list[int]) -> str:
+    """Warm-ups of the preferred batches that have none, each like the last one; none where none is written."""
+    warmed = {each.first("batch_size") for each in written}
+    last = written[-1] if written else Field("")
+    sizes, names = last.all("batch_size"), last.all("name")
+    added = ""
+    for size in preferred:
+        if sizes and str(size) not in warmed:
+            own = [(each.start - last.start, each.end - last.start, str(size)) for each in sizes]
+            own += [(each.start - last.start, each.end - last.start, f'"batch of {size}"') for each in names]
+            added += "\nmodel_warmup " + _edited(text[last.start : last.end + 1], own)
+    return added
 
 
 def _count(chosen: Plan, *, preprocessor: bool, on_gpu: bool) -> int:

@@ -34,7 +34,7 @@ from gateway_local.tuning import hint
 
 POLL_SECONDS = 0.2
 CHECK_SECONDS, REPORT_SECONDS = 1.0, 60.0
-"""Time between two checks for processes killed by the kernel, and between two reports of them."""
+"""Time between two checks of files and of processes killed by the kernel, and between two reports of these."""
 IF_LATE = "If it was still loading models, give it longer with GATEWAY_TRITON_START_TIMEOUT_SECONDS"
 IDLE_GRACE_SECONDS = 0.5
 """Grace period for a Triton without clients."""
@@ -103,13 +103,15 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
             Supervisor(api, say, start_timeout_seconds=START_TIMEOUT_SECONDS),
             Readiness(api.readiness, say),
         )
-        memory = KillReports(say)
+        memory, sizes_at = KillReports(say), 0.0
         while True:
             for each in checks:
                 each.check()
             REAPER.check()
             memory.check()
-            triton.update_sizes()
+            if time.monotonic() >= sizes_at:  # the repository may be on a slow network disk
+                triton.update_sizes()
+                sizes_at = time.monotonic() + CHECK_SECONDS
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
         say("stopping; Ctrl-C again ends everything at once")

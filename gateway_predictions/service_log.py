@@ -21,6 +21,7 @@ from gateway.settings import Settings
 from gateway.time_slices import TimeSlice
 from gateway_predictions.frames import Kind, encode
 from gateway_predictions.link import Pieces, WriterLink
+from gateway_predictions.reasons import DISAGREEMENT, ERROR, LOW_MARGIN, LOW_SCORE, SAMPLE
 from gateway_predictions.requirements import check_packages
 from gateway_predictions.sinks import WriterOptions
 
@@ -28,7 +29,6 @@ ROW_BYTES = 1_024
 """What a row without its image and embedding counts in the queue."""
 HASHED_INLINE_BYTES = 2**20
 """A larger image is hashed on a thread, so that it does not block the event loop."""
-SAMPLE, LOW_SCORE, LOW_MARGIN, DISAGREEMENT, ERROR = "sample", "score", "margin", "disagreement", "error"
 
 
 def open_log(settings: Settings) -> "ServiceLog":

@@ -193,6 +193,36 @@ QUEUES = Row(
         ),
     ),
 )
+KEYS = Row(
+    "API keys with quotas",
+    (
+        Panel(
+            "Images by key",
+            "Images answered, by the name of the API key; empty unless keys have quotas.",
+            (Query(rate("gateway_key_images_total", by="key"), "{{key}}", quiet=True),),
+            "ops",
+            stacked=True,
+        ),
+        Panel(
+            "Images in flight by key",
+            "A key's share bounds them.",
+            (Query(total("gateway_key_images_in_flight", "key"), "{{key}}", quiet=True),),
+            stacked=True,
+        ),
+        Panel(
+            "Refused by quota",
+            "rate: 429, the rate is exceeded. forbidden: 403, a model or path that the quota excludes.",
+            (Query(rate("gateway_key_refusals_total", by="key, reason"), "{{key}}: {{reason}}", quiet=True),),
+            "ops",
+        ),
+        Panel(
+            "Store of rates",
+            "1 while the shared store answers every gateway, or none is set; 0 while one applies the rates by itself.",
+            (Query("min(gateway_rate_store_up{$sel})", "answers", quiet=True),),
+            maximum=1,
+        ),
+    ),
+)
 TRITONS = Row(
     "Tritons",
     (
@@ -305,5 +335,5 @@ OPERATORS = Board(
     "operators",
     "Image gateway: operation",
     "Readiness, latency, load and faults of the service.",
-    (GLANCE, REQUESTS, QUEUES, TRITONS),
+    (GLANCE, REQUESTS, QUEUES, KEYS, TRITONS),
 )

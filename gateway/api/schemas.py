@@ -133,6 +133,20 @@ class ModelsResponse(Schema):
 
     default: str
     models: list[ModelDetail]
+    feedback: bool
+    """Whether `POST /feedback` takes the true labels of images."""
+
+
+class FeedbackResponse(Schema):
+    """The feedback as it is logged."""
+
+    request_id: str
+    index: int
+    model: str
+    label: str | None
+    """Null if the answer is only known to be wrong."""
+    class_id: int | None
+    """Null also if several classes share the label."""
 
 
 class LimitOut(Schema):

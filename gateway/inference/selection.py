@@ -107,7 +107,7 @@ class Selection:
             # Labels may hold commas themselves: "crane, bird".
             for label in (given,) if given in known else map(str.strip, given.split(",")):
                 if label not in known:
-                    near = _nearest(label[:NAME_CHARACTERS], known)
+                    near = nearest_labels(label[:NAME_CHARACTERS], known)
                     hint = (
                         f"did you mean {' or '.join(map(repr, near))}?"
                         if near
@@ -118,7 +118,7 @@ class Selection:
         return wanted
 
 
-def _nearest(label: str, known: set[str]) -> Sequence[str]:
+def nearest_labels(label: str, known: set[str]) -> Sequence[str]:
     """Did-you-mean suggestions: the known labels that contain `label` as a word, or else the most similar one.
 
     Similarity is expensive, so only labels with the same beginning or about the same length are compared.

@@ -16,15 +16,26 @@ from gateway.streams.options import FIXED, StreamParameters
 
 
 def predictions_of(
-    scores: NDArray[np.float32], labels: Sequence[str], selection: Selection, *, multi_label: bool
+    scores: NDArray[np.float32],
+    labels: Sequence[str],
+    selection: Selection,
+    *,
+    multi_label: bool,
+    first: int | None = None,
 ) -> list[dict[str, Any]]:
-    """The best classes of scores, fp32 [classes], by descending score; raises InvalidParameter for unknown labels."""
+    """The best classes of scores, fp32 [classes], by descending score, or after the class `first`.
+
+    Raises InvalidParameter for unknown labels.
+    """
     count = selection.class_count(multi_label=multi_label)
-    best = np.argsort(-scores, kind="stable")[:count]
+    best = np.argsort(-scores, kind="stable").tolist()
+    if first is not None:
+        best.remove(first)
+        best.insert(0, first)
     named = len(labels) == len(scores)
     predictions = [
         Prediction(labels[class_id] if named else str(class_id), class_id, float(scores[class_id]))
-        for class_id in best.tolist()
+        for class_id in best[:count]
     ]
     return [
         {"label": each.label, "class_id": each.class_id, "score": round(each.score, 6)}

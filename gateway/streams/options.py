@@ -21,6 +21,8 @@ _MAX_REPORTED = 10
 class Smoothing(StrEnum):
     """How the scores of a sequence are computed from those of its frames."""
 
+    HOLD = "hold"
+    """As exponential; the first class stays until another one leads by a margin."""
     EXPONENTIAL = "exponential"
     MAJORITY = "majority"
     HYSTERESIS = "hysteresis"
@@ -51,10 +53,12 @@ class StreamParameters(BaseModel):
     """Only classes with these labels."""
     timeout: TimeoutSeconds = None
     """Deadline of a frame in seconds, from the start of its classification."""
-    smoothing: Smoothing = Smoothing.EXPONENTIAL
-    """How the sequence's scores are computed: exponential, majority, hysteresis, or none for no sequence."""
+    smoothing: Smoothing = Smoothing.HOLD
+    """How the sequence's scores are computed: hold, exponential, majority, hysteresis, or none for no sequence."""
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.3
-    """Exponential: the weight of the newest frame."""
+    """Hold and exponential: the weight of the newest frame."""
+    margin: Annotated[float, Field(ge=0, le=1)] = 0.15
+    """Hold: how far another class must lead before it replaces the first one."""
     window: Annotated[int, Field(ge=1, le=10_000)] = 15
     """Majority: the number of latest frames that vote, each for its best class."""
     enter: Annotated[float, Field(ge=0, le=1)] = 0.6
@@ -75,7 +79,7 @@ class StreamParameters(BaseModel):
     def for_the_model(self) -> Parameters:
         """The parameters of the stateful model."""
         return {
-            "smoothing": self.smoothing.value,
+            "smoothing": Smoothing.EXPONENTIAL.value if self.smoothing is Smoothing.HOLD else self.smoothing.value,
             "alpha": self.alpha,
             "window": self.window,
             "enter": self.enter,

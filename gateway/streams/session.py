@@ -19,6 +19,7 @@ from gateway.ingest.upload import Upload
 from gateway.json_text import JsonError
 from gateway.limits.pools import IDLE_SECONDS, PoolLease
 from gateway.settings import Settings
+from gateway.streams.held_label import HeldLabel
 from gateway.streams.messages import error_message, frame_message, parameters_message, predictions_of, sequence_member
 from gateway.streams.options import Smoothing, StreamParameters, read_parameters
 from gateway.streams.waiting import StreamFrame, WaitingFrames
@@ -84,6 +85,7 @@ class StreamSession:
         self._is_allowed = is_allowed
         self._tenant = tenant
         self._sequence: FrameSequence | None = None
+        self._held = HeldLabel()
         self._labels: dict[str | None, TextSequence[str]] = {}
         self.stats = StreamStats()
         self._waiting = WaitingFrames(settings.stream_frames_waiting, buffer, self.stats.drop)
@@ -298,8 +300,11 @@ class StreamSession:
             predictions = predictions_of(result.scores, labels, selection, multi_label=result.multi_label)
             if frame.parameters.smoothing is not Smoothing.NONE:
                 state, error = await self._add_frame(frame, result)
+                margin = frame.parameters.margin if frame.parameters.smoothing is Smoothing.HOLD else 0.0
                 smoothed = (
-                    predictions_of(state.scores, labels, selection, multi_label=result.multi_label) if state else []
+                    self._held.predictions(state.scores, labels, selection, margin, multi_label=result.multi_label)
+                    if state
+                    else []
                 )
                 sequence = sequence_member(state, smoothed, error)
             self.stats.answered += 1

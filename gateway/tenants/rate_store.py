@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 import structlog
+from redis import ConnectionError as ConnectionClosed
 from redis import RedisError
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -54,7 +55,8 @@ class StoredRates:
             timeout=TIMEOUT_SECONDS,
             socket_timeout=TIMEOUT_SECONDS,
             socket_connect_timeout=TIMEOUT_SECONDS,
-            retry=Retry(NoBackoff(), 0),
+            # A connection of the pool may be one that the store has closed, when it started anew.
+            retry=Retry(NoBackoff(), 1, (ConnectionClosed,)),
         )
         self._client = Redis.from_pool(pool)
         self._take = self._client.register_script(_TAKE)
@@ -62,7 +64,6 @@ class StoredRates:
         self._now = now
         self._lost = False
         self._retry_at = 0.0
-        metrics.RATE_STORE_UP.set(1)
 
     async def take(self, name: str, rate: Rate, most_seconds: float) -> Grant:
         """See gateway.tenants.rates.Rates; never raises."""

@@ -93,9 +93,9 @@ def parity(
 def evaluate(
     name: Name,
     data: Annotated[
-        Path,
+        Path | None,
         typer.Argument(help="A folder with a folder for each class, or a CSV of path,label.", show_default=False),
-    ],
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option("--plot", help="File for the confusion matrix; by default NAME-confusion.png.", dir_okay=False),
@@ -109,11 +109,32 @@ def evaluate(
         bool,
         typer.Option("--compare", help="Compare the ways to decode large JPEGs and to resize: one row each, no plot."),
     ] = False,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            "--log",
+            metavar="URL",
+            help="Instead of DATA: the logged results that clients gave feedback on, by day, version and class.",
+            show_default=False,
+        ),
+    ] = None,
+    days: Annotated[
+        float | None, typer.Option("--days", help="For --log: only the last days.", min=0, show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For --log: print JSON.")] = False,
 ) -> None:
     """Measure how often the served model is right: top-1, top-5, each class, a confusion matrix, images per second.
 
     Top-5 is left out for a model of five classes or fewer.
     """
+    if (data is None) == (log is None):
+        raise typer.BadParameter("name either DATA or --log URL")
+    if log is not None:
+        from gateway_cli.log_accuracy import evaluate_log
+
+        evaluate_log(log, name, None if version is None else str(version), days, as_json=as_json)
+        return
+    assert data is not None
     from gateway_models.networks.model_source import read_labels
     from gateway_models.proof.alternatives import compare as alternatives
     from gateway_models.proof.dataset import read_dataset

@@ -1,6 +1,8 @@
 """Checks of the Tritons that GATEWAY_TRITON_URL names: whether they answer, and the known faults of their version."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ModelNotFound
@@ -19,6 +21,9 @@ from gateway_local.doctor.shares import shares
 
 ABSENT_MODEL = "gateway-doctor-asks"
 """A model that no repository has: if only its name is refused, Triton allows loading models."""
+
+CONNECTIONS = 12
+"""Connections that look for a balancer: of two Tritons chosen at random, the chance to miss it is 13 in 4,096."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,42 @@ async def tritons(settings: Settings) -> list[Finding]:
             found += await check_endpoint(endpoint, settings)
         finally:
             await endpoint.close()
+        found += await balancer(partial(connect, address), settings)
     return found
+
+
+async def balancer(connect: Callable[[], TritonEndpoint], settings: Settings) -> list[Finding]:
+    """Whether a balancer leads from one address to several Tritons, and what then must be off.
+
+    Each connection of its own asks for the number of inferences, which only grows: a smaller number is another
+    Triton's. An inference went before, so that no two Tritons need have the same number.
+    """
+    most = 0
+    for _ in range(CONNECTIONS):
+        endpoint = connect()
+        try:
+            statistics = await endpoint.statistics(settings.model)
+        except GatewayError:
+            return []  # already reported
+        finally:
+            await endpoint.close()
+        count = sum(each.inference_stats.success.count for each in statistics.model_stats)
+        if count < most:
+            break
+        most = count
+    else:
+        return []
+    text = f"several Tritons answer at {endpoint.address}"
+    if not settings.heal and not settings.load_models:
+        return [ok("balancer", f"{text}; recovery is off, as it must be")]
+    return [
+        warn(
+            "balancer",
+            f"{text}: loading or reloading a model would reach any one of them",
+            f"set {variable('heal')}=false, leave {variable('load_models')} empty and load no models through the "
+            f"gateway; or set {variable('triton_url')} to the address of each, such as a headless Service",
+        )
+    ]
 
 
 async def check_endpoint(endpoint: TritonEndpoint, settings: Settings) -> list[Finding]:

@@ -1,8 +1,17 @@
+import shutil
+from pathlib import Path
+
 import pytest
+import typer
 
 from bench.remote import Remote
-from bench.repository import set_field
+from bench.repository import main, set_field
+from bench.services import write_counts
+from gateway.settings import Settings
+from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
 from gateway.triton.model_config import read_model_config
+from gateway_local.memory_plan import machine_plan
+from gateway_local.paths import SHIPPED_MODELS
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
 
@@ -39,3 +48,23 @@ def test_object_in_another_process_returns_results_and_exceptions():
         with pytest.raises(ZeroDivisionError):
             divider.call("divide", 1, 0)
         assert divider.call("divide", 8, 2) == 4
+
+
+def test_existing_folder_is_not_overwritten(tmp_path, capsys):
+    with pytest.raises(typer.Exit):
+        main("mobilenet-v3-small", tmp_path)
+    assert f"File exists: '{tmp_path}'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_counts_are_written_for_other_checkouts(tmp_path):
+    """An older checkout would start one process of each step."""
+    ignored = shutil.ignore_patterns("model.*", "configs", "__pycache__")
+    models = Path(shutil.copytree(SHIPPED_MODELS, tmp_path / "models", ignore=ignored))
+    write_counts(models)
+    chosen = machine_plan(Settings(), models)
+    groups = [
+        read_model_config(models / step / "config.pbtxt").instance_group[0] for step in (PREPROCESSOR, CLASSIFIER)
+    ]
+    assert groups[0].count == chosen.preprocessors
+    assert chosen.gpus or groups[1].count == chosen.networks

@@ -95,14 +95,15 @@ class ColourBackend(StubBackend):
         self.gate = threading.Event()
         self.gate.set()
         self.asked: list[tuple[str, str]] = []
+        self.listed = MODELS
         self.followed = {"colours"}
         """The models whose streams have a sequence."""
 
     async def models(self) -> Sequence[ModelInfo]:
-        return MODELS
+        return self.listed
 
     async def model(self, name: str) -> ModelInfo:
-        for info in MODELS:
+        for info in self.listed:
             if info.name == name:
                 return info
         raise ModelNotFound

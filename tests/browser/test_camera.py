@@ -11,7 +11,7 @@ from gateway.keys import add_key
 from tests.browser.backend import ColourBackend, picture
 from tests.browser.conftest import PATIENCE_MS
 from tests.gateway.streams.stub import stream_service
-from tests.processes import wait_for
+from tests.processes import PROJECT, wait_for
 
 pytestmark = pytest.mark.slow
 WATCH_TRACKS = """
@@ -257,3 +257,22 @@ def test_no_frame_is_sent_while_the_socket_buffer_is_full(context: BrowserContex
         }"""
     )
     assert rooms == [True, False, True, False, True]
+
+
+def test_example_module_streams_blobs_from_a_web_page(context: BrowserContext, service: str):
+    """Of the page's own origin, since its content security policy allows modules of no other."""
+    page = context.new_page()
+    page.route("**/stream.mjs", lambda route: route.fulfill(path=PROJECT / "examples" / "stream.mjs"))
+    page.goto(service)
+    labels = page.evaluate(
+        """async (images) => {
+          const { classifyFrames } = await import("/stream.mjs");
+          const frames = images.map((bytes) => new Blob([new Uint8Array(bytes)]));
+          const labels = [];
+          for await (const { predictions } of classifyFrames(location.href, frames)) labels.push(predictions[0].label);
+          return labels;
+        }""",
+        [list(picture("green")), list(picture("blue"))],
+    )
+    assert labels == ["green", "blue"]
+    page.close()

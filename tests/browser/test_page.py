@@ -101,6 +101,40 @@ def test_first_of_thirty_cards_is_on_the_first_screen(context: BrowserContext, s
     page.close()
 
 
+OFF_CENTRE = """
+() => [...document.querySelectorAll(".segments > button")].filter((each) => each.offsetParent).map((each) => {
+  const [inner, outer] = [each.getBoundingClientRect(), each.parentElement.getBoundingClientRect()];
+  return Math.abs(inner.top - outer.top - (outer.bottom - inner.bottom));
+})"""
+"""Script: by how many pixels the space above each segmented button differs from the space below it."""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_segmented_buttons_are_centred(page: Page, width: int):
+    page.set_viewport_size({"width": width, "height": 844})
+    add(page, [*photos(blue=1), file("broken.png", b"x")])
+    found = page.evaluate(OFF_CENTRE)
+    assert len(found) == 2 + 4 + 3
+    assert max(found) < 1
+
+
+def test_lone_model_is_shown_in_a_field_that_can_be_opened(context: BrowserContext):
+    backend = ColourBackend()
+    backend.listed = backend.listed[:1]
+    with stream_service(backend, model="colours") as (address, _):
+        page = context.new_page()
+        page.goto(f"http://{address}")
+        page.get_by_role("button", name="Settings").click()
+        model, labels = page.locator("#model"), page.locator("#top-k")
+        expect(model).to_be_enabled()
+        for side in ("border-top-color", "padding-left"):
+            value = "([node, name]) => getComputedStyle(node).getPropertyValue(name)"
+            assert page.evaluate(value, [model.element_handle(), side]) == page.evaluate(
+                value, [labels.element_handle(), side]
+            )
+        page.close()
+
+
 def test_pictures_of_the_same_name_show_their_folder(page: Page):
     page.evaluate(
         """async (bytes) => {

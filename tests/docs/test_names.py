@@ -10,7 +10,10 @@ from tests.docs.test_links import FILES
 from tests.processes import PROJECT
 
 PAGES = [path for path in FILES if path.name != "CHANGELOG.md"]
-FOLDERS = "|".join(path.name for path in PROJECT.iterdir() if path.is_dir() and path.name[0] not in "._")
+GENERATED = {"build", "dist"}
+FOLDERS = "|".join(
+    path.name for path in PROJECT.iterdir() if path.is_dir() and path.name[0] not in "._" and path.name not in GENERATED
+)
 TARGETS = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
 SETTINGS = {variable(field) for field in Settings.model_fields}
 

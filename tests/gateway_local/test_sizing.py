@@ -51,11 +51,22 @@ def test_shipped_models_are_completed(repository):
     assert groups(found["preprocessor"]) == [(KIND_CPU, 6, [])]
     batching = found["classifier"].dynamic_batching
     assert (list(batching.preferred_batch_size), batching.max_queue_delay_microseconds) == ([8, 16, 32], 1000)
+    # As render.py writes them, and those of the batches that a GPU gets.
+    warmed = found["classifier"].model_warmup
+    assert [each.batch_size for each in warmed] == [1, 4, 8, 16, 32]
+    assert [each.name for each in warmed][-1] == "batch of 32"
+    assert {str(each.inputs) for each in warmed} == {str(warmed[0].inputs)}
     assert parameters(found["classifier"])[SIZED_FOR] == "16 cores, 1 GPU"
     on_cpu = {name: config_of(text) for name, text in completed_texts(repository, CPU).items()}
     assert groups(on_cpu["classifier"]) == [(AUTO, 13, [])]
     assert list(on_cpu["classifier"].dynamic_batching.preferred_batch_size) == [4, 8]
+    assert [each.batch_size for each in on_cpu["classifier"].model_warmup] == [1, 4, 8]
     assert not on_cpu["classifier"].dynamic_batching.max_queue_delay_microseconds
+
+
+def test_network_without_warm_up_gets_none():
+    assert not sized(BATCHED).model_warmup
+    assert not sized(f"{BATCHED} model_warmup {{ name: 'own' }}", CPU).model_warmup[1:]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import httpx
 import pyarrow.parquet as pq
 
 from gateway import metrics
+from gateway.errors import ModelNotFound
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Predictions
 from tests.gateway.api.stub import PNG, StubBackend
@@ -27,6 +28,11 @@ class ScoresBackend(StubBackend):
         super().__init__()
         self.scores = scores or (0.6, 0.2, 0.1, 0.05, 0.03, 0.02)
         self.calls: list[Call] = []
+
+    async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
+        if model_name == "none":
+            raise ModelNotFound
+        return tuple(f"class {number}" for number in range(len(self.scores)))
 
     async def infer(self, call: Call) -> InferResult:
         self.calls.append(call)

@@ -20,7 +20,11 @@ async def list_models(request: Request) -> ModelsResponse:
     """List every model in Triton that classifies images, with its labels."""
     context = request_context(request)
     models = await context.service.backend.models()
-    return ModelsResponse(default=context.settings.model, models=[_detail(info) for info in models])
+    return ModelsResponse(
+        default=context.settings.model,
+        models=[_detail(info) for info in models],
+        feedback=context.service.log is not None,
+    )
 
 
 @router.get("/models/{name}", summary="Describe a model", responses={404: {"model": Problem}, 503: {"model": Problem}})

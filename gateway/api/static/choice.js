@@ -6,7 +6,7 @@ import { curl, javascript, percent, python, pythonClient, streamJavascript, stre
 
 const NAMES = 3;
 const PRESET = "top_k=5";
-const SMOOTHING = "exponential";
+const SMOOTHING = "hold";
 const COPIED = "Copied";
 const NARROW = matchMedia("(max-width: 640px)");
 

@@ -12,8 +12,8 @@ const PAGE = `<!doctype html>
 <style>
   body { max-width: 1180px; margin: 32px auto; padding: 0 20px; font: 15px/1.5 system-ui, sans-serif; }
   main { display: grid; grid-template-columns: repeat(auto-fill, minmax(220px, 1fr)); gap: 18px; }
-  figure { margin: 0; border: 1px solid #8884; border-radius: 12px; overflow: hidden; }
-  img { display: block; width: 100%; aspect-ratio: 16 / 10; object-fit: contain; background: #8882; }
+  figure { margin: 0; border: 1px solid color-mix(in srgb, currentcolor 25%, transparent); border-radius: 12px; overflow: hidden; }
+  img { display: block; width: 100%; aspect-ratio: 16 / 10; object-fit: contain; background: color-mix(in srgb, currentcolor 12%, transparent); }
   figcaption { padding: 12px 14px; overflow-wrap: anywhere; }
   ol { margin: 0 0 8px; padding: 0; list-style: none; }
   li { display: flex; justify-content: space-between; gap: 12px; }

@@ -1,5 +1,6 @@
 // The state of the service: readiness and models.
 
+import { takeFeedback } from "./feedback.js";
 import { askForKey, keyRefused, UNAUTHORIZED, withKey } from "./key.js";
 import { count, duration } from "./words.js";
 
@@ -81,6 +82,7 @@ async function readModels() {
   }
   modelsKnown = true;
   tellProblem("");
+  takeFeedback(listed.feedback);
   for (const model of listed.models) described.set(model.name, model);
   const options = optionsOf(listed);
   if (!options.length) {
@@ -91,7 +93,7 @@ async function readModels() {
   if (chosen) for (const node of options) node.selected = node === chosen;
   else if (wanted.has("model")) tellProblem(`This gateway has no model ${inWords(wanted)}. Choose another one.`);
   $("model").replaceChildren(...options);
-  $("model").disabled = options.length < 2;
+  $("model").disabled = false;
   offerComparison(optionsOf(listed).filter((node) => !node.disabled));
   $("model").dispatchEvent(new Event("listed"));
 }

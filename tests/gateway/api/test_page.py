@@ -112,6 +112,60 @@ def test_unchanged_assets_are_revalidated_with_304(client: Client, path: str):
     assert (second.status_code, second.content) == (304, b"")
 
 
+COLOUR = re.compile(
+    r"#[0-9a-fA-F]{3,8}\b|\b(?:rgb|rgba|hsl|hsla|oklch|oklab|lab|lch|hwb|color)\(|:\s*(?:white|black)\b"
+)
+SIZE = re.compile(r"font(?:-size)?:[^;]*?\b[\d.]+(?:px|rem|pt)\b")
+
+
+@pytest.mark.parametrize("name", [name for name in ASSETS if name.endswith(".css") and name != "tokens.css"])
+def test_colours_and_sizes_of_text_are_tokens(name: str):
+    style = re.sub(r"/\*.*?\*/", "", text_of(name), flags=re.DOTALL)
+    assert COLOUR.findall(style) == []
+    assert SIZE.findall(style) == []
+    assert set(re.findall(r"var\((--[\w-]+)\)", style)) <= set(tokens("light"))
+
+
+def tokens(scheme: str) -> dict[str, str]:
+    """The custom properties of a scheme; dark redefines some of the light ones."""
+    light, dark = text_of("tokens.css").split("@media (prefers-color-scheme: dark)")
+    found = dict(re.findall(r"(--[\w-]+): ([^;]+);", light))
+    return found | (dict(re.findall(r"(--[\w-]+): ([^;]+);", dark)) if scheme == "dark" else {})
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2's relative luminance of #rgb or #rrggbb."""
+    digits = colour.removeprefix("#")
+    pairs = [digit * 2 for digit in digits] if len(digits) == 3 else re.findall("..", digits)
+    channels = [int(pair, 16) / 255 for pair in pairs]
+    linear = [each / 12.92 if each <= 0.04045 else ((each + 0.055) / 1.055) ** 2.4 for each in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted(map(luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_the_contrast_of_wcag_aa_on_every_ground(scheme: str):
+    colours = tokens(scheme)
+    grounds = ("ground", "surface", "sunken", "accent-wash")
+    pairs = [(text, ground) for text in ("ink", "soft", "accent") for ground in grounds]
+    pairs += [(text, ground) for text in ("good", "wait", "wrong") for ground in ("ground", "surface")]
+    pairs += [
+        ("wait", "wait-wash"),
+        ("wrong", "wrong-wash"),
+        ("ink", "wait-wash"),
+        ("ink", "wrong-wash"),
+        ("ink", "chosen"),
+    ]
+    pairs += [("on-accent", "accent"), ("on-accent", "accent-deep"), ("ground", "ink")]
+    ratios = {pair: round(contrast(*(colours[f"--{name}"] for name in pair)), 2) for pair in pairs}
+    assert {pair: ratio for pair, ratio in ratios.items() if ratio < 4.5} == {}
+    assert contrast(colours["--edge"], colours["--surface"]) >= 3
+
+
 def test_content_security_policy_allows_nothing_inline_or_external(client: Client):
     policy = client.get("/").headers["content-security-policy"]
     assert policy == CONTENT_SECURITY_POLICY

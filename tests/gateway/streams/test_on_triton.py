@@ -58,7 +58,7 @@ def test_sequence_labels_change_less_often_than_frame_labels(service):
     generator = np.random.default_rng(0)
     light = [1.0 if number % 3 else generator.uniform(0.0, 0.015) for number in range(30)]
     flicker = {}
-    for smoothing in ("exponential", "majority"):
+    for smoothing in ("hold", "exponential", "majority"):
         with opened(service, f"?top_k=1&smoothing={smoothing}&alpha=0.2") as client:
             answers = [ask(client, drawn(each)) for each in light]
         assert [each["status"] for each in answers] == ["ok"] * 30
@@ -66,6 +66,7 @@ def test_sequence_labels_change_less_often_than_frame_labels(service):
         flicker[smoothing] = changes([best(each, sequence=True) for each in answers])
         assert single >= 10
         assert flicker[smoothing] <= single / 4
+    assert flicker["hold"] <= flicker["exponential"]
 
 
 def test_overloaded_streams_keep_order_report_drops_and_all_progress(service):

@@ -16,6 +16,7 @@ from websockets.sync.client import ClientConnection, connect
 from bench.attack.files import progressive_jpeg_of_many_scans
 from gateway.errors import InferenceFailed, ModelUnavailable
 from gateway.keys import add_key, remove_key
+from gateway.quota import read_quota
 from gateway.server import connection
 from gateway.streams import session
 from gateway.streams.session import TEXTS_PER_SECOND
@@ -496,3 +497,42 @@ def test_costly_frames_fail_and_the_stream_goes_on(backend, monkeypatch):
         codes = [answer["error"] and answer["error"]["code"] for answer in answers]
         assert codes == [None, None, "too_costly", "too_costly"]
         assert ask(client, '{"top_k": 1}')["type"] == "parameters"
+
+
+def test_stream_is_slowed_to_the_rate_of_its_key(tmp_path):
+    """Frames wait for the rate; no frame fails as long as the next one is due within `max_wait_seconds`."""
+    path = tmp_path / "keys"
+    key = {"X-API-Key": add_key(path, "camera", read_quota({"rate": "20/s", "burst": "1"}))}
+    with (
+        stream_service(FrameBackend(), api_keys_file=path) as (address, _),
+        opened(address, "?drop=never", additional_headers=key) as client,
+    ):
+        began = time.monotonic()
+        for _ in range(8):
+            client.send(frame(0))
+        assert [answer(client)["status"] for _ in range(8)] == ["ok"] * 8
+        assert time.monotonic() - began >= 7 / 20 - 0.01
+
+
+def test_frame_beyond_the_rate_has_an_error_and_the_stream_goes_on(tmp_path):
+    path = tmp_path / "keys"
+    key = {"X-API-Key": add_key(path, "camera", read_quota({"rate": "1/h", "burst": "1"}))}
+    with (
+        stream_service(FrameBackend(), api_keys_file=path, max_wait_seconds=0.001) as (address, _),
+        opened(address, additional_headers=key) as client,
+    ):
+        assert ask(client, frame(0))["status"] == "ok"
+        for _ in range(2):
+            assert ask(client, frame(0))["error"]["code"] == "rate_limited"
+
+
+def test_stream_needs_a_key_for_its_route_and_model(tmp_path):
+    path = tmp_path / "keys"
+    for options in ({"routes": "/predict"}, {"models": "other"}):
+        key = {"X-API-Key": add_key(path, f"camera-{len(options)}-{next(iter(options))}", read_quota(options))}
+        with (
+            stream_service(FrameBackend(), api_keys_file=path) as (address, _),
+            pytest.raises(InvalidStatus, match="403"),
+            opened(address, additional_headers=key),
+        ):
+            pass

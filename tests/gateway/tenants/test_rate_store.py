@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from gateway.quota import Rate
-from gateway.tenants.rate_store import RETRY_SECONDS, StoredRates
+from gateway.tenants.rate_store import CONNECTIONS, RETRY_SECONDS, StoredRates
 from gateway.tenants.rates import ProcessRates, take
 from tests.gateway.tenants.stores import Store, needs_store
 
@@ -83,6 +83,17 @@ async def test_rates_are_local_while_the_store_is_away(rates, store, clock):
         assert await taken(rates) == SLOW.burst  # it has lost its state
         assert REGISTRY.get_sample_value("gateway_rate_store_up") == 1
     assert [event["event"] for event in events] == ["rate_store_lost", "rate_store_back"]
+
+
+async def test_restarted_store_is_used_at_once_over_old_connections(rates, store):
+    """The pool has connections that the store has closed."""
+    await asyncio.gather(*(rates.take("a", SLOW, 0.0) for _ in range(2 * CONNECTIONS)))
+    store.kill()
+    store.start()
+    with capture_logs() as events:
+        grants = await asyncio.gather(*(rates.take("a", SLOW, 0.0) for _ in range(2 * CONNECTIONS)))
+    assert sum(grant.admitted for grant in grants) == SLOW.burst
+    assert events == []
 
 
 async def test_store_that_hangs_delays_one_image_and_not_the_loop(rates, store, clock):

@@ -1,6 +1,11 @@
 """The checks of the Triton at GATEWAY_TRITON_URL in `gateway doctor`."""
 
 import asyncio
+import contextlib
+import itertools
+import socket
+import socketserver
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,3 +102,47 @@ def test_version_has_the_faults_fixed_after_it(version, faults):
 
 def test_every_fault_has_advice():
     assert all(fault.advice and fault.text for fault in FAULTS)
+
+
+@contextlib.contextmanager
+def relay(*servers: EmbeddedTriton) -> Iterator[str]:
+    """The address of a balancer that sends each connection to the next of some servers."""
+    turns = itertools.cycle(server.grpc_port for server in servers)
+
+    class Relayed(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection(("127.0.0.1", next(turns))) as upstream:
+                for one, other in ((self.request, upstream), (upstream, self.request)):
+                    threading.Thread(target=copied, args=(one, other), daemon=True).start()
+                closed.wait()
+
+    def copied(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                target.sendall(data)
+
+    closed = threading.Event()
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Relayed) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            closed.set()
+            server.shutdown()
+
+
+def test_tritons_behind_a_balancer_are_not_recovered_through_it(light_triton, unmanaged):
+    """A reload would reach any one of them; with recovery off, a balancer is fine."""
+    findings(light_triton.url)  # an inference more than the other
+    with relay(light_triton, unmanaged) as address:
+        warned = by_check(findings(address))["balancer"]
+        assert warned.level is Level.WARN
+        assert "GATEWAY_HEAL=false" in warned.advice
+        assert by_check(findings(address, heal=False))["balancer"].level is Level.OK
+        assert by_check(findings(address, heal=False, load_models=("*",)))["balancer"].level is Level.WARN
+
+
+def test_single_triton_behind_a_relay_is_no_balancer(light_triton):
+    with relay(light_triton) as address:
+        assert "balancer" not in by_check(findings(address))

@@ -1,0 +1,121 @@
+"""POST /feedback: what is really in an image of an earlier request, for the prediction log."""
+
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway import json_text
+from gateway.api.body import open_body
+from gateway.api.parameters import reading
+from gateway.api.request_context import RequestContext, request_context
+from gateway.api.route_table import traits
+from gateway.api.schemas import FeedbackResponse, Problem
+from gateway.errors import InvalidBody, InvalidParameter, NotFound, Overloaded, RequestTooLarge
+from gateway.inference.parameters import ModelName
+from gateway.inference.prediction_log import Feedback
+from gateway.inference.selection import nearest_labels
+from gateway.settings import variable
+from gateway.validation import NAME_CHARACTERS
+
+router = APIRouter(tags=["classify"])
+
+MAX_FEEDBACK_BYTES = 4_096
+"""Upper bound of the body."""
+NO_LABEL = "Send exactly one of 'label' (the true label), 'class_id' (its class) and 'wrong' (true)."
+
+
+class FeedbackBody(BaseModel):
+    """What a client knows of one image: its true label or class, or only that the answer is wrong."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, strict=True)
+
+    request_id: Annotated[str, Field(min_length=1, max_length=128)]
+    """The id of the request with the image, from its response's header X-Request-ID."""
+    index: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Position of the file in that request, from 0."""
+    model: ModelName = None
+    """The model that answered; the default is a setting."""
+    label: Annotated[str | None, Field(min_length=1, max_length=1_000)] = None
+    """The true label, one of the model's."""
+    class_id: Annotated[int | None, Field(ge=0, le=2**31 - 1)] = None
+    """The true class, instead of its label."""
+    wrong: bool = False
+    """Whether the best prediction is wrong, if the true label is not known."""
+
+
+_BODY: dict[str, Any] = {
+    "required": True,
+    "content": {"application/json": {"schema": FeedbackBody.model_json_schema()}},
+}
+
+
+@router.post(
+    "/feedback",
+    summary="Report the true label of an image",
+    status_code=HTTPStatus.ACCEPTED,
+    responses={status: {"model": Problem} for status in (400, 404, 413, 422, 503)},
+    openapi_extra={"requestBody": _BODY},
+)
+@traits()
+async def give_feedback(request: Request) -> FeedbackResponse:
+    """Log the true label of an image of an earlier request, or that its answer was wrong.
+
+    The last feedback for an image counts. It is joined with the logged results when the log is read, by the request's
+    id; feedback for results that were not logged has no effect.
+    """
+    context = request_context(request)
+    log = context.service.log
+    if log is None:
+        raise NotFound(f"This service takes no feedback: its operator has to set {variable('log_predictions')}.")
+    given = await _read(request, context)
+    context.log_fields["model"] = model_name = given.model or context.settings.model
+    if sum((given.label is not None, given.class_id is not None, given.wrong)) != 1:
+        raise InvalidParameter(NO_LABEL)
+    label, class_id = await _class(context, model_name, given)
+    key = context.log_fields.get("key", "")
+    if not log.add_feedback(Feedback(given.request_id, given.index, model_name, label, class_id, key)):
+        raise Overloaded("The queue of the prediction log is full; try again later.")
+    return FeedbackResponse(
+        request_id=given.request_id, index=given.index, model=model_name, label=label, class_id=class_id
+    )
+
+
+async def _read(request: Request, context: RequestContext) -> FeedbackBody:
+    """The body; raises RequestTooLarge, InvalidBody or InvalidParameter."""
+    body = bytearray()
+    async for chunk in open_body(request, context):
+        body += chunk
+        if len(body) > MAX_FEEDBACK_BYTES:
+            raise RequestTooLarge(
+                f"Feedback has at most {MAX_FEEDBACK_BYTES} bytes.",
+                limit="max_feedback_bytes",
+                value=MAX_FEEDBACK_BYTES,
+            )
+    try:
+        given = json_text.decode(body, max_bytes=MAX_FEEDBACK_BYTES)
+    except json_text.JsonError as exc:
+        raise InvalidBody(f"The body cannot be read: {exc}.") from None
+    if not isinstance(given, dict):
+        raise InvalidBody('The body is a JSON object, such as {"request_id": "…", "index": 0, "label": "cat"}.')
+    with reading(FeedbackBody):
+        return FeedbackBody.model_validate(given)
+
+
+async def _class(context: RequestContext, model_name: str, given: FeedbackBody) -> tuple[str | None, int | None]:
+    """The true label and its class, None for a label that several classes share; raises InvalidParameter."""
+    labels = list(await context.service.backend.labels(model_name, ""))
+    if given.class_id is not None:
+        if given.class_id >= len(labels):
+            raise InvalidParameter(f"'class_id': the model {model_name!r} has the classes 0 to {len(labels) - 1}.")
+        return labels[given.class_id], given.class_id
+    if given.label is None:
+        return None, None
+    count = labels.count(given.label)
+    if not count:
+        name = given.label[:NAME_CHARACTERS]
+        suggested = " or ".join(map(repr, nearest_labels(name, set(labels))))
+        hint = f"did you mean {suggested}?" if suggested else "GET /models/NAME lists the labels."
+        raise InvalidParameter(f"'label': the model {model_name!r} has no label {name!r}; {hint}")
+    return given.label, labels.index(given.label) if count == 1 else None

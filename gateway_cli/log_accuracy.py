@@ -1,0 +1,45 @@
+"""`gateway model evaluate NAME --log URL`: what it prints."""
+
+import json
+
+import typer
+from rich.table import Table
+
+from gateway_cli.log import since
+from gateway_cli.terminal import emit, print_status
+
+CLASSES_SHOWN = 30
+
+
+def evaluate_log(url: str, model: str, version: str | None, days: float | None, *, as_json: bool) -> None:
+    """Print the accuracy on the logged results that clients gave feedback on; exits with 1 if there are none."""
+    from gateway_local.console import PlainConsole
+    from gateway_predictions.accuracy import accuracy
+    from gateway_predictions.reader import LogReader
+
+    known = LogReader(url).labelled(model=model, since=since(days))
+    known = [each for each in known if version is None or each.row["version"] == version]
+    if not known:
+        print_status(f"{url} has no result of {model} with feedback: send some to POST /feedback")
+        raise typer.Exit(1)
+    found = accuracy(known)
+    if as_json:
+        emit(json.dumps(found.document()))
+        return
+    out = PlainConsole()
+    for title, shares in (("day", found.by_day), ("version", found.by_version)):
+        table = Table(title, "images", "accuracy (95 %)", box=None, pad_edge=False)
+        for name, share in shares.items():
+            table.add_row(name, str(share.count), str(share))
+        out.print(table)
+        out.print()
+    table = Table("class", "images", "recall (95 %)", "predicted", "precision (95 %)", box=None, pad_edge=False)
+    for each in found.classes[:CLASSES_SHOWN]:
+        table.add_row(each.label, str(each.true), str(each.recall), str(each.predicted), str(each.precision))
+    out.print(table)
+    if len(found.classes) > CLASSES_SHOWN:
+        out.print(f"… and {len(found.classes) - CLASSES_SHOWN} more classes; --json has all")
+    out.print()
+    out.print(f"all labelled results      {found.all.count}: {found.all}")
+    out.print(f"of those, the random ones {found.sampled.count}: {found.sampled}")
+    out.print("Rules log uncertain results, so only the random ones represent the service.")

@@ -1,0 +1,145 @@
+"""How often the model was right, by what clients reported: over time, by version and by class, with intervals."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from gateway_predictions.reader import Labelled
+from gateway_predictions.reasons import SAMPLE
+
+Z_95 = 1.959964
+"""The quantile of the normal distribution for intervals of 95 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of some images, such as the accuracy."""
+
+    hits: int
+    count: int
+
+    @property
+    def value(self) -> float | None:
+        """The share; None of no images."""
+        return self.hits / self.count if self.count else None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's score interval of 95 %: it stays within 0 and 1, and holds for few images as well."""
+        return wilson(self.hits, self.count)
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return "-"
+        low, high = self.interval
+        return f"{100 * self.value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def wilson(hits: int, count: int, z: float = Z_95) -> tuple[float, float]:
+    """The bounds of a share (Wilson 1927); 0 to 1 without images."""
+    if not count:
+        return 0.0, 1.0
+    share, squared = hits / count, z * z
+    middle = (share + squared / (2 * count)) / (1 + squared / count)
+    half = z * math.sqrt(share * (1 - share) / count + squared / (4 * count * count)) / (1 + squared / count)
+    # At the ends the formula gives 0 and 1 but for rounding.
+    return (0.0 if hits == 0 else max(0.0, middle - half)), (1.0 if hits == count else min(1.0, middle + half))
+
+
+@dataclass(slots=True)
+class ClassAccuracy:
+    """One class: how many of its images were recognised, and how many answers with it were right."""
+
+    label: str
+    found: int = 0
+    true: int = 0
+    right: int = 0
+    predicted: int = 0
+
+    @property
+    def recall(self) -> Share:
+        """Of the images that show the class, those that were recognised."""
+        return Share(self.found, self.true)
+
+    @property
+    def precision(self) -> Share:
+        """Of the answers with the class, those that were right."""
+        return Share(self.right, self.predicted)
+
+
+@dataclass(slots=True)
+class LogAccuracy:
+    """The accuracy on all labelled results, and on those that were logged at random.
+
+    Rules prefer uncertain results, so the accuracy on all of them is lower than that of the service; the random ones
+    represent it, if feedback is given for any of them alike.
+    """
+
+    all: Share
+    sampled: Share
+    by_day: dict[str, Share] = field(default_factory=dict)
+    by_version: dict[str, Share] = field(default_factory=dict)
+    classes: list[ClassAccuracy] = field(default_factory=list)
+
+    def document(self) -> dict[str, object]:
+        """The same as plain data, for JSON."""
+        return {
+            "all": _plain(self.all),
+            "sampled": _plain(self.sampled),
+            "by_day": {day: _plain(share) for day, share in self.by_day.items()},
+            "by_version": {version: _plain(share) for version, share in self.by_version.items()},
+            "classes": [
+                {"label": each.label, "recall": _plain(each.recall), "precision": _plain(each.precision)}
+                for each in self.classes
+            ],
+        }
+
+
+def accuracy(results: Iterable[Labelled]) -> LogAccuracy:
+    """Evaluate the model on labelled results."""
+    known = list(results)
+    classes: dict[str, ClassAccuracy] = {}
+
+    def of(label: str) -> ClassAccuracy:
+        return classes.setdefault(label, ClassAccuracy(label))
+
+    for each in known:
+        predicted = of(_predicted(each))
+        predicted.predicted += 1
+        predicted.right += each.is_correct
+        if each.label is not None:
+            true = of(each.label)
+            true.true += 1
+            true.found += each.is_correct
+    return LogAccuracy(
+        _share(known),
+        _share([each for each in known if SAMPLE in each.row["reasons"]]),
+        _grouped(known, lambda each: f"{each.row['time']:%Y-%m-%d}"),
+        _grouped(known, lambda each: each.row["version"] or ""),
+        sorted(classes.values(), key=lambda each: (-each.true - each.predicted, each.label)),
+    )
+
+
+def _predicted(each: Labelled) -> str:
+    """The label of the best class; that of the feedback if the request was for scores without labels."""
+    if each.is_correct and each.label is not None:
+        return each.label
+    return str(each.row["labels"][0])
+
+
+def _share(known: Iterable[Labelled]) -> Share:
+    hits = [each.is_correct for each in known]
+    return Share(sum(hits), len(hits))
+
+
+def _grouped(known: Iterable[Labelled], group: Callable[[Labelled], str]) -> dict[str, Share]:
+    groups: defaultdict[str, list[Labelled]] = defaultdict(list)
+    for each in known:
+        groups[group(each)].append(each)
+    return {name: _share(groups[name]) for name in sorted(groups)}
+
+
+def _plain(share: Share) -> dict[str, object]:
+    low, high = share.interval
+    return {"images": share.count, "correct": share.hits, "share": share.value, "low": low, "high": high}

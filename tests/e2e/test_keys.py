@@ -1,0 +1,149 @@
+"""Quotas of keys where users meet them: several workers, two gateways, a store that dies, a flood."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.keys import add_key
+from gateway.quota import read_quota
+from tests.e2e.conftest import StartGateway
+from tests.gateway.tenants.stores import Store, needs_store
+from tests.photos import photo
+from tests.processes import Gateway, wait_for
+
+BURST = 20
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+def key_of(keys: Path, name: str, **options: str) -> dict[str, str]:
+    return {"X-API-Key": add_key(keys, name, read_quota(options))}
+
+
+def flood(gateways: list[Gateway], key: dict[str, str], count: int, connections: int = 16) -> Counter[int]:
+    """The statuses of so many requests, spread over gateways and connections."""
+
+    def send(number: int) -> list[int]:
+        with gateways[number % len(gateways)].client(headers=key) as client:
+            mine = range(number, count, connections)
+            return [client.post("/predict", files={"files": photo("cat")}).status_code for _ in mine]
+
+    with ThreadPoolExecutor(connections) as pool:
+        return Counter(status for statuses in pool.map(send, range(connections)) for status in statuses)
+
+
+def count_of(gateway: Gateway, event: str) -> int:
+    return sum(each["event"] == event for each in gateway.events())
+
+
+def test_workers_share_the_rate_of_a_key(start_gateway: StartGateway, light_triton, keys):
+    """However connections spread over them; two images that both may take in the same microseconds are tolerated."""
+    key = key_of(keys, "team", rate="1/h", burst=str(BURST))
+    settings = {"triton_url": light_triton.url, "api_keys_file": keys, "max_wait_seconds": 0.001}
+    with start_gateway(workers=2, **settings) as gateway:
+        statuses = flood([gateway], key, 2 * BURST)
+    assert set(statuses) == {200, 429}
+    assert BURST <= statuses[200] <= BURST + 2
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path)
+    store.start()
+    yield store
+    store.kill()
+
+
+@needs_store
+def test_fleet_shares_rates_and_fails_no_request_without_its_store(
+    start_gateway: StartGateway, light_triton, keys, store
+):
+    key = key_of(keys, "team", rate="1/h", burst=str(BURST))
+    plain = key_of(keys, "plain")
+    settings = {
+        "triton_url": light_triton.url,
+        "api_keys_file": keys,
+        "rate_store_url": store.url,
+        "max_wait_seconds": 0.001,
+    }
+    with start_gateway(**settings) as first, start_gateway(**settings) as second:
+        fleet = [first, second]
+        assert flood(fleet, key, 2 * BURST) == {200: BURST, 429: BURST}
+
+        store.kill()
+        assert flood(fleet, plain, BURST) == {200: BURST}
+        # Each applies the whole rate by itself.
+        assert flood(fleet, key, 3 * BURST) == {200: 2 * BURST, 429: BURST}
+        for gateway in fleet:
+            assert gateway.metric("gateway_rate_store_up") == 0
+            assert count_of(gateway, "rate_store_lost") == 1
+
+        store.start()
+        answers: list[int] = []
+
+        def back() -> bool:
+            for gateway in fleet:
+                with gateway.client(headers=key) as client:
+                    answers.append(client.post("/predict", files={"files": photo("cat")}).status_code)
+            return all(gateway.metric("gateway_rate_store_up") == 1 for gateway in fleet)
+
+        wait_for(back)
+        assert set(answers) <= {200, 429}
+        taken = answers.count(200)
+        assert flood(fleet, key, 2 * BURST)[200] == BURST - taken  # the store has begun anew
+        for gateway in fleet:
+            assert count_of(gateway, "rate_store_back") == 1
+            assert gateway.faults() == []
+
+
+def beside_a_flood(
+    gateway: Gateway, flooding: dict[str, str], connections: int, work: Callable[[], None]
+) -> Counter[int]:
+    """Do some work while another key floods the gateway; returns the statuses of the flood."""
+    statuses: Counter[int] = Counter()
+    done = threading.Event()
+
+    def send() -> None:
+        with gateway.client(headers=flooding) as client:
+            while not done.is_set():
+                statuses[client.post("/predict", files={"files": photo("cat")}).status_code] += 1
+
+    with ThreadPoolExecutor(connections) as pool:
+        clients = [pool.submit(send) for _ in range(connections)]
+        try:
+            wait_for(lambda: statuses.total() > 2 * connections)
+            work()
+        finally:
+            done.set()
+        for each in clients:
+            each.result()
+    return statuses
+
+
+@pytest.mark.parametrize("other_options", [{}, {"share": "1"}])
+def test_flood_of_one_key_refuses_no_request_of_another(start_gateway: StartGateway, light_triton, keys, other_options):
+    """The queue is shorter than the flood has connections, so some of its requests are refused."""
+    key = key_of(keys, "app", **other_options)
+    flooding = key_of(keys, "flood", share="0.5", priority="bulk")
+    settings = {"triton_url": light_triton.url, "max_images_in_flight": 8, "max_images_waiting": 8}
+    answers: list[int] = []
+
+    def work() -> None:
+        with gateway.client(headers=key) as client:
+            answers.extend(client.post("/predict", files={"files": photo("cat")}).status_code for _ in range(30))
+
+    with start_gateway(api_keys_file=keys, **settings) as gateway:
+        statuses = beside_a_flood(gateway, flooding, 24, work)
+        page = httpx.get(f"{gateway.url}/metrics").text
+    assert answers == [200] * 30
+    assert statuses[503] > 0
+    assert set(statuses) == {200, 503}
+    assert 'gateway_key_images_total{key="app",outcome="ok"} 30.0' in page

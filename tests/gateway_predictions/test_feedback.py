@@ -1,0 +1,102 @@
+"""POST /feedback, and its join with the logged results."""
+
+import pytest
+
+from gateway.keys import add_key
+from gateway_predictions.reader import LogReader
+from tests.gateway.api.stub import PNG, client_of
+from tests.gateway_predictions.logged import logging_service, rows, send
+
+
+def give(client, **members):
+    return client.post("/feedback", json=members)
+
+
+def test_feedback_is_joined_with_the_result(tmp_path):
+    with logging_service(tmp_path) as client:
+        form = [("files", ("a.png", PNG, "image/png"))] * 3
+        client.post("/predict", files=form, headers={"X-Request-ID": "r1"})
+        answer = give(client, request_id="r1", index=1, label="class 3")
+        assert answer.status_code == 202
+        assert answer.json() == {
+            "request_id": "r1",
+            "index": 1,
+            "model": "ensemble_model",
+            "label": "class 3",
+            "class_id": 3,
+        }
+        give(client, request_id="r1", index=0, wrong=True)
+        give(client, request_id="r1", index=2, class_id=0)
+        give(client, request_id="never logged", label="class 1")
+        rows(tmp_path, 4, "feedback")
+        rows(tmp_path, 3)
+    found = LogReader(str(tmp_path)).labelled()
+    assert [(each.row["index"], each.label, each.class_id, each.is_correct) for each in found] == [
+        (0, None, None, False),
+        (1, "class 3", 3, False),
+        (2, "class 0", 0, True),
+    ]
+
+
+def test_last_feedback_counts(tmp_path):
+    with logging_service(tmp_path) as client:
+        send(client, X_Request_ID="r1")
+        give(client, request_id="r1", wrong=True)
+        rows(tmp_path, 1, "feedback")
+        give(client, request_id="r1", label="class 0")
+        rows(tmp_path, 2, "feedback")
+        rows(tmp_path, 1)
+    (found,) = LogReader(str(tmp_path)).labelled()
+    assert found.is_correct
+
+
+@pytest.mark.parametrize(
+    ("members", "status", "words"),
+    [
+        ({"request_id": "r", "label": "clas 3"}, 422, "did you mean 'class 3'?"),
+        ({"request_id": "r", "label": "zebra"}, 422, "has no label 'zebra'; GET /models/NAME lists the labels."),
+        ({"request_id": "r", "class_id": 5}, 202, ""),
+        ({"request_id": "r", "class_id": 6}, 422, "has the classes 0 to 5"),
+        ({"request_id": "r"}, 422, "exactly one of"),
+        ({"request_id": "r", "label": "class 0", "wrong": True}, 422, "exactly one of"),
+        ({"label": "class 0"}, 422, "'request_id': is missing"),
+        ({"request_id": "x" * 129, "wrong": True}, 422, "at most 128 characters"),
+        ({"request_id": "x" * 128, "wrong": True}, 202, ""),
+        ({"request_id": "r", "index": -1, "wrong": True}, 422, "'index': must be at least 0"),
+        ({"request_id": "r", "labels": "class 0"}, 422, "did you mean 'label'?"),
+        ({"request_id": "r", "label": "class 0", "model": "none"}, 404, "no such model"),
+        ([1], 400, "JSON object"),
+    ],
+)
+def test_feedback_is_checked(tmp_path, members, status, words):
+    with logging_service(tmp_path) as client:
+        answer = client.post("/feedback", json=members)
+    assert (answer.status_code, words in answer.text) == (status, True), answer.text
+
+
+def test_feedback_has_a_bound(tmp_path):
+    with logging_service(tmp_path) as client:
+        body = b'{"request_id": "r", "wrong": true'
+        fits = body + b" " * (4096 - len(body) - 1) + b"}"
+        assert client.post("/feedback", content=fits).status_code == 202
+        answer = client.post("/feedback", content=b" " + fits)
+    assert (answer.status_code, answer.json()["code"]) == (413, "request_too_large")
+
+
+def test_feedback_needs_a_key_where_requests_do(tmp_path):
+    key = add_key(tmp_path / "keys", "labellers")
+    with logging_service(tmp_path / "log", api_keys_file=tmp_path / "keys") as client:
+        assert give(client, request_id="r", wrong=True).status_code == 401
+        answer = client.post("/feedback", json={"request_id": "r", "wrong": True}, headers={"X-API-Key": key})
+        assert answer.status_code == 202
+        (row,) = rows(tmp_path / "log", 1, "feedback")
+    assert row["key"] == "labellers"
+
+
+def test_without_a_log_there_is_no_feedback(tmp_path):
+    with client_of() as client:
+        answer = client.post("/feedback", json={"request_id": "r", "wrong": True})
+        assert (answer.status_code, "GATEWAY_LOG_PREDICTIONS" in answer.json()["detail"]) == (404, True)
+        assert client.get("/models").json()["feedback"] is False
+    with logging_service(tmp_path) as client:
+        assert client.get("/models").json()["feedback"] is True

@@ -1,0 +1,282 @@
+"""Which results are exported, how labels come back, and the accuracy by them."""
+
+import csv
+import hashlib
+import json
+import math
+from datetime import UTC, datetime, timedelta
+from xml.etree import ElementTree as Xml
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gateway_cli.main import app
+from gateway_predictions.accuracy import accuracy, wilson
+from gateway_predictions.reader import Labelled, LogReader
+from gateway_predictions.selection import k_center, most_uncertain
+from tests.asking import encode
+from tests.gateway_predictions.logged import ScoresBackend, logging_service, rows, send
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def command(*words: object, code: int = 0) -> str:
+    """The output of `gateway WORDS`."""
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == code, (done.output, done.exception)
+    return done.output
+
+
+def table_of(folder) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / "labels.csv").read_text().splitlines()))
+
+
+def row(number: int, margin: float = 0.5, embedding=None, **members) -> dict:
+    return {
+        "request_id": f"r{number}",
+        "index": 0,
+        "model": "m",
+        "version": "1",
+        "time": NOON,
+        "sha256": str(number),
+        "labels": ["cat", "dog"],
+        "class_ids": [0, 1],
+        "scores": [0.5 + margin / 2, 0.5 - margin / 2],
+        "margin": margin,
+        "entropy": 1 - margin,
+        "embedding": embedding,
+        "reasons": ["sample"],
+        **members,
+    }
+
+
+@pytest.mark.parametrize("by", ["margin", "entropy", "score"])
+def test_most_uncertain_come_first(by):
+    known = [row(number, margin=number / 10) for number in (5, 1, 9, 3)]
+    assert [each["sha256"] for each in most_uncertain(known, 2, by)] == ["1", "3"]
+
+
+def test_an_image_is_exported_once():
+    known = [row(1, 0.1), row(1, 0.2), row(2, 0.3)]
+    assert [each["sha256"] for each in most_uncertain(known, 3, "margin")] == ["1", "2"]
+
+
+def test_embeddings_spread_the_uncertain_images():
+    """Of four groups of near-duplicates, each is met once, although one group is the most uncertain."""
+    rng = np.random.default_rng(0)
+    groups = np.eye(4, dtype=np.float32)
+    known = [
+        row(
+            10 * group + copy,
+            margin=0.01 * group + 0.001 * copy,
+            embedding=(groups[group] + rng.normal(0, 0.01, 4)).tolist(),
+        )
+        for group in range(4)
+        for copy in range(4)
+    ]
+    assert {int(each["sha256"]) // 10 for each in most_uncertain(known, 4, "margin")} == {0, 1, 2, 3}
+    assert {int(each["sha256"]) // 10 for each in most_uncertain(known, 4, "margin", diverse=False)} == {0}
+
+
+def test_k_center_is_within_twice_the_best_radius():
+    rng = np.random.default_rng(1)
+    points = rng.normal(size=(40, 3)).astype(np.float32)
+    unit = points / np.linalg.norm(points, axis=1, keepdims=True)
+    distance = np.linalg.norm(unit[:, None] - unit[None], axis=2)
+    chosen = k_center(points, 3)
+    assert len(set(chosen)) == 3
+    from itertools import combinations
+
+    best = min(distance[:, list(each)].min(axis=1).max() for each in combinations(range(40), 3))
+    assert distance[:, chosen].min(axis=1).max() <= 2 * best + 1e-6
+
+
+def test_k_center_of_few_or_equal_points():
+    assert k_center(np.zeros((2, 3), np.float32), 5) == [0, 1]
+    assert sorted(k_center(np.ones((4, 3), np.float32), 3)) == sorted(set(k_center(np.ones((4, 3), np.float32), 3)))
+
+
+@pytest.mark.parametrize(
+    ("hits", "count", "low", "high"),
+    [(0, 0, 0, 1), (0, 10, 0, 0.2775), (5, 10, 0.2366, 0.7634), (10, 10, 0.7225, 1), (81, 263, 0.2553, 0.3662)],
+)
+def test_wilson_interval(hits, count, low, high):
+    """The last one is the example of Newcombe 1998, method 3."""
+    assert wilson(hits, count) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+
+
+def test_wilson_interval_covers_the_truth():
+    rng = np.random.default_rng(2)
+    for truth in (0.05, 0.5, 0.9):
+        hits = rng.binomial(100, truth, 2000)
+        covered = np.mean([low <= truth <= high for low, high in (wilson(int(each), 100) for each in hits)])
+        assert 0.92 < covered < 0.98
+
+
+def test_accuracy_by_day_version_and_class():
+    known = [
+        Labelled(row(1), "cat", 0),
+        Labelled(row(2), "dog", 1),
+        Labelled(row(3, time=NOON + timedelta(days=1), version="2"), "cat", 0),
+        Labelled(row(4, reasons=["margin"]), None, None),
+    ]
+    found = accuracy(known)
+    assert (found.all.hits, found.all.count) == (2, 4)
+    assert (found.sampled.hits, found.sampled.count) == (2, 3)
+    assert {day: (each.hits, each.count) for day, each in found.by_day.items()} == {
+        "2026-01-01": (1, 3),
+        "2026-01-02": (1, 1),
+    }
+    assert {name: (each.hits, each.count) for name, each in found.by_version.items()} == {"1": (1, 3), "2": (1, 1)}
+    cat, dog = found.classes
+    assert (str(cat.recall)[:7], cat.precision.hits, cat.precision.count) == ("100.0 %", 2, 4)
+    assert (dog.label, dog.recall.hits, dog.recall.count, str(dog.precision)) == ("dog", 0, 1, "-")
+
+
+class ByBrightness(ScoresBackend):
+    """The brighter an image, the more certain it is of class 0."""
+
+    async def infer(self, call):
+        from dataclasses import replace
+
+        answer = await super().infer(call)
+        best = call.batch.images[0][-1] / 255
+        known = ScoresBackend(best, 1 - best)
+        row = (await known.infer(call)).rows[0]
+        return replace(answer, rows=(row,) * len(call.batch))
+
+
+def image(number: int) -> bytes:
+    """A PNG that ends in a byte, by which `ByBrightness` scores it."""
+    return encode(np.full((4, 4, 3), number, np.uint8), ".png") + bytes([128 + number])
+
+
+@pytest.fixture
+def circle(tmp_path):
+    """A running service, its log with five images, and their answers."""
+    log = tmp_path / "log"
+    with logging_service(log, ByBrightness(), log_predictions_images=True) as client:
+        for number in (10, 120, 5, 60, 1):
+            send(client, image(number), X_Request_ID=f"r{number}")
+        rows(log, 5)
+        yield client, log, tmp_path
+
+
+def test_circle_of_export_import_and_evaluation(circle):
+    """The most uncertain images are exported, labelled, sent back, and evaluated."""
+    client, log, folder = circle
+    out = folder / "out"
+    assert "2 images to label" in command("log", "export", out, "--log", log, "--unlabelled", "--most-uncertain", 2)
+    table = table_of(out)
+    assert [each["request_id"] for each in table] == ["r1", "r5"]
+    for each in table:
+        assert hashlib.sha256((out / each["image"]).read_bytes()).hexdigest() == each["sha256"]
+        each["true_label"] = "class 1" if each["request_id"] == "r5" else "class 0"
+    with (out / "labels.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, table[0])
+        writer.writeheader()
+        writer.writerows(table)
+    assert "2 of 2 labels sent" in command("log", "import", out / "labels.csv", "--url", str(client.base_url))
+    rows(log, 2, "feedback")
+    command("log", "export", folder / "rest", "--log", log, "--unlabelled", "--most-uncertain", 9)
+    rest = [each["request_id"] for each in table_of(folder / "rest")]
+    assert rest == ["r10", "r60", "r120"]
+    printed = command("model", "evaluate", "ensemble_model", "--log", log)
+    assert "50.0 % (9.5 to 90.5)" in printed
+    found = json.loads(command("model", "evaluate", "ensemble_model", "--log", log, "--json"))
+    assert (found["all"]["images"], found["all"]["correct"]) == (2, 1)
+    command("model", "evaluate", "ensemble_model", "--log", log, "--version", 7, code=1)
+    command("model", "evaluate", "ensemble_model", "--log", log, folder, code=2)
+
+
+def test_label_studio_has_tasks_and_its_export_comes_back(circle):
+    client, log, folder = circle
+    out = folder / "out"
+    command("log", "export", out, "--log", log, "--most-uncertain", 1)
+    (task,) = json.loads((out / "label-studio.json").read_text())
+    (prediction,) = task["predictions"]
+    (result,) = prediction["result"]
+    interface = Xml.fromstring((out / "label-studio.xml").read_text())  # noqa: S314  # our own
+    choices = interface.find("Choices")
+    assert (result["from_name"], result["to_name"]) == (choices.get("name"), choices.get("toName"))
+    assert result["value"]["choices"][0] in [choice.get("value") for choice in choices]
+    assert interface.find("Image").get("value").removeprefix("$") in task["data"]
+    # Label Studio's JSON export is the tasks with annotations.
+    exported = [{**task, "annotations": [{"result": [{**result, "value": {"choices": ["class 1"]}}]}]}]
+    (out / "done.json").write_text(json.dumps([*exported, {**task, "annotations": []}]))
+    assert "1 of 1 labels sent" in command("log", "import", out / "done.json", "--url", str(client.base_url))
+    (row,) = rows(log, 1, "feedback")
+    assert (row["request_id"], row["label"]) == ("r1", "class 1")
+
+
+def test_refused_labels_are_named(circle):
+    client, _, folder = circle
+    (folder / "labels.csv").write_text("request_id,index,model,true_label\r\nr1,0,ensemble_model,zebra\r\n")
+    printed = command("log", "import", folder / "labels.csv", "--url", str(client.base_url), code=1)
+    assert "r1, image 0: 'label': the model 'ensemble_model' has no label 'zebra'" in printed
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", '{"a": 1}', "[1]"])
+def test_other_files_of_labels_are_refused(tmp_path, text):
+    path = tmp_path / ("labels.csv" if text[0] == "a" else "labels.json")
+    path.write_text(text)
+    done = CliRunner().invoke(app, ["log", "import", str(path)])
+    assert "neither the labels.csv" in str(done.exception)
+
+
+def test_forget_by_the_command(circle):
+    _, log, _ = circle
+    digest = hashlib.sha256(image(10)).hexdigest()
+    assert "1 rows, 0 feedbacks, 1 image files" in command("log", "forget", digest, "--log", log)
+    assert len(rows(log)) == 4
+
+
+def test_log_without_results_is_refused(tmp_path):
+    done = CliRunner().invoke(app, ["log", "export", str(tmp_path / "out"), "--log", str(tmp_path / "none")])
+    assert "has no such results" in str(done.exception)
+    done = CliRunner().invoke(app, ["log", "export", str(tmp_path / "out"), "--log", "http://127.0.0.1:1/"])
+    assert "cannot be read" in str(done.exception)
+
+
+def test_reader_chooses_models_days_and_columns(circle):
+    client, log, _ = circle
+    send(client, image(7), path="/predict?model=m")
+    rows(log, 6)
+    reader = LogReader(str(log))
+    assert reader.predictions(model="m").num_rows == 1
+    assert reader.predictions(columns=["scores"]).column_names == ["scores"]
+    assert reader.predictions(since=datetime.now(UTC) + timedelta(hours=1)).num_rows == 0
+    assert reader.predictions(until=datetime.now(UTC) - timedelta(hours=1)).num_rows == 0
+    assert reader.predictions(since=datetime.now(UTC) - timedelta(hours=1)).num_rows == 6
+    assert sum(table.num_rows for table in reader.tables()) == 6
+
+
+def test_reader_refuses_a_later_version_and_fills_missing_columns(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from gateway_predictions.requirements import LogUnavailable
+
+    folder = tmp_path / "rows" / "m" / "2026-01-01"
+    folder.mkdir(parents=True)
+    table = pa.table({"time": pa.array([NOON], pa.timestamp("us", "UTC")), "model": ["m"], "new": [1]})
+    for version in (b"1", b"2"):
+        pq.write_table(table.replace_schema_metadata({b"gateway.prediction_log": version}), folder / "a.parquet")
+        reader = LogReader(str(tmp_path))
+        if version == b"1":
+            (found,) = reader.predictions().to_pylist()
+            assert (found["model"], found["scores"]) == ("m", None)
+        else:
+            with pytest.raises(LogUnavailable, match="version 2"):
+                reader.predictions()
+
+
+def test_log_is_readable_by_pyarrow_and_pandas_layout(circle):
+    """A folder of Parquet files without other rules: any program that reads Parquet reads the log."""
+    import pyarrow.dataset as ds
+
+    _, log, _ = circle
+    found = ds.dataset(log / "rows", format="parquet").to_table()
+    assert found.num_rows == 5
+    assert not math.isnan(found["entropy"].to_pylist()[0])

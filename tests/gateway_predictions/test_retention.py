@@ -1,0 +1,111 @@
+"""What a log keeps, and how one image is deleted."""
+
+import hashlib
+from datetime import date, timedelta
+
+import pyarrow.parquet as pq
+import pytest
+
+from gateway_predictions.forget import Forgotten, forget
+from gateway_predictions.layout import day_in, image_path, model_folder
+from gateway_predictions.reader import LogReader
+from gateway_predictions.requirements import LogUnavailable
+from gateway_predictions.retention import apply_limits
+from gateway_predictions.stores import FolderStore
+from tests.gateway.api.stub import PNG
+from tests.gateway_predictions.logged import files, logging_service, rows, send
+from tests.processes import wait_for
+
+TODAY = date(2026, 3, 31)
+
+
+def aged_log(folder, days, nbytes=10) -> FolderStore:
+    """A log with a file of rows and an image on each of the days before TODAY."""
+    store = FolderStore(folder)
+    for age in days:
+        day = (TODAY - timedelta(days=age)).isoformat()
+        store.write(f"rows/m/{day}/a.parquet", bytes(nbytes))
+        store.write(f"images/{day}/{'a' * 64}.jpeg", bytes(nbytes))
+    return store
+
+
+def ages(store: FolderStore) -> list[int]:
+    return sorted({(TODAY - day_in(file.path)).days for below in ("rows", "images") for file in store.files(below)})
+
+
+@pytest.mark.parametrize(
+    ("keep_days", "keep_bytes", "left"),
+    [
+        (0, 0, [0, 1, 30, 31]),
+        (30, 0, [0, 1, 30]),
+        (31, 0, [0, 1, 30, 31]),
+        (0, 80, [0, 1, 30, 31]),
+        (0, 79, [0, 1, 30]),
+        (0, 40, [0, 1]),
+        (0, 1, [0]),
+        (1, 60, [0, 1]),
+    ],
+)
+def test_limits_delete_the_oldest_days(tmp_path, keep_days, keep_bytes, left):
+    store = aged_log(tmp_path, [0, 1, 30, 31])
+    apply_limits(store, keep_days, keep_bytes, TODAY)
+    assert ages(store) == left
+    assert len(list((tmp_path / "rows" / "m").iterdir())) == len(left)  # no empty folders
+
+
+def test_foreign_files_are_left_alone(tmp_path):
+    store = aged_log(tmp_path, [400])
+    store.write("rows/notes.txt", b"mine")
+    store.write("other/2020-01-01/file", b"mine")
+    apply_limits(store, 1, 1, TODAY)
+    assert ages(FolderStore(tmp_path / "none")) == []
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["file", "notes.txt"]
+
+
+def test_running_service_applies_the_limits(tmp_path):
+    FolderStore(tmp_path).write("rows/m/2020-01-01/a.parquet", b"old")
+    with logging_service(tmp_path, log_predictions_keep_days=1) as client:
+        send(client)
+        wait_for(lambda: not (tmp_path / "rows" / "m").exists())
+    assert len(files(tmp_path)) == 1
+
+
+def test_forgotten_image_leaves_nothing(tmp_path):
+    other = PNG + b"another"
+    forgotten, kept = hashlib.sha256(PNG).hexdigest(), hashlib.sha256(other).hexdigest()
+    with logging_service(tmp_path, log_predictions_images=True, log_predictions_file_seconds=3600) as client:
+        form = [("files", ("a.png", PNG, "image/png")), ("files", ("b.png", other, "image/png"))]
+        client.post("/predict", files=form, headers={"X-Request-ID": "r1"})
+        send(client, PNG, path="/predict?model=m")
+        for index in (0, 1):
+            client.post("/feedback", json={"request_id": "r1", "index": index, "wrong": True})
+    log = LogReader(str(tmp_path))
+    assert forget(log, forgotten.upper()) == Forgotten(rows=2, feedback=1, images=1)
+    assert [path.read_bytes() for path in files(tmp_path, "images")] == [other]
+    assert [row["sha256"] for row in rows(tmp_path)] == [kept]
+    assert [row["index"] for row in rows(tmp_path, below="feedback")] == [1]
+    assert not (tmp_path / model_folder("m")).exists()
+    assert forget(log, forgotten) == Forgotten()
+
+
+def test_forget_keeps_the_schema_of_other_rows(tmp_path):
+    with logging_service(tmp_path, log_predictions_file_seconds=3600) as client:
+        send(client, PNG)
+        send(client, PNG + b"another")
+    (path,) = files(tmp_path)
+    before = pq.read_schema(path)
+    forget(LogReader(str(tmp_path)), hashlib.sha256(PNG).hexdigest())
+    assert pq.read_schema(path).equals(before, check_metadata=True)
+
+
+@pytest.mark.parametrize("text", ["", "abc", "g" * 64, "a" * 63, "../" + "a" * 61])
+def test_forget_needs_a_hash(tmp_path, text):
+    with pytest.raises(LogUnavailable, match="sha256sum"):
+        forget(LogReader(str(tmp_path)), text)
+
+
+def test_names_of_models_stay_inside_the_log():
+    assert model_folder("../x/y") == "rows/%2E.%2Fx%2Fy"
+    assert model_folder("_a") == "rows/%5Fa"
+    assert model_folder("") == "rows/unknown"
+    assert image_path("2026-01-01", "a" * 64, "JPEG 2000").endswith(".jpeg2000")
