@@ -16,7 +16,7 @@ from gateway_cli.model.spec_options import takes_spec
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.hosts import authority, is_loopback
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
-from gateway_models.networks.functions import is_function
+from gateway_models.networks.functions import FunctionTemplate, is_function, write_skeleton
 from gateway_models.repository.option import SERVING
 from gateway_models.repository.spec import ModelSpec
 
@@ -111,10 +111,10 @@ def _trusts(source: str) -> bool:
 @model_app.command("new")
 def new(
     name: Annotated[str, typer.Argument(help="The new model's name; NAME.py is written here.", show_default=False)],
+    template: Annotated[
+        FunctionTemplate, typer.Option(help="What it starts from: plain, or a pipeline of scikit-learn.")
+    ] = FunctionTemplate.PLAIN,
 ) -> None:
     """Write NAME.py, a commented template of a Python function for `gateway model add NAME.py:classify`."""
-    from gateway_models.networks.functions import write_skeleton
-
-    path = write_skeleton(name, Path.cwd())
-    emit(f"{path.name} is written. Change it, then:")
-    emit(f"  gateway model add {path.name}:classify --name {name} --labels labels.txt --resize 256 --crop 224 --trust")
+    path = write_skeleton(name, Path.cwd(), template)
+    emit(f"{path.name} is written. Change it, then run the first command that it begins with.")

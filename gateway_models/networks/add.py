@@ -18,7 +18,7 @@ from gateway_models.networks.add_checks import (
 from gateway_models.networks.download import fetch, is_remote
 from gateway_models.networks.engines import ENGINE, check_engine, take
 from gateway_models.networks.functions import FunctionConfig
-from gateway_models.networks.isolation import TIMEOUT_SECONDS, Job, Report, work
+from gateway_models.networks.isolation import TIMEOUT_SECONDS, Job, Report, describe, work
 from gateway_models.networks.model_source import (
     Source,
     SourceError,
@@ -51,6 +51,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
         check_folders_are_free(spec.name, repository)
     source = find_source(fetched(spec, report))
     check_trust(source)
+    source = described(source, repository, report, timeout_seconds)
     spec = completed(source, old)
     labels = (
         read_labels(repository / old.classifier / LABELS)
@@ -95,7 +96,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
 def completed(source: Source, old: Entry | None) -> ModelSpec:
     """The spec of a source with what it, the existing versions or the defaults add; raises UserError."""
     spec = source.spec
-    own = OWN_FORMATS.get(source.kind, Format.TORCHSCRIPT)
+    own = Format.ONNX if source.framework else OWN_FORMATS.get(source.kind, Format.TORCHSCRIPT)
     written_as = spec.format or (old.format if old else own)
     check_engine(source.kind, spec, written_as)
     check_format(own, written_as, spec.precision)
@@ -125,12 +126,29 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
         tensor=tensor,
         # A torch.export program becomes TorchScript, unless that would give other answers.
         format=None if source.kind == "exported" and spec.format is None and old is None else written_as,
-        trust=spec.trust and source.kind in RUNS_CODE,
+        trust=spec.trust and (source.kind in RUNS_CODE or source.framework is not None),
         multi_label=old.multi_label if old else spec.multi_label,
         serving=old.serving if old else spec.serving,
     )
     spec.check_gray()
     return spec
+
+
+def described(source: Source, repository: Path, report: Report, timeout_seconds: float) -> Source:
+    """The source with the labels and the preprocessing of its file, if that has to be loaded for them."""
+    if not source.framework or not source.framework.describes:
+        return source
+    job = Job(source.spec, source.kind, 0, repository)
+    description = describe(job, report, timeout_seconds=timeout_seconds)
+    given = source.spec.labels and find_labels(source, source.spec.labels)
+    if given and given != description.labels and sorted(given) == sorted(description.labels):
+        raise SourceError(
+            f"{source.spec.labels} has the classes in another order than the model: leave --labels out, since the "
+            "model has them"
+        )
+    # As for a folder of Hugging Face, --like comes before the preprocessing of the file.
+    preprocessing = None if source.like else description.preprocessing
+    return replace(source, labels=description.labels, preprocessing=preprocessing)
 
 
 def fetched(spec: ModelSpec, report: Report) -> ModelSpec:

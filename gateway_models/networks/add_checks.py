@@ -25,6 +25,14 @@ def check_trust(source: Source) -> None:
             "rights: read it, then add --trust"
         )
 
+    code = source.framework.code if source.framework else ""
+    if source.framework and code and not source.spec.trust:
+        path = Path(source.spec.source)
+        raise SourceError(
+            f"{path} is {source.framework.content}: {code}. If its author may run code here, with your rights, add "
+            f"--trust. Or {source.framework.by_hand(path)}"
+        )
+
 
 def check_gpus(serving: Serving, report: Report) -> None:
     """Warn where `serving` names a GPU that this machine does not have: another one may serve the model."""
@@ -97,9 +105,10 @@ def check_format(kind: Format, written_as: Format, precision: Precision) -> None
         if precision is not Precision.FP32:
             raise SourceError("a function chooses its own precision: leave out --precision")
         return
-    if kind is Format.ONNX and written_as is Format.TORCHSCRIPT:
+    if kind is Format.ONNX and written_as in {Format.TORCHSCRIPT, Format.EXPORTED}:
         raise SourceError(
-            "an ONNX file cannot be converted to TorchScript: leave --format out, or add the PyTorch model itself"
+            f"it is ONNX, or becomes ONNX, which cannot be converted to {written_as.value}: leave --format out, or add "
+            "the PyTorch model itself"
         )
     if written_as is Format.ONNX and precision is Precision.BF16:
         raise SourceError(

@@ -1,14 +1,18 @@
 """Detects the format of a model file without loading it; nothing in the file is executed."""
 
+import bz2
 import itertools
+import lzma
 import pickletools
 import zipfile
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from gateway.errors import UserError
+from gateway_models.networks.frameworks import Framework, with_bytes, with_members, with_modules
 
 HEAD_BYTES = 64
 ENGINE_MAGIC = (b"ftrt", b"ptrt")
@@ -20,6 +24,20 @@ MAX_PICKLE_BYTES = 16 * 2**20
 # The modules that torch.save references for tensors, in a state dict as in a module.
 _TENSOR_GLOBALS = ("torch._utils", "torch.storage", "collections", "torch.serialization", "torch", "numpy", "_codecs")
 _CHECKPOINT_KEYS = {"state_dict", "model_state_dict", "optimizer", "optimizer_state_dict", "epoch", "global_step"}
+
+
+class _Decompressor(Protocol):
+    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+
+
+# joblib compresses pickles; 47 makes zlib take its own header and that of gzip.
+_COMPRESSIONS: dict[bytes, Callable[[], _Decompressor]] = {
+    b"\x1f\x8b": lambda: zlib.decompressobj(47),
+    b"\x78": lambda: zlib.decompressobj(47),
+    b"BZh": bz2.BZ2Decompressor,
+    b"\xfd7zXZ": lzma.LZMADecompressor,
+    b"\x5d\0\0": lzma.LZMADecompressor,
+}
 
 
 class ModelFileError(UserError):
@@ -61,7 +79,8 @@ ADVICE = {
     Kind.PICKLE: "unpickling can run any code, so it is not loaded here. If you trust it, load it in Python and "
     "save the network with {export}",
     Kind.UNKNOWN: "use a program of torch.export (model.pt2), TorchScript (model.pt), ONNX (model.onnx), a folder of "
-    "Hugging Face, torchvision:ARCH or timm:ARCH",
+    "Hugging Face, torchvision:ARCH or timm:ARCH, or a model of another framework: docs/guides/model-sources.md lists "
+    "them",
 }
 EXPORT = (
     "torch.export.save(torch.export.export(model.eval(), (torch.rand(2, 3, 224, 224),), "
@@ -70,7 +89,11 @@ EXPORT = (
 """What a message advises: without deprecated calls, and with nothing but torch. Tests run it."""
 
 
-def kind_of(path: Path) -> Kind:
+Content = Kind | Framework
+"""What a file is: of torch, ONNX or TensorRT, or of another framework."""
+
+
+def kind_of(path: Path) -> Content:
     """Detect a file's kind from its content; raises ModelFileError if it cannot be read."""
     try:
         with path.open("rb") as file:
@@ -81,6 +104,11 @@ def kind_of(path: Path) -> Kind:
             file.seek(0)
             if head[:1] == b"\x80" and head[1:2] <= b"\x05":
                 return _kind_of_legacy(file)
+            for first, decompressor in _COMPRESSIONS.items():
+                if head.startswith(first):
+                    return _kind_of_compressed(file, decompressor())
+        if framework := with_bytes(path, head):
+            return framework
     except (OSError, zipfile.BadZipFile) as exc:
         raise ModelFileError(f"cannot read {path}: {exc}") from exc
     if head[:4] in ENGINE_MAGIC:
@@ -100,13 +128,15 @@ def kind_of(path: Path) -> Kind:
     return Kind.UNKNOWN
 
 
-def refuse(path: Path, kind: Kind) -> ModelFileError:
+def refuse(path: Path, kind: Content) -> ModelFileError:
     """The error for a file that is not a servable model."""
+    if isinstance(kind, Framework):
+        return ModelFileError(f"{path} is {kind.content}: {kind.by_hand(path)}")
     advice = ADVICE[kind].replace("{path}", str(path)).replace("{export}", EXPORT)
     return ModelFileError(f"{path} is {kind.value}: {advice}")
 
 
-def alone(path: Path, kind: Kind) -> str:
+def alone(path: Path, kind: Content) -> str:
     """Advice on how to save only the weights of a trusted file."""
     loaded = f"torch.load({str(path)!r}, map_location='cpu', weights_only=False)"
     if kind is Kind.PICKLED_MODULE:
@@ -117,8 +147,10 @@ def alone(path: Path, kind: Kind) -> str:
     )
 
 
-def _kind_of_zip(path: Path) -> Kind:
+def _kind_of_zip(path: Path) -> Content:
     with zipfile.ZipFile(path) as archive:
+        if framework := with_members(archive.namelist()):
+            return framework
         names = {name.partition("/")[2]: name for name in archive.namelist()}
         if "constants.pkl" in names and any(name.startswith("code/") for name in names):
             return Kind.TORCHSCRIPT
@@ -132,8 +164,19 @@ def _kind_of_zip(path: Path) -> Kind:
             return _kind_of_pickle(pickle.read(MAX_PICKLE_BYTES))
 
 
-def _kind_of_legacy(file: BinaryIO) -> Kind:
-    """A file of torch.save before 1.6: several pickles in a row; the fourth is the object."""
+def _kind_of_compressed(file: BinaryIO, decompressor: _Decompressor) -> Content:
+    try:
+        data = decompressor.decompress(file.read(MAX_PICKLE_BYTES), MAX_PICKLE_BYTES)
+    except (OSError, ValueError, zlib.error, lzma.LZMAError):
+        return Kind.UNKNOWN
+    return _kind_of_pickle(data) if data[:1] == b"\x80" else Kind.UNKNOWN
+
+
+def _kind_of_legacy(file: BinaryIO) -> Content:
+    """A pickle, or a file of torch.save before 1.6: several pickles in a row; the fourth is the object."""
+    if framework := with_modules(_names(file.read(MAX_PICKLE_BYTES))[0]):
+        return framework
+    file.seek(0)
     try:
         for _ in range(3):
             for _opcode in itertools.islice(pickletools.genops(file), MAX_OPCODES):
@@ -143,15 +186,23 @@ def _kind_of_legacy(file: BinaryIO) -> Kind:
     return _kind_of_pickle(file.read(MAX_PICKLE_BYTES))
 
 
-def _kind_of_pickle(data: bytes) -> Kind:
-    modules, strings = set(), []
+def _names(data: bytes) -> tuple[set[str], set[str]]:
+    """The modules that a pickle names, and its texts."""
+    modules, strings = set(), set()
     for name, argument in _opcodes(data):
         if name == "GLOBAL":
             modules.add(str(argument).partition(" ")[0])
         elif isinstance(argument, str):
-            strings.append(argument)
+            strings.add(argument)
             if name == "STACK_GLOBAL":
                 modules.add(argument)
+    return modules, strings
+
+
+def _kind_of_pickle(data: bytes) -> Content:
+    modules, strings = _names(data)
+    if framework := with_modules(modules):
+        return framework
     foreign = [
         module for module in modules if not module.startswith(_TENSOR_GLOBALS) or module.startswith("torch.nn.modules")
     ]
@@ -159,7 +210,7 @@ def _kind_of_pickle(data: bytes) -> Kind:
         return Kind.PICKLED_MODULE
     if not any(module.startswith(("torch._utils", "torch.storage")) for module in modules):
         return Kind.PICKLE
-    if _CHECKPOINT_KEYS & set(strings):
+    if _CHECKPOINT_KEYS & strings:
         # It may also have other objects of the training: loading only the weights refuses those that could run code.
         return Kind.CHECKPOINT
     return Kind.PICKLED_MODULE if foreign else Kind.STATE_DICT

@@ -1,7 +1,8 @@
-"""Runs a function in its own process, as the original that served answers are compared with.
+"""Runs an original that is code, or of another framework, in its own process: served answers are compared with it.
 
 python -m gateway_models.networks.function_process FOLDER
 
+FOLDER has a function as FunctionSource.stage writes it, or network.json with a NetworkCall.
 Each line of stdin is the path of an .npy file with images fp32 [N, 3, H, W].
 The scores, fp32 [N, classes], are written to that path with the suffix .out.npy.
 Each line of stdout is a JSON object with the error, or "" for success.
@@ -13,28 +14,51 @@ import subprocess
 import sys
 import tempfile
 import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
+from gateway.errors import UserError
+from gateway_models.networks.adapted import Form, arranged
 from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.frameworks import framework_named
 from gateway_models.networks.functions import FunctionConfig, FunctionSource, load_staged
 from gateway_models.networks.isolation import WorkFailed
+from gateway_models.repository.spec import ModelSpec
+
+NETWORK = "network.json"
+Scores = Callable[[Tensor], Tensor]
 
 
-class FunctionProcess:
-    """Calls a function, trusted since it was added before, in a child process that ends with this object.
+@dataclass(frozen=True, slots=True)
+class NetworkCall:
+    """A model of another framework, with its input format; `framework` is the key of its entry."""
 
-    Raises ModelFileError if the function cannot be loaded or fails, WorkFailed if its process ends.
+    spec: ModelSpec
+    framework: str
+    form: Form
+
+
+_NETWORK_CALL = TypeAdapter(NetworkCall)
+
+
+class OriginalProcess:
+    """Calls an original, trusted since it was added before, in a child process that ends with this object.
+
+    `stage` writes its folder. Raises ModelFileError if the original cannot be loaded or fails, WorkFailed if its
+    process ends.
     """
 
-    def __init__(self, source: FunctionSource, *, input: str, output: str) -> None:  # noqa: A002  # as the record has it
-        scratch = tempfile.TemporaryDirectory(prefix="function-")
+    def __init__(self, name: str, stage: Callable[[Path], None]) -> None:
+        scratch = tempfile.TemporaryDirectory(prefix="original-")
         self._folder = Path(scratch.name)
-        self._name = source.location.rpartition("/")[2]
-        source.stage(self._folder, FunctionConfig(source.path.stem, source.name, input, output))
+        self._name = name
+        stage(self._folder)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "gateway_models.networks.function_process", str(self._folder)],
             stdin=subprocess.PIPE,
@@ -63,6 +87,34 @@ class FunctionProcess:
         return torch.from_numpy(np.load(f"{path}.out.npy"))
 
 
+def function_process(source: FunctionSource, *, input: str, output: str) -> OriginalProcess:  # noqa: A002  # as the record has it
+    """The process of a Python function."""
+    config = FunctionConfig(source.path.stem, source.name, input, output)
+    return OriginalProcess(source.location.rpartition("/")[2], lambda folder: source.stage(folder, config))
+
+
+def network_process(call: NetworkCall) -> OriginalProcess:
+    """The process of a network that its own framework runs."""
+    text = _NETWORK_CALL.dump_json(call)
+    return OriginalProcess(Path(call.spec.source).name, lambda folder: _write(folder / NETWORK, text))
+
+
+def _write(path: Path, text: bytes) -> None:
+    path.write_bytes(text)
+
+
+def _loaded(folder: Path) -> tuple[Scores, Callable[[BaseException], str]]:
+    """The original of a folder, and how its errors are described; raises UserError."""
+    if not (folder / NETWORK).is_file():
+        function, adapter = load_staged(folder)
+        return function.scores, adapter.described
+    call = _NETWORK_CALL.validate_json((folder / NETWORK).read_bytes())
+    framework = framework_named(call.framework)
+    assert framework is not None
+    network = framework.open(call.spec)
+    return lambda images: network(arranged(images, call.form)), lambda exc: f"{type(exc).__name__}: {exc}"
+
+
 def _close(process: "subprocess.Popen[str]", scratch: "tempfile.TemporaryDirectory[str]") -> None:
     process.kill()
     process.wait()
@@ -83,20 +135,20 @@ def main() -> None:
         answers.flush()
 
     torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
-    failure, function = "", None
+    failure, scores = "", None
     try:
-        function, adapter = load_staged(Path(sys.argv[1]))
-    except ModelFileError as exc:
+        scores, described = _loaded(Path(sys.argv[1]))
+    except UserError as exc:
         failure = str(exc)
     for line in sys.stdin:
-        if function is None:
+        if scores is None:
             report(failure)
             continue
         path = line.rstrip("\n")
         try:
-            np.save(f"{path}.out.npy", function.scores(torch.from_numpy(np.load(path))).numpy())
+            np.save(f"{path}.out.npy", scores(torch.from_numpy(np.load(path))).numpy())
         except (Exception, SystemExit) as exc:
-            report(adapter.described(exc))
+            report(described(exc))
             continue
         report("")
 

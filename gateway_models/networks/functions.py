@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
@@ -162,12 +163,25 @@ def load_staged(folder: Path) -> tuple[Any, Any]:
         raise ModelFileError(str(exc)) from exc
 
 
-def write_skeleton(name: str, folder: Path) -> Path:
+class FunctionTemplate(StrEnum):
+    """What `gateway model new` can write."""
+
+    PLAIN = "plain"
+    SKLEARN = "sklearn"
+    """A pipeline of scikit-learn, with the features that it takes."""
+
+    @property
+    def filename(self) -> str:
+        """The template's file."""
+        return {FunctionTemplate.PLAIN: "skeleton.txt", FunctionTemplate.SKLEARN: "sklearn.txt"}[self]
+
+
+def write_skeleton(name: str, folder: Path, template: FunctionTemplate = FunctionTemplate.PLAIN) -> Path:
     """Write NAME.py, a commented example function; raises FunctionSourceError if the file exists."""
     if not name.isidentifier():
         raise FunctionSourceError(f"{name!r} cannot be a Python module's name: use letters, digits and _ only")
     path = folder / f"{name}.py"
-    text = (files("gateway_models.repository") / "templates" / "function" / "skeleton.txt").read_text()
+    text = (files("gateway_models.repository") / "templates" / "function" / template.filename).read_text()
     try:
         with path.open("x") as file:
             file.write(Template(text).safe_substitute(name=name))

@@ -5,13 +5,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from gateway.errors import UserError
 from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.frameworks import Description
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ModelSpec
 
@@ -30,13 +32,15 @@ class WorkFailed(UserError):
 class Job:
     """The network of a completed spec, to be tested and written into `folder`.
 
-    `kind` is that of model_source.Source; `labels` is the number of labels.
+    `kind` is that of model_source.Source; `labels` is the number of labels. With `describe`, it is only described, and
+    the spec may be incomplete.
     """
 
     spec: ModelSpec
     kind: str
     labels: int
     folder: Path
+    describe: bool = False
 
     def file(self, written_as: Format) -> Path:
         """The file to be written."""
@@ -53,7 +57,7 @@ class Job:
         return self.spec.prepared.crop_size
 
 
-JOB, OUTCOME = TypeAdapter(Job), TypeAdapter(Outcome)
+JOB, OUTCOME, DESCRIPTION = TypeAdapter(Job), TypeAdapter(Outcome), TypeAdapter(Description)
 
 
 def start_process() -> subprocess.Popen[str]:
@@ -69,6 +73,15 @@ def start_process() -> subprocess.Popen[str]:
 
 def work(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Outcome:
     """Run a job in a separate process; raises ModelFileError with its reason, or WorkFailed."""
+    return OUTCOME.validate_python(_answer(job, report, timeout_seconds))
+
+
+def describe(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Description:
+    """Describe the model of a job in a separate process; raises ModelFileError with its reason, or WorkFailed."""
+    return DESCRIPTION.validate_python(_answer(replace(job, describe=True), report, timeout_seconds))
+
+
+def _answer(job: Job, report: Report, timeout_seconds: float) -> dict[str, Any]:
     process = start_process()
     stderr_lines: list[str] = []
     assert process.stdin is not None
@@ -106,9 +119,9 @@ def _listen(lines: Iterable[str], report: Report, stderr_lines: list[str]) -> No
             stderr_lines.append(line.rstrip())
 
 
-def _read(job: Job, answer: str, code: int, stderr_lines: list[str]) -> Outcome:
+def _read(job: Job, answer: str, code: int, stderr_lines: list[str]) -> dict[str, Any]:
     try:
-        values = json.loads(answer.splitlines()[-1])
+        values: dict[str, Any] = json.loads(answer.splitlines()[-1])
     except (IndexError, ValueError):
         died = f"of signal {-code}" if code < 0 else f"with code {code}"
         last = f" Its last output: {stderr_lines[-1]}" if stderr_lines else ""
@@ -118,4 +131,4 @@ def _read(job: Job, answer: str, code: int, stderr_lines: list[str]) -> Outcome:
         ) from None
     if "error" in values:
         raise ModelFileError(f"{job.spec.source.rpartition('/')[2]}: {values['error']}")
-    return OUTCOME.validate_python(values)
+    return values

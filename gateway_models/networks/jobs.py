@@ -9,13 +9,16 @@ import resource
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from gateway.errors import UserError
+from gateway_models.networks.framework_job import do_framework
+from gateway_models.networks.frameworks import framework_named
 from gateway_models.networks.function_job import do_function
 from gateway_models.networks.hub import HUGGING_FACE
-from gateway_models.networks.isolation import JOB, OUTCOME, TIMEOUT_SECONDS, Job
+from gateway_models.networks.isolation import DESCRIPTION, JOB, OUTCOME, TIMEOUT_SECONDS, Job
 from gateway_models.networks.onnx_job import do_onnx
 from gateway_models.networks.torch_job import do_torch
 from gateway_models.repository.entry import Outcome
@@ -62,7 +65,19 @@ def _limit(kind: int, value: int) -> None:
 
 def do(job: Job) -> Outcome:
     """Probe a network and write it; raises UserError."""
+    if framework := framework_named(job.kind):
+        return do_framework(job, framework)
     return {"onnx": do_onnx, "function": do_function}.get(job.kind, do_torch)(job)
+
+
+def _answer(job: Job) -> dict[str, Any]:
+    framework = framework_named(job.kind)
+    found: dict[str, Any]
+    if framework and job.describe:
+        found = DESCRIPTION.dump_python(framework.open(job.spec).description, mode="json")
+    else:
+        found = OUTCOME.dump_python(do(job), mode="json")
+    return found
 
 
 def _confine(job: Job) -> None:
@@ -73,6 +88,8 @@ def _confine(job: Job) -> None:
         return
     source = job.spec.source
     files = [path for path in (Path(source), Path(job.spec.weights or "")) if path.is_file()]
+    if framework_named(job.kind):
+        files += [path for path in Path(source).rglob("*") if path.is_file()]
     if source.startswith(HUGGING_FACE):
         files = list(Path(source.removeprefix(HUGGING_FACE)).glob("*.safetensors"))
     # The parent enforces the wall clock; the CPU limit ends a process that the parent could not kill.
@@ -89,7 +106,7 @@ def main() -> None:
     try:
         job = JOB.validate_json(sys.stdin.buffer.read())
         _confine(job)
-        answer = OUTCOME.dump_python(do(job), mode="json")
+        answer = _answer(job)
     except UserError as exc:
         answer = {"error": str(exc)}
     except MemoryError:

@@ -8,6 +8,7 @@ from pathlib import Path
 from gateway.errors import UserError
 from gateway_client.files import read_text
 from gateway_models.networks.file_kinds import Kind, ModelFileError, alone, kind_of, refuse
+from gateway_models.networks.frameworks import Framework, with_members
 from gateway_models.networks.functions import FunctionSource, find_function, is_function
 from gateway_models.networks.hub import (
     HUGGING_FACE,
@@ -39,9 +40,9 @@ class SourceError(UserError):
 class Source:
     """A model's source, inspected: `spec` has its absolute path, that of its weights, and the SHA-256 of these files.
 
-    `kind` is torchscript, onnx, exported, engine, torchvision, timm, huggingface, recipe or function; `like` names the
-    torchvision weights whose preprocessing it was trained with. `labels` and `preprocessing` are those that the source
-    contains.
+    `kind` is torchscript, onnx, exported, engine, torchvision, timm, huggingface, recipe, function or the key of a
+    framework; `like` names the torchvision weights whose preprocessing it was trained with. `labels` and
+    `preprocessing` are those that the source contains.
     """
 
     spec: ModelSpec
@@ -50,6 +51,7 @@ class Source:
     labels: tuple[str, ...] = ()
     preprocessing: Preprocessing | None = None
     function: FunctionSource | None = None
+    framework: Framework | None = None
 
 
 def find_source(spec: ModelSpec) -> Source:
@@ -80,12 +82,14 @@ def find_source(spec: ModelSpec) -> Source:
         folder = Path(name).expanduser().absolute()
         return _folder(spec, folder if folder.is_dir() else fetch_folder(name, offline=spec.offline))
     path = Path(text).expanduser().absolute()
+    if framework := framework_of(path):
+        return _framework(spec, path, framework)
     if path.is_dir():
         return _folder(spec, path)
     if not path.is_file():
         raise SourceError(
-            f"there is no file {path}; SOURCE must be a file, a Hugging Face folder, torchvision:ARCH, timm:ARCH, "
-            "huggingface:OWNER/NAME, or FILE.py:NAME"
+            f"there is no file {path}; SOURCE must be a file, a folder of Hugging Face or TensorFlow, "
+            "torchvision:ARCH, timm:ARCH, huggingface:OWNER/NAME, or FILE.py:NAME"
         )
     if weights:
         raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; a model file contains its weights")
@@ -100,6 +104,23 @@ def find_source(spec: ModelSpec) -> Source:
         labels=found.labels,
         preprocessing=None if spec.like else found.preprocessing,
     )
+
+
+def framework_of(source: str | Path) -> Framework | None:
+    """The framework, other than torch, of a file or a folder; None for other sources."""
+    path = Path(source)
+    if path.is_dir():
+        return with_members(each.name for each in path.iterdir())
+    kind = kind_of(path) if path.is_file() else None
+    return kind if isinstance(kind, Framework) else None
+
+
+def _framework(spec: ModelSpec, path: Path, framework: Framework) -> Source:
+    if spec.weights:
+        raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; a model file contains its weights")
+    framework.check(path)
+    spec = replace(spec, source=str(path), sha256=digest(path))
+    return Source(spec, framework.key, spec.like or "", framework=framework)
 
 
 def _torchvision(spec: ModelSpec) -> Source:
@@ -184,10 +205,12 @@ def find_preprocessing(source: Source, given: Preprocessing | None) -> Preproces
             f"which images does {source.function.name} take? Use --crop 224, or --resize 256 --crop 224 for the centre "
             "of a larger one; if it takes normalised float32, also --mean and --std as in training"
         )
+    hint = f". {source.framework.prepares}" if source.framework else ""
     raise SourceError(
         "how did training prepare its images? If serving does it differently, answers are silently wrong. Use one of: "
         "--like ResNet50_Weights.IMAGENET1K_V2 (as torchvision's weights of that name), "
         "--resize 256 --crop 224 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225, or --preprocessing FILE"
+        f"{hint}"
     )
 
 
@@ -232,9 +255,13 @@ def repeated(labels: Sequence[str]) -> str:
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """The SHA-256 of a file, or over the names and contents of all files in a folder."""
     hasher = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            hasher.update(block)
+    for part in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if part.is_file():
+            if part != path:
+                hasher.update(f"{part.relative_to(path)}\0{part.stat().st_size}\0".encode())
+            with part.open("rb") as file:
+                while block := file.read(2**20):
+                    hasher.update(block)
     return hasher.hexdigest()

@@ -16,7 +16,7 @@ from gateway_models.networks.onnx_runner import import_onnx
 from gateway_models.networks.probe import Ending
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 ANY_BATCH = (
     "export it again with the first dimension dynamic: torch.onnx.export(model, (images,), 'model.onnx', dynamo=True, "
@@ -125,7 +125,7 @@ def check_signature(model: Any, side: int, known: Form = Form(""), output: str =
     last = dims[1] not in {channels, "?"} and isinstance(dims[1], int) and dims[3] in {channels, "?"}
     sides = dims[1:3] if last else dims[2:]
     if not last and isinstance(dims[1], int) and dims[1] != channels:
-        hint = f": {GRAY_ADVICE}" if dims[1] == 1 else ""
+        hint = f": {GRAY_ADVICE}" if 1 in {dims[1], dims[3]} else ""
         raise ModelFileError(
             f"it takes {dims}, but images have three channels, [N, 3, {side}, {side}] or [N, {side}, {side}, 3]"
             f"{hint or ': export it again so that it accepts these'}"
@@ -226,10 +226,18 @@ def to_fp16(model: Any) -> Any:  # noqa: ANN401
     return converted
 
 
-def from_module(module: "nn.Module", side: int, *, embeddings: bool = False) -> Any:  # noqa: ANN401
-    """The ONNX form of an eager or TorchScript module from fp32 [N, 3, side, side]; raises ModelFileError.
+def from_module(
+    module: "nn.Module",
+    side: int,
+    *,
+    embeddings: bool = False,
+    example: "Tensor | None" = None,
+    advice: str = "Use --format torchscript",
+) -> Any:  # noqa: ANN401
+    """The ONNX form of an eager or TorchScript module; raises ModelFileError, which ends in `advice`.
 
-    With `embeddings`, the module returns embeddings as well; they become the output EMBEDDINGS.
+    It takes batches like the `example`, by default fp32 [N, 3, side, side]. With `embeddings`, the module returns
+    embeddings as well; they become the output EMBEDDINGS.
     """
     onnx, _ = import_onnx()
     import torch
@@ -241,7 +249,7 @@ def from_module(module: "nn.Module", side: int, *, embeddings: bool = False) -> 
         path = Path(folder) / "model.onnx"
         try:
             with torch.no_grad(), without_deprecations():
-                example = torch.rand((2, 3, side, side))
+                example = torch.rand((2, 3, side, side)) if example is None else example
                 torch.onnx.export(
                     # The exporter copies eager modules, and modules that wrap TorchScript cannot be copied.
                     torch.jit.freeze(torch.jit.trace(module.eval(), example)),  # type: ignore[no-untyped-call]
@@ -257,7 +265,7 @@ def from_module(module: "nn.Module", side: int, *, embeddings: bool = False) -> 
         except Exception as exc:  # the exporter's errors have no common base class
             # The reason, without the exporter's request to report it and its traceback.
             reason = str(exc).strip().splitlines()[0].partition(" Please feel free")[0].rstrip(".")
-            raise ModelFileError(f"torch cannot write it as ONNX: {reason}. Use --format torchscript") from exc
+            raise ModelFileError(f"torch cannot write it as ONNX: {reason}. {advice}") from exc
         return onnx.load(path)
 
 

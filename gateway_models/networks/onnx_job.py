@@ -36,10 +36,17 @@ from gateway_models.repository.spec import Format, ImageTensor, Precision
 def do_onnx(job: Job) -> Outcome:
     """Probe an ONNX file and write it with the tensors of the contract; raises UserError."""
     report(f"loading {job.spec.source}")
-    model = onnx_graph.load_onnx(Path(job.spec.source))
-    signature = onnx_graph.check_signature(model, job.side, known_form(job.spec), job.spec.output)
+    return serve_onnx(job, Path(job.spec.source))
+
+
+def serve_onnx(job: Job, file: Path, original: Callable[[Tensor], Tensor] | None = None) -> Outcome:
+    """The same of an ONNX `file`, whose answers are compared with those of the `original` that it was made from."""
+    model = onnx_graph.load_onnx(file)
+    # A framework's network has chosen the output itself.
+    output = "" if original else job.spec.output
+    signature = onnx_graph.check_signature(model, job.side, known_form(job.spec), output)
     check_pixels(job, signature.form.input)
-    answers = runner(Path(job.spec.source), signature.output)
+    answers = runner(file, signature.output)
 
     def run(images: Tensor) -> Tensor:
         return answers(arranged(images, signature.form))
@@ -48,14 +55,17 @@ def do_onnx(job: Job) -> Outcome:
     findings = probe_network(run, job.side, pixels=job.pixels)
     check_classes(findings, job.labels, multi_label=job.spec.multi_label)
     activate = activation(findings.ending, multi_label=job.spec.multi_label)
+    # From here on, the images are compared with the answers of the framework itself.
+    answers = original or answers
     embeddings = None
     if job.spec.features:
         tensor = inner_tensor(model, signature.output, job.spec.features)
         both = pair_runner(model, signature.output, tensor)
 
         def run_both(images: Tensor) -> tuple[Tensor, Tensor]:
-            scores, inner = both(arranged(images, signature.form))
-            return activate(scores.float()), inner.float()
+            images = arranged(images, signature.form)
+            scores, inner = both(images)
+            return activate((original(images) if original else scores).float()), inner.float()
 
         dims = dims_of(model, tensor, arranged(images_of(job)[0], signature.form))
         embeddings = embedding_of(job, run_both, tensor, dims)

@@ -11,10 +11,10 @@ from gateway_models.networks.adapted import PLAIN, Adapted, Form, arranged, know
 from gateway_models.networks.engines import check_original
 from gateway_models.networks.features import Featured
 from gateway_models.networks.file_kinds import Kind, ModelFileError, kind_of
-from gateway_models.networks.function_process import FunctionProcess
+from gateway_models.networks.function_process import NetworkCall, function_process, network_process
 from gateway_models.networks.functions import find_function, is_function
 from gateway_models.networks.hub import HUGGING_FACE, TIMM, read_folder
-from gateway_models.networks.model_source import RECIPE, TORCHVISION, digest
+from gateway_models.networks.model_source import RECIPE, TORCHVISION, digest, framework_of
 from gateway_models.networks.probe import Ending, activation
 from gateway_models.networks.torchscript import load_torchscript
 from gateway_models.networks.weights import load_into, read_state_dict
@@ -78,7 +78,9 @@ def original_answers(version: Version) -> Answers:
     else:
         file = _unchanged(spec)
         form = replace(known_form(spec), input=outcome.input or PLAIN)
-        if file.suffix == ".onnx":
+        if framework := framework_of(spec.source):
+            run = network_process(NetworkCall(spec, framework.key, form))
+        elif file.suffix == ".onnx":
             run = _onnx(file, form, spec)
         else:
             module = original_module(spec, outcome.classes)
@@ -105,7 +107,8 @@ def _unchanged(spec: ModelSpec) -> Path:
         return path
     if not path.exists():
         raise EntryError(f"the original, {path}, no longer exists: put it back, or add the model again")
-    if (read_folder(path).digest() if path.is_dir() else digest(path)) != spec.sha256:
+    hugging_face = spec.source.startswith(HUGGING_FACE)
+    if (read_folder(path).digest() if hugging_face else digest(path)) != spec.sha256:
         raise EntryError(f"{path} has changed since it was added: add it again as a new version")
     return path
 
@@ -132,7 +135,7 @@ def _function(version: Version) -> Callable[[Tensor], Tensor]:
             f"{source.path}, or a file that it needs, has changed since it was added: add it again as a new version"
         )
     # User code runs in a separate process.
-    return FunctionProcess(source, input=version.outcome.input, output=spec.output)
+    return function_process(source, input=version.outcome.input, output=spec.output)
 
 
 def _torchvision(architecture: str, spec: ModelSpec, classes: int | None) -> nn.Module:

@@ -253,8 +253,8 @@ class ModelSpec:
     source: Annotated[
         str,
         Option(
-            "A torch.export, TorchScript or ONNX file, a Hugging Face folder, torchvision:ARCH, timm:ARCH, "
-            "huggingface:OWNER/NAME, or a Python function, FILE.py:NAME.",
+            "A torch.export, TorchScript, ONNX or Keras file, a scikit-learn pipeline, a SavedModel or Hugging Face "
+            "folder, torchvision:ARCH, timm:ARCH, huggingface:OWNER/NAME, or a Python function, FILE.py:NAME.",
             flag="",
         ),
     ]
@@ -334,7 +334,8 @@ class ModelSpec:
     trust: Annotated[
         bool,
         Option(
-            "For FILE.py:NAME: its code may run here and in Triton. For a .pt2 file: its pickled code may run.",
+            "For FILE.py:NAME: its code may run here and in Triton. For a .pt2 file, a pickle, a SavedModel or a "
+            "Lambda of Keras: its code may run here.",
         ),
     ] = False
     offline: Annotated[

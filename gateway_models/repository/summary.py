@@ -29,7 +29,7 @@ def added(entry: Entry, repository: Path, version: int, service: str) -> None:
     facts = {
         "network": f"{spec.source}, ends in {outcome.ending}",
         "classes": f"{entry.classes}, {'each on its own' if entry.multi_label else 'one for an image'}",
-        "images": entry.preprocessing.described(),
+        "images": _images(entry),
         **_embeddings(entry, version),
         "stored as": f"{entry.format.value}, {spec.precision.value}{_takes(entry)}; probabilities differ from the "
         f"original's by up to {outcome.difference:.1e} on {on}"
@@ -92,7 +92,7 @@ def shown(entry: Entry, repository: Path, labels: Sequence[str]) -> None:
         "repository": str(repository),
         "labels": some,
         "multi-label": "yes" if entry.multi_label else "no",
-        "images": entry.preprocessing.described(),
+        "images": _images(entry),
         **_embeddings(entry, entry.in_use),
         "format": f"{entry.format.value}{_takes(entry)}",
         "served by": _serving(entry),
@@ -135,6 +135,10 @@ def progress(items: Iterable[T], total: int, text: str) -> Iterator[T]:
         for item in items:
             yield item
             bar.advance(task)
+
+
+def _images(entry: Entry) -> str:
+    return f"{'gray (one channel), ' if entry.spec.grayscale else ''}{entry.preprocessing.described()}"
 
 
 def _embeddings(entry: Entry, version: int) -> dict[str, str]:

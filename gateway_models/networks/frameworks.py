@@ -1,0 +1,232 @@
+"""The libraries other than torch whose models are recognised: one entry of FRAMEWORKS each.
+
+To add one: its entry here, the function that `opener` names, and a row in docs/guides/model-sources.md.
+Nothing here imports a framework or reads more of a file than `file_kinds` gives it.
+"""
+
+import importlib
+import importlib.util
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from gateway.errors import UserError
+from gateway_models.repository.preprocessing import Preprocessing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gateway_models.repository.spec import ModelSpec
+
+
+class FrameworkError(UserError):
+    """A model of another framework cannot be converted here; the message names what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a file has beside its network: () and None where it does not."""
+
+    labels: tuple[str, ...] = ()
+    preprocessing: Preprocessing | None = None
+
+
+class Network(Protocol):
+    """A model that its own framework has loaded, in a process of its own."""
+
+    @property
+    def description(self) -> Description:
+        """The labels and the preprocessing that the file has."""
+
+    def __call__(self, images: "Tensor") -> "Tensor":
+        """The framework's own scores [N, classes] of images in the network's input format."""
+
+    def write_onnx(self, path: Path, side: int) -> None:
+        """Write the network as ONNX for images of `side` pixels in its own input format; raises ModelFileError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """A kind of file or folder: how its content is recognised, and how it becomes ONNX.
+
+    `members` are files that a zip or a folder has, `first` are the first bytes of a file after an offset, which also
+    `contains` a text, and `modules` are prefixes of the modules that a pickle names. All that is given must be found.
+    `needs` are the modules that a conversion imports, `install` is the command that installs them, and `elsewhere`
+    converts {path} on another machine. `opener` is MODULE:FUNCTION, called with the spec, that returns a Network; ""
+    for a kind that is recognised and not converted. `code` says why loading such a file needs
+    --trust, and `prepares` is advice on the options for its images.
+    """
+
+    key: str
+    content: str
+    elsewhere: str
+    members: frozenset[str] = frozenset()
+    first: tuple[int, bytes] = (0, b"")
+    contains: bytes = b""
+    modules: tuple[str, ...] = ()
+    opener: str = ""
+    needs: tuple[str, ...] = ()
+    install: str = ""
+    code: str = ""
+    prepares: str = ""
+    describes: bool = False
+    """Whether the file may have labels or preprocessing, for which it is loaded before it is converted."""
+
+    @property
+    def value(self) -> str:
+        """What the file is, in the words of a message."""
+        return self.content
+
+    def missing(self) -> tuple[str, ...]:
+        """The modules in `needs` that are not installed."""
+        return tuple(name for name in self.needs if importlib.util.find_spec(name) is None)
+
+    def by_hand(self, path: Path) -> str:
+        """The advice with the one command that converts it."""
+        return self.elsewhere.replace("{path}", str(path)).replace("{stem}", path.stem)
+
+    def check(self, path: Path) -> None:
+        """Raise FrameworkError where a file of this kind cannot be converted here."""
+        if not self.opener:
+            raise FrameworkError(f"{path} is {self.content}: {self.by_hand(path)}")
+        if missing := self.missing():
+            raise FrameworkError(
+                f"{path} is {self.content}, and {' and '.join(missing)}, which would convert it, "
+                f"{'is' if len(missing) == 1 else 'are'} not installed: {self.install}. Or {self.by_hand(path)}"
+            )
+
+    def open(self, spec: "ModelSpec") -> Network:
+        """Load the model of a spec by its framework; raises UserError. Only child processes call it."""
+        module, _, name = self.opener.partition(":")
+        network: Network = getattr(importlib.import_module(module), name)(spec)
+        return network
+
+
+# Not model.export, which leaves layers active that augment images.
+_KERAS = (
+    "on a machine that has Keras and TensorFlow, run: python -c \"import keras; m = keras.saving.load_model('{path}'); "
+    "a = keras.export.ExportArchive(); a.track(m); a.add_endpoint('serve', lambda x: m(x, training=False), "
+    "[keras.InputSpec(shape=m.input_shape, dtype='float32')]); a.write_out('{stem}_saved')\" && python -m "
+    "tf2onnx.convert --saved-model {stem}_saved --output {stem}.onnx; then `gateway model add {stem}.onnx`"
+)
+_KERAS_IMAGES = (
+    "With Keras, these often are --resize HEIGHT,WIDTH --crop SIDE, and --pixels for a network that begins with "
+    "Rescaling or that was trained on values of 0 to 255, or else --mean 0,0,0 --std 1,1,1 after a division by 255"
+)
+_SKLEARN_IMAGES = (
+    "A pipeline of scikit-learn takes an image as one row of numbers, row by row of its pixels: --crop SIDE, "
+    "--grayscale for one channel, and --pixels for values of 0 to 255, or --mean 0 --std 1 for those of 0 to 1"
+)
+_SKLEARN_NEEDS = ("sklearn", "skl2onnx")
+_SKLEARN = (
+    "serve it as it is, by a Python function: `gateway model new NAME --template sklearn` writes one, which "
+    "loads {path}"
+)
+FRAMEWORKS = (
+    Framework(
+        key="keras",
+        content="a Keras model",
+        members=frozenset({"metadata.json", "config.json", "model.weights.h5"}),
+        opener="gateway_models.networks.keras_models:open_keras",
+        needs=("keras",),
+        install="pip install 'triton-image-gateway[keras]'",
+        elsewhere=_KERAS,
+        prepares=_KERAS_IMAGES,
+    ),
+    Framework(
+        key="keras-hdf5",
+        content="a Keras model in HDF5",
+        first=(0, b"\x89HDF\r\n\x1a\n"),
+        contains=b"model_config",
+        opener="gateway_models.networks.keras_models:open_keras",
+        needs=("keras",),
+        install="pip install 'triton-image-gateway[keras]'",
+        elsewhere=_KERAS,
+        prepares=_KERAS_IMAGES,
+    ),
+    Framework(
+        key="hdf5",
+        content="an HDF5 file without a network, such as weights of Keras",
+        first=(0, b"\x89HDF\r\n\x1a\n"),
+        elsewhere="build the network in Python, load the weights into it and save both: model.load_weights('{path}'); "
+        "model.save('{stem}.keras'); then `gateway model add {stem}.keras`",
+    ),
+    Framework(
+        key="saved-model",
+        content="a SavedModel of TensorFlow",
+        members=frozenset({"saved_model.pb"}),
+        opener="gateway_models.networks.saved_models:open_saved_model",
+        needs=("tensorflow", "tf2onnx"),
+        install="pip install 'triton-image-gateway[tensorflow]'",
+        elsewhere="on a machine that has TensorFlow, run: python -m tf2onnx.convert --saved-model {path} --output "
+        "{stem}.onnx; then `gateway model add {stem}.onnx`",
+        code="its graph can read and write files",
+        prepares=_KERAS_IMAGES,
+    ),
+    Framework(
+        key="tflite",
+        content="a model of TensorFlow Lite",
+        first=(4, b"TFL3"),
+        elsewhere="add the model that it was converted from; or, on a machine that has TensorFlow, run: python -m "
+        "tf2onnx.convert --tflite {path} --output {stem}.onnx; then `gateway model add {stem}.onnx`",
+    ),
+    Framework(
+        key="sklearn",
+        content="a pickle of scikit-learn",
+        modules=("sklearn",),
+        opener="gateway_models.networks.sklearn_models:open_pickle",
+        needs=_SKLEARN_NEEDS,
+        install="pip install 'triton-image-gateway[sklearn]'",
+        elsewhere=_SKLEARN,
+        code="loading a pickle can run any code",
+        prepares=_SKLEARN_IMAGES,
+        describes=True,
+    ),
+    Framework(
+        key="skops",
+        content="a model of skops",
+        members=frozenset({"schema.json"}),
+        opener="gateway_models.networks.sklearn_models:open_skops",
+        needs=(*_SKLEARN_NEEDS, "skops"),
+        install="pip install 'triton-image-gateway[sklearn]'",
+        elsewhere=_SKLEARN,
+        prepares=_SKLEARN_IMAGES,
+        describes=True,
+    ),
+)
+
+
+def framework_named(key: str) -> Framework | None:
+    """The framework whose files are sources of kind `key`; None for other kinds."""
+    return next((framework for framework in FRAMEWORKS if framework.key == key), None)
+
+
+def with_members(names: Iterable[str]) -> Framework | None:
+    """The framework whose zips or folders have these files."""
+    there = set(names)
+    return next((framework for framework in FRAMEWORKS if framework.members and framework.members <= there), None)
+
+
+def with_modules(names: Iterable[str]) -> Framework | None:
+    """The framework whose pickles name these modules."""
+    there = {name.partition(".")[0] for name in names}
+    return next((framework for framework in FRAMEWORKS if there.intersection(framework.modules)), None)
+
+
+def with_bytes(path: Path, head: bytes) -> Framework | None:
+    """The framework whose files begin with `head`, the first bytes of a file, and have its text."""
+    for framework in FRAMEWORKS:
+        offset, first = framework.first
+        if first and head[offset:].startswith(first) and _contains(path, framework.contains):
+            return framework
+    return None
+
+
+def _contains(path: Path, text: bytes) -> bool:
+    import mmap
+
+    if not text:
+        return True
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(text) >= 0

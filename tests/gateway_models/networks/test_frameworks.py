@@ -1,0 +1,239 @@
+"""Models of other frameworks: recognised without them, converted with them, and answered as they answer.
+
+The files in frameworks/ are what framework_files.py wrote; answers.json has the answers of the frameworks themselves.
+"""
+
+import importlib.util
+import json
+import pickle
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from torch import Tensor
+
+from gateway.errors import UserError
+from gateway_models.networks.add import add
+from gateway_models.networks.add_checks import check_trust
+from gateway_models.networks.file_kinds import ModelFileError, kind_of
+from gateway_models.networks.frameworks import FRAMEWORKS, FrameworkError, framework_named
+from gateway_models.networks.keras_models import check_config
+from gateway_models.networks.model_source import SourceError, find_preprocessing, find_source, framework_of
+from gateway_models.networks.onnx_runner import runner
+from gateway_models.networks.originals import original_probabilities
+from gateway_models.repository.entry import Entry, EntryError
+from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
+from gateway_models.repository.spec import Format, ModelSpec
+from tests.gateway_models.networks.builders import save_labels
+from tests.gateway_models.networks.framework_files import FILES, IMAGES, digits
+
+KINDS = {
+    "digits.keras": "keras",
+    "digits.h5": "keras-hdf5",
+    "digits.weights.h5": "hdf5",
+    "digits_saved": "saved-model",
+    "digits.joblib": "sklearn",
+    "compressed.joblib": "sklearn",
+    "digits.skops": "skops",
+}
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("digits.h5", "digits_saved", "compressed.joblib")]
+"""TensorFlow alone takes ten seconds; the other two are loaded as their neighbours are."""
+CONVERTED = ["digits.keras", "digits.joblib", "digits.skops", *LONG]
+NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+GRAY = Preprocessing((8,), 8, "bilinear", **AS_PIXELS)
+
+
+def request(name: str, folder: Path, **changes) -> ModelSpec:
+    source = Path(name) if Path(name).is_absolute() else FILES / name
+    defaults = {
+        "name": "digits",
+        "preprocessing": GRAY,
+        "grayscale": True,
+        "trust": True,
+        "labels": save_labels(folder / "labels.txt", 10),
+    }
+    return ModelSpec(source=str(source), **{**defaults, **changes})
+
+
+def images() -> Tensor:
+    """The first digits as the preprocessor gives them: fp32 [N, 3, 8, 8], three equal channels."""
+    gray = torch.from_numpy(digits()[0][:IMAGES]).permute(0, 3, 1, 2).float()
+    return gray.expand(-1, 3, -1, -1).contiguous()
+
+
+def answers(name: str) -> Tensor:
+    return torch.tensor(json.loads((FILES / "answers.json").read_text())[name])
+
+
+def needs(name: str) -> None:
+    missing = framework_named(KINDS[name]).missing()
+    if missing:
+        pytest.skip(f"{' and '.join(missing)} is not installed")
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS.items())
+def test_files_are_recognised_by_content(tmp_path, name, kind):
+    path = FILES / name
+    copy = (shutil.copytree if path.is_dir() else shutil.copyfile)(path, tmp_path / "model.bin")
+    assert framework_of(copy) is framework_named(kind)
+
+
+def test_truncated_and_empty_files_are_no_models(tmp_path):
+    for name in KINDS:
+        if (FILES / name).is_file():
+            data = (FILES / name).read_bytes()
+            for size in (0, 1, 5, len(data) // 2):
+                (tmp_path / "part").write_bytes(data[:size])
+                kind_of(tmp_path / "part")
+
+
+def test_uninstalled_framework_names_both_commands(tmp_path):
+    """The one that installs it here, and the one that converts the file elsewhere."""
+    for framework in FRAMEWORKS:
+        path = Path("digits.model")
+        with pytest.raises(FrameworkError, match=r"digits\.model is ") as refused:
+            replace(framework, needs=("no_such_framework",)).check(path)
+        assert "{" not in str(refused.value).replace("{path}", "")
+        assert ("no_such_framework, which would convert it" in str(refused.value)) is bool(framework.opener)
+        assert ("pip install" in str(refused.value)) is bool(framework.opener)
+        assert "gateway model" in str(refused.value)
+
+
+def test_weights_alone_are_refused_with_advice():
+    with pytest.raises(FrameworkError, match=r"model\.load_weights\('.*digits\.weights\.h5'\)"):
+        find_source(ModelSpec(str(FILES / "digits.weights.h5"), "model"))
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_served_answers_are_the_frameworks_own(tmp_path, warm_jobs, name):
+    needs(name)
+    entry: Entry = add(request(name, tmp_path), tmp_path / "models", print)
+    outcome = entry.versions[1].outcome
+    assert outcome.format is Format.ONNX
+    assert outcome.difference < 1e-4
+    given = runner(tmp_path / "models" / "digits_classifier" / "1" / "model.onnx")(images())
+    assert torch.allclose(given, answers(name), atol=1e-4)
+    labels = sorted(NAMES) if name.endswith(("joblib", "skops")) else NAMES
+    right = [labels[number] == NAMES[digit] for number, digit in zip(given.argmax(dim=1), digits()[1], strict=False)]
+    assert sum(right) >= IMAGES - 1
+    # That with which `parity` compares.
+    original = original_probabilities(entry.versions[1])
+    assert torch.allclose(original(images()), answers(name), atol=1e-4)
+
+
+@pytest.mark.long
+def test_changed_folder_is_no_original_any_more(tmp_path, warm_jobs):
+    needs("digits_saved")
+    copy = shutil.copytree(FILES / "digits_saved", tmp_path / "saved")
+    entry = add(request(str(copy), tmp_path), tmp_path / "models", print)
+    (copy / "fingerprint.pb").write_bytes(b"another")
+    with pytest.raises(EntryError, match="has changed since it was added"):
+        original_probabilities(entry.versions[1])
+
+
+@pytest.mark.parametrize("name", ["digits_saved", "digits.joblib", "compressed.joblib"])
+def test_what_may_run_code_needs_trust(name):
+    needs(name)
+    source = find_source(ModelSpec(str(FILES / name), "model"))
+    with pytest.raises(SourceError, match=r"If its author may run code here, with your rights, add --trust\. Or "):
+        check_trust(source)
+    check_trust(find_source(ModelSpec(str(FILES / name), "model", trust=True)))
+
+
+def test_pickle_is_not_loaded_without_trust(tmp_path, warm_jobs):
+    class Trap:
+        def __reduce__(self):
+            return Path.touch, (tmp_path / "it ran",)
+
+    path = tmp_path / "trap.joblib"
+    path.write_bytes(pickle.dumps([LogisticRegression(), Trap()]))
+    with pytest.raises(SourceError, match="loading a pickle can run any code"):
+        add(request(str(path), tmp_path, trust=False), tmp_path / "models", print)
+    assert not (tmp_path / "it ran").exists()
+
+
+def test_keras_code_needs_trust(tmp_path, warm_jobs):
+    needs("digits.keras")
+    with pytest.raises(ModelFileError, match=r"it has a (Lambda|__lambda__) layer, which is code"):
+        add(request("lambda.keras", tmp_path, trust=False), tmp_path / "models", print)
+    entry = add(request("lambda.keras", tmp_path), tmp_path / "models", print)
+    assert entry.versions[1].spec.trust
+    assert entry.versions[1].outcome.difference < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"module": "os", "class_name": "function", "config": "system"}, "system|module os"),
+        ({"module": "keras.layers", "class_name": "TFSMLayer"}, "TFSMLayer"),
+        ({"layers": [{"config": {"fn": {"class_name": "__lambda__"}}}]}, "__lambda__"),
+        ({"module": "keras_evil", "class_name": "Dense"}, "module keras_evil"),
+        ({"module": "keras.layers", "class_name": "StringLookup", "config": {"vocabulary": "/etc/passwd"}}, "passwd"),
+    ],
+)
+def test_description_of_keras_names_no_code(config, reason):
+    with pytest.raises(ModelFileError, match=reason):
+        check_config({"class_name": "Sequential", "module": "keras", "config": config})
+    check_config({"class_name": "Sequential", "module": "keras", "config": {"layers": []}})
+
+
+@pytest.mark.parametrize("name", ["digits.keras", "digits.skops"])
+def test_gray_network_is_told_of_grayscale(tmp_path, warm_jobs, name):
+    needs(name)
+    with pytest.raises(ModelFileError, match="use --grayscale"):
+        add(request(name, tmp_path, grayscale=False), tmp_path / "models", print)
+
+
+def test_labels_of_a_pipeline_are_its_classes(tmp_path, warm_jobs):
+    needs("digits.skops")
+    add(request("digits.skops", tmp_path, labels=None, trust=False), tmp_path / "models", print)
+    labels = (tmp_path / "models" / "digits_classifier" / "labels.txt").read_text().split()
+    assert labels == sorted(NAMES)
+    (tmp_path / "own.txt").write_text("\n".join(NAMES))
+    with pytest.raises(SourceError, match="in another order than the model"):
+        add(request("digits.skops", tmp_path, labels=tmp_path / "own.txt"), tmp_path / "more", print)
+
+
+def test_preprocessing_hint_is_the_frameworks():
+    needs("digits.keras")
+    with pytest.raises(SourceError, match="With Keras, these often are --resize HEIGHT,WIDTH"):
+        find_preprocessing(find_source(ModelSpec(str(FILES / "digits.keras"), "model")), None)
+
+
+def rows(side: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(0)
+    return generator.random((40, side), dtype=np.float32), np.arange(40) % 10
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "reason"),
+    [
+        (RandomForestClassifier(2), 64, r"64×.*: use --crop 8 --grayscale|use --crop 8 --grayscale"),
+        (RandomForestClassifier(2), 100, "takes 100 numbers.*use --crop 10 --grayscale"),
+        (RandomForestClassifier(2), 50, "gateway model new NAME --template sklearn"),
+        (make_pipeline(FunctionTransformer(np.sqrt), LogisticRegression()), 256, "cannot convert it.*--template"),
+        (RidgeClassifier(), 256, "no predict_proba.*CalibratedClassifierCV"),
+        (FunctionTransformer(np.sqrt), 256, "a classifier or a pipeline that ends in one is expected"),
+    ],
+    ids=["another crop", "hundred", "own features", "own function", "no probabilities", "no classifier"],
+)
+def test_pipeline_that_cannot_be_converted_says_why(tmp_path, warm_jobs, model, size, reason):
+    needs("digits.joblib")
+    path = tmp_path / "model.joblib"
+    path.write_bytes(pickle.dumps(model.fit(*rows(size))))
+    spec = request(str(path), tmp_path, preprocessing=replace(GRAY, resize_size=(16,), crop_size=16))
+    with pytest.raises(UserError, match=reason):
+        add(spec, tmp_path / "models", print)
+
+
+def test_every_module_that_converts_exists():
+    for framework in FRAMEWORKS:
+        module, _, _ = framework.opener.partition(":")
+        assert not module or importlib.util.find_spec(module)
