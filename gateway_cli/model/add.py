@@ -117,4 +117,6 @@ def new(
 ) -> None:
     """Write NAME.py, a commented template of a Python function for `gateway model add NAME.py:classify`."""
     path = write_skeleton(name, Path.cwd(), template)
-    emit(f"{path.name} is written. Change it, then run the first command that it begins with.")
+    options = f"--name {name} --labels labels.txt {template.options(name)} --trust"
+    emit(f"{path.name} is written. Change it, then:")
+    emit(f"  gateway model add {path.name}:classify {options}")

@@ -175,6 +175,11 @@ class FunctionTemplate(StrEnum):
         """The template's file."""
         return {FunctionTemplate.PLAIN: "skeleton.txt", FunctionTemplate.SKLEARN: "sklearn.txt"}[self]
 
+    def options(self, name: str) -> str:
+        """The options with which what it writes is added."""
+        plain = self is FunctionTemplate.PLAIN
+        return "--resize 256 --crop 224" if plain else f"--crop 64 --include {name}.joblib"
+
 
 def write_skeleton(name: str, folder: Path, template: FunctionTemplate = FunctionTemplate.PLAIN) -> Path:
     """Write NAME.py, a commented example function; raises FunctionSourceError if the file exists."""

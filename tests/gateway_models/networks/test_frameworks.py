@@ -24,6 +24,7 @@ from gateway_models.networks.add import add
 from gateway_models.networks.add_checks import check_trust
 from gateway_models.networks.file_kinds import ModelFileError, kind_of
 from gateway_models.networks.frameworks import FRAMEWORKS, FrameworkError, framework_named
+from gateway_models.networks.functions import FunctionTemplate, write_skeleton
 from gateway_models.networks.keras_models import check_config
 from gateway_models.networks.model_source import SourceError, find_preprocessing, find_source, framework_of
 from gateway_models.networks.onnx_runner import runner
@@ -45,7 +46,7 @@ KINDS = {
 }
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("digits.h5", "digits_saved", "compressed.joblib")]
 """TensorFlow alone takes ten seconds; the other two are loaded as their neighbours are."""
-CONVERTED = ["digits.keras", "digits.joblib", "digits.skops", *LONG]
+CONVERTED = [pytest.param("digits.keras", marks=pytest.mark.slow), "digits.joblib", "digits.skops", *LONG]
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 GRAY = Preprocessing((8,), 8, "bilinear", **AS_PIXELS)
 
@@ -159,6 +160,7 @@ def test_pickle_is_not_loaded_without_trust(tmp_path, warm_jobs):
     assert not (tmp_path / "it ran").exists()
 
 
+@pytest.mark.slow
 def test_keras_code_needs_trust(tmp_path, warm_jobs):
     needs("digits.keras")
     with pytest.raises(ModelFileError, match=r"it has a (Lambda|__lambda__) layer, which is code"):
@@ -231,6 +233,24 @@ def test_pipeline_that_cannot_be_converted_says_why(tmp_path, warm_jobs, model, 
     spec = request(str(path), tmp_path, preprocessing=replace(GRAY, resize_size=(16,), crop_size=16))
     with pytest.raises(UserError, match=reason):
         add(spec, tmp_path / "models", print)
+
+
+def test_template_of_a_pipeline_is_a_function_that_works(tmp_path, warm_jobs):
+    """Its features are a histogram of each colour, 24 numbers."""
+    path = write_skeleton("mine", tmp_path, FunctionTemplate.SKLEARN)
+    pipeline = LogisticRegression().fit(*rows(24))
+    (tmp_path / "mine.joblib").write_bytes(pickle.dumps(pipeline))
+    spec = ModelSpec(
+        f"{path}:classify",
+        "mine",
+        labels=save_labels(tmp_path / "labels.txt", 10),
+        preprocessing=GRAY,
+        include=(tmp_path / "mine.joblib",),
+        trust=True,
+    )
+    outcome = add(spec, tmp_path / "models", print).versions[1].outcome
+    assert outcome.format is Format.FUNCTION
+    assert outcome.ending == "softmax"
 
 
 def test_every_module_that_converts_exists():
