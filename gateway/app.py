@@ -153,9 +153,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
         # Generated clients use it as the name of their functions: predict, list_models, …
         generate_unique_id_function=lambda route: route.name,
     )
-    _add_middleware(
-        app, settings, Tenants(settings.max_images_in_flight, rates), None if exporter is None else exporter.tracer
-    )
+    _add_middleware(app, settings, Tenants(settings, rates), None if exporter is None else exporter.tracer)
     add_handlers(app, ROUTES)
     for router in ROUTERS:
         if router is not models.admin_router or settings.admin_keys_file is not None:

@@ -45,7 +45,8 @@ class Body:
         )
         self._eviction: Overloaded | None = None
         self._receiving: asyncio.Timeout | None = None
-        self.hold = context.resources.enter_context(context.shared["uploads"].lease(self)).hold
+        part = None if context.tenant is None else context.tenant.upload_bytes
+        self.hold = context.resources.enter_context(context.shared["uploads"].lease(self, part=part)).hold
         """Called by readers with the number of bytes of the body that they hold."""
         self.announced_bytes = int(request.headers.get("content-length", "0"))
         """The Content-Length, 0 without one."""

@@ -189,7 +189,9 @@ class Admission:
 
     def admits(self, load: Load, share: FairShare) -> bool:
         """Whether an image of a request with this share fits now, and no other image waits before it."""
-        if share.full or (load.costly and (self._costly_queues or not self._may_decode(load))):
+        if (share.images is not None and share.full) or (
+            load.costly and (self._costly_queues or not self._may_decode(load))
+        ):
             return False
         return self._fits(load) and not (self.waiting.held and self._next() is not None)
 

@@ -49,13 +49,14 @@ _AT_WORK = AtWork()
 
 
 class PoolLease(Lease):
-    """How much one client holds of a pool."""
+    """How much one client holds of a pool, and of the part of its API key, if there is one."""
 
-    __slots__ = ("_pool", "client")
+    __slots__ = ("_part", "_pool", "client")
 
-    def __init__(self, pool: "Pool", client: Client) -> None:
-        super().__init__((pool.bound,), (0,))
+    def __init__(self, pool: "Pool", client: Client, part: Bound | None = None) -> None:
+        super().__init__((pool.bound,) if part is None else (pool.bound, part), (0,) if part is None else (0, 0))
         self._pool = pool
+        self._part = part
         self.client = client
 
     @property
@@ -64,12 +65,17 @@ class PoolLease(Lease):
         return self.amounts[0]
 
     def hold(self, amount: int) -> None:
-        """Set how much the client holds; raises Overloaded if the pool is full and no other client is evicted."""
+        """Set how much the client holds; raises Overloaded if the pool is full and no other client is evicted.
+
+        The part of its key evicts no other client.
+        """
         pool, held = self._pool, self.amounts[0]
+        if self._part is not None and amount - held > max(self._part.free, 0):
+            raise self._part.full("The uploads of this key that wait have {} bytes, its share; retry later.")
         if 0 < amount - held > pool.bound.free:
             pool._make_room(self, amount)
         if amount != held:
-            self._set((amount,))
+            self._set((amount,) * len(self.amounts))
         if amount:
             pool._leases[self] = None
         else:
@@ -99,9 +105,9 @@ class Pool:
         self._one_may_exceed = one_may_exceed
         self._leases: dict[PoolLease, None] = {}
 
-    def lease(self, client: Client, amount: int = 0) -> PoolLease:
-        """A lease, at first of so much; raises Overloaded as `hold` does."""
-        lease = PoolLease(self, client)
+    def lease(self, client: Client, amount: int = 0, *, part: Bound | None = None) -> PoolLease:
+        """A lease, at first of so much, and of a part of the pool; raises Overloaded as `hold` does."""
+        lease = PoolLease(self, client, part)
         lease.hold(amount)
         return lease
 

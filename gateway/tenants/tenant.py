@@ -10,6 +10,7 @@ from gateway.keys import Keys
 from gateway.limits.fair_share import FairShare
 from gateway.limits.lease import Bound
 from gateway.quota import NO_QUOTA, Priority, Quota
+from gateway.settings import Settings
 from gateway.tenants.rates import Grant, Rates
 
 BULK_WEIGHT = 0.1
@@ -24,11 +25,15 @@ POLICY = "images"
 class Tenant:
     """The requests of one API key."""
 
-    def __init__(self, name: str, quota: Quota, max_images: int, rates: Rates) -> None:
+    def __init__(self, name: str, quota: Quota, settings: Settings, rates: Rates) -> None:
         self.name, self.quota = name, quota
-        most = max_images if quota.share is None else max(1, int(quota.share * max_images))
+        share = quota.share or 1.0
+        most = max(1, int(share * settings.max_images_in_flight))
         images = Bound("share", most, metrics.KEY_IMAGES_IN_FLIGHT.labels(name))
-        self.share = FairShare(_weight(quota), images)
+        self.share = FairShare(share * (BULK_WEIGHT if quota.priority is Priority.BULK else 1.0), images)
+        most = max(settings.max_file_bytes, int(share * settings.max_bytes_waiting))
+        self.upload_bytes = None if quota.share is None else Bound("share", most)
+        """The bytes of uploads that may wait, if the key has a share: at least one file."""
         self._rates = rates
         self._rate_state: Grant | None = None
         for outcome in ("ok", "failed"):
@@ -120,8 +125,8 @@ class Charges:
 class Tenants:
     """The tenant of each key in a file; a key without options has no limits. A changed quota makes a new tenant."""
 
-    def __init__(self, max_images: int, rates: Rates) -> None:
-        self._max_images = max_images
+    def __init__(self, settings: Settings, rates: Rates) -> None:
+        self._settings = settings
         self._rates = rates
         self._keys: Keys | None = None
         self._tenants: Mapping[str, Tenant] = {}
@@ -139,13 +144,9 @@ class Tenants:
             quota = keys.quotas.get(name, NO_QUOTA)
             known = before.get(name)
             if known is None or known.quota != quota:
-                known = Tenant(name, quota, self._max_images, self._rates)
+                known = Tenant(name, quota, self._settings, self._rates)
             tenants[name] = known
         for name in before.keys() - tenants.keys():
             self._rates.forget(name)
             metrics.forget_key(name)
         self._keys, self._tenants = keys, tenants
-
-
-def _weight(quota: Quota) -> float:
-    return (quota.share or 1.0) * (BULK_WEIGHT if quota.priority is Priority.BULK else 1.0)

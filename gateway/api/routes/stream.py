@@ -106,7 +106,8 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
     if context.tenant is not None:
         context.tenant.check_model(model_name)
     # A frame that cannot wait is dropped: no upload is evicted for it.
-    buffer = context.resources.enter_context(context.shared["uploads"].lease(AtWork()))
+    part = None if context.tenant is None else context.tenant.upload_bytes
+    buffer = context.resources.enter_context(context.shared["uploads"].lease(AtWork(), part=part))
     return StreamSession(
         context.service,
         settings,

@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from gateway.errors import Overloaded
+from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
 from gateway.limits.pools import AtWork, Pool, PoolLease, response_buffer, streams, upload_buffer
 from tests.gateway.api.stub import PNG, client_of
@@ -229,3 +230,22 @@ def test_slot_comes_free_when_a_stream_ends():
 def test_no_stream_is_opened_if_none_may_be():
     with pytest.raises(Overloaded):
         streams(0).lease(Idle(0), 1)
+
+
+def test_clients_of_a_part_hold_it_together_and_evict_no_other_client_for_it(clock):
+    pool, part = upload_buffer(MAX), Bound("share", MAX // 2)
+    slow, first, second = Upload(clock, 1), pool.lease(AtWork(), part=part), pool.lease(AtWork(), part=part)
+    other = pool.lease(slow)
+    other.hold(10)
+    first.hold(20)
+    second.hold(MAX // 2 - 20)
+    with pytest.raises(Overloaded) as refused:
+        second.grow(1)
+    assert refused.value.details == {"limit": "share", "value": MAX // 2}
+    assert (second.held, part.held, slow.error) == (MAX // 2 - 20, MAX // 2, None)
+    second.grow(-1)
+    first.grow(1)
+    other.hold(MAX - MAX // 2)
+    first.release()
+    second.release()
+    assert (part.held, pool.bound.held) == (0, MAX - MAX // 2)

@@ -3,17 +3,21 @@
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
+import httpx
 import pytest
 
 from gateway.keys import add_key, remove_key
 from gateway.quota import read_quota
-from gateway.settings import Settings
+from gateway.settings import MIB, Settings
 from gateway.tenants import tenant
 from tests.gateway.api.stub import PNG, Client, VectorBackend, client_of
 from tests.gateway.api.tensors import in_json
+from tests.processes import wait_for
+from tests.stub_service import stub_service
 
 
 @pytest.fixture(autouse=True)
@@ -252,3 +256,26 @@ def test_url_of_the_store(given, url):
 def test_other_urls_of_a_store_are_refused(given):
     with pytest.raises(ValueError, match="redis://host:6379/0"):
         Settings(_env_file=None, rate_store_url=given)
+
+
+def waiting_bytes(url: str) -> float:
+    return float(re.search(r"^gateway_waiting_bytes (\S+)", httpx.get(f"{url}/metrics").text, re.MULTILINE)[1])
+
+
+def test_waiting_uploads_of_a_key_take_no_more_than_its_share_of_the_buffer(path):
+    """One upload stands still with almost all of the key's part; another key's upload has the rest."""
+    key, other = key_of(path, "app", share="0.5"), key_of(path, "other")
+    sizes = {"max_bytes_waiting": MIB, "max_file_bytes": MIB // 2, "batch_max_bytes": MIB, "stream_frame_bytes": 1_024}
+    raw = {"Content-Type": "image/png"}
+    with stub_service(api_keys_file=path, **sizes) as url, closing(HTTPConnection(url.removeprefix("http://"))) as slow:
+        slow.putrequest("POST", "/predict")
+        for name, value in {**key, **raw, "Content-Length": str(MIB // 2)}.items():
+            slow.putheader(name, value)
+        slow.endheaders(PNG + bytes(MIB // 2 - len(PNG) - 1))
+        wait_for(lambda: waiting_bytes(url) > MIB / 3)
+        refused = httpx.post(f"{url}/predict", content=PNG + bytes(MIB // 3), headers=key | raw)
+        assert (refused.status_code, refused.json()["code"], refused.json()["limit"]) == (503, "overloaded", "share")
+        assert httpx.post(f"{url}/predict", content=PNG + bytes(MIB // 3), headers=other | raw).status_code == 200
+        slow.send(b"x")
+        assert slow.getresponse().status == 200
+        assert httpx.post(f"{url}/predict", content=PNG + bytes(MIB // 3), headers=key | raw).status_code == 200
