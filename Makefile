@@ -7,6 +7,9 @@ PIP_INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disa
 # A few packages ship files that are not Python 3.
 COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/(tests|transformers/models)/' $(VENV)/lib || true
 SOURCES := pyproject.toml constraints.txt
+# In place of pip's pages about "requires-python", or of Debian's about a missing ensurepip.
+CAN_INSTALL := import sys; v = sys.version_info; ok = (3, 11) <= v[:2] <= (3, 13); \
+  sys.exit(None if ok else "this is Python %d.%d, and the service needs 3.11, 3.12 or 3.13: make PYTHON=python3.12 …" % v[:2])
 # A file's tests run in one worker, so that they share what they start; --max-worker-restart: a crash is a failure.
 PYTEST := $(BIN)/pytest -q
 # The order is that of tests/conftest.py: without --no-loadscope-reorder, files of few and long tests would come last.
@@ -31,6 +34,8 @@ help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 
 $(BIN)/python:
+	@command -v $(PYTHON) >/dev/null || { echo "there is no $(PYTHON): install Python 3.11, 3.12 or 3.13, or make PYTHON=/path/to/python …"; exit 1; }
+	@$(PYTHON) -c '$(CAN_INSTALL)'
 	@echo "creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
 	@# The pip that comes with Python 3.11 takes half a minute of processor time to choose what this one chooses in seconds.
@@ -39,8 +44,8 @@ $(BIN)/python:
 $(VENV)/.installed: $(SOURCES) | $(BIN)/python
 	@echo "installing the gateway, Triton's Python parts and torch into $(VENV) (a few GB the first time;" \
 	  "without a GPU, PIP_EXTRA_INDEX_URL=<index with CPU builds of torch> saves most of them)"
-	@$(PIP_INSTALL) --no-compile -e '.[local]'
-	@$(COMPILE)
+	@began=$$(date +%s); $(PIP_INSTALL) --no-compile -e '.[local]' && { $(COMPILE); } && \
+	  echo "installed in $$(($$(date +%s) - began)) s"
 	@touch $@
 
 # With all that .installed has: one run of pip instead of two.
@@ -55,9 +60,9 @@ ready: | $(BIN)/python
 
 # It needs a C compiler, which nothing else here does. Without it Pillow resizes: the same pixels in more time.
 $(VENV)/.installed-native: native/setup.py native/pyproject.toml $(wildcard native/src/*.[ch] native/src/*/*.py) | $(BIN)/python
-	@echo "building the resize kernel"
 	@rm -rf native/build
-	@$(PIP_INSTALL) ./native >$(VENV)/native.log 2>&1 || \
+	@began=$$(date +%s); $(PIP_INSTALL) ./native >$(VENV)/native.log 2>&1 && \
+	  echo "built the resize kernel in $$(($$(date +%s) - began)) s" || \
 	  echo "no resize kernel (why: $(VENV)/native.log): Pillow resizes to the same pixels, in six times the time"
 	@touch $@
 

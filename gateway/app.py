@@ -121,13 +121,14 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             if prediction_log is not None:
                 await prediction_log.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
-                async with heartbeat():
+                connections = Connections(settings.max_connections)
+                async with heartbeat(lambda: len(connections) > 0):
                     yield State(
                         settings=settings,
                         service=service,
                         uploads=upload_buffer(settings.max_bytes_waiting),
                         responses=response_buffer(settings.max_bytes_unread),
-                        connections=Connections(settings.max_connections),
+                        connections=connections,
                         draining=draining,
                         streams=streams(settings.max_streams),
                     )

@@ -11,6 +11,9 @@ from gateway_local.runtime import TritonRuntimeError
 HIDE = {"CUDA_VISIBLE_DEVICES": "-1"}
 """With it a process sees no GPU (CUDA programming guide, environment variables)."""
 
+NO_GPU = ("--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0")
+"""Without a GPU both only cause errors in Triton's log: of NVML, DCGM and pinned memory."""
+
 Say = Callable[[str], None]
 
 
@@ -36,10 +39,10 @@ def choose_devices(
     """
     found = gpus()
     if not found.count:
-        return Devices()
+        return Devices(NO_GPU)
     if not found.usable:
         say(f"models run on the CPU, and the GPU is hidden from Triton: {found.why_not}")
-        return Devices(environment=dict(HIDE))
+        return Devices(NO_GPU, dict(HIDE))
     if models := uncacheable(configs, found.usable):
         raise CacheOnGpu(
             f"{', '.join(models)}: Triton's response cache reads inputs in host memory only, and these come from a "

@@ -50,8 +50,7 @@ def plan_start(
     """
     found = memory() if settings.memory_check is not MemoryCheck.OFF else None
     sizes = machine_plan(settings, repository, gpus=gpus, free_bytes=found.free_bytes if found else None)
-    for line in sizes.explained():
-        say(line)
+    say(sizes.explained()[0])
     if found is None:
         chosen = settings.unset(sizes.settings()) if with_gateway else {}
         return StartPlan(settings.model_copy(update=chosen), sizes, chosen)

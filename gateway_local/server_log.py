@@ -10,8 +10,12 @@ MAX_ERRORS = 1_000
 _RECORD = re.compile(r'^([IWEF])\d{4} [\d:.]+ \d+ \S+\] "?(.*?)"?$')
 _LEVELS = {"I": "info", "W": "warning", "E": "error", "F": "error"}
 _PROTOBUF_ERROR = re.compile(r"^\[libprotobuf ERROR \S+\] ")
-_NO_GPU = ("CudaDriverHelper has not been initialized", "CUDA driver version is insufficient")
-"""Errors that Triton logs on every machine without a GPU."""
+_NO_GPU = (
+    "CudaDriverHelper has not been initialized",
+    "CUDA driver version is insufficient",
+    "failed to allocate pinned system memory",
+)
+"""Errors and warnings that Triton logs on every machine without a GPU."""
 _STOPPING = ("Exit timeout expired",)
 """Errors that Triton logs while it stops; they are not faults, since what still runs then is killed."""
 _LOADING = re.compile(r"^loading: (\S+):\d+$")
@@ -25,6 +29,11 @@ _ADVICE = {
     "image, which has it (docker-compose.redis.yml).",
 }
 """What to do about errors whose text does not include it."""
+
+
+def concerns_a_gpu_alone(line: str) -> bool:
+    """Whether a line of the log means nothing on a machine without a GPU."""
+    return any(complaint in line for complaint in _NO_GPU)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,7 @@ def error_lines(log: Iterable[str]) -> list[str]:
     for line in log:
         record = _RECORD.match(line)
         if record:
-            in_error = record[1] in "EF" and not any(complaint in record[2] for complaint in _NO_GPU)
+            in_error = record[1] in "EF" and not concerns_a_gpu_alone(record[2])
         text = record[2] if record else line
         if in_error or _PROTOBUF_ERROR.match(line):
             # Triton escapes line breaks within a message as \n.

@@ -1,6 +1,7 @@
 """Triton and the API together, from one command on one machine."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from gateway_local.memory_record import RECORD, measure, record
 from gateway_local.paths import install_models, sample_image
 from gateway_local.runtime import Runtime, default_cache_dir, ensure_runtime, is_fetched
 from gateway_local.server import EmbeddedTriton, StartFailed
+from gateway_local.server_log import concerns_a_gpu_alone
 from gateway_local.supervisor import Readiness, Supervisor
 from gateway_local.tuning import hint
 
@@ -74,7 +76,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
     triton = EmbeddedTriton(
         runtime,
         model_repository,
-        on_log=display.log,
+        on_log=_triton_log(display, gpus),
         grpc_port=triton_port,
         cache_bytes=settings.triton_cache_bytes,
         extra_arguments=devices.arguments,
@@ -84,9 +86,10 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
     api: ApiProcess | None = None
     _interrupt_on_signals()
     try:
+        loading = time.monotonic()
         with display.waiting(f"starting Triton with the models of {model_repository}"):
             start(triton, say, settings.triton_start_timeout_seconds)
-        say(f"Triton has loaded its models after {time.monotonic() - started:.1f} s on {triton.url} (gRPC)")
+        say(f"Triton has loaded its models after {time.monotonic() - loading:.1f} s on {triton.url} (gRPC)")
         with display.waiting("starting the API"):
             api = ApiProcess(settings, triton.url, load_models=ALL)
             api.start()
@@ -94,9 +97,12 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
         address = f"http://{authority(settings.host, settings.port)}"
         say(f"ready after {time.monotonic() - started:.1f} s: open {address}/ or try")
         say(f"  {request(settings, address)}")
-        say("Ctrl-C stops everything")
+        say(
+            f"next: every request with a form at {address}/docs; `{program()} model add --help` serves a model of yours"
+        )
         if line := hint(model_repository, read_model_configs(model_repository), settings.model, gpus=gpus.usable):
-            say(line)
+            say(line.replace("`gateway ", f"`{program()} "))
+        say("Ctrl-C stops everything")
         _record_memory(triton)
         checks = (
             Supervisor(triton, say, start_timeout_seconds=settings.triton_start_timeout_seconds),
@@ -231,7 +237,7 @@ def run_triton(
     triton = EmbeddedTriton(
         runtime,
         model_repository,
-        on_log=display.log,
+        on_log=_triton_log(display, gpus),
         host=host,
         grpc_port=grpc_port,
         http_port=http_port,
@@ -262,16 +268,21 @@ def _prepare(settings: Settings, model_repository: Path, display: Display) -> Ru
     # The preprocessor's OpenCV reads this at import, and so has the same pixel limit as the gateway.
     os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(settings.max_image_pixels))
     cache_dir = default_cache_dir()
-    with nullcontext() if is_fetched(cache_dir) else display.waiting("preparing Triton"):
+    began, fetched = time.monotonic(), is_fetched(cache_dir)
+    with nullcontext() if fetched else display.waiting("preparing Triton"):
         runtime = ensure_runtime(cache_dir, display.say)
+    if not fetched:
+        display.say(f"Triton was fetched in {time.monotonic() - began:.1f} s")
     classifier = model_repository / CLASSIFIER
     if classifier.is_dir() and not any(classifier.glob("*/model.*")):
         # In a process of its own: this process runs as long as the server, and would keep torch in memory.
         command = [sys.executable, "-m", "gateway_cli", "model", "export", "--model-repository", str(model_repository)]
+        began = time.monotonic()
         with display.waiting("preparing the default model"):
             code = run_aloud(command, display.say)
         if code:
             raise UpFailed("the default model could not be exported; see above")
+        display.say(f"the default model was prepared in {time.monotonic() - began:.1f} s")
     return runtime
 
 
@@ -285,6 +296,23 @@ def run_aloud(command: Sequence[str], say: Say) -> int:
             if text := line.rstrip().removeprefix(STATUS_PREFIX):
                 say(text)
     return process.returncode
+
+
+def program() -> str:
+    """How a shell in this folder runs this program: by its name, or by its path if it is not in PATH."""
+    path = Path(sys.argv[0]).absolute()
+    found = shutil.which(path.name)
+    return path.name if found and Path(found).samefile(path) else os.path.relpath(path)
+
+
+def _triton_log(display: Display, gpus: Gpus) -> Say:
+    """Takes Triton's log; on a machine without a usable GPU, errors about missing GPUs are left out."""
+
+    def without_gpu_errors(line: str) -> None:
+        if not concerns_a_gpu_alone(line):
+            display.log(line)
+
+    return display.log if gpus.usable else without_gpu_errors
 
 
 def _devices(plan: StartPlan, model_repository: Path, say: Say, gpus: Gpus) -> Devices:

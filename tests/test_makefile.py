@@ -40,6 +40,31 @@ def test_make_up_passes_all_options():
     assert started("ARGS=--workers 2") == [".venv/bin/gateway", "up", "--workers", "2"]
 
 
+@pytest.mark.parametrize(
+    ("version", "sentence"),
+    [
+        ("3.10", "this is Python 3.10, and the service needs 3.11, 3.12 or 3.13"),
+        ("3.14", "this is Python 3.14, and the service needs 3.11, 3.12 or 3.13"),
+        (None, "install Python 3.11, 3.12 or 3.13"),
+    ],
+)
+def test_python_that_cannot_run_the_service_is_named(version, sentence, tmp_path):
+    """A program stands in for the other Python: it runs the Makefile's check with another version."""
+    python = tmp_path / "python"
+    if version is not None:
+        change = f"import sys; sys.version_info = ({version.replace('.', ', ')}, 0);"
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{change} $2"\n')
+        python.chmod(0o755)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    found = subprocess.run(
+        ["make", "install", f"PYTHON={python}"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert found.returncode != 0
+    assert sentence in found.stdout + found.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
 def test_help_names_the_port():
     (line,) = [line for line in make("help").splitlines() if line.startswith("up ")]
     assert "PORT=" in line

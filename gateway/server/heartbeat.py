@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
@@ -44,11 +44,13 @@ class Pauses:
     """The longest pause of the last WINDOW_SECONDS, published as a metric; those above LONG_SECONDS are logged too.
 
     A pause that the loop computed through is a fault of the gateway's, and its second has a line of its own. Others
-    are the machine's: the first one has a line, and those of the next QUIET_SECONDS have one together.
+    are the machine's: the first one has a line, and those of the next QUIET_SECONDS have one together. They are logged
+    only while a client is connected, by `connected`: nobody else notices them.
     `now` and pauses are in seconds of a monotonic clock.
     """
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, connected: Callable[[], bool] = lambda: True) -> None:
+        self._connected = connected
         self._second = int(now)
         self._longest = deque([0.0], maxlen=WINDOW_SECONDS)  # of each second
         self._computed, self._idle = _Logged(), _Logged()
@@ -60,8 +62,10 @@ class Pauses:
         if int(now) != self._second:
             self._end_second(int(now))
         self._longest[-1] = max(self._longest[-1], pause_seconds)
-        if pause_seconds > LONG_SECONDS:
-            (self._computed if cpu_seconds > LONG_SECONDS else self._idle).add((pause_seconds, cpu_seconds))
+        if pause_seconds > LONG_SECONDS and cpu_seconds > LONG_SECONDS:
+            self._computed.add((pause_seconds, cpu_seconds))
+        elif pause_seconds > LONG_SECONDS and self._connected():
+            self._idle.add((pause_seconds, cpu_seconds))
         metrics.LOOP_PAUSE_SECONDS.set(self.longest_seconds)
 
     @property
@@ -80,9 +84,9 @@ class Pauses:
 
 
 @asynccontextmanager
-async def heartbeat() -> AsyncIterator[None]:
-    """Measure this event loop's pauses while the block lasts."""
-    beating = asyncio.create_task(_beat())
+async def heartbeat(connected: Callable[[], bool] = lambda: True) -> AsyncIterator[None]:
+    """Measure this event loop's pauses while the block lasts; `connected` says whether there are clients."""
+    beating = asyncio.create_task(_beat(connected))
     try:
         yield
     finally:
@@ -92,8 +96,8 @@ async def heartbeat() -> AsyncIterator[None]:
         time_slices.rest()
 
 
-async def _beat() -> None:
-    pauses = Pauses(time.monotonic())
+async def _beat(connected: Callable[[], bool]) -> None:
+    pauses = Pauses(time.monotonic(), connected)
     while True:
         time_slices.beat()
         due, cpu_seconds = time.monotonic() + BEAT_SECONDS, time.thread_time()

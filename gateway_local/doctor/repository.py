@@ -99,7 +99,9 @@ def files(repository: Path, configs: Configs) -> Finding:
             lacks += [f"{folder / file_name} is missing" for folder in versions if not (folder / file_name).exists()]
     if not lacks:
         return ok("model files", "every version has its file")
-    if CLASSIFIER in configs and lacks == [f"{repository / CLASSIFIER / '1' / 'model.pt'} is missing"]:
+    no_version = f"{CLASSIFIER} has no version, a folder such as {CLASSIFIER}/1"
+    no_file = f"{repository / CLASSIFIER / '1' / 'model.pt'} is missing"
+    if lacks in ([no_version], [no_file]):
         return warn("model files", lacks[0], "gateway up makes it at its first start; gateway model export does so now")
     return fail("model files", "\n".join(lacks), "add the files, or run gateway model export for the default model")
 

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.capacity import plan
 from gateway.gpus import Gpus
-from gateway_local.devices import HIDE, CacheOnGpu, Devices, choose_devices
+from gateway_local.devices import HIDE, NO_GPU, CacheOnGpu, Devices, choose_devices
 from gateway_local.memory_plan import sized_configs
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY, Runtime
 from gateway_local.server import EmbeddedTriton
@@ -32,9 +32,9 @@ def on_gpu(repository, model, **changes):
     path.write_text(text)
 
 
-def test_machine_without_a_gpu_needs_no_options(repository):
+def test_triton_looks_for_no_gpu_where_there_is_none(repository):
     said = []
-    assert choose(repository, Gpus(0), said) == Devices()
+    assert choose(repository, Gpus(0), said) == Devices(NO_GPU)
     assert said == []
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway_local.server_log import Event, LogReader
+from gateway_local.server_log import Event, LogReader, concerns_a_gpu_alone
 
 HEAD = "1121 03:44:14.508741 16925 model_lifecycle.cc:472]"
 
@@ -21,6 +21,22 @@ HEAD = "1121 03:44:14.508741 16925 model_lifecycle.cc:472]"
 )
 def test_loaded_models_and_errors_are_events(line, event):
     assert LogReader().read(line) == event
+
+
+@pytest.mark.parametrize(
+    ("text", "alone"),
+    [
+        (
+            f'E{HEAD} "unable to create stream: CUDA driver version is insufficient for it"',
+            True,
+        ),
+        (f'W{HEAD} "failed to allocate pinned system memory: no pinned memory pool"', True),
+        (f'I{HEAD} "loading: echo:1"', False),
+        (f'E{HEAD} "failed to load: boom"', False),
+    ],
+)
+def test_lines_about_missing_gpus(text, alone):
+    assert concerns_a_gpu_alone(text) is alone
 
 
 def test_repeated_error_is_shown_once():

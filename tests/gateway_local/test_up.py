@@ -6,7 +6,7 @@ import pytest
 
 from gateway.settings import Settings
 from gateway_local.server import StartFailed
-from gateway_local.up import CHECK_SECONDS, REPORT_SECONDS, KillReports, request, start
+from gateway_local.up import CHECK_SECONDS, REPORT_SECONDS, KillReports, program, request, start
 
 
 class Triton:
@@ -63,6 +63,20 @@ def test_example_request_has_a_key_header_if_keys_are_set():
     free, guarded = Settings(_env_file=None), Settings(_env_file=None, api_keys_file=Path("keys.txt"))
     assert request(free, address) == f"curl -F files=@examples/cat.jpg {address}/predict"
     assert request(guarded, address) == f"curl -H 'X-API-Key: KEY' -F files=@examples/cat.jpg {address}/predict"
+
+
+def test_program_is_named_as_a_shell_finds_it(tmp_path, monkeypatch):
+    """`make up` runs .venv/bin/gateway, which is not in PATH."""
+    path = tmp_path / ".venv" / "bin" / "gateway"
+    path.parent.mkdir(parents=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", [str(path)])
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert program() == ".venv/bin/gateway"
+    monkeypatch.setenv("PATH", str(path.parent))
+    assert program() == "gateway"
 
 
 def test_processes_killed_for_memory_are_reported_once_a_minute(monkeypatch):

@@ -16,6 +16,7 @@ import httpx
 import psutil
 import pytest
 
+from gateway.gpus import gpu_count
 from gateway_local.hosts import authority
 from tests.photos import photo
 from tests.processes import PROJECT, environment, free_port, is_gone, wait_for
@@ -185,6 +186,7 @@ def test_up_reports_progress_and_leaves_no_process_behind(light_repository, tmp_
         ):
             assert up.says(step), step
         assert not up.says("Exit timeout expired")
+        assert gpu_count() or not up.says("NVML|CUDA driver|CudaDriver|pinned system memory")
 
 
 def test_second_signal_stops_everything_at_once(light_repository, tmp_path):

@@ -49,6 +49,16 @@ def test_pauses_of_a_busy_machine_are_logged_once_a_minute():
     assert [event["seconds"] for event in captured] == [0.15, 0.21, 0.27]
 
 
+def test_pauses_of_the_machine_without_clients_are_not_logged():
+    """What the loop computed itself is logged in any case."""
+    pauses = Pauses(100.0, lambda: False)
+    with structlog.testing.capture_logs() as captured:
+        pauses.note(100.5, 2 * LONG_SECONDS, LONG_SECONDS)
+        pauses.note(101.5, 3 * LONG_SECONDS, 2 * LONG_SECONDS)
+        pauses.note(102.5, 0.0, 0.0)
+    assert [(event["count"], event["seconds"]) for event in captured] == [(1, 0.15)]
+
+
 def test_last_pause_is_logged_when_its_minute_ends():
     pauses = Pauses(100.0)
     with structlog.testing.capture_logs() as captured:

@@ -126,6 +126,14 @@ def test_model_without_a_version_fails(folder):
     assert "preprocessor has no version" in only_failure(folder).text
 
 
+def test_default_model_that_is_not_made_yet_is_a_warning(folder):
+    """A fresh checkout has no folder classifier/1, since git keeps no empty ones."""
+    shutil.rmtree(folder / CLASSIFIER / "1", ignore_errors=True)
+    finding = findings(folder)["model files"]
+    assert finding.level is Level.WARN
+    assert "gateway up makes it at its first start" in finding.advice
+
+
 def test_version_without_its_file_fails(folder):
     (folder / PREPROCESSOR / "1" / "model.py").unlink()
     assert f"{PREPROCESSOR}/1/model.py is missing" in only_failure(folder).text
