@@ -36,14 +36,14 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 FROM ${PYTHON_IMAGE} AS gateway-build
 ARG PIP_INDEX_URL
 # For the prediction log in a folder or bucket: heic,log,otel,s3 (PyArrow takes 150 MB).
-ARG GATEWAY_EXTRAS=fleet,heic,otel
+ARG EXTRAS=fleet,heic,otel
 WORKDIR /app
 COPY constraints.txt ./
 COPY --from=wheels /wheels /wheels
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv --without-pip /opt/gateway \
  && pip --python /opt/gateway/bin/python install -c constraints.txt \
-        "$(echo /wheels/triton_image_gateway-*.whl)[${GATEWAY_EXTRAS}]" /wheels/exact_resize-*.whl
+        "$(echo /wheels/triton_image_gateway-*.whl)[${EXTRAS}]" /wheels/exact_resize-*.whl
 
 
 # In a stage of its own, because torch may be gigabytes: `model` and `triton-cpu` share its layer.

@@ -64,6 +64,10 @@ def shadow(**per_minute: int) -> dict[str, str]:
     return {name.format(outcome): f"0+{count}x90" for outcome, count in per_minute.items()}
 
 
+def logged(outcome: str, per_minute: int) -> dict[str, str]:
+    return {f'gateway_prediction_log_rows_total{{outcome="{outcome}"}}': f"0+{per_minute}x90"}
+
+
 def healings(outcome: str, values: str) -> dict[str, str]:
     return {f'gateway_healings_total{{outcome="{outcome}"}}': values}
 
@@ -160,6 +164,11 @@ CASES = [
         shadow(same=20, model_unavailable=50, deadline_exceeded=30),
         shadow(same=60, different=30, deadline_exceeded=10, skipped=500),
         60,
+    ),
+    Case(
+        "GatewayPredictionsNotLogged",
+        logged("written", 100) | logged("queue_full", 1),
+        logged("written", 100) | logged("queue_full", 0),
     ),
     Case(
         "GatewayVersionsDiffer",

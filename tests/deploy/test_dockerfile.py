@@ -87,7 +87,7 @@ def test_the_gateway_image_serves_on_every_interface_of_its_container(dockerfile
 
 def test_gateway_image_has_the_requirements_and_otel_but_no_torch(dockerfile):
     taken = dockerfile.stages["gateway-build"].last("RUN")
-    assert taken.endswith('"$(echo /wheels/triton_image_gateway-*.whl)[${GATEWAY_EXTRAS}]" /wheels/exact_resize-*.whl')
+    assert taken.endswith('"$(echo /wheels/triton_image_gateway-*.whl)[${EXTRAS}]" /wheels/exact_resize-*.whl')
     assert re.findall(r"--from=(\S+)", " ".join(dockerfile.stages["gateway"].all("COPY"))) == ["gateway-build"]
     assert needed_by("triton-image-gateway[fleet,heic,otel]").isdisjoint(
         {"torch", "torchvision", "triton", "scikit-image"}

@@ -74,6 +74,13 @@ def rows(folder: Path, count: int | None = None, below: str = "rows") -> list[di
     return read()
 
 
+def failures(client: httpx.Client) -> float:
+    """Attempts to write that failed, so far."""
+    series = 'gateway_prediction_log_failures_total{reason="sink"} '
+    lines = client.get("/metrics").text.splitlines()
+    return next(float(line.removeprefix(series)) for line in lines if line.startswith(series))
+
+
 def outcomes() -> dict[str, float]:
     """Rows so far by outcome, in this process."""
     samples = [sample for family in metrics.PREDICTION_LOG_ROWS.collect() for sample in family.samples]

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.settings import MIB
 from tests.gateway.api.stub import PNG
-from tests.gateway_predictions.logged import counted, files, logging_service, outcomes, rows, send
+from tests.gateway_predictions.logged import counted, failures, files, logging_service, outcomes, rows, send
 from tests.processes import wait_for
 
 
@@ -100,20 +100,14 @@ def test_stopped_writer_delays_no_request(tmp_path):
 
 def test_full_disk_damages_no_file_and_rows_are_written_later(tmp_path):
     """The kernel refuses writes beyond a limit of the process, as it does on a full disk."""
-    failures = 'gateway_prediction_log_failures_total{reason="sink"} '
-
-    def failed(client) -> float:
-        lines = client.get("/metrics").text.splitlines()
-        return next(float(line.removeprefix(failures)) for line in lines if line.startswith(failures))
-
     with counted() as found, logging_service(tmp_path) as client:
         send_many(client, 3)
         rows(tmp_path, 3)
-        before = failed(client)
+        before = failures(client)
         pid = writer().pid
         _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
         send_many(client, 4)
-        wait_for(lambda: failed(client) > before)
+        wait_for(lambda: failures(client) > before)
         assert len(rows(tmp_path)) == 3
         assert not is_damaged(tmp_path)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, hard))

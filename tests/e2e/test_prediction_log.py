@@ -1,0 +1,69 @@
+"""The prediction log of a gateway as it is run, in front of a real Triton."""
+
+import httpx
+import psutil
+import pytest
+
+from gateway_predictions.reader import LogReader
+from tests.gateway.api.stub import PNG
+from tests.gateway_predictions.logged import files, rows
+from tests.processes import is_gone, wait_for
+
+pytestmark = pytest.mark.triton
+
+SETTINGS = {"log_predictions_share": "100", "log_predictions_file_seconds": 3600, "log_predictions_images": "true"}
+
+
+def send(client: httpx.Client, number: int) -> None:
+    answer = client.post(
+        "/predict?top_k=1", content=PNG, headers={"X-Request-ID": f"r{number}", "Content-Type": "image/png"}
+    )
+    assert answer.status_code == 200, answer.text
+
+
+def writers(gateway) -> list[psutil.Process]:
+    children = psutil.Process(gateway.process.pid).children(recursive=True)
+    return [each for each in children if "gateway_predictions.writer" in each.cmdline()]
+
+
+def test_each_worker_has_a_writer_and_no_row_is_lost(start_gateway, light_triton, tmp_path):
+    with start_gateway(triton_url=light_triton.url, workers=2, log_predictions=tmp_path, **SETTINGS) as gateway:
+        wait_for(lambda: len(writers(gateway)) == 2)
+        for number in range(20):
+            with gateway.client() as client:  # a new connection, which either worker may get
+                send(client, number)
+    found = rows(tmp_path)
+    assert sorted(row["request_id"] for row in found) == sorted(f"r{number}" for number in range(20))
+    assert {len(row["scores"]) for row in found} == {5}  # although the client asks for one
+    assert len(files(tmp_path, "images")) == 1
+
+
+def test_killed_worker_loses_no_row_that_its_writer_has(start_gateway, light_triton, tmp_path):
+    with start_gateway(triton_url=light_triton.url, workers=2, log_predictions=tmp_path, **SETTINGS) as gateway:
+        wait_for(lambda: len(writers(gateway)) == 2)
+        before = writers(gateway)
+        for number in range(20):
+            with gateway.client() as client:
+                send(client, number)
+        wait_for(lambda: gateway.metric("gateway_prediction_log_queue_rows") == 0)
+        for writer in before:
+            writer.parent().kill()
+        assert len(rows(tmp_path, 20)) == 20
+        wait_for(lambda: all(map(is_gone, before)))
+        assert all(path.suffix in {".parquet", ".png"} for path in files(tmp_path, "."))
+        wait_for(lambda: len(writers(gateway)) == 2)  # of the workers that replace them
+
+
+def test_feedback_on_a_real_answer(start_gateway, light_triton, tmp_path):
+    with (
+        start_gateway(triton_url=light_triton.url, log_predictions=tmp_path, **SETTINGS) as gateway,
+        gateway.client() as client,
+    ):
+        send(client, 1)
+        given = {"request_id": "r1", "label": "Egyptian cat"}
+        assert client.post("/feedback", json=given).json()["class_id"] == 285
+        refused = client.post("/feedback", json={**given, "label": "Egyptian dog"})
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_parameter")
+        assert "Egyptian cat" in refused.json()["detail"]
+    (found,) = LogReader(str(tmp_path)).labelled()
+    assert found.row["request_id"] == "r1"

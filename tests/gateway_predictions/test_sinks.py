@@ -1,0 +1,179 @@
+"""Other places for a log: a collector of CloudEvents, and a bucket; each of them away and back."""
+
+import json
+import threading
+from base64 import b64decode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from urllib.parse import unquote
+
+import pytest
+
+from gateway_predictions.forget import Forgotten, forget
+from gateway_predictions.reader import LogReader
+from tests.gateway.api.stub import PNG
+from tests.gateway_predictions.logged import counted, failures, logging_service, outcomes, send
+from tests.processes import free_port, wait_for
+
+REQUEST, RESPONSE = "org.kubeflow.serving.inference.request", "org.kubeflow.serving.inference.response"
+
+
+class Collector(ThreadingHTTPServer):
+    """Keeps the events that it gets; answers with `status`."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.status = 202
+        self.events: list[tuple[dict[str, str], dict]] = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        if self.server.status < 300:
+            headers = {name.lower(): unquote(value) for name, value in self.headers.items()}
+            self.server.events.append((headers, json.loads(body)))
+        self.send_response(self.server.status)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def collector(port: int = 0) -> Iterator[Collector]:
+    server = Collector(port)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def url_of(server: Collector) -> str:
+    return f"http://127.0.0.1:{server.server_port}/events"
+
+
+def test_collector_gets_the_events_of_kserves_logger():
+    with collector() as server, counted() as found:
+        with logging_service(url_of(server), log_predictions_images=True) as client:
+            send(client, X_Request_ID="r1", X_Log_Fields="camera=a%22b")
+            wait_for(lambda: len(server.events) == 2)
+        (request, instance), (response, prediction) = server.events
+    assert found == {"written": 1}
+    assert (request["ce-type"], response["ce-type"]) == (REQUEST, RESPONSE)
+    assert request["ce-id"] == response["ce-id"] == "r1/0"  # by which a collector joins the two
+    for headers in (request, response):
+        assert headers["ce-specversion"] == "1.0"
+        assert headers["content-type"] == "application/json"
+        assert headers["ce-inferenceservicename"] == "ensemble_model"
+        assert (headers["ce-component"], headers["ce-endpoint"]) == ("predictor", "default")
+        assert json.loads(headers["ce-metadata"]) == {"camera": ['a"b']}
+        assert headers["ce-time"].endswith("Z")
+        assert headers["ce-source"].startswith("http://")
+    (image,) = instance["instances"]
+    assert b64decode(image["image_bytes"]["b64"]) == PNG
+    (answer,) = prediction["predictions"]
+    assert answer["labels"][0] == "class 0"
+    assert prediction["reasons"] == ["sample"]
+
+
+def test_collector_gets_feedback():
+    with collector() as server, logging_service(url_of(server)) as client:
+        client.post("/feedback", json={"request_id": "r1", "label": "class 2"})
+        wait_for(lambda: bool(server.events))
+        ((headers, data),) = server.events
+    assert headers["ce-type"] == "triton-image-gateway.feedback"
+    assert (data["request_id"], data["label"], data["class_id"]) == ("r1", "class 2", 2)
+
+
+def test_collector_that_is_away_gets_the_rows_later():
+    port = free_port()
+    with counted() as found, logging_service(f"http://127.0.0.1:{port}/") as client:
+        for _ in range(3):
+            assert send(client).status_code == 200
+        with collector(port) as server:
+            wait_for(lambda: len(server.events) == 6)
+            wait_for(lambda: outcomes()["written"] >= 3)
+    assert found == {"written": 3}
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(400, "refused"), (503, "written")])
+def test_events_are_sent_again_only_where_that_may_help(status, outcome):
+    with counted() as found, collector() as server:
+        server.status = status
+        before = outcomes()
+        with logging_service(url_of(server)) as client:
+            failed = failures(client)
+            send(client)
+            if status == 503:
+                wait_for(lambda: failures(client) > failed)
+                server.status = 200
+            wait_for(lambda: outcomes()[outcome] == before[outcome] + 1)
+    assert found == {outcome: 1}
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """The URL of a log in a bucket of a local S3 server."""
+    if find_spec("moto") is None or find_spec("s3fs") is None:
+        pytest.skip("no local S3: pip install s3fs 'moto[server]', then run these tests again")
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    port = free_port()
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
+    server.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        boto3.client("s3").create_bucket(Bucket="logs")
+        yield "s3://logs/predictions"
+    server.stop()
+
+
+@pytest.mark.filterwarnings("ignore")  # of botocore, aiobotocore and moto
+def test_log_in_a_bucket_is_written_read_and_forgotten(bucket):
+    import hashlib
+
+    with counted() as found, logging_service(bucket, log_predictions_images=True) as client:
+        send(client, X_Request_ID="r1")
+        send(client, PNG + b"another")
+        client.post("/feedback", json={"request_id": "r1", "wrong": True})
+        wait_for(lambda: outcomes()["written"] >= 3)
+    assert found == {"written": 3}
+    reader = LogReader(bucket)
+    table = reader.predictions()
+    assert sorted(table["request_id"].to_pylist())[-1] == "r1"
+    assert [each.is_correct for each in reader.labelled()] == [False]
+    row = next(row for row in table.to_pylist() if row["request_id"] == "r1")
+    assert reader.image(row["image"]) == PNG
+    assert forget(reader, hashlib.sha256(PNG).hexdigest()) == Forgotten(rows=1, feedback=1, images=1)
+    assert reader.predictions().num_rows == 1
+    assert reader.image(row["image"]) is None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_missing_bucket_is_retried(bucket):
+    import boto3
+
+    other = bucket.replace("logs", "later")
+    with counted() as found, logging_service(other) as client:
+        failed = failures(client)
+        send(client)
+        wait_for(lambda: failures(client) > failed)
+        boto3.client("s3").create_bucket(Bucket="later")
+        wait_for(lambda: outcomes()["written"] >= 1)
+        wait_for(lambda: LogReader(other).predictions().num_rows == 1)
+    assert found == {"written": 1}
