@@ -207,7 +207,7 @@ class Settings(BaseSettings):
     max_bytes_unread: int = Field(128 * MIB, ge=MIB, le=64 * GIB)
     """Bytes of unread responses that one process may buffer; at the limit, the slowest reader is disconnected."""
     max_wait_seconds: float = Field(2.0, gt=0, le=3_600)
-    """Longest time that a request waits for the admission of its first image; then it gets 503 `overloaded`."""
+    """Longest time that a request waits for the admission of its first image, then 503, or its key's rate, then 429."""
     hold_without_triton: bool = False
     """Whether images wait up to `max_wait_seconds` while no Triton is ready; else they are refused at once."""
 

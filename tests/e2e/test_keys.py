@@ -44,6 +44,7 @@ def count_of(gateway: Gateway, event: str) -> int:
     return sum(each["event"] == event for each in gateway.events())
 
 
+@pytest.mark.long  # tests/gateway/tenants/test_rates.py has four processes that share a rate
 def test_workers_share_the_rate_of_a_key(start_gateway: StartGateway, light_triton, keys):
     """However connections spread over them; two images that both may take in the same microseconds are tolerated."""
     key = key_of(keys, "team", rate="1/h", burst=str(BURST))

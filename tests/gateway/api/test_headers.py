@@ -80,7 +80,7 @@ def test_listed_origin_may_call_and_read_the_response():
     assert answer.headers["access-control-allow-origin"] == ORIGIN
     assert "Origin" in answer.headers["vary"]
     exposed = set(answer.headers["access-control-expose-headers"].lower().split(", "))
-    assert exposed >= {"x-request-id", "server-timing", "retry-after"}
+    assert exposed >= {"x-request-id", "server-timing", "retry-after", "ratelimit", "ratelimit-policy"}
     assert "access-control-allow-credentials" not in answer.headers
 
 
