@@ -53,6 +53,8 @@ class HttpCycle:
         self._disconnected = False
         self._chunked = self._is_head = False
         self._left_bytes: int | None = None  # of the response's announced length
+        self._unwritten = b""
+        """The headers of a response of announced length, which are written together with the first part of its body."""
         self.buffered_bytes = 0
         """How much of the body the application has to take."""
         self.keep_alive = keep_alive
@@ -174,25 +176,29 @@ class HttpCycle:
         lines = head(status, headers)
         self.response_started = True
         self._expects_continue = False
-        self._transport.write(lines + b"\r\n")
+        if self._left_bytes is None:
+            self._transport.write(lines + b"\r\n")
+        else:
+            self._unwritten = lines + b"\r\n"
 
     def _send_body(self, body: bytes, *, more: bool) -> None:
         if self._is_head:
-            pass
+            body = b""
         elif self._chunked:
             if body:
                 body = b"%x\r\n%b\r\n" % (len(body), body)
             if not more:
                 body += b"0\r\n\r\n"
-            if body:
-                self._transport.write(body)
         else:
             left_bytes = (self._left_bytes or 0) - len(body)
             if left_bytes < 0 or (left_bytes and not more):
                 raise RuntimeError("the response's body has another length than announced")
             self._left_bytes = left_bytes
-            if body:
-                self._transport.write(body)
+        if self._unwritten:
+            self._transport.writelines((self._unwritten, body))
+            self._unwritten = b""
+        elif body:
+            self._transport.write(body)
         if not more:
             self._response_complete = True
             self._body.clear()

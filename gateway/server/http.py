@@ -86,8 +86,9 @@ class HttpHandler:
 
     @property
     def reads(self) -> bool:
-        """Nor may the body of the request that is served."""
-        return self.parses and not (self._cycles and self._cycles[0].buffered_bytes > MAX_BUFFERED_BYTES)
+        """Nor may the body of the request that is served, as long as more of it has to come."""
+        growing = self._receiving if self._cycles and self._cycles[0] is self._receiving else None
+        return self.parses and not (growing is not None and growing.buffered_bytes > MAX_BUFFERED_BYTES)
 
     @property
     def piece_bytes(self) -> int:

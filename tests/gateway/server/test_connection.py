@@ -273,6 +273,17 @@ async def test_reset_after_the_handshake_is_a_disconnect():
     assert received == ["websocket.connect", "websocket.disconnect"]
 
 
+@pytest.mark.parametrize(("nbytes", "reads"), [(66_000, True), (LARGE_BYTES, False)])
+async def test_only_a_body_that_is_still_coming_stops_the_reading(nbytes, reads):
+    """Both are more than the connection holds of a body, and the application takes none of it."""
+    async with service(respond) as running:
+        _, writer, connection = await running.connect()
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % nbytes + bytes(nbytes))
+        await reaches(connection, Phase.SERVING)
+        await until(lambda: not (connection.handler.awaits_client and connection.transport.is_reading()))
+        assert connection.transport.is_reading() is reads
+
+
 async def test_messages_that_wait_stop_the_reading():
     """While the application takes no message, the connection reads no more than it can hold."""
 
