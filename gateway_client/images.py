@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from gateway_client.files import DEFAULT_FILE_BYTES, read_file
 
 Source = Any
-"""A path, bytes of an image file, a PIL image, an RGB array uint8 [H, W], [H, W, 3] or [H, W, 4], or a NamedImage."""
+"""A path, bytes of an image file, a file that is open in binary mode, a PIL image, a NamedImage, or an RGB array
+uint8 [H, W], [H, W, 3] or [H, W, 4]."""
 
 IMAGE_SUFFIXES = frozenset(
     f".{suffix}"
@@ -43,6 +44,7 @@ def is_single_image(given: object) -> bool:
     """Whether the input is a single image rather than several."""
     return (
         isinstance(given, str | os.PathLike | bytes | bytearray | memoryview | NamedImage)
+        or _is_file(given)
         or _is_pil(given)
         or _is_array(given)
     )
@@ -56,12 +58,15 @@ def image_of(given: Source, max_file_bytes: int = DEFAULT_FILE_BYTES) -> NamedIm
         return NamedImage(os.fspath(given), partial(read_file, Path(given), max_file_bytes), given)
     if isinstance(given, bytes | bytearray | memoryview):
         return NamedImage("", partial(bytes, given), given)
+    if _is_file(given):
+        return _open_file(given, max_file_bytes)
     if _is_pil(given):
         return _pil(given, given)
     if _is_array(given):
         return _array(given, given)
     raise TypeError(
-        f"{type(given).__name__} is not an image: give a path, bytes, a PIL image or an array uint8 [H, W, 3]"
+        f"{type(given).__name__} is not an image: give a path, bytes, an open file, a PIL image or an array uint8 "
+        f"[H, W, 3]"
     )
 
 
@@ -104,6 +109,19 @@ class _PilImage(Protocol):
     def convert(self, mode: str) -> "_PilImage": ...
 
     def tobytes(self) -> bytes: ...
+
+
+def _is_file(given: object) -> bool:
+    return callable(getattr(given, "read", None))
+
+
+def _open_file(file: Source, max_file_bytes: int) -> NamedImage:
+    """Read at once, from its position on, since the caller may close it before the image is sent."""
+    data = file.read(max_file_bytes + 1)
+    name = getattr(file, "name", "")
+    if not isinstance(data, bytes):
+        raise TypeError(f"the file {name!r} is open in text mode; open it with 'rb'")
+    return NamedImage(name if isinstance(name, str) else "", partial(bytes, data), file)
 
 
 def _is_pil(given: object) -> bool:

@@ -125,5 +125,8 @@ def _link(address: str, wheel: Wheel) -> str:
 
 
 def _html(body: str) -> Response:
-    text = f'<!doctype html>\n<html lang="en">\n<title>{PROJECT}</title>\n<body>\n{body}\n</body>\n</html>\n'
+    text = (
+        '<!doctype html>\n<html lang="en">\n<meta name="viewport" content="width=device-width">\n'
+        f'<meta name="color-scheme" content="light dark">\n<title>{PROJECT}</title>\n<body>\n{body}\n</body>\n</html>\n'
+    )
     return Response(text, media_type="text/html", headers=HEADERS)

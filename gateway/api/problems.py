@@ -83,7 +83,9 @@ def add_handlers(app: Starlette, routes: RouteTable) -> None:
         path = request.scope["path"]
         if exc.status_code == MethodNotAllowed.status:
             method = request.method[:NAME_CHARACTERS]
-            error = MethodNotAllowed(f"{method} is not allowed on {path[:NAME_CHARACTERS]}; see /docs.")
+            allowed = (exc.headers or {}).get("Allow", "")
+            instead = f": send {allowed.replace(', ', ' or ')}" if allowed else ""
+            error = MethodNotAllowed(f"{method} is not allowed on {path[:NAME_CHARACTERS]}{instead}; see /docs.")
         elif exc.status_code == NotFound.status:
             error = not_found(path)
         else:

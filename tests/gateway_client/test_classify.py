@@ -1,6 +1,7 @@
 """The client against a gateway on a port."""
 
 import asyncio
+import io
 import json
 import signal
 import subprocess
@@ -81,6 +82,24 @@ def test_too_many_frames_in_a_request_splits_it(frames):
 def test_single_image_needs_no_list(gateway):
     (result,) = gateway.classify(PNG)
     assert result.ok
+
+
+def test_open_file_is_a_single_image_and_may_be_closed(gateway, tmp_path):
+    (path := tmp_path / "a.png").write_bytes(PNG)
+    with path.open("rb") as file:
+        results = gateway.classify(file)
+        (result,) = results
+    assert (result.ok, result.name) == (True, str(path))
+
+    def opened():
+        for _ in range(2):
+            with path.open("rb") as file:
+                yield file
+
+    assert [result.ok for result in gateway.classify(opened())] == [True, True]
+    assert [result.ok for result in gateway.classify([io.BytesIO(PNG), io.BytesIO(b"")])].count(True) == 1
+    with path.open(encoding="latin-1") as file, pytest.raises(TypeError, match="'rb'"):
+        list(gateway.classify(file))
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,11 @@ export function csv(rows) {
   return rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("");
 }
 
+/** A word for a POSIX shell. In double quotes where they suffice, since Windows' command line knows no others. */
 function quoted(text) {
-  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", String.raw`'\''`)}'`;
+  if (/^[\w@%+=:,./-]+$/.test(text)) return text;
+  if (!/["$`\\!%\n]/.test(text)) return `"${text}"`;
+  return `'${text.replaceAll("'", String.raw`'\''`)}'`;
 }
 
 /** A request as a line for a POSIX shell; `key` is a placeholder for an API key, if one is required. */
@@ -112,8 +115,10 @@ export function python(url, names, key) {
     "import httpx",
     "",
     `files = [("files", (name, Path(name).read_bytes())) for name in [${listed}]]`,
-    `answer = httpx.post(${JSON.stringify(url)}, files=files${headers}, timeout=60)`,
-    'for result in answer.raise_for_status().json()["results"]:',
+    `answer = httpx.post(${JSON.stringify(url)}, files=files${headers}, timeout=60).json()`,
+    'if "results" not in answer:',
+    '    raise SystemExit(answer["detail"])',
+    'for result in answer["results"]:',
     '    print(result["filename"], result["predictions"] or result["error"])',
   ].join("\n");
 }

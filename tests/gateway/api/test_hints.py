@@ -31,6 +31,13 @@ def test_misspelt_path_gets_a_suggestion(client, path, meant):
     assert answer.json()["detail"] == f"There is nothing at {path}; did you mean {meant}? See /docs."
 
 
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_wrong_method_is_told_the_right_one(client, method):
+    answer = client.request(method, "/predict")
+    assert answer.status_code == 405
+    assert answer.json()["detail"] == f"{method} is not allowed on /predict: send POST; see /docs."
+
+
 def test_every_path_without_parameters_is_a_suggestion(client):
     paths = client.get("/openapi.json").json()["paths"]
     undocumented = {"/", "/docs", "/openapi.json", "/client/"}

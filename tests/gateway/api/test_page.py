@@ -210,7 +210,7 @@ def test_every_imported_module_exists():
 
 def test_every_fetched_path_is_an_endpoint(client: Client):
     asked = {path for script in SCRIPTS for path in re.findall(r"(?:fetch|post)\([\"`]([\w/.]+)", text_of(script))}
-    assert asked == {"predict", "health/live", "health/ready", "limits", "models", "stream", "assets/"}
+    assert asked == {"feedback", "predict", "health/live", "health/ready", "limits", "models", "stream", "assets/"}
     endpoints = {path.lstrip("/") for path in client.get("/openapi.json").json()["paths"]}
     assert asked - {"assets/"} <= endpoints
 
@@ -339,7 +339,7 @@ def test_camera_snippets_are_the_command_and_python(evaluate, key):
     assert ('additional_headers={"X-API-Key": "KEY"}' in code) == bool(key)
     query = 'new URLSearchParams("model=a b&smoothing=none&top_k=5")'
     line = evaluate(f'streamShell("http://h:8080", {query}, "{key}")')
-    expected = "gateway stream 0 --url http://h:8080 --model 'a b' --smoothing none"
+    expected = 'gateway stream 0 --url http://h:8080 --model "a b" --smoothing none'
     assert line == (f"{expected} --api-key KEY" if key else expected)
     one = evaluate(f'streamShell("http://h:8080", new URLSearchParams("model=m&version=2"), "{key}")')
     assert one.endswith("# asks the version in use: the command takes no other")
