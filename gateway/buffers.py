@@ -5,6 +5,8 @@ from gateway.settings import MIB, Settings
 
 HELD = ("max_bytes_in_flight", "max_bytes_waiting", "max_bytes_unread")
 """Settings that limit the buffers of each gateway process."""
+LOG_WRITER_BYTES = 100 * MIB
+"""Memory of the prediction log's writer without its rows: Python and PyArrow."""
 LEAST = {
     "max_bytes_in_flight": 16 * MIB,
     "max_bytes_waiting": 32 * MIB,
@@ -19,7 +21,7 @@ LEAST = {
 def needed(settings: Settings) -> int:
     """Bytes that the gateway's processes use while all their buffers are full."""
     held: int = sum(getattr(settings, field) for field in HELD)
-    return settings.workers * (WORKER_BYTES + held)
+    return settings.workers * (_worker_bytes(settings) + held)
 
 
 def fitted(settings: Settings, budget_bytes: int, *, with_triton: bool) -> dict[str, int]:
@@ -32,7 +34,11 @@ def fitted(settings: Settings, budget_bytes: int, *, with_triton: bool) -> dict[
         counts["triton_cache_bytes"] = 1
     total = {field: count * getattr(settings, field) for field, count in counts.items()}
     free = [field for field in total if field not in settings.model_fields_set]
-    left = budget_bytes - settings.workers * WORKER_BYTES - sum(total[field] for field in total if field not in free)
+    left = (
+        budget_bytes
+        - settings.workers * _worker_bytes(settings)
+        - sum(total[field] for field in total if field not in free)
+    )
     wanted = sum(total[field] for field in free)
     if wanted <= left:
         return {}
@@ -44,3 +50,13 @@ def fitted(settings: Settings, budget_bytes: int, *, with_triton: bool) -> dict[
     }
     lowered = {field: max(floors[field], int(getattr(settings, field) * share) // MIB * MIB) for field in free}
     return {field: value for field, value in lowered.items() if value < getattr(settings, field)}
+
+
+def _worker_bytes(settings: Settings) -> int:
+    """Memory of one gateway process and, if predictions are logged, of their queue and their writer."""
+    if settings.log_predictions is None:
+        return WORKER_BYTES
+    # The writer has the rows of a file, and the file that it makes of them.
+    return (
+        WORKER_BYTES + LOG_WRITER_BYTES + settings.log_predictions_queue_bytes + 2 * settings.log_predictions_file_bytes
+    )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.buffers import HELD, LEAST, fitted, needed
+from gateway.buffers import HELD, LEAST, LOG_WRITER_BYTES, fitted, needed
 from gateway.capacity import WORKER_BYTES
 from gateway.settings import MIB, Settings
 
@@ -54,3 +54,15 @@ def test_lowered_settings_do_not_contradict_others():
     found = fitted(chosen, 0, with_triton=False)
     assert settings(max_file_bytes=200 * MIB, batch_max_bytes=32 * MIB, **found).max_bytes_waiting == 200 * MIB
     assert found["max_bytes_in_flight"] == 32 * MIB
+
+
+def test_prediction_log_counts_for_each_worker():
+    """Its queue, its writer, the rows of a file and the file; so a small machine gets smaller buffers with a log."""
+    settings = {"_env_file": None, "workers": 2, "log_predictions": "log"}
+    without = Settings(_env_file=None, workers=2)
+    more = LOG_WRITER_BYTES + without.log_predictions_queue_bytes + 2 * without.log_predictions_file_bytes
+    assert needed(Settings(**settings)) == needed(without) + 2 * more
+    budget = 4_000 * MIB
+    assert fitted(without, budget, with_triton=False) == {}
+    lowered = fitted(Settings(**settings), needed(without), with_triton=False)
+    assert lowered["max_bytes_in_flight"] < without.max_bytes_in_flight

@@ -13,7 +13,7 @@ from gateway.settings import Settings
 from gateway_predictions.schema import PREDICTIONS, SCHEMA_VERSION, VERSION_KEY
 from gateway_predictions.service_log import entropy
 from tests.gateway.api.stub import PNG, VECTOR, StubBackend, VectorBackend
-from tests.gateway_predictions.logged import ScoresBackend, counted, files, logging_service, rows, send
+from tests.gateway_predictions.logged import EVERYTHING, ScoresBackend, counted, files, logging_service, rows, send
 from tests.processes import PROJECT
 
 LIKE_100_PERCENT = {"*": 100.0}
@@ -201,6 +201,32 @@ def test_images_are_stored_by_their_hash(tmp_path):
     (path,) = files(tmp_path, "images")
     assert (path.stem, path.read_bytes()) == (hashlib.sha256(PNG).hexdigest(), PNG)
     assert {row["image"] for row in found} == {path.relative_to(tmp_path).as_posix(), None}
+
+
+def test_animation_has_one_row(tmp_path):
+    from tests.animations import gif_of
+
+    with logging_service(tmp_path) as client:
+        answer = client.post("/predict?frames=all", content=gif_of(3), headers={"content-type": "image/gif"})
+        assert len(answer.json()["results"][0]["frames"]) == 3
+    (row,) = rows(tmp_path)
+    assert (row["format"], row["labels"][0], row["bytes"]) == ("GIF", "class 0", len(gif_of(3)))
+
+
+def test_frames_of_a_stream_have_their_numbers(tmp_path):
+    from websockets.sync.client import connect
+
+    from tests.gateway.streams.stub import FrameBackend, frame, stream_service
+
+    with stream_service(FrameBackend(), log_predictions=str(tmp_path), **EVERYTHING) as (address, _):
+        headers = {"X-Request-ID": "s1", "X-Log-Fields": "camera=7"}
+        with connect(f"ws://{address}/stream?drop=never", additional_headers=headers) as socket:
+            for brightness in (0, 255):
+                socket.send(frame(brightness))
+                socket.recv()
+    found = sorted(rows(tmp_path, 2), key=lambda row: row["index"])
+    assert [(row["request_id"], row["index"], row["class_ids"][0]) for row in found] == [("s1", 0, 0), ("s1", 1, 1)]
+    assert found[0]["fields"] == [("camera", "7")]
 
 
 def test_entropy_of_few_classes_and_of_several_labels():
