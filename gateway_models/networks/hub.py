@@ -33,6 +33,12 @@ LOADS = frozenset(
     | {"pretrained_model_args"}
 )
 """Arguments of timm.create_model that make it read other files than the folder's weights."""
+OTHER_TASKS = {
+    "Segmentation": "a map of classes, scores for each pixel",
+    "ObjectDetection": "boxes around objects",
+    "DepthEstimation": "a map of distances",
+}
+"""Parts of the names of transformers' classes, and what those give."""
 _SHARD = re.compile(r"[\w][\w.-]*\.safetensors")
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -91,6 +97,9 @@ def read_folder(path: Path) -> ModelFolder:
             "load it in Python and export it: `gateway model add model.pt2`"
         )
     if not architecture.endswith("ForImageClassification"):
+        for task, what in OTHER_TASKS.items():
+            if task in architecture:
+                raise HubError(f"{path} has {architecture}, which gives {what}: only whole images are classified")
         raise HubError(
             f"{path} has {architecture or 'no architecture'}, which returns no scores for classes: a folder of "
             "…ForImageClassification is expected. A network that gives embeddings needs a classification layer: "

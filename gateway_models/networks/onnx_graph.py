@@ -13,6 +13,7 @@ from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 from gateway_models.networks.adapted import GRAY_ADVICE, LUMA, PIXELS, Form
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_runner import import_onnx
+from gateway_models.networks.other_tasks import check_task
 from gateway_models.networks.probe import Ending
 
 if TYPE_CHECKING:
@@ -110,6 +111,10 @@ def check_signature(model: Any, side: int, known: Form = Form(""), output: str =
     inputs = [given for given in model.graph.input if given.name not in weights]
     if len(inputs) != 1:
         raise ModelFileError(f"it has {len(inputs)} inputs, but one is expected: export the classifier alone")
+    if not output:
+        size = _dims(inputs[0])[2].dim_value if len(_dims(inputs[0])) == 4 else 0
+        given = {tensor.name: [dim.dim_value or None for dim in _dims(tensor)] for tensor in model.graph.output}
+        check_task(given, size or side)
     result = _output(model, output)
     kinds = [onnx.TensorProto.DataType.Name(tensor.type.tensor_type.elem_type) for tensor in (inputs[0], result)]
     floats = ("FLOAT", "FLOAT16")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gateway_models.networks.adapted import GRAY_ADVICE, PIXELS, PLAIN, Form, arranged, chosen
 from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.other_tasks import check_task
 
 Run = Callable[[Tensor], object]
 """From images fp32 [N, C, H, W] to the network's output."""
@@ -157,6 +158,7 @@ def _first_answer(run: Run, side: int, largest: int) -> Tensor:
     except Exception as exc:
         raise ModelFileError(_why_not(run, side, exc)) from exc
     scores = _tensor(output)
+    check_task({"scores": scores.shape}, side)
     if scores.dim() != 2 or scores.shape[0] != 2:
         raise ModelFileError(
             f"it gives {list(scores.shape)} for a batch of 2 images, but one score per class, [2, classes], is "

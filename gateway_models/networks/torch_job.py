@@ -22,6 +22,7 @@ from gateway_models.networks.job_checks import (
 )
 from gateway_models.networks.onnx_job import write_onnx
 from gateway_models.networks.originals import load_written, original_module
+from gateway_models.networks.other_tasks import check_task, shapes_of
 from gateway_models.networks.probe import (
     Ending,
     activation,
@@ -50,7 +51,10 @@ def do_torch(job: Job) -> Outcome:
         report(f"trying it on images of {job.side}×{job.side}")
         form = form_of(module, job.side, known_form(spec), pixels=job.pixels)
         check_pixels(job, form.input)
-        if not form.is_plain or spec.output or not isinstance(_probe_output(module, job.side), Tensor):
+        given = _probe_output(module, job.side)
+        if not spec.output:
+            check_task(shapes_of(given), job.side)
+        if not form.is_plain or spec.output or not isinstance(given, Tensor):
             module = Adapted(module, form, spec.output).eval()
         findings = probe_network(module, job.side, pixels=job.pixels)
         if job.kind in GIVE_LOGITS and findings.ending is Ending.SIGMOID:

@@ -32,6 +32,7 @@ from gateway_models.networks.originals import original_probabilities
 from gateway_models.repository.entry import Entry, EntryError
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import Format, ModelSpec
+from gateway_models.repository.summary import added
 from tests.gateway_models.networks.builders import save_labels
 from tests.gateway_models.networks.framework_files import FILES, IMAGES, digits
 
@@ -193,9 +194,11 @@ def test_gray_network_is_told_of_grayscale(tmp_path, warm_jobs, name):
         add(request(name, tmp_path, grayscale=False), tmp_path / "models", print)
 
 
-def test_labels_of_a_pipeline_are_its_classes(tmp_path, warm_jobs):
+def test_labels_of_a_pipeline_are_its_classes(tmp_path, warm_jobs, capsys):
     needs("digits.skops")
-    add(request("digits.skops", tmp_path, labels=None, trust=False), tmp_path / "models", print)
+    entry = add(request("digits.skops", tmp_path, labels=None, trust=False), tmp_path / "models", print)
+    added(entry, tmp_path / "models", 1, "http://127.0.0.1:8080")
+    assert "gray (one channel), resize shorter side 8" in capsys.readouterr().out
     labels = (tmp_path / "models" / "digits_classifier" / "labels.txt").read_text().split()
     assert labels == sorted(NAMES)
     (tmp_path / "own.txt").write_text("\n".join(NAMES))

@@ -76,7 +76,7 @@ def test_activation_that_contradicts_the_options_is_refused(ending, multi_label,
             Calling(lambda scores, _: nn.functional.normalize(scores)),
             r"has length 1, like embeddings.*nn.Linear\(5, 2\)",
         ),
-        (Calling(lambda _, images: images), r"gives \[2, 3, 32, 32\] for a batch of 2 images"),
+        (Calling(lambda _, images: images), r"a map of classes.*scores \[N, 3, 32, 32\]"),
         (Calling(lambda scores, _: scores[..., None, None]), r"gives \[2, 5, 1, 1\]"),
         (Calling(lambda scores, _: scores.reshape(2, -1)), "reads the batch's size as a number"),
         (
