@@ -4,9 +4,11 @@ import asyncio
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.errors import Overloaded
-from gateway.limits.admission import Admission
+from gateway.limits.admission import Admission, Permit
 from gateway.limits.fair_share import FairShare
 from gateway.limits.lease import Bound
 from gateway.tenants.tenant import BULK_WEIGHT
@@ -127,3 +129,44 @@ async def test_evicted_images_do_not_push_their_share_back():
     await asyncio.gather(*tasks)
     assert order.index("flood") < 2
     assert (flood.waiting, other.waiting, gate.waiting.held) == (0, 0, 0)
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["acquire", "acquire", "release", "cancel"]), st.integers(0, 10)), max_size=60
+    ),
+    mosts=st.lists(st.sampled_from([None, 1, 2, 5]), min_size=3, max_size=3),
+)
+async def test_no_permit_is_lost_and_no_image_waits_that_could_be_admitted(steps, mosts):
+    gate = admission(max_images=4, max_images_waiting=6)
+    shares = [
+        FairShare(1 / (number + 1), None if most is None else Bound("share", most)) for number, most in enumerate(mosts)
+    ]
+    waiting: list[asyncio.Task[Permit]] = []
+    held: list[Permit] = []
+    for step, number in steps:
+        if step == "acquire":
+            permits = gate.permits(shares[number % 3])
+            waiting.append(asyncio.ensure_future(permits.acquire(1, begun=number > 7)))
+        elif step == "release" and held:
+            held.pop(number % len(held)).release()
+        elif step == "cancel" and waiting:
+            waiting[number % len(waiting)].cancel()
+        for _ in range(4):
+            await asyncio.sleep(0)
+        done = [each for each in waiting if each.done()]
+        waiting = [each for each in waiting if not each.done()]
+        held += [each.result() for each in done if not each.cancelled() and each.exception() is None]
+        assert gate.images.held == len(held)
+        assert gate.waiting.held == len(waiting) == sum(share.waiting for share in shares)
+        assert gate.waiting.held <= 6
+        assert gate.images.free == 0 or all(share.full for share in shares if share.waiting)
+    for each in held:
+        each.release()
+    while waiting:
+        done, left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        waiting = list(left)
+        for task in done:
+            task.result().release()
+    assert (gate.images.held, gate.waiting.held) == (0, 0)
+    assert all(share.images is None or share.images.held == 0 for share in shares)
