@@ -59,7 +59,8 @@ def export(log: LogReader, folder: Path, wanted: Wanted) -> int:
     rows = chosen(log, wanted)
     if not rows:
         raise ExportFailed(
-            f"{log.url} has no such results: is the share of logged results above 0, and the time right?"
+            f"{log.url} has no such results: they may all be labelled, or none was logged; the last minute is "
+            "written later"
         )
     if folder.exists() and any(folder.iterdir()):
         raise ExportFailed(f"{folder} is not empty: name a new folder")

@@ -193,6 +193,24 @@ QUEUES = Row(
         ),
     ),
 )
+PREDICTION_LOG = Row(
+    "Prediction log",
+    (
+        Panel(
+            "Rows, by outcome",
+            "written, or why they were dropped: queue_full, writer_lost, refused, shutdown, fault.",
+            (Query(rate("gateway_prediction_log_rows_total", by="outcome"), "{{outcome}}", quiet=True),),
+            "ops",
+            stacked=True,
+        ),
+        Panel(
+            "Queues of the writers",
+            "Bytes of rows and images that wait for the writers; at log_predictions_queue_bytes, rows are dropped.",
+            (Query(total("gateway_prediction_log_queue_bytes"), "waiting", quiet=True),),
+            "bytes",
+        ),
+    ),
+)
 KEYS = Row(
     "API keys with quotas",
     (
@@ -335,5 +353,5 @@ OPERATORS = Board(
     "operators",
     "Image gateway: operation",
     "Readiness, latency, load and faults of the service.",
-    (GLANCE, REQUESTS, QUEUES, KEYS, TRITONS),
+    (GLANCE, REQUESTS, QUEUES, PREDICTION_LOG, KEYS, TRITONS),
 )
