@@ -131,7 +131,7 @@ MODELS := --model mobilenet-v3-small --model efficientnet-lite0
 
 figures: ready ## measure the tables of docs/explanation/performance.md again, on a quiet machine; BESIDE=../before
 	@$(BIN)/python -m bench --seconds 6 --rounds 3 $(MODELS) $(PERFORMANCE)
-	@$(BIN)/python -m bench --seconds 5 --rounds 4 --peers --concurrency 1,4,32 --files 200 --megapixels 12 $(MODELS) $(PERFORMANCE)
+	@$(BIN)/python -m bench --seconds 5 --rounds 4 --peers --concurrency 1,4,32 --files 200 --megapixels 12 $(MODELS) $(PERFORMANCE) --write README.md
 	@$(BIN)/python -m bench.tensors --seconds 6 --rounds 3 $(PERFORMANCE)
 ifdef BESIDE
 	@$(BIN)/python -m bench.feed --seconds 6 --rounds 3 --tree $(BESIDE) $(PERFORMANCE)

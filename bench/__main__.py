@@ -10,7 +10,7 @@ import typer
 from bench import photos as photographs
 from bench.candidates import SIZES
 from bench.measurement import WrongAnswer, in_turns
-from bench.output import Into, NoMarkers, markers, progress, publish
+from bench.output import NoMarkers, markers, progress, put
 from bench.peers import measure as compared
 from bench.photos import NoPhotos
 from bench.repository import RECIPES, NoSuchSetting, repository
@@ -61,7 +61,9 @@ def main(
     ] = None,
     files: Annotated[int, typer.Option(help="With --peers: also one request of so many files.", min=0)] = 0,
     megapixels: Annotated[int, typer.Option(help="With --peers: also photographs of 12, 24 or 49 megapixels.")] = 0,
-    into: Into = None,
+    into: Annotated[
+        list[Path] | None, typer.Option("--write", help="Put the tables into this document as well; repeatable.")
+    ] = None,
 ) -> None:
     """Measure five ways to have photographs classified, in turns, and print each as a share of the bare limit (a).
 
@@ -88,27 +90,27 @@ def main(
         if peers:
             others = {each: _repositories(ours or [], each, models) for each in models}
             loads = compared.loads(in_flight, files, megapixels)
-            documents = _documents(into, [SUMMARY, *(f"{SUMMARY} {each}" for each in models)])
+            _check_documents(into or [], [SUMMARY, *(f"{SUMMARY} {each}" for each in models)])
             measured = {}
             for each in models:
                 with repository(each, changes or [], progress) as path:
                     services = {compared.OURS: path, **others[each]}
                     measured[each] = compared.measure(services, loads, seconds, rounds, progress)
-                publish(compared.report(measured[each]), documents.get(f"{SUMMARY} {each}"), f"{SUMMARY} {each}")
-            publish(compared.summary(measured), documents.get(SUMMARY), SUMMARY)
+                _publish(compared.report(measured[each]), into or [], f"{SUMMARY} {each}")
+            _publish(compared.summary(measured), into or [], SUMMARY)
             return
         from bench.parts import parts_of, report  # imports torch, which --help does without
 
         cores = len(os.sched_getaffinity(0))
         photos = photographs.load(images)
         for each in models:
-            documents = _documents(into, [f"bench of {each}"])
+            _check_documents(into or [], [f"bench of {each}"])
             with (
                 repository(each, changes or [], progress) as path,
                 parts_of(each, path, photos, parts, in_flight[0], processes or cores, progress) as chosen,
             ):
                 text = report(in_turns(chosen, seconds, rounds, progress, quiet), seconds, cores)
-            publish(text, documents.get(f"bench of {each}"), f"bench of {each}")
+            _publish(text, into or [], f"bench of {each}")
     except FAILURES as exc:
         typer.secho(f"error: {exc}", err=True, fg="red")
         raise typer.Exit(1) from exc
@@ -139,17 +141,22 @@ def _repositories(ours: list[str], model: str, models: list[str]) -> dict[str, P
     return found
 
 
-def _documents(into: Path | None, commands: list[str]) -> dict[str, Path]:
-    """The document for each command whose markers it has; raises NoMarkers, before the measurement, if it has none."""
-    if into is None:
-        return {}
-    text = into.read_text()
-    found = {command: into for command in commands if markers(command)[0] in text}
-    if not found:
-        raise NoMarkers(
-            f"{into} has none of the lines {', '.join(markers(command)[0].strip() for command in commands)}"
-        )
-    return found
+def _check_documents(documents: list[Path], commands: list[str]) -> None:
+    """Raise NoMarkers, before the measurement, for a document that has the markers of none of the commands."""
+    for document in documents:
+        text = document.read_text()
+        if not any(markers(command)[0] in text for command in commands):
+            raise NoMarkers(
+                f"{document} has none of the lines {', '.join(markers(command)[0].strip() for command in commands)}"
+            )
+
+
+def _publish(text: str, documents: list[Path], command: str) -> None:
+    """Print a table, and put it into each document that has its markers."""
+    typer.echo(text)
+    for document in documents:
+        if markers(command)[0] in document.read_text():
+            put(document, command, text)
 
 
 if __name__ == "__main__":

@@ -107,7 +107,8 @@ def test_every_plan_is_consistent(cores, gpus):
     assert 1 <= found.networks <= MAX_INSTANCES
     assert 1 <= found.workers <= MAX_WORKERS
     # A call in work and one that waits for each busy core, and for each busy GPU.
-    busy = found.machine_images_per_second * (3.5 if gpus else 16.2) / 1_000
+    milliseconds = COSTS.gateway_ms + COSTS.triton_ms + COSTS.preprocessor_ms + (0 if gpus else COSTS.network_ms)
+    busy = found.machine_images_per_second * milliseconds / 1_000
     in_flight = found.workers * found.images_in_flight
     assert in_flight >= 2 * CALL_IMAGES * busy * 0.999 + (IN_FLIGHT_PER_GPU if gpus else 0)
     assert found.images_per_second <= found.machine_images_per_second + 1e-6
