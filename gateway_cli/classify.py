@@ -266,11 +266,13 @@ def _print_table(table: "Table", left: int) -> None:
 
 
 def _summary(meter: "Meter", left_out: "LeftOut") -> Exit:
-    _print_left_out(left_out)
-    if not meter.failed:
-        return Exit.OK
     from gateway_client.bulk.meter import counted
 
+    _print_left_out(left_out)
+    if meter.damaged:
+        print_status(f"{counted(meter.damaged, 'damaged image')}: some pixels are wrong; the column warning says which")
+    if not meter.failed:
+        return Exit.OK
     print_status(f"{counted(meter.failed, 'image')} failed:")
     for code, number in meter.codes.most_common():
         print_status(f"  {number:,} {code}")

@@ -19,6 +19,8 @@ class Meter:
         self.done = 0
         self.codes: Counter[str] = Counter(failed_before)
         """Number of failed images, including those of earlier runs, by error code."""
+        self.damaged = 0
+        """Images of this run with a warning in their rows."""
         self.total: int | None = None
         self.waiting = ""
         """The reason of the current pause; empty while images are sent."""
@@ -33,6 +35,7 @@ class Meter:
         """Count a result."""
         self.waiting = ""
         self.done += 1
+        self.damaged += result.warning is not None
         if result.error is not None:
             self.codes[result.error.code] += 1
         now = time.monotonic()

@@ -6,6 +6,7 @@ import random
 import struct
 import zipfile
 from collections.abc import Iterable
+from pathlib import Path
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from gateway.decoder.damage import DamageDetector
 from gateway.errors import ImageError
 from gateway_client.bulk.rows import row_of
 from tests import encoders
+from tests.gateway_client.bulk.running import run
 from tests.photos import photo
 from tests.processes import Gateway
 from tests.samples import FIRST_IMAGE_MAY_BE_WHOLE, encode, photograph, samples
@@ -142,6 +144,16 @@ def test_client_and_bulk_rows_have_the_warning(real_gateway: Gateway):
     assert row_of(result)["warning"] == result.warning == "damaged"
     assert isinstance(refused.error, gateway_client.errors.DamagedImage)
     assert row_of(refused)["warning"] is None
+
+
+def test_bulk_run_counts_damaged_images(real_gateway: Gateway, tmp_path: Path):
+    (tmp_path / "damaged.jpg").write_bytes(flipped())
+    (tmp_path / "sound.jpg").write_bytes(photo("cat"))
+    done = run(tmp_path, "--url", real_gateway.url)
+    assert done.returncode == 0
+    assert "1 damaged image: some pixels are wrong" in done.stderr
+    rows = {row["path"].rpartition("/")[2]: row["warning"] for row in map(json.loads, done.stdout.splitlines())}
+    assert rows == {"damaged.jpg": "damaged", "sound.jpg": None}
 
 
 def test_damaged_frame_of_a_stream_has_the_warning(real_gateway: Gateway):
