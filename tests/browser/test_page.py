@@ -59,6 +59,9 @@ def test_each_image_gets_a_card_with_labels_and_model(page: Page):
     labelled(page, ["blue", "green", "red"], ["green", "blue", "red"], [])
     expect(page.locator(".card .model")).to_have_text(["colours version 2", "colours version 2"])
     expect(page.locator(".card code")).to_have_text("unsupported_format")
+    expect(page.locator(".picture:visible")).to_have_count(2)
+    symbols = page.locator(".card .placeholder").all()
+    assert [symbol.is_visible() for symbol in symbols] == [False, False, True]
 
 
 def test_example_is_classified_on_arrival_and_others_by_a_click(page: Page, backend: ColourBackend):
