@@ -138,7 +138,7 @@ RULES: dict[str, Schema] = {
     "triton.extraArgs": {"type": "array", "items": TEXT},
     "profiles.*.triton*Args": {"type": "array", "items": TEXT},
     "triton.models.source": {"enum": ["image", "pvc", "bucket"]},
-    "triton.models.bucket.url": {"type": "string", "pattern": "^(https?://.+)?$"},
+    "triton.models.bucket.url": {"type": "string", "pattern": "^((https?|s3|gs|as)://.+)?$"},
     "triton.models.bucket.sha256": {"type": "string", "pattern": "^([0-9a-fA-F]{64})?$"},
     "triton.models.bucket.sizeLimit": QUANTITY,
     "triton.sharedMemory": QUANTITY,

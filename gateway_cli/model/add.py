@@ -12,6 +12,7 @@ from gateway.errors import LoadFailed, UserError
 from gateway.gpus import gpu_count
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway_cli.model.group import Url, explain_how_to_load, model_app, reload
+from gateway_cli.model.places import takes_bucket
 from gateway_cli.model.spec_options import takes_spec
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.hosts import authority, is_loopback
@@ -36,6 +37,7 @@ def export(
 
 
 @model_app.command("add")
+@takes_bucket
 @takes_spec
 def add(
     spec: ModelSpec,

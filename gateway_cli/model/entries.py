@@ -7,11 +7,13 @@ import typer
 from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway_cli.model.group import Name, Url, explain_how_to_load, model_app, reload
+from gateway_cli.model.places import takes_bucket
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
 
 @model_app.command("list")
+@takes_bucket
 def list_models(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
     """Show the models of the repository."""
     from gateway_models.repository.manage import entries
@@ -26,6 +28,7 @@ def list_models(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None
 
 
 @model_app.command("show")
+@takes_bucket
 def show(name: Name, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
     """Show the details of a model."""
     from gateway_models.networks.model_source import read_labels
@@ -38,6 +41,7 @@ def show(name: Name, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) ->
 
 
 @model_app.command("remove")
+@takes_bucket
 def remove(
     name: Name,
     url: Url = None,
@@ -53,6 +57,7 @@ def remove(
 
 
 @model_app.command("versions")
+@takes_bucket
 def versions(
     name: Name,
     use: Annotated[

@@ -517,6 +517,11 @@ WRONG = [
     ({"triton": {"models": {"source": "pvc"}}}, "triton.models.pvc.claimName"),
     ({"triton": {"models": {"source": "bucket", "bucket": {"url": "https://b"}}}}, "triton.models.bucket.sha256"),
     ({"triton": {"models": {"source": "bucket", "bucket": {"sha256": SHA256}}}}, "triton.models.bucket.url"),
+    (
+        {"profile": "cpu", "triton": {"models": {"source": "bucket", "bucket": {"url": "s3://b/m", "native": True}}}},
+        "triton.models.bucket.native",
+    ),
+    ({"triton": {"models": {"bucket": {"url": "ftp://b/m"}}}}, "/triton/models/bucket/url"),
     ({"triton": {"models": {"bucket": {"sha256": "abc"}}}}, "/triton/models/bucket/sha256"),
     ({"triton": {"strategy": {"maxSurge": 0}}}, "triton.strategy"),
     ({"triton": {"autoscaling": {"enabled": True, "minReplicas": 0}}}, "triton.autoscaling.minReplicas"),

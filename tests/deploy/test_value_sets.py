@@ -106,6 +106,33 @@ def test_pods_have_the_identity_that_is_annotated(releases, name):
     assert pod(release, "triton")["automountServiceAccountToken"] is False, "the cloud mounts a token of its own"
 
 
+def test_models_of_a_bucket_are_copied_and_followed(releases):
+    release = releases["eks-irsa"]
+    (first,) = pod(release, "triton")["initContainers"]
+    pull = ["gateway", "model", "pull", "s3://example-models/production", "/models/repository"]
+    assert first["command"] == pull
+    follow = next(each for each in pod(release, "triton")["containers"] if each["name"] == "models-follow")
+    assert follow["command"] == [*pull, "--follow", "30", "--triton", "http://127.0.0.1:8000"]
+    for each in (first, follow):
+        assert each["image"].startswith("triton-image-gateway/gateway:")
+        assert {"name": "AWS_REGION", "value": "eu-central-1"} in each["env"]
+        assert {"name": "models", "mountPath": "/models"} in each["volumeMounts"]
+    mounts = container(release, "triton")["volumeMounts"]
+    assert {"name": "models", "mountPath": "/models", "subPath": "repository", "readOnly": True} in mounts
+    egress = find(release, "NetworkPolicy", "-triton")["spec"]["egress"]
+    assert {"port": 443} in [port for rule in egress for port in rule["ports"]]
+    azure = pod(releases["aks-workload-identity"], "triton")
+    assert [each["name"] for each in azure["containers"]] == ["triton"], "no container follows"
+
+
+def test_triton_reads_a_bucket_itself(releases):
+    release = releases["gke-workload-identity"]
+    args = container(release, "triton")["args"]
+    assert args[:2] == ["tritonserver", "--model-repository=gs://example-models/production"]
+    assert "--model-repository=/models" not in args
+    assert "initContainers" not in pod(release, "triton")
+
+
 def test_labels_reach_pods_and_no_selector(releases):
     release = releases["ci-common-labels"]
     for each in release.documents:

@@ -197,6 +197,12 @@ securityContext: {{- toYaml . | nindent 2 }}
 {{- if .args -}}{{- toJson (concat .args $extra) -}}
 {{- else -}}
 {{- $own := $profile.tritonArgs -}}
+{{- if .models.bucket.native -}}
+{{- /* Without the command that sizes the models of a folder. */ -}}
+{{- $native := list "tritonserver" (printf "--model-repository=%s" .models.bucket.url) -}}
+{{- range $own -}}{{- if and (hasPrefix "--" .) (not (has . (list "--model-repository=/models" "--require-gpu"))) -}}{{- $native = append $native . -}}{{- end -}}{{- end -}}
+{{- $own = $native -}}
+{{- end -}}
 {{- if ne .models.source "image" -}}{{- $own = concat $own $profile.tritonModelArgs -}}{{- end -}}
 {{- if $cache -}}
 {{- $others := list -}}
@@ -244,6 +250,38 @@ scaleDown:
 {{- end -}}
 {{- end -}}
 
+{{/* "true" if the models are a repository in a bucket, not an archive. */}}
+{{- define "tig.inBucket" -}}
+{{- with .Values.triton.models -}}
+{{- if and (eq .source "bucket") (regexMatch "^(s3|gs|as)://" .bucket.url) -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A container that copies a bucket's model repository. Give: (list . name options) */}}
+{{- define "tig.pull" -}}
+{{- $top := index . 0 -}}{{- $bucket := $top.Values.triton.models.bucket -}}
+- name: {{ index . 1 }}
+  image: {{ $bucket.image | default (include "tig.image" (list $top $top.Values.gateway.image.repository $top.Values.gateway.image)) }}
+  imagePullPolicy: {{ $top.Values.gateway.image.pullPolicy }}
+  command: {{ concat (list "gateway" "model" "pull" $bucket.url "/models/repository") (index . 2) | toJson }}
+  {{- with $top.Values.triton.extraEnvFrom }}
+  envFrom: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $top.Values.triton.extraEnv }}
+  env: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  resources:
+    requests: {cpu: 100m, memory: 256Mi}
+    limits: {memory: 1Gi}
+  securityContext: {{- merge (dict "readOnlyRootFilesystem" true) $top.Values.triton.containerSecurityContext | toYaml | nindent 4 }}
+  volumeMounts:
+    - {name: models, mountPath: /models}
+    - {name: tmp, mountPath: /tmp}
+    {{- with $top.Values.triton.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- end -}}
+
 {{/* What contradicts itself, though each value is allowed. */}}
 {{- define "tig.check" -}}
 {{- with .Values.triton -}}
@@ -251,7 +289,13 @@ scaleDown:
 {{- fail "triton.models.pvc.claimName: name the claim, since triton.models.source is pvc" -}}
 {{- end -}}
 {{- if eq .models.source "bucket" -}}
-{{- if not .models.bucket.sha256 -}}{{- fail "triton.models.bucket.sha256: say the archive's checksum, since triton.models.source is bucket" -}}{{- end -}}
+{{- if include "tig.inBucket" $ -}}
+{{- if and .models.bucket.native (eq $.Values.profile "cpu") -}}
+{{- fail "triton.models.bucket.native: the Triton of the profile cpu cannot read buckets; leave it false, and a container copies the models" -}}
+{{- end -}}
+{{- else if .models.bucket.native -}}
+{{- fail "triton.models.bucket.native: needs a triton.models.bucket.url of s3://, gs:// or as://" -}}
+{{- else if not .models.bucket.sha256 -}}{{- fail "triton.models.bucket.sha256: say the archive's checksum, since triton.models.source is bucket" -}}{{- end -}}
 {{- if not (or .models.bucket.url .models.bucket.secretName) -}}{{- fail "triton.models.bucket.url: say where the archive is, or in which Secret that stands (triton.models.bucket.secretName)" -}}{{- end -}}
 {{- end -}}
 {{- if and (eq (toString .strategy.maxSurge) "0") (eq (toString .strategy.maxUnavailable) "0") -}}

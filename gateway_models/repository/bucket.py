@@ -1,0 +1,294 @@
+"""Model repositories in buckets: a working copy for the commands that change one, and copies that Tritons follow.
+
+    s3://bucket/models          Amazon S3, and what speaks its protocol (AWS_ENDPOINT_URL)
+    gs://bucket/models          Google Cloud Storage
+    as://account/container/models   Azure Blob Storage, as Triton writes it
+
+The libraries find the credentials: those of the environment, of the machine or of the pod's identity.
+
+Readers need no lock: an object appears whole, files appear before the configurations that name them, those of steps
+before those of ensembles, and deletions come last.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from gateway.errors import UserError
+from gateway_local import sizing
+from gateway_local.sizing import CONFIG
+
+PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "as": "adlfs"}
+"""The package that fsspec needs for each scheme."""
+WHOLE_BYTES = 2**20
+"""A working copy has larger files with their size and without their content: no command reads a network's weights."""
+ATTEMPTS = 10
+"""How often a bucket is listed for a copy while it keeps changing."""
+EMPTY = ".keep"
+"""A file in the version folders of ensembles: a bucket has no empty folders, and Triton needs one for each version."""
+_OWN = f"{sizing.FOLDER}/{sizing.NAME}.pbtxt"
+"""The end of the paths of files that each machine writes for itself."""
+
+Listing = Mapping[str, str]
+"""The objects below a repository's URL, by relative path, with what changes when their content does."""
+
+
+class BucketError(UserError):
+    """A bucket cannot be read or written; the message names its URL."""
+
+
+def is_bucket(text: str) -> bool:
+    """Whether a model repository is the URL of a bucket."""
+    return "://" in text
+
+
+def order(path: str, ensembles: Collection[str]) -> tuple[bool, bool, str]:
+    """The sorting key of a file among those to be written: versions, then configurations, ensembles' after steps'."""
+    model, _, rest = path.partition("/")
+    return model in ensembles, PurePosixPath(rest).name == CONFIG, path
+
+
+class Bucket:
+    """A model repository below a URL; raises BucketError for a URL that is none."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        parts = urlsplit(url)
+        if parts.scheme not in PACKAGES or not parts.netloc:
+            known = ", ".join(f"{scheme}://" for scheme in PACKAGES)
+            raise BucketError(f"{url} is no model repository: use {known} with a bucket and a path, or a folder")
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        """The file system of fsspec, and the repository's path in it."""
+        url, options = fsspec_url(self.url)
+        package = PACKAGES[urlsplit(self.url).scheme]
+        try:
+            import fsspec
+
+            # Without cached listings, since other processes write.
+            system, path = fsspec.core.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True, **options)
+        except ImportError as exc:
+            raise BucketError(f"{self.url} needs {package}: pip install {package}") from exc
+        except Exception as exc:  # each library has its own errors
+            raise self._failed(exc) from exc
+        return system, str(path).rstrip("/")
+
+    def _failed(self, exc: Exception) -> BucketError:
+        return BucketError(f"{self.url} cannot be used: {exc or type(exc).__name__}")
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[tuple[Any, str]]:
+        try:
+            yield self._opened
+        except (BucketError, FileNotFoundError):
+            raise
+        except Exception as exc:
+            raise self._failed(exc) from exc
+
+    def listing(self) -> dict[str, str]:
+        """Every object of the repository; empty if there is none."""
+        with self._failures() as (system, root):
+            try:
+                found = system.find(root, detail=True)
+            except FileNotFoundError:
+                return {}
+            objects = {str(name).removeprefix(f"{root}/"): info for name, info in found.items() if str(name) != root}
+            return {
+                path: _stamp(info)
+                for path, info in objects.items()
+                # Some tools make an empty object for a folder.
+                if info.get("type", "file") == "file" and not path.endswith((_OWN, "/"))
+            }
+
+    def sizes(self, paths: Collection[str]) -> dict[str, int]:
+        """The bytes of some objects."""
+        with self._failures() as (system, root):
+            found = system.find(root, detail=True)
+            names = {str(name).removeprefix(f"{root}/"): info for name, info in found.items()}
+            return {path: int(names[path]["size"] or 0) for path in paths if path in names}
+
+    def download(self, path: str, target: Path) -> None:
+        """Write an object into a file, whole or not at all; raises FileNotFoundError if it has gone."""
+        with self._failures() as (system, root):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            draft = target.with_name(f".{target.name}-{os.getpid()}")
+            try:
+                system.get_file(f"{root}/{path}", str(draft))
+                draft.replace(target)
+            finally:
+                draft.unlink(missing_ok=True)
+
+    def upload(self, source: Path, path: str) -> None:
+        """Write a file into an object."""
+        with self._failures() as (system, root):
+            system.put_file(str(source), f"{root}/{path}")
+
+    def delete(self, paths: Collection[str]) -> None:
+        """Delete objects that may have gone already."""
+        with self._failures() as (system, root):
+            for path in paths:
+                with contextlib.suppress(FileNotFoundError):
+                    system.rm_file(f"{root}/{path}")
+
+
+def fsspec_url(url: str) -> tuple[str, dict[str, str]]:
+    """The URL and options of fsspec for Triton's URL of a repository."""
+    parts = urlsplit(url)
+    if parts.scheme == "as":
+        # The host is the account; fsspec's is the container.
+        return f"abfs:/{parts.path}", {"account_name": parts.netloc.removesuffix(".blob.core.windows.net")}
+    return url, {}
+
+
+def _stamp(info: Mapping[str, Any]) -> str:
+    """What changes with an object's content: its entity tag, or checksum, or time and size."""
+    for name in ("ETag", "etag", "md5Hash", "content_md5"):
+        if value := info.get(name):
+            return str(value).strip('"')
+    return f"{info.get('LastModified') or info.get('last_modified') or info.get('mtime')}-{info.get('size')}"
+
+
+@dataclass(slots=True)
+class WorkingCopy:
+    """A folder with what a bucket has; `publish` writes back what has changed in it."""
+
+    bucket: Bucket
+    folder: Path
+    _there: Listing = field(default_factory=dict)
+    _before: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def fetch(self) -> None:
+        """Copy the bucket into the folder; large files have their size and no content."""
+        self._there = self.bucket.listing()
+        sizes = self.bucket.sizes(self._there)
+        for path in self._there:
+            target = self.folder / path
+            if sizes[path] > WHOLE_BYTES:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with target.open("wb") as file:
+                    file.truncate(sizes[path])
+            else:
+                self.bucket.download(path, target)
+        self._before = _files(self.folder)
+
+    def publish(self) -> int:
+        """Write what has changed into the bucket; returns the number of objects.
+
+        Raises BucketError if the bucket was changed meanwhile: nothing is written then.
+        """
+        ensembles = ensembles_of(self.folder)
+        for folder in (folder for name in ensembles for folder in (self.folder / name).glob("[0-9]*")):
+            if not any(folder.iterdir()):
+                (folder / EMPTY).touch()
+        now = _files(self.folder)
+        changed = [path for path in now if self._before.get(path) != now[path]]
+        gone = [path for path in self._before if path not in now]
+        if not changed and not gone:
+            return 0
+        if self.bucket.listing() != self._there:
+            raise BucketError(
+                f"{self.bucket.url} was changed by someone else meanwhile: nothing was written; try again"
+            )
+        for path in sorted(changed, key=lambda path: order(path, ensembles)):
+            self.bucket.upload(self.folder / path, path)
+        self.bucket.delete(sorted(gone, reverse=True))
+        return len(changed) + len(gone)
+
+
+@contextlib.contextmanager
+def working_copy(url: str) -> Iterator[WorkingCopy]:
+    """A copy of a bucket's repository in a temporary folder; raises BucketError."""
+    with tempfile.TemporaryDirectory(prefix="gateway-models-") as folder:
+        copy = WorkingCopy(Bucket(url), Path(folder) / "models")
+        copy.folder.mkdir()
+        copy.fetch()
+        yield copy
+
+
+def _files(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of each file that belongs into a bucket."""
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {
+        name: (path.stat().st_size, path.stat().st_mtime_ns) for name, path in paths.items() if not name.endswith(_OWN)
+    }
+
+
+def ensembles_of(repository: Path) -> set[str]:
+    """The ensembles of a repository."""
+    return {name for name, (_, config) in sizing.read(repository).items() if config.all("ensemble_scheduling")}
+
+
+class Follower:
+    """A folder that is kept like a bucket: Triton's repository in a pod, without a library for buckets in Triton.
+
+    What is in the folder is known by a file beside it, so that another process can go on.
+    """
+
+    def __init__(self, bucket: Bucket, folder: Path) -> None:
+        self._bucket, self._folder = bucket, folder
+        self._state = folder.with_name(f".{folder.name}.pulled.json")
+
+    def update(self) -> set[str]:
+        """Copy what has changed, and return the models that it belongs to; raises BucketError.
+
+        Files that the bucket no longer has are deleted. A bucket that is empty is an error, and deletes nothing.
+        """
+        for _ in range(ATTEMPTS):
+            there = self._bucket.listing()
+            if not any(PurePosixPath(path).name == CONFIG for path in there):
+                raise BucketError(f"{self._bucket.url} holds no model repository: no MODEL/{CONFIG}")
+            here = self._read()
+            wanted = [path for path in there if here.get(path) != there[path] or not (self._folder / path).is_file()]
+            gone = [path for path in here if path not in there]
+            if not wanted and not gone:
+                return set()
+            try:
+                self._copy(there, wanted, gone)
+            except FileNotFoundError:
+                continue  # it has been deleted since it was listed
+            if self._bucket.listing() == there:
+                return {path.partition("/")[0] for path in (*wanted, *gone) if "/" in path}
+        raise BucketError(f"{self._bucket.url} changes too fast to be copied")
+
+    def _copy(self, there: Listing, wanted: list[str], gone: list[str]) -> None:
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the folder: Triton must not see half of it.
+        with tempfile.TemporaryDirectory(prefix=".pulling-", dir=self._folder.parent) as drafts:
+            for path in wanted:
+                self._bucket.download(path, Path(drafts) / path)
+            self._folder.mkdir(exist_ok=True)
+            ensembles = ensembles_of(Path(drafts)) | ensembles_of(self._folder)
+            for path in sorted(wanted, key=lambda path: order(path, ensembles)):
+                target = self._folder / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                (Path(drafts) / path).replace(target)
+        for path in gone:
+            (self._folder / path).unlink(missing_ok=True)
+            self._remove_empty((self._folder / path).parent)
+        draft = self._state.with_name(f"{self._state.name}.new")
+        draft.write_text(json.dumps(there))
+        draft.replace(self._state)
+
+    def _remove_empty(self, folder: Path) -> None:
+        """Remove a folder without files, and those above it: to Triton, an empty folder is a version."""
+        while folder != self._folder and folder.is_dir():
+            if any(path.is_file() and not path.as_posix().endswith(_OWN) for path in folder.rglob("*")):
+                return
+            shutil.rmtree(folder, ignore_errors=True)
+            folder = folder.parent
+
+    def _read(self) -> dict[str, str]:
+        try:
+            found = json.loads(self._state.read_text())
+        except (OSError, ValueError):
+            return {}
+        return {str(path): str(stamp) for path, stamp in found.items()} if isinstance(found, dict) else {}
