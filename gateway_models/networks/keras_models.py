@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,11 @@ def open_keras(spec: ModelSpec) -> "KerasNetwork":
     if not spec.trust:
         check_config(_config(path))
     try:
-        model = keras.saving.load_model(path, compile=False, safe_mode=not spec.trust)
+        with tempfile.TemporaryDirectory(prefix="keras-") as folder:
+            # Keras goes by the name, which need not be that of the content.
+            named = Path(folder) / f"model{'.keras' if zipfile.is_zipfile(path) else '.h5'}"
+            named.symlink_to(path)
+            model = keras.saving.load_model(named, compile=False, safe_mode=not spec.trust)
     except Exception as exc:  # of Keras, h5py and the model's own classes
         raise ModelFileError(f"Keras {keras.__version__} cannot load it: {_first(exc)}. {_elsewhere(path)}") from exc
     return KerasNetwork(model, spec)

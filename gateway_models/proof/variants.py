@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from gateway.gpus import gpu_count
 from gateway.ingest.resizing import PILLOW, TORCH
 from gateway_local.cpu_features import has_bf16
+from gateway_models.networks.model_source import framework_of
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Decode, Format, OpenVino, Precision, Serving
 
@@ -112,7 +113,7 @@ def _formats(base: Variant, entry: Entry) -> list[Variant]:
         # On a GPU, ONNX Runtime runs ONNX in any case.
         *((Format.ONNX, Precision.FP32, computes_in) for computes_in in ([] if gpus else _openvino(entry))),
     ]
-    if entry.spec.source.endswith(".onnx"):
+    if entry.spec.source.endswith(".onnx") or framework_of(entry.spec.source):
         ways = [way for way in ways if way[0] is Format.ONNX]
     if len(entry.versions) > 1:
         # The versions share one configuration, which names one runtime.

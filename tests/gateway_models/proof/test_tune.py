@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from gateway_models.proof.variants import USUAL, NetworkRuntime, TuneStep, Varia
 from gateway_models.repository.entry import Entry, read_entry
 from gateway_models.repository.spec import Decode, Format, Precision, Serving
 from gateway_models.repository.writing import rewrite
+from tests.gateway_models.networks.framework_files import FILES
 from tests.gateway_models.proof.test_int8 import found
 from tests.gateway_models.repository.entries import entry
 
@@ -93,6 +95,13 @@ def test_bf16_is_not_tried_where_it_cannot_be_compared(on_cpu, monkeypatch):
 def test_versions_keep_their_runtime(on_cpu):
     one = entry().versions[1]
     assert ways(Entry("head", {1: one, 2: one})) == ["torchscript fp32", "torchscript bf16"]
+
+
+def test_model_of_another_framework_stays_onnx(on_cpu):
+    one = entry().versions[1]
+    spec = replace(one.spec, source=str(FILES / "digits.keras"), format=Format.ONNX)
+    tried = ways(Entry("head", {1: replace(one, spec=spec)}), replace(BASE, format=Format.ONNX))
+    assert tried == ["onnx fp32", "openvino fp32", "openvino bf16"]
 
 
 def test_missing_library_is_listed_with_its_command(on_cpu, monkeypatch, tmp_path, capsys):
