@@ -4,13 +4,13 @@ The state of a rate is one number: the time at which all that was taken is paid 
 intervals before that. So a rate needs no timer and no history, and several processes can share it.
 """
 
+import asyncio
 import fcntl
 import math
 import os
 import struct
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -20,6 +20,7 @@ from gateway.quota import Rate
 
 TOLERANCE_SECONDS = 1e-6
 """A shorter wait is none: the state is a sum of many intervals, and the store has microseconds."""
+LOCK_ATTEMPTS, LOCK_PAUSE_SECONDS = 50, 0.001
 _TIME = struct.Struct("<d")
 
 
@@ -106,8 +107,8 @@ class ProcessRates:
 class WorkerRates:
     """The state that all workers of one gateway share: a file of eight bytes for each key.
 
-    The clock is the machine's monotonic one. A worker never waits for the lock of another: in the microseconds in which
-    two take at once, one image may not be counted.
+    The clock is the machine's monotonic one. Another worker has the lock for microseconds, unless it is stopped; after
+    LOCK_ATTEMPTS an image is counted without it, and then some may not be counted.
     """
 
     def __init__(self, folder: Path, now: Callable[[], float] = time.monotonic) -> None:
@@ -119,8 +120,13 @@ class WorkerRates:
         """See Rates."""
         file = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            with suppress(BlockingIOError):
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # From the lock on there is no await: closing another descriptor of the file would release it.
+            for _ in range(LOCK_ATTEMPTS):
+                try:
+                    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    await asyncio.sleep(LOCK_PAUSE_SECONDS)
             state = os.pread(file, _TIME.size, 0)
             paid_at = _TIME.unpack(state)[0] if len(state) == _TIME.size else 0.0
             paid_at, grant = take(paid_at, rate, self._now(), most_seconds)
