@@ -153,6 +153,8 @@ def test_what_may_run_code_needs_trust(name):
 
 
 def test_pickle_is_not_loaded_without_trust(tmp_path, warm_jobs):
+    needs("digits.joblib")
+
     class Trap:
         def __reduce__(self):
             return Path.touch, (tmp_path / "it ran",)
