@@ -191,7 +191,7 @@ def _names(data: bytes) -> tuple[set[str], set[str]]:
     modules, strings = set(), set()
     for name, argument in _opcodes(data):
         if name == "GLOBAL":
-            modules.add(str(argument).partition(" ")[0])
+            modules.add(str(argument).replace(" ", "."))
         elif isinstance(argument, str):
             strings.add(argument)
             if name == "STACK_GLOBAL":
@@ -217,14 +217,14 @@ def _kind_of_pickle(data: bytes) -> Content:
 
 
 def _opcodes(data: bytes) -> Iterator[tuple[str, object]]:
-    """Each opcode's name and argument; for STACK_GLOBAL, whose arguments are on the stack, the module's name."""
+    """Each opcode's name and argument; of STACK_GLOBAL, whose arguments are on the stack, MODULE.NAME."""
     recent: list[str] = []
     try:
         for count, (opcode, argument, _) in enumerate(pickletools.genops(data)):
             if count > MAX_OPCODES:
                 return
             if opcode.name == "STACK_GLOBAL" and len(recent) >= 2:
-                yield opcode.name, recent[-2]
+                yield opcode.name, ".".join(recent[-2:])
                 continue
             if isinstance(argument, str) and opcode.name != "GLOBAL":
                 recent = [*recent[-1:], argument]

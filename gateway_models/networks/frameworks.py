@@ -51,7 +51,8 @@ class Framework:
     """A kind of file or folder: how its content is recognised, and how it becomes ONNX.
 
     `members` are files that a zip or a folder has, `first` are the first bytes of a file after an offset, which also
-    `contains` a text, and `modules` are prefixes of the modules that a pickle names. All that is given must be found.
+    `contains` a text, and `modules` are modules, or names in them, of which a pickle names one. All that is given must
+    be found.
     `needs` are the modules that a conversion imports, `install` is the command that installs them, and `elsewhere`
     converts {path} on another machine. `opener` is MODULE:FUNCTION, called with the spec, that returns a Network; ""
     for a kind that is recognised and not converted. `code` says why loading such a file needs
@@ -123,7 +124,45 @@ _SKLEARN = (
     "serve it as it is, by a Python function: `gateway model new NAME --template sklearn` writes one, which "
     "loads {path}"
 )
+_PICKLE = "loading a pickle can run any code"
+_YOLO = "train one of Ultralytics' models that end in -cls, export it as ONNX, and `gateway model add` that"
 FRAMEWORKS = (
+    Framework(
+        key="yolo",
+        content="a YOLO classifier of Ultralytics",
+        modules=("ultralytics.nn.tasks.ClassificationModel",),
+        elsewhere="it is a pickle, which is not loaded here. Where Ultralytics is installed, run `yolo export "
+        "model={path} format=onnx`; then `gateway model add {stem}.onnx`, which also has the labels and the image size",
+    ),
+    Framework(
+        key="yolo-task",
+        content="a YOLO model of Ultralytics that does not classify",
+        modules=("ultralytics",),
+        elsewhere="it finds objects by boxes, masks or points, and only classifiers of whole images are served: "
+        + _YOLO,
+    ),
+    Framework(
+        key="fastai",
+        content="a Learner of fastai",
+        modules=("fastai.learner.Learner",),
+        opener="gateway_models.networks.fastai_models:open_learner",
+        needs=("fastai",),
+        install="pip install fastai",
+        elsewhere='where fastai is installed, run: python -c "import torch; from fastai.learner import load_learner; '
+        "m = load_learner('{path}').model.eval(); torch.onnx.export(m, (torch.rand(2, 3, 224, 224),), '{stem}.onnx', "
+        'dynamic_shapes=((torch.export.Dim.DYNAMIC, None, None, None),), external_data=False)"; then `gateway model '
+        "add {stem}.onnx`",
+        code=_PICKLE,
+        prepares="Its transforms are others than Resize, by crop or squish, and Normalize, so that they are not taken",
+        describes=True,
+    ),
+    Framework(
+        key="fastai-weights",
+        content="what learn.save of fastai writes, weights without the network",
+        modules=("fastcore",),
+        elsewhere="in Python: learn.load('{stem}'); learn.export('{stem}.pkl'); then `gateway model add {stem}.pkl "
+        "--trust` where fastai is installed",
+    ),
     Framework(
         key="keras",
         content="a Keras model",
@@ -179,7 +218,7 @@ FRAMEWORKS = (
         needs=_SKLEARN_NEEDS,
         install="pip install 'triton-image-gateway[sklearn]'",
         elsewhere=_SKLEARN,
-        code="loading a pickle can run any code",
+        code=_PICKLE,
         prepares=_SKLEARN_IMAGES,
         describes=True,
     ),
@@ -209,9 +248,17 @@ def with_members(names: Iterable[str]) -> Framework | None:
 
 
 def with_modules(names: Iterable[str]) -> Framework | None:
-    """The framework whose pickles name these modules."""
-    there = {name.partition(".")[0] for name in names}
-    return next((framework for framework in FRAMEWORKS if there.intersection(framework.modules)), None)
+    """The framework whose pickles name these, as module.name."""
+    there = [f"{name}." for name in names]
+    return next(
+        (
+            framework
+            for framework in FRAMEWORKS
+            for module in framework.modules
+            if any(name.startswith(f"{module}.") for name in there)
+        ),
+        None,
+    )
 
 
 def with_bytes(path: Path, head: bytes) -> Framework | None:

@@ -17,6 +17,17 @@ from gateway_models.repository.preprocessing_sources import MAX_JSON_BYTES, from
 HUGGING_FACE, TIMM = "huggingface:", "timm:"
 CONFIG, PROCESSOR, WEIGHTS = "config.json", "preprocessor_config.json", "*.safetensors*"
 WANTED = [CONFIG, PROCESSOR, WEIGHTS]
+TOKENIZER = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+]
+"""What the text tower of a zero-shot model needs, too."""
+ZERO_SHOT = ("CLIPModel", "SiglipModel")
+"""Architectures of transformers with an image tower and a text tower in one space."""
 EXTRA = "pip install 'triton-image-gateway[huggingface]'"
 MAX_JSON_DEPTH = 16
 """Levels of nested configurations, such as that of a backbone."""
@@ -96,6 +107,11 @@ def read_folder(path: Path) -> ModelFolder:
             f"{path} contains or references code ({code} in config.json), which is not run. If you trust it, "
             "load it in Python and export it: `gateway model add model.pt2`"
         )
+    if architecture in ZERO_SHOT:
+        raise HubError(
+            f"{path} has {architecture}, which compares images with texts: add --zero-shot labels.txt, a file with one "
+            "label per line, and --prompt 'a photo of a {}' for other texts than this"
+        )
     if not architecture.endswith("ForImageClassification"):
         for task, what in OTHER_TASKS.items():
             if task in architecture:
@@ -115,7 +131,29 @@ def read_folder(path: Path) -> ModelFolder:
     )
 
 
-def fetch_folder(name: str, *, offline: bool) -> Path:
+def read_zero_shot_folder(path: Path) -> ModelFolder:
+    """Inspect a folder with a network of two towers; raises HubError or PreprocessingError."""
+    config = read_config(path / CONFIG)
+    _check_files(path)
+    architectures = config.get("architectures")
+    architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    if architecture not in ZERO_SHOT:
+        raise HubError(
+            f"{path} has {architecture or 'no architecture'}, and --zero-shot needs {' or '.join(ZERO_SHOT)}, as CLIP, "
+            "OpenCLIP and SigLIP have them on Hugging Face"
+        )
+    for part in (config, *(read_config(each) for each in [path / "tokenizer_config.json"] if each.is_file())):
+        if code := _names_code(part):
+            raise HubError(f"{path} contains or references code ({code}), which is not run")
+    if not list(path.glob("*.safetensors")):
+        raise HubError(
+            f"{path} has no weights in safetensors, which model.save_pretrained(folder) of transformers writes"
+        )
+    processor = path / PROCESSOR
+    return ModelFolder(path, "transformers", architecture, (), from_file(processor) if processor.is_file() else None)
+
+
+def fetch_folder(name: str, *, offline: bool, zero_shot: bool = False) -> Path:
     """The folder of OWNER/NAME, from Hugging Face's cache or the hub; raises HubError."""
     if not _REPOSITORY.fullmatch(name):
         raise HubError(f"{name!r} is not a model's name on Hugging Face, such as microsoft/resnet-50")
@@ -129,7 +167,11 @@ def fetch_folder(name: str, *, offline: bool) -> Path:
         "name"
     )
     try:
-        return Path(snapshot_download(name, allow_patterns=WANTED, local_files_only=offline))
+        return Path(
+            snapshot_download(
+                name, allow_patterns=[*WANTED, *(TOKENIZER if zero_shot else ())], local_files_only=offline
+            )
+        )
     except LocalEntryNotFoundError as exc:
         where = (
             "is not in Hugging Face's cache, and --offline forbids a download" if offline else "cannot be downloaded"

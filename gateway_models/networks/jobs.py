@@ -18,9 +18,10 @@ from gateway_models.networks.framework_job import do_framework
 from gateway_models.networks.frameworks import framework_named
 from gateway_models.networks.function_job import do_function
 from gateway_models.networks.hub import HUGGING_FACE
-from gateway_models.networks.isolation import DESCRIPTION, JOB, OUTCOME, TIMEOUT_SECONDS, Job
+from gateway_models.networks.isolation import DESCRIPTION, JOB, OUTCOME, RELABEL, TIMEOUT_SECONDS, Job
 from gateway_models.networks.onnx_job import do_onnx
 from gateway_models.networks.torch_job import do_torch
+from gateway_models.networks.zero_shot import do_relabel
 from gateway_models.repository.entry import Outcome
 
 GIB = 2**30
@@ -67,7 +68,7 @@ def do(job: Job) -> Outcome:
     """Probe a network and write it; raises UserError."""
     if framework := framework_named(job.kind):
         return do_framework(job, framework)
-    return {"onnx": do_onnx, "function": do_function}.get(job.kind, do_torch)(job)
+    return {"onnx": do_onnx, "function": do_function, RELABEL: do_relabel}.get(job.kind, do_torch)(job)
 
 
 def _answer(job: Job) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from gateway_models.networks.hub import (
     TIMM,
     fetch_folder,
     read_folder,
+    read_zero_shot_folder,
     timm_config,
     timm_preprocessing,
 )
@@ -80,7 +81,12 @@ def find_source(spec: ModelSpec) -> Source:
     if text.startswith(HUGGING_FACE):
         name = text.removeprefix(HUGGING_FACE)
         folder = Path(name).expanduser().absolute()
-        return _folder(spec, folder if folder.is_dir() else fetch_folder(name, offline=spec.offline))
+        if not folder.is_dir():
+            folder = fetch_folder(name, offline=spec.offline, zero_shot=spec.zero_shot is not None)
+        return _folder(spec, folder)
+        if not folder.is_dir():
+            folder = fetch_folder(name, offline=spec.offline, zero_shot=spec.zero_shot is not None)
+        return _folder(spec, folder)
     path = Path(text).expanduser().absolute()
     if framework := framework_of(path):
         return _framework(spec, path, framework)
@@ -155,12 +161,14 @@ def _timm(spec: ModelSpec) -> Source:
 def _folder(spec: ModelSpec, path: Path) -> Source:
     if spec.weights:
         raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; a folder contains its weights")
-    folder = read_folder(path)
+    folder = read_zero_shot_folder(path) if spec.zero_shot or spec.texts else read_folder(path)
+    if spec.zero_shot:
+        spec = replace(spec, texts=given_labels(spec.zero_shot))
     return Source(
         replace(spec, source=folder.location, sha256=folder.digest()),
         "huggingface",
         spec.like or "",
-        labels=folder.labels,
+        labels=spec.texts or folder.labels,
         preprocessing=None if spec.like else folder.preprocessing,
     )
 

@@ -13,7 +13,7 @@ from gateway_models.networks.features import Featured
 from gateway_models.networks.file_kinds import Kind, ModelFileError, kind_of
 from gateway_models.networks.function_process import NetworkCall, function_process, network_process
 from gateway_models.networks.functions import find_function, is_function
-from gateway_models.networks.hub import HUGGING_FACE, TIMM, read_folder
+from gateway_models.networks.hub import HUGGING_FACE, TIMM, read_folder, read_zero_shot_folder
 from gateway_models.networks.model_source import RECIPE, TORCHVISION, digest, framework_of
 from gateway_models.networks.probe import Ending, activation
 from gateway_models.networks.torchscript import load_torchscript
@@ -36,7 +36,12 @@ def original_module(spec: ModelSpec, classes: int | None) -> nn.Module:
 
         if source.startswith(TIMM):
             return timm_network(source.removeprefix(TIMM), Path(spec.weights or ""), classes)
-        return folder_network(Path(source.removeprefix(HUGGING_FACE)))
+        folder = Path(source.removeprefix(HUGGING_FACE))
+        if spec.texts:
+            from gateway_models.networks.zero_shot import zero_shot_network
+
+            return zero_shot_network(folder, spec.texts, spec.prompts)
+        return folder_network(folder)
     if source.startswith(RECIPE):
         from gateway_models.networks.export import RECIPES
 
@@ -108,7 +113,8 @@ def _unchanged(spec: ModelSpec) -> Path:
     if not path.exists():
         raise EntryError(f"the original, {path}, no longer exists: put it back, or add the model again")
     hugging_face = spec.source.startswith(HUGGING_FACE)
-    if (read_folder(path).digest() if hugging_face else digest(path)) != spec.sha256:
+    read = read_zero_shot_folder if spec.texts else read_folder
+    if (read(path).digest() if hugging_face else digest(path)) != spec.sha256:
         raise EntryError(f"{path} has changed since it was added: add it again as a new version")
     return path
 

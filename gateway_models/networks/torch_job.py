@@ -32,6 +32,7 @@ from gateway_models.networks.probe import (
 )
 from gateway_models.networks.programs import export_program
 from gateway_models.networks.torchscript import ExportError, Served, convert, cpu_only, export_torchscript
+from gateway_models.networks.zero_shot import ZeroShot, save_embeddings
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ImageTensor, Precision
 
@@ -47,7 +48,7 @@ def do_torch(job: Job) -> Outcome:
     spec = job.spec
     report(f"loading {spec.source}")
     with torch.no_grad():
-        module = original_module(spec, job.labels)
+        module = original = original_module(spec, job.labels)
         report(f"trying it on images of {job.side}×{job.side}")
         form = form_of(module, job.side, known_form(spec), pixels=job.pixels)
         check_pixels(job, form.input)
@@ -68,6 +69,8 @@ def do_torch(job: Job) -> Outcome:
         served: torch.nn.Module = Served(module, activate, torch.float32)
         expected = [served(batch) for batch in images_of(job)]
         if spec.format is Format.ONNX:
+            if isinstance(original, ZeroShot):
+                save_embeddings(original, job.folder)
             model = onnx_graph.from_module(served, job.side, embeddings=embeddings is not None)
             ending = Ending.SIGMOID if spec.multi_label else Ending.SOFTMAX
             outcome = write_onnx(job, findings, model, ending, expected, embeddings=embeddings)
@@ -84,6 +87,8 @@ def do_torch(job: Job) -> Outcome:
         if spec.tensor is ImageTensor.UINT8:
             served = Normalising(served, spec.prepared.mean, spec.prepared.std)
         written_as = _write_torch(job, served, probe_batches_of(job)[1])
+        if isinstance(original, ZeroShot):
+            save_embeddings(original, job.folder)
         written = load_written(job.file(written_as))
         outcome = outcome_of(job, written_as, findings, expected, written, embeddings)
         outcome = replace(outcome, input="" if form.is_plain else form.input)

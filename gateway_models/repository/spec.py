@@ -16,6 +16,10 @@ from gateway_models.repository.preprocessing_sources import from_file
 
 AUTO = "auto"
 """Instead of a layer's name for FEATURES: the input of the last linear layer."""
+PROMPT = "a photo of a {}"
+MAX_PROMPTS = 100
+LABEL_EMBEDDINGS = "label_embeddings.npy"
+"""The matrix of a zero-shot network's labels, in the folder of each version."""
 INPUTS = ("uint8-nhwc", "uint8-nchw", "float32-nchw", "float32-nhwc")
 """Input formats of networks: the type and the order of the dimensions."""
 MAX_BATCH, MAX_INSTANCES, MAX_QUEUE_DELAY_US = 65_536, 64, 10_000_000
@@ -103,6 +107,15 @@ def _names(text: str) -> tuple[str, ...]:
     if len(names) != 2 or not all(re.fullmatch(r"[\w.:/-]+", name) for name in names):
         raise SpecError(f"{text!r} must be the names of an input and an output, separated by a comma")
     return names
+
+
+def read_prompts(texts: list[str]) -> tuple[str, ...]:
+    """Templates of a zero-shot model's texts; raises SpecError."""
+    if wrong := [text for text in texts if "{}" not in text]:
+        raise SpecError(f"{wrong[0]!r} is no prompt: it needs {{}} where the label belongs, such as {PROMPT!r}")
+    if len(texts) > MAX_PROMPTS:
+        raise SpecError(f"{len(texts)} prompts are more than {MAX_PROMPTS}")
+    return tuple(texts)
 
 
 def _gpus(text: str) -> tuple[int | tuple[int, int], ...]:
@@ -342,6 +355,22 @@ class ModelSpec:
         bool, Option("For huggingface:OWNER/NAME: use only the local cache, without network access.")
     ] = False
     multi_label: Annotated[bool, Option("Give each class a separate probability (sigmoid).")] = False
+    zero_shot: Annotated[
+        Path | None,
+        Option("For a CLIP-like model of huggingface:…: a file with one label per line, in any words."),
+    ] = None
+    prompts: Annotated[
+        tuple[str, ...],
+        Option(
+            f"For --zero-shot: a text with {{}} for the label; may be repeated, for the mean. By default {PROMPT!r}.",
+            flag="--prompt",
+            type=list[str],
+            read=read_prompts,
+            automatic=True,
+        ),
+    ] = (PROMPT,)
+    texts: tuple[str, ...] = ()
+    """The labels of `zero_shot`."""
     version: Annotated[int | None, Option("Add a version to an existing model, without putting it into use.")] = None
     pixels_implied: bool = False
     """Whether `preprocessing` leaves pixels unchanged only because no mean and std were given."""

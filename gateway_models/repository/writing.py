@@ -12,7 +12,7 @@ from gateway_local.memory_plan import size_models
 from gateway_local.paths import SHIPPED_MODELS
 from gateway_models.repository.entry import Entry, EntryError, write_record
 from gateway_models.repository.render import render
-from gateway_models.repository.spec import Format
+from gateway_models.repository.spec import LABEL_EMBEDDINGS, Format
 
 LABELS = "labels.txt"
 PREPROCESSOR_CODE = SHIPPED_MODELS / PREPROCESSOR / "1"
@@ -119,4 +119,7 @@ def _move(network: Path, target: Path, written_as: Format) -> None:
         shutil.move(network.parent, target.parent)
         return
     target.parent.mkdir(parents=True, exist_ok=True)
+    matrix = network.parent / LABEL_EMBEDDINGS
+    if matrix.is_file():
+        shutil.move(matrix, target.parent)
     shutil.move(network, target)

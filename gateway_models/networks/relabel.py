@@ -1,0 +1,53 @@
+"""`gateway model labels`: other labels for a zero-shot model, without a new export of its network."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+from gateway_models.networks.isolation import RELABEL, Job, Report, work
+from gateway_models.networks.labels import given_labels
+from gateway_models.repository.entry import Entry, EntryError, Version, read_entry
+from gateway_models.repository.retired import retire, retired
+from gateway_models.repository.spec import LABEL_EMBEDDINGS
+from gateway_models.repository.writing import LABELS, rewrite, staging
+
+
+def relabel(
+    repository: Path, name: str, labels: Path, prompts: tuple[str, ...], report: Report
+) -> tuple[Entry, tuple[str, ...]]:
+    """Replace a zero-shot model's labels; returns the entry and the ensembles that it no longer has.
+
+    Versions share their labels, so the new version takes the place of all others, whose numbers are not used again:
+    the response cache may have their answers. On any failure before that the repository is unchanged.
+    """
+    old = read_entry(repository, name)
+    if not old.spec.texts:
+        raise EntryError(
+            f"{name} was not added with --zero-shot, so its classes are those of its training: only a new training "
+            "changes them"
+        )
+    spec = replace(
+        old.spec,
+        zero_shot=labels.absolute(),
+        texts=given_labels(labels),
+        prompts=prompts or old.spec.prompts,
+        format=old.format,
+    )
+    number = max(old.versions.keys() | retired(repository, name)) + 1
+    current = old.model_file(repository, old.in_use)
+    with staging(repository) as folder:
+        for path in (current, current.parent / LABEL_EMBEDDINGS):
+            shutil.copyfile(path, folder / path.name)
+        outcome = work(Job(spec, RELABEL, len(spec.texts), folder), report)
+        entry = replace(old, versions={number: Version(spec, outcome)}, in_use=number)
+        target = entry.model_file(repository, number).parent
+        shutil.copytree(folder, target)
+    (repository / old.classifier / LABELS).write_text("".join(f"{text}\n" for text in spec.texts), encoding="utf-8")
+    retire(repository, name, *old.versions)
+    rewrite(entry, repository)
+    gone = tuple(each for each in old.folders if each not in entry.folders)
+    for each in gone:
+        shutil.rmtree(repository / each, ignore_errors=True)
+    for version in old.versions:
+        shutil.rmtree(repository / old.classifier / str(version), ignore_errors=True)
+    return entry, gone

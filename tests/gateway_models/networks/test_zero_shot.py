@@ -1,0 +1,159 @@
+"""Zero-shot models: a small CLIP answers as transformers computes it, and gets other labels without a new export."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gateway.errors import UserError
+from gateway_models.networks.add import add
+from gateway_models.networks.model_source import find_source
+from gateway_models.networks.onnx_runner import runner
+from gateway_models.networks.originals import original_probabilities
+from gateway_models.networks.relabel import relabel
+from gateway_models.networks.torchscript import load_torchscript
+from gateway_models.repository.entry import Entry, EntryError, read_entry
+from gateway_models.repository.retired import retired
+from gateway_models.repository.spec import (
+    LABEL_EMBEDDINGS,
+    MAX_PROMPTS,
+    Format,
+    ModelSpec,
+    Precision,
+    SpecError,
+    read_prompts,
+)
+from tests.gateway_models.networks.builders import Head, save_labels, save_torchscript
+from tests.gateway_models.repository.entries import SMALL
+
+pytest.importorskip("transformers")
+UNKNOWN = "<unk>"
+WORDS = ("a", "photo", "of", "cat", "dog", "fox", "red", "the")
+PROMPTS = ("a photo of a {}", "the {}")
+IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory) -> Path:
+    """A folder of a CLIP with random weights."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import CLIPConfig, CLIPModel, PreTrainedTokenizerFast
+
+    folder = tmp_path_factory.mktemp("clip")
+    numbers = {word: number for number, word in enumerate(("<start>", "<end>", UNKNOWN, *WORDS))}
+    tokenizer = Tokenizer(models.WordLevel(numbers, UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<start> $A <end>", special_tokens=[("<start>", 0), ("<end>", 1)]
+    )
+    tokens = {"pad_token": "<end>", "unk_token": UNKNOWN}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **tokens).save_pretrained(folder)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = {**sizes, "vocab_size": 16, "max_position_embeddings": 16, "bos_token_id": 0, "eos_token_id": 1}
+    vision = {**sizes, "image_size": 32, "patch_size": 8}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=24)).save_pretrained(folder)
+    return folder
+
+
+def labelled(path: Path, *labels: str) -> Path:
+    path.write_text("".join(f"{label}\n" for label in labels))
+    return path
+
+
+def request(clip: Path, folder: Path, *labels: str, **changes) -> ModelSpec:
+    file = labelled(folder / "labels.txt", *labels)
+    return ModelSpec(str(clip), "clip", zero_shot=file, prompts=PROMPTS, preprocessing=SMALL, **changes)
+
+
+def expected(clip: Path, *labels: str) -> torch.Tensor:
+    """The probabilities by CLIPModel.forward, with the mean of the texts' embeddings of length 1."""
+    from transformers import AutoTokenizer, CLIPModel
+
+    model, tokenizer = CLIPModel.from_pretrained(clip).eval(), AutoTokenizer.from_pretrained(clip)
+    with torch.no_grad():
+        total = torch.zeros(())
+        for prompt in PROMPTS:
+            texts = tokenizer([prompt.format(label) for label in labels], padding=True, return_tensors="pt")
+            output = model(pixel_values=IMAGES, **texts)
+            total = total + output.text_embeds
+        logits = output.image_embeds @ nn.functional.normalize(total, dim=-1).T * model.logit_scale.exp()
+    return logits.softmax(-1)
+
+
+def served(entry: Entry, repository: Path) -> torch.Tensor:
+    file = entry.model_file(repository, entry.in_use)
+    with torch.no_grad():
+        return (runner(file) if entry.format is Format.ONNX else load_torchscript(file))(IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("written_as", "precision", "tolerance"),
+    [
+        (None, Precision.FP32, 1e-5),
+        (Format.ONNX, Precision.FP32, 1e-5),
+        (None, Precision.BF16, 0.05),
+        (Format.ONNX, Precision.FP16, 0.01),
+    ],
+)
+def test_labels_change_without_an_export(clip, tmp_path, written_as, precision, tolerance):
+    repository = tmp_path / "models"
+    entry = add(request(clip, tmp_path, "cat", "dog", format=written_as, precision=precision), repository, print)
+    assert torch.allclose(served(entry, repository), expected(clip, "cat", "dog"), atol=tolerance)
+    other = labelled(tmp_path / "other.txt", "red", "fox", "cat")
+    entry, gone = relabel(repository, "clip", other, (), print)
+    assert gone == ()
+    assert (entry.in_use, list(entry.versions), entry.classes) == (2, [2], 3)
+    assert retired(repository, "clip") == {1}
+    assert (repository / "clip_classifier" / "labels.txt").read_text().split() == ["red", "fox", "cat"]
+    assert torch.allclose(served(entry, repository), expected(clip, "red", "fox", "cat"), atol=tolerance)
+    # `parity` computes the original with the new labels, and so does the next change.
+    assert torch.allclose(
+        original_probabilities(entry.versions[2])(IMAGES), expected(clip, "red", "fox", "cat"), atol=1e-5
+    )
+    matrix = np.load(entry.model_file(repository, 2).parent / LABEL_EMBEDDINGS)
+    assert matrix.shape == (3, 24)
+    assert read_entry(repository, "clip") == entry
+
+
+def test_failed_change_leaves_the_model_as_it_was(clip, tmp_path):
+    repository = tmp_path / "models"
+    entry = add(request(clip, tmp_path, "cat", "dog"), repository, print)
+    before = served(entry, repository)
+    with pytest.raises(UserError, match="cannot read the labels"):
+        relabel(repository, "clip", tmp_path / "absent.txt", (), print)
+    np.save(entry.model_file(repository, 1).parent / LABEL_EMBEDDINGS, np.ones((2, 24), np.float32))
+    with pytest.raises(UserError, match="its labels are 0 times in the network, not once"):
+        relabel(repository, "clip", labelled(tmp_path / "other.txt", "fox", "red"), (), print)
+    assert read_entry(repository, "clip") == entry
+    assert torch.equal(served(entry, repository), before)
+
+
+def test_labels_of_a_trained_classifier_do_not_change(tmp_path):
+    network, labels = save_torchscript(Head(), tmp_path / "head.pt"), save_labels(tmp_path / "labels.txt")
+    add(ModelSpec(str(network), "head", labels=labels, preprocessing=SMALL), tmp_path / "models", print)
+    with pytest.raises(EntryError, match="was not added with --zero-shot"):
+        relabel(tmp_path / "models", "head", labels, (), print)
+
+
+def test_image_embeddings_are_those_of_the_tower(clip, tmp_path):
+    entry = add(request(clip, tmp_path, "cat", "dog", features="auto"), tmp_path / "models", print)
+    assert entry.embedding_size == 24
+
+
+def test_clip_without_labels_is_told_of_the_option(clip):
+    with pytest.raises(UserError, match=r"CLIPModel, which compares images with texts: add --zero-shot labels\.txt"):
+        find_source(ModelSpec(str(clip), "clip"))
+
+
+@pytest.mark.parametrize("prompts", [["a photo"], ["{}"] * (MAX_PROMPTS + 1)], ids=["no place", "past the limit"])
+def test_wrong_prompts_are_refused(prompts):
+    with pytest.raises(SpecError, match=r"is no prompt|prompts are more than 100"):
+        read_prompts(prompts)
+
+
+def test_prompts_up_to_the_limit_are_read():
+    assert len(read_prompts(["{}"] * MAX_PROMPTS)) == MAX_PROMPTS
