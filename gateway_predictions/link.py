@@ -24,6 +24,10 @@ RESTART_SECONDS = (0.5, 30.0)
 STEADY_SECONDS = 60.0
 """A writer that ran for this long is replaced after the shortest pause again."""
 MAX_REPORT_BYTES = 2**16
+GATHER_SECONDS = 0.05
+"""How long rows gather, so that few of them do not cost both processes a wake-up each."""
+SENT_BYTES = 2**16
+"""Bytes after which gathered rows are sent."""
 QUEUE_FULL, WRITER_LOST, SHUTDOWN = "queue_full", "writer_lost", "shutdown"
 
 Pieces = list[bytes]
@@ -132,24 +136,33 @@ class WriterLink:
         with contextlib.suppress(OSError):  # the writer has ended, which `_receive` notices
             while True:
                 while self._queue:
-                    # Taken before it is sent: an interrupted row counts as lost with its writer.
-                    encode = self._take()
-                    self._unwritten += 1
-                    try:
-                        pieces = await encode()
-                    except Exception:  # must not end the log
-                        log.exception("prediction_log_fault")
-                        self._unwritten -= 1
-                        _count("fault", 1)
-                        continue
-                    for piece in pieces:
-                        if piece:
-                            await loop.sock_sendall(connection, piece)
+                    await loop.sock_sendall(connection, b"".join(await self._next_pieces()))
                 if self._closing:
                     connection.shutdown(socket.SHUT_WR)
                     return
                 self._added.clear()
                 await self._added.wait()
+                if not self._closing:
+                    await asyncio.sleep(GATHER_SECONDS)
+
+    async def _next_pieces(self) -> Pieces:
+        """The next messages, up to SENT_BYTES and one more."""
+        pieces: Pieces = []
+        size = 0
+        while self._queue and size < SENT_BYTES:
+            # Taken before it is sent: an interrupted row counts as lost with its writer.
+            encode = self._take()
+            self._unwritten += 1
+            try:
+                message = await encode()
+            except Exception:  # must not end the log
+                log.exception("prediction_log_fault")
+                self._unwritten -= 1
+                _count("fault", 1)
+                continue
+            pieces += message
+            size += sum(map(len, message))
+        return pieces
 
     async def _receive(self, connection: socket.socket) -> None:
         """Read the writer's reports until it ends."""
