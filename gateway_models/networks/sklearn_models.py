@@ -52,7 +52,7 @@ def _opened(spec: ModelSpec, load: Any) -> "Pipeline":  # noqa: ANN401
         except Exception as exc:  # whatever its code raises
             raise ModelFileError(
                 f"scikit-learn {sklearn.__version__} cannot load it: {type(exc).__name__}: "
-                f"{(str(exc).strip().splitlines() or [''])[0]}"
+                f"{(str(exc).strip().splitlines() or [''])[0]}. If it uses code of your own, {_by_function(spec)}"
             ) from exc
     if any(each.category.__name__ == "InconsistentVersionWarning" for each in caught):
         report(
@@ -101,7 +101,7 @@ class Pipeline:
             )
         except Exception as exc:  # skl2onnx has no common base class
             reason = str(exc).strip().splitlines()[0].rstrip(".")
-            raise ModelFileError(f"skl2onnx cannot convert it: {reason}. {self._as_it_is()}") from exc
+            raise ModelFileError(f"skl2onnx cannot convert it: {reason}. Instead, {_by_function(self._spec)}") from exc
         helper, numbers = onnx.helper, onnx.TensorProto
         graph = model.graph
         shape = helper.make_tensor(f"{PIXELS}/shape", numbers.INT64, [2], [-1, size])
@@ -127,11 +127,12 @@ class Pipeline:
                 )
         raise ModelFileError(
             f"it takes {size} numbers for an image, which are not the pixels of a square one: they are computed before "
-            f"the pipeline. {self._as_it_is()}"
+            f"the pipeline. Instead, {_by_function(self._spec)}"
         )
 
-    def _as_it_is(self) -> str:
-        framework = framework_named("sklearn")
-        assert framework is not None
-        advice = framework.by_hand(Path(self._spec.source))
-        return advice[0].upper() + advice[1:]
+
+def _by_function(spec: ModelSpec) -> str:
+    """The advice on serving a pipeline by a Python function."""
+    framework = framework_named("sklearn")
+    assert framework is not None
+    return framework.by_hand(Path(spec.source))
