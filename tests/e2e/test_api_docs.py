@@ -65,4 +65,5 @@ def test_tutorial_code_prints_its_documented_output(real_gateway: Gateway):
 def test_every_parameter_is_documented():
     from gateway.api.parameters import PredictParameters
 
-    assert set(re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE)) == set(PredictParameters.model_fields)
+    (section,) = re.findall(r"^## POST /predict$(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)
+    assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(PredictParameters.model_fields)

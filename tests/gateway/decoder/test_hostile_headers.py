@@ -69,7 +69,7 @@ async def decoded(pool, data, account):
     assert isinstance(unopened, Unopened)
     info = await pool.read_header(data, unopened.format, account)
     check_size(info, LIMITS)
-    return await pool.decode(data, info, 256, account)
+    return (await pool.decode(data, info, 256, account)).pixels
 
 
 @pytest.mark.parametrize("name", HOSTILE)
