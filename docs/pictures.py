@@ -64,7 +64,7 @@ def film(path: Path) -> None:
 
 def save(page: Page, name: str) -> None:
     """What the window shows, in few bytes."""
-    picture = Image.open(io.BytesIO(page.screenshot()))
+    picture = Image.open(io.BytesIO(page.screenshot(animations="disabled")))
     few = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     few.save(FOLDER / name, optimize=True)
 

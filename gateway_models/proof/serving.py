@@ -52,9 +52,10 @@ def serving(
             yield triton
 
 
-def cpu_seconds(pid: int) -> float:
-    """The processor time that a Triton of `serving` and its processes have used, without processes that have ended."""
-    ticks = 0
+def cpu_seconds(pid: int) -> dict[int, float]:
+    """The processor time so far of a Triton of `serving` and of each of its processes, by process id."""
+    seconds: dict[int, float] = {}
+    ticks = os.sysconf("SC_CLK_TCK")
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             # After the name in parentheses, proc_pid_stat(5): state, parent, group, …, utime and stime.
@@ -62,5 +63,13 @@ def cpu_seconds(pid: int) -> float:
         except OSError:  # it has ended meanwhile
             continue
         if int(fields[2]) == pid:
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+            seconds[int(stat.parent.name)] = (int(fields[11]) + int(fields[12])) / ticks
+    return seconds
+
+
+def cpu_seconds_used(before: dict[int, float], after: dict[int, float]) -> float:
+    """The processor time between two results of `cpu_seconds`, without processes that have ended between them.
+
+    Those of an earlier configuration end late: what they had used before must not be subtracted.
+    """
+    return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())

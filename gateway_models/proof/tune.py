@@ -26,7 +26,7 @@ from gateway_models.networks.quantize import quantize
 from gateway_models.proof.calibration import calibration_files, calibration_images
 from gateway_models.proof.image_files import NoImages, read_image_files, reader, resize_for
 from gateway_models.proof.parity import Probabilities, pil_image
-from gateway_models.proof.serving import cpu_seconds, serving
+from gateway_models.proof.serving import cpu_seconds, cpu_seconds_used, serving
 from gateway_models.proof.variants import USUAL, NetworkRuntime, TuneStep, Variant, variants_of
 from gateway_models.repository.entry import Entry, Version
 from gateway_models.repository.preprocessing import reference_transforms
@@ -291,16 +291,16 @@ class Tuner:
         # At least one call of each caller, so that a slow network has a figure too; each call has its own timeout.
         while len(finished) < before + CALLERS and not stop.wait(POLL_SECONDS):
             pass
-        ended, cpu = time.perf_counter(), self._cpu_seconds() - cpu
+        ended, used = time.perf_counter(), cpu_seconds_used(cpu, self._cpu_seconds())
         stop.set()
         for caller in callers:
             caller.join()
         if failures:
             raise failures[0]
-        return Load(CALL_IMAGES * sum(started <= at <= ended for at in finished), ended - started, cpu)
+        return Load(CALL_IMAGES * sum(started <= at <= ended for at in finished), ended - started, used)
 
-    def _cpu_seconds(self) -> float:
-        return cpu_seconds(self._client.pid) if self._client.pid else 0.0
+    def _cpu_seconds(self) -> dict[int, float]:
+        return cpu_seconds(self._client.pid) if self._client.pid else {}
 
 
 def _ignore_progress(text: str) -> None:  # the signature of Report
