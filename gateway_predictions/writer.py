@@ -95,7 +95,7 @@ class Writer:
             self._socket.settimeout(None)
             self._socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
-            self._ending = True  # nobody reads it
+            self._ending = True  # the service has ended
 
 
 def _closed(connection: socket.socket, seconds: float) -> bool:

@@ -45,7 +45,7 @@ class Pauses:
 
     A pause that the loop computed through is a fault of the gateway's, and its second has a line of its own. Others
     are the machine's: the first one has a line, and those of the next QUIET_SECONDS have one together. They are logged
-    only while a client is connected, by `connected`: nobody else notices them.
+    only while a client is connected (`connected`), since without clients they have no effect.
     `now` and pauses are in seconds of a monotonic clock.
     """
 

@@ -55,7 +55,7 @@ class StoredRates:
             timeout=TIMEOUT_SECONDS,
             socket_timeout=TIMEOUT_SECONDS,
             socket_connect_timeout=TIMEOUT_SECONDS,
-            # A connection of the pool may be one that the store has closed, when it started anew.
+            # The store may have closed a connection of the pool, by a restart.
             retry=Retry(NoBackoff(), 1, (ConnectionClosed,)),
         )
         self._client = Redis.from_pool(pool)

@@ -62,7 +62,7 @@ class KerasNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Scores [N, classes]."""
-        # Layers that augment images do so unless they are told.
+        # Without training=False, augmentation layers change the images.
         return chosen(self._models[0](images, training=False), self.spec.output)
 
     def __call__(self, images: Tensor) -> Tensor:

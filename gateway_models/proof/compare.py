@@ -1,6 +1,5 @@
 """`gateway model compare`: two versions of a model on the same images, and whether their difference is significant."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,12 +14,11 @@ from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import SampleAnswer, predict_each
 from gateway_models.proof.image_files import NotCompared
 from gateway_models.proof.over_http import ImageRefused, OverHttp
+from gateway_predictions.shares import wilson
 
 Probabilities = NDArray[np.float32]
 CHANCE = 0.05
 """The significance level: a p-value below it counts as a real difference."""
-_Z = 1.959963984540054
-"""95 % of a normal distribution lie within this many standard deviations."""
 
 
 class NotComparable(UserError):
@@ -139,16 +137,6 @@ def mcnemar(only_first: int, only_second: int) -> float:
     throws, fewer = only_first + only_second, min(only_first, only_second)
     ways = sum(_binomials(throws, fewer))
     return float(min(1.0, 2 * ways / 2**throws))
-
-
-def wilson(hits: int, of: int) -> tuple[float, float]:
-    """The 95 % confidence interval of a share (E. B. Wilson, JASA 22, 1927); 0 to 1 without observations."""
-    if not of:
-        return 0.0, 1.0
-    share, square = hits / of, _Z * _Z
-    middle = (share + square / (2 * of)) / (1 + square / of)
-    half = _Z * math.sqrt(share * (1 - share) / of + square / (4 * of * of)) / (1 + square / of)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def _binomials(of: int, most: int) -> Iterator[int]:

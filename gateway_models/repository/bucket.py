@@ -12,7 +12,6 @@ before those of ensembles, and deletions come last.
 
 import contextlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
@@ -23,6 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.errors import UserError
+from gateway.files import whole_file
 from gateway_local import sizing
 from gateway_local.sizing import CONFIG
 
@@ -96,6 +96,10 @@ class Bucket:
 
     def listing(self) -> dict[str, str]:
         """Every object of the repository; empty if there is none."""
+        return _stamps(self.objects())
+
+    def objects(self) -> dict[str, Mapping[str, Any]]:
+        """What the bucket says of every object of the repository, by relative path; empty if there is none."""
         with self._failures() as (system, root):
             try:
                 found = system.find(root, detail=True)
@@ -103,29 +107,18 @@ class Bucket:
                 return {}
             objects = {str(name).removeprefix(f"{root}/"): info for name, info in found.items() if str(name) != root}
             return {
-                path: _stamp(info)
+                path: info
                 for path, info in objects.items()
                 # Some tools make an empty object for a folder.
                 if info.get("type", "file") == "file" and not path.endswith((_OWN, "/"))
             }
 
-    def sizes(self, paths: Collection[str]) -> dict[str, int]:
-        """The bytes of some objects."""
-        with self._failures() as (system, root):
-            found = system.find(root, detail=True)
-            names = {str(name).removeprefix(f"{root}/"): info for name, info in found.items()}
-            return {path: int(names[path]["size"] or 0) for path in paths if path in names}
-
     def download(self, path: str, target: Path) -> None:
         """Write an object into a file, whole or not at all; raises FileNotFoundError if it has gone."""
         with self._failures() as (system, root):
             target.parent.mkdir(parents=True, exist_ok=True)
-            draft = target.with_name(f".{target.name}-{os.getpid()}")
-            try:
+            with whole_file(target) as draft:
                 system.get_file(f"{root}/{path}", str(draft))
-                draft.replace(target)
-            finally:
-                draft.unlink(missing_ok=True)
 
     def upload(self, source: Path, path: str) -> None:
         """Write a file into an object."""
@@ -149,6 +142,10 @@ def fsspec_url(url: str) -> tuple[str, dict[str, str]]:
     return url, {}
 
 
+def _stamps(objects: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    return {path: _stamp(info) for path, info in objects.items()}
+
+
 def _stamp(info: Mapping[str, Any]) -> str:
     """What changes with an object's content: its entity tag, or checksum, or time and size."""
     for name in ("ETag", "etag", "md5Hash", "content_md5"):
@@ -168,14 +165,14 @@ class WorkingCopy:
 
     def fetch(self) -> None:
         """Copy the bucket into the folder; large files have their size and no content."""
-        self._there = self.bucket.listing()
-        sizes = self.bucket.sizes(self._there)
-        for path in self._there:
-            target = self.folder / path
-            if sizes[path] > WHOLE_BYTES:
+        objects = self.bucket.objects()
+        self._there = _stamps(objects)
+        for path, info in objects.items():
+            target, nbytes = self.folder / path, int(info["size"] or 0)
+            if nbytes > WHOLE_BYTES:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with target.open("wb") as file:
-                    file.truncate(sizes[path])
+                    file.truncate(nbytes)
             else:
                 self.bucket.download(path, target)
         self._before = _files(self.folder)
@@ -274,9 +271,8 @@ class Follower:
         for path in gone:
             (self._folder / path).unlink(missing_ok=True)
             self._remove_empty((self._folder / path).parent)
-        draft = self._state.with_name(f"{self._state.name}.new")
-        draft.write_text(json.dumps(there))
-        draft.replace(self._state)
+        with whole_file(self._state) as draft:
+            draft.write_text(json.dumps(there))
 
     def _remove_empty(self, folder: Path) -> None:
         """Remove a folder without files, and those above it: to Triton, an empty folder is a version."""

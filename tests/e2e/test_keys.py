@@ -102,7 +102,7 @@ def test_fleet_shares_rates_and_fails_no_request_without_its_store(
         wait_for(back)
         assert set(answers) <= {200, 429}
         taken = answers.count(200)
-        assert flood(fleet, key, 2 * BURST)[200] == BURST - taken  # the store has begun anew
+        assert flood(fleet, key, 2 * BURST)[200] == BURST - taken  # the restarted store is empty
         for gateway in fleet:
             assert count_of(gateway, "rate_store_back") == 1
             assert gateway.faults() == []

@@ -12,9 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway_cli.main import app
-from gateway_predictions.accuracy import accuracy, wilson
+from gateway_predictions.accuracy import accuracy
 from gateway_predictions.reader import Labelled, LogReader
 from gateway_predictions.selection import k_center, most_uncertain
+from gateway_predictions.shares import wilson
 from tests.asking import encode
 from tests.gateway_predictions.logged import ScoresBackend, logging_service, rows, send
 

@@ -1,4 +1,4 @@
-"""Keys with quotas, through the application: what they may do, what is charged, and what they are told."""
+"""Keys with quotas, through the application: what is allowed, what is charged, and the responses."""
 
 import re
 import time

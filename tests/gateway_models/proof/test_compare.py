@@ -14,11 +14,12 @@ from typer.testing import CliRunner, Result
 from gateway.inference.backend import Call, InferResult, Row
 from gateway_cli.main import app
 from gateway_cli.model.compare import _versions
-from gateway_models.proof.compare import Compared, Pair, mcnemar, wilson
+from gateway_models.proof.compare import Compared, Pair, mcnemar
 from gateway_models.proof.compare_report import as_json, report, verdict, write_sheet
 from gateway_models.proof.dataset import DatasetError, Sample, read_samples
 from gateway_models.proof.image_files import NotCompared
 from gateway_models.repository.entry import EntryError
+from gateway_predictions.shares import wilson
 from tests.gateway.api.stub import MODEL, StubBackend
 from tests.stub_service import stub_service
 

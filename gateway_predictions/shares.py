@@ -1,0 +1,42 @@
+"""Shares of a number of images, with the intervals in which they lie."""
+
+import math
+from dataclasses import dataclass
+
+Z_95 = 1.959963984540054
+"""The quantile of the normal distribution for intervals of 95 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share of some images, such as the accuracy."""
+
+    hits: int
+    count: int
+
+    @property
+    def value(self) -> float | None:
+        """The share; None of no images."""
+        return self.hits / self.count if self.count else None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's score interval of 95 %: it stays within 0 and 1, and holds for few images as well."""
+        return wilson(self.hits, self.count)
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return "-"
+        low, high = self.interval
+        return f"{100 * self.value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def wilson(hits: int, count: int, z: float = Z_95) -> tuple[float, float]:
+    """The bounds of a share (E. B. Wilson, JASA 22, 1927); 0 to 1 without observations."""
+    if not count:
+        return 0.0, 1.0
+    share, squared = hits / count, z * z
+    middle = (share + squared / (2 * count)) / (1 + squared / count)
+    half = z * math.sqrt(share * (1 - share) / count + squared / (4 * count * count)) / (1 + squared / count)
+    # At the ends the formula gives 0 and 1 but for rounding.
+    return (0.0 if hits == 0 else max(0.0, middle - half)), (1.0 if hits == count else min(1.0, middle + half))
