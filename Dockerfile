@@ -35,8 +35,9 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 # The API's virtual environment: without pip, which the API does not need.
 FROM ${PYTHON_IMAGE} AS gateway-build
 ARG PIP_INDEX_URL
-# For the prediction log in a folder or bucket: heic,log,otel,s3 (PyArrow takes 150 MB).
-ARG EXTRAS=fleet,heic,otel
+# With `heic` it decodes HEIC; pillow-heif's wheel contains libx265, which is under the GPL, version 2. For the prediction log in a
+# folder or bucket: `log`, `s3` (PyArrow takes 150 MB).
+ARG EXTRAS=fleet,otel
 WORKDIR /app
 COPY constraints.txt ./
 COPY --from=wheels /wheels /wheels

@@ -7,6 +7,9 @@ PIP_INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disa
 # A few packages ship files that are not Python 3.
 COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/(tests|transformers/models)/' $(VENV)/lib || true
 SOURCES := pyproject.toml constraints.txt
+# Extras of pyproject.toml that `make up` installs besides: EXTRAS=heic, EXTRAS=heic,log. Each choice has a stamp of its own.
+EXTRAS =
+INSTALLED = $(VENV)/.installed$(EXTRAS:%=+%)
 # In place of pip's pages about "requires-python", or of Debian's about a missing ensurepip.
 CAN_INSTALL := import sys; v = sys.version_info; ok = (3, 11) <= v[:2] <= (3, 13); \
   sys.exit(None if ok else "this is Python %d.%d, and the service needs 3.11, 3.12 or 3.13: make PYTHON=python3.12 …" % v[:2])
@@ -41,10 +44,10 @@ $(BIN)/python:
 	@# The pip that comes with Python 3.11 takes half a minute of processor time to choose what this one chooses in seconds.
 	@$(PIP_INSTALL) --upgrade pip || echo "no other pip: installing takes longer"
 
-$(VENV)/.installed: $(SOURCES) | $(BIN)/python
+$(INSTALLED): $(SOURCES) | $(BIN)/python
 	@echo "installing the gateway, Triton's Python parts and torch into $(VENV) (a few GB the first time;" \
 	  "without a GPU, PIP_EXTRA_INDEX_URL=<index with CPU builds of torch> saves most of them)"
-	@began=$$(date +%s); $(PIP_INSTALL) --no-compile -e '.[local]' && { $(COMPILE); } && \
+	@began=$$(date +%s); $(PIP_INSTALL) --no-compile -e '.[local$(EXTRAS:%=,%)]' && { $(COMPILE); } && \
 	  echo "installed in $$(($$(date +%s) - began)) s"
 	@touch $@
 
@@ -73,9 +76,9 @@ $(VENV)/.installed-generator: | $(BIN)/python
 	  echo "no openapi-python-client: the test of a generated client will be skipped"
 	@touch $@
 
-install: $(VENV)/.installed $(VENV)/.installed-native ## install into .venv
+install: $(INSTALLED) $(VENV)/.installed-native ## install into .venv; EXTRAS=heic also decodes HEIC
 
-up: $(VENV)/.installed $(VENV)/.installed-native ## start Triton and the gateway on http://127.0.0.1:8080, Ctrl-C stops both; PORT=9000, ARGS=--help
+up: $(INSTALLED) $(VENV)/.installed-native ## start Triton and the gateway on http://127.0.0.1:8080, Ctrl-C stops both; PORT=9000, ARGS=--help
 # PORT from the command line alone, since some tools export a variable of that name.
 	@exec $(BIN)/gateway up $(if $(filter command,$(firstword $(origin PORT))),--port $(PORT)) $(ARGS)
 

@@ -40,6 +40,11 @@ def test_make_up_passes_all_options():
     assert started("ARGS=--workers 2") == [".venv/bin/gateway", "up", "--workers", "2"]
 
 
+def test_extras_are_installed_only_when_asked_for():
+    assert "-e '.[local,heic]'" in make("--dry-run", "--always-make", "up", "EXTRAS=heic")
+    assert "-e '.[local]'" in make("--dry-run", "--always-make", "up")
+
+
 @pytest.mark.parametrize(
     ("version", "sentence"),
     [

@@ -48,9 +48,10 @@ def inspect(data: bytes, limits: Limits, *, frames: bool = False) -> ImageInfo |
     if image_format is ImageFormat.VIDEO and not frames:
         raise UnsupportedFormat("The file is a video: ask for frames of it, such as frames=10 or frames=every:1s.")
     if not image_format.available:
-        name = image_format.value
+        name, package = image_format.value, image_format.traits.package.replace("_", "-")
         raise UnsupportedFormat(
-            f"This service does not decode {name}: send JPEG, or ask its operator for the extra {name.lower()}."
+            f"This service does not decode {name}: send JPEG, or ask its operator to install {package} "
+            f"(the extra {name.lower()}; `make up EXTRAS={name.lower()}`)."
         )
     if image_format not in _READERS:
         return Unopened(image_format)

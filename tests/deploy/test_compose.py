@@ -49,6 +49,13 @@ def test_every_service_is_built_by_the_dockerfile(compose, dockerfile):
         )
 
 
+def test_gateway_has_the_extras_of_the_dockerfile(compose, dockerfile):
+    (default,) = [text for text in dockerfile.stages["gateway-build"].all("ARG") if text.startswith("EXTRAS=")]
+    assert (
+        compose["services"]["gateway"]["build"]["args"]["EXTRAS"] == f"${{EXTRAS:-{default.removeprefix('EXTRAS=')}}}"
+    )
+
+
 def test_cpu_file_uses_another_image_and_requests_no_gpu(gpu_compose, cpu_compose):
     gpu, cpu = (compose["services"]["triton"] for compose in (gpu_compose, cpu_compose))
     assert gpu["build"]["target"] == "triton"

@@ -121,8 +121,10 @@ def test_unsupported_format_error_lists_the_supported_ones(kind):
 
 def test_heic_without_its_decoder_is_refused_with_advice(monkeypatch):
     monkeypatch.setattr("gateway.ingest.image_formats.AVAILABLE", AVAILABLE - {ImageFormat.HEIC})
-    with pytest.raises(UnsupportedFormat, match="send JPEG"):
+    with pytest.raises(UnsupportedFormat) as caught:
         inspect(sample("HEIC lossy").data, LIMITS)
+    assert "send JPEG" in caught.value.message
+    assert "install pillow-heif (the extra heic; `make up EXTRAS=heic`)" in caught.value.message
 
 
 def test_heif_of_another_codec_is_not_decoded():
