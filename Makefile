@@ -10,6 +10,16 @@ SOURCES := pyproject.toml constraints.txt
 # Extras of pyproject.toml that `make up` installs besides: EXTRAS=heic, EXTRAS=heic,log. Each choice has a stamp of its own.
 EXTRAS =
 INSTALLED = $(VENV)/.installed$(EXTRAS:%=+%)
+# pip's own variables, of the shell or, as Docker Compose reads them, of .env.
+ifneq ($(wildcard .env),)
+of_dotenv = $(shell sed -n 's/^$(1)=//p' .env | tail -n 1)
+export PIP_INDEX_URL ?= $(call of_dotenv,PIP_INDEX_URL)
+export PIP_EXTRA_INDEX_URL ?= $(call of_dotenv,PIP_EXTRA_INDEX_URL)
+endif
+# Printed before torch is downloaded for the first time, on a machine without a GPU, unless another index is named.
+CPU_BUILDS := no NVIDIA GPU here: most of the download is CUDA that nothing loads. Without it: Ctrl-C, a line \
+  PIP_EXTRA_INDEX_URL=<the index of PyTorch's installation page for "CPU"> in .env, and the same command again
+CUDA_IS_USELESS = $(if $(PIP_EXTRA_INDEX_URL)$(wildcard /proc/driver/nvidia /dev/nvidiactl /dev/dxg $(VENV)/lib/python3*/site-packages/torch),,yes)
 # In place of pip's pages about "requires-python", or of Debian's about a missing ensurepip.
 CAN_INSTALL := import sys; v = sys.version_info; ok = (3, 11) <= v[:2] <= (3, 13); \
   sys.exit(None if ok else "this is Python %d.%d, and the service needs 3.11, 3.12 or 3.13: make PYTHON=python3.12 …" % v[:2])
@@ -45,15 +55,16 @@ $(BIN)/python:
 	@$(PIP_INSTALL) --upgrade pip || echo "no other pip: installing takes longer"
 
 $(INSTALLED): $(SOURCES) | $(BIN)/python
-	@echo "installing the gateway, Triton's Python parts and torch into $(VENV) (a few GB the first time;" \
-	  "without a GPU, PIP_EXTRA_INDEX_URL=<index with CPU builds of torch> saves most of them)"
+	@echo "installing the gateway, Triton's Python parts and torch into $(VENV)"
+	@$(if $(CUDA_IS_USELESS),echo '$(subst ','\'',$(CPU_BUILDS))')
 	@began=$$(date +%s); $(PIP_INSTALL) --no-compile -e '.[local$(EXTRAS:%=,%)]' && { $(COMPILE); } && \
 	  echo "installed in $$(($$(date +%s) - began)) s"
 	@touch $@
 
 # With all that .installed has: one run of pip instead of two.
 $(VENV)/.installed-dev: $(SOURCES) $(VENV)/.installed-native | $(BIN)/python
-	@echo "installing the gateway, Triton's Python parts, torch, and what tests, lint and benchmarks need (a few GB the first time)"
+	@echo "installing the gateway, Triton's Python parts, torch, and what tests, lint and benchmarks need"
+	@$(if $(CUDA_IS_USELESS),echo '$(subst ','\'',$(CPU_BUILDS))')
 	@$(PIP_INSTALL) --no-compile -e '.[local,bench,dev,docs]'
 	@$(COMPILE)
 	@touch $(VENV)/.installed $@

@@ -73,7 +73,10 @@ def advice(wanted: Need) -> list[str]:
             "write count: 1, `gateway model add … --instances 1`"
         )
     if Runtime.TORCH_CUDA in runtimes and not gpu_count():
-        found.append("torch's CPU build: pip install torch --index-url https://download.pytorch.org/whl/cpu")
+        found.append(
+            "torch's CPU build: pip install --force-reinstall --no-deps torch torchvision --index-url URL, with the "
+            "index that PyTorch's installation page names for CPU"
+        )
     if runtimes & {Runtime.TORCH_CUDA, Runtime.TORCH_CPU}:
         found.append("ONNX Runtime instead of PyTorch: `gateway model add … --format onnx`")
     found.append("fewer models: `gateway model remove NAME`, or POST /models/NAME/unload")

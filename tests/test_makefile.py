@@ -40,6 +40,22 @@ def test_make_up_passes_all_options():
     assert started("ARGS=--workers 2") == [".venv/bin/gateway", "up", "--workers", "2"]
 
 
+def test_package_index_of_dotenv_is_pips(tmp_path):
+    """As for Docker Compose, a variable of the shell wins."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / ".env").write_text("GATEWAY_PORT=9000\nPIP_EXTRA_INDEX_URL=http://127.0.0.1:9/cpu?a=b\n")
+    show = ["make", "--silent", "--eval=show: ; @echo $$PIP_EXTRA_INDEX_URL", "show"]
+    shell = {name: value for name, value in os.environ.items() if name != "PIP_EXTRA_INDEX_URL"}
+
+    def shown(**given: str) -> str:
+        return subprocess.run(
+            show, cwd=tmp_path, env={**shell, **given}, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    assert shown() == "http://127.0.0.1:9/cpu?a=b"
+    assert shown(PIP_EXTRA_INDEX_URL="http://127.0.0.1:9/b") == "http://127.0.0.1:9/b"
+
+
 def test_extras_are_installed_only_when_asked_for():
     assert "-e '.[local,heic]'" in make("--dry-run", "--always-make", "up", "EXTRAS=heic")
     assert "-e '.[local]'" in make("--dry-run", "--always-make", "up")

@@ -30,3 +30,20 @@ def test_names_of_a_page_exist(page):
     assert {name for name in modules if not ((PROJECT / name).is_dir() or (PROJECT / f"{name}.py").is_file())} == set()
     assert named(r"(?m)(?:^|`)make ([a-z-]+)\b", page) <= TARGETS
     assert named(r"\bGATEWAY_[A-Z0-9_]+[A-Z0-9]\b", page) <= SETTINGS
+
+
+ANY_INDEX = re.compile(r"index[-_]url(?:=| +|\", \")https?://(?!127\.|localhost)", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("folder", ["gateway", "gateway_cli", "gateway_local", "gateway_models", "deploy", "docs"])
+def test_no_package_index_is_chosen_for_users(folder):
+    """Commands and advice leave the address to the reader: many machines reach one mirror alone."""
+    kinds = {".py", ".md", ".yml", ".yaml"}
+    paths = [path for path in (PROJECT / folder).rglob("*") if path.suffix in kinds]
+    assert len(paths) > 3
+    assert [str(path) for path in paths if ANY_INDEX.search(path.read_text())] == []
+
+
+def test_address_of_a_package_index_would_be_found():
+    assert ANY_INDEX.search("pip install torch --index-url https://wheels.example.org/cpu")
+    assert not ANY_INDEX.search("pip install --index-url http://127.0.0.1:8080/client/ triton-gateway-client")
