@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from deploy.generate import CHART, DEPLOY, dashboards, manifests, values
+from deploy.generate import CHART, DEPLOY, dashboards, manifests, values, version
 
 
 def files() -> Iterator[tuple[Path, str]]:
     """Every generated file with its content. Later files are made from earlier ones, so write each before the next."""
+    yield from version.files().items()
     yield CHART / "values.schema.json", values.schema()
     readme = CHART / "README.md"
     yield readme, values.with_table(readme.read_text())

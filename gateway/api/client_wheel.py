@@ -19,6 +19,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from gateway import __version__
 from gateway.api.route_table import Access, traits
 from gateway.errors import NotFound
 
@@ -48,7 +49,7 @@ class Wheel:
 def client_wheel() -> Wheel:
     """The client's wheel (PyPA's binary distribution format 1.0), as its pyproject.toml describes it."""
     project = tomllib.loads((PACKAGE / "pyproject.toml").read_text("utf-8"))["project"]
-    stem = f"{project['name'].replace('-', '_')}-{project['version']}"
+    stem = f"{project['name'].replace('-', '_')}-{__version__}"
     info = f"{stem}.dist-info"
     modules = sorted(path for path in PACKAGE.rglob("*") if path.suffix == ".py" or path.name == "py.typed")
     members = {f"gateway_client/{path.relative_to(PACKAGE).as_posix()}": path.read_bytes() for path in modules}
@@ -75,7 +76,7 @@ def _metadata(project: dict[str, Any]) -> str:
     fields = [
         ("Metadata-Version", "2.4"),
         ("Name", project["name"]),
-        ("Version", project["version"]),
+        ("Version", __version__),
         ("Summary", project["description"]),
         ("License-Expression", project["license"]),
         ("Keywords", ",".join(project["keywords"])),

@@ -61,7 +61,7 @@ def test_import_needs_only_httpx():
 
 def test_metadata_match_the_code():
     project = tomllib.loads((CLIENT / "pyproject.toml").read_text())["project"]
-    assert project["version"] == __version__
+    assert __version__ == gateway.__version__
     assert project["dependencies"] == ["httpx>=0.27"]
     assert (CLIENT / "py.typed").exists()
     assert (CLIENT / "LICENSE").read_text() == (PROJECT / "LICENSE").read_text()

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import tomllib
 import venv
 import zipfile
 from email.parser import Parser
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import gateway_client
 from gateway import __version__
 from gateway.api.client_wheel import client_wheel
 from tests.gateway.api.stub import client_of
@@ -70,8 +70,7 @@ def test_wheel_equals_what_setuptools_builds(ours, built):
 
 
 def test_wheel_has_the_version_of_the_service():
-    project = tomllib.loads((PROJECT / "gateway_client" / "pyproject.toml").read_text())["project"]
-    assert project["version"] == __version__
+    assert gateway_client.__version__ == __version__
     assert client_wheel().name == WHEEL
 
 
