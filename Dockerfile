@@ -19,7 +19,7 @@ COPY native /native
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip wheel --no-deps --wheel-dir /wheels /native
 WORKDIR /project
-COPY LICENSE pyproject.toml README.md setup.py ./
+COPY LICENSE THIRD_PARTY.md pyproject.toml README.md setup.py ./
 COPY gateway gateway
 COPY gateway_cli gateway_cli
 COPY gateway_client gateway_client

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from deploy.generate import CHART, DEPLOY, dashboards, manifests, values, version
+from deploy.generate import CHART, DEPLOY, dashboards, manifests, third_party, values, version
 
 
 def files() -> Iterator[tuple[Path, str]]:
@@ -16,6 +16,7 @@ def files() -> Iterator[tuple[Path, str]]:
         yield CHART / "files" / "dashboards" / name, text
     for name, text in manifests.files().items():
         yield DEPLOY / "kubernetes" / name, text
+    yield third_party.PATH, third_party.text()
 
 
 if __name__ == "__main__":

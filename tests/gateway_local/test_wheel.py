@@ -70,7 +70,7 @@ def wheel(tmp_path_factory) -> Path:
     ignore = shutil.ignore_patterns("__pycache__", "model.pt", "labels.txt", "origin.json", "build")
     for name in (*PACKAGES, "triton_models", "triton_backends", "examples"):
         shutil.copytree(PROJECT / name, source / name, ignore=ignore)
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "THIRD_PARTY.md"):
         shutil.copy(PROJECT / name, source)
     built = subprocess.run(
         [sys.executable, "-c", BUILD, str(folder)], cwd=source, capture_output=True, text=True, check=False
