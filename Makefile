@@ -41,7 +41,7 @@ PACKAGES := gateway gateway_cli gateway_client gateway_local gateway_models gate
 # Images of containers often set it. Here every process would compile the gateway again, and pytest all of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help ready install up test test-long check test-python coverage lint fmt docs site bench figures attack fuzz sanitize clean
+.PHONY: help ready install up test test-long check test-python coverage lint fmt docs site dist bench figures attack fuzz sanitize clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -136,6 +136,9 @@ docs: ready ## rewrite what is made from code: the tables of docs/reference, the
 site: ready ## build the documentation's site into build/site, without a network; a broken link is an error
 	@$(BIN)/sphinx-build -c docs -E -W --keep-going -q . build/site
 	@echo "open build/site/index.html"
+
+dist: ready ## build wheels, sdists, the chart's package and SBOMs into dist/, and classify an image with them; TAG=v0.1.0
+	@$(BIN)/python -m deploy.dist $(if $(filter command,$(firstword $(origin TAG))),--tag '$(TAG)')
 
 bench: ready ## measure throughput against the bare limit; options: make bench ARGS=--help
 	@$(BIN)/python -m bench $(ARGS)

@@ -64,7 +64,8 @@ def test_metadata_match_the_code():
     assert __version__ == gateway.__version__
     assert project["dependencies"] == ["httpx>=0.27"]
     assert (CLIENT / "py.typed").exists()
-    assert (CLIENT / "LICENSE").read_text() == (PROJECT / "LICENSE").read_text()
+    for folder in (CLIENT, PROJECT / "native"):
+        assert (folder / "LICENSE").read_text() == (PROJECT / "LICENSE").read_text()
 
 
 def test_readme_example_runs():

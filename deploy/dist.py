@@ -1,0 +1,200 @@
+"""`python -m deploy.dist`: build what a release has into dist/, then use it as somebody who has nothing else would.
+
+Each wheel is built from its sdist, so an sdist without a file that it needs fails here. The gateway's wheel and the
+resize kernel's go into a new environment, whose SBOM is written and whose `gateway up` serves; the client's goes into
+another one and classifies an image. The network is needed as by pip.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from deploy.generate import CHART, DEPLOY
+from deploy.generate.third_party import extras_of_image
+from gateway import __version__
+
+PROJECT = DEPLOY.parent
+DISTRIBUTIONS = (PROJECT, PROJECT / "gateway_client", PROJECT / "native")
+CONSTRAINTS = PROJECT / "constraints.txt"
+SAMPLE = PROJECT / "examples" / "cat.jpg"
+EXPECTED_LABEL = "Egyptian cat"
+READY_WITHIN_SECONDS = 900
+"""A first start fetches Triton and exports the default model."""
+STOPPED_WITHIN_SECONDS = 60
+
+say = partial(print, flush=True)
+
+_PACKAGE_CHART = "import sys, helm_python as helm; helm.package(sys.argv[1], destination=sys.argv[2])"
+_CLASSIFY = """
+import sys
+from gateway_client import Gateway
+
+with Gateway(sys.argv[1]) as gateway:
+    (result,) = gateway.classify([sys.argv[2]], top_k=1)
+    print(result.best.label if result.best else result.error)
+"""
+
+
+class NotAsReleased(Exception):
+    """Something that was built does not do what it is for."""
+
+
+def run(*command: object, cwd: Path = PROJECT) -> None:
+    """Run a command that must succeed; its output is shown."""
+    subprocess.run([str(word) for word in command], cwd=cwd, check=True)
+
+
+def build(folder: Path, *, isolated: bool = True) -> None:
+    """The sdist and the wheel of each distribution; without isolation by the installed setuptools."""
+    options = ["--outdir", folder, *([] if isolated else ["--no-isolation"])]
+    for source in DISTRIBUTIONS:
+        run(sys.executable, "-m", "build", *options, source)
+
+
+def package_chart(folder: Path) -> None:
+    """The chart's package, in a process of its own, since Helm's library contains Go's runtime."""
+    run(sys.executable, "-c", _PACKAGE_CHART, CHART, folder)
+
+
+def write_bom(python: Path, path: Path) -> None:
+    """What is installed in an environment, as a CycloneDX document, without the paths of this machine's files."""
+    options = ["--short-PURLs", "--output-reproducible", "--output-file", path]
+    run(sys.executable, "-m", "cyclonedx_py", "environment", *options, python)
+    document = json.loads(path.read_text())
+    for component in document["components"]:
+        references = component.pop("externalReferences", [])
+        if public := [each for each in references if not each["url"].startswith("file:")]:
+            component["externalReferences"] = public
+    path.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def write_sums(folder: Path) -> None:
+    """SHA256SUMS of the files of a folder, as `sha256sum --check` reads it."""
+    files = sorted(path for path in folder.iterdir() if path.name != "SHA256SUMS")
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files]
+    (folder / "SHA256SUMS").write_text("".join(lines))
+
+
+def environment(folder: Path) -> Path:
+    """A new virtual environment; returns its interpreter."""
+    run(sys.executable, "-m", "venv", folder)
+    return folder / "bin" / "python"
+
+
+def install(python: Path, *wanted: object) -> None:
+    """Install wheels and their pinned requirements."""
+    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", CONSTRAINTS, *wanted)
+
+
+def wheel(folder: Path, name: str) -> Path:
+    """The one wheel of a distribution."""
+    (found,) = folder.glob(f"{name}-*.whl")
+    return found
+
+
+@contextmanager
+def served(python: Path, home: Path) -> Iterator[str]:
+    """`gateway up` of an environment, far from the checkout, with a data folder of its own; yields its address."""
+    port, triton_port = _free_port(), _free_port()
+    foreign = ("GATEWAY_", "PYTHON", "VIRTUAL_ENV")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    home.mkdir(parents=True, exist_ok=True)
+    command = [python.with_name("gateway"), "up", f"--port={port}", f"--triton-port={triton_port}"]
+    process = subprocess.Popen(command, cwd=home, env={**variables, "XDG_DATA_HOME": str(home / "data")})
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_ready(url, process)
+        yield url
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOPPED_WITHIN_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def classify(python: Path, url: str, folder: Path) -> str:
+    """The label of the sample, by the client of another environment."""
+    command = [python, "-c", _CLASSIFY, url, SAMPLE]
+    return subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def main() -> None:
+    """Build, install, classify; ends with a sentence where something is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--tag", default=f"v{__version__}", help="the tag of a release, which must be its version")
+    tag = parser.parse_args().tag
+    if tag != f"v{__version__}":
+        sys.exit(
+            f"error: the tag is {tag}, and gateway/__init__.py says {__version__}: the tag of it is v{__version__}"
+        )
+    try:
+        _release(PROJECT / "dist", PROJECT / "build" / "dist")
+    except subprocess.CalledProcessError as exc:
+        sys.exit(f"error: {' '.join(map(str, exc.cmd[:6]))} … failed with status {exc.returncode}; its output is above")
+    except NotAsReleased as exc:
+        sys.exit(f"error: {exc}")
+
+
+def _release(folder: Path, scratch: Path) -> None:
+    for each in (folder, scratch):
+        shutil.rmtree(each, ignore_errors=True)
+        each.mkdir(parents=True)
+    build(folder)
+    package_chart(folder)
+    shutil.copy(CONSTRAINTS, folder)
+    service, kernel = wheel(folder, "triton_image_gateway"), wheel(folder, "exact_resize")
+    bom = f"triton-image-gateway-{__version__}"
+    python = environment(scratch / "service")
+    install(python, f"{service}[{extras_of_image()}]", kernel)
+    write_bom(python, folder / f"{bom}-image.cdx.json")
+    install(python, f"{service}[local]")
+    write_bom(python, folder / f"{bom}-local.cdx.json")
+    client = environment(scratch / "client")
+    install(client, wheel(folder, "triton_gateway_client"))
+    with served(python, scratch / "home") as url:
+        label = classify(client, url, scratch)
+    if label != EXPECTED_LABEL:
+        raise NotAsReleased(f"{SAMPLE.name} was classified as {label!r} instead of {EXPECTED_LABEL!r}")
+    write_sums(folder)
+    say(f"{SAMPLE.name} is an {label}, by the wheels of dist/:")
+    for path in sorted(folder.iterdir()):
+        say(f"  {path.stat().st_size:>12,} {path.name}")
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]") -> None:
+    end = time.monotonic() + READY_WITHIN_SECONDS
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            raise NotAsReleased(
+                f"gateway up ended with status {process.returncode} before it was ready; its log is above"
+            )
+        try:
+            with urllib.request.urlopen(f"{url}/health/ready", timeout=5):  # noqa: S310  # an address of its own
+                return
+        except OSError:  # also of an answer that says that it is not ready
+            time.sleep(0.5)
+    raise NotAsReleased(f"gateway up was not ready after {READY_WITHIN_SECONDS} s; its log is above")
+
+
+if __name__ == "__main__":
+    main()
