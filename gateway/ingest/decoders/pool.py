@@ -43,7 +43,8 @@ from gateway.ingest.frames import Wanted
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.limits.account import STREAM_SECONDS_PER_SECOND, Account, Spending
-from gateway.limits.decoder_slots import DecoderSlots
+from gateway.limits.lease import Bound
+from gateway.limits.round_robin import RoundRobin
 
 log = structlog.get_logger("gateway")
 
@@ -70,9 +71,9 @@ class Decoders:
     def __init__(self, count: int, *, limits: DecodeLimits) -> None:
         self._limits = limits
         self._count = count
-        self._slots = DecoderSlots(count, limits.memory_bytes)
+        self._slots = _slots(count, limits)
         # Files stay open between their frames, and must not occupy the slots of images.
-        self._animation_slots = DecoderSlots(count, limits.memory_bytes)
+        self._animation_slots = _slots(count, limits)
         self._idle: list[Worker] = []
         self._busy: set[Worker] = set()
         self._trimming: asyncio.TimerHandle | None = None
@@ -142,7 +143,7 @@ class Decoders:
         within `limits.memory_bytes`; their frames share the slots of all images.
         """
         memory_bytes = min(open_bytes(info, len(data)), self._limits.memory_bytes)
-        async with self._animation_slots.lease(account, memory_bytes), self._worker(account) as worker:
+        async with self._animation_slots.lease(account, 1, memory_bytes), self._worker(account) as worker:
             animation = OpenAnimation(self, worker, info, account, len(data))
             job = AnimationJob(info=info, nbytes=len(data), size=size, wanted=wanted, memory_bytes=memory_bytes)
             try:
@@ -169,7 +170,7 @@ class Decoders:
         )
         async with (
             self._spending(account, info, nbytes, expected) as spending,
-            self._slots.lease(account, slot_bytes),
+            self._slots.lease(account, 1, slot_bytes),
             worker_of as worker,
         ):
             if animation:
@@ -283,6 +284,13 @@ class AnimationFrame:
     index: int
     seconds: float
     pixels: bytes
+
+
+def _slots(count: int, limits: DecodeLimits) -> RoundRobin:
+    """So many slots, whose images need `limits.memory_bytes` at most in all."""
+    return RoundRobin(
+        Bound("decoders", count), Bound("decode_memory_bytes", limits.memory_bytes, metrics.DECODING_BYTES)
+    )
 
 
 def _error_of(lost: WorkerLost) -> ImageError:

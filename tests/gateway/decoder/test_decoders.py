@@ -226,7 +226,7 @@ async def test_decode_cancelled_in_the_queue_holds_no_slot(pool):
     os.kill(worker.pid, signal.SIGCONT)
     answers = await asyncio.gather(*tasks, return_exceptions=True)
     assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [False, True, True, False]
-    assert pool._slots.slots.free == 1
+    assert pool._slots.bounds[0].free == 1
 
 
 async def test_images_that_fit_into_memory_are_decoded_concurrently():
@@ -238,11 +238,11 @@ async def test_images_that_fit_into_memory_are_decoded_concurrently():
             tasks = [asyncio.ensure_future(decoded(pool, data)) for _ in range(3)]
             for _ in range(5):
                 await asyncio.sleep(0)
-            assert 2 - pool._slots.slots.free == together
+            assert 2 - pool._slots.bounds[0].free == together
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert (pool._slots.slots.free, pool._slots.bytes.free) == (2, room)
+            assert (pool._slots.bounds[0].free, pool._slots.bounds[1].free) == (2, room)
 
 
 @contextlib.asynccontextmanager
@@ -260,14 +260,14 @@ async def test_cancelled_wait_for_memory_does_not_block_later_images():
         first, waits, behind = (asyncio.ensure_future(decoded(pool, picture)) for picture in (large, large, data))
         for _ in range(5):
             await asyncio.sleep(0)
-        assert pool._slots.slots.free == 2
+        assert pool._slots.bounds[0].free == 2
         waits.cancel()
         await asyncio.gather(waits, return_exceptions=True)
-        assert pool._slots.slots.free == 1
+        assert pool._slots.bounds[0].free == 1
         for task in (first, behind):
             task.cancel()
         await asyncio.gather(first, behind, return_exceptions=True)
-        assert (pool._slots.slots.free, pool._slots.bytes.free) == (3, room)
+        assert (pool._slots.bounds[0].free, pool._slots.bounds[1].free) == (3, room)
 
 
 async def test_pool_leaves_no_processes():
