@@ -5,6 +5,7 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from gateway import __version__
 from gateway.api import client_wheel, page
 from gateway.api.auth import KeyCheck, document_keys
 from gateway.api.middleware import RequestContextMiddleware, SecurityHeaders
-from gateway.api.openapi import document_answers
+from gateway.api.openapi import document_answers, document_images
 from gateway.api.problems import add_handlers
 from gateway.api.request_context import State
 from gateway.api.route_table import RouteTable
@@ -33,7 +34,7 @@ from gateway.ingest.prepare import DecodePolicy
 from gateway.keys import KeyFile
 from gateway.limits.admission import Admission
 from gateway.limits.connections import Connections
-from gateway.limits.pools import response_buffer, streams, upload_buffer
+from gateway.limits.pools import Pool, response_buffer, streams, upload_buffer
 from gateway.logs import configure_logs
 from gateway.memory import usable_memory
 from gateway.metrics import SHARED_FOLDER, reserve_space
@@ -56,6 +57,7 @@ from gateway.triton.triton_backend import TritonBackend
 
 if TYPE_CHECKING:
     from gateway.otlp import Exporter
+    from gateway.urls.fetcher import Fetcher
 
 ROUTERS = (
     predict.router,
@@ -82,10 +84,12 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
 
     Raises KeysError if a file of API keys cannot be read, TlsError if a certificate cannot be used, TracingUnavailable
     if an endpoint for spans is set but OpenTelemetry's SDK is not installed, RateStoreUnavailable if a store of rates
-    is set but its client is not, and UserError if predictions are to be logged and what that needs is not installed.
+    is set but its client is not, and UserError if predictions are to be logged or images to be fetched from buckets and
+    what that needs is not installed.
     """
     exporter = _open_exporter(settings)
     prediction_log = _open_prediction_log(settings)
+    create_fetcher = _fetching(settings)
     connect = connector(settings)
     # Everything that reports the limit must report the one that applies.
     settings = settings.model_copy(update={"max_connections": affordable_connections(settings.max_connections)})
@@ -117,21 +121,28 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
                 settings.model_shadow,
                 prediction_log,
             )
+            uploads = upload_buffer(settings.max_bytes_waiting)
+            fetcher = None if create_fetcher is None else create_fetcher(uploads)
             await triton.start()
             if prediction_log is not None:
                 await prediction_log.start()
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
                 connections = Connections(settings.max_connections)
                 async with heartbeat(lambda: len(connections) > 0):
-                    yield State(
+                    state = State(
                         settings=settings,
                         service=service,
-                        uploads=upload_buffer(settings.max_bytes_waiting),
+                        uploads=uploads,
                         responses=response_buffer(settings.max_bytes_unread),
                         connections=connections,
                         draining=draining,
                         streams=streams(settings.max_streams),
                     )
+                    if fetcher is not None:
+                        state["fetcher"] = fetcher
+                    yield state
+            if fetcher is not None:
+                fetcher.close()
             await service.close()
             await triton.close()
             if prediction_log is not None:
@@ -160,6 +171,8 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
         if router is not models.admin_router or settings.admin_keys_file is not None:
             app.include_router(router)
     document_answers(app, ROUTES)
+    if settings.fetch_urls:
+        document_images(app, ROUTES, {"anyOf": [predict.IMAGE_IN_BASE64, predict.IMAGE_BY_URL]})
     ROUTES.create_series()
     return app
 
@@ -230,6 +243,16 @@ def _open_prediction_log(settings: Settings) -> PredictionLog | None:
         return None
     log: PredictionLog = importlib.import_module(PREDICTION_LOG).open_log(settings)
     return log
+
+
+def _fetching(settings: Settings) -> "Callable[[Pool], Fetcher] | None":
+    """Creates what fetches images by URL, if any may be fetched."""
+    if not settings.fetch_urls:
+        return None
+    from gateway.urls.buckets import open_buckets  # loaded only if it is configured
+    from gateway.urls.fetcher import Fetcher
+
+    return partial(Fetcher, settings, buckets=open_buckets(settings))
 
 
 def _add_middleware(app: FastAPI, settings: Settings, tenants: Tenants, tracer: Tracer | None) -> None:

@@ -12,7 +12,10 @@
     │   ├── DamagedImage          422 damaged_image
     │   ├── TooCostly             422 too_costly
     │   ├── TooManyFrames         422 too_many_frames
-    │   └── ImageQuarantined      422 image_quarantined
+    │   ├── ImageQuarantined      422 image_quarantined
+    │   ├── UrlNotAllowed         422 url_not_allowed
+    │   ├── FetchFailed           422 fetch_failed
+    │   └── FetchTimeout          422 fetch_timeout
     ├── RequestError              the whole request; the client can correct it
     │   ├── InvalidRequest        400 invalid_request
     │   ├── Unauthorized          401 unauthorized
@@ -146,6 +149,24 @@ class ImageQuarantined(ImageError):
     """The image crashed a model's process twice, and is refused for `quarantine_seconds`."""
 
     code, summary = "image_quarantined", "The image makes the model fail and is refused for some minutes"
+
+
+class UrlNotAllowed(ImageError):
+    """The URL is invalid or outside of `fetch_urls`, or its host has an address that is not public or allowed."""
+
+    code, summary = "url_not_allowed", "The service does not fetch images from this URL"
+
+
+class FetchFailed(ImageError):
+    """The URL's host could not be reached, or answered with something else than an image."""
+
+    code, summary = "fetch_failed", "The image could not be fetched"
+
+
+class FetchTimeout(ImageError):
+    """The image of a URL did not arrive within `fetch_timeout_seconds`."""
+
+    code, summary = "fetch_timeout", "The image could not be fetched in time"
 
 
 class RequestError(GatewayError):

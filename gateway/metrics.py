@@ -126,6 +126,17 @@ CONNECTIONS_CLOSED = Counter(
     ["reason"],
 )
 
+FETCHES = Gauge("gateway_fetches", "Images that are fetched by URL at this moment.", multiprocess_mode="livesum")
+FETCHES_LIMIT = Gauge(
+    "gateway_fetches_limit", "Images that may be fetched by URL at once.", multiprocess_mode="livesum"
+)
+FETCHED_BYTES = Counter("gateway_fetched_bytes_total", "Bytes of images received from URLs.")
+FETCH_SECONDS = Histogram(
+    "gateway_fetch_duration_seconds",
+    "Time to fetch one image by URL, its redirects included, whatever the outcome; `gateway_images_total` has that.",
+    buckets=_SECONDS,
+)
+
 DECODE_CPU_SECONDS = Histogram(
     "gateway_decode_cpu_seconds",
     "Processor time of one image that was decoded in the gateway.",

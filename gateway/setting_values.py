@@ -1,8 +1,11 @@
 """Parsers for settings that are more than a number or a name; they raise ValueError."""
 
+import ipaddress
 import re
 from collections.abc import Callable, Collection
 from fractions import Fraction
+
+from gateway.locations import read_prefix
 
 ALL_MODELS = "*"
 """Stands for every model that is not named."""
@@ -127,6 +130,29 @@ def origins(given: tuple[str, ...]) -> tuple[str, ...]:
             raise ValueError(msg)
     # Browsers send scheme and host in lower case.
     return tuple(origin.lower() for origin in given)
+
+
+def url_prefixes(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Check prefixes of URLs."""
+    for text in given:
+        try:
+            read_prefix(text)
+        except ValueError as exc:
+            msg = f"{text!r} {exc}; a prefix is such as https://images.example.com/products/, https://*.example.com or "
+            msg += "s3://bucket/folder/"
+            raise ValueError(msg) from exc
+    return given
+
+
+def networks(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Check networks of IP addresses."""
+    for text in given:
+        try:
+            ipaddress.ip_network(text)
+        except ValueError:
+            msg = f"{text!r} is not a network, such as 10.20.0.0/16 or fd00:1234::/48"
+            raise ValueError(msg) from None
+    return given
 
 
 def triton_addresses(given: tuple[str, ...]) -> tuple[str, ...]:

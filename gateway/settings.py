@@ -76,6 +76,7 @@ NEEDS = (
     ("triton_key_file", "triton_certificate_file"),
     ("triton_certificate_file", "triton_ca_file"),
     ("triton_server_name", "triton_ca_file"),
+    ("fetch_networks", "fetch_urls"),
 )
 """Pairs of settings of which the first has no effect without the second."""
 
@@ -182,6 +183,16 @@ class Settings(BaseSettings):
     """Headers of one request; more are refused with 431 `headers_too_large`."""
     max_part_header_bytes: int = Field(16 * KIB, ge=256, le=MIB)
     """Bytes of the headers of one multipart part; more is refused with 431 `headers_too_large`."""
+
+    # Images by URL
+    fetch_urls: Annotated[tuple[str, ...], NoDecode] = ()
+    """Prefixes of URLs from which images may be fetched, with commas: https://host/folder/, s3://bucket/; or none."""
+    fetch_networks: Annotated[tuple[str, ...], NoDecode] = ()
+    """Networks besides the public internet from which images may be fetched, with commas, such as 10.20.0.0/16."""
+    fetch_timeout_seconds: float = Field(10.0, gt=0, le=3_600)
+    """Time to fetch one image, its redirects included; then its error is `fetch_timeout`."""
+    max_fetches: int = Field(64, ge=1, le=10_000)
+    """Images that one process fetches at once; further ones wait for `max_wait_seconds` at most, then `overloaded`."""
 
     # Limits of one process
     max_connections: int = Field(1_000, ge=1, le=100_000)
@@ -353,7 +364,7 @@ class Settings(BaseSettings):
     def _is_header_name(cls, name: str) -> str:
         return setting_values.header_name(name)
 
-    @field_validator("cors_origins", "triton_url", "load_models", mode="before")
+    @field_validator("cors_origins", "triton_url", "load_models", "fetch_urls", "fetch_networks", mode="before")
     @classmethod
     def _split_at_commas(cls, parts: object) -> object:
         return setting_values.listed(parts) if isinstance(parts, str) else parts
@@ -362,6 +373,16 @@ class Settings(BaseSettings):
     @classmethod
     def _origins_have_no_path(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
         return setting_values.origins(origins)
+
+    @field_validator("fetch_urls")
+    @classmethod
+    def _fetch_urls_are_prefixes(cls, prefixes: tuple[str, ...]) -> tuple[str, ...]:
+        return setting_values.url_prefixes(prefixes)
+
+    @field_validator("fetch_networks")
+    @classmethod
+    def _fetch_networks_are_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+        return setting_values.networks(networks)
 
     @field_validator("triton_url")
     @classmethod

@@ -99,6 +99,18 @@ class ImageQuarantined(ImageError, status=422, code="image_quarantined"):
     """The image crashed a model's process twice, and is refused for `quarantine_seconds`."""
 
 
+class UrlNotAllowed(ImageError, status=422, code="url_not_allowed"):
+    """The URL is invalid or outside of `fetch_urls`, or its host has an address that is not public or allowed."""
+
+
+class FetchFailed(ImageError, status=422, code="fetch_failed"):
+    """The URL's host could not be reached, or answered with something else than an image."""
+
+
+class FetchTimeout(ImageError, status=422, code="fetch_timeout"):
+    """The image of a URL did not arrive within `fetch_timeout_seconds`."""
+
+
 class RequestError(GatewayError):
     """The whole request cannot be served as it was sent."""
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Self
 
 from starlette.requests import ClientDisconnect, Request
@@ -45,7 +46,8 @@ class Body:
         )
         self._eviction: Overloaded | None = None
         self._receiving: asyncio.Timeout | None = None
-        part = None if context.tenant is None else context.tenant.upload_bytes
+        self._part = part = None if context.tenant is None else context.tenant.upload_bytes
+        self._fetcher = context.shared.get("fetcher")
         self.hold = context.resources.enter_context(context.shared["uploads"].lease(self, part=part)).hold
         """Called by readers with the number of bytes of the body that they hold."""
         self.announced_bytes = int(request.headers.get("content-length", "0"))
@@ -56,7 +58,8 @@ class Body:
     async def open_uploads(self, limits: Limits, names: Sequence[str]) -> tuple[Form, Uploads]:
         """Read up to the first file: see gateway.ingest.media_types.open_uploads."""
         content_type = self._request.headers.get("content-type", "")
-        return await open_uploads(content_type, self.announced_bytes, self, limits, names, self.hold)
+        fetch = None if self._fetcher is None else partial(self._fetcher, part=self._part)
+        return await open_uploads(content_type, self.announced_bytes, self, limits, names, self.hold, fetch)
 
     async def wait_for_disconnect(self) -> None:
         """Wait until the client disconnects, and raise ClientDisconnect.

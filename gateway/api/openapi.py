@@ -1,5 +1,6 @@
 """Completes FastAPI's OpenAPI document: media types of errors and results, and bodies that are read as streams."""
 
+from copy import deepcopy
 from typing import Any
 
 from fastapi import FastAPI
@@ -45,6 +46,22 @@ def document_answers(app: FastAPI, routes: RouteTable) -> None:
         return schema
 
     app.openapi = with_answers  # type: ignore[method-assign]  # FastAPI's documented way
+
+
+def document_images(app: FastAPI, routes: RouteTable, image: dict[str, Any]) -> None:
+    """Declare another schema of an image in JSON."""
+    plain = app.openapi
+
+    def with_images() -> dict[str, Any]:
+        schema = plain()
+        for route in routes:
+            if route.traits.takes_images and not is_v2_path(route.path):
+                operation = schema["paths"][route.path]["post"]
+                operation["requestBody"] = body = deepcopy(operation["requestBody"])  # all applications share it
+                body["content"]["application/json"]["schema"]["properties"]["images"]["items"] = image
+        return schema
+
+    app.openapi = with_images  # type: ignore[method-assign]  # FastAPI's documented way
 
 
 def _declare_results(answers: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any, NotRequired, Protocol, TypedDict, cast
 
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
@@ -12,13 +12,23 @@ from gateway import metrics
 from gateway.api.route_table import KnownRoute
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.service import InferenceService
+from gateway.ingest.media_types import Uploads, UploadsOrUrls
 from gateway.limits.connections import Connections
+from gateway.limits.lease import Bound
 from gateway.limits.pools import AtWork, Client, Pool, PoolLease
 from gateway.server.draining import Draining
 from gateway.settings import Settings
 from gateway.tenants.tenant import Charges, Tenant
 
 KEY = "request_context"
+
+
+class Fetcher(Protocol):
+    """See gateway.urls.fetcher."""
+
+    def __call__(self, images: UploadsOrUrls, *, part: Bound | None) -> Uploads:
+        """The images of a request; what they hold of the upload buffer also counts for `part`, that of its API key."""
+        ...
 
 
 class State(TypedDict):
@@ -31,6 +41,8 @@ class State(TypedDict):
     connections: Connections
     draining: Draining
     streams: Pool
+    fetcher: NotRequired[Fetcher]
+    """Fetches the images that requests have as URLs, if the service may fetch any."""
     reader: NotRequired[Client]
     """The connection of a request, with the server's own protocol classes."""
 

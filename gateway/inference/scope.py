@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
 
 AGAIN_SECONDS = 0.05
 """A task that has swallowed its cancellation is cancelled once more after this time."""
@@ -17,12 +19,12 @@ class Scope:
     """
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """Run a task until the scope ends."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -51,5 +53,5 @@ class Scope:
         if cancelled:
             raise asyncio.CancelledError
 
-    def _forget(self, task: "asyncio.Task[None]") -> None:
+    def _forget(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)

@@ -1,6 +1,6 @@
-"""JSON bodies with images in base64: the gateway's own, and that of Hugging Face's Inference API.
+"""JSON bodies with images in base64 or by URL: the gateway's own, and that of Hugging Face's Inference API.
 
-    {"images": [{"b64": "…", "filename": "cat.jpg"}]}
+    {"images": [{"b64": "…", "filename": "cat.jpg"}, {"url": "https://…"}]}
     {"inputs": "…", "parameters": {"top_k": 5, "function_to_apply": "softmax"}}
 
 huggingface_hub's InferenceClient.image_classification sends the second as soon as there are parameters, and otherwise
@@ -12,7 +12,16 @@ from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from gateway.errors import ImageError, InvalidImage, InvalidParameter, UnknownField
 from gateway.ingest.base64_stream import Base64Decoder
 from gateway.ingest.json_source import JsonSource, invalid
-from gateway.ingest.upload import Hold, Parameter, Upload, clean_filename, file_too_large, too_many_files, uncounted
+from gateway.ingest.upload import (
+    Hold,
+    Parameter,
+    Reference,
+    Upload,
+    clean_filename,
+    file_too_large,
+    too_many_files,
+    uncounted,
+)
 from gateway.ingest.upload_limits import Limits
 
 EXAMPLE = '{"images": [{"b64": "…"}]}'
@@ -22,13 +31,14 @@ HUGGINGFACE_PARAMETERS = ("top_k", "function_to_apply")
 
 
 async def read_json(
-    chunks: AsyncIterable[bytes], limits: Limits, names: Sequence[str], hold: Hold = uncounted
-) -> AsyncIterator[Upload | Parameter]:
+    chunks: AsyncIterable[bytes], limits: Limits, names: Sequence[str], hold: Hold = uncounted, *, urls: bool = False
+) -> AsyncIterator[Upload | Reference | Parameter]:
     """Yield the parameters and the images of a body, in order, each as soon as it is complete.
 
-    `names` are the route's parameters. Base64 is decoded as it arrives, so that at most the bytes of one image are
-    held. Bad base64 and an image beyond `max_file_bytes` are that image's error. Raises InvalidBody, UnknownField,
-    InvalidParameter, TooManyFiles or RequestTooLarge, after the images before the fault.
+    `names` are the route's parameters; `urls` is whether images may be URLs. Base64 is decoded as it arrives, so that
+    at most the bytes of one image are held. Bad base64 and an image beyond `max_file_bytes` are that image's error.
+    Raises InvalidBody, UnknownField, InvalidParameter, TooManyFiles or RequestTooLarge, after the images before the
+    fault.
     """
     source = JsonSource(chunks, limits)
     symbol = await source.symbol()
@@ -55,7 +65,7 @@ async def read_json(
         async for index in source.elements("images"):
             if index == limits.max_files:
                 raise too_many_files(limits)
-            yield await _read_image(source, index, limits, hold)
+            yield await _read_image(source, index, limits, hold, urls=urls)
             hold(0)
         async for _ in members:
             raise UnknownField('The body has nothing beside "images"; parameters go in the query.')
@@ -76,20 +86,31 @@ async def read_base64(source: JsonSource, limits: Limits, hold: Hold = uncounted
     return bytes(decoder.data), None
 
 
-async def _read_image(source: JsonSource, index: int, limits: Limits, hold: Hold) -> Upload:
+async def _read_image(source: JsonSource, index: int, limits: Limits, hold: Hold, *, urls: bool) -> Upload | Reference:
     await source.expect(b"{", 'each image must be an object, such as {"b64": "…"}')
     image: tuple[bytes, ImageError | None] | None = None
     filename: str | None = None
+    url: str | None = None
     async for name in source.members(counted=False):
         if name == "b64" and image is None:
             await source.expect(b'"', "b64 must be a string")
             image = await read_base64(source, limits, hold)
         elif name == "filename" and filename is None:
             filename = await source.text_or_null()
-        elif name in ("b64", "filename"):
+        elif name == "url" and not urls:
+            raise UnknownField(f'Image {index} has a "url", but this service fetches no images: send "b64" instead.')
+        elif name == "url" and url is None:
+            await source.expect(b'"', "url must be a string")
+            url = await source.text()
+        elif name in ("b64", "filename", "url"):
             raise invalid(f"image {index} has two members {name}")
         else:
-            raise UnknownField(f'Image {index} has an unknown member: an image has "b64" and "filename".')
+            known = '"b64" or "url", and "filename"' if urls else '"b64" and "filename"'
+            raise UnknownField(f"Image {index} has an unknown member: an image has {known}.")
+    if url is not None:
+        if image is not None:
+            raise invalid(f"image {index} has both b64 and url")
+        return Reference(index, clean_filename(filename or ""), url)
     if image is None:
         raise invalid(f"image {index} has no b64")
     return Upload(index, clean_filename(filename or ""), *image)

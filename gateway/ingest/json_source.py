@@ -145,7 +145,7 @@ class JsonSource:
         async for piece in self._raw_pieces():
             raw += piece
             if len(raw) > MAX_NAME_BYTES:
-                raise invalid(f"a name is longer than {size(MAX_NAME_BYTES)}")
+                raise invalid(f"a name or URL is longer than {size(MAX_NAME_BYTES)}")
         try:
             return json_text.decode_string(raw.decode())
         except UnicodeDecodeError as exc:

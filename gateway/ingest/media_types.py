@@ -1,18 +1,24 @@
 """Reads a body of any accepted media type, as uploads while it arrives."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
+from typing import TypeVar, cast
 
 from gateway.errors import InvalidParameter, NoFiles, UnknownField, UnsupportedMediaType
 from gateway.ingest.json_body import HUGGINGFACE_PARAMETERS, read_json
 from gateway.ingest.multipart import read_multipart
-from gateway.ingest.upload import Hold, Parameter, Upload, file_too_large, request_too_large, uncounted
+from gateway.ingest.upload import Hold, Parameter, Reference, Upload, file_too_large, request_too_large, uncounted
 from gateway.ingest.upload_limits import Limits
 from gateway.validation import NAME_CHARACTERS, near
 
 Uploads = AsyncGenerator[Upload, None]
 """The uploads of one request as they arrive; the reader closes it."""
+UploadsOrUrls = AsyncGenerator[Upload | Reference, None]
+"""The images of one request as they arrive, of which some are to be fetched."""
+Fetch = Callable[[UploadsOrUrls], Uploads]
+"""Fetches the images of a request that are URLs."""
 Form = dict[str, list[str]]
 """The values of each parameter in a body."""
+U = TypeVar("U", bound=Upload | Reference)
 
 NO_FILES = "The request has no files: send them as multipart/form-data, such as curl -F files=@cat.jpg."
 NO_IMAGES = 'The body has no images: send at least one, such as {"images": [{"b64": "…"}]}.'
@@ -25,11 +31,12 @@ async def open_uploads(
     limits: Limits,
     names: Sequence[str],
     hold: Hold = uncounted,
+    fetch: Fetch | None = None,
 ) -> tuple[Form, Uploads]:
     """Read a body up to its first file: its parameters, which must be among `names`, and the uploads as they arrive.
 
-    Raises UnsupportedMediaType, NoFiles, and what the reader of the media type raises; so do the uploads. A body is not
-    read if its Content-Length exceeds a limit.
+    Without `fetch`, images cannot be URLs. Raises UnsupportedMediaType, NoFiles, and what the reader of the media type
+    raises; so do the uploads. A body is not read if its Content-Length exceeds a limit.
     """
     media_type = content_type.partition(";")[0].strip().lower()
     raw = media_type.startswith("image/") or media_type == "application/octet-stream"
@@ -48,7 +55,9 @@ async def open_uploads(
         return {}, read_raw(chunks, limits, hold)
     if media_type == "application/json":
         names = (*names, *HUGGINGFACE_PARAMETERS)
-        return await _split(read_json(chunks, limits, names, hold), names, NO_IMAGES)
+        body = read_json(chunks, limits, names, hold, urls=fetch is not None)
+        form, images = await _split(body, names, NO_IMAGES)
+        return form, cast("Uploads", images) if fetch is None else fetch(images)
     return await _split(read_multipart(chunks, content_type, limits, hold), names, NO_FILES)
 
 
@@ -64,10 +73,12 @@ async def read_raw(chunks: AsyncIterable[bytes], limits: Limits, hold: Hold = un
     hold(0)
 
 
-async def _split(parts: AsyncIterator[Upload | Parameter], names: Sequence[str], no_files: str) -> tuple[Form, Uploads]:
+async def _split(
+    parts: AsyncIterator[U | Parameter], names: Sequence[str], no_files: str
+) -> tuple[Form, AsyncGenerator[U, None]]:
     parameters: Form = {}
     async for part in parts:
-        if isinstance(part, Upload):
+        if not isinstance(part, Parameter):
             return parameters, uploads_from(part, parts)
         if part.name not in names:
             hint = near(part.name, names) or "a file has one, such as curl -F files=@cat.jpg."
@@ -79,7 +90,7 @@ async def _split(parts: AsyncIterator[Upload | Parameter], names: Sequence[str],
     raise NoFiles(no_files)
 
 
-async def uploads_from(first: Upload, rest: AsyncIterator[Upload | Parameter]) -> Uploads:
+async def uploads_from(first: U, rest: AsyncIterator[U | Parameter]) -> AsyncGenerator[U, None]:
     """Yield uploads of which the first was read before; raises InvalidParameter for a parameter between them."""
     yield first
     async for part in rest:

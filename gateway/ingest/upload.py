@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gateway.errors import FileTooLarge, ImageError, RequestTooLarge, TooManyFiles
+from gateway.errors import FileTooLarge, ImageError, Overloaded, RequestTooLarge, TooManyFiles
 from gateway.ingest.upload_limits import Limits
 from gateway.quantities import size
 
@@ -30,7 +30,17 @@ class Upload:
     index: int
     filename: str
     data: bytes = field(repr=False)
-    error: ImageError | None = None
+    error: ImageError | Overloaded | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A file of a request that is to be fetched: see gateway.urls. Its URL is the client's, unchecked."""
+
+    index: int
+    filename: str
+    """Empty if the client gave none."""
+    url: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from gateway.api.request_context import request_context
 from gateway.api.schemas import KeyQuotaOut, LimitOut, LimitsResponse, RateOut
 from gateway.errors import (
     AnswerTooLarge,
+    FetchTimeout,
     FileTooLarge,
     GatewayError,
     HeadersTooLarge,
@@ -48,6 +49,8 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
     "upload_idle_timeout_seconds": ("seconds", UploadTimeout),
     "min_upload_bytes_per_second": ("bytes/s", UploadTooSlow),
     "upload_grace_seconds": ("seconds", UploadTooSlow),
+    "fetch_timeout_seconds": ("seconds", FetchTimeout),
+    "max_fetches": ("images", Overloaded),
     "max_connections": ("connections", Overloaded),
     "max_streams": ("streams", Overloaded),
     "stream_idle_seconds": ("seconds", StreamIdle),

@@ -21,6 +21,25 @@ from gateway.ingest.frames import read_frames
 router = APIRouter(tags=["classify"])
 
 RAW_IMAGE = {"type": "string", "format": "binary", "description": "One raw image."}
+IMAGE_IN_BASE64: dict[str, Any] = {
+    "type": "object",
+    "required": ["b64"],
+    "additionalProperties": False,
+    "properties": {
+        "b64": {"type": "string", "format": "byte", "description": "The image in base64."},
+        "filename": {"type": "string"},
+    },
+}
+IMAGE_BY_URL: dict[str, Any] = {
+    "type": "object",
+    "required": ["url"],
+    "additionalProperties": False,
+    "properties": {
+        "url": {"type": "string", "format": "uri", "description": "Where the image is; the service fetches it."},
+        "filename": {"type": "string"},
+    },
+}
+"""Only where the service may fetch images."""
 REQUEST_BODY: dict[str, Any] = {
     "required": True,
     "content": {
@@ -47,21 +66,7 @@ REQUEST_BODY: dict[str, Any] = {
                 "description": "Images in base64. Hugging Face's `inputs` and `parameters` are accepted, too.",
                 "required": ["images"],
                 "additionalProperties": False,
-                "properties": {
-                    "images": {
-                        "type": "array",
-                        "minItems": 1,
-                        "items": {
-                            "type": "object",
-                            "required": ["b64"],
-                            "additionalProperties": False,
-                            "properties": {
-                                "b64": {"type": "string", "format": "byte", "description": "The image in base64."},
-                                "filename": {"type": "string"},
-                            },
-                        },
-                    }
-                },
+                "properties": {"images": {"type": "array", "minItems": 1, "items": IMAGE_IN_BASE64}},
             }
         },
     },

@@ -4,6 +4,8 @@ import { percent } from "./words.js";
 const FILE_FAULTS = new Set([
   "damaged_image",
   "empty_file",
+  "fetch_failed",
+  "fetch_timeout",
   "file_too_large",
   "image_quarantined",
   "image_too_large",
@@ -14,6 +16,7 @@ const FILE_FAULTS = new Set([
   "undecodable_image",
   "unreadable_file",
   "unsupported_format",
+  "url_not_allowed",
 ]);
 
 // Types that may be animated, and videos; animated PNGs are rare.
