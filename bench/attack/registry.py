@@ -1,6 +1,6 @@
 """All attacks by family."""
 
-from bench.attack import cache, clients, connections, costs, errors, killers, parsers, pictures, streams
+from bench.attack import cache, clients, connections, costs, errors, killers, parsers, pictures, streams, urls
 from bench.attack.target import Attacks, folded
 
 FLEET = "fleet"
@@ -14,6 +14,7 @@ FAMILIES: dict[str, Attacks] = {
     "clients": clients.ATTACKS,
     "connections": connections.ATTACKS,
     "streams": streams.ATTACKS,
+    "urls": urls.ATTACKS,
     "cache": cache.ATTACKS,
     "killers": killers.ATTACKS,
     FLEET: killers.ON_FLEET,
@@ -27,6 +28,7 @@ TITLES = {
     "clients": "Clients that are slow, leave, or are many",
     "connections": "Connections of one client",
     "streams": "Streams; CPU s a second",
+    "urls": "Images by URL",
     "cache": "Another client's answer",
     "killers": "Processes",
     FLEET: "Processes of three Tritons",

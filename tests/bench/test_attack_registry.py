@@ -32,6 +32,7 @@ def test_registry_has_the_attacks_of_the_last_release():
         "clients": 8,
         "connections": 17,
         "streams": 24,
+        "urls": 12,
         "cache": 1,
         "killers": 3,
         "fleet": 2,
