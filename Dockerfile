@@ -77,13 +77,15 @@ RUN gateway model export \
         --format onnx --stream --model-repository onnx_models
 
 
-# Triton from the wheel, which is for x86-64 alone. Its own libpython is not used.
+# Triton from the wheel, which is for x86-64 alone; its own libpython is not used. Or out of an image, for its architectures: with the
+# Python backend alone, since the networks run in this project's own Python-based backends, as they do with the wheel.
 FROM model AS fetched
 ARG PIP_INDEX_URL
+ARG TRITON_FETCH_IMAGE
 ENV XDG_CACHE_HOME=/var/cache
 RUN python -m ensurepip \
- && gateway triton fetch \
- && rm /var/cache/triton-image-gateway/triton-*/nvidia_pytriton.libs/libpython3-*
+ && gateway triton fetch ${TRITON_FETCH_IMAGE:+--image "$TRITON_FETCH_IMAGE" --backend python} \
+ && rm -f /var/cache/triton-image-gateway/triton-*/nvidia_pytriton.libs/libpython3-*
 
 
 FROM torch AS triton-cpu

@@ -43,7 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-triton_app = typer.Typer(help="The Triton server from a PyPI wheel.", no_args_is_help=True)
+triton_app = typer.Typer(help="The Triton server, from a PyPI wheel or out of an image.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 app.add_typer(triton_app, name="triton")
 app.add_typer(log_app, name="log")
@@ -173,9 +173,10 @@ def up(
     *,
     verbose: Verbose = False,
 ) -> None:
-    """Start Triton from its wheel and the API in front of it; Ctrl-C stops both.
+    """Start Triton and the API in front of it; Ctrl-C stops both.
 
-    The first start fetches Triton (55 MB) and exports the default model if the repository has none.
+    The first start fetches Triton from its wheel (55 MB) unless an image's is in use, and exports the default model if
+    the repository has none.
     """
     from gateway.triton.model_config import read_model_configs
     from gateway_local.doctor.finding import Level
@@ -299,8 +300,39 @@ def key_remove(
 
 
 @triton_app.command("fetch")
-def triton_fetch() -> None:
-    """Fetch Triton into the cache folder, so that a later start needs no network."""
+def triton_fetch(
+    image: Annotated[
+        str | None,
+        typer.Option(
+            help="Image whose Triton `gateway up` uses from now on, without Docker: REGISTRY/NAME[:TAG|@DIGEST].",
+            show_default=False,
+        ),
+    ] = None,
+    backend: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Backend of the image to unpack, once for each; by default python, and those of pytorch, onnxruntime "
+            "and openvino that the image has.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Fetch Triton into the cache folder, so that a later start needs no network: from its wheel, or out of an image.
+
+    Without --image, `gateway up` uses the wheel's Triton from now on.
+    """
+    if image is None:
+        from gateway_local.triton_image.use import use
+
+        if backend:
+            raise UserError("--backend is for images: the wheel's Triton has the one backend python; add --image")
+        use(default_cache_dir(), None)
+    else:
+        from gateway_cli.progress import TransferBars
+        from gateway_local.triton_image.fetch import fetch_image
+
+        bars = TransferBars(print_status)
+        fetch_image(image, default_cache_dir(), print_status, backends=backend or None, progress=bars)
     runtime = ensure_runtime(default_cache_dir(), print_status)
     emit(runtime.tritonserver)
 

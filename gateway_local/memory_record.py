@@ -50,11 +50,12 @@ def measure(server_pid: int) -> dict[str, tuple[int, int]]:
             now, peak = _own_bytes(pid)
         except (OSError, ValueError, LookupError):  # the process has ended
             continue
-        if not arguments[0].endswith(STUB):
+        # STUB REPOSITORY/MODEL/VERSION/FILE …, perhaps after a dynamic loader and its options
+        program = next((index for index, argument in enumerate(arguments) if argument.endswith(STUB)), None)
+        if program is None or len(arguments) < program + 2:
             continue
-        # STUB REPOSITORY/MODEL/VERSION/FILE …
         # The repository may be one of links.
-        model = str(Path(arguments[1]).resolve().parents[1])
+        model = str(Path(arguments[program + 1]).resolve().parents[1])
         before = found.get(model, (0, 0))
         found[model] = (max(before[0], now), max(before[1], peak))
     return found

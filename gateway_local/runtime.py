@@ -1,6 +1,7 @@
 """Triton without Docker: the server inside the wheel of nvidia-pytriton, in a cache folder.
 
-Only the wheel's binaries are used: not its Python API, nor its dependencies, which hold numpy below 2.
+Only the wheel's binaries are used: not its Python API, nor its dependencies, which hold numpy below 2. The server of an
+image, which `gateway triton fetch --image` puts into the same folder, has its code in `triton_image/`.
 
     CACHE/triton-0.7.0/                 what the wheel holds, checked against its hash
     CACHE/backends-cp311-1a2b3c4d5e6f/  a backend directory for one Python version and one set of `triton_backends`
@@ -93,12 +94,15 @@ def default_cache_dir() -> Path:
 def ensure_runtime(cache_dir: Path, say: Say, *, backends: Path = DEFAULT_BACKENDS) -> Runtime:
     """Fetch Triton into `cache_dir` unless it is there, and compose its backend directory.
 
+    The Triton of an image that was put into use there is preferred, if it runs on this machine and this Python.
     `backends` holds Python-based backends, a folder each, that are added to the wheel's own; `say` gets a sentence for
     each step that takes time. Several processes may call this at once. Raises TritonRuntimeError.
     """
+    cache_dir = cache_dir.expanduser().resolve()
+    if (runtime := _image_runtime(cache_dir, say, backends)) is not None:
+        return runtime
     check_platform()
     libpython = find_libpython()
-    cache_dir = cache_dir.expanduser().resolve()
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         with locked_where_writable(cache_dir / ".lock", busy=lambda: _waiting(say)):
@@ -115,14 +119,44 @@ def ensure_runtime(cache_dir: Path, say: Say, *, backends: Path = DEFAULT_BACKEN
     )
 
 
+def _image_runtime(cache_dir: Path, say: Say, backends: Path) -> Runtime | None:
+    """The Triton of an image, if one is in use and it runs here; else None, for the wheel's."""
+    # Imported here, since these modules build on this one.
+    from gateway_local.triton_image.errors import ImageUnusable
+    from gateway_local.triton_image.use import IN_USE, image_runtime, in_use
+
+    image = in_use(cache_dir)
+    if image is None:
+        if (cache_dir / IN_USE).is_file():
+            say(
+                f"warning: the image's Triton that {cache_dir / IN_USE} names is gone or damaged; using Triton "
+                f"{TRITON_VERSION} from the wheel: run `gateway triton fetch` with --image again, or without it"
+            )
+        return None
+    try:
+        with locked_where_writable(cache_dir / ".lock", busy=lambda: _waiting(say)):
+            return image_runtime(cache_dir, image, backends)
+    except ImageUnusable as exc:
+        say(f"warning: {exc}; using Triton {TRITON_VERSION} from the wheel")
+        return None
+    except OSError as exc:
+        raise RuntimeFetchFailed(f"cannot write Triton's runtime to {cache_dir}: {exc}") from exc
+
+
 def is_fetched(cache_dir: Path) -> bool:
     """Whether Triton is in the cache, so that a start needs no package index."""
-    return not _missing_from(cache_dir / f"triton-{WHEEL_VERSION}")
+    from gateway_local.triton_image.use import in_use, runs_here
+
+    image = in_use(cache_dir)
+    return (image is not None and runs_here(image)) or not _missing_from(cache_dir / f"triton-{WHEEL_VERSION}")
 
 
 def check_platform() -> None:
     """Raise UnsupportedPlatform unless the wheel's Triton runs on this machine and this Python."""
-    advice = "use a Triton in a container instead: docker compose up, or gateway serve with GATEWAY_TRITON_URL"
+    advice = (
+        "use a Triton in a container instead: docker compose up, or gateway serve with GATEWAY_TRITON_URL; or without "
+        "Docker the Triton of a container's image: gateway triton fetch --image"
+    )
     system, machine = platform.system(), platform.machine()
     if (system, machine) != ("Linux", "x86_64"):
         raise UnsupportedPlatform(f"the embedded Triton needs Linux on x86-64, this is {system} on {machine}: {advice}")
@@ -229,13 +263,18 @@ def _pip_install(target: Path, destination: Path) -> None:
     )
 
 
-def _ensure_backends(cache_dir: Path, wheel: Path, own: Path, libpython: Path) -> Path:
-    """Compose a backend directory of copies: Triton refuses links that lead out of it."""
+def backend_files(own: Path) -> list[Path]:
+    """The files of the Python-based backends in a folder; raises TritonRuntimeError if it does not exist."""
     if not own.is_dir():
         raise TritonRuntimeError(
             f"there is no folder {own} with the project's Triton backends: reinstall the package or use a checkout"
         )
-    sources = sorted(path for path in own.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return sorted(path for path in own.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+
+
+def _ensure_backends(cache_dir: Path, wheel: Path, own: Path, libpython: Path) -> Path:
+    """Compose a backend directory of copies: Triton refuses links that lead out of it."""
+    sources = backend_files(own)
     digest = hashlib.sha256(f"{WHEEL_SHA256} {libpython}".encode())
     for source in sources:
         digest.update(f"{source.relative_to(own)}\0".encode() + source.read_bytes())

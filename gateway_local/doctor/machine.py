@@ -25,10 +25,13 @@ from gateway_local.runtime import (
     LibpythonMissing,
     UnsupportedPlatform,
     check_platform,
+    default_cache_dir,
     find_libpython,
     is_fetched,
 )
 from gateway_local.server import SHARED_MEMORY, SHM_BYTES
+from gateway_local.triton_image.errors import ImageUnusable
+from gateway_local.triton_image.use import check_machine, in_use, runs_here
 
 SHM_RECOMMENDED_BYTES = 256 * MIB
 """Shared memory for regions that grow with large batches; Docker gives a container 64 MiB by default."""
@@ -40,9 +43,11 @@ MEMINFO = Path("/proc/meminfo")
 
 
 def system() -> Finding:
-    """Whether the wheel's Triton runs on this operating system, processor, C library and Python."""
+    """Whether Triton runs on this operating system, processor, C library and Python."""
     try:
-        check_platform()
+        image = in_use(default_cache_dir())
+        if image is None or not runs_here(image):
+            check_platform()
     except UnsupportedPlatform as exc:
         return fail("platform", str(exc))
     libc = " ".join(platform.libc_ver())
@@ -63,6 +68,16 @@ def libpython() -> Finding:
 
 def runtime(cache_dir: Path) -> Finding:
     """Whether Triton is in the cache, or else whether pip can fetch it."""
+    if (image := in_use(cache_dir)) is not None:
+        try:
+            check_machine(image)
+        except ImageUnusable as exc:
+            return warn(
+                "runtime",
+                f"{exc}; gateway up uses Triton {TRITON_VERSION} from the wheel",
+                "gateway triton fetch, without --image, if that is what you want",
+            )
+        return ok("runtime", f"{image} is in {image.folder}")
     if is_fetched(cache_dir):
         return ok("runtime", f"Triton {TRITON_VERSION} is in {cache_dir}")
     if importlib.util.find_spec("pip") is None:

@@ -14,7 +14,7 @@ from gateway_local.console import PlainConsole
 from gateway_local.doctor import configuration, machine, repository
 from gateway_local.doctor.finding import Finding, Level
 from gateway_local.doctor.shares import shares
-from gateway_local.doctor.tritons import tritons
+from gateway_local.doctor.tritons import own_version, tritons
 from gateway_local.memory_plan import machine_plan, sized_configs
 from gateway_local.runtime import default_cache_dir
 
@@ -37,6 +37,7 @@ def examine(model_repository: Path) -> Iterator[Finding]:
     yield machine.system()
     yield machine.libpython()
     yield machine.runtime(default_cache_dir())
+    yield own_version(default_cache_dir())
     yield machine.torch()
     yield machine.resize_kernel()
     yield machine.gpu()

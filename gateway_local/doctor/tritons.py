@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ModelNotFound
@@ -18,12 +19,18 @@ from gateway.triton.tls import TlsError, connector
 from gateway_local.cuda_pool import arguments, pool_bytes
 from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.doctor.shares import shares
+from gateway_local.runtime import TRITON_VERSION
+from gateway_local.triton_image.use import in_use, runs_here
 
 ABSENT_MODEL = "gateway-doctor-asks"
 """A model that no repository has: if only its name is refused, Triton allows loading models."""
 
 CONNECTIONS = 12
 """Connections that look for a balancer: of two Tritons chosen at random, the chance to miss it is 13 in 4,096."""
+
+
+CURRENT_IMAGE = "nvcr.io/nvidia/tritonserver:26.11-py3"
+"""NVIDIA's image without the faults below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +60,13 @@ FAULTS = (
         (2, 71),
         "26.07",
         "has known vulnerabilities (CVE-2026-24207 and others)",
-        "keep it on loopback or a private network, or run nvcr.io/nvidia/tritonserver:26.11-py3 or newer",
+        f"keep it on loopback or a private network, or run {CURRENT_IMAGE} or newer",
     ),
     Fault(
         (2, 75),
         "26.11",
         "can crash in its dynamic batcher, because of a use after free",
-        "gateway up and Docker start it again; nvcr.io/nvidia/tritonserver:26.11-py3 does not crash",
+        f"gateway up and Docker start it again; {CURRENT_IMAGE} does not crash",
     ),
 )
 
@@ -139,12 +146,31 @@ async def check_endpoint(endpoint: TritonEndpoint, settings: Settings) -> list[F
 
 def known_faults(version: str) -> list[Finding]:
     """The faults of a version such as 2.51.0."""
-    numbers = version_numbers(version)
     return [
         warn("Triton's version", f"{version}, older than {fault.release}, {fault.text}", fault.advice)
-        for fault in FAULTS
-        if numbers < fault.fixed_in
+        for fault in _faults(version)
     ]
+
+
+def own_version(cache_dir: Path) -> Finding:
+    """The version of the Triton that `gateway up` starts, with its faults."""
+    image = in_use(cache_dir)
+    version = image.record.version if image and runs_here(image) else TRITON_VERSION
+    if not version:
+        return warn("Triton's version", f"{image}: its image does not tell the version")
+    faults = _faults(version)
+    if not faults:
+        return ok("Triton's version", version)
+    return warn(
+        "Triton's version",
+        "\n".join([f"{version}, older than {faults[-1].release}:", *(f"  {fault.text}" for fault in faults)]),
+        f"gateway triton fetch --image {CURRENT_IMAGE}: gateway up then uses that image's Triton, without Docker",
+    )
+
+
+def _faults(version: str) -> list[Fault]:
+    numbers = version_numbers(version)
+    return [fault for fault in FAULTS if numbers < fault.fixed_in]
 
 
 async def _control_mode(endpoint: TritonEndpoint, settings: Settings) -> Finding:

@@ -141,6 +141,14 @@ def test_model_is_exported_where_the_wheel_has_no_triton(dockerfile):
     assert not any("triton fetch" in run for name in needed for run in dockerfile.stages[name].all("RUN"))
 
 
+def test_cpu_images_take_their_triton_out_of_an_image_that_is_named(dockerfile, cpu_compose):
+    """With the Python backend alone: the networks run in this project's own backends, as with the wheel."""
+    assert "TRITON_FETCH_IMAGE" in dockerfile.stages["fetched"].all("ARG")
+    (fetched,) = dockerfile.stages["fetched"].all("RUN")
+    assert 'gateway triton fetch ${TRITON_FETCH_IMAGE:+--image "$TRITON_FETCH_IMAGE" --backend python}' in fetched
+    assert cpu_compose["services"]["triton"]["build"]["args"]["TRITON_FETCH_IMAGE"] == "${TRITON_FETCH_IMAGE:-}"
+
+
 @pytest.mark.parametrize("image", ["gateway", "triton", "triton-cpu-onnx"])
 def test_image_has_no_torch(dockerfile, image):
     above = image

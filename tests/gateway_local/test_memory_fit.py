@@ -14,6 +14,7 @@ from gateway.triton.footprint import NEAR, need
 from gateway.triton.model_config import ModelConfig, read_model_configs
 from gateway_local.memory_fit import Fit, MemoryShort, check, fit, table
 from gateway_local.memory_record import STUB, fingerprint, measure, measured_need, record, recorded
+from tests.triton_images import LOADER
 
 ONNX = 'backend: "onnxruntime"'
 
@@ -57,14 +58,18 @@ def test_record_that_cannot_be_written_is_no_error(tmp_path):
     assert json.loads((tmp_path / "memory.json").read_text())["models"] == {}
 
 
-def test_processes_of_a_triton_are_measured(tmp_path):
+@pytest.mark.parametrize("start", [[], [LOADER, "--library-path", "/nowhere"]], ids=["", "by a loader"])
+def test_processes_of_a_triton_are_measured(tmp_path, start):
     """A server of the same shape as Triton's: its stubs name the model's file in their first argument."""
+    if start and not Path(LOADER).exists():
+        pytest.skip(f"this machine has no {LOADER}")
     stub = tmp_path / STUB
     stub.symlink_to(sys.executable)
     script = "import time; held = bytearray(50 * 2**20); print('ready', flush=True); time.sleep(60)"
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m" / "1" / "model.py").write_text(script)
-    with subprocess.Popen([stub, tmp_path / "m" / "1" / "model.py"], stdout=subprocess.PIPE, text=True) as process:
+    command = [*start, stub, tmp_path / "m" / "1" / "model.py"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         now, peak = measure(os.getpid())[str(tmp_path / "m")]

@@ -14,6 +14,8 @@ from gateway.triton.footprint import Footprint, Need, Runtime
 from gateway_local import runtime as triton_runtime
 from gateway_local.doctor import machine
 from gateway_local.doctor.finding import Finding, Level, fail, ok
+from gateway_local.triton_image.use import use
+from tests.triton_images import unpacked_image
 
 SETTINGS = Settings(_env_file=None)
 MODELS = Need((Footprint("classifier", Runtime.TORCH_CPU, 4, 300 * MIB, 450 * MIB),), 1200 * MIB, 1800 * MIB)
@@ -90,6 +92,33 @@ def test_python_without_libpython_fails_with_advice(monkeypatch):
 def test_cached_triton_needs_no_package_index(monkeypatch):
     monkeypatch.setattr(machine, "_run", lambda *command: pytest.fail(f"{command} was run"))
     assert machine.runtime(triton_runtime.default_cache_dir()).level is Level.OK
+
+
+def test_image_in_use_needs_no_package_index(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "_run", lambda *command: pytest.fail(f"{command} was run"))
+    use(tmp_path, unpacked_image(tmp_path))
+    finding = machine.runtime(tmp_path)
+    assert finding.level is Level.OK
+    assert "Triton 2.75.0 from registry.example/tritonserver:26.11-py3 is in" in finding.text
+
+
+def test_image_for_another_python_is_a_warning(tmp_path):
+    use(tmp_path, unpacked_image(tmp_path, python="3.99"))
+    finding = machine.runtime(tmp_path)
+    assert finding.level is Level.WARN
+    assert "embeds Python 3.99" in finding.text
+    assert "from the wheel" in finding.text
+
+
+def test_image_in_use_runs_where_the_wheel_does_not(tmp_path, monkeypatch):
+    """The wheel has programs for x86-64 and some versions of Python alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(triton_runtime, "PYTHON_VERSIONS", ((3, 7), (3, 8)))
+    assert machine.system().level is Level.FAIL
+    cache = triton_runtime.default_cache_dir()
+    cache.mkdir()
+    use(cache, unpacked_image(cache))
+    assert machine.system().level is Level.OK
 
 
 def test_triton_in_a_package_index_can_be_fetched(tmp_path, monkeypatch):

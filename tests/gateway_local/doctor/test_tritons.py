@@ -14,10 +14,12 @@ from tritonclient.grpc import InferenceServerClient
 
 from gateway.settings import Settings
 from gateway_local.doctor.finding import Finding, Level
-from gateway_local.doctor.tritons import FAULTS, known_faults, tritons
-from gateway_local.runtime import Runtime
+from gateway_local.doctor.tritons import CURRENT_IMAGE, FAULTS, known_faults, own_version, tritons
+from gateway_local.runtime import TRITON_VERSION, Runtime
 from gateway_local.server import EmbeddedTriton
+from gateway_local.triton_image.use import use
 from tests.processes import free_port
+from tests.triton_images import PYTHON, unpacked_image
 from tests.tritons import running_triton
 
 
@@ -98,6 +100,25 @@ def test_version_has_the_faults_fixed_after_it(version, faults):
     found = known_faults(version)
     assert len(found) == faults
     assert {finding.level for finding in found} <= {Level.WARN}
+
+
+def test_faults_of_the_wheels_triton_come_with_the_command_for_a_current_one(tmp_path):
+    found = own_version(tmp_path)
+    assert found.level is Level.WARN
+    assert all(fault.text in found.text for fault in FAULTS)
+    assert found.text.startswith(TRITON_VERSION)
+    assert f"gateway triton fetch --image {CURRENT_IMAGE}" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("python", "version", "shown"), [(PYTHON, "2.75.0", "2.75.0"), ("3.99", "2.75.0", TRITON_VERSION)]
+)
+def test_version_is_that_of_the_triton_that_gateway_up_starts(tmp_path, python, version, shown):
+    """The wheel's, where the image in use is for another Python."""
+    use(tmp_path, unpacked_image(tmp_path, python=python, version=version))
+    found = own_version(tmp_path)
+    assert found.text.startswith(shown)
+    assert (found.level is Level.OK) is (shown == version)
 
 
 def test_every_fault_has_advice():

@@ -1,0 +1,193 @@
+"""From a registry to an image in use; that its Triton answers is tested in test_served.py."""
+
+import errno
+import platform
+import shutil
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from gateway_cli.main import app
+from gateway_cli.progress import TransferBars
+from gateway_local.console import PlainConsole
+from gateway_local.triton_image import fetch
+from gateway_local.triton_image.errors import ImageError, ImageUnusable, RegistryUnreachable
+from gateway_local.triton_image.fetch import LAYERS, fetch_image
+from gateway_local.triton_image.use import in_use
+from tests.faulty_registry import FaultyRegistry, Reply, faulty_registry
+from tests.triton_images import PYTHON, REPOSITORY, StoredImages, digest, triton_like_nvidias
+
+LAYERS_OF_IMAGE = triton_like_nvidias(PYTHON)
+VARIABLES = ["TRITON_SERVER_VERSION=2.75.0"]
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the image is for x86-64")
+
+
+@pytest.fixture
+def registry() -> Iterator[FaultyRegistry]:
+    images = StoredImages()
+    images.add_image(*LAYERS_OF_IMAGE, variables=VARIABLES)
+    with faulty_registry(images) as running:
+        yield running
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs of the image count as able to start: they have headers, but no code."""
+    monkeypatch.setattr(fetch, "unloadable", lambda image: {})
+    monkeypatch.setattr(fetch, "stub_failure", lambda runtime: "")
+
+
+def name(registry: FaultyRegistry, version: str = ":26.11-py3") -> str:
+    return f"{registry.host}/{REPOSITORY}{version}"
+
+
+@pytest.mark.usefixtures("starts")
+def test_fetched_image_is_in_use(registry, tmp_path):
+    said: list[str] = []
+    image = fetch_image(name(registry), tmp_path, said.append)
+    assert in_use(tmp_path) == image
+    assert image.record.version == "2.75.0"
+    assert "gateway up uses Triton 2.75.0" in said[-1]
+    assert not (tmp_path / LAYERS).exists()
+    assert len(registry.asked("blobs")) == 1 + len(LAYERS_OF_IMAGE)
+
+
+@pytest.mark.usefixtures("starts")
+def test_second_fetch_downloads_no_layer(registry, tmp_path):
+    first = fetch_image(name(registry), tmp_path, print)
+    registry.requests.clear()
+    assert fetch_image(name(registry), tmp_path, print) == first
+    assert [digest(layer) for layer in LAYERS_OF_IMAGE if registry.asked(digest(layer))] == []
+
+
+@pytest.mark.usefixtures("starts")
+def test_image_of_a_digest_is_not_asked_for_again(registry, tmp_path):
+    version = f"@{digest(registry.images.manifests['26.11-py3'][1])}"
+    fetch_image(name(registry, version), tmp_path, print)
+    registry.requests.clear()
+    fetch_image(name(registry, version), tmp_path, print)
+    assert not registry.requests
+
+
+@pytest.mark.usefixtures("starts")
+def test_what_was_fetched_is_used_while_the_registry_is_away(registry, tmp_path):
+    first = fetch_image(name(registry), tmp_path, print)
+    registry.answer = lambda asked: Reply(200, cut=0, headers={"Content-Length": "5"})
+    said: list[str] = []
+    assert fetch_image(name(registry), tmp_path, said.append) == first
+    assert "cannot be reached" in said[0]
+    assert "using what was fetched" in said[0]
+    with pytest.raises(RegistryUnreachable):
+        fetch_image(name(registry), tmp_path, print, backends=("python", "dali"))
+
+
+@pytest.mark.usefixtures("starts")
+def test_tag_that_has_moved_is_fetched_again(registry, tmp_path):
+    first = fetch_image(name(registry), tmp_path, print)
+    registry.images.add_image(*LAYERS_OF_IMAGE, variables=["TRITON_SERVER_VERSION=2.76.0"])
+    assert fetch_image(name(registry), tmp_path, print).record.version == "2.76.0"
+    assert first.folder.is_dir()
+
+
+@pytest.mark.usefixtures("starts")
+def test_further_backends_are_added(registry, tmp_path):
+    assert fetch_image(name(registry), tmp_path, print, backends=["python"]).record.backends == ("python",)
+    added = fetch_image(name(registry), tmp_path, print, backends=["python", "dali"])
+    assert set(added.record.backends) == {"python", "dali"}
+    assert set(fetch_image(name(registry), tmp_path, print).record.backends) == {"python", "pytorch", "dali"}
+
+
+def test_image_that_does_not_start_is_not_in_use(registry, tmp_path, monkeypatch):
+    monkeypatch.setattr(fetch, "unloadable", lambda image: {"tritonserver": ["libx.so => not found"]})
+    with pytest.raises(ImageUnusable, match=r"does not run on this machine: libx\.so => not found"):
+        fetch_image(name(registry), tmp_path, print)
+    monkeypatch.setattr(fetch, "unloadable", lambda image: {})
+    monkeypatch.setattr(fetch, "stub_failure", lambda runtime: "cannot open libpython")
+    with pytest.raises(ImageUnusable, match="its Python backend does not start: cannot open libpython"):
+        fetch_image(name(registry), tmp_path, print)
+    assert in_use(tmp_path) is None
+
+
+def test_backend_that_does_not_load_is_a_warning(registry, tmp_path, monkeypatch):
+    monkeypatch.setattr(fetch, "unloadable", lambda image: {"pytorch": ["libcublas.so.13 => not found"]})
+    monkeypatch.setattr(fetch, "stub_failure", lambda runtime: "")
+    said: list[str] = []
+    fetch_image(name(registry), tmp_path, said.append)
+    assert any("warning: the backend pytorch does not run" in line for line in said)
+
+
+@pytest.mark.usefixtures("starts")
+def test_disk_that_is_too_small_is_refused_before_the_download(registry, tmp_path, monkeypatch):
+    total = sum(map(len, LAYERS_OF_IMAGE))
+    for free in (total - 1, total):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
+        if free < total:
+            with pytest.raises(ImageError, match="free some, or set XDG_CACHE_HOME"):
+                fetch_image(name(registry), tmp_path, print)
+            assert not any(registry.asked(digest(layer)) for layer in LAYERS_OF_IMAGE)
+        else:
+            assert fetch_image(name(registry), tmp_path, print)
+
+
+@pytest.mark.usefixtures("starts")
+def test_full_disk_is_named_and_what_has_arrived_is_used_again(registry, tmp_path, monkeypatch):
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fetch, "unpack", full)
+        with pytest.raises(ImageError, match=f"the disk with {tmp_path} is full .*run the command again"):
+            fetch_image(name(registry), tmp_path, print)
+    assert not list(tmp_path.glob("triton-image-*"))
+    registry.requests.clear()
+    fetch_image(name(registry), tmp_path, print)
+    assert not any(registry.asked(digest(layer)) for layer in LAYERS_OF_IMAGE)
+
+
+@pytest.mark.usefixtures("starts")
+def test_layers_of_another_image_are_removed(registry, tmp_path):
+    (tmp_path / LAYERS).mkdir()
+    other = tmp_path / LAYERS / f"{'0' * 64}.part"
+    other.write_bytes(b"x")
+    removed: list[bool] = []
+    registry.answer = lambda asked: removed.append(other.exists()) if digest(LAYERS_OF_IMAGE[0]) in asked.path else None
+    fetch_image(name(registry), tmp_path, print)
+    assert removed == [False]
+
+
+@pytest.mark.parametrize(("system", "machine"), [("Darwin", "arm64"), ("Linux", "riscv64")])
+def test_machine_without_images_is_refused(registry, tmp_path, monkeypatch, system, machine):
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    with pytest.raises(ImageUnusable, match="needs Linux on x86_64 or aarch64"):
+        fetch_image(name(registry), tmp_path, print)
+    assert not registry.requests
+
+
+def test_arm_machine_asks_for_its_own_image(registry, tmp_path, monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    with pytest.raises(ImageError, match="is for linux on amd64; this machine is linux on arm64"):
+        fetch_image(name(registry), tmp_path, print)
+
+
+def test_backends_without_an_image_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    result = CliRunner().invoke(app, ["triton", "fetch", "--backend", "pytorch"])
+    assert "--backend is for images" in str(result.exception)
+
+
+def test_progress_is_a_line_without_a_terminal():
+    said: list[str] = []
+    with TransferBars(said.append, PlainConsole(force_terminal=False)).step("fetching 3 layers", 3 * 2**30) as advance:
+        advance(2**30)
+    assert said == ["fetching 3 layers (3.0 GiB)"]
+
+
+def test_progress_is_a_bar_on_a_terminal():
+    console = PlainConsole(force_terminal=True, width=100, color_system=None)
+    with console.capture() as capture, TransferBars(pytest.fail, console).step("fetching 3 layers", 2**20) as advance:
+        advance(2**19)
+    assert "fetching 3 layers" in capture.get()

@@ -1,0 +1,450 @@
+"""Pulls from a real registry, and from one that fails on demand."""
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway_local.triton_image import registry as registry_module
+from gateway_local.triton_image.errors import ImageError, RegistryUnreachable, WrongDigest
+from gateway_local.triton_image.reference import Reference
+from gateway_local.triton_image.registry import (
+    ATTEMPTS,
+    INDEX_TYPES,
+    LAYER_TYPES,
+    MAX_INDEX_DEPTH,
+    MAX_LAYERS,
+    MAX_REDIRECTS,
+    Descriptor,
+    Registry,
+    stored_credentials,
+)
+from tests.faulty_registry import Asked, FaultyRegistry, Reply, faulty_registry
+from tests.processes import free_port
+from tests.triton_images import REPOSITORY, StoredImages, digest, file, layer, needs_registry, push, running_registry
+
+SECRET = base64.b64encode(b"user:password").decode()
+CONTENT = layer(file("a", bytes(range(256)) * 64), compression="")
+
+
+@pytest.fixture
+def images() -> StoredImages:
+    images = StoredImages()
+    images.add_image(CONTENT)
+    return images
+
+
+@pytest.fixture
+def registry(images: StoredImages) -> Iterator[FaultyRegistry]:
+    with faulty_registry(images) as running:
+        yield running
+
+
+def connect(host: str, version: str = ":26.11-py3", **options: object) -> Registry:
+    options = {"credentials": {}, "pause": lambda seconds: None, **options}
+    return Registry(Reference.parse(f"{host}/{REPOSITORY}{version}"), **options)
+
+
+def download(host: str, target: Path, content: bytes = CONTENT, **options: object) -> list[int]:
+    """Download a layer; returns what was reported."""
+    reported: list[int] = []
+    with connect(host, **options) as connection:
+        connection.download(Descriptor(LAYER_TYPES[1], digest(content), len(content)), target, reported.append)
+    return reported
+
+
+@needs_registry
+@pytest.mark.parametrize("docker", [False, True])
+def test_image_of_this_architecture_is_pulled_from_a_registry(tmp_path, docker):
+    stored = StoredImages()
+    arm, amd = layer(file("arm")), layer(file("amd"))
+    by_architecture = {
+        "arm64": stored.add_image(arm, tag=None, architecture="arm64", docker=docker),
+        "amd64": stored.add_image(amd, tag=None, docker=docker, variables=["TRITON_SERVER_VERSION=2.75.0"]),
+    }
+    index = stored.add_index(by_architecture, docker=docker)
+    with running_registry(tmp_path) as host:
+        push(stored, host)
+        for version in (":26.11-py3", f"@{index['digest']}"):
+            with connect(host, version) as connection:
+                found = connection.image("amd64")
+                assert found.digest == by_architecture["amd64"]["digest"]
+                assert [each.digest for each in found.layers] == [digest(amd)]
+                assert found.variable("TRITON_SERVER_VERSION") == "2.75.0"
+                connection.download(found.layers[0], tmp_path / "layer", lambda done: None)
+        assert (tmp_path / "layer").read_bytes() == amd
+        with connect(host, ":none") as connection, pytest.raises(ImageError, match="check its name and tag"):
+            connection.image("amd64")
+
+
+@needs_registry
+def test_layer_continues_where_it_stopped_at_a_registry(tmp_path, images):
+    (tmp_path / "layer.part").write_bytes(CONTENT[:5000])
+    with running_registry(tmp_path) as host:
+        push(images, host)
+        reported = download(host, tmp_path / "layer")
+    assert (tmp_path / "layer").read_bytes() == CONTENT
+    assert reported[0] == 5000
+    assert sum(reported) == len(CONTENT)
+
+
+def test_index_may_list_indexes(images, registry):
+    entry = images.add_image(CONTENT, tag=None)
+    for _ in range(MAX_INDEX_DEPTH - 1):
+        entry = images.add_index({"amd64": entry})
+    with connect(registry.host) as connection:
+        assert connection.image("amd64").layers
+    images.add_index({"amd64": entry})
+    with connect(registry.host) as connection, pytest.raises(ImageError, match="lists lists"):
+        connection.image("amd64")
+
+
+def test_image_for_other_machines_is_refused(images, registry):
+    images.add_index({"arm64": images.add_image(CONTENT, tag=None, architecture="arm64")})
+    with connect(registry.host) as connection, pytest.raises(ImageError, match="for arm64, and this machine is amd64"):
+        connection.image("amd64")
+    images.add_image(CONTENT, architecture="arm64")
+    with connect(registry.host) as connection, pytest.raises(ImageError, match="this machine is linux on amd64"):
+        connection.image("amd64")
+
+
+@pytest.mark.parametrize(
+    "media_type",
+    ["application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", "application/vnd.example.model", "text/plain"],
+)
+def test_foreign_layers_are_refused(images, registry, media_type):
+    images.add_image(CONTENT, layer_type=media_type)
+    with connect(registry.host) as connection, pytest.raises(ImageError, match=f"unsupported type {media_type}"):
+        connection.image("amd64")
+
+
+def test_image_may_have_so_many_layers_and_no_more(images, registry):
+    for count in (MAX_LAYERS, MAX_LAYERS + 1, 0):
+        images.add_image(*[CONTENT] * count)
+        with connect(registry.host) as connection:
+            if count == MAX_LAYERS:
+                assert len(connection.image("amd64").layers) == count
+            else:
+                with pytest.raises(ImageError, match=f"1 to {MAX_LAYERS} layers"):
+                    connection.image("amd64")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"not JSON",
+        b"[]",
+        b"[" * 10_000,
+        b'{"schemaVersion": 1, "fsLayers": []}',
+        b'{"mediaType": "application/vnd.example", "config": {}}',
+        b'{"config": {}, "layers": [{}]}',
+        b'{"config": {}, "layers": [{"mediaType": "x", "digest": "sha256:..", "size": 1}]}',
+        b'{"config": {}, "layers": 5}',
+        b'{"manifests": [5, {"platform": {"os": "linux", "architecture": "amd64"}}]}',
+        b'{"manifests": {}}',
+    ],
+)
+def test_damaged_manifest_is_refused(images, registry, document):
+    images.manifests["26.11-py3"] = ("application/json", document)
+    with connect(registry.host) as connection, pytest.raises(ImageError):
+        connection.image("amd64")
+
+
+def test_document_may_be_so_large_and_no_larger(images, registry, monkeypatch):
+    configurations = [content for content in images.blobs.values() if content != CONTENT]
+    size = max(len(content) for content in [*configurations, images.manifests["26.11-py3"][1]])
+    monkeypatch.setattr(registry_module, "MAX_DOCUMENT_BYTES", size)
+    with connect(registry.host) as connection:
+        assert connection.image("amd64")
+    monkeypatch.setattr(registry_module, "MAX_DOCUMENT_BYTES", size - 1)
+    with connect(registry.host) as connection, pytest.raises(ImageError, match="document of more than"):
+        connection.image("amd64")
+
+
+def test_manifest_with_another_digest_is_refused(images, registry):
+    wanted = digest(images.manifests["26.11-py3"][1])
+    images.manifests[wanted] = ("", images.manifests[wanted][1] + b" ")
+    with connect(registry.host, f"@{wanted}") as connection, pytest.raises(WrongDigest):
+        connection.image("amd64")
+
+
+def test_manifest_of_a_tag_must_have_the_digest_that_the_registry_names(registry):
+    registry.answer = lambda asked: (
+        Reply(200, b"{}", {"Docker-Content-Digest": f"sha256:{'0' * 64}"}) if "manifests" in asked.path else None
+    )
+    with connect(registry.host) as connection, pytest.raises(WrongDigest):
+        connection.image("amd64")
+
+
+def test_configuration_with_another_digest_is_refused(images, registry):
+    for name in set(images.blobs) - {digest(CONTENT)}:
+        images.blobs[name] += b" "
+    with connect(registry.host) as connection, pytest.raises(WrongDigest):
+        connection.image("amd64")
+
+
+def test_layer_with_another_digest_is_not_kept(images, registry, tmp_path):
+    images.blobs[digest(CONTENT)] = CONTENT[:-1] + b"x"
+    with pytest.raises(WrongDigest, match="run the command again"):
+        download(registry.host, tmp_path / "layer")
+    assert not list(tmp_path.iterdir())
+
+
+def test_longer_layer_than_the_manifest_names_is_refused(images, registry, tmp_path):
+    images.blobs[digest(CONTENT)] = CONTENT + b"x"
+    with pytest.raises(WrongDigest, match=f"more than the {len(CONTENT)} bytes"):
+        download(registry.host, tmp_path / "layer")
+
+
+def test_broken_connections_are_continued(registry, tmp_path):
+    """Each connection brings 6,000 bytes at most."""
+    registry.answer = cutting(6000)
+    reported = download(registry.host, tmp_path / "layer")
+    assert (tmp_path / "layer").read_bytes() == CONTENT
+    assert sum(reported) == len(CONTENT)
+    assert [asked.headers.get("range") for asked in registry.asked("blobs")] == [
+        None if start == 0 else f"bytes={start}-" for start in range(0, len(CONTENT), 6000)
+    ]
+
+
+def cutting(most: int):
+    """Replies that end after so many bytes of the body, with a Content-Length for all of it."""
+
+    def answer(asked: Asked) -> Reply:
+        start = int(asked.headers.get("range", "bytes=0-")[6:-1])
+        span = {"Content-Range": f"bytes {start}-{len(CONTENT) - 1}/{len(CONTENT)}"} if start else {}
+        return Reply(206 if start else 200, CONTENT[start:], span, cut=most)
+
+    return answer
+
+
+def test_registry_that_stops_sending_counts_as_away(registry, tmp_path):
+    registry.answer = lambda asked: (
+        Reply(206, CONTENT[9:], {"Content-Range": f"bytes 9-{len(CONTENT) - 1}/{len(CONTENT)}"}, cut=0)
+        if "range" in asked.headers
+        else Reply(200, CONTENT, cut=9)
+    )
+    pauses: list[float] = []
+    with pytest.raises(RegistryUnreachable, match=rf"after 9 of {len(CONTENT)} bytes.*is kept, run the command again"):
+        download(registry.host, tmp_path / "layer", pause=pauses.append)
+    assert len(registry.asked("blobs")) == 1 + ATTEMPTS
+    assert pauses == sorted(pauses)
+    assert len(pauses) == ATTEMPTS - 1
+    assert (tmp_path / "layer.part").stat().st_size == 9
+
+
+@pytest.mark.parametrize("status", [200, 416])
+def test_server_that_does_not_continue_sends_the_layer_again(registry, tmp_path, status):
+    (tmp_path / "layer.part").write_bytes(b"x" * 100)
+    registry.answer = lambda asked: Reply(status, CONTENT) if "range" in asked.headers else None
+    reported = download(registry.host, tmp_path / "layer")
+    assert (tmp_path / "layer").read_bytes() == CONTENT
+    assert sum(reported) == len(CONTENT)
+
+
+def test_longer_rest_than_the_layer_is_thrown_away(registry, tmp_path):
+    (tmp_path / "layer.part").write_bytes(CONTENT + b"x")
+    download(registry.host, tmp_path / "layer")
+    assert (tmp_path / "layer").read_bytes() == CONTENT
+
+
+def test_server_errors_are_tried_again(registry, tmp_path):
+    replies = [Reply(503), Reply(500), None]
+    registry.answer = lambda asked: replies.pop(0)
+    download(registry.host, tmp_path / "layer")
+    assert (tmp_path / "layer").read_bytes() == CONTENT
+
+
+def test_layer_that_is_there_is_not_asked_for(registry, tmp_path):
+    (tmp_path / "layer").write_bytes(CONTENT)
+    assert download(registry.host, tmp_path / "layer") == [len(CONTENT)]
+    assert not registry.requests
+
+
+def test_registry_that_is_away_is_named():
+    host = f"127.0.0.1:{free_port()}"
+    with connect(host) as connection, pytest.raises(RegistryUnreachable, match=f"{host} cannot be reached"):
+        connection.image("amd64")
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"), [(401, "docker login"), (403, "docker login"), (429, "try again later"), (418, "answers 418")]
+)
+def test_refusal_comes_with_advice(registry, status, advice):
+    registry.answer = lambda asked: Reply(status)
+    with connect(registry.host) as connection, pytest.raises(ImageError, match=advice):
+        connection.image("amd64")
+
+
+def asking_for_a_token(realm: str, *, bearer: str = "a-token", secret: str | None = None):
+    """Replies of a registry that wants a token, and gives one; with `secret`, only for that password."""
+
+    def answer(asked: Asked) -> Reply | None:
+        given = asked.headers.get("authorization")
+        if asked.path.startswith("/token"):
+            if secret is not None and given != f"Basic {secret}":
+                return Reply(401)
+            return Reply(200, json.dumps({"token": bearer}).encode())
+        if given == f"Bearer {bearer}":
+            return None
+        challenge = f'Bearer realm="{realm}",service="a registry",scope="repository:{REPOSITORY}:pull"'
+        return Reply(401, headers={"WWW-Authenticate": challenge})
+
+    return answer
+
+
+def test_token_is_fetched_once_and_used(registry, tmp_path):
+    registry.answer = asking_for_a_token(f"http://{registry.host}/token?a=b")
+    with connect(registry.host) as connection:
+        found = connection.image("amd64")
+        connection.download(found.layers[0], tmp_path / "layer", lambda done: None)
+    (asked,) = registry.asked("/token")
+    assert asked.path.startswith("/token?a=b&service=a+registry&scope=repository%3Anvidia%2Ftritonserver%3Apull")
+    assert "authorization" not in asked.headers
+
+
+def test_token_that_has_expired_is_fetched_again(registry, tmp_path):
+    registry.answer = asking_for_a_token(f"http://{registry.host}/token", bearer="first")
+    with connect(registry.host) as connection:
+        found = connection.image("amd64")
+        registry.answer = asking_for_a_token(f"http://{registry.host}/token", bearer="second")
+        connection.download(found.layers[0], tmp_path / "layer", lambda done: None)
+    assert len(registry.asked("/token")) == 2
+
+
+def test_password_goes_to_the_realm_on_the_registry(registry):
+    registry.answer = asking_for_a_token(f"http://{registry.host}/token", secret=SECRET)
+    with connect(registry.host, credentials={registry.host: SECRET}) as connection:
+        assert connection.image("amd64")
+    assert [asked.headers.get("authorization") for asked in registry.asked("manifests")] == [None, "Bearer a-token"]
+
+
+def test_password_goes_to_no_other_host(registry):
+    with faulty_registry() as elsewhere:
+        elsewhere.answer = asking_for_a_token("", secret=SECRET)
+        registry.answer = asking_for_a_token(f"http://{elsewhere.host}/token")
+        advice = f"the password for {registry.host} is not sent to {elsewhere.host}"
+        with (
+            connect(registry.host, credentials={registry.host: SECRET}) as connection,
+            pytest.raises(ImageError, match=advice),
+        ):
+            connection.image("amd64")
+        assert [asked.headers.get("authorization") for asked in elsewhere.requests] == [None]
+        # What is stored for that host goes there.
+        with connect(registry.host, credentials={elsewhere.host: SECRET}) as connection:
+            assert connection.image("amd64")
+    assert not any("Basic" in asked.headers.get("authorization", "") for asked in registry.requests)
+
+
+def test_realm_that_asks_for_a_realm_is_not_followed(registry):
+    with faulty_registry() as elsewhere:
+        challenge = {"WWW-Authenticate": f'Bearer realm="http://{elsewhere.host}/token"'}
+        registry.answer = lambda asked: Reply(401, headers=challenge)
+        elsewhere.answer = lambda asked: Reply(401, headers=challenge)
+        with connect(registry.host) as connection, pytest.raises(ImageError, match="gives no token"):
+            connection.image("amd64")
+        assert len(elsewhere.requests) == 1
+
+
+def test_basic_authentication_is_for_the_registry_itself(registry):
+    refused = Reply(401, headers={"WWW-Authenticate": 'Basic realm="a registry"'})
+    registry.answer = lambda asked: None if asked.headers.get("authorization") == f"Basic {SECRET}" else refused
+    with connect(registry.host, credentials={registry.host: SECRET}) as connection:
+        assert connection.image("amd64")
+    with connect(registry.host) as connection, pytest.raises(ImageError, match="docker login"):
+        connection.image("amd64")
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"token": 5}', b'{"token": "a\\nb"}'])
+def test_answer_without_a_token_is_refused(registry, body):
+    registry.answer = lambda asked: (
+        Reply(200, body)
+        if asked.path.startswith("/token")
+        else Reply(401, headers={"WWW-Authenticate": f'Bearer realm="http://{registry.host}/token"'})
+    )
+    with connect(registry.host) as connection, pytest.raises(ImageError):
+        connection.image("amd64")
+
+
+def test_token_does_not_follow_a_redirect_to_storage(registry, tmp_path):
+    """Registries redirect layers to storage with signed addresses; their token is not for it."""
+    token = asking_for_a_token(f"http://{registry.host}/token")
+    with faulty_registry(registry.images) as storage:
+        registry.answer = lambda asked: (
+            token(asked)
+            or (
+                Reply(307, headers={"Location": f"http://{storage.host}/v2/x/blobs/{digest(CONTENT)}"})
+                if digest(CONTENT) in asked.path
+                else None
+            )
+        )
+        with connect(registry.host) as connection:
+            connection.download(connection.image("amd64").layers[0], tmp_path / "layer", lambda done: None)
+    assert (tmp_path / "layer").read_bytes() == CONTENT
+    assert [asked.headers.get("authorization") for asked in storage.requests] == [None]
+
+
+def test_storage_does_not_choose_who_gets_the_password(registry, tmp_path):
+    with faulty_registry() as storage:
+        storage.answer = lambda asked: Reply(
+            401, headers={"WWW-Authenticate": f'Bearer realm="http://{registry.host}/stolen"'}
+        )
+        registry.answer = lambda asked: (
+            Reply(307, headers={"Location": f"http://{storage.host}/layer"}) if "blobs" in asked.path else None
+        )
+        with pytest.raises(ImageError, match="401"):
+            download(registry.host, tmp_path / "layer", credentials={registry.host: SECRET})
+    assert not registry.asked("/stolen")
+
+
+def test_redirects_have_an_end(registry, tmp_path):
+    registry.answer = lambda asked: Reply(307, headers={"Location": asked.path})
+    with pytest.raises(ImageError, match=f"more than {MAX_REDIRECTS} times"):
+        download(registry.host, tmp_path / "layer")
+    assert len(registry.requests) == MAX_REDIRECTS + 1
+
+
+def test_layer_may_be_so_many_redirects_away(registry, tmp_path):
+    again = Reply(307, headers={"Location": f"/v2/{REPOSITORY}/blobs/{digest(CONTENT)}"})
+    registry.answer = lambda asked: again if len(registry.requests) <= MAX_REDIRECTS else None
+    download(registry.host, tmp_path / "layer")
+    assert (tmp_path / "layer").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("target", ["http://registry.example/x", "file:///etc/passwd", "ftp://127.0.0.1/x", "http://["])
+def test_redirect_that_is_not_encrypted_is_refused(registry, tmp_path, target):
+    registry.answer = lambda asked: Reply(307, headers={"Location": target})
+    with pytest.raises(ImageError, match="leads to"):
+        download(registry.host, tmp_path / "layer")
+
+
+def test_realm_that_is_not_encrypted_is_refused(registry):
+    registry.answer = lambda asked: Reply(401, headers={"WWW-Authenticate": 'Bearer realm="http://registry.example/"'})
+    with connect(registry.host) as connection, pytest.raises(ImageError, match="only https is allowed"):
+        connection.image("amd64")
+
+
+def test_passwords_are_those_that_docker_and_podman_stored(tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text(
+        json.dumps({"auths": {"https://a.example/v1/": {"auth": SECRET}, "b.example:5000": {"auth": SECRET}, "c": {}}})
+    )
+    (tmp_path / "auth.json").write_text(json.dumps({"auths": {"d.example/path": {"auth": SECRET}}}))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
+    assert stored_credentials() == dict.fromkeys(("a.example", "b.example:5000", "d.example"), SECRET)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"auths": []}', '{"auths": {"a": 5}}', '{"auths": {"a": {"auth": "?"}}}'])
+def test_damaged_file_of_passwords_counts_as_none(tmp_path, monkeypatch, text):
+    (tmp_path / "config.json").write_text(text)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "nowhere"))
+    assert stored_credentials() == {}
+
+
+def test_an_index_of_both_kinds_is_asked_for(registry):
+    with connect(registry.host) as connection:
+        connection.image("amd64")
+    assert all(kind in registry.asked("manifests")[0].headers["accept"] for kind in INDEX_TYPES)

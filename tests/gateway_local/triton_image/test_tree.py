@@ -1,0 +1,249 @@
+"""Layers become the files of an image, and a hostile layer writes nothing else."""
+
+import gzip
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from gateway_local.triton_image import tree as image_tree
+from gateway_local.triton_image.errors import ImageError
+from gateway_local.triton_image.tree import (
+    MAX_DEPTH,
+    MAX_HEADER_BYTES,
+    MAX_LINKS,
+    MAX_PATH_LENGTH,
+    File,
+    ImageTree,
+)
+from tests.triton_images import file, layer, link, special
+
+
+def tree_of(tmp_path: Path, *layers: bytes, wanted=lambda parts: True) -> ImageTree:
+    contents = tmp_path / "contents"
+    contents.mkdir()
+    tree = ImageTree(contents, wanted)
+    for number, content in enumerate(layers):
+        path = tmp_path / f"layer-{number}"
+        path.write_bytes(content)
+        tree.add(path)
+    return tree
+
+
+def text(tree: ImageTree, path: str) -> str | None:
+    found = tree.find(path)
+    return tree.content(found).read_text() if isinstance(found, File) else None
+
+
+def names(tree: ImageTree) -> list[str]:
+    return ["/".join(parts) for parts, _ in tree.walk()]
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd", ""])
+def test_layer_may_be_compressed_or_not(tmp_path, compression):
+    assert text(tree_of(tmp_path, layer(file("etc/a", b"1"), compression=compression)), "/etc/a") == "1"
+
+
+def test_upper_layer_replaces_files(tmp_path):
+    tree = tree_of(tmp_path, layer(file("a/x", b"1"), file("a/y", b"1")), layer(file("a/x", b"2")))
+    assert (text(tree, "a/x"), text(tree, "a/y")) == ("2", "1")
+
+
+def test_file_replaces_a_folder_and_a_folder_a_file(tmp_path):
+    lower = layer(file("a/x", b"1"), file("b", b"1"))
+    tree = tree_of(tmp_path, lower, layer(file("a", b"2"), special("b"), file("b/y", b"2")))
+    assert names(tree) == ["a", "b/y"]
+
+
+def test_whiteout_removes_what_lower_layers_have(tmp_path):
+    lower = layer(file("a/x"), file("a/y"), file("b/x"))
+    assert names(tree_of(tmp_path, lower, layer(file("a/.wh.x"), file(".wh.b")))) == ["a/y"]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_whiteout_keeps_files_of_its_own_layer(tmp_path, first):
+    """The order of members in a layer does not matter."""
+    members = [file("a/.wh.x"), file("a/x", b"new")]
+    tree = tree_of(tmp_path, layer(file("a/x", b"old")), layer(*(members if first else members[::-1])))
+    assert text(tree, "a/x") == "new"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_opaque_folder_hides_lower_layers(tmp_path, first):
+    members = [file("a/.wh..wh..opq"), file("a/b/new")]
+    upper = layer(*(members if first else members[::-1]))
+    assert names(tree_of(tmp_path, layer(file("a/old"), file("a/b/old"), file("c")), upper)) == ["a/b/new", "c"]
+
+
+def test_other_files_of_union_file_systems_are_ignored(tmp_path):
+    assert names(tree_of(tmp_path, layer(file(".wh..wh.aufs"), file("a")))) == ["a"]
+
+
+def test_hard_links_share_their_content(tmp_path):
+    tree = tree_of(tmp_path, layer(file("a", b"1"), link("b", "a", hard=True)), layer(file("a", b"2")))
+    assert (text(tree, "a"), text(tree, "b")) == ("2", "1")
+
+
+def test_content_under_an_unwanted_name_is_fetched(tmp_path):
+    """The first name of a hard link has the content, and may be one that is not wanted."""
+    content = layer(file("skipped", b"1"), file("other", b"2"), link("lib.so", "skipped", hard=True))
+    tree = tree_of(tmp_path, content, wanted=lambda parts: parts[-1].endswith(".so"))
+    found = tree.find("lib.so")
+    with pytest.raises(KeyError):
+        tree.content(found)
+    tree.fetch([found])
+    assert text(tree, "lib.so") == "1"
+    assert len(list((tmp_path / "contents").iterdir())) == 1
+
+
+def test_symbolic_links_lead_within_the_image(tmp_path):
+    tree = tree_of(
+        tmp_path,
+        layer(
+            file("usr/lib/a.so.1", b"1"),
+            link("lib", "usr/lib"),
+            link("usr/lib/a.so", "a.so.1"),
+            link("up", "../../../../usr/lib/a.so.1"),
+            link("absolute", "/lib/a.so"),
+        ),
+    )
+    assert {path: text(tree, path) for path in ("lib/a.so", "up", "absolute")} == dict.fromkeys(
+        ("lib/a.so", "up", "absolute"), "1"
+    )
+
+
+def test_file_behind_a_link_is_added_where_it_leads(tmp_path):
+    tree = tree_of(tmp_path, layer(special("usr/lib"), link("lib", "usr/lib")), layer(file("lib/a.so", b"1")))
+    assert text(tree, "usr/lib/a.so") == "1"
+
+
+@pytest.mark.parametrize("target", ["nowhere", "loop", "/", "../.."])
+def test_links_to_no_file_are_left_out(tmp_path, target):
+    tree = tree_of(tmp_path, layer(link("loop", target), file("a")))
+    assert names(tree) == ["a"]
+    assert not isinstance(tree.find("loop"), File)
+
+
+@pytest.mark.parametrize("name", ["../escaped", "a/../../escaped", "/../escaped", "./.."])
+def test_path_out_of_the_image_is_refused(tmp_path, name):
+    with pytest.raises(ImageError, match="leads out of it"):
+        tree_of(tmp_path, layer(file(name, b"1")))
+    assert not list(tmp_path.rglob("escaped"))
+
+
+def test_absolute_path_is_one_in_the_image(tmp_path):
+    tree = tree_of(tmp_path, layer(file("/etc/triton-image-test", b"1")))
+    assert text(tree, "etc/triton-image-test") == "1"
+    assert not Path("/etc/triton-image-test").exists()
+
+
+def test_file_through_a_link_to_this_machine_stays_in_the_image(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    tree = tree_of(tmp_path, layer(link("a", str(outside)), file("a/escaped", b"1")))
+    assert not list(outside.iterdir())
+    assert text(tree, "a/escaped") == "1"
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../../etc/passwd", "later"])
+def test_hard_link_to_no_file_of_the_image_is_refused(tmp_path, target):
+    with pytest.raises(ImageError, match="which is no file of it"):
+        tree_of(tmp_path, layer(link("a", target, hard=True), file("later")))
+
+
+def test_devices_and_pipes_are_left_out(tmp_path):
+    kinds = {"character": tarfile.CHRTYPE, "block": tarfile.BLKTYPE, "pipe": tarfile.FIFOTYPE}
+    members = [special(name, kind) for name, kind in kinds.items()]
+    assert names(tree_of(tmp_path, layer(*members, file("a")))) == ["a"]
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zstd", ""])
+def test_damaged_layer_is_refused(tmp_path, compression):
+    content = layer(file("a", bytes(range(256)) * 100), compression=compression)
+    with pytest.raises(ImageError, match="damaged"):
+        tree_of(tmp_path, content[: len(content) // 3])
+
+
+def test_other_bytes_than_a_layer_are_refused(tmp_path):
+    for number, content in enumerate([b"", b"x" * 2000, gzip.compress(b"x" * 2000)]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with pytest.raises(ImageError, match="damaged"):
+            tree_of(folder, content)
+
+
+def test_folders_may_be_so_deep_and_no_deeper(tmp_path):
+    assert names(tree_of(tmp_path, layer(file("/".join(["d"] * MAX_DEPTH + ["a"])))))
+    (tmp_path / "more").mkdir()
+    with pytest.raises(ImageError, match=f"{MAX_DEPTH}"):
+        tree_of(tmp_path / "more", layer(file("/".join(["d"] * (MAX_DEPTH + 1) + ["a"]))))
+
+
+def test_image_may_have_so_many_files_and_no_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(image_tree, "MAX_FILES", 3)
+    members = [file(str(number)) for number in range(4)]
+    assert len(names(tree_of(tmp_path, layer(*members[:3])))) == 3
+    (tmp_path / "more").mkdir()
+    with pytest.raises(ImageError, match="more than 3 files"):
+        tree_of(tmp_path / "more", layer(*members))
+
+
+@pytest.mark.parametrize("kind", ["name", "target"])
+def test_paths_may_be_so_long_and_no_longer(tmp_path, kind):
+    def tree_with(length: int) -> ImageTree:
+        path = ("a" * 63 + "/") * (length // 64)
+        assert len(path) <= length
+        path = path.ljust(length, "b")
+        folder = tmp_path / str(length)
+        folder.mkdir()
+        return tree_of(folder, layer(file(path) if kind == "name" else link("a", path)))
+
+    tree_with(MAX_PATH_LENGTH)
+    with pytest.raises(ImageError, match=f"more than {MAX_PATH_LENGTH} characters"):
+        tree_with(MAX_PATH_LENGTH + 1)
+
+
+@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE])
+def test_headers_may_have_so_much_and_no_more(tmp_path, kind):
+    """`tarfile` reads a header into memory, however long it is."""
+    header = tarfile.TarInfo("header")
+    header.type, header.size = kind, 2**20
+    archive = header.tobuf(tarfile.GNU_FORMAT) + b"0" * header.size
+    with pytest.raises(ImageError, match=f"headers of more than {MAX_HEADER_BYTES // 2**10} KiB"):
+        tree_of(tmp_path, gzip.compress(archive, compresslevel=1))
+
+
+def test_member_may_have_large_headers(tmp_path):
+    member, content = file("a", b"1")
+    member.pax_headers = {"SCHILY.xattr.user.large": "x" * 100_000}
+    assert text(tree_of(tmp_path, layer((member, content), file("b"))), "a") == "1"
+
+
+def test_sparse_file_is_refused(tmp_path):
+    """A few bytes of one may be terabytes on the disk."""
+    member = tarfile.TarInfo("sparse")
+    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    header[156:157], header[483:495] = tarfile.GNUTYPE_SPARSE, b"77777777777\0"
+    header[148:156] = b" " * 8
+    header[148:156] = f"{sum(header):06o}\0 ".encode()
+    with pytest.raises(ImageError, match="sparse file 'sparse'"):
+        tree_of(tmp_path, bytes(header) + bytes(1024))
+
+
+def test_layers_may_unpack_to_so_much_and_no_more(tmp_path, monkeypatch):
+    """A few kilobytes of gzip may be gigabytes; what is not wanted counts as well."""
+    members = [file("a", bytes(2**20))]
+    size = len(layer(*members, compression=""))
+    monkeypatch.setattr(image_tree, "MAX_UNPACKED_BYTES", size)
+    assert names(tree_of(tmp_path, layer(*members), wanted=lambda parts: False)) == ["a"]
+    monkeypatch.setattr(image_tree, "MAX_UNPACKED_BYTES", size - 1)
+    (tmp_path / "more").mkdir()
+    with pytest.raises(ImageError, match="more than 0 GiB"):
+        tree_of(tmp_path / "more", layer(*members), wanted=lambda parts: False)
+
+
+def test_so_many_links_are_followed_and_no_more(tmp_path):
+    chain = [link(str(number), str(number + 1)) for number in range(MAX_LINKS + 1)]
+    tree = tree_of(tmp_path, layer(*chain, file(str(MAX_LINKS + 1), b"end")))
+    assert text(tree, "1") == "end"
+    assert tree.find("0") is None

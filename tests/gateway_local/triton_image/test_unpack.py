@@ -1,0 +1,161 @@
+"""What is unpacked of an image laid out like NVIDIA's."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gateway_local.triton_image.errors import ImageError
+from gateway_local.triton_image.registry import Image
+from gateway_local.triton_image.unpack import Record, unpack
+from tests.triton_images import LOADER, SERVER, elf, file, layer, link, triton_like_nvidias
+
+VARIABLES = [
+    "PATH=/usr/bin",
+    "TRITON_SERVER_VERSION=2.75.0",
+    f"LD_LIBRARY_PATH=/{SERVER}/backends/pytorch:/usr/local/x",
+]
+
+
+def unpacked(
+    tmp_path: Path,
+    layers: Sequence[bytes],
+    *,
+    backends: Sequence[str] | None = None,
+    variables: Sequence[str] = VARIABLES,
+) -> Record:
+    files = [tmp_path / f"layer-{number}" for number in range(len(layers))]
+    for path, content in zip(files, layers, strict=True):
+        path.write_bytes(content)
+    target = tmp_path / "image"
+    target.mkdir()
+    image = Image("sha256:" + "0" * 64, {"config": {"Env": list(variables)}}, ())
+    return unpack(image, files, target, reference="registry.example/tritonserver:1", backends=backends)
+
+
+def names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_server_and_backends_are_at_their_places(tmp_path):
+    record = unpacked(tmp_path, triton_like_nvidias())
+    assert names(tmp_path / "image" / "tritonserver") == {
+        "LICENSE",
+        "TRITON_VERSION",
+        "backends/python/libtriton_python.so",
+        "backends/python/triton_python_backend_stub",
+        "backends/python/triton_python_backend_utils.py",
+        "backends/pytorch/libtorch.so",
+        "backends/pytorch/libtriton_pytorch.so",
+        "bin/tritonserver",
+        "caches/local/libtritoncache_local.so",
+        "lib/libtritonserver.so",
+    }
+    assert (tmp_path / "image" / "tritonserver" / "bin" / "tritonserver").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "image" / "tritonserver" / "LICENSE").stat().st_mode & 0o777 == 0o644
+    assert record.backends == ("python", "pytorch")
+    assert record.available == ("dali", "python", "pytorch")
+
+
+def test_libraries_are_those_that_the_server_needs(tmp_path):
+    """Also those that libraries need, and what libcudnn loads by name; not the driver's, nor CUDA's stub of it."""
+    record = unpacked(tmp_path, triton_like_nvidias())
+    assert names(tmp_path / "image" / "libraries") == {
+        "libcrypto.so.3", "libcudart.so.13", "libcudnn.so.9", "libcudnn_ops.so.9", "libssl.so.3",
+    }  # fmt: skip
+    assert record.stub_libraries == ("libcudart.so.13",)
+    assert names(tmp_path / "image" / "system") == {
+        "ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libstdc++.so.6",
+    }  # fmt: skip
+
+
+def test_record_says_what_the_image_needs(tmp_path):
+    record = unpacked(tmp_path, triton_like_nvidias(python="3.13", glibc="2.38"))
+    assert record.version == "2.75.0"
+    assert record.python == "3.13"
+    assert record.machine == "x86_64"
+    assert record.loader == LOADER
+    assert (record.needed_glibc, record.own_glibc) == ((2, 38), (2, 39))
+    assert record.search == ("backends/pytorch",)
+    assert Record.read(tmp_path / "image") == record
+
+
+def test_version_comes_from_a_file_where_no_variable_has_it(tmp_path):
+    assert unpacked(tmp_path, triton_like_nvidias(), variables=()).version == "2.75.0"
+
+
+def test_only_the_backends_asked_for_are_unpacked(tmp_path):
+    record = unpacked(tmp_path, triton_like_nvidias(), backends=("python", "dali"))
+    assert record.backends == ("python", "dali")
+    assert not (tmp_path / "image" / "tritonserver" / "backends" / "pytorch").exists()
+    assert "libunused.so.1" in names(tmp_path / "image" / "libraries")
+
+
+@pytest.mark.parametrize(
+    ("backends", "reason"),
+    [
+        (("python", "tensorrt"), "has no backend tensorrt; the image has dali, python, pytorch"),
+        (("pytorch",), "the backend python must be unpacked"),
+    ],
+)
+def test_backends_that_cannot_be_unpacked_are_refused(tmp_path, backends, reason):
+    with pytest.raises(ImageError, match=reason):
+        unpacked(tmp_path, triton_like_nvidias(), backends=backends)
+
+
+def without(*names: str) -> tuple[bytes, ...]:
+    """The image with a layer above it that removes files."""
+    whiteouts = [file("/".join((*name.split("/")[:-1], f".wh.{name.split('/')[-1]}"))) for name in names]
+    return (*triton_like_nvidias(), layer(*whiteouts))
+
+
+@pytest.mark.parametrize(
+    ("removed", "reason"),
+    [
+        (f"{SERVER}/bin", "it is not an image of Triton"),
+        (f"{SERVER}/backends/python", "the backend python must be unpacked"),
+        (f"{SERVER}/backends/python/triton_python_backend_stub", "has no triton_python_backend_stub"),
+        ("usr/lib64/ld-linux-x86-64.so.2", "no /lib64/ld-linux-x86-64.so.2"),
+        ("usr/lib/x86_64-linux-gnu/libc.so.6", "no libc.so.6"),
+    ],
+)
+def test_image_without_a_necessary_part_is_refused(tmp_path, removed, reason):
+    with pytest.raises(ImageError, match=reason):
+        unpacked(tmp_path, without(removed))
+
+
+def test_program_of_another_kind_is_refused(tmp_path):
+    layers = (*triton_like_nvidias(), layer(file(f"{SERVER}/bin/tritonserver", b"#!/bin/sh\n", mode=0o755)))
+    with pytest.raises(ImageError, match="not a program for this kind of machine"):
+        unpacked(tmp_path, layers)
+
+
+def test_library_under_a_second_name_is_unpacked(tmp_path):
+    """The first name of a hard link is in a folder that is not unpacked."""
+    above = layer(
+        file(f"{SERVER}/backends/dali/libshared.so", elf(["libc.so.6"])),
+        link(f"{SERVER}/backends/pytorch/libshared.so", f"{SERVER}/backends/dali/libshared.so", hard=True),
+    )
+    unpacked(tmp_path, (*triton_like_nvidias(), above))
+    shared = tmp_path / "image" / "tritonserver" / "backends" / "pytorch" / "libshared.so"
+    assert shared.read_bytes() == elf(["libc.so.6"])
+
+
+def test_links_are_unpacked_as_files(tmp_path):
+    """Triton refuses links that lead out of a backend's folder."""
+    above = layer(link(f"{SERVER}/backends/pytorch/libssl.so", "/lib/x86_64-linux-gnu/libssl.so.3"))
+    unpacked(tmp_path, (*triton_like_nvidias(), above))
+    linked = tmp_path / "image" / "tritonserver" / "backends" / "pytorch" / "libssl.so"
+    assert not linked.is_symlink()
+    assert linked.read_bytes() == elf(["libcrypto.so.3", "libc.so.6"])
+
+
+def test_nothing_else_stays_on_the_disk(tmp_path):
+    unpacked(tmp_path, triton_like_nvidias())
+    assert {path.name for path in tmp_path.iterdir()} == {"image", "layer-0", "layer-1", "layer-2"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 2, "digest": "x"}'])
+def test_damaged_record_counts_as_no_image(tmp_path, text):
+    (tmp_path / "image.json").write_text(text)
+    assert Record.read(tmp_path) is None
