@@ -84,7 +84,8 @@ class WriterLink:
             self._task.cancel()
             await asyncio.wait([self._task])
         while self._queue:
-            self._take()
+            _, nbytes = self._queue.popleft()
+            self._release(nbytes)
             _count(SHUTDOWN, 1)
 
     async def _run(self) -> None:
@@ -132,11 +133,10 @@ class WriterLink:
 
     async def _send(self, connection: socket.socket) -> None:
         """Send the queue until the service ends; then close this direction."""
-        loop = asyncio.get_running_loop()
         with contextlib.suppress(OSError):  # the writer has ended, which `_receive` notices
             while True:
                 while self._queue:
-                    await loop.sock_sendall(connection, b"".join(await self._next_pieces()))
+                    await self._send_next(connection)
                 if self._closing:
                     connection.shutdown(socket.SHUT_WR)
                     return
@@ -145,24 +145,29 @@ class WriterLink:
                 if not self._closing:
                     await asyncio.sleep(GATHER_SECONDS)
 
-    async def _next_pieces(self) -> Pieces:
-        """The next messages, up to SENT_BYTES and one more."""
+    async def _send_next(self, connection: socket.socket) -> None:
+        """Send the next messages, up to SENT_BYTES and one more. Until then, their rows count as waiting."""
         pieces: Pieces = []
-        size = 0
-        while self._queue and size < SENT_BYTES:
-            # Taken before it is sent: an interrupted row counts as lost with its writer.
-            encode = self._take()
-            self._unwritten += 1
-            try:
-                message = await encode()
-            except Exception:  # must not end the log
-                log.exception("prediction_log_fault")
-                self._unwritten -= 1
-                _count("fault", 1)
-                continue
-            pieces += message
-            size += sum(map(len, message))
-        return pieces
+        size, taken = 0, list[int]()
+        try:
+            while self._queue and size < SENT_BYTES:
+                # Counted before it is sent: an interrupted row is lost with its writer.
+                encode, nbytes = self._queue.popleft()
+                taken.append(nbytes)
+                self._unwritten += 1
+                try:
+                    message = await encode()
+                except Exception:  # must not end the log
+                    log.exception("prediction_log_fault")
+                    self._unwritten -= 1
+                    _count("fault", 1)
+                    continue
+                pieces += message
+                size += sum(map(len, message))
+            await asyncio.get_running_loop().sock_sendall(connection, b"".join(pieces))
+        finally:
+            for nbytes in taken:
+                self._release(nbytes)
 
     async def _receive(self, connection: socket.socket) -> None:
         """Read the writer's reports until it ends."""
@@ -188,12 +193,10 @@ class WriterLink:
             self._failing = True
             log.error("prediction_log_not_written", url=self._options.url, reason=str(report.get("failed")))
 
-    def _take(self) -> Encode:
-        encode, nbytes = self._queue.popleft()
+    def _release(self, nbytes: int) -> None:
         self._nbytes -= nbytes
         metrics.PREDICTION_LOG_QUEUE_ROWS.dec()
         metrics.PREDICTION_LOG_QUEUE_BYTES.dec(nbytes)
-        return encode
 
 
 def _count(outcome: str, rows: int) -> None:

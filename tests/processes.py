@@ -4,12 +4,13 @@ import itertools
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,9 +69,9 @@ class Gateway:
         return socket.create_connection(("127.0.0.1", self.port), timeout=timeout_seconds)
 
     def metric(self, name: str) -> float:
-        """The value of a metric without labels."""
+        """The value of a metric, given with its labels as on the page, such as `name{label="value"}`."""
         text = httpx.get(f"{self.url}/metrics", timeout=60).text
-        found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+        found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
         assert found, name
         return float(found[1])
 
@@ -91,10 +92,19 @@ class Gateway:
 
 @contextmanager
 def running_gateway(
-    log: Path, *, wait_ready: bool = True, program: str = SERVE, workers: int = 1, **settings: object
+    log: Path,
+    *,
+    port: int | None = None,
+    wait_ready: bool = True,
+    program: str = SERVE,
+    workers: int = 1,
+    **settings: object,
 ) -> Iterator[Gateway]:
-    """`gateway serve` on a free port, with its log in a file; stopped at the end, and then its exit code must be 0."""
-    port = free_port()
+    """`gateway serve` on a port, by default a free one, with its log in a file.
+
+    It is stopped at the end, and then its exit code must be 0, unless it was killed (SIGKILL) before.
+    """
+    port = port or free_port()
     variables = environment(port=port, log_format="json", workers=workers, **settings)
     process: subprocess.Popen[bytes] | warm.Process
     with log.open("wb") as stderr:
@@ -110,12 +120,13 @@ def running_gateway(
         assert process.poll() is None, log.read_text()
         yield gateway
     finally:
+        killed = process.poll() == -signal.SIGKILL
         process.terminate()
         try:
             process.wait(60)
         finally:
             process.kill()
-    assert process.returncode == 0, log.read_text()
+    assert killed or process.returncode == 0, log.read_text()
 
 
 def is_gone(process: psutil.Process) -> bool:
@@ -124,6 +135,16 @@ def is_gone(process: psutil.Process) -> bool:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def children(pid: int, text: str) -> list[psutil.Process]:
+    """The running descendants of a process that have a text in a part of their command lines."""
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has ended since, or is a zombie
+            if any(text in part for part in process.cmdline()):
+                found.append(process)
+    return found
 
 
 def _answers(gateway: Gateway, path: str) -> bool:

@@ -1,13 +1,14 @@
 """Triton servers of tests."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
 from gateway_local.runtime import Runtime
 from gateway_local.server import EmbeddedTriton
+from tests.processes import children
 
 
 @contextmanager
@@ -31,9 +32,4 @@ def running_triton(
 
 def stub_processes(server: EmbeddedTriton, path: str) -> list[psutil.Process]:
     """The processes of Triton's Python backend with `/path/` on their command lines, such as a model's name."""
-    found = []
-    for process in psutil.Process(server.pid).children(recursive=True):
-        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if any(f"/{path}/" in part for part in process.cmdline()):
-                found.append(process)
-    return found
+    return children(server.pid, f"/{path}/")

@@ -7,7 +7,7 @@ import pytest
 from gateway_predictions.reader import LogReader
 from tests.gateway.api.stub import PNG
 from tests.gateway_predictions.logged import files, rows
-from tests.processes import is_gone, wait_for
+from tests.processes import children, is_gone, wait_for
 
 pytestmark = pytest.mark.triton
 
@@ -22,8 +22,7 @@ def send(client: httpx.Client, number: int) -> None:
 
 
 def writers(gateway) -> list[psutil.Process]:
-    children = psutil.Process(gateway.process.pid).children(recursive=True)
-    return [each for each in children if "gateway_predictions.writer" in each.cmdline()]
+    return children(gateway.process.pid, "gateway_predictions.writer")
 
 
 def test_each_worker_has_a_writer_and_no_row_is_lost(start_gateway, light_triton, tmp_path):

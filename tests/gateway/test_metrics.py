@@ -1,6 +1,5 @@
 """Metrics: named by the conventions, and right for several workers, also when one of them dies."""
 
-import contextlib
 import os
 import re
 import signal
@@ -9,14 +8,13 @@ import sys
 from pathlib import Path
 
 import httpx
-import psutil
 import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import __version__, metrics
 from tests.photos import photo, unlike_any
-from tests.processes import PROJECT, Gateway, environment, running_gateway, wait_for
+from tests.processes import PROJECT, Gateway, children, environment, running_gateway, wait_for
 
 OWN = [family for family in REGISTRY.collect() if family.name.startswith("gateway_")]
 
@@ -118,12 +116,7 @@ def test_removed_triton_fires_no_alert_with_several_workers(tmp_path):
 
 def workers(gateway: Gateway) -> set[int]:
     """The process ids of the living workers; the tracker of shared resources is a child, too."""
-    found = set()
-    for child in psutil.Process(gateway.process.pid).children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # nor a zombie
-            if any("spawn_main" in part for part in child.cmdline()):
-                found.add(child.pid)
-    return found
+    return {child.pid for child in children(gateway.process.pid, "spawn_main")}
 
 
 @pytest.mark.triton

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import psutil
 import pytest
+from prometheus_client import REGISTRY
 
 from gateway.settings import MIB
 from tests.gateway.api.stub import PNG
 from tests.gateway_predictions.logged import counted, failures, files, logging_service, outcomes, rows, send
-from tests.processes import wait_for
+from tests.processes import children, wait_for
 
 
 def writer() -> psutil.Process:
     """The writer of this process's service."""
-    children = psutil.Process().children()
-    (found,) = [each for each in children if "gateway_predictions.writer" in each.cmdline()]
+    (found,) = children(os.getpid(), "gateway_predictions.writer")
     return found
 
 
@@ -96,6 +96,27 @@ def test_stopped_writer_delays_no_request(tmp_path):
             stopped.resume()
         assert len(rows(tmp_path)) == sent - (outcomes()["queue_full"] - before)
     assert sum(found.values()) == sent
+
+
+def test_row_is_in_the_queue_until_its_writer_has_it(tmp_path):
+    """It is larger than what the kernel keeps for the writer."""
+
+    def queued() -> float | None:
+        return REGISTRY.get_sample_value("gateway_prediction_log_queue_rows")
+
+    with logging_service(tmp_path, log_predictions_images=True) as client:
+        send(client)
+        rows(tmp_path, 1)
+        wait_for(lambda: queued() == 0)
+        stopped = writer()
+        stopped.suspend()
+        send(client, PNG + bytes(MIB))
+        for _ in range(20):
+            send(client)
+        assert queued() == 21
+        stopped.resume()
+        wait_for(lambda: queued() == 0)
+        assert len(rows(tmp_path, 22)) == 22
 
 
 def test_full_disk_damages_no_file_and_rows_are_written_later(tmp_path):
