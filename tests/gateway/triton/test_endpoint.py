@@ -49,6 +49,16 @@ def real_address(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> 
         yield server.url
 
 
+@pytest.fixture(scope="module", autouse=True)
+async def one_event_loop() -> AsyncIterator[None]:
+    """Run all of these tests in one event loop.
+
+    gRPC reports the end of a cancelled call later, to the loop of the call. If that is closed, an error comes up in the
+    loop of another test.
+    """
+    yield  # noqa: PT022  # a fixture with a teardown keeps the loop open until then
+
+
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.triton)])
 def address(request: pytest.FixtureRequest) -> str:
     return request.getfixturevalue("real_address") if request.param == "real" else FAKE
