@@ -55,6 +55,7 @@ class Load:
     """Another than the default one."""
     pause_seconds: float = 0.03
     """After each answer: a load that takes both cores keeps what it waits for from happening."""
+    headers: dict[str, str] = field(default_factory=dict)
     answers: list[tuple[float, float, int | str]] = field(default_factory=list)
     """When each request was sent and answered (time.monotonic), and its status or what its connection failed with."""
 
@@ -73,7 +74,7 @@ class Load:
 
     def _run(self) -> None:
         params = {"model": self.model} if self.model else {}
-        with httpx.Client(base_url=self.url, params=params, timeout=120) as http:
+        with httpx.Client(base_url=self.url, params=params, headers=self.headers, timeout=120) as http:
             while not self._stop.is_set():
                 outcome: int | str
                 sent_at = time.monotonic()
