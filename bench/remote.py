@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from types import TracebackType
@@ -13,13 +14,20 @@ _made: object | None = None
 class Remote:
     """`factory(*arguments)`, made in a new process on the first call of one of its methods.
 
-    A call raises what the method raises, or BrokenProcessPool if the process ends.
+    A call raises what the method raises, or BrokenProcessPool if the process ends. Ctrl-C is for the process that made
+    the object: an exception there ends the other process, whatever it is calling.
     """
 
     def __init__(self, factory: Callable[..., object], *arguments: object) -> None:
         self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         self._make = factory, arguments
-        self.pid: int = self._pool.submit(os.getpid).result()
+        # The process inherits the mask, also while it starts.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            started = self._pool.submit(os.getpid)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        self.pid: int = started.result()
 
     def start(self, method: str, *arguments: object) -> Future[Any]:
         """Start a call; the future has its return value."""
@@ -35,6 +43,8 @@ class Remote:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:
+            os.kill(self.pid, signal.SIGKILL)
         self._pool.shutdown()
 
 

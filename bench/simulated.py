@@ -10,6 +10,7 @@ The first line of stdout has the ports. A line "stop INDEX" on stdin stops a ser
 import argparse
 import asyncio
 import json
+import signal
 import sys
 
 import grpc
@@ -107,4 +108,5 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=0.04)
     parser.add_argument("--slow", type=float, default=1.0)
     given = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program that measures, which closes stdin
     asyncio.run(main(given.number, given.instances, given.seconds, given.slow))
