@@ -140,8 +140,7 @@ def request_spec(
     client = request.headers.get(settings.model_split_header, "")
     model_version, split = version_of(settings.model_split, model_name, version, client)
     context.log_fields["model"] = model_name
-    if context.tenant is not None:
-        context.tenant.check_model(model_name)
+    context.check_model(model_name)
     return RequestSpec(
         model_name=model_name,
         model_version=model_version,

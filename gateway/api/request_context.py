@@ -80,6 +80,11 @@ class RequestContext:
         """The lease of the response's bytes, while they are collected and sent."""
         return self.resources.enter_context(self.shared["responses"].lease(self.shared.get("reader", AtWork())))
 
+    def check_model(self, name: str) -> None:
+        """Raise Forbidden if the API key may not use a model."""
+        if self.tenant is not None:
+            self.tenant.check_model(name)
+
     def note_disconnect(self) -> None:
         """Count and log that the client has disconnected."""
         metrics.CLIENTS_GONE.inc()

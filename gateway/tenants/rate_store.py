@@ -24,6 +24,8 @@ RETRY_SECONDS = 1.0
 CONNECTIONS = 16
 """Connections of one process, and so requests at once; further ones wait within TIMEOUT_SECONDS."""
 PREFIX = "triton-image-gateway:rate:"
+FAILURES = (RedisError, OSError, TimeoutError)
+"""What a request to the store fails with."""
 
 # gateway.tenants.rates.take, by the clock of the store. Numbers are answered as text, as Redis
 # cuts those of Lua to integers.
@@ -43,6 +45,11 @@ else
 end
 return {admitted, tostring(wait), tostring(ahead)}
 """
+
+
+def reason_of(error: Exception) -> str:
+    """Why a request to the store failed, without its password."""
+    return str(error) or type(error).__name__
 
 
 class StoredRates:
@@ -71,14 +78,19 @@ class StoredRates:
             return await self._local.take(name, rate, most_seconds)
         # While the store is away, one request a second tries it.
         self._retry_at = self._now() + RETRY_SECONDS
-        limits = [1 / rate.per_second, rate.full_seconds, most_seconds]
         try:
-            async with asyncio.timeout(TIMEOUT_SECONDS):
-                admitted, wait, ahead = await self._take([PREFIX + name], limits)
-        except (RedisError, OSError, TimeoutError) as error:
+            grant = await self.ask(name, rate, most_seconds)
+        except FAILURES as error:
             self._lose(error)
             return await self._local.take(name, rate, most_seconds)
         self._find()
+        return grant
+
+    async def ask(self, name: str, rate: Rate, most_seconds: float) -> Grant:
+        """Take one image of a key's rate in the store; raises one of FAILURES."""
+        limits = [1 / rate.per_second, rate.full_seconds, most_seconds]
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            admitted, wait, ahead = await self._take([PREFIX + name], limits)
         return granted(rate, float(ahead), float(wait), admitted=bool(admitted))
 
     def forget(self, name: str) -> None:
@@ -95,7 +107,7 @@ class StoredRates:
         if not self._lost:
             self._lost = True
             metrics.RATE_STORE_UP.set(0)
-            log.warning("rate_store_lost", reason=str(error) or type(error).__name__)
+            log.warning("rate_store_lost", reason=reason_of(error))
 
     def _find(self) -> None:
         if self._lost:

@@ -13,6 +13,7 @@ from gateway.gpus import gpu_count
 from gateway_local.console import PlainConsole
 from gateway_local.doctor import configuration, machine, repository
 from gateway_local.doctor.finding import Finding, Level
+from gateway_local.doctor.rate_store import rate_store
 from gateway_local.doctor.shares import shares
 from gateway_local.doctor.tritons import own_version, tritons
 from gateway_local.memory_plan import machine_plan, sized_configs
@@ -27,6 +28,7 @@ def examine(model_repository: Path) -> Iterator[Finding]:
     yield finding
     yield configuration.api_keys(settings.api_keys_file)
     yield configuration.admin_keys(settings.admin_keys_file)
+    yield from asyncio.run(rate_store(settings))
     yield configuration.api_port(settings)
     yield machine.cores(settings)
     if "triton_url" in settings.model_fields_set:

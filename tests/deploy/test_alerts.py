@@ -68,6 +68,10 @@ def logged(outcome: str, per_minute: int) -> dict[str, str]:
     return {f'gateway_prediction_log_rows_total{{outcome="{outcome}"}}': f"0+{per_minute}x90"}
 
 
+def rate_store(**gateways: str) -> dict[str, str]:
+    return {f'gateway_rate_store_up{{instance="{name}"}}': values for name, values in gateways.items()}
+
+
 def healings(outcome: str, values: str) -> dict[str, str]:
     return {f'gateway_healings_total{{outcome="{outcome}"}}': values}
 
@@ -123,6 +127,7 @@ CASES = [
         calls(100, 0) | {"gateway_retries_total": "0+10x90"},
         calls(100, 0) | {"gateway_retries_total": "0+2x90"},
     ),
+    Case("GatewayRateStoreLost", rate_store(a="1x90", b="0x90"), rate_store(a="1x90", b="0x27 1x60")),
     Case(
         "GatewayHealingFails",
         healings("failed", "0x25 1x60"),

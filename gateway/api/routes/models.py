@@ -17,9 +17,11 @@ admin_router = APIRouter(tags=["admin"])
 
 @router.get("/models", summary="List the models", responses={503: {"model": Problem}})
 async def list_models(request: Request) -> ModelsResponse:
-    """List every model in Triton that classifies images, with its labels."""
+    """List every model in Triton that classifies images and that the API key may use, with its labels."""
     context = request_context(request)
     models = await context.service.backend.models()
+    if context.tenant is not None:
+        models = [info for info in models if context.tenant.quota.allows_model(info.name)]
     return ModelsResponse(
         default=context.settings.model,
         models=[_detail(info) for info in models],
@@ -30,7 +32,9 @@ async def list_models(request: Request) -> ModelsResponse:
 @router.get("/models/{name}", summary="Describe a model", responses={404: {"model": Problem}, 503: {"model": Problem}})
 async def get_model(request: Request, name: str) -> ModelDetail:
     """Describe one model, with its labels."""
-    return _detail(await request_context(request).service.backend.model(name))
+    context = request_context(request)
+    context.check_model(name)
+    return _detail(await context.service.backend.model(name))
 
 
 @admin_router.post(

@@ -103,8 +103,7 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
     client = connection.headers.get(settings.model_split_header, "")
     version, _ = version_of(settings.model_split, model_name, parameters.version, client)
     context.log_fields["model"] = model_name
-    if context.tenant is not None:
-        context.tenant.check_model(model_name)
+    context.check_model(model_name)
     # A frame that cannot wait is dropped: no upload is evicted for it.
     part = None if context.tenant is None else context.tenant.upload_bytes
     buffer = context.resources.enter_context(context.shared["uploads"].lease(AtWork(), part=part))

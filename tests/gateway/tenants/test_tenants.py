@@ -146,6 +146,28 @@ def test_key_may_use_the_models_of_its_quota_only(path):
         assert client.get("/stream?model=cats", headers=key).status_code == 403
 
 
+def test_key_sees_the_models_of_its_quota_only(path):
+    key, blind, plain = (
+        key_of(path, "app", models="ensemble_model,dogs"),
+        key_of(path, "b", models="x"),
+        key_of(path, "p"),
+    )
+    with limited(path) as client:
+        listed = {
+            name: [model["name"] for model in client.get("/models", headers=of).json()["models"]]
+            for name, of in (("app", key), ("b", blind), ("p", plain))
+        }
+        assert listed["p"]
+        assert listed["app"] == [name for name in listed["p"] if name in {"ensemble_model", "dogs"}] != []
+        assert listed["b"] == []
+        for target in ("/models/{}", "/v2/models/{}", "/v2/models/{}/ready"):
+            statuses = [
+                client.get(target.format("ensemble_model"), headers=of).status_code for of in (key, blind, plain)
+            ]
+            assert statuses == [200, 403, 200], target
+            assert client.get(target.format("cats"), headers=key).status_code == 403
+
+
 def test_default_model_needs_permission_too(path):
     key = key_of(path, "app", models="dogs")
     with limited(path) as client:

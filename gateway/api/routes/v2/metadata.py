@@ -100,7 +100,9 @@ async def version_ready(request: Request, name: ModelName, version: ModelVersion
 
 
 async def _model(request: Request, name: str, version: str | None) -> ModelInfo:
-    info = await request_context(request).service.backend.model(name)
+    context = request_context(request)
+    context.check_model(name)
+    info = await context.service.backend.model(name)
     if version is not None and version not in info.versions:
         raise ModelNotFound(f"There is no version {version} of {name!r}; it has {', '.join(info.versions)}.")
     return info

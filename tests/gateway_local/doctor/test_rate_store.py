@@ -1,0 +1,62 @@
+"""The check of the store of rates in `gateway doctor`."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.settings import Settings
+from gateway.tenants import rate_store as store_of_rates
+from gateway_local.doctor.finding import Finding, Level
+from gateway_local.doctor.rate_store import rate_store
+from tests.gateway.tenants.stores import Store, needs_store
+
+pytestmark = needs_store
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch) -> Iterator[Store]:
+    monkeypatch.setattr(store_of_rates, "TIMEOUT_SECONDS", 30.0)
+    store = Store(tmp_path)
+    store.start()
+    yield store
+    store.kill()
+
+
+def found(url: str | None) -> list[Finding]:
+    return asyncio.run(rate_store(Settings(_env_file=None, rate_store_url=url)))
+
+
+def test_no_store_has_no_line():
+    assert found(None) == []
+
+
+def test_store_that_answers_is_well(store):
+    """Also the second time: the check does not exceed a rate of its own."""
+    for _ in range(2):
+        (finding,) = found(store.url)
+        assert finding.level is Level.OK
+
+
+def test_store_that_is_away_is_a_warning(store):
+    store.kill()
+    (finding,) = found(store.url)
+    assert finding.level is Level.WARN
+    assert "GATEWAY_RATE_STORE_URL" in finding.advice
+
+
+def test_wrong_password_is_a_warning_that_does_not_show_it(store):
+    store.kill()
+    store.start("--requirepass", "right")
+    (finding,) = found(store.url.replace("//", "//:secret@"))
+    assert finding.level is Level.WARN
+    assert "secret" not in finding.text + finding.advice
+    (finding,) = found(store.url.replace("//", "//:right@"))
+    assert finding.level is Level.OK
+
+
+def test_missing_client_is_a_failure(monkeypatch):
+    monkeypatch.setattr("gateway.tenants.rates.find_spec", lambda name: None)
+    (finding,) = found("redis://localhost:1/0")
+    assert finding.level is Level.FAIL
+    assert "pip install" in finding.text
