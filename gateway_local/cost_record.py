@@ -16,10 +16,11 @@ from gateway.capacity import Costs
 from gateway.errors import UserError
 from gateway.files import whole_file
 from gateway.settings import LogLevel, Settings, variable
+from gateway.triton.model_processes import STUB
 from gateway_local.api_process import ApiProcess
 from gateway_local.display import Display
 from gateway_local.hosts import LOOPBACK, free_port
-from gateway_local.memory_record import STUB, fingerprint
+from gateway_local.memory_record import fingerprint
 from gateway_local.runtime import Runtime, default_cache_dir
 from gateway_local.server import EmbeddedTriton
 from gateway_local.sizing import read, roles

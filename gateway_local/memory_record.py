@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from gateway.files import whole_file
-from gateway.settings import KIB
 from gateway.triton.footprint import Footprint, Need, need, version_files
 from gateway.triton.model_config import ModelConfig
+from gateway.triton.model_processes import model_processes
 
 FORMAT = 1
 RECORD = "memory.json"
 """The file of `record` in the cache folder."""
-STUB = "triton_python_backend_stub"
-"""The program that runs an instance of a Python model."""
 
 
 def measured_need(
@@ -44,20 +42,10 @@ def measure(server_pid: int) -> dict[str, tuple[int, int]]:
     For a model with several processes, the largest values.
     """
     found: dict[str, tuple[int, int]] = {}
-    for pid in _children(server_pid):
-        try:
-            arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-            now, peak = _own_bytes(pid)
-        except (OSError, ValueError, LookupError):  # the process has ended
-            continue
-        # STUB REPOSITORY/MODEL/VERSION/FILE …, perhaps after a dynamic loader and its options
-        program = next((index for index, argument in enumerate(arguments) if argument.endswith(STUB)), None)
-        if program is None or len(arguments) < program + 2:
-            continue
-        # The repository may be one of links.
-        model = str(Path(arguments[program + 1]).resolve().parents[1])
-        before = found.get(model, (0, 0))
-        found[model] = (max(before[0], now), max(before[1], peak))
+    for process in model_processes(_children(server_pid)):
+        model = str(process.folder)
+        now, peak = found.get(model, (0, 0))
+        found[model] = (max(now, process.own_bytes), max(peak, process.peak_bytes))
     return found
 
 
@@ -67,13 +55,6 @@ def _children(pid: int) -> Iterable[int]:
             yield from map(int, task.read_text().split())
         except OSError:
             continue
-
-
-def _own_bytes(pid: int) -> tuple[int, int]:
-    """A process's memory without mapped files, now and at its peak (proc_pid_status(5))."""
-    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
-    rss, peak, files = (int(lines[name].split()[0]) * KIB for name in ("VmRSS", "VmHWM", "RssFile"))
-    return rss - files, max(rss, peak) - files
 
 
 def fingerprint(folder: Path) -> str:

@@ -12,8 +12,9 @@ from gateway.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB, MemoryCheck
 from gateway.triton.footprint import NEAR, need
 from gateway.triton.model_config import ModelConfig, read_model_configs
+from gateway.triton.model_processes import STUB
 from gateway_local.memory_fit import Fit, MemoryShort, check, fit, table
-from gateway_local.memory_record import STUB, fingerprint, measure, measured_need, record, recorded
+from gateway_local.memory_record import fingerprint, measure, measured_need, record, recorded
 from tests.triton_images import LOADER
 
 ONNX = 'backend: "onnxruntime"'
