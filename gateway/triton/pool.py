@@ -100,8 +100,8 @@ class Replica:
 class TritonPool:
     """The Tritons behind one or more `host:port`, each with a health checker. `start` it inside its event loop.
 
-    `splits` are the versions of models with their shares of the requests, `load` the models that should be loaded;
-    `connect` makes the endpoint of an address, `lookup` asks DNS.
+    `splits` are the versions of models with their shares of the requests, `load` the models that should be loaded, with
+    `on_demand` besides those that requests load; `connect` makes the endpoint of an address, `lookup` asks DNS.
     """
 
     def __init__(
@@ -114,6 +114,7 @@ class TritonPool:
         share: Share | None = None,
         splits: Sequence[Shares] = (),
         load: Collection[str] = (),
+        on_demand: bool = False,
         connect: Callable[[str], TritonEndpoint] = GrpcEndpoint,
         lookup: Lookup = look_up,
     ) -> None:
@@ -122,7 +123,7 @@ class TritonPool:
         self._schedule = schedule
         self._recovery_enabled = heal
         self._share = share or Share()
-        self._splits, self._load = splits, load
+        self._splits, self._load, self._on_demand = splits, load, on_demand
         self._connect = connect
         self.known: list[str] = []
         """Every address, in this gateway's order."""
@@ -181,8 +182,11 @@ class TritonPool:
 
     def serving(self, model_name: str, model_version: str) -> list[Replica]:
         """The replicas that probe a model, ready or not; all if none does."""
-        replicas = self.replicas
-        return [replica for replica in replicas if replica.health.serving(model_name, model_version)] or replicas
+        return self.holders(model_name, model_version) or self.replicas
+
+    def holders(self, model_name: str, model_version: str = "") -> list[Replica]:
+        """The replicas that probe a model, ready or not; none if none does."""
+        return [replica for replica in self.replicas if replica.health.serving(model_name, model_version)]
 
     def may_return(self, model_name: str, model_version: str, without: Replica) -> bool:
         """Whether a model that one Triton does not have is temporarily missing at another."""
@@ -244,8 +248,8 @@ class TritonPool:
 
     def _join(self, address: str) -> Replica:
         endpoint = self._connect(address)
-        expected = ExpectedModels(self._model_name, splits=self._splits, load=self._load)
-        health = HealthState(address, expected, self._schedule)
+        expected = ExpectedModels(self._model_name, splits=self._splits, load=self._load, on_demand=self._on_demand)
+        health = HealthState(address, expected, self._schedule, on_demand=self._on_demand)
         reloader = ModelReloader(endpoint) if self._recovery_enabled else None
         checker = HealthChecker(endpoint, health, reloader=reloader, model_changed=self._report_model)
         replica = Replica(address, endpoint, health, checker, Models(endpoint, health), Load())

@@ -6,11 +6,13 @@ import random
 from collections.abc import Awaitable, Callable, Collection
 
 import structlog
+from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway import metrics
 from gateway.errors import GatewayError, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import EndpointHealth, ModelState
 from gateway.triton.endpoint import TritonEndpoint
+from gateway.triton.health.expected import READY
 from gateway.triton.health.probes import Probes
 from gateway.triton.health.recovery import Recovery
 from gateway.triton.health.reloading import ModelReloader
@@ -62,6 +64,7 @@ class HealthChecker:
             index = await self._endpoint.index()
             if not state.recovering:  # a model that is being reloaded is not missing
                 state.expected.update(index)
+            state.forget_evicted({model.name for model in index.models if model.state == READY})
             await self._probes.discover(index)
         await asyncio.gather(*(self._probes.run(model) for model in list(state.models.values()) if state.is_due(model)))
         state.forget_unloaded()
@@ -85,6 +88,17 @@ class HealthChecker:
         """Load models that should be served and are not."""
         if self._recovery:
             await self._recovery.load_missing()
+
+    async def discover(self, index: RepositoryIndexResponse) -> None:
+        """Add the ensembles that Triton lists as ready to the probed models."""
+        await self._probes.discover(index)
+
+    async def add(self, name: str) -> GatewayError | None:
+        """Probe a model that has just been loaded, so that calls find it; returns the probe's error, if it fails."""
+        model = self.state.models.setdefault(name, ModelHealthState(name))
+        await self._probes.run(model)
+        self._report()
+        return model.error
 
     async def fails_anywhere(self, model_name: str, model_version: str) -> bool:
         """Probe all instances of a model now: whether any of them fails; raises GatewayError as `infer` does."""

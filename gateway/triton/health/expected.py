@@ -27,11 +27,15 @@ class ExpectedModels:
     Expected are the default model, those of `load` (`*`: all models in the repository when the default model is first
     served), those that this Triton has served, and those that it has tried to load. A model that was unloaded by a
     request is no longer expected, unless it is the default model. Versions to which `splits` send requests are also
-    expected, but not loaded: a missing one is a warning.
+    expected, but not loaded: a missing one is a warning. With `on_demand`, only the default model and those of `load`
+    are expected: requests load the others.
     """
 
-    def __init__(self, default: str, *, splits: Iterable[Shares] = (), load: Collection[str] = ()) -> None:
+    def __init__(
+        self, default: str, *, splits: Iterable[Shares] = (), load: Collection[str] = (), on_demand: bool = False
+    ) -> None:
         self.default = default
+        self._on_demand = on_demand
         self._wanted = {*load} - {ALL}
         self._all = ALL in load
         self._versions = list(
@@ -99,11 +103,12 @@ class ExpectedModels:
         self.kept &= rows.keys()
         for name, versions in rows.items():
             if any(each.state == READY for each in versions):
-                self._known.add(name)
+                if not self._on_demand:
+                    self._known.add(name)
                 self.kept.discard(name)
                 self._declined.discard(name)
             elif any(map(has_failed, versions)):
-                if name not in self._declined:
+                if name not in self._declined and not self._on_demand:
                     self._known.add(name)
             elif any(each.reason == UNLOADED for each in versions):
                 self._known.discard(name)
@@ -119,7 +124,8 @@ class ExpectedModels:
     def expect(self, names: Iterable[str]) -> None:
         """Expect models from now on."""
         names = {*names}
-        self._known |= names
+        if not self._on_demand:
+            self._known |= names
         self._declined -= names
 
     def expect_all(self) -> None:

@@ -104,7 +104,8 @@ class HealthState:
     """The health of one Triton and its models: whether they answer, which processes are dead, what is reloaded.
 
     Probes, the results of clients' requests and recovery are recorded here. An event wakes one loop of the health
-    checker.
+    checker. With `on_demand`, requests load the models, and one that no client of this gateway uses is not probed: other
+    gateways see by Triton's count of inferences whether a model is used.
     """
 
     def __init__(
@@ -113,10 +114,13 @@ class HealthState:
         expected: ExpectedModels,
         schedule: Schedule,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        on_demand: bool = False,
     ) -> None:
         self.address = address
         self.expected = expected
         self.schedule = schedule
+        self._on_demand = on_demand
         self.clock = clock
         self.default = ModelHealthState(expected.default)
         self.models = {expected.default: self.default}
@@ -169,8 +173,16 @@ class HealthState:
         """Whether a probed model answers."""
         if not model.sound or model.name in self.recovering or self.is_affected(model):
             return False
+        if self.is_unused(model):
+            return True
         age_seconds = self.clock() - max(model.probed_at, model.answered_at)
         return age_seconds <= 1.5 * self._interval_seconds(model) + 2 * self.schedule.timeout_seconds
+
+    def is_unused(self, model: ModelHealthState) -> bool:
+        """Whether a model is on demand, and no client of this gateway has used it for several intervals."""
+        if not self._on_demand or model is self.default:
+            return False
+        return self.clock() - model.used_at > self.schedule.trust_intervals * self._interval_seconds(model)
 
     def is_affected(self, model: ModelHealthState) -> bool:
         """Whether a process of one of its steps is dead, in the version that the ensemble uses."""
@@ -182,6 +194,8 @@ class HealthState:
             return False
         if not model.sound:
             return True
+        if self.is_unused(model):
+            return False
         interval_seconds, now = self._interval_seconds(model), self.clock()
         if now - model.answered_at < interval_seconds:
             interval_seconds *= self.schedule.trust_intervals
@@ -264,6 +278,13 @@ class HealthState:
         self.expected.forget({*names} | (steps - others))
         for name in {*names} - {self.default.name}:
             self.models.pop(name, None)
+
+    def forget_evicted(self, ready: Collection[str]) -> None:
+        """Stop probing models on demand that are not `ready` any more: another gateway has unloaded them."""
+        for model in list(self.models.values()) if self._on_demand else ():
+            kept = model is self.default or model.name in self.recovering or self.is_affected(model)
+            if model.name not in ready and not kept and not self.lacks(model.name):
+                del self.models[model.name]
 
     def forget_unloaded(self) -> None:
         """Stop probing unloaded models; those that another gateway reloads are found again in the index."""
