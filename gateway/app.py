@@ -42,7 +42,7 @@ from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
 from gateway.server.open_files import affordable_connections
 from gateway.server.workers import die_with_supervisor, shared_file
-from gateway.settings import Settings
+from gateway.settings import ModelsLoaded, Settings
 from gateway.tenants.rates import ProcessRates, Rates, WorkerRates, require_client
 from gateway.tenants.tenant import Tenants
 from gateway.time_slices import keep_what_was_made
@@ -120,6 +120,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
                 decoders,
                 settings.model_shadow,
                 prediction_log,
+                triton.loader,
             )
             uploads = upload_buffer(settings.max_bytes_waiting)
             fetcher = None if create_fetcher is None else create_fetcher(uploads)
@@ -182,23 +183,36 @@ def create_backend(settings: Settings, connect: Connect | None = None) -> Triton
     schedule = Schedule(
         settings.ready_interval_seconds, settings.ready_timeout_seconds, failures=settings.heal_after_failures
     )
+    on_demand = settings.models_loaded is ModelsLoaded.DEMAND
     tritons = TritonPool(
         settings.triton_url,
         model_name=settings.model,
         schedule=schedule,
         heal=settings.heal,
-        share=Share(settings.triton_aperture, settings.max_images_in_flight),
+        # With models on demand each Triton has others, so a gateway needs all of them.
+        share=Share(0 if on_demand else settings.triton_aperture, settings.max_images_in_flight),
         splits=(settings.model_split, settings.model_shadow),
         load=settings.load_models,
+        on_demand=on_demand,
         connect=connect or connector(settings),
     )
+    seal = Seal(_cache_secret(settings))
+    quarantine = Quarantine(settings.quarantine_seconds, notes=Notes(shared_file("quarantine")))
+    hold_seconds = settings.max_wait_seconds if settings.hold_without_triton else 0.0
+    check_load = _load_check(settings)
+    if on_demand:
+        from gateway.triton.demand.opening import open_backend  # loaded only if it is set
+
+        return open_backend(
+            settings, tritons, seal=seal, quarantine=quarantine, hold_seconds=hold_seconds, check_load=check_load
+        )
     return TritonBackend(
         tritons,
         model_name=settings.model,
-        seal=Seal(_cache_secret(settings)),
-        quarantine=Quarantine(settings.quarantine_seconds, notes=Notes(shared_file("quarantine"))),
-        hold_seconds=settings.max_wait_seconds if settings.hold_without_triton else 0.0,
-        check_load=_load_check(settings),
+        seal=seal,
+        quarantine=quarantine,
+        hold_seconds=hold_seconds,
+        check_load=check_load,
     )
 
 

@@ -163,6 +163,7 @@ def configure_logs(settings: Settings) -> None:
     logging.captureWarnings(capture=True)
     logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
     logging.getLogger("websockets.server").setLevel(logging.WARNING)  # the gateway logs its own event for each stream
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request, with its address
     server = logging.getLogger("uvicorn.error")
     server.addFilter(_is_new)
     server.addFilter(_dead_worker_is_a_warning)

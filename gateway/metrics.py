@@ -246,6 +246,38 @@ MODEL_MISSING = Gauge(
     ["triton", "model"],
     multiprocess_mode="livemax",
 )
+MODELS_LOADED = Gauge(
+    "gateway_models_loaded",
+    "Models that a Triton has loaded, while models are loaded on demand.",
+    ["triton"],
+    multiprocess_mode="livemax",
+)
+MODELS_MEMORY = Gauge(
+    "gateway_models_memory_bytes",
+    "Host memory of those models, as last measured, at each Triton.",
+    ["triton"],
+    multiprocess_mode="livemax",
+)
+MODEL_LOOKUPS = Counter(
+    "gateway_model_lookups_total",
+    "Images whose model is loaded on demand, by outcome: loaded (a hit), not_loaded (it waits for a load), "
+    "unloaded_meanwhile (another gateway has unloaded it since).",
+    ["outcome"],
+)
+MODEL_LOADS = Counter(
+    "gateway_model_loads_total",
+    "Loads of models on demand, by outcome: requested, prefetched (ahead of a request), failed.",
+    ["outcome"],
+)
+MODEL_LOAD_SECONDS = Histogram(
+    "gateway_model_load_duration_seconds",
+    "Time from the request for a model that is not loaded to its first good probe (cold start), by model.",
+    ["model"],
+    buckets=_SECONDS,
+)
+MODEL_EVICTIONS = Counter(
+    "gateway_model_evictions_total", "Models that were unloaded because others needed their memory."
+)
 HEALINGS = Counter(
     "gateway_healings_total",
     "Reloads of models, by outcome: healed (the model responds again), failed (the reload failed), in vain (the reload "
@@ -274,6 +306,10 @@ for _outcome in ("answered", "failed", "dropped"):
     STREAM_FRAMES.labels(_outcome)
 for _outcome in ("healed", "failed", "in vain"):
     HEALINGS.labels(_outcome)
+for _outcome in ("loaded", "not_loaded", "unloaded_meanwhile"):
+    MODEL_LOOKUPS.labels(_outcome)
+for _outcome in ("requested", "prefetched", "failed"):
+    MODEL_LOADS.labels(_outcome)
 for _outcome in ("written", "queue_full", "writer_lost", "refused", "shutdown", "fault"):
     PREDICTION_LOG_ROWS.labels(_outcome)
 for _reason in ("sink", "writer"):
@@ -288,11 +324,12 @@ def series(metric: M, *labels: str) -> M:
 
 def forget_triton(address: str) -> None:
     """Remove the metrics of a Triton whose address is no longer in DNS."""
-    if SHARED_FOLDER in os.environ:
-        TRITON_READY.labels(address).set(float("nan"))  # series of shared files cannot be removed
-    else:
-        with contextlib.suppress(KeyError):
-            TRITON_READY.remove(address)
+    for metric in (TRITON_READY, MODELS_LOADED, MODELS_MEMORY):
+        if SHARED_FOLDER not in os.environ:
+            with contextlib.suppress(KeyError):
+                metric.remove(address)
+        elif metric is TRITON_READY:  # the others exist only while models are loaded on demand
+            metric.labels(address).set(float("nan"))  # series of shared files cannot be removed
 
 
 def forget_model(name: str) -> None:

@@ -51,6 +51,13 @@ class MemoryCheck(StrEnum):
     OFF = "off"
 
 
+class ModelsLoaded(StrEnum):
+    """Which models a Triton has loaded: `all` of its repository, or those that were requested, within a budget."""
+
+    ALL = "all"
+    DEMAND = "demand"
+
+
 class BesideTriton(StrEnum):
     """Whether a Triton shares the machine, and where it runs networks."""
 
@@ -77,6 +84,7 @@ NEEDS = (
     ("triton_certificate_file", "triton_ca_file"),
     ("triton_server_name", "triton_ca_file"),
     ("fetch_networks", "fetch_urls"),
+    ("models_gpu_memory_bytes", "models_memory_bytes"),
 )
 """Pairs of settings of which the first has no effect without the second."""
 
@@ -128,6 +136,20 @@ class Settings(BaseSettings):
     """Model for requests that do not name one."""
     load_models: Annotated[tuple[str, ...], NoDecode] = ()
     """Models to load besides the default one if Triton does not serve them; * for all of its repository."""
+    models_loaded: ModelsLoaded = ModelsLoaded.ALL
+    """all: each Triton has all models; demand: those of recent requests, within `models_memory_bytes`."""
+    models_memory_bytes: int = Field(0, ge=0, le=64 * KIB * GIB)
+    """With models_loaded=demand, which needs it: host memory for the models of one Triton, the default one included."""
+    models_gpu_memory_bytes: int = Field(0, ge=0, le=KIB * GIB)
+    """With models_loaded=demand: memory of each GPU for models; 0 if it is not limited."""
+    models_load_seconds: float = Field(60.0, gt=0, le=600)
+    """With models_loaded=demand: longest time that a request waits for its model to load, then 503."""
+    models_kept_seconds: float = Field(5.0, ge=0, le=3_600)
+    """With models_loaded=demand: time for which a loaded model is not unloaded for another one."""
+    models_prefetch: bool = True
+    """With models_loaded=demand: whether models are loaded ahead of their next request, by the rate of requests."""
+    triton_metrics_port: int = Field(8002, ge=0, le=65_535)
+    """With models_loaded=demand: port of Triton's metrics, which show its memory; 0 for none."""
     model_split: Annotated[dict[str, dict[str, int]], NoDecode] = {}
     """Shares of a model's requests that go to its versions, such as flowers=1:90,2:10; several with semicolons."""
     model_split_header: str = Field("X-Client-ID", min_length=1, max_length=64)
@@ -402,9 +424,26 @@ class Settings(BaseSettings):
             for field, other in NEEDS
             if getattr(self, field) and not getattr(self, other)
         ]
+        sentences += self._demand_faults()
         if sentences:
             raise ValueError("\n".join(sentences))
         return self
+
+    def _demand_faults(self) -> list[str]:
+        if self.models_loaded is not ModelsLoaded.DEMAND:
+            return []
+        faults = []
+        if not self.models_memory_bytes:
+            faults.append(
+                f"{variable('models_loaded')}=demand needs {variable('models_memory_bytes')}: set it to the memory "
+                "that the models of one Triton may take, such as 16GiB"
+            )
+        if ALL_MODELS in self.load_models:
+            faults.append(
+                f"{variable('load_models')}=* loads every model, and {variable('models_loaded')}=demand does not: name "
+                "the models that always stay loaded, or leave it empty"
+            )
+        return faults
 
     def unset(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Those of some values whose fields were not set."""

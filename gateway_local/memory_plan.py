@@ -1,7 +1,7 @@
 """How to start on this machine: counts of processes and limits that fit its cores, GPUs and memory."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -12,9 +12,11 @@ from gateway.cores import usable_cores
 from gateway.environment import load_settings
 from gateway.gpus import find_gpus
 from gateway.memory import MACHINE, Memory, memory_limit, usable_memory
-from gateway.settings import MemoryCheck, Settings, variable
+from gateway.settings import MemoryCheck, ModelsLoaded, Settings, variable
+from gateway.triton.contract import pinned_versions
 from gateway.triton.footprint import Need, size
-from gateway.triton.model_config import ModelConfig, read_model_configs
+from gateway.triton.health.expected import ALL
+from gateway.triton.model_config import ModelConfig, read_model_configs, steps
 from gateway_local.cost_record import recorded_costs
 from gateway_local.memory_fit import check
 from gateway_local.memory_record import RECORD, measured_need, recorded
@@ -54,7 +56,7 @@ def plan_start(
     if found is None:
         chosen = settings.unset(sizes.settings()) if with_gateway else {}
         return StartPlan(settings.model_copy(update=chosen), sizes, chosen)
-    wanted = _need(repository, sizes)
+    wanted = _need(repository, sizes, settings)
     chosen, lowered = {}, {}
     if with_gateway:
         chosen = settings.unset(sizes.settings())
@@ -77,7 +79,7 @@ def machine_plan(
 
     def fits(sizes: Plan) -> bool:
         beside = _smallest_need(settings.model_copy(update=settings.unset(sizes.settings())))
-        return free_bytes is None or _need(repository, sizes).usual_bytes + beside <= free_bytes
+        return free_bytes is None or _need(repository, sizes, settings).usual_bytes + beside <= free_bytes
 
     found = find_gpus().usable if gpus is None else gpus
     return fitting_plan(settings.cores or usable_cores(), found, recorded_costs(repository), fits)
@@ -100,9 +102,30 @@ def sized_configs(repository: Path, sizes: Plan) -> dict[str, ModelConfig]:
     return configs
 
 
-def _need(repository: Path, sizes: Plan) -> Need:
+def models_to_start(settings: Settings, configs: Mapping[str, ModelConfig]) -> tuple[str, ...]:
+    """The models that Triton loads when it starts: all, or with models on demand those that always stay loaded.
+
+    These are the default model and those of `load_models`, with all their versions, and the stateful models of streams.
+    """
+    if settings.models_loaded is ModelsLoaded.ALL:
+        return (ALL,)
+    named = (settings.model, *settings.load_models)
+    versions = (version for name in named for version in pinned_versions(name, configs))
+    stateful = (name for name, config in configs.items() if config.HasField("sequence_batching"))
+    return tuple(dict.fromkeys((*named, *versions, *stateful)))
+
+
+def _need(repository: Path, sizes: Plan, settings: Settings) -> Need:
     known = recorded(default_cache_dir() / RECORD)
-    return measured_need(repository, sized_configs(repository, sizes), known, gpus=sizes.gpus)
+    configs = sized_configs(repository, sizes)
+    started = models_to_start(settings, configs)
+    if ALL in started:
+        return measured_need(repository, configs, known, gpus=sizes.gpus)
+    parts = {*started, *(step for name in started if name in configs for step in steps(configs[name]))}
+    found = measured_need(
+        repository, {name: config for name, config in configs.items() if name in parts}, known, gpus=sizes.gpus
+    )
+    return replace(found, usual_bytes=max(found.usual_bytes, settings.models_memory_bytes))
 
 
 def _smallest_need(settings: Settings) -> int:
@@ -117,7 +140,7 @@ def warn_of_memory(repository: Path, settings: Settings, say: Say, *, gpus: int)
     if limit is None:
         return
     memory = Memory(limit, limit, MACHINE)
-    wanted = _need(repository, machine_plan(settings, repository, gpus=gpus, free_bytes=limit))
+    wanted = _need(repository, machine_plan(settings, repository, gpus=gpus, free_bytes=limit), settings)
     beside = needed(settings) + settings.triton_cache_bytes
     how = MemoryCheck.OFF if settings.memory_check is MemoryCheck.OFF else MemoryCheck.WARN
     if warning := check(wanted, memory, beside_bytes=beside, how=how):

@@ -16,16 +16,15 @@ from gateway.errors import UserError
 from gateway.gpus import Gpus, find_gpus
 from gateway.memory import killed_for_memory
 from gateway.server.serve import check_address, export_environment
-from gateway.settings import Settings, variable
+from gateway.settings import ModelsLoaded, Settings, variable
 from gateway.triton.contract import CLASSIFIER, breaches, pinned_versions
-from gateway.triton.health.expected import ALL
 from gateway.triton.model_config import ModelConfig, read_model_configs
 from gateway_local.api_process import START_TIMEOUT_SECONDS, ApiProcess
 from gateway_local.devices import Devices, choose_devices
 from gateway_local.display import STATUS_PREFIX, Display, Say
 from gateway_local.groups import REAPER
 from gateway_local.hosts import authority
-from gateway_local.memory_plan import StartPlan, plan_start, sized_configs
+from gateway_local.memory_plan import StartPlan, models_to_start, plan_start, sized_configs
 from gateway_local.memory_record import RECORD, measure, record
 from gateway_local.paths import install_models, sample_image
 from gateway_local.runtime import Runtime, default_cache_dir, ensure_runtime, is_fetched
@@ -73,12 +72,14 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
     # The API, a child process, reads these settings from its environment.
     export_environment({**plan.changed, "model_repository": model_repository.resolve()})
     devices = _devices(plan, model_repository, say, gpus)
+    started_models = models_to_start(settings, read_model_configs(model_repository))
     triton = EmbeddedTriton(
         runtime,
         model_repository,
         on_log=_triton_log(display, gpus),
         grpc_port=triton_port,
         cache_bytes=settings.triton_cache_bytes,
+        load_models=started_models,
         extra_arguments=devices.arguments,
         environment=devices.environment,
         sizes=plan.sizes,
@@ -91,7 +92,9 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
             start(triton, say, settings.triton_start_timeout_seconds)
         say(f"Triton has loaded its models after {time.monotonic() - loading:.1f} s on {triton.url} (gRPC)")
         with display.waiting("starting the API"):
-            api = ApiProcess(settings, triton.url, load_models=ALL)
+            if settings.models_loaded is ModelsLoaded.DEMAND:
+                export_environment({"triton_metrics_port": triton.metrics_port})
+            api = ApiProcess(settings, triton.url, load_models=",".join(started_models))
             api.start()
             api.wait_ready()
         address = f"http://{authority(settings.host, settings.port)}"
@@ -243,6 +246,7 @@ def run_triton(
         http_port=http_port,
         metrics_port=metrics_port,
         cache_bytes=settings.triton_cache_bytes,
+        load_models=models_to_start(settings, read_model_configs(model_repository)),
         extra_arguments=(*devices.arguments, *arguments),
         environment=devices.environment,
         sizes=plan.sizes,

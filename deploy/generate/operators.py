@@ -241,6 +241,38 @@ KEYS = Row(
         ),
     ),
 )
+DEMAND = Row(
+    "Models on demand",
+    (
+        Panel(
+            "Images by state of their model",
+            "loaded, not_loaded (it waits for a load), unloaded_meanwhile (another gateway has unloaded it since).",
+            (Query(rate("gateway_model_lookups_total", by="outcome"), "{{outcome}}", quiet=True),),
+            "ops",
+            stacked=True,
+        ),
+        Panel(
+            "Loads and evictions",
+            "Loads by outcome, and models that were unloaded for others.",
+            (
+                Query(increase("gateway_model_loads_total", "outcome"), "{{outcome}}", quiet=True),
+                Query(increase("gateway_model_evictions_total"), "evicted", quiet=True),
+            ),
+        ),
+        Panel(
+            "Cold start by model, 99 %",
+            "From the request for a model that is not loaded to its first good probe.",
+            (Query(quantile(0.99, "gateway_model_load_duration_seconds", by="model"), "{{model}}", quiet=True),),
+            "s",
+        ),
+        Panel(
+            "Memory of the loaded models",
+            "Host memory at each Triton, as last measured.",
+            (Query("max by (triton) (gateway_models_memory_bytes{$sel})", "{{triton}}", quiet=True),),
+            "bytes",
+        ),
+    ),
+)
 TRITONS = Row(
     "Tritons",
     (
@@ -353,5 +385,5 @@ OPERATORS = Board(
     "operators",
     "Image gateway: operation",
     "Readiness, latency, load and faults of the service.",
-    (GLANCE, REQUESTS, QUEUES, PREDICTION_LOG, KEYS, TRITONS),
+    (GLANCE, REQUESTS, QUEUES, PREDICTION_LOG, KEYS, DEMAND, TRITONS),
 )

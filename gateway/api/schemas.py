@@ -95,6 +95,17 @@ class StreamedSummary(Schema):
     summary: SummaryOut
 
 
+class LoadTimesOut(Schema):
+    """What it has cost requests that a model was not loaded: seconds from a load's begin to a successful probe."""
+
+    loads: int
+    """Loads by the process that answers, of which the last 100 are in the percentiles."""
+    p50_seconds: float
+    p99_seconds: float
+    memory_bytes: int | None
+    """Host memory of the loaded model, as last measured; null if it could not be measured."""
+
+
 class ModelDetail(Schema):
     """A model that requests can name."""
 
@@ -106,6 +117,10 @@ class ModelDetail(Schema):
     ready: bool
     reason: str | None
     """Why it is not ready."""
+    loaded: bool
+    """Whether a Triton has loaded it. With models on demand, a request for another one waits while it loads."""
+    load_times: LoadTimesOut | None
+    """Null unless models are loaded on demand and the process that answers has loaded it."""
     precision: str | None
     """Number format of the network: fp32, bf16 or fp16."""
     multi_label: bool

@@ -99,6 +99,18 @@ class InferResult:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadTimes:
+    """What it has cost requests that a model was not loaded: the seconds from a load's begin to a successful probe."""
+
+    loads: int
+    """The number of loads since the gateway process has started."""
+    p50_seconds: float
+    p99_seconds: float
+    memory_bytes: int | None
+    """Host memory of the loaded model, as last measured; None if it could not be measured."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """A model that keeps the contract RAW_IMAGE, RAW_IMAGE_LENGTH → PREDICTION, IMAGE_STATUS, and maybe FEATURES."""
 
@@ -130,6 +142,10 @@ class ModelInfo:
     """Size of the embeddings in FEATURES; 0 if the model has none."""
     steps: tuple[str, ...] = field(default=())
     """The models that the ensemble runs, in order."""
+    loaded: bool = True
+    """Whether any server has loaded it; if not, a request for it does."""
+    load_times: LoadTimes | None = None
+    """None if this process has not loaded it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +193,30 @@ class EndpointHealth:
     """Each probed model, the default model first."""
 
 
+class ModelLoader(Protocol):
+    """Loads models when requests need them; the service has one only if models are loaded on demand."""
+
+    async def loaded(self, model_name: str, model_version: str, deadline: Deadline) -> None:
+        """Return once a server has loaded a model, which may be at once; it stays loaded for a while.
+
+        A model that should be loaded but is not, such as the default one, is left to the call that needs it. Raises
+        ModelNotFound, ModelUnavailable, LoadFailed, TritonUnreachable, DeadlineExceeded, or Overloaded if too many
+        requests wait.
+        """
+        ...
+
+
 class Backend(Protocol):
     """One or several inference servers. Every method raises errors of gateway.errors only."""
 
     @property
     def supports_cancellation(self) -> bool:
         """Whether an `infer` may be cancelled without harm to the server."""
+        ...
+
+    @property
+    def loader(self) -> ModelLoader | None:
+        """What loads models when requests need them; None if models are not loaded on demand."""
         ...
 
     async def start(self) -> None:

@@ -11,8 +11,18 @@ import anyio
 
 from gateway import metrics
 from gateway.deadline import Deadline
-from gateway.errors import DamagedImage, DeadlineExceeded, GatewayError, ImageError, Overloaded
+from gateway.errors import (
+    DamagedImage,
+    DeadlineExceeded,
+    GatewayError,
+    ImageError,
+    LoadFailed,
+    ModelUnavailable,
+    Overloaded,
+    TritonUnreachable,
+)
 from gateway.inference.animation_result import AnimationResult, as_animation
+from gateway.inference.backend import ModelLoader
 from gateway.inference.batching import QueuedImage, RequestQueue
 from gateway.inference.prediction_log import ImageRecord
 from gateway.inference.request_spec import Result
@@ -37,6 +47,8 @@ T = TypeVar("T")
 
 MAX_UNREAD_PREDICTIONS = 10_000
 """Unread predictions above which a request stops reading uploads."""
+NOT_SERVED = (Overloaded, ModelUnavailable, LoadFailed, TritonUnreachable)
+"""Errors that end a request whose first image has not begun."""
 DisconnectWatcher = Callable[[], Awaitable[None]]
 """Waits until the results are no longer needed, for example since the client has disconnected; then it raises."""
 
@@ -173,6 +185,8 @@ class RunningRequest:
                 record.format = info.format.value
             file = Result(upload.index, upload.filename, info.width, info.height, record=record)
             check_size(info, self._service.policy.limits)
+            if self._service.loader is not None:
+                await self._load(self._service.loader, deadline)
             if self._spec.frames is not None and info.animated:
                 await self._process_frames(upload, info, self._spec.frames, file, deadline)
             elif needs_decoding(info, self._service.policy):
@@ -182,8 +196,8 @@ class RunningRequest:
                 seconds, permit = await self._admit(upload, info, deadline)
                 payload = encoded(upload, info)
                 await self._queue.add(QueuedImage(file, payload, permit, deadline, report, seconds))
-        except (ImageError, DeadlineExceeded, Overloaded) as error:
-            if isinstance(error, Overloaded) and not self._begun:
+        except (ImageError, DeadlineExceeded, *NOT_SERVED) as error:
+            if isinstance(error, NOT_SERVED) and not self._begun:
                 raise  # the whole request may be sent again
             report(replace(file, error=error))
 
@@ -191,6 +205,11 @@ class RunningRequest:
         """Charge one image to the API key; waits while its rate is used up. Raises RateLimited."""
         with self._stages["wait"]:
             await charges.image(deadline.left_seconds if self._begun else self._service.admission.max_wait_seconds)
+
+    async def _load(self, loader: ModelLoader, deadline: Deadline) -> None:
+        """Wait until the request's model is loaded; the image has no permit yet, so other models' images pass it."""
+        with self._stages["wait"]:
+            await loader.loaded(self._spec.model_name, self._spec.model_version, deadline)
 
     async def _inspect(self, upload: Upload, deadline: Deadline) -> ImageInfo:
         """The header of an upload; a decoder reads that of a file that is not passed on.

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 
-from gateway.inference.backend import Backend
+from gateway.inference.backend import Backend, ModelLoader
 from gateway.inference.batching import Batcher, BatchLimits
 from gateway.inference.prediction_log import PredictionLog
 from gateway.inference.request import DisconnectWatcher, RunningRequest
@@ -23,6 +23,7 @@ class InferenceService:
     """Classifies the uploads of many requests at once.
 
     `shadow` maps models to their shadow versions and percentages; see gateway.inference.shadow. `log` gets each result.
+    With a `loader`, images wait for their model before they wait for a permit.
     """
 
     def __init__(
@@ -34,8 +35,10 @@ class InferenceService:
         decoders: Decoders,
         shadow: Mapping[str, Mapping[str, int]] | None = None,
         log: PredictionLog | None = None,
+        loader: ModelLoader | None = None,
     ) -> None:
         self.backend = backend
+        self.loader = loader
         self.admission = admission
         self.policy = policy
         self.batches = batches

@@ -20,7 +20,16 @@ from gateway.errors import (
     RequestError,
     TritonUnreachable,
 )
-from gateway.inference.backend import Batch, Call, CallLimits, EndpointHealth, InferResult, ModelInfo, Row
+from gateway.inference.backend import (
+    Batch,
+    Call,
+    CallLimits,
+    EndpointHealth,
+    InferResult,
+    ModelInfo,
+    ModelLoader,
+    Row,
+)
 from gateway.ingest.resizing import Resize
 from gateway.triton.error_table import NOT_LOADED, StubDied
 from gateway.triton.pool import Replica, TritonPool
@@ -101,6 +110,11 @@ class TritonBackend:
         self._quarantine.close()
 
     @property
+    def loader(self) -> ModelLoader | None:
+        """What loads models that are requested; None if all are loaded. See Backend.loader."""
+        return None
+
+    @property
     def supports_cancellation(self) -> bool:
         """Whether every Triton in use supports cancellation."""
         return self._pool.supports_cancellation
@@ -116,7 +130,8 @@ class TritonBackend:
     def travels_alone(self, seal: bytes, model_name: str, model_version: str) -> bool:
         """Whether an image may be in the response cache, or may crash a process; see Backend.travels_alone."""
         if self._recent.add(seal) and any(
-            replica.models.may_cache(model_name, model_version) for replica in self._pool.replicas
+            replica.models.may_cache(model_name, model_version)
+            for replica in self._pool.serving(model_name, model_version)
         ):
             return True
         return bool(self._quarantine.suspicious((seal,)))

@@ -15,13 +15,20 @@ from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
 @model_app.command("list")
 @takes_bucket
-def list_models(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
-    """Show the models of the repository."""
+def list_models(url: Url = None, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
+    """Show the models of the repository; with --url, also which of them the Triton there has loaded."""
     from gateway_models.repository.manage import entries
     from gateway_models.repository.summary import listed
 
     if found := entries(model_repository):
-        listed(found)
+        if url is None:
+            listed(found)
+            return
+        from gateway_models.blocking_triton import BlockingTriton
+
+        with BlockingTriton(url) as triton:
+            loaded = triton.loaded()
+        listed(found, loaded)
         return
     if not model_repository.is_dir() and model_repository != DEFAULT_MODEL_REPOSITORY:
         raise UserError(f"there is no model repository at {model_repository}")

@@ -131,7 +131,7 @@ except AlreadyLogged:
 
 def test_unexpected_exception_is_in_the_log_once():
     _, log = logged([("GET", "/models", {})], fault="boom", log_format="json")
-    exception, request, _ = events(log)  # and the client's own
+    exception, request = events(log)
     assert (exception["event"], request["event"]) == ("unexpected_error", "request")
     assert exception["exception"].endswith("RuntimeError: boom")
     assert log.count("boom") == exception["exception"].count("boom")

@@ -11,10 +11,11 @@ from gateway.buffers import LEAST, needed
 from gateway.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB, MemoryCheck, Settings
 from gateway.triton.footprint import need
+from gateway.triton.model_config import read_model_configs
 from gateway_local import memory_plan
 from gateway_local.cost_record import RECORD, record_costs, recorded_costs
 from gateway_local.memory_fit import MemoryShort
-from gateway_local.memory_plan import plan_start, sized_configs, warn_of_memory
+from gateway_local.memory_plan import models_to_start, plan_start, sized_configs, warn_of_memory
 from gateway_local.paths import SHIPPED_MODELS
 
 
@@ -156,3 +157,17 @@ def test_added_models_that_may_not_fit_are_a_warning(repository, monkeypatch):
     assert said == []
     warn_of_memory(repository, settings(), said.append, gpus=0)
     assert said[0].startswith("warning: on a machine with the memory of this one")
+
+
+def test_models_on_demand_need_their_budget(repository):
+    """Triton starts with those that stay, and the rest of the budget is for the others."""
+    configs = read_model_configs(repository)
+    assert models_to_start(settings(), configs) == ("*",)
+    on_demand = {"models_loaded": "demand", "models_memory_bytes": 4 * GIB}
+    chosen = settings(**on_demand, load_models=("flowers",))
+    assert models_to_start(chosen, configs) == ("ensemble_model", "flowers", "sequence_model")
+    said: list[str] = []
+    planned(repository, 64 * GIB, said, **on_demand)
+    assert not any("memory may run out" in line for line in said)
+    planned(repository, 4 * GIB, said, **on_demand)
+    assert any("memory may run out" in line for line in said)

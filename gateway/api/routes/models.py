@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 
 from gateway.api.request_context import request_context
 from gateway.api.route_table import Access, traits
-from gateway.api.schemas import ModelDetail, ModelsResponse, Problem
+from gateway.api.schemas import LoadTimesOut, ModelDetail, ModelsResponse, Problem
 from gateway.errors import ModelInUse
 from gateway.inference.backend import ModelInfo
 
@@ -46,6 +46,8 @@ async def get_model(request: Request, name: str) -> ModelDetail:
 async def load_model(request: Request, name: str) -> ModelDetail:
     """Load a model from the repository of every Triton, or reload it with new versions and changed files.
 
+    With models on demand, it is loaded where a request would load it.
+
     No request fails meanwhile: the old versions serve until the new ones are ready.
     """
     context = request_context(request)
@@ -68,7 +70,10 @@ async def load_model(request: Request, name: str) -> ModelDetail:
 )
 @traits(access=Access.ADMIN)
 async def unload_model(request: Request, name: str) -> None:
-    """Unload a model from every Triton; requests in flight are finished, later ones get 404."""
+    """Unload a model from every Triton; requests in flight are finished, later ones get 404.
+
+    With models on demand, a later request loads it again.
+    """
     context = request_context(request)
     context.log_fields["model"] = name
     if name == context.settings.model:
@@ -88,6 +93,15 @@ def _detail(info: ModelInfo) -> ModelDetail:
         versions=list(info.versions),
         ready=info.ready,
         reason=info.reason,
+        loaded=info.loaded,
+        load_times=None
+        if info.load_times is None
+        else LoadTimesOut(
+            loads=info.load_times.loads,
+            p50_seconds=info.load_times.p50_seconds,
+            p99_seconds=info.load_times.p99_seconds,
+            memory_bytes=info.load_times.memory_bytes,
+        ),
         classes=info.classes,
         vector_size=info.vector_size,
         input_height=info.input_height,

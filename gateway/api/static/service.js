@@ -139,8 +139,10 @@ function tellProblem(text) {
 function option(model, version, preset) {
   const node = new Option(version ? `${model.name}, version ${version}` : model.name, `${model.name}${version && ` ${version}`}`);
   node.selected = model.name === preset && !version;
-  node.disabled = !model.ready;
-  if (!model.ready) node.text += " (not ready)";
+  const loads = model.loaded === false;
+  node.disabled = !model.ready && !loads;
+  if (loads) node.text += " (loads when used)";
+  else if (!model.ready) node.text += " (not ready)";
   node.title = model.reason ?? "";
   node.dataset.name = model.name;
   node.dataset.facts = `${count(model.classes)} labels`;

@@ -104,8 +104,8 @@ class HealthState:
     """The health of one Triton and its models: whether they answer, which processes are dead, what is reloaded.
 
     Probes, the results of clients' requests and recovery are recorded here. An event wakes one loop of the health
-    checker. With `on_demand`, requests load the models, and one that no client of this gateway uses is not probed: other
-    gateways see by Triton's count of inferences whether a model is used.
+    checker. With `on_demand`, requests load the models, and one that no client of this gateway uses is not probed:
+    other gateways see by Triton's count of inferences whether a model is used.
     """
 
     def __init__(
@@ -140,6 +140,11 @@ class HealthState:
     def ready(self) -> bool:
         """Whether the default model answers."""
         return self.is_ready(self.default)
+
+    @property
+    def reachable(self) -> bool:
+        """Whether this Triton answered the last probe of any model, with any result."""
+        return self._reachable
 
     @property
     def probed(self) -> bool:
@@ -179,10 +184,10 @@ class HealthState:
         return age_seconds <= 1.5 * self._interval_seconds(model) + 2 * self.schedule.timeout_seconds
 
     def is_unused(self, model: ModelHealthState) -> bool:
-        """Whether a model is on demand, and no client of this gateway has used it for several intervals."""
+        """Whether a model is on demand, and no client of this gateway has used it for an interval."""
         if not self._on_demand or model is self.default:
             return False
-        return self.clock() - model.used_at > self.schedule.trust_intervals * self._interval_seconds(model)
+        return self.clock() - model.used_at > self._interval_seconds(model)
 
     def is_affected(self, model: ModelHealthState) -> bool:
         """Whether a process of one of its steps is dead, in the version that the ensemble uses."""

@@ -12,7 +12,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.app import create_app
 from gateway.errors import GatewayError, ModelNotFound, no_features
-from gateway.inference.backend import Call, CallLimits, Embeddings, EndpointHealth, InferResult, ModelInfo, Row
+from gateway.inference.backend import (
+    Call,
+    CallLimits,
+    Embeddings,
+    EndpointHealth,
+    InferResult,
+    ModelInfo,
+    ModelLoader,
+    Row,
+)
 from gateway.inference.prediction import Prediction
 from gateway.ingest.resizing import Resize
 from gateway.settings import Settings
@@ -27,6 +36,7 @@ class StubBackend:
     """Sees a cat in every image, or raises `fault`."""
 
     supports_cancellation = True
+    loader: ModelLoader | None = None
 
     def __init__(self, fault: Exception | None = None) -> None:
         self.fault = fault

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from gateway.deadline import Deadline
 from gateway.decoder.headers import read_header
 from gateway.errors import GatewayError
-from gateway.inference.backend import Call, CallLimits, EndpointHealth, InferResult, ModelInfo, Row
+from gateway.inference.backend import Call, CallLimits, EndpointHealth, InferResult, ModelInfo, ModelLoader, Row
 from gateway.inference.batching import BatchLimits
 from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import RequestSpec
@@ -273,6 +274,7 @@ def service_of(
     batch_images: int = 2,
     request_calls: int = 2,
     batch_bytes: int = 10**6,
+    loader: ModelLoader | None = None,
     **limits: Any,
 ) -> InferenceService:
     """A service whose limits are small, and changed by `limits`."""
@@ -291,7 +293,19 @@ def service_of(
         batches,
         decoders or ScriptedDecoders(),
         shadow,
+        loader=loader,
     )
+
+
+class ScriptedLoader:
+    """A ModelLoader whose loads a test ends."""
+
+    def __init__(self) -> None:
+        self.loads: list[asyncio.Future[None]] = []
+
+    async def loaded(self, model_name: str, model_version: str, deadline: Deadline) -> None:
+        self.loads.append(asyncio.get_running_loop().create_future())
+        await self.loads[-1]
 
 
 def idle(service: InferenceService) -> bool:

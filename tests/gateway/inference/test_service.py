@@ -13,6 +13,7 @@ from gateway.errors import (
     GatewayError,
     InvalidBody,
     InvalidParameter,
+    LoadFailed,
     ModelNotFound,
     ModelUnavailable,
     Overloaded,
@@ -26,6 +27,7 @@ from tests.gateway.inference.scripted import (
     Body,
     ScriptedBackend,
     ScriptedDecoders,
+    ScriptedLoader,
     body_of,
     collected,
     idle,
@@ -354,4 +356,62 @@ def test_image_that_a_decoder_reports_as_damaged(loop, strict):
     (result,) = loop.finish(request)
     assert result.damaged
     assert isinstance(result.error, DamagedImage) is strict
+    assert idle(service)
+
+
+@pytest.mark.parametrize("image", [PNG, GIF])
+def test_image_holds_nothing_while_its_model_loads(loop, image):
+    backend, decoders, loader = ScriptedBackend(), ScriptedDecoders(), ScriptedLoader()
+    service = service_of(backend, decoders=decoders, loader=loader)
+    request = start(loop, collected(service, body_of(image), query()))
+    loop.settle()
+    assert idle(service)
+    assert not decoders.pending
+    assert not backend.calls
+    loader.loads[0].set_result(None)
+    loop.settle()
+    assert not idle(service)
+    if image is GIF:
+        decoders.finish()
+        loop.settle()
+    backend.pending[0].answer()
+    (result,) = loop.finish(request)
+    assert result.error is None
+    assert idle(service)
+
+
+def test_refused_image_loads_no_model(loop):
+    loader = ScriptedLoader()
+    service = service_of(ScriptedBackend(), loader=loader)
+    (result,) = loop.finish(start(loop, collected(service, body_of(b"no image"), query())))
+    assert result.error is not None
+    assert not loader.loads
+
+
+@pytest.mark.parametrize(
+    "error", [ModelNotFound(), ModelUnavailable(), LoadFailed(), Overloaded(), TritonUnreachable()]
+)
+def test_load_that_fails_ends_a_request_that_has_not_begun(loop, error):
+    loader = ScriptedLoader()
+    service = service_of(ScriptedBackend(), loader=loader)
+    request = start(loop, collected(service, body_of(PNG, PNG), query()))
+    loop.settle()
+    loader.loads[0].set_exception(error)
+    loop.settle()
+    assert request.exception() is error
+    assert idle(service)
+
+
+def test_load_that_fails_later_is_the_error_of_its_file(loop):
+    backend, loader = ScriptedBackend(), ScriptedLoader()
+    service = service_of(backend, loader=loader)
+    request = start(loop, collected(service, body_of(PNG, PNG), query()))
+    loop.settle()
+    loader.loads[0].set_result(None)
+    loop.settle()
+    loader.loads[1].set_exception(ModelUnavailable())
+    loop.settle()
+    backend.pending[0].answer()
+    results = loop.finish(request)
+    assert sorted(result.error.code if result.error else "ok" for result in results) == ["model_unavailable", "ok"]
     assert idle(service)

@@ -1,6 +1,7 @@
 """A fake Triton in this process, for tests and simulations: it implements TritonEndpoint, with faults on demand."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -75,6 +76,8 @@ class FakeTriton:
     sequences: dict[int, int] = field(default_factory=dict)
     """The open sequences, with the number of frames of each."""
     statistics: dict[str, ModelStatisticsResponse] = field(default_factory=dict)
+    answered: Counter[str] = field(default_factory=Counter)
+    """The answers of each ensemble."""
     _requests: int = 0
 
     def kill(self, step: str) -> None:
@@ -170,6 +173,7 @@ class FakeTriton:
         else:
             best = [Prediction(*each) for each in zip(LABELS, range(len(LABELS)), SCORES, strict=True)][:class_count]
             row = Row(decoded=True, predictions=Predictions.of(best), embedding=embedding)
+        self.answered[call.model_name] += 1
         refused = Row(decoded=False)
         rows = tuple(refused if image.startswith(UNDECODABLE) else row for image in images)
         return InferResult(call.model_name, "1", rows)
@@ -246,7 +250,13 @@ class FakeEndpoint:
         return self.triton.config(name)
 
     async def statistics(self, name: str) -> ModelStatisticsResponse:
-        """The FakeTriton's statistics of a model."""
+        """The FakeTriton's statistics of a model; of all models for "", with their counts of answers alone."""
+        if not name:
+            await self._reach()
+            found = ModelStatisticsResponse()
+            for model, answers in self.triton.answered.items():
+                found.model_stats.add(name=model).inference_stats.success.count = answers
+            return found
         try:
             await self.config(name)
         except ModelNotFound as exc:

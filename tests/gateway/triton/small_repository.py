@@ -1,5 +1,6 @@
 """A model repository with the same models as FakeTriton, which a real Triton serves without torch."""
 
+import shutil
 from pathlib import Path
 
 from gateway_local.paths import SHIPPED_MODELS
@@ -108,3 +109,27 @@ def write_repository(folder: Path) -> Path:
     (folder / "net" / "labels.txt").write_text("\n".join(LABELS) + "\n")
     (folder / "sequence_model").symlink_to(SHIPPED_MODELS / "sequence_model")
     return folder
+
+
+def write_models(folder: Path, number: int, load_seconds: float = 0.0, nbytes: int = 0) -> list[str]:
+    """Write the repository, and so many models more with steps of their own: m00, m01, …; returns their names.
+
+    Each network takes `load_seconds` to load, and `nbytes` of memory.
+    """
+    write_repository(folder)
+    begin = "class TritonPythonModel:\n"
+    slow = f"{begin}    def initialize(self, args):\n        time.sleep({load_seconds})\n"
+    slow += f"        self.weights = np.ones({nbytes}, np.uint8)\n\n"
+    code = folder / "net" / "1" / "model.py"
+    code.write_text(code.read_text().replace(begin, slow))
+    names = [f"m{index:02}" for index in range(number)]
+    for name in names:
+        parts = {"ensemble_model": name, "preprocessor": f"{name}_preprocessor", "net": f"{name}_classifier"}
+        for part, own in parts.items():
+            shutil.copytree(folder / part, folder / own)
+            config = folder / own / "config.pbtxt"
+            text = config.read_text()
+            for before, after in parts.items():
+                text = text.replace(f'name: "{before}"', f'name: "{after}"')
+            config.write_text(text)
+    return names

@@ -208,6 +208,16 @@ async def test_configuration_has_outputs_and_steps(endpoint):
     assert prediction.label_filename == "labels.txt"
 
 
+async def test_statistics_of_all_models_count_answers(endpoint):
+    async def answers() -> int:
+        models = (await endpoint.statistics("")).model_stats
+        return sum(model.inference_stats.success.count for model in models if model.name == MODEL)
+
+    before = await answers()
+    await endpoint.infer(call(), class_count=1)
+    assert await answers() == before + 1
+
+
 async def test_statistics_are_those_of_a_loaded_model(endpoint):
     await endpoint.infer(call(), class_count=1)
     assert {model.name for model in (await endpoint.statistics(MODEL)).model_stats} <= {MODEL}

@@ -317,3 +317,12 @@ async def test_nothing_is_missing_without_a_split():
     checker = checker_of(FakeTriton())
     await checker.probe_all()
     assert lacking(checker) == []
+
+
+def test_models_on_demand_are_not_expected():
+    """Requests load them; only the default model and the named ones are kept loaded."""
+    expected = ExpectedModels("ensemble", load=["flowers"], on_demand=True)
+    expected.update(index_of(ensemble="READY", flowers="READY", birds="READY", trees="no memory"))
+    expected.expect(["birds"])
+    expected.update(index_of(ensemble="new", flowers="new", birds="new", trees="no memory"))
+    assert missing(expected).keys() == {"ensemble", "flowers"}

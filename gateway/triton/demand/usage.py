@@ -1,0 +1,135 @@
+"""How models are used: by requests of this gateway, and by those of other gateways that share a Triton."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
+
+from gateway.inference.backend import LoadTimes
+
+HALF_LIFE_SECONDS = 60.0
+"""Half-life of the counted requests in a model's rate."""
+REMEMBERED_LOADS = 100
+"""Loads of a model from which its percentiles are computed."""
+NEVER = float("-inf")
+
+
+@dataclass(slots=True)
+class Usage:
+    """How this gateway uses one model."""
+
+    used_at: float = NEVER
+    """When a request last needed it."""
+    in_flight: int = 0
+    """Its images in calls."""
+    most_in_flight: int = 0
+    """Since `take_most_in_flight` was last called."""
+    load_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_LOADS))
+    loads: int = 0
+    _weight: float = 0.0
+    """Requests, each weighted by its age."""
+    _weighed_at: float = NEVER
+
+    def request(self, now: float) -> None:
+        """Count a request."""
+        self._weight = self._decayed(now) + 1
+        self._weighed_at = self.used_at = now
+
+    def interval_seconds(self, now: float) -> float:
+        """Mean seconds between requests, of about the last two minutes; infinite if there were none."""
+        weight = self._decayed(now)
+        # A steady rate r has the weight r × HALF_LIFE_SECONDS / ln 2.
+        return HALF_LIFE_SECONDS / 0.693 / weight if weight > 0.01 else float("inf")
+
+    def enter(self, images: int) -> None:
+        """Begin a call with so many images."""
+        self.in_flight += images
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+
+    def leave(self, images: int, now: float) -> None:
+        """End a call."""
+        self.in_flight -= images
+        self.used_at = now
+
+    def take_most_in_flight(self) -> int:
+        """The most images that were in flight at once since the last call of this method."""
+        most, self.most_in_flight = self.most_in_flight, self.in_flight
+        return most
+
+    def add_load(self, seconds: float) -> None:
+        """Record the time of a load."""
+        self.loads += 1
+        self.load_seconds.append(seconds)
+
+    def load_times(self, memory_bytes: int | None) -> LoadTimes | None:
+        """The times of the last loads; None if there were none."""
+        if not self.load_seconds:
+            return None
+        times = sorted(self.load_seconds)
+        return LoadTimes(self.loads, percentile(times, 50), percentile(times, 99), memory_bytes)
+
+    def _decayed(self, now: float) -> float:
+        if self._weighed_at == NEVER:
+            return 0.0
+        return self._weight * float(0.5 ** ((now - self._weighed_at) / HALF_LIFE_SECONDS))
+
+
+def percentile(ordered: list[float], percent: int) -> float:
+    """The nearest-rank percentile of ordered values, at least one."""
+    rank = -(-len(ordered) * percent // 100)
+    return ordered[max(rank, 1) - 1]
+
+
+class TritonUsage:
+    """When the models of one Triton were loaded, and last used by other gateways.
+
+    Triton counts the inferences of each model; a count that has changed, without a use by this gateway, shows that
+    another one uses the model. Times are of this process's clock: clocks of other machines do not matter.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._counts: dict[str, int] = {}
+        self._used_at: dict[str, float] = {}
+        self._loaded_at: dict[str, float] = {}
+        self._counted_at = NEVER
+
+    def update(
+        self,
+        loaded: Iterable[str],
+        statistics: ModelStatisticsResponse | None,
+        own: Mapping[str, Usage],
+        model_of: Callable[[str], str] = str,
+    ) -> None:
+        """Compare with the models that are loaded now, and with Triton's statistics, if they could be read.
+
+        `own` is the use by this gateway; `model_of` returns the model to which the ensemble of a version belongs.
+        """
+        now, names = self._clock(), set(loaded)
+        self._loaded_at = {name: self._loaded_at.get(name, now) for name in names}
+        if statistics is None:
+            return
+        counts: dict[str, int] = {}
+        for model in statistics.model_stats:
+            answered = model.inference_stats.success.count + model.inference_stats.fail.count
+            name = model_of(model.name)
+            counts[name] = counts.get(name, 0) + int(answered)
+        for name in names & counts.keys():
+            explained = name in own and own[name].used_at >= self._counted_at
+            if name in self._counts and self._counts[name] != counts[name] and not explained:
+                self._used_at[name] = now
+        self._counts, self._counted_at = counts, now
+
+    def mark_loaded(self, name: str) -> None:
+        """Record that a model was loaded now."""
+        self._loaded_at[name] = self._clock()
+
+    def loaded_seconds(self, name: str) -> float:
+        """Seconds since a model was loaded, or was first seen."""
+        return self._clock() - self._loaded_at.get(name, self._clock())
+
+    def used_at(self, name: str) -> float:
+        """When a model was last seen to be loaded, or used by another gateway."""
+        return max(self._used_at.get(name, NEVER), self._loaded_at.get(name, NEVER))

@@ -1,0 +1,342 @@
+"""Models are loaded when requests need them, and the least recently used ones make room."""
+
+import asyncio
+import contextlib
+import time
+
+import pytest
+from prometheus_client import REGISTRY
+
+from gateway.deadline import Deadline
+from gateway.errors import (
+    DeadlineExceeded,
+    LoadFailed,
+    ModelNotFound,
+    ModelUnavailable,
+    Overloaded,
+    TritonUnreachable,
+)
+from gateway.triton.demand.memory import HOST
+from tests.gateway.triton.demand.fleet import DemandGateway, gateways_of, loaded
+from tests.gateway.triton.fleet import MODEL, call_of, wait_until
+
+
+async def classify(gateway: DemandGateway, model: str, *, seconds: float = 20, image: bytes = b"image") -> str:
+    """Take an image through the two steps of InferenceService: wait for its model, then the call."""
+    await gateway.loader.loaded(model, "", Deadline.after(seconds))
+    result = await gateway.backend.infer(call_of(image, model=model, seconds=seconds))
+    return result.model_name
+
+
+def loads(gateway: DemandGateway) -> list[str]:
+    return [name for triton in gateway.tritons.values() for action, name in triton.done if action == "load"]
+
+
+def probes() -> float:
+    return REGISTRY.get_sample_value("gateway_probes_total") or 0.0
+
+
+async def test_first_request_loads_its_model():
+    async with gateways_of() as (gateway,):
+        (triton,) = gateway.tritons.values()
+        assert loaded(triton) == {MODEL}
+        assert await classify(gateway, "m1") == "m1"
+        assert await classify(gateway, "m1") == "m1"
+        assert loaded(triton) == {MODEL, "m1"}
+        assert loads(gateway) == ["m1"]
+
+
+async def test_many_requests_share_one_load():
+    async with gateways_of(triton={"load_seconds": 0.05}) as (gateway,):
+        assert await asyncio.gather(*(classify(gateway, "m1") for _ in range(20))) == ["m1"] * 20
+        assert loads(gateway) == ["m1"]
+
+
+async def test_least_recently_used_model_is_unloaded():
+    async with gateways_of(room=3) as (gateway,):
+        (triton,) = gateway.tritons.values()
+        for name in ("m0", "m1"):
+            await classify(gateway, name)
+        await asyncio.sleep(0.3)  # times of use are as exact as the interval at which Triton's counts are read
+        for name in ("m0", "m2"):
+            await classify(gateway, name)
+        assert loaded(triton) == {MODEL, "m0", "m2"}
+        assert await classify(gateway, "m1") == "m1"
+        assert len(loaded(triton)) == 3
+
+
+async def test_models_that_stay_are_never_unloaded():
+    async with gateways_of(room=3, load=("m0",)) as (gateway,):
+        (triton,) = gateway.tritons.values()
+        await wait_until(lambda: "m0" in loaded(triton))
+        for name in ("m1", "m2", "m3"):
+            assert await classify(gateway, name) == name
+            assert {MODEL, "m0"} < loaded(triton)
+
+
+async def test_model_with_images_in_flight_stays():
+    async with gateways_of(room=2, load_seconds=1.5) as (gateway,):
+        (triton,) = gateway.tritons.values()
+        await classify(gateway, "m0")
+        with gateway.loader.call("m0", 1):
+            with pytest.raises(ModelUnavailable, match="no memory"):
+                await gateway.loader.loaded("m1", "", Deadline.after(20))
+            assert loaded(triton) == {MODEL, "m0"}
+        assert await classify_until_room(gateway, "m1") == "m1"
+
+
+async def test_busy_models_make_room_in_turns():
+    """Requests for more models than fit, without a pause: each is answered, and none has its model taken away."""
+    async with gateways_of(room=2, kept_seconds=0.3, triton={"latency_seconds": lambda: 0.005}) as (gateway,):
+        until = time.monotonic() + 4
+
+        async def client(model: str) -> int:
+            answers = 0
+            while time.monotonic() < until:
+                assert await classify(gateway, model) == model
+                answers += 1
+            return answers
+
+        assert all(await asyncio.gather(*(client(model) for model in ("m0", "m0", "m0", "m1", "m1", "m1"))))
+
+
+async def classify_until_room(gateway: DemandGateway, model: str) -> str:
+    """Like `classify`, and again while the models in use leave no room."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        with contextlib.suppress(ModelUnavailable):
+            return await classify(gateway, model)
+    raise TimeoutError
+
+
+async def test_model_loaded_a_moment_ago_stays():
+    async with gateways_of(room=2, kept_seconds=60, load_seconds=1.5) as (gateway,):
+        (triton,) = gateway.tritons.values()
+        await classify(gateway, "m0")
+        with pytest.raises(ModelUnavailable, match="no memory"):
+            await gateway.loader.loaded("m1", "", Deadline.after(20))
+        assert loaded(triton) == {MODEL, "m0"}
+
+
+async def test_wait_ends_at_the_deadline_and_the_load_goes_on():
+    async with gateways_of(triton={"load_seconds": 0.3}) as (gateway,):
+        (triton,) = gateway.tritons.values()
+        with pytest.raises(DeadlineExceeded):
+            await gateway.loader.loaded("m1", "", Deadline.after(0.05))
+        await wait_until(lambda: "m1" in loaded(triton))
+        assert await classify(gateway, "m1") == "m1"
+        assert loads(gateway) == ["m1"]
+
+
+async def test_wait_ends_after_the_longest_load():
+    async with gateways_of(triton={"load_seconds": 0.3}, load_seconds=0.05) as (gateway,):
+        with pytest.raises(ModelUnavailable, match=r"more than 0\.05 s"):
+            await gateway.loader.loaded("m1", "", Deadline.after(20))
+
+
+async def test_images_that_wait_have_a_limit():
+    async with gateways_of(triton={"load_seconds": 0.3}, max_waiting=2) as (gateway,):
+        waiting = [asyncio.create_task(classify(gateway, "m1")) for _ in range(2)]
+        await asyncio.sleep(0)  # both begin to wait
+        with pytest.raises(Overloaded) as refused:
+            await gateway.loader.loaded("m2", "", Deadline.after(20))
+        assert refused.value.details == {"limit": "max_images_waiting", "value": 2}
+        assert await asyncio.gather(*waiting) == ["m1", "m1"]
+        assert await classify(gateway, "m2") == "m2"
+
+
+async def test_unknown_model_is_not_loaded():
+    async with gateways_of() as (gateway,):
+        with pytest.raises(ModelNotFound, match="'nope'"):
+            await gateway.loader.loaded("nope", "", Deadline.after(20))
+        assert loads(gateway) == []
+
+
+async def test_step_is_refused_and_unloaded_again():
+    async with gateways_of() as (gateway,):
+        (triton,) = gateway.tritons.values()
+        for _ in range(2):
+            with pytest.raises(ModelNotFound, match="no model that classifies images"):
+                await gateway.loader.loaded("m1_classifier", "", Deadline.after(20))
+        assert loads(gateway) == ["m1_classifier"]
+        assert "m1_classifier" in triton.unloaded
+        assert await classify(gateway, "m1") == "m1"
+
+
+async def test_model_that_cannot_be_loaded_is_not_tried_again_at_once():
+    async with gateways_of(triton={"refuses_to_load": {"m1"}}) as (gateway,):
+        for _ in range(3):
+            with pytest.raises(LoadFailed, match="no memory"):
+                await gateway.loader.loaded("m1", "", Deadline.after(20))
+        (triton,) = gateway.tritons.values()
+        assert triton.done.count(("load", "m1")) <= 1
+        triton.refuses_to_load.clear()
+        gateway.loader.forget_failure("m1")
+        assert await classify(gateway, "m1") == "m1"
+
+
+async def test_model_larger_than_the_budget_is_refused():
+    async with gateways_of(room=3) as (gateway,):
+        gateway.estimates = {"m0": {HOST: 200}, "m1": {HOST: 201}}
+        assert await classify(gateway, "m0") == "m0"
+        with pytest.raises(LoadFailed, match="models_memory_bytes"):
+            await gateway.loader.loaded("m1", "", Deadline.after(20))
+
+
+async def test_model_that_takes_more_than_expected_makes_others_go():
+    async with gateways_of(room=3) as (gateway,):
+        (triton,) = gateway.tritons.values()
+        gateway.meter.model_bytes["m1"] = 200
+        await classify(gateway, "m0")
+        await classify(gateway, "m1")
+        await wait_until(lambda: loaded(triton) == {MODEL, "m1"})
+
+
+async def test_default_model_counts_before_any_load():
+    """Its memory is measured as soon as the gateway has found it, so the first model takes none that is not there."""
+    async with gateways_of(room=3) as (gateway,):
+        gateway.meter.model_bytes[MODEL] = 201
+        await wait_until(lambda: gateway.loader.memory_bytes(MODEL) == 201)
+        with pytest.raises(LoadFailed, match="always stay loaded"):
+            await gateway.loader.loaded("m0", "", Deadline.after(20))
+
+
+async def test_models_go_when_one_that_stays_has_grown():
+    async with gateways_of(room=3) as (gateway,):
+        (triton,) = gateway.tritons.values()
+        await classify(gateway, "m0")
+        await classify(gateway, "m1")
+        gateway.meter.model_bytes[MODEL] = 250
+        await wait_until(lambda: loaded(triton) == {MODEL})
+
+
+async def test_failed_load_leaves_no_steps():
+    async with gateways_of(triton={"refuses_to_load": {"m1"}}) as (gateway,):
+        with pytest.raises(LoadFailed):
+            await gateway.loader.loaded("m1", "", Deadline.after(20))
+        (triton,) = gateway.tritons.values()
+        assert triton.unloaded == {"m1_preprocessor", "m1_classifier"}
+
+
+async def test_model_that_another_gateway_unloads_is_loaded_again():
+    async with gateways_of(2, room=2) as (first, second):
+        assert await classify(first, "m0") == "m0"
+        assert await classify_until_room(second, "m1") == "m1"
+        assert await classify_until_room(first, "m0") == "m0"
+        assert await classify_until_room(second, "m1") == "m1"
+
+
+async def test_call_loads_a_model_that_was_unloaded_since_its_wait():
+    async with gateways_of() as (gateway,):
+        (triton,) = gateway.tritons.values()
+        await classify(gateway, "m0")
+        triton.unloaded |= {"m0", *triton.ensembles["m0"]}
+        result = await gateway.backend.infer(call_of(b"image", model="m0"))
+        assert result.model_name == "m0"
+        assert loaded(triton) == {MODEL, "m0"}
+
+
+async def test_unknown_version_loads_nothing_again():
+    async with gateways_of() as (gateway,):
+        await classify(gateway, "m0")
+        with pytest.raises(ModelNotFound):
+            await gateway.backend.infer(call_of(b"image", model="m0", version="7"))
+        assert loads(gateway) == ["m0"]
+
+
+async def test_model_that_another_gateway_uses_stays():
+    async with gateways_of(2, room=3) as (first, second):
+        (triton,) = first.tritons.values()
+        await classify(first, "m0")
+        await classify(second, "m1")
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            await classify(first, "m0")
+            await asyncio.sleep(0.02)
+        await classify(second, "m2")
+        assert loaded(triton) == {MODEL, "m0", "m2"}
+
+
+async def test_each_model_is_loaded_on_one_triton():
+    async with gateways_of(2, tritons=3, models=12, room=13) as (first, second):
+        for index in range(12):
+            assert await classify(first, f"m{index}") == f"m{index}"
+            assert await classify(second, f"m{index}") == f"m{index}"
+        held = [loaded(triton) - {MODEL} for triton in first.tritons.values()]
+        assert sum(map(len, held)) == 12
+        assert all(held), "rendezvous hashing spreads the models"
+
+
+async def test_model_is_loaded_elsewhere_while_its_triton_is_away():
+    async with gateways_of(tritons=2) as (gateway,):
+        await classify(gateway, "m0")
+        holder = next(triton for triton in gateway.tritons.values() if "m0" in loaded(triton))
+        holder.away = True
+        assert await classify(gateway, "m0") == "m0"
+        holders = [triton for triton in gateway.tritons.values() if "m0" in loaded(triton)]
+        assert len(holders) == 2
+
+
+async def test_only_triton_that_is_away_is_reported():
+    async with gateways_of() as (gateway,):
+        (triton,) = gateway.tritons.values()
+        triton.away = True
+        with pytest.raises(TritonUnreachable):
+            await classify(gateway, "m0")
+
+
+async def test_requested_models_are_prefetched_after_a_restart():
+    async with gateways_of(prefetch=True) as (gateway,):
+        (triton,) = gateway.tritons.values()
+        for _ in range(10):
+            await classify(gateway, "m0")
+        triton.never_loaded |= {"m0", *triton.ensembles["m0"]}
+        await wait_until(lambda: "m0" in loaded(triton))
+
+
+async def test_model_that_is_used_elsewhere_is_not_expected():
+    """Recovery loads neither what another gateway has unloaded, nor what could not be loaded."""
+    async with gateways_of(triton={"refuses_to_load": {"m1"}}) as (gateway,):
+        (triton,) = gateway.tritons.values()
+        await classify(gateway, "m0")
+        with pytest.raises(LoadFailed):
+            await gateway.loader.loaded("m1", "", Deadline.after(20))
+        triton.unloaded |= {"m0", *triton.ensembles["m0"]}
+        before = list(triton.done)
+        probed = probes()
+        await wait_until(lambda: probes() > probed + 3)
+        assert triton.done == before
+        assert not gateway.backend.health()[0].models_not_ready
+
+
+async def test_list_has_models_that_are_not_loaded():
+    async with gateways_of(models=2) as (gateway,):
+        await classify(gateway, "m0")
+        found = {info.name: info for info in await gateway.backend.models()}
+        assert {name: info.loaded for name, info in found.items()} == {MODEL: True, "m0": True, "m1": False}
+        assert found["m0"].load_times is not None
+        assert found["m0"].load_times.loads == 1
+        assert not found["m1"].ready
+        assert found["m1"].load_times is None
+
+
+async def test_description_of_a_new_model_loads_it():
+    async with gateways_of() as (gateway,):
+        info = await gateway.backend.model("m1")
+        assert (info.loaded, info.ready, info.classes) == (True, True, 2)
+        with pytest.raises(ModelNotFound, match="did you mean"):
+            await gateway.backend.model("m11")
+
+
+async def test_administrator_loads_and_unloads():
+    async with gateways_of() as (gateway,):
+        (triton,) = gateway.tritons.values()
+        await gateway.backend.load("m0")
+        assert "m0" in loaded(triton)
+        await gateway.backend.load("m0")
+        assert loads(gateway) == ["m0", "m0"]
+        await gateway.backend.unload("m0")
+        assert "m0" not in loaded(triton)
+        assert await classify(gateway, "m0") == "m0"
+        with pytest.raises(ModelNotFound):
+            await gateway.backend.unload("nope")

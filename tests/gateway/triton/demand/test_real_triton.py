@@ -1,0 +1,90 @@
+"""Models on demand with a real Triton: its index, its statistics, and the memory of its processes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.deadline import Deadline
+from gateway.triton.demand.backend import DemandBackend
+from gateway.triton.demand.loader import DemandLoader, LoadPolicy
+from gateway.triton.demand.memory import HOST, Budget, LocalMeter
+from gateway.triton.grpc_endpoint import GrpcEndpoint
+from gateway.triton.health.state import Schedule
+from gateway.triton.model_processes import own_bytes
+from gateway.triton.pool import Share, TritonPool
+from gateway.triton.quarantine import Quarantine
+from gateway.triton.seal import Seal
+from gateway_local.runtime import Runtime
+from gateway_local.server import EmbeddedTriton
+from tests.gateway.triton.fleet import MODEL, call_of, wait_until
+from tests.gateway.triton.small_repository import write_models
+from tests.tritons import running_triton
+
+pytestmark = [pytest.mark.triton, pytest.mark.slow]
+NETWORK_BYTES = 50 * 2**20
+NAMES = ("m00", "m01", "m02", "m03")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demand") / "models"
+    assert tuple(write_models(folder, len(NAMES), nbytes=NETWORK_BYTES)) == NAMES
+    return folder.resolve()
+
+
+@pytest.fixture(scope="module")
+def triton(runtime: Runtime, repository: Path) -> Iterator[EmbeddedTriton]:
+    with running_triton(runtime, repository, load_models=(MODEL,)) as server:
+        yield server
+
+
+def backend_over(triton: EmbeddedTriton, repository: Path, budget_bytes: int) -> DemandBackend:
+    pool = TritonPool(
+        [triton.url], model_name=MODEL, schedule=Schedule(1.0, 5.0), heal=True, share=Share(0), on_demand=True
+    )
+    loader = DemandLoader(
+        pool,
+        fixed=(MODEL,),
+        policy=LoadPolicy(Budget(budget_bytes), kept_seconds=0.0, prefetch=False),
+        meter=LocalMeter(0, repository),
+        estimate=lambda _: {HOST: NETWORK_BYTES},
+    )
+    seal, quarantine = Seal(b"secret of a test"), Quarantine(600)
+    return DemandBackend(pool, loader, model_name=MODEL, seal=seal, quarantine=quarantine)
+
+
+@pytest.fixture
+async def gateways(triton: EmbeddedTriton, repository: Path) -> AsyncIterator[list[DemandBackend]]:
+    """Two gateways over a Triton with room for the default model and two others."""
+    of_one = sum(own_bytes(repository)[step] for step in ("preprocessor", "net"))
+    backends = [backend_over(triton, repository, int(3.3 * of_one)) for _ in range(2)]
+    for backend in backends:
+        await backend.start()
+    await wait_until(lambda: all(health.ready for backend in backends for health in backend.health()), 60)
+    yield backends
+    await asyncio.gather(*(backend.close() for backend in backends))
+
+
+async def loaded(triton: EmbeddedTriton) -> set[str]:
+    endpoint = GrpcEndpoint(triton.url)
+    try:
+        index = await endpoint.index()
+    finally:
+        await endpoint.close()
+    return {model.name for model in index.models if model.state == "READY" and model.name in NAMES}
+
+
+async def test_every_request_is_answered_and_the_budget_holds(triton, repository, gateways):
+    for number, name in enumerate(("m00", "m01", "m02", "m00", "m03", "m01")):
+        backend = gateways[number % 2]
+        await backend.loader.loaded(name, "", Deadline.after(60))
+        result = await backend.infer(call_of(b"image", model=name, seconds=60))
+        assert result.rows[0].error is None
+        assert len(await loaded(triton)) <= 2
+    found = {info.name: info for info in await gateways[0].models()}
+    times = next(info.load_times for info in found.values() if info.load_times is not None)
+    assert times.p99_seconds >= times.p50_seconds > 0
+    assert times.memory_bytes is not None
+    assert times.memory_bytes > NETWORK_BYTES
