@@ -1,4 +1,4 @@
-"""URLs of images, and the prefixes of URLs that an operator allows: https, http and s3.
+"""URLs of images, and the prefixes of URLs that an operator allows: https, http, s3 and gs.
 
 Stricter than RFC 3986: what two programs may read in two ways is refused.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 HTTP_PORTS = {"https": 443, "http": 80}
-BUCKETS = ("s3",)
+BUCKETS = ("s3", "gs")
 SCHEMES = (*HTTP_PORTS, *BUCKETS)
 ANY_HOST = "*"
 MAX_HOST_CHARACTERS = 253

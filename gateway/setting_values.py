@@ -138,8 +138,8 @@ def url_prefixes(given: tuple[str, ...]) -> tuple[str, ...]:
         try:
             read_prefix(text)
         except ValueError as exc:
-            msg = f"{text!r} {exc}; a prefix is such as https://images.example.com/products/, https://*.example.com or "
-            msg += "s3://bucket/folder/"
+            msg = f"{text!r} {exc}; a prefix is such as https://images.example.com/products/, https://*.example.com, "
+            msg += "gs://bucket/ or s3://bucket/folder/"
             raise ValueError(msg) from exc
     return given
 

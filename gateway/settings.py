@@ -208,7 +208,7 @@ class Settings(BaseSettings):
 
     # Images by URL
     fetch_urls: Annotated[tuple[str, ...], NoDecode] = ()
-    """Prefixes of URLs from which images may be fetched, with commas: https://host/folder/, s3://bucket/; or none."""
+    """Prefixes of URLs from which images may be fetched, with commas: https://host/folder/, s3://bucket/, gs://bucket/."""
     fetch_networks: Annotated[tuple[str, ...], NoDecode] = ()
     """Networks besides the public internet from which images may be fetched, with commas, such as 10.20.0.0/16."""
     fetch_timeout_seconds: float = Field(10.0, gt=0, le=3_600)

@@ -25,12 +25,14 @@ class S3:
         self._credentials = credentials
 
     @classmethod
-    def open(cls) -> Self | None:
-        """A client with the service's identity; None if it has none."""
+    def open(cls) -> Self:
+        """A client with the service's identity; raises LookupError if it has none."""
         session = Session()
         credentials = session.get_credentials()
         if credentials is None:
-            return None
+            msg = "there are no credentials of AWS: give the service a role, or set AWS_ACCESS_KEY_ID and "
+            msg += "AWS_SECRET_ACCESS_KEY"
+            raise LookupError(msg)
         return cls(session.create_client("s3", config=Config(signature_version=UNSIGNED)), credentials)
 
     async def request(self, location: Location) -> BucketRequest:

@@ -7,7 +7,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 PYTHONS = ["3.10", "3.11", "3.12", "3.13"]
-EXTRAS = ["", "local", "onnx", "keras", "tensorflow", "sklearn", "parquet", "s3", "ray", "otel", "bench", "dev", "docs"]
+EXTRAS = [
+    *("", "local", "onnx", "keras", "tensorflow", "sklearn", "parquet", "s3", "gcs", "ray", "otel", "bench", "dev"),
+    "docs",
+]
 
 
 @pytest.fixture(scope="module")

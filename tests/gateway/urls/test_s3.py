@@ -25,14 +25,17 @@ def server(tmp_path_factory):
         yield server
 
 
-@pytest.fixture
-def identity(server, monkeypatch):
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
+@pytest.fixture(scope="module")
+def identity(server):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        yield
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(identity):
+    """One for all tests: botocore reads its descriptions of services for each client."""
     with client_of(fetch_urls=("s3://photos/new",)) as client:
         yield client
 
