@@ -18,7 +18,7 @@ from gateway_client.errors import (
     Unreachable,
     UnreadableFile,
 )
-from gateway_client.images import NamedImage
+from gateway_client.images import ImageUrl, NamedImage
 from gateway_client.results import Frame, Model, Prediction, Progress, Result
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Gateway",
     "GatewayError",
     "ImageError",
+    "ImageUrl",
     "Model",
     "NamedImage",
     "Prediction",

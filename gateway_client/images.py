@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from gateway_client.files import DEFAULT_FILE_BYTES, read_file
 
 Source = Any
-"""A path, bytes of an image file, a file that is open in binary mode, a PIL image, a NamedImage, or an RGB array
-uint8 [H, W], [H, W, 3] or [H, W, 4]."""
+"""A path, bytes of an image file, a file that is open in binary mode, a PIL image, a NamedImage, an ImageUrl, or an RGB
+array uint8 [H, W], [H, W, 3] or [H, W, 4]."""
 
 IMAGE_SUFFIXES = frozenset(
     f".{suffix}"
@@ -35,6 +35,13 @@ class NamedImage:
     source: Source = field(default=None, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ImageUrl:
+    """An image that the service fetches: an https, http, s3 or gs URL that its setting GATEWAY_FETCH_URLS allows."""
+
+    url: str
+
+
 def is_image_name(name: str) -> bool:
     """Whether a file in a folder or an archive has an image's suffix."""
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES  # noqa: PTH122  # a name, not a path
@@ -43,7 +50,7 @@ def is_image_name(name: str) -> bool:
 def is_single_image(given: object) -> bool:
     """Whether the input is a single image rather than several."""
     return (
-        isinstance(given, str | os.PathLike | bytes | bytearray | memoryview | NamedImage)
+        isinstance(given, str | os.PathLike | bytes | bytearray | memoryview | NamedImage | ImageUrl)
         or _is_file(given)
         or _is_pil(given)
         or _is_array(given)
@@ -54,6 +61,8 @@ def image_of(given: Source, max_file_bytes: int = DEFAULT_FILE_BYTES) -> NamedIm
     """Convert one input; raises TypeError for other types. At most `max_file_bytes` + 1 bytes of a file are read."""
     if isinstance(given, NamedImage):
         return given
+    if isinstance(given, ImageUrl):
+        return NamedImage(given.url, bytes, given)
     if isinstance(given, str | os.PathLike):
         return NamedImage(os.fspath(given), partial(read_file, Path(given), max_file_bytes), given)
     if isinstance(given, bytes | bytearray | memoryview):
@@ -65,8 +74,8 @@ def image_of(given: Source, max_file_bytes: int = DEFAULT_FILE_BYTES) -> NamedIm
     if _is_array(given):
         return _array(given, given)
     raise TypeError(
-        f"{type(given).__name__} is not an image: give a path, bytes, an open file, a PIL image or an array uint8 "
-        f"[H, W, 3]"
+        f"{type(given).__name__} is not an image: give a path, bytes, an open file, a PIL image, an ImageUrl or an "
+        f"array uint8 [H, W, 3]"
     )
 
 

@@ -1,6 +1,8 @@
 """One request to `POST /predict` or `POST /embed`, and its response line by line."""
 
 import asyncio
+import base64
+import json
 import math
 import re
 import secrets
@@ -26,6 +28,7 @@ from gateway_client.documents import (
 )
 from gateway_client.errors import BY_CODE, ConnectionLost, GatewayError, ServiceError, UnexpectedAnswer
 from gateway_client.files import PIECE_BYTES
+from gateway_client.images import ImageUrl
 from gateway_client.visible import visible
 
 NDJSON = "application/x-ndjson"
@@ -59,6 +62,19 @@ def multipart(batch: Sequence[Loaded]) -> tuple[list[bytes], str]:
         ]
     parts.append(f"--{boundary}--\r\n".encode())
     return parts, f"multipart/form-data; boundary={boundary}"
+
+
+def json_body(batch: Sequence[Loaded]) -> tuple[list[bytes], str]:
+    """Build a body of which some images are URLs; returns parts and Content-Type."""
+    parts = [b'{"images":[']
+    for number, loaded in enumerate(batch):
+        parts.append(b"," if number else b"")
+        if isinstance(loaded.image.source, ImageUrl):
+            parts.append(json.dumps({"url": loaded.image.source.url}).encode())
+        else:
+            parts += [b'{"b64":"', base64.b64encode(loaded.data), b'"}']
+    parts.append(b"]}")
+    return parts, "application/json"
 
 
 class ProgressTimeout:
@@ -97,7 +113,8 @@ async def lines(
 
     Raises the GatewayError of the whole request, ConnectionLost, and UnexpectedAnswer.
     """
-    parts, content_type = multipart(batch)
+    urls = any(isinstance(loaded.image.source, ImageUrl) for loaded in batch)
+    parts, content_type = json_body(batch) if urls else multipart(batch)
     headers = {"Accept": NDJSON, "Content-Type": content_type, "Content-Length": str(sum(map(len, parts)))}
     try:
         async with ProgressTimeout(http.timeout.read) as progress_timeout:

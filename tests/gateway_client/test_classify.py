@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,9 +15,10 @@ from PIL import Image
 
 from gateway.errors import ModelNotFound, ModelUnavailable, Overloaded
 from gateway.inference.backend import Call, InferResult
-from gateway_client import AsyncGateway, Gateway, NamedImage, blocking, errors
+from gateway_client import AsyncGateway, Gateway, ImageUrl, NamedImage, blocking, errors
 from tests.animations import animated
 from tests.gateway.api.stub import PNG, VECTOR, StubBackend, VectorBackend
+from tests.gateway.urls.origin import origin_on
 from tests.processes import environment
 from tests.stub_service import stub_service
 
@@ -55,6 +57,24 @@ def test_paths_bytes_pil_images_and_arrays_are_accepted(gateway, tmp_path):
     sizes = [(result.width, result.height) for result in results]
     assert sizes == [(4, 4)] * 3 + [(8, 9), (8, 9), (5, 3), (7, 6), (4, 6), (4, 4)]
     assert results[-1].name == "mine"
+
+
+def test_urls_and_files_are_sent_together():
+    with origin_on() as origin, stub_service(fetch_urls=(origin.url("/"),), fetch_networks=("127.0.0.0/8",)) as url:
+        given = [ImageUrl(origin.url()), PNG, ImageUrl(origin.url("/none")), Path("none.png"), ImageUrl('https://"\n')]
+        with Gateway(url) as gateway:
+            results = sorted(gateway.classify(given), key=lambda result: result.index)
+            (alone,) = gateway.classify(ImageUrl(origin.url()))
+    assert [result.source for result in results] == given
+    assert [type(result.error) for result in results] == [
+        *(type(None), type(None), errors.FetchFailed, errors.UnreadableFile, errors.UrlNotAllowed)
+    ]
+    assert (alone.name, alone.ok) == (origin.url(), True)
+
+
+def test_service_without_urls_refuses_the_call(gateway):
+    with pytest.raises(errors.UnknownField, match="fetches no images"):
+        list(gateway.classify([ImageUrl("https://a.example/cat.jpg")]))
 
 
 def test_frames_of_an_animation_have_results(gateway):
