@@ -126,7 +126,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
             fetcher = None if create_fetcher is None else create_fetcher(uploads)
             await triton.start()
             if prediction_log is not None:
-                await prediction_log.start()
+                await prediction_log.start(decoders)
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
                 connections = Connections(settings.max_connections)
                 async with heartbeat(lambda: len(connections) > 0):

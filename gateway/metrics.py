@@ -219,6 +219,19 @@ PREDICTION_LOG_QUEUE_BYTES = Gauge(
     multiprocess_mode="livesum",
 )
 
+DRIFT_IMAGES = Counter(
+    "gateway_drift_images_total",
+    "Images answered by a version with a stored reference, by property (score, entropy, class) and its bin; while "
+    "predictions are logged.",
+    ["model", "version", "property", "bin"],
+)
+DRIFT_REFERENCE = Gauge(
+    "gateway_drift_reference_share",
+    "The share of a bin in the stored reference; 0 if it has the bin no more.",
+    ["model", "version", "property", "bin"],
+    multiprocess_mode="livemax",
+)
+
 CALL_SECONDS = Histogram(
     "gateway_triton_call_duration_seconds",
     "Time of one call to Triton with a batch of images, retries included.",

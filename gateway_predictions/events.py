@@ -31,7 +31,7 @@ _MAY_HELP = {
     HTTPStatus.TOO_MANY_REQUESTS,
 }
 """Statuses of a collector that is not set up yet, or too busy: the event is sent again."""
-_OF_REQUEST = ("width", "height", "format", "bytes", "sha256", "seal")
+_OF_REQUEST = ("width", "height", "format", "bytes", "brightness", "sharpness", "sha256", "seal")
 _OF_RESPONSE = ("index", "version", "error", "labels", "class_ids", "scores", "multi_label", "entropy", "margin")
 _OF_BOTH = ("reasons", "share", "key", "shadow_version", "shadow_class_id", "shadow_score")
 

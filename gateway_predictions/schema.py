@@ -35,6 +35,8 @@ PREDICTIONS = pa.schema(
         ("height", pa.int32()),
         ("format", pa.string()),
         ("bytes", pa.int64()),
+        ("brightness", pa.float32()),
+        ("sharpness", pa.float32()),
         ("sha256", pa.string()),
         ("image", pa.string()),
         ("seal", pa.string()),

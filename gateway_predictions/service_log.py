@@ -5,21 +5,31 @@ import hashlib
 import math
 import os
 import random
+import time
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 
+import anyio
 import numpy as np
 from pydantic_core import to_json
 
+from gateway.errors import ImageError, Overloaded
 from gateway.inference.prediction import Predictions
 from gateway.inference.prediction_log import LOGGED_CLASSES, Feedback, ImageRecord, ShadowClass
 from gateway.inference.request_spec import RequestSpec, Result
+from gateway.ingest.decoders.pool import Decoders
+from gateway.ingest.prepare import encoded
+from gateway.ingest.upload import Upload
 from gateway.setting_values import ALL_MODELS
-from gateway.settings import Settings
+from gateway.settings import DecodeMode, Settings
 from gateway.time_slices import TimeSlice
+from gateway_predictions.drift.live import LiveDrift
 from gateway_predictions.frames import Kind, encode
+from gateway_predictions.image_measures import MEASURED_SIDE, ImageMeasures, measures_of, pixels_of
 from gateway_predictions.link import Pieces, WriterLink
 from gateway_predictions.reasons import DISAGREEMENT, ERROR, LOW_MARGIN, LOW_SCORE, SAMPLE
 from gateway_predictions.requirements import check_packages
@@ -29,6 +39,10 @@ ROW_BYTES = 1_024
 """What a row without its image and embedding counts in the queue."""
 HASHED_INLINE_BYTES = 2**20
 """A larger image is hashed on a thread, so that it does not block the event loop."""
+MEASURE_SECONDS = 1.0
+"""Pause between two images whose brightness and sharpness are measured, so that the load does not change what it costs."""
+MEASURE_TIMEOUT_SECONDS = 0.5
+"""Longest time for that; the next rows wait meanwhile."""
 
 
 def open_log(settings: Settings) -> "ServiceLog":
@@ -56,6 +70,9 @@ class ServiceLog:
         self._link_of = partial(WriterLink, options, settings.log_predictions_queue_bytes)
         self._link: WriterLink | None = None
         self._chance = chance
+        self._live = LiveDrift()
+        self._decoders: Decoders | None = None
+        self._measured_at = -math.inf
         self._models = {settings.model}
         """Models that have answered; other names may be made up by clients."""
 
@@ -69,8 +86,10 @@ class ServiceLog:
         """The process id of the writer."""
         return None if self._link is None else self._link.writer_pid
 
-    async def start(self) -> None:
-        """Start the writer."""
+    async def start(self, decoders: Decoders | None = None) -> None:
+        """Start the writer. Without `decoders`, images are not measured."""
+        if self._settings.decode is not DecodeMode.NEVER:
+            self._decoders = decoders
         self._link = self._link_of()
         self._link.start()
 
@@ -86,6 +105,7 @@ class ServiceLog:
             return
         if result.error is None:
             self._models.add(spec.model_name)
+            self._count(spec.model_name, result, record)
         share = self._share(spec.model_name)
         reasons = [SAMPLE] if 100 * self._chance() < share else []
         settings = self._settings
@@ -124,6 +144,33 @@ class ServiceLog:
 
         return self._link is not None and self._link.add(pieces, ROW_BYTES)
 
+    def _count(self, model_name: str, result: Result, record: ImageRecord) -> None:
+        """Count a result in the metrics of drift, if its model has a stored reference."""
+        version = result.model_version or ""
+        if self._live.follows(model_name, version, record.drift_reference):
+            best = _best(record, result)
+            if len(best):
+                number, scores = best.class_ids[0], list(best.scores)
+                entropy_nats = entropy(scores, multi_label=result.multi_label)
+                self._live.count(model_name, version, number, scores[0], entropy_nats)
+
+    async def _measures(self, record: ImageRecord) -> ImageMeasures | None:
+        """Measure an image, one each MEASURE_SECONDS at most; None of the others, and of images that cannot be decoded.
+
+        A decoder's process decodes it, as it would for the model, since the file may be hostile.
+        """
+        decoders, info = self._decoders, record.info
+        if decoders is None or info is None or time.monotonic() - self._measured_at < MEASURE_SECONDS:
+            return None
+        file = encoded(Upload(0, "", record.data), info)
+        try:
+            with anyio.move_on_after(MEASURE_TIMEOUT_SECONDS), suppress(ImageError, Overloaded):
+                decoded = await decoders.decode(file, info, MEASURED_SIDE, decoders.account())
+                return await asyncio.to_thread(lambda: measures_of(pixels_of(decoded.pixels)))
+            return None
+        finally:
+            self._measured_at = time.monotonic()
+
     def _share(self, model_name: str) -> float:
         shares = self._settings.log_predictions_share
         return shares.get(model_name, shares.get(ALL_MODELS, 0.0))
@@ -146,12 +193,14 @@ class ServiceLog:
         async def pieces() -> Pieces:
             time_slice = TimeSlice()
             sha256 = await _sha256(record.data)
+            is_measured = SAMPLE in reasons and result.error is None
+            measures = await self._measures(record) if is_measured else None
             row = row_of(spec, result, record, model=model, now=now, reasons=reasons, share=share, shadow=shadow)
             embedding = b"" if record.embedding is None else np.ascontiguousarray(record.embedding, "<f4").tobytes()
             # What is not an image, or not known to be one, is not stored.
             image = record.data if self._settings.log_predictions_images and record.format else b""
             await time_slice.pause_if_over()
-            return encode(Kind.PREDICTION, to_json({**row, "sha256": sha256}), embedding, image)
+            return encode(Kind.PREDICTION, to_json({**row, "sha256": sha256, **(asdict(measures) if measures else {})}), embedding, image)
 
         embedding_bytes = 0 if record.embedding is None else record.embedding.nbytes
         self._link.add(pieces, ROW_BYTES + len(record.data) + embedding_bytes)
@@ -168,7 +217,7 @@ def row_of(
     share: float,
     shadow: ShadowClass | None,
 ) -> dict[str, object]:
-    """The columns of a row (see `schema`), but the image's hash, its path and the embedding."""
+    """The columns of a row (see `schema`), but the image's hash, path, measures and embedding."""
     best = _best(record, result)
     scores = list(best.scores)
     return {

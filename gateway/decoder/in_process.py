@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gateway.decoder.decoding import decode
 from gateway.decoder.headers import read_header
 from gateway.ingest.image_info import ImageInfo, Unopened
@@ -28,6 +31,15 @@ def prepare(upload: Upload, policy: DecodePolicy, resize: Resize | None = None) 
     if needs_decoding(info, policy):
         payload = decode(payload, info, resize or policy.max_side).to_bytes()
     return Image(payload, info.width, info.height)
+
+
+def small_pixels(data: bytes, limits: Limits, side: int) -> tuple[ImageInfo, NDArray[np.uint8]]:
+    """The header of a file, and its pixels uint8 [height, width, 3] with at most `side` of them on the shorter side.
+
+    Raises ImageError.
+    """
+    info = inspect_whole(data, limits)
+    return info, decode(encoded(Upload(0, "", data), info), info, side).pixels
 
 
 def inspect_whole(data: bytes, limits: Limits, *, frames: bool = False) -> ImageInfo:

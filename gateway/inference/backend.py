@@ -96,6 +96,8 @@ class InferResult:
     rows: tuple[Row, ...]
     multi_label: bool = False
     """Whether each class has a probability of its own."""
+    drift_reference: str = ""
+    """What the answers of this version are compared with, as `gateway model drift --store` wrote it; "" for none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -461,7 +461,8 @@ def _result(item: QueuedImage, row: Row, answer: InferResult) -> Result:
     embedding = row.embedding
     if record is not None:  # a copy, since the frames of a file share one
         best = row.best if len(row.best) else Predictions.of(row.predictions)[:LOGGED_CLASSES]
-        record = replace(record, seal=item.seal, best=best, embedding=embedding)
+        reference = answer.drift_reference
+        record = replace(record, seal=item.seal, best=best, embedding=embedding, drift_reference=reference)
         if item.queue.spec.embeddings is Embeddings.NONE:
             embedding = None  # only the log asked for it
     return Result(

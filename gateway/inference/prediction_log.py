@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.inference.prediction import NO_PREDICTIONS, Predictions
+from gateway.ingest.decoders.pool import Decoders
+from gateway.ingest.image_info import ImageInfo
 
 if TYPE_CHECKING:
     from gateway.inference.request_spec import RequestSpec, Result
@@ -21,14 +23,21 @@ class ImageRecord:
 
     data: bytes = field(repr=False)
     """The uploaded file."""
-    format: str = ""
-    """The name of the image's format; "" if it was not recognised."""
+    info: ImageInfo | None = None
+    """The header of the image; None if it could not be read."""
     seal: bytes = b""
     """See Backend.seal; b"" if the image was not sent to Triton."""
     best: Predictions = NO_PREDICTIONS
     """The LOGGED_CLASSES best classes; none if the result has the scores of all classes."""
     embedding: NDArray[np.float32] | None = None
     """The embedding, fp32 [size], if the model has one and the log keeps it."""
+    drift_reference: str = ""
+    """See InferResult.drift_reference."""
+
+    @property
+    def format(self) -> str:
+        """The name of the image's format; "" if it was not recognised."""
+        return "" if self.info is None else self.info.format.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +73,8 @@ class PredictionLog(Protocol):
         """Whether calls request the embeddings of models that have one."""
         ...
 
-    async def start(self) -> None:
-        """Start; what a start cannot do is retried while the service runs."""
+    async def start(self, decoders: Decoders | None = None) -> None:
+        """Start; what a start cannot do is retried while the service runs. `decoders` measure a few images."""
         ...
 
     def offer(self, spec: "RequestSpec", result: "Result") -> None:

@@ -182,7 +182,7 @@ class RunningRequest:
                 await self._charge(self._charges, deadline)
             info = await self._inspect(upload, deadline)
             if record is not None:
-                record.format = info.format.value
+                record.info = info
             file = Result(upload.index, upload.filename, info.width, info.height, record=record)
             check_size(info, self._service.policy.limits)
             if self._service.loader is not None:

@@ -153,7 +153,9 @@ class Models:
             else:
                 self._pinned.add((model_name, model_version))
             rows = await _select(result.rows, call, multi_label=traits.multi_label)
-            return InferResult(result.model_name, result.model_version, rows, traits.multi_label)
+            return InferResult(
+                result.model_name, result.model_version, rows, traits.multi_label, traits.drift_reference
+            )
         if not model_version:
             self._answered.discard(model_name)
         raise self._not_served(model_name, model_version, missing)

@@ -56,6 +56,12 @@ PRECISION_PARAMETER, MULTI_LABEL_PARAMETER = "precision", "multi_label"
 DECODE_PARAMETER, EXACT, FAST = "decode", "exact", "fast"
 """Parameter of an ensemble, and its values: whether large JPEGs are decoded pixel by pixel, or at a reduced scale."""
 
+DRIFT_REFERENCE_PARAMETER = "drift_reference"
+"""Parameter of an ensemble: how its answers were distributed when a reference was stored, as JSON.
+
+`gateway_predictions.drift.live` defines it; the gateway passes it to the prediction log.
+"""
+
 
 def image_tensor(data_type: int) -> str | None:
     """The name in IMAGE_TYPES of a tensor's data_type; None for any other type."""

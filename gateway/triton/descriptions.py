@@ -15,6 +15,7 @@ from gateway.inference.probe import probe
 from gateway.ingest.resizing import Resize, resize_of, sizes
 from gateway.triton.contract import (
     DECODE_PARAMETER,
+    DRIFT_REFERENCE_PARAMETER,
     EXACT,
     FAST,
     MODEL_PARAMETER,
@@ -45,6 +46,8 @@ class Traits:
     """Whether its answers may come from Triton's response cache."""
     max_batch_size: int
     workload: Workload
+    drift_reference: str = ""
+    """The parameter of that name."""
 
 
 async def describe(
@@ -109,6 +112,7 @@ async def read_traits(endpoint: TritonEndpoint, ensemble: str) -> Traits:
         has_cache(config, statistics[0]),
         config.max_batch_size,
         Workload(workloads, round_trip_seconds),
+        parameters(config).get(DRIFT_REFERENCE_PARAMETER, ""),
     )
 
 

@@ -1,6 +1,5 @@
 """The output of `gateway model compare`, and the HTML sheet of images on which two versions differ."""
 
-import base64
 import html
 import io
 import json
@@ -13,18 +12,13 @@ from PIL import Image
 from rich.table import Table
 
 from gateway_models.proof.compare import CHANCE, Compared, Pair, Probabilities
+from gateway_models.proof.html_page import embedded, page
 from gateway_models.proof.reference import shown
 from gateway_models.repository.summary import console
 
 SHOWN, ON_THE_SHEET = 20, 400
 """The most images in the table and on the sheet; those with the largest differences come first."""
 THUMBNAIL_PIXELS = 200
-_STYLE = """\
-body { font: 15px/1.4 system-ui, sans-serif; margin: 2rem; color: #1b1b1b; background: #fff }
-main { display: grid; grid-template-columns: repeat(auto-fill, minmax(14rem, 1fr)); gap: 1.5rem }
-figure { margin: 0 } img { max-width: 100%; height: auto; background: #eee }
-figcaption { overflow-wrap: anywhere } figcaption b { font-weight: 600 } .right { color: #0a6b2d }
-"""
 
 
 def report(compared: Compared, versions: tuple[int, int], labels: Sequence[str], sheet: Path | None) -> None:
@@ -125,16 +119,12 @@ def as_json(
 def write_sheet(compared: Compared, model: str, versions: tuple[int, int], labels: Sequence[str], path: Path) -> None:
     """Write the images on which the versions differ into one self-contained HTML file."""
     listed = compared.different[:ON_THE_SHEET]
-    heading = html.escape(f"{model}: where version {versions[0]} and version {versions[1]} differ")
+    heading = f"{model}: where version {versions[0]} and version {versions[1]} differ"
     count = f"{len(compared.different)} of {len(compared.pairs)} images, the largest differences first"
     more = f"; {ON_THE_SHEET} of them are shown" if len(listed) < len(compared.different) else ""
     figures = "\n".join(_figure(pair, versions, labels, labelled=compared.labelled) for pair in listed)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{heading}</title>\n'
-        f"<style>\n{_STYLE}</style>\n<h1>{heading}</h1>\n<p>{count}{more}.</p>\n<main>\n{figures}\n</main>\n</html>\n",
-        encoding="utf-8",
-    )
+    path.write_text(page(heading, f"<p>{count}{more}.</p>\n<main>\n{figures}\n</main>"), encoding="utf-8")
 
 
 def _figure(pair: Pair, versions: tuple[int, int], labels: Sequence[str], *, labelled: bool) -> str:
@@ -163,8 +153,8 @@ def _thumbnail(path: Path) -> str:
     small.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
     file = io.BytesIO()
     small.save(file, "JPEG", quality=80)
-    data = base64.b64encode(file.getvalue()).decode()
-    return f'<img src="data:image/jpeg;base64,{data}" alt="{alt}" width="{small.width}" height="{small.height}">'
+    source = embedded(file.getvalue(), "image/jpeg")
+    return f'<img src="{source}" alt="{alt}" width="{small.width}" height="{small.height}">'
 
 
 def _prediction(scores: Probabilities, labels: Sequence[str]) -> dict[str, Any]:

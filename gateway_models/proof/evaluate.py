@@ -29,6 +29,8 @@ class SampleAnswer:
     sample: Sample
     probabilities: NDArray[np.float32] | None
     reason: str = ""
+    embedding: NDArray[np.float32] | None = None
+    """fp32 [size], if the model gives embeddings."""
 
 
 @dataclass
@@ -160,8 +162,11 @@ def _predict_batch(
             answers.append(SampleAnswer(sample, None, file.reason))
             continue
         status = int(result.status[row])
-        values = None if status else result.values[row]
-        answers.append(SampleAnswer(sample, values, f"the preprocessor gives it status {status}" if status else ""))
+        if status:
+            answers.append(SampleAnswer(sample, None, f"the preprocessor gives it status {status}"))
+        else:
+            embedding = None if result.embeddings is None else result.embeddings[row]
+            answers.append(SampleAnswer(sample, result.values[row], embedding=embedding))
         row += 1
     return answers
 

@@ -64,6 +64,8 @@ class Version:
 
     spec: ModelSpec
     outcome: Outcome
+    drift_reference: str = ""
+    """How its answers were distributed, as `gateway model drift --store` wrote it; "" if it has not."""
 
 
 @dataclass(frozen=True, slots=True)

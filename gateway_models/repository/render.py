@@ -14,6 +14,9 @@ WARMED_UP_TO = 32
 _STREAM = """
 # The stateful model that follows its streams.
 parameters { key: "sequence_model" value: { string_value: "%s" } }"""
+_REFERENCE = """
+# How its answers were distributed on the reference of `gateway model drift --store`: what the metrics of drift show.
+parameters { key: "drift_reference" value: { string_value: "%s" } }"""
 _FEATURES = """
   {
     # The embedding of an image, from the layer that `gateway model add --features` chose: what POST /embed returns.
@@ -102,6 +105,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
             name=name,
             version=version,
             precision=entry.computes_in(version).value,
+            reference=_reference(entry.versions[version].drift_reference),
             classifier_version=version if len(entry.versions) > 1 else -1,
         )
     return tensorrt.of_an_engine(texts, entry) if entry.format is Format.TENSORRT else texts
@@ -172,6 +176,11 @@ _OPENVINO = """\
       }
     ]
 """
+
+
+def _reference(text: str) -> str:
+    """The parameter for a reference; JSON in ASCII, in which Triton's text format escapes two characters."""
+    return _REFERENCE % text.replace("\\", "\\\\").replace('"', '\\"') if text else ""
 
 
 def _bool(value: bool) -> str:  # noqa: FBT001  # a text for it

@@ -1,0 +1,156 @@
+"""`gateway model drift`: whether what a model gets and answers is still distributed as in a reference."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway_cli.log import LogUrl, log_url
+from gateway_cli.model.group import Name, Url, explain_how_to_load, model_app, reload
+from gateway_cli.model.proof import Version, a_number
+from gateway_cli.terminal import Repository, emit, print_status
+from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+
+if TYPE_CHECKING:
+    from gateway_predictions.drift.sample import Sample
+
+DRIFTED = 3
+"""The exit status of a window that has drifted; 1 is that of an error, such as too few images."""
+REFUSED_SHOWN = 20
+
+
+@model_app.command("drift")
+def drift(
+    name: Name,
+    reference: Annotated[
+        str,
+        typer.Option(
+            "--reference",
+            metavar="FOLDER|DAYS",
+            help="A folder of images, which Triton classifies; or a number of days of the log, before those of --days.",
+            show_default=False,
+        ),
+    ],
+    log: LogUrl = None,
+    days: Annotated[
+        float, typer.Option("--days", help="The window: the last days of the log.", min=0.001, callback=a_number)
+    ] = 1.0,
+    version: Annotated[
+        int | None,
+        typer.Option("--version", help="By default the one with most images in the window.", show_default=False),
+    ] = None,
+    confidence: Annotated[
+        float,
+        typer.Option(
+            "--confidence", help="Share of windows without drift that raise no alarm.", min=0.5, max=0.99, callback=a_number
+        ),
+    ] = 0.95,
+    page: Annotated[
+        Path | None,
+        typer.Option("--report", help="HTML file with plots; by default NAME-drift.html.", dir_okay=False),
+    ] = None,
+    url: Url = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    *,
+    store: Annotated[
+        bool,
+        typer.Option("--store", help="Also store the reference with the model, for the metrics of a running service."),
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON document; write a page only with --report.")
+    ] = False,
+) -> None:
+    """Compare the logged images and answers of the last days with a reference; exits with 3 if they have drifted.
+
+    Compared are the best class, score and entropy, the embedding, and the size, format, brightness and sharpness of the
+    image, by the rows that were logged at random.
+
+        gateway model drift flowers --log /var/lib/gateway/log --reference photos/validation
+
+        gateway model drift flowers --log s3://bucket/log --reference 28 --days 1 --json || mail …
+
+    A cron job learns from the exit status: 0 without drift, 3 with drift, 1 if it could not be measured.
+    """
+    from gateway_models.proof.drift_report import Compared, as_json, report, write_page
+    from gateway_predictions.drift.comparison import compare
+    from gateway_predictions.drift.from_log import Period, sample_from, version_in
+    from gateway_predictions.reader import LogReader
+
+    reader = LogReader(log_url(log))
+    now = datetime.now(UTC)
+    begin = now - timedelta(days=days)
+    number = str(version) if version is not None else version_in(reader, name, begin, now)
+    window = sample_from(reader, Period(name, number, begin, now))
+    folder, before = _reference(reference)
+    if folder is not None:
+        expected = _classified(name, int(number), folder, url, model_repository)
+        where = str(folder)
+    else:
+        expected = sample_from(reader, Period(name, number, begin - timedelta(days=before), begin))
+        where = f"the {before:g} days before"
+    found = compare(expected, window, confidence=confidence)
+    compared = Compared(name, number, where, f"the last {days:g} days", (expected, window), found)
+    path = page or (None if json else Path(f"{name}-drift.html"))
+    if path is not None:
+        write_page(compared, path)
+    if json:
+        emit(as_json(compared))
+    else:
+        report(compared, path)
+    if store:
+        _store(name, int(number), expected, url, model_repository)
+    if found.alarms:
+        raise typer.Exit(DRIFTED)
+
+
+def _reference(given: str) -> tuple[Path | None, float]:
+    """The folder of a reference, or None and a number of days."""
+    if Path(given).is_dir():
+        return Path(given), 0.0
+    try:
+        days = float(given)
+    except ValueError:
+        days = 0.0
+    if not 0 < days <= 10_000:  # neither NaN nor infinity
+        raise typer.BadParameter(
+            f"{given} is neither a folder nor a number of days up to 10,000", param_hint="--reference"
+        )
+    return None, days
+
+
+def _classified(name: str, version: int, folder: Path, url: str | None, repository: Path) -> "Sample":
+    """The sample of a folder's images, classified by a Triton."""
+    from gateway_models.networks.model_source import read_labels
+    from gateway_models.proof.drift import chosen_files, described
+    from gateway_models.proof.image_files import NotCompared
+    from gateway_models.proof.serving import serving
+    from gateway_models.repository.manage import entry_with_version
+    from gateway_models.repository.summary import progress
+    from gateway_models.repository.writing import LABELS
+    from gateway_predictions.drift.sample import LoggedImage, sample_of
+
+    entry = entry_with_version(repository, name, version)
+    files = chosen_files(folder)
+    with serving(repository, (entry.ensemble_of(version),), print_status, url=url) as triton:
+        answers = described(entry, version, triton.address, files)
+        found = list(progress(answers, len(files), "classifying the reference"))
+    refused = [each for each in found if isinstance(each, NotCompared)]
+    for each in refused[:REFUSED_SHOWN]:
+        print_status(f"left out: {each.path}: {each.reason}")
+    if len(refused) > REFUSED_SHOWN:
+        print_status(f"… and {len(refused) - REFUSED_SHOWN} more")
+    labels = read_labels(repository / entry.classifier / LABELS)
+    images = [each for each in found if isinstance(each, LoggedImage)]
+    return sample_of(images, {str(number): label for number, label in enumerate(labels)})
+
+
+def _store(name: str, version: int, sample: "Sample", url: str | None, repository: Path) -> None:
+    from gateway_models.proof.drift import store
+    from gateway_models.repository.manage import entry_with_version
+
+    entry = entry_with_version(repository, name, version)
+    store(entry, version, sample, repository)
+    print_status(f"the reference is stored with version {version} of {name} in {repository}")
+    reload(url, load=[entry.ensemble_of(version)])
+    explain_how_to_load(name, url)

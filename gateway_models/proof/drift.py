@@ -1,0 +1,83 @@
+"""`gateway model drift`: the reference of a comparison, from a folder of images, and what is stored of it."""
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.decoder.in_process import small_pixels
+from gateway.environment import load_settings
+from gateway.errors import ImageError
+from gateway.inference.prediction_log import LOGGED_CLASSES
+from gateway.ingest.upload_limits import Limits
+from gateway_client.files import read_file
+from gateway_models.proof.dataset import Sample
+from gateway_models.proof.evaluate import SampleAnswer, predict
+from gateway_models.proof.image_files import NotCompared, image_files, resize_for
+from gateway_models.repository.entry import Entry
+from gateway_models.repository.writing import rewrite
+from gateway_predictions.drift.live import reference_of
+from gateway_predictions.drift.sample import (
+    BRIGHTNESS,
+    CLASS,
+    ENTROPY,
+    FORMAT,
+    MOST_IMAGES,
+    PIXELS,
+    SCORE,
+    SHARPNESS,
+    LoggedImage,
+)
+from gateway_predictions.drift.sample import Sample as DriftSample
+from gateway_predictions.image_measures import MEASURED_SIDE, measures_of
+from gateway_predictions.service_log import entropy
+
+
+def chosen_files(folder: Path, most: int = MOST_IMAGES) -> list[Path]:
+    """The images of a folder and its subfolders, at most `most`, chosen at random but always alike; raises NoImages."""
+    files = image_files([folder])
+    return files if len(files) <= most else sorted(random.Random(0).sample(files, most))  # noqa: S311  # no secret
+
+
+def described(entry: Entry, version: int, address: str, files: Sequence[Path]) -> Iterator[LoggedImage | NotCompared]:
+    """What the log would have of each file, answered by a Triton at an address; raises UserError."""
+    limits = Limits.from_settings(load_settings())
+    samples = [Sample(path, frozenset()) for path in files]
+    for answer in predict(entry.ensemble_of(version), address, samples, resize_for(entry)):
+        if answer.probabilities is None:
+            yield NotCompared(answer.sample.path, answer.reason)
+            continue
+        try:
+            yield _logged(answer, answer.probabilities, limits, multi_label=entry.multi_label)
+        except (ImageError, OSError) as exc:
+            yield NotCompared(answer.sample.path, str(exc))
+
+
+def store(entry: Entry, version: int, sample: DriftSample, repository: Path) -> None:
+    """Store a sample as the reference of a version, in the configuration of its ensemble; raises UserError, OSError."""
+    changed = replace(entry.versions[version], drift_reference=reference_of(sample).text())
+    rewrite(replace(entry, versions={**entry.versions, version: changed}), repository)
+
+
+def _logged(answer: SampleAnswer, scores: NDArray[np.float32], limits: Limits, *, multi_label: bool) -> LoggedImage:
+    """The same properties as in the log; each file is a request of its own."""
+    path = answer.sample.path
+    info, pixels = small_pixels(read_file(path, limits.max_file_bytes), limits, MEASURED_SIDE)
+    measures = measures_of(pixels)
+    best = np.argsort(scores)[::-1][:LOGGED_CLASSES]
+    top: list[float] = scores[best].astype(np.float64).tolist()
+    return LoggedImage(
+        str(path),
+        {
+            SCORE: top[0],
+            ENTROPY: entropy(top, multi_label=multi_label),
+            PIXELS: info.width * info.height,
+            BRIGHTNESS: measures.brightness,
+            SHARPNESS: measures.sharpness,
+        },
+        {CLASS: str(int(best[0])), FORMAT: info.format.value},
+        answer.embedding,
+    )

@@ -1,0 +1,119 @@
+"""The samples of a prediction log: rows that were logged at random, without errors."""
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gateway_predictions.drift.comparison import TooFewImages
+from gateway_predictions.drift.sample import (
+    BRIGHTNESS,
+    CLASS,
+    ENTROPY,
+    FORMAT,
+    MOST_IMAGES,
+    PIXELS,
+    SCORE,
+    SHARPNESS,
+    LoggedImage,
+    Sample,
+    order_of,
+    sample_of,
+)
+from gateway_predictions.reader import LogReader, Row
+from gateway_predictions.reasons import SAMPLE
+
+_COLUMNS = (
+    "time",
+    "request_id",
+    "version",
+    "reasons",
+    "error",
+    "labels",
+    "class_ids",
+    "scores",
+    "entropy",
+    "width",
+    "height",
+    "format",
+    "brightness",
+    "sharpness",
+    "embedding",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """A part of a log: of one version of a model, from `since` (included) until `until` (not included)."""
+
+    model: str
+    version: str
+    since: datetime | None
+    until: datetime | None
+
+
+def version_in(log: LogReader, model: str, since: datetime | None, until: datetime | None) -> str:
+    """The version that most random rows of a period have; raises TooFewImages if there are none."""
+    found: Counter[str] = Counter()
+    for table in log.tables(model=model, since=since, until=until, columns=["version", "reasons", "error"]):
+        found.update(version for version in _random(table)["version"].to_pylist() if version)
+    if not found:
+        raise TooFewImages(f"{log.url} has no random rows of {model} in this time: GATEWAY_LOG_PREDICTIONS_SHARE is 0?")
+    return found.most_common(1)[0][0]
+
+
+def sample_from(log: LogReader, period: Period, most: int = MOST_IMAGES) -> Sample:
+    """The random rows of a period: at most `most`, of requests that are chosen at random but always alike."""
+    kept: list[tuple[bytes, Row]] = []
+    tables = log.tables(model=period.model, since=period.since, until=period.until, columns=_COLUMNS)
+    for table in tables:
+        rows = _random(table)
+        rows = rows.filter(pc.equal(rows["version"], period.version).fill_null(fill_value=False))
+        if not rows.num_rows:
+            continue
+        # Embeddings become Python objects only where a row is kept.
+        keys = [order_of(request_id or "") for request_id in rows["request_id"].to_pylist()]
+        last = kept[-1][0] if len(kept) >= most else None
+        chosen = [number for number, key in enumerate(keys) if last is None or key <= last]
+        new = rows.take(pa.array(chosen, pa.int64())).to_pylist()
+        kept += zip((keys[number] for number in chosen), new, strict=True)
+        kept = sorted(kept, key=lambda each: each[0])[:most]
+    images = [_image(row) for _, row in kept]
+    return sample_of(images, _labels([row for _, row in kept]))
+
+
+def _random(table: pa.Table) -> pa.Table:
+    """The rows that were logged at random and have a result. Rules prefer some images, and would look like drift."""
+    reasons = table["reasons"].to_pylist()
+    is_random = pa.array([SAMPLE in (each or ()) for each in reasons], pa.bool_())
+    return table.filter(pc.and_(is_random, pc.is_null(table["error"])))
+
+
+def _image(row: Row) -> LoggedImage:
+    width, height = row["width"], row["height"]
+    return LoggedImage(
+        row["request_id"] or "",
+        {
+            SCORE: row["scores"][0] if row["scores"] else None,
+            ENTROPY: row["entropy"],
+            PIXELS: width * height if width and height else None,
+            BRIGHTNESS: row["brightness"],
+            SHARPNESS: row["sharpness"],
+        },
+        {CLASS: str(row["class_ids"][0]) if row["class_ids"] else None, FORMAT: row["format"] or None},
+        None if row["embedding"] is None else np.asarray(row["embedding"], np.float32),
+    )
+
+
+def _labels(rows: list[Row]) -> dict[str, str]:
+    """The labels of the best classes. Rows of requests without labels have the number instead."""
+    found: dict[str, str] = {}
+    for row in rows:
+        if row["class_ids"] and row["labels"]:
+            number, label = str(row["class_ids"][0]), str(row["labels"][0])
+            if label != number or number not in found:
+                found[number] = label
+    return found
