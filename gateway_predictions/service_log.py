@@ -40,7 +40,7 @@ ROW_BYTES = 1_024
 HASHED_INLINE_BYTES = 2**20
 """A larger image is hashed on a thread, so that it does not block the event loop."""
 MEASURE_SECONDS = 1.0
-"""Pause between two images whose brightness and sharpness are measured, so that the load does not change what it costs."""
+"""Pause between two images whose brightness and sharpness are measured: the cost does not grow with the load."""
 MEASURE_TIMEOUT_SECONDS = 0.5
 """Longest time for that; the next rows wait meanwhile."""
 
@@ -200,7 +200,8 @@ class ServiceLog:
             # What is not an image, or not known to be one, is not stored.
             image = record.data if self._settings.log_predictions_images and record.format else b""
             await time_slice.pause_if_over()
-            return encode(Kind.PREDICTION, to_json({**row, "sha256": sha256, **(asdict(measures) if measures else {})}), embedding, image)
+            row |= {"sha256": sha256, **(asdict(measures) if measures is not None else {})}
+            return encode(Kind.PREDICTION, to_json(row), embedding, image)
 
         embedding_bytes = 0 if record.embedding is None else record.embedding.nbytes
         self._link.add(pieces, ROW_BYTES + len(record.data) + embedding_bytes)

@@ -8,8 +8,8 @@ import typer
 
 from gateway_cli.log import LogUrl, log_url
 from gateway_cli.model.group import Name, Url, explain_how_to_load, model_app, reload
-from gateway_cli.model.proof import Version, a_number
-from gateway_cli.terminal import Repository, emit, print_status
+from gateway_cli.model.proof import a_number
+from gateway_cli.terminal import Repository, print_status
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
 if TYPE_CHECKING:
@@ -43,7 +43,11 @@ def drift(
     confidence: Annotated[
         float,
         typer.Option(
-            "--confidence", help="Share of windows without drift that raise no alarm.", min=0.5, max=0.99, callback=a_number
+            "--confidence",
+            help="Share of windows without drift that raise no alarm.",
+            min=0.5,
+            max=0.99,
+            callback=a_number,
         ),
     ] = 0.95,
     page: Annotated[
@@ -95,7 +99,7 @@ def drift(
     if path is not None:
         write_page(compared, path)
     if json:
-        emit(as_json(compared))
+        typer.echo(as_json(compared))
     else:
         report(compared, path)
     if store:
@@ -152,5 +156,5 @@ def _store(name: str, version: int, sample: "Sample", url: str | None, repositor
     entry = entry_with_version(repository, name, version)
     store(entry, version, sample, repository)
     print_status(f"the reference is stored with version {version} of {name} in {repository}")
-    reload(url, load=[entry.ensemble_of(version)])
+    reload(url, load=entry.ensembles)
     explain_how_to_load(name, url)

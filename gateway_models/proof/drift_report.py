@@ -13,7 +13,12 @@ from gateway_models.repository.summary import console
 from gateway_predictions.drift.comparison import LEAST_DISTANCE, Drift, Shift
 from gateway_predictions.drift.sample import CLASS, EMBEDDING, NAMES, Sample
 
-UNITS = {"entropy": "nats", "brightness": "mean luma, 0 to 1", "sharpness": "falls with blur", "pixels": "width × height"}
+UNITS = {
+    "entropy": "nats",
+    "brightness": "mean luma, 0 to 1",
+    "sharpness": "falls with blur",
+    "pixels": "width × height",
+}
 _STYLE = """\
 main { grid-template-columns: repeat(auto-fill, minmax(24rem, 1fr)) } table { border-collapse: collapse }
 td, th { padding: 0.2rem 0.8rem; text-align: left } .drift { color: #a40000; font-weight: 600 }
@@ -73,7 +78,7 @@ def report(compared: Compared, path: Path | None) -> None:
 def write_page(compared: Compared, path: Path) -> None:
     """Write the comparison, with a plot of each property, into one self-contained HTML file."""
     rows = "\n".join(
-        f'<tr{" class=drift" if shift.is_alarm else ""}>'
+        f"<tr{' class=drift' if shift.is_alarm else ''}>"
         + "".join(f"<td>{html.escape(cell)}</td>" for cell in _cells(shift))
         + "</tr>"
         for shift in compared.drift.shifts
@@ -84,8 +89,8 @@ def write_page(compared: Compared, path: Path) -> None:
         compared.verdict.capitalize() + ".",
         f"Reference: {_counted(compared.drift, 0)}. Window: {_counted(compared.drift, 1)}.",
         *_remarks(compared.drift),
-        f"A property has drifted if windows without drift have one as improbable in at most "
-        f"{100 * (1 - compared.drift.confidence):g} % of the cases (p), and its distance is at least {LEAST_DISTANCE:g}.",
+        f"A property has drifted if at most {100 * (1 - compared.drift.confidence):g} % of windows without drift have "
+        f"one as improbable (p), and its distance is at least {LEAST_DISTANCE:g}.",
     ]
     text = "\n".join(f"<p>{html.escape(line)}</p>" for line in lines)
     body = f"{text}\n<table>\n<tr>{headings}</tr>\n{rows}\n</table>\n<main>\n{figures}\n</main>"
@@ -114,7 +119,7 @@ def _figure(shift: Shift, reference: Sample, window: Sample) -> str:
     if shift.name == EMBEDDING:
         image = projections(reference.embeddings, window.embeddings)
     elif shift.name in NAMES:
-        labels = reference.labels | window.labels if shift.name == CLASS else {}
+        labels = {**reference.labels, **window.labels} if shift.name == CLASS else {}
         image = frequencies(*([labels.get(name, name) for name in side.names[shift.name] if name is not None]
                               for side in (reference, window)))  # fmt: skip
     else:

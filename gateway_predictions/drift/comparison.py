@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.settings import variable
 from gateway_predictions.drift.distances import (
     Distance,
     KolmogorovSmirnov,
@@ -27,7 +28,7 @@ from gateway_predictions.drift.sample import EMBEDDING, NAMES, NUMBERS, Sample
 from gateway_predictions.requirements import LogUnavailable
 
 LEAST_IMAGES = 50
-"""Images of which a property must be known on each side; without so many best classes there is no comparison at all."""
+"""Images of which a property must be known on each side; without such a property there is no comparison."""
 LEAST_DISTANCE = 0.1
 """A smaller distance of any kind is no alarm, however certain: with enough images, every difference is certain."""
 CONFIDENCE = 0.95
@@ -107,12 +108,12 @@ def compare(
 ) -> Drift:
     """Compare a window with a reference; the same samples and seed give the same result. Raises TooFewImages."""
     sizes = (len(reference), len(window))
-    if min(sizes) < LEAST_IMAGES:
+    properties = list(_properties(reference, window)) if min(sizes) else []
+    if not properties:
         raise TooFewImages(
-            f"the reference has {sizes[0]} images and the window {sizes[1]}, and each needs {LEAST_IMAGES}: log a larger "
-            "share (GATEWAY_LOG_PREDICTIONS_SHARE), or compare more days"
+            f"the reference has {sizes[0]} images and the window {sizes[1]}, and each needs {LEAST_IMAGES}: log a "
+            f"larger share ({variable('log_predictions_share')}), or compare more days"
         )
-    properties = list(_properties(reference, window))
     rng = np.random.default_rng(seed)
     distances = _distances(properties, _present(sizes))
     blocks = np.concatenate([reference.blocks, window.blocks + int(reference.blocks.max()) + 1])

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gateway.settings import variable
 from gateway_predictions.drift.comparison import TooFewImages
 from gateway_predictions.drift.sample import (
     BRIGHTNESS,
@@ -61,7 +62,8 @@ def version_in(log: LogReader, model: str, since: datetime | None, until: dateti
     for table in log.tables(model=model, since=since, until=until, columns=["version", "reasons", "error"]):
         found.update(version for version in _random(table)["version"].to_pylist() if version)
     if not found:
-        raise TooFewImages(f"{log.url} has no random rows of {model} in this time: GATEWAY_LOG_PREDICTIONS_SHARE is 0?")
+        hint = f"compare more days, or log a larger share ({variable('log_predictions_share')})"
+        raise TooFewImages(f"{log.url} has no random rows of {model} in this time: {hint}")
     return found.most_common(1)[0][0]
 
 
