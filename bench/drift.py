@@ -8,7 +8,6 @@ often than before, must raise one.
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +22,6 @@ from gateway_models.networks.export import EFFICIENTNET_LITE0
 from gateway_models.proof.image_files import image_files
 from gateway_models.proof.reference import shown
 from gateway_models.repository.preprocessing import reference_transforms
-from gateway_predictions.accuracy import wilson
 from gateway_predictions.drift.comparison import compare
 from gateway_predictions.drift.sample import (
     BRIGHTNESS,
@@ -38,26 +36,12 @@ from gateway_predictions.drift.sample import (
 )
 from gateway_predictions.image_measures import MEASURED_SIDE, measures_of
 from gateway_predictions.service_log import entropy
+from gateway_predictions.shares import Share
+from tests.photos import PHOTOS, pixels
 
 SAME = "the same"
 CROP_SIDES = (0.4, 0.95)
 """The least and the largest side of a crop, as a share of the photograph's."""
-PHOTOGRAPHS = {
-    "skimage": [
-        f"data/{name}"
-        for name in (
-            "astronaut.png",
-            "chelsea.png",
-            "coffee.png",
-            "hubble_deep_field.jpg",
-            "ihc.png",
-            "motorcycle_left.png",
-            "retina.jpg",
-            "rocket.jpg",
-        )
-    ],
-    "sklearn": ["datasets/images/china.jpg", "datasets/images/flower.jpg"],
-}
 BATCH = 32
 Array = NDArray[np.float32]
 Change = Callable[[Image.Image], Image.Image]
@@ -118,7 +102,7 @@ def main(
 ) -> None:
     """Print the share of windows of each kind that raise an alarm."""
     torch.set_num_threads(2)
-    photos = _photographs(image_files(folders) if folders else _wheels_photographs())
+    photos = _photographs(folders or [])
     network = Network()
     crops = {name: _crops(photos, network, pool, *how) for name, how in DRIFTS.items()}
     header = ["window", *(f"{size} images: alarms (95 %)" for size in sizes.split(",")), "by"]
@@ -137,30 +121,21 @@ def main(
                 found = compare(sample_of(reference), sample_of(chosen), permutations=permutations, bootstraps=1)
                 alarms += bool(found.alarms)
                 causes.update(shift.name for shift in found.alarms)
-            low, high = wilson(alarms, windows)
-            cells.append(f"{100 * alarms / windows:.1f} % ({100 * low:.1f} to {100 * high:.1f})")
+            cells.append(str(Share(alarms, windows)))
             progress(f"{name}, {size} images: {alarms} of {windows}")
         rows.append([name, *cells, ", ".join(f"{cause} {count}" for cause, count in causes.most_common(4)) or "–"])
     publish(table(header, rows), into, "bench.drift")
 
 
-def _wheels_photographs() -> list[Path]:
-    """Colour photographs in the wheels of two packages."""
-    found = []
-    for package, paths in PHOTOGRAPHS.items():
-        spec = find_spec(package)
-        assert spec is not None
-        assert spec.origin is not None
-        found += [Path(spec.origin).parent / path for path in paths]
-    return found
-
-
-def _photographs(paths: Sequence[Path]) -> list[Image.Image]:
-    found = []
-    for path in paths:
-        with Image.open(path) as opened:
-            found.append(shown(opened))
-    # The same order for all, but no order of names.
+def _photographs(folders: Sequence[Path]) -> list[Image.Image]:
+    """The photographs of some folders, or those in wheels, in an order that does not depend on their names."""
+    if folders:
+        found = []
+        for path in image_files(folders):
+            with Image.open(path) as opened:
+                found.append(shown(opened))
+    else:
+        found = [pixels(name) for name in PHOTOS]
     random.Random(0).shuffle(found)
     return found
 

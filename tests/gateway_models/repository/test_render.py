@@ -1,11 +1,15 @@
 """The configurations that Triton reads, made of an entry."""
 
+import json
+from dataclasses import replace
+
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from gateway.triton.contract import (
     DECODE_PARAMETER,
+    DRIFT_REFERENCE_PARAMETER,
     MODEL_PARAMETER,
     MULTI_LABEL_PARAMETER,
     PRECISION_PARAMETER,
@@ -48,6 +52,15 @@ def test_ensemble_has_parameters_for_the_gateway():
         ("head_classifier", 1),
         ("head_classifier", 2),
     ]
+
+
+def test_reference_of_drift_is_a_parameter_of_its_version():
+    """Also with characters that Triton's text format escapes."""
+    one = entry().versions[1]
+    text = json.dumps({"class": {"0": ['a "cat"\\ é $model %s', 0.5]}})
+    texts = render(Entry("head", {1: one, 2: replace(one, drift_reference=text)}, in_use=2))
+    written = {name: parameters(config(texts[name])).get(DRIFT_REFERENCE_PARAMETER) for name in texts}
+    assert {name: given for name, given in written.items() if given is not None} == {"head": text, "head.v2": text}
 
 
 def test_numbers_that_were_not_chosen_are_not_written():

@@ -1,0 +1,201 @@
+"""What the service measures for drift: images in the log, and answers beside a reference stored with the model."""
+
+import time
+
+import numpy as np
+import pytest
+import structlog
+
+from gateway import metrics
+from gateway.inference.backend import InferResult, Row
+from gateway.settings import DecodeMode
+from gateway_predictions.drift.live import (
+    BOUNDS,
+    STORED_IMAGES,
+    LiveDrift,
+    bin_names,
+    read_reference,
+    reference_of,
+)
+from gateway_predictions.drift.sample import LoggedImage, sample_of
+from gateway_predictions.requirements import LogUnavailable
+from gateway_predictions.service_log import MEASURE_SECONDS
+from tests.asking import encode
+from tests.gateway.api.stub import PNG
+from tests.gateway_predictions.logged import ScoresBackend, logging_service, rows, send
+from tests.processes import wait_for
+
+
+def answered(count: int = STORED_IMAGES, labels: dict[str, str] | None = None):
+    """Answers with scores from 0.5 to 1: three quarters cats, one quarter dogs."""
+    images = [
+        LoggedImage(
+            str(number),
+            {"score": 0.5 + number / (2 * count), "entropy": 0.3},
+            {"class": "0" if number % 4 else "1"},
+        )
+        for number in range(count)
+    ]
+    return sample_of(images, {"0": "cat", "1": "dog"} if labels is None else labels)
+
+
+def shown(model: str, version: str = "1") -> dict[tuple[str, str], tuple[float, float]]:
+    """The count and the expected share of each property and bin."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for number, metric in enumerate((metrics.DRIFT_IMAGES, metrics.DRIFT_REFERENCE)):
+        for sample in (each for family in metric.collect() for each in family.samples):
+            if (sample.labels["model"], sample.labels["version"]) == (model, version):
+                found.setdefault((sample.labels["property"], sample.labels["bin"]), [0.0, 0.0])[number] = sample.value
+    return {key: (values[0], values[1]) for key, values in found.items()}
+
+
+def test_reference_survives_its_text():
+    reference = reference_of(answered(labels={"0": 'a "cat"\\ é', "1": "dog"}))
+    read = read_reference(reference.text())
+    assert reference.text().isascii()
+    assert read.images == STORED_IMAGES
+    assert read.classes[0] == ('a "cat"\\ é', pytest.approx(0.75, abs=0.01))
+    for name, bounds in BOUNDS.items():
+        assert read.shares[name] == pytest.approx(reference.shares[name], abs=1e-6)
+        assert sum(read.shares[name]) == pytest.approx(1, abs=1e-4)
+        assert len(read.shares[name]) == len(bin_names(bounds))
+
+
+def test_every_share_of_a_reference_has_a_logarithm():
+    reference = reference_of(answered())
+    assert min(min(shares) for shares in reference.shares.values()) > 0
+    assert sum(share for _, share in reference.classes.values()) < 1
+
+
+@pytest.mark.parametrize("count", [STORED_IMAGES - 1, STORED_IMAGES])
+def test_reference_needs_images(count):
+    if count < STORED_IMAGES:
+        with pytest.raises(LogUnavailable, match=f"from {STORED_IMAGES} images at least, and there are {count}"):
+            reference_of(answered(count))
+    else:
+        assert reference_of(answered(count)).images == count
+
+
+def test_classes_with_one_label_are_told_apart():
+    reference = reference_of(answered(labels={"0": "crane", "1": "crane"}))
+    assert [label for label, _ in reference.classes.values()] == ["crane (0)", "crane (1)"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"images": 1, "score": [1], "entropy": [1], "class": {}}'])
+def test_unreadable_reference_is_logged_once(text):
+    live = LiveDrift()
+    with structlog.testing.capture_logs() as logs:
+        assert not live.follows("unreadable", "1", text)
+        assert not live.follows("unreadable", "1", text)
+    assert [event["event"] for event in logs] == ["drift_reference_unreadable"]
+
+
+def test_answers_are_counted_beside_the_reference():
+    live = LiveDrift()
+    assert not live.follows("live", "1", "")
+    assert live.follows("live", "1", reference_of(answered()).text())
+    for class_id in (0, 0, 7):
+        live.count("live", "1", class_id, 0.97, 0.3)
+    found = shown("live")
+    assert found["class", "cat"] == (2, pytest.approx(0.75, abs=0.01))
+    assert found["class", "dog"] == (0, pytest.approx(0.25, abs=0.01))
+    assert found["class", "other"][0] == 1
+    assert found["score", "up to 0.99"][0] == 3
+    assert found["entropy", "up to 0.4"][0] == 3
+    for name in ("score", "entropy", "class"):
+        assert sum(share for (other, _), (_, share) in found.items() if other == name) == pytest.approx(1, abs=1e-3)
+
+
+def test_bins_include_their_upper_bound():
+    live = LiveDrift()
+    live.follows("bounds", "1", reference_of(answered()).text())
+    for score in (0.1, 0.1000001, 0.999, 1.0):
+        live.count("bounds", "1", 0, score, 0.3)
+    found = shown("bounds")
+    assert [found["score", name][0] for name in ("up to 0.1", "up to 0.2", "up to 0.999", "above 0.999")] == [1] * 4
+
+
+def test_replaced_reference_leaves_no_share():
+    live = LiveDrift()
+    live.follows("replaced", "1", reference_of(answered()).text())
+    live.follows("replaced", "1", reference_of(answered(labels={"0": "lion", "1": "dog"})).text())
+    found = shown("replaced")
+    assert found["class", "cat"][1] == 0
+    assert found["class", "lion"][1] > 0.7
+    assert not live.follows("replaced", "1", "")
+    assert {share for _, share in shown("replaced").values()} == {0}
+
+
+class ReferenceBackend(ScoresBackend):
+    """Has a reference stored with each version."""
+
+    async def infer(self, call):
+        result = await super().infer(call)
+        return InferResult(
+            result.model_name, result.model_version, result.rows, drift_reference=reference_of(answered()).text()
+        )
+
+
+def test_service_counts_every_image(tmp_path):
+    """Whatever the share of the log is, and whatever the client selects."""
+    settings = {"log_predictions_share": {"*": 0.0}}
+    with logging_service(tmp_path, ReferenceBackend(), **settings) as client:
+        for _ in range(3):
+            send(client, path="/predict?model=followed&top_k=1")
+        send(client, b"no image", path="/predict?model=followed")
+    found = shown("followed")
+    assert found["class", "cat"][0] == 3
+    assert found["score", "up to 0.6"][0] == 3
+    assert sum(count for (name, _), (count, _) in found.items() if name == "entropy") == 3
+
+
+def test_service_counts_scores_of_all_classes(tmp_path):
+    from base64 import b64encode
+
+    class Tensor(ReferenceBackend):
+        async def infer(self, call):
+            row = Row(decoded=True, scores=np.array([0.1, 0.85, 0.05], np.float32))
+            return InferResult(
+                call.model_name, "1", (row,) * len(call.batch), drift_reference=reference_of(answered()).text()
+            )
+
+    image = {"name": "IMAGE", "datatype": "BYTES", "shape": [1], "data": [b64encode(PNG).decode()]}
+    with logging_service(tmp_path, Tensor()) as client:
+        assert client.post("/v2/models/tensor/infer", json={"inputs": [image]}).status_code == 200
+    found = shown("tensor")
+    assert (found["class", "dog"][0], found["score", "up to 0.9"][0]) == (1, 1)
+
+
+GRAY = encode(np.full((8, 8, 3), 51, np.uint8), ".png")
+
+
+def test_an_image_each_second_is_measured(tmp_path):
+    def measured() -> list[dict]:
+        return [row for row in rows(tmp_path) if row["brightness"] is not None]
+
+    began = time.monotonic()
+    with logging_service(tmp_path) as client:
+        # The decoder's process may take longer to start than a measure may take.
+        wait_for(lambda: send(client, GRAY).status_code == 200 and measured())
+        for _ in range(5):
+            send(client, GRAY)
+    assert len(rows(tmp_path)) >= 6
+    assert len(measured()) <= 1 + (time.monotonic() - began) / MEASURE_SECONDS
+    assert measured()[0]["brightness"] == pytest.approx(0.2, abs=1e-3)
+    assert measured()[0]["sharpness"] == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "image"),
+    [
+        ({"decode": DecodeMode.NEVER}, GRAY),
+        ({"log_predictions_share": {"*": 0.0}, "log_predictions_below_score": 1}, GRAY),
+        ({}, b"no image"),
+    ],
+    ids=["decoding is off", "not random", "no image"],
+)
+def test_other_rows_are_not_measured(tmp_path, settings, image):
+    with logging_service(tmp_path, **settings) as client:
+        send(client, image)
+        (row,) = rows(tmp_path, 1)
+    assert (row["brightness"], row["sharpness"]) == (None, None)
