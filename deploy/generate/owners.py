@@ -8,6 +8,27 @@ _ANSWERED = 'model=~"$model", model!=""'
 _SHADOWED = 'model=~"$model"'
 _BY = "model, version"
 _LEGEND = "{{model}} {{version}}"
+_BIN, _PROPERTY = f"{_BY}, property, bin", f"{_BY}, property"
+_CLASSES, _SCORES = ', property="class"', ', property="score"'
+
+
+def _increase_of_drift(by: str, chosen: str = "") -> str:
+    """Images of the last six hours: the same time as in the alert."""
+    return f"sum by ({by}) (increase(gateway_drift_images_total{{$sel, {_ANSWERED}{chosen}}}[6h]))"
+
+
+def _share_of_drift(chosen: str = "") -> str:
+    """The share of each bin of a property."""
+    return f"{_increase_of_drift(_BIN, chosen)} / on ({_PROPERTY}) group_left {_increase_of_drift(_PROPERTY, chosen)}"
+
+
+def _expected_share(chosen: str = "") -> str:
+    """The share of each bin in the stored reference; those that it has no more are 0, and left out."""
+    return f"max by ({_BIN}) (gateway_drift_reference_share{{$sel, {_ANSWERED}{chosen}}}) > 0"
+
+
+_SHARE, _EXPECTED = f"clamp_min({_share_of_drift()}, 0.001)", f"({_expected_share()})"
+_PSI = f"sum by ({_PROPERTY}) (({_SHARE} - {_EXPECTED}) * ln({_SHARE} / {_EXPECTED}))"
 OWNERS = Board(
     "models",
     "Image gateway: models",
@@ -80,6 +101,34 @@ OWNERS = Board(
                     ),
                     "percentunit",
                     maximum=1,
+                ),
+            ),
+        ),
+        Row(
+            "Drift",
+            (
+                Panel(
+                    "Distance from the stored reference (PSI)",
+                    "Of six hours: 0.1 is a moderate shift of the scores, entropies or classes, 0.25 a large one.",
+                    (Query(_PSI, f"{{{{property}}}} {_LEGEND}", quiet=True),),
+                ),
+                Panel(
+                    "Classes beside the reference",
+                    "Share of the most frequent classes in six hours, and in the stored reference.",
+                    (
+                        Query(_share_of_drift(_CLASSES), f"{{{{bin}}}} {_LEGEND}", quiet=True),
+                        Query(_expected_share(_CLASSES), f"{{{{bin}}}} in the reference {_LEGEND}", quiet=True),
+                    ),
+                    "percentunit",
+                ),
+                Panel(
+                    "Scores beside the reference",
+                    "Share of the answers by their highest score in six hours, and in the stored reference.",
+                    (
+                        Query(_share_of_drift(_SCORES), f"{{{{bin}}}} {_LEGEND}", quiet=True),
+                        Query(_expected_share(_SCORES), f"{{{{bin}}}} in the reference {_LEGEND}", quiet=True),
+                    ),
+                    "percentunit",
                 ),
             ),
         ),

@@ -72,6 +72,16 @@ def rate_store(**gateways: str) -> dict[str, str]:
     return {f'gateway_rate_store_up{{instance="{name}"}}': values for name, values in gateways.items()}
 
 
+def drift(per_minute: dict[str, int], shares: dict[str, float], model: str = "flowers") -> dict[str, str]:
+    """Answers by class beside the shares of a reference."""
+
+    def name(metric: str, label: str) -> str:
+        return f'{metric}{{model="{model}", version="1", property="class", bin="{label}"}}'
+
+    counted = {name("gateway_drift_images_total", each): f"0+{number}x90" for each, number in per_minute.items()}
+    return counted | {name("gateway_drift_reference_share", each): f"{share}x90" for each, share in shares.items()}
+
+
 def healings(outcome: str, values: str) -> dict[str, str]:
     return {f'gateway_healings_total{{outcome="{outcome}"}}': values}
 
@@ -174,6 +184,15 @@ CASES = [
         "GatewayPredictionsNotLogged",
         logged("written", 100) | logged("queue_full", 1),
         logged("written", 100) | logged("queue_full", 0),
+    ),
+    Case(
+        "GatewayAnswersDrift",
+        drift({"cat": 90, "dog": 10, "lion": 0}, {"cat": 0.1, "dog": 0.9, "lion": 0}),
+        drift({"cat": 90, "dog": 10, "lion": 0}, {"cat": 0.85, "dog": 0.15, "lion": 0})
+        # Few images, and classes that the reference has no more.
+        | drift({"cat": 5, "dog": 0}, {"cat": 0.1, "dog": 0.9}, "rare")
+        | drift({"cat": 90, "wolf": 10}, {"cat": 0.85, "wolf": 0}, "replaced"),
+        80,
     ),
     Case(
         "GatewayVersionsDiffer",

@@ -16,6 +16,7 @@ from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.triton.contract import (
     DIMS,
+    DRIFT_REFERENCE_PARAMETER,
     FEATURES,
     INPUTS,
     OPTIONAL_OUTPUTS,
@@ -69,6 +70,8 @@ class FakeTriton:
     """Size of FEATURES; 0 if the ensembles do not have this output."""
     image_type: int = DataType.TYPE_FP32
     """Data type of the tensor between the steps."""
+    drift_reference: str = ""
+    """The parameter of each ensemble."""
 
     calls: list[Call] = field(default_factory=list)
     done: list[tuple[str, str]] = field(default_factory=list)
@@ -139,6 +142,8 @@ class FakeTriton:
                     kind.add(name=tensor, data_type=data_type, dims=DIMS.get(tensor, [2]))
             if self.vector_size:
                 config.output.add(name=FEATURES, data_type=OPTIONAL_OUTPUTS[FEATURES], dims=[self.vector_size])
+            if self.drift_reference:
+                config.parameters[DRIFT_REFERENCE_PARAMETER].string_value = self.drift_reference
             for step in self.ensembles[name]:
                 version = int(step.partition(":")[2] or NEWEST)
                 config.ensemble_scheduling.step.add(model_name=_model(step), model_version=version)

@@ -58,6 +58,13 @@ async def test_embeddings_are_requested_when_wanted_and_available(size, wanted, 
     assert info.vector_size == size
 
 
+@pytest.mark.parametrize("text", ["", '{"images": 500}'])
+async def test_answers_have_the_reference_of_their_version(text):
+    """The gateway does not read it: the prediction log does."""
+    result = await Models(FakeEndpoint("10.0.0.1:8001", FakeTriton(drift_reference=text))).infer(call(Embeddings.NONE))
+    assert result.drift_reference == text
+
+
 async def test_model_without_embeddings_raises_an_error_with_the_command():
     seen = []
     health = SimpleNamespace(suspect=lambda *result: seen.append(result), answered=lambda *result: seen.append(result))
