@@ -1,10 +1,19 @@
 """The prediction log of a gateway as it is run, in front of a real Triton."""
 
+import json
+import shutil
+
 import httpx
+import numpy as np
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from gateway_cli.main import app
+from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
+from gateway_models.repository.writing import rewrite
 from gateway_predictions.reader import LogReader
+from tests.asking import encode
 from tests.gateway.api.stub import PNG
 from tests.gateway_predictions.logged import files, rows
 from tests.processes import children, is_gone, wait_for
@@ -66,3 +75,28 @@ def test_feedback_on_a_real_answer(start_gateway, light_triton, tmp_path):
         assert "Egyptian cat" in refused.json()["detail"]
     (found,) = LogReader(str(tmp_path)).labelled()
     assert found.row["request_id"] == "r1"
+
+
+def test_drift_of_a_log_from_a_folder(start_gateway, light_triton, light_repository, tmp_path):
+    """JPEG files were expected, and small PNG files came; the classes are the same."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "expected").mkdir()
+    for number in range(60):
+        noise = rng.integers(0, 255, (30, 40 + number, 3), np.uint8)
+        (tmp_path / "expected" / f"{number}.jpg").write_bytes(encode(noise, ".jpg"))
+    log = tmp_path / "log"
+    with (
+        start_gateway(triton_url=light_triton.url, log_predictions=log, **SETTINGS) as gateway,
+        gateway.client() as client,
+    ):
+        for number in range(60):
+            send(client, number)
+    models = tmp_path / "models"
+    rewrite(default_entry(EFFICIENTNET_LITE0), models)
+    shutil.copy(light_repository / "classifier" / "labels.txt", models / "classifier")
+    command = ["model", "drift", "ensemble_model", "--log", log, "--reference", tmp_path / "expected", "--json"]
+    options = ["--url", light_triton.url, "--model-repository", models]
+    done = CliRunner().invoke(app, [str(word) for word in (*command, *options)])
+    assert done.exit_code == 3, done.output
+    found = {each["name"]: each["drift"] for each in json.loads(done.stdout)["properties"]}
+    assert (found["format"], found["pixels"], found["class"], found["score"]) == (True, True, False, False)

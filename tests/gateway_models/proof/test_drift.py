@@ -1,0 +1,78 @@
+"""The reference of `gateway model drift`: a folder of images, and what is stored of it with the model."""
+
+import numpy as np
+import pytest
+
+from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER
+from gateway.triton.model_config import parameters, read_model_config
+from gateway_models.proof.drift import chosen_files, described, store
+from gateway_models.proof.image_files import NotCompared
+from gateway_models.proof.plots import distributions, frequencies, projections
+from gateway_models.repository.entry import read_entry
+from gateway_models.repository.manage import use_version
+from gateway_predictions.drift.live import STORED_IMAGES, read_reference
+from gateway_predictions.drift.sample import LoggedImage, sample_of
+from gateway_predictions.requirements import LogUnavailable
+
+PNG_SIGNATURE = b"\x89PNG"
+
+
+def cats(count: int):
+    """Answers of a model that sees cats only."""
+    images = [LoggedImage(str(n), {"score": 0.9, "entropy": 0.2}, {"class": "0"}) for n in range(count)]
+    return sample_of(images, {"0": "cat"})
+
+
+def test_folder_is_sampled_always_alike(tmp_path):
+    for number in range(30):
+        (tmp_path / f"{number}.jpg").touch()
+    assert len(chosen_files(tmp_path, most=30)) == 30
+    chosen = chosen_files(tmp_path, most=10)
+    assert len(set(chosen)) == 10
+    assert chosen == chosen_files(tmp_path, most=10)
+
+
+def test_reference_is_stored_with_the_version(own_head):
+    store(read_entry(own_head, "head"), 1, cats(STORED_IMAGES), own_head)
+    written = parameters(read_model_config(own_head / "head" / "config.pbtxt"))[DRIFT_REFERENCE_PARAMETER]
+    assert read_reference(written).classes[0][0] == "cat"
+    # It is part of the record, so that a later change of the model keeps it.
+    assert read_entry(own_head, "head").versions[1].drift_reference == written
+    use_version(own_head, "head", 1)
+    assert parameters(read_model_config(own_head / "head" / "config.pbtxt"))[DRIFT_REFERENCE_PARAMETER] == written
+
+
+def test_too_small_a_reference_changes_nothing(own_head):
+    before = (own_head / "head" / "config.pbtxt").read_text()
+    with pytest.raises(LogUnavailable, match="at least"):
+        store(read_entry(own_head, "head"), 1, cats(STORED_IMAGES - 1), own_head)
+    assert (own_head / "head" / "config.pbtxt").read_text() == before
+
+
+@pytest.mark.triton
+def test_folder_has_the_properties_of_the_log(light_triton, light_repository, photos, tmp_path):
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    files = [photos / "cat.jpg", tmp_path / "broken.png", photos / "coffee.jpg"]
+    entry = read_entry(light_repository, "ensemble_model")
+    cat, broken, coffee = described(entry, 1, light_triton.url, files)
+    assert isinstance(broken, NotCompared)
+    assert isinstance(cat, LoggedImage)
+    assert isinstance(coffee, LoggedImage)
+    assert cat.names == {"class": "285", "format": "JPEG"}
+    assert (cat.numbers["score"], cat.numbers["entropy"], cat.embedding) == (1.0, 0.0, None)
+    assert (cat.numbers["pixels"], coffee.numbers["pixels"]) == (451 * 300, 600 * 400)
+    assert 0.2 < cat.numbers["brightness"] < 0.8
+    assert cat.numbers["sharpness"] > 0
+    assert cat.request != coffee.request
+
+
+def test_plots_take_unknown_and_odd_values():
+    values = np.array([0.1, np.nan, 0.5, 0.5])
+    vectors = np.array([[1, 2, 3], [np.nan] * 3, [1, 1, 1]], np.float32)
+    drawn = [
+        distributions(values, values[:1], "nats"),
+        frequencies(["$a_1$", "<b>"], ["_", *(str(number) for number in range(40))]),
+        projections(vectors, vectors[::-1]),
+        projections(vectors[:, :1], vectors[:, :1]),
+    ]
+    assert all(image.startswith(PNG_SIGNATURE) for image in drawn)
