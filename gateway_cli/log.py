@@ -41,13 +41,14 @@ Days = Annotated[
 
 
 def log_url(given: str | None) -> str:
-    """The log to use; raises LogUnavailable if none is named."""
+    """The log to use; raises LogUnavailable if none is named, or a package is missing that its reader imports."""
     from gateway.environment import load_settings
-    from gateway_predictions.requirements import LogUnavailable
+    from gateway_predictions.requirements import LogUnavailable, check_packages
 
     url = given or load_settings().log_predictions
     if url is None:
         raise LogUnavailable(f"no prediction log is named: set --log or {variable('log_predictions')}")
+    check_packages(url)
     return url
 
 
@@ -65,10 +66,10 @@ def forget(
     log: LogUrl = None,
 ) -> None:
     """Delete one image from the log: its file, its rows, and the feedback on them."""
+    url = log_url(log)
     from gateway_predictions.forget import forget as run
     from gateway_predictions.reader import LogReader
 
-    url = log_url(log)
     done = run(LogReader(url), sha256)
     emit(f"deleted from {url}: {done.rows} rows, {done.feedback} feedbacks, {done.images} image files")
     print_status(
@@ -100,12 +101,13 @@ def export(
     ] = True,
 ) -> None:
     """Write logged results to a folder to be labelled: a CSV, the images, and tasks for Label Studio."""
+    source = log_url(log)
     from gateway_predictions.export import Wanted
     from gateway_predictions.export import export as run
     from gateway_predictions.reader import LogReader
 
     wanted = Wanted(model, since(days), unlabelled, most_uncertain, by, diverse)
-    count = run(LogReader(log_url(log)), folder, wanted)
+    count = run(LogReader(source), folder, wanted)
     emit(f"{folder}: {count} images to label")
 
 

@@ -5,7 +5,7 @@ import json
 import typer
 from rich.table import Table
 
-from gateway_cli.log import since
+from gateway_cli.log import log_url, since
 from gateway_cli.terminal import emit, print_status
 
 CLASSES_SHOWN = 30
@@ -13,6 +13,7 @@ CLASSES_SHOWN = 30
 
 def evaluate_log(url: str, model: str, version: str | None, days: float | None, *, as_json: bool) -> None:
     """Print the accuracy on the logged results that clients gave feedback on; exits with 1 if there are none."""
+    url = log_url(url)
     from gateway_local.console import PlainConsole
     from gateway_predictions.accuracy import accuracy
     from gateway_predictions.reader import LogReader

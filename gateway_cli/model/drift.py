@@ -59,7 +59,11 @@ def drift(
     *,
     store: Annotated[
         bool,
-        typer.Option("--store", help="Also store the reference with the model, for the metrics of a running service."),
+        typer.Option(
+            "--store",
+            help="Instead of a comparison: store the reference (of DAYS: the last ones) with the model, for the "
+            "metrics of a running service.",
+        ),
     ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print a JSON document; write a page only with --report.")
@@ -76,17 +80,21 @@ def drift(
 
     A cron job learns from the exit status: 0 without drift, 3 with drift, 1 if it could not be measured.
     """
+    folder, before = _reference(reference)
+    if store:
+        _store(name, version, folder, before, log, url, model_repository)
+        return
+    source = log_url(log)
     from gateway_models.proof.drift_report import Compared, as_json, report, write_page
     from gateway_predictions.drift.comparison import compare
     from gateway_predictions.drift.from_log import Period, sample_from, version_in
     from gateway_predictions.reader import LogReader
 
-    reader = LogReader(log_url(log))
+    reader = LogReader(source)
     now = datetime.now(UTC)
     begin = now - timedelta(days=days)
     number = str(version) if version is not None else version_in(reader, name, begin, now)
     window = sample_from(reader, Period(name, number, begin, now))
-    folder, before = _reference(reference)
     if folder is not None:
         expected = _classified(name, int(number), folder, url, model_repository)
         where = str(folder)
@@ -102,8 +110,6 @@ def drift(
         typer.echo(as_json(compared))
     else:
         report(compared, path)
-    if store:
-        _store(name, int(number), expected, url, model_repository)
     if found.alarms:
         raise typer.Exit(DRIFTED)
 
@@ -149,12 +155,26 @@ def _classified(name: str, version: int, folder: Path, url: str | None, reposito
     return sample_of(images, {str(number): label for number, label in enumerate(labels)})
 
 
-def _store(name: str, version: int, sample: "Sample", url: str | None, repository: Path) -> None:
-    from gateway_models.proof.drift import store
+def _store(
+    name: str, version: int | None, folder: Path | None, days: float, log: str | None, url: str | None, repository: Path
+) -> None:
+    """Store the sample of a folder, or of the last days of the log, with a version: by default the one in use."""
     from gateway_models.repository.manage import entry_with_version
 
     entry = entry_with_version(repository, name, version)
-    store(entry, version, sample, repository)
-    print_status(f"the reference is stored with version {version} of {name} in {repository}")
+    number = version or entry.in_use
+    if folder is not None:
+        sample = _classified(name, number, folder, url, repository)
+    else:
+        source = log_url(log)
+        from gateway_predictions.drift.from_log import Period, sample_from
+        from gateway_predictions.reader import LogReader
+
+        now = datetime.now(UTC)
+        sample = sample_from(LogReader(source), Period(name, str(number), now - timedelta(days=days), now))
+    from gateway_models.proof.drift import store
+
+    store(entry, number, sample, repository)
+    print_status(f"{len(sample)} images are the reference of version {number} of {name} in {repository}")
     reload(url, load=entry.ensembles)
     explain_how_to_load(name, url)

@@ -71,7 +71,7 @@ def frequencies(reference: Sequence[str], window: Sequence[str]) -> bytes:
     """Draw the shares of the most frequent names of two groups, as a PNG."""
     counts = [Counter(reference), Counter(window)]
     shares = [{name: number / count.total() for name, number in count.items()} for count in counts]
-    names = sorted(set(reference) | set(window), key=lambda name: -max(each.get(name, 0) for each in shares))
+    names = sorted(set(reference) | set(window), key=lambda name: (-max(each.get(name, 0) for each in shares), name))
     shown = names[:FREQUENT]
     figure, axes = _small()
     for number, (name, colour, each) in enumerate(zip(SIDES, COLOURS, shares, strict=True)):

@@ -2,19 +2,31 @@
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER
 from gateway.triton.model_config import parameters, read_model_config
+from gateway_cli.main import app
+from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.proof.drift import chosen_files, described, store
 from gateway_models.proof.image_files import NotCompared
 from gateway_models.proof.plots import distributions, frequencies, projections
 from gateway_models.repository.entry import read_entry
 from gateway_models.repository.manage import use_version
+from gateway_models.repository.writing import rewrite
 from gateway_predictions.drift.live import STORED_IMAGES, read_reference
 from gateway_predictions.drift.sample import LoggedImage, sample_of
 from gateway_predictions.requirements import LogUnavailable
 
 PNG_SIGNATURE = b"\x89PNG"
+NAME = "ensemble_model"
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """The default model without its network."""
+    rewrite(default_entry(EFFICIENTNET_LITE0), tmp_path / "models")
+    return tmp_path / "models"
 
 
 def cats(count: int):
@@ -32,28 +44,41 @@ def test_folder_is_sampled_always_alike(tmp_path):
     assert chosen == chosen_files(tmp_path, most=10)
 
 
-def test_reference_is_stored_with_the_version(own_head):
-    store(read_entry(own_head, "head"), 1, cats(STORED_IMAGES), own_head)
-    written = parameters(read_model_config(own_head / "head" / "config.pbtxt"))[DRIFT_REFERENCE_PARAMETER]
+def test_reference_is_stored_with_the_version(repository):
+    store(read_entry(repository, NAME), 1, cats(STORED_IMAGES), repository)
+    written = parameters(read_model_config(repository / NAME / "config.pbtxt"))[DRIFT_REFERENCE_PARAMETER]
     assert read_reference(written).classes[0][0] == "cat"
     # It is part of the record, so that a later change of the model keeps it.
-    assert read_entry(own_head, "head").versions[1].drift_reference == written
-    use_version(own_head, "head", 1)
-    assert parameters(read_model_config(own_head / "head" / "config.pbtxt"))[DRIFT_REFERENCE_PARAMETER] == written
+    assert read_entry(repository, NAME).versions[1].drift_reference == written
+    use_version(repository, NAME, 1)
+    assert parameters(read_model_config(repository / NAME / "config.pbtxt"))[DRIFT_REFERENCE_PARAMETER] == written
 
 
-def test_too_small_a_reference_changes_nothing(own_head):
-    before = (own_head / "head" / "config.pbtxt").read_text()
+def test_command_stores_a_reference_from_the_log(repository, tmp_path):
+    """Without a window: the log may be new."""
+    from tests.gateway_predictions.test_drift import NOW, images, write_rows
+
+    write_rows(tmp_path / "log", images(STORED_IMAGES), NOW, model=NAME)
+    (tmp_path / "log" / "rows" / "m").rename(tmp_path / "log" / "rows" / NAME)
+    command = ["model", "drift", NAME, "--reference", "7", "--store", "--log", tmp_path / "log"]
+    done = CliRunner().invoke(app, [str(word) for word in (*command, "--model-repository", repository)])
+    assert done.exit_code == 0, done.output
+    stored = read_reference(read_entry(repository, NAME).versions[1].drift_reference)
+    assert {label for label, _ in stored.classes.values()} == {"cat", "dog"}
+
+
+def test_too_small_a_reference_changes_nothing(repository):
+    before = (repository / NAME / "config.pbtxt").read_text()
     with pytest.raises(LogUnavailable, match="at least"):
-        store(read_entry(own_head, "head"), 1, cats(STORED_IMAGES - 1), own_head)
-    assert (own_head / "head" / "config.pbtxt").read_text() == before
+        store(read_entry(repository, NAME), 1, cats(STORED_IMAGES - 1), repository)
+    assert (repository / NAME / "config.pbtxt").read_text() == before
 
 
 @pytest.mark.triton
-def test_folder_has_the_properties_of_the_log(light_triton, light_repository, photos, tmp_path):
+def test_folder_has_the_properties_of_the_log(light_triton, photos, tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
     files = [photos / "cat.jpg", tmp_path / "broken.png", photos / "coffee.jpg"]
-    entry = read_entry(light_repository, "ensemble_model")
+    entry = default_entry(EFFICIENTNET_LITE0)
     cat, broken, coffee = described(entry, 1, light_triton.url, files)
     assert isinstance(broken, NotCompared)
     assert isinstance(cat, LoggedImage)
