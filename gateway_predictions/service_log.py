@@ -9,7 +9,6 @@ import time
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 
@@ -195,13 +194,22 @@ class ServiceLog:
             sha256 = await _sha256(record.data)
             is_measured = SAMPLE in reasons and result.error is None
             measures = await self._measures(record) if is_measured else None
-            row = row_of(spec, result, record, model=model, now=now, reasons=reasons, share=share, shadow=shadow)
+            row = row_of(
+                spec,
+                result,
+                record,
+                model=model,
+                now=now,
+                reasons=reasons,
+                share=share,
+                shadow=shadow,
+                measures=measures,
+            )
             embedding = b"" if record.embedding is None else np.ascontiguousarray(record.embedding, "<f4").tobytes()
             # What is not an image, or not known to be one, is not stored.
             image = record.data if self._settings.log_predictions_images and record.format else b""
             await time_slice.pause_if_over()
-            row |= {"sha256": sha256, **(asdict(measures) if measures is not None else {})}
-            return encode(Kind.PREDICTION, to_json(row), embedding, image)
+            return encode(Kind.PREDICTION, to_json({**row, "sha256": sha256}), embedding, image)
 
         embedding_bytes = 0 if record.embedding is None else record.embedding.nbytes
         self._link.add(pieces, ROW_BYTES + len(record.data) + embedding_bytes)
@@ -217,8 +225,9 @@ def row_of(
     reasons: list[str],
     share: float,
     shadow: ShadowClass | None,
+    measures: ImageMeasures | None,
 ) -> dict[str, object]:
-    """The columns of a row (see `schema`), but the image's hash, path, measures and embedding."""
+    """The columns of a row (see `schema`), but the image's hash, its path and the embedding."""
     best = _best(record, result)
     scores = list(best.scores)
     return {
@@ -240,6 +249,8 @@ def row_of(
         "height": result.height,
         "format": record.format,
         "bytes": len(record.data),
+        "brightness": None if measures is None else measures.brightness,
+        "sharpness": None if measures is None else measures.sharpness,
         "seal": record.seal.hex(),
         "key": spec.caller.key,
         "fields": dict(spec.caller.fields),

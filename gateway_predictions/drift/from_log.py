@@ -30,6 +30,7 @@ from gateway_predictions.reasons import SAMPLE
 _COLUMNS = (
     "time",
     "request_id",
+    "index",
     "version",
     "reasons",
     "error",
@@ -44,6 +45,9 @@ _COLUMNS = (
     "sharpness",
     "embedding",
 )
+_MEASURED = ("request_id", "index", "brightness", "sharpness")
+_Kept = tuple[bytes, Row]
+"""A row, and the key of its request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +72,43 @@ def version_in(log: LogReader, model: str, since: datetime | None, until: dateti
 
 
 def sample_from(log: LogReader, period: Period, most: int = MOST_IMAGES) -> Sample:
-    """The random rows of a period: at most `most`, of requests that are chosen at random but always alike."""
-    kept: list[tuple[bytes, Row]] = []
+    """The random rows of a period: at most `most`, of requests that are chosen at random but always alike.
+
+    Only one row a second has a brightness. So that a busy log has enough of them, there may be `most` further images of
+    which nothing but brightness and sharpness counts.
+    """
+    kept: list[_Kept] = []
+    measured: list[_Kept] = []
     tables = log.tables(model=period.model, since=period.since, until=period.until, columns=_COLUMNS)
     for table in tables:
         rows = _random(table)
         rows = rows.filter(pc.equal(rows["version"], period.version).fill_null(fill_value=False))
-        if not rows.num_rows:
-            continue
-        # Embeddings become Python objects only where a row is kept.
-        keys = [order_of(request_id or "") for request_id in rows["request_id"].to_pylist()]
-        last = kept[-1][0] if len(kept) >= most else None
-        chosen = [number for number, key in enumerate(keys) if last is None or key <= last]
-        new = rows.take(pa.array(chosen, pa.int64())).to_pylist()
-        kept += zip((keys[number] for number in chosen), new, strict=True)
-        kept = sorted(kept, key=lambda each: each[0])[:most]
+        kept = _smallest(kept, rows, most)
+        measured = _smallest(measured, rows.filter(pc.is_valid(rows["brightness"])).select(list(_MEASURED)), most)
+    known = {_key(row) for _, row in kept}
     images = [_image(row) for _, row in kept]
+    images += [
+        LoggedImage(row["request_id"] or "", _measures(row), {}) for _, row in measured if _key(row) not in known
+    ]
     return sample_of(images, _labels([row for _, row in kept]))
+
+
+def _smallest(kept: list[_Kept], rows: pa.Table, most: int) -> list[_Kept]:
+    """The rows with the smallest keys of those kept so far and of further ones; sorted by key."""
+    keys = [order_of(request_id or "") for request_id in rows["request_id"].to_pylist()]
+    last = kept[-1][0] if len(kept) >= most else None
+    chosen = [number for number, key in enumerate(keys) if last is None or key <= last]
+    # Embeddings become Python objects only where a row may be kept.
+    new = zip((keys[number] for number in chosen), rows.take(pa.array(chosen, pa.int64())).to_pylist(), strict=True)
+    return sorted([*kept, *new], key=lambda each: each[0])[:most]
+
+
+def _key(row: Row) -> tuple[str, int]:
+    return row["request_id"], row["index"]
+
+
+def _measures(row: Row) -> dict[str, float | None]:
+    return {BRIGHTNESS: row["brightness"], SHARPNESS: row["sharpness"]}
 
 
 def _random(table: pa.Table) -> pa.Table:
@@ -102,8 +126,7 @@ def _image(row: Row) -> LoggedImage:
             SCORE: row["scores"][0] if row["scores"] else None,
             ENTROPY: row["entropy"],
             PIXELS: width * height if width and height else None,
-            BRIGHTNESS: row["brightness"],
-            SHARPNESS: row["sharpness"],
+            **_measures(row),
         },
         {CLASS: str(row["class_ids"][0]) if row["class_ids"] else None, FORMAT: row["format"] or None},
         None if row["embedding"] is None else np.asarray(row["embedding"], np.float32),

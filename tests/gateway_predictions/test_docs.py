@@ -5,7 +5,12 @@ import re
 from gateway.api.log_fields import MAX_FIELDS, MAX_FIELDS_BYTES
 from gateway.api.routes.feedback import MAX_FEEDBACK_BYTES
 from gateway.settings import GIB, Settings
+from gateway_cli.model.drift import DRIFTED
 from gateway_predictions import reasons
+from gateway_predictions.drift.comparison import CONFIDENCE, LEAST_DISTANCE, LEAST_IMAGES, PERMUTATIONS
+from gateway_predictions.drift.distances import MOST_NAMES
+from gateway_predictions.drift.live import STORED_IMAGES
+from gateway_predictions.drift.sample import EMBEDDING, MOST_IMAGES, NAMES, NUMBERS
 from gateway_predictions.schema import PREDICTIONS
 from tests.processes import PROJECT
 
@@ -30,3 +35,14 @@ def test_guide_has_the_limits_and_defaults():
     assert f"`GATEWAY_LOG_PREDICTIONS_KEEP_DAYS` ({settings.log_predictions_keep_days})" in GUIDE
     assert f"({settings.log_predictions_keep_bytes // GIB} GiB)" in GUIDE
     assert f"at most {MAX_FEEDBACK_BYTES:,} bytes" in (PROJECT / "docs" / "reference" / "http-api.md").read_text()
+
+
+def test_guide_of_drift_has_the_limits():
+    guide = (PROJECT / "docs" / "guides" / "drift.md").read_text()
+    assert f"at most {MOST_IMAGES:,} on each side,\nand at least {LEAST_IMAGES}." in guide
+    assert f"the {MOST_NAMES} most frequent ones" in guide
+    assert f"An alarm is a distance of at least {LEAST_DISTANCE:g}" in guide
+    assert f"divided anew {PERMUTATIONS} times, and at most {100 * (1 - CONFIDENCE):.0f} %" in guide
+    assert f"from at least {STORED_IMAGES} images" in guide
+    assert all(f"`{name}`" in guide for name in (*NUMBERS, *NAMES, EMBEDDING))
+    assert f"0 without drift, {DRIFTED} with drift" in guide

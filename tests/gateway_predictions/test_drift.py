@@ -279,6 +279,19 @@ def test_sample_is_bounded_and_keeps_whole_requests(tmp_path):
     assert (found.blocks == sample_from(log, period, most=50).blocks).all()
 
 
+def test_measures_of_a_busy_log_are_enough(tmp_path):
+    """One row in fifty has a brightness: these count for that alone, beside the rows chosen at random."""
+    for number in range(50):
+        write_rows(tmp_path, images(98, number), NOW, brightness=None, sharpness=None, request_id=f"plain {number}")
+        write_rows(tmp_path, images(2, number), NOW, sharpness=1.0, request_id=f"measured {number}")
+    found = sample_from(LogReader(str(tmp_path)), Period("m", "1", None, None), most=200)
+    answers = sum(name is not None for name in found.names["class"])
+    measured = int((~np.isnan(found.numbers["brightness"])).sum())
+    assert (answers, measured) == (200, 100)
+    assert np.isnan(found.numbers["score"]).sum() == len(found) - 200
+    assert len(found) < 300  # some of the chosen ones are measured
+
+
 def drift(*words: object, code: int = 0) -> str:
     done = CliRunner().invoke(app, ["model", "drift", *(str(word) for word in words)])
     assert done.exit_code == code, (done.output, done.exception)
