@@ -17,7 +17,7 @@ from prometheus_client import Counter
 
 from gateway import metrics
 from gateway_predictions.drift.distances import MOST_NAMES, OTHER
-from gateway_predictions.drift.sample import CLASS, ENTROPY, SCORE, Sample
+from gateway_predictions.drift.sample import CLASS, DECIMALS, ENTROPY, SCORE, Sample
 from gateway_predictions.requirements import LogUnavailable
 
 log = structlog.get_logger("gateway")
@@ -104,12 +104,10 @@ class LiveDrift:
         series = self._followed[model, version][1]
         assert series is not None
         series.classes.get(class_id, series.other).inc()
-        series.numbers[SCORE][bisect_left(BOUNDS[SCORE], score)].inc()
-        series.numbers[ENTROPY][bisect_left(BOUNDS[ENTROPY], entropy)].inc()
+        for name, value in ((SCORE, score), (ENTROPY, entropy)):
+            series.numbers[name][bisect_left(BOUNDS[name], round(value, DECIMALS))].inc()
 
-    def _follow(
-        self, model: str, version: str, text: str, before: "_Series | None"
-    ) -> "tuple[str, _Series | None]":
+    def _follow(self, model: str, version: str, text: str, before: "_Series | None") -> "tuple[str, _Series | None]":
         for labels in before.labels if before is not None else ():
             metrics.DRIFT_REFERENCE.labels(*labels).set(0)  # series of shared files cannot be removed
         series: _Series | None = None

@@ -17,8 +17,8 @@ CLASS, FORMAT = "class", "format"
 NAMES = (CLASS, FORMAT)
 """Properties that are one of several names: the best class, by its number, and the format of the file."""
 EMBEDDING = "embedding"
-_DECIMALS = {SCORE: 3, ENTROPY: 3}
-"""Triton gives scores as text of 6 decimals, and the scores of a reference have all: rounded, both are alike at 1."""
+DECIMALS = 3
+"""Of scores and entropies. Triton gives scores as text of 6 decimals, and as numbers: rounded, both are alike at 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +78,4 @@ def _number(name: str, value: float | None) -> float:
     if value is None:
         return float("nan")
     # The log has numbers of 32 bits.
-    return round(value, _DECIMALS[name]) if name in _DECIMALS else float(np.float32(value))
+    return round(value, DECIMALS) if name in {SCORE, ENTROPY} else float(np.float32(value))
