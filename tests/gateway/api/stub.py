@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.app import create_app
@@ -163,7 +164,13 @@ class Client:
 @contextmanager
 def client_of(backend: StubBackend | None = None, **settings: Any) -> Iterator[Client]:
     """A client of an application with these settings and no others."""
-    app = create_app(Settings(_env_file=None, **settings), backend or StubBackend())
+    with client_of_app(create_app(Settings(_env_file=None, **settings), backend or StubBackend())) as client:
+        yield client
+
+
+@contextmanager
+def client_of_app(app: FastAPI) -> Iterator[Client]:
+    """A client of an application."""
     loop = asyncio.new_event_loop()
     lifespan = app.router.lifespan_context(app)
     try:

@@ -1,0 +1,26 @@
+"""What is done before the first request, so that it does not block the event loop then."""
+
+import pytest
+from pydantic import TypeAdapter
+
+from gateway.app import create_app, prepare
+from gateway.settings import Settings
+from tests.gateway.api.stub import StubBackend, client_of_app
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_first_request_builds_no_routes(monkeypatch, prepared):
+    """Without `prepare`, FastAPI builds them, with a TypeAdapter for each parameter."""
+    app = create_app(Settings(_env_file=None), StubBackend())
+    if prepared:
+        prepare(app)
+    made, create = [], TypeAdapter.__init__
+
+    def created(self, *arguments, **options):
+        made.append(self)
+        create(self, *arguments, **options)
+
+    with client_of_app(app) as client:
+        monkeypatch.setattr(TypeAdapter, "__init__", created)
+        assert client.get("/models").status_code == 200
+    assert (made == []) == prepared
