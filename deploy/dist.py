@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from deploy.generate import CHART, DEPLOY
-from deploy.generate.third_party import extras_of_image
+from deploy.generate.third_party import OWN, extras_of_image
 from gateway import __version__
 
 PROJECT = DEPLOY.parent
@@ -68,11 +68,14 @@ def package_chart(folder: Path) -> None:
 
 
 def write_bom(python: Path, path: Path) -> None:
-    """What is installed in an environment, as a CycloneDX document, without the paths of this machine's files."""
+    """What the gateway's environment contains, as a CycloneDX document, without the paths of this machine's files."""
     options = ["--short-PURLs", "--output-reproducible", "--output-file", path]
     run(sys.executable, "-m", "cyclonedx_py", "environment", *options, python)
     document = json.loads(path.read_text())
-    for component in document["components"]:
+    (subject,) = [each for each in document["components"] if each["name"] == OWN]
+    document["components"].remove(subject)
+    document["metadata"]["component"] = subject
+    for component in (subject, *document["components"]):
         references = component.pop("externalReferences", [])
         if public := [each for each in references if not each["url"].startswith("file:")]:
             component["externalReferences"] = public
@@ -93,8 +96,9 @@ def environment(folder: Path) -> Path:
 
 
 def install(python: Path, *wanted: object) -> None:
-    """Install wheels and their pinned requirements."""
-    run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", CONSTRAINTS, *wanted)
+    """Install wheels and their pinned requirements; compiled is only what then runs."""
+    options = ["--quiet", "--disable-pip-version-check", "--no-compile", "-c", CONSTRAINTS]
+    run(python, "-m", "pip", "install", *options, *wanted)
 
 
 def wheel(folder: Path, name: str) -> Path:

@@ -81,7 +81,10 @@ def test_bom_names_what_is_installed(tmp_path):
     assert document["bomFormat"] == "CycloneDX"
     versions = {each["name"].lower().replace("_", "-"): each.get("version") for each in document["components"]}
     assert f"\nfastapi=={versions['fastapi']}\n" in (PROJECT / "constraints.txt").read_text()
-    assert versions["triton-image-gateway"] == __version__
+    subject = document["metadata"]["component"]
+    assert (subject["name"], subject["version"]) == ("triton-image-gateway", __version__)
+    (needs,) = [each["dependsOn"] for each in document["dependencies"] if each["ref"] == subject["bom-ref"]]
+    assert any(need.startswith("fastapi") for need in needs)
     assert "file://" not in text
     assert str(PROJECT) not in text
 
