@@ -1,6 +1,7 @@
 """Images by URL: addresses that must not be reached, and hosts that are slow, endless or wrong."""
 
 import contextlib
+import itertools
 import json
 import socket
 import threading
@@ -75,11 +76,6 @@ def _answer(connection: socket.socket, send: Send) -> None:
         send(connection)
 
 
-def _once(answer: bytes) -> Send:
-    """Sends an answer."""
-    return lambda connection: connection.sendall(answer)
-
-
 def _endless(head: bytes, unit: bytes) -> Send:
     """Sends a head, and then a unit without end."""
 
@@ -120,12 +116,12 @@ def _refused(target: Target, urls: Sequence[str]) -> str:
 @ATTACKS.add(options=OPTIONS)
 def redirects_to_metadata(target: Target) -> str:
     """Redirects to the metadata services of clouds, and to the service's own machine."""
-    answers = set()
-    for host in INSIDE:
-        head = f"HTTP/1.1 302 Found\r\nLocation: http://{host}/latest/meta-data/\r\nContent-Length: 0\r\n\r\n".encode()
-        with hostile_host(_once(head)):
-            answers.add(_refused(target, [f"{HOST}/x.jpg"]))
-    return ", ".join(answers)
+    heads = itertools.cycle(
+        f"HTTP/1.1 302 Found\r\nLocation: http://{host}/latest/meta-data/\r\nContent-Length: 0\r\n\r\n".encode()
+        for host in INSIDE
+    )
+    with hostile_host(lambda connection: connection.sendall(next(heads))):
+        return _refused(target, [f"{HOST}/{number}.jpg" for number in range(len(INSIDE))])
 
 
 # fmt: off

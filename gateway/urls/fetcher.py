@@ -351,7 +351,7 @@ class _Get:
     def progress(self) -> None:
         """A piece of the body has arrived."""
         if self._network.wire is not None:
-            self._network.wire.overhead = 0
+            self._network.wire.progress()
 
 
 def _read(url: str) -> Location:

@@ -7,31 +7,38 @@ from typing import Any
 import httpcore2
 
 from gateway.errors import FetchFailed, UrlNotAllowed
+from gateway.time_slices import TimeSlice
 from gateway.urls.addresses import AddressRule, Resolver
 
 READ_BYTES = 16 * 1024
 """Bytes of one read: those of a TLS record. What the client parses in one piece blocks the event loop for no longer."""
+HEAD_READ_BYTES = 1024
+"""Bytes of one read before the body: parsing interim responses takes longer than parsing a body of so many bytes."""
 MAX_OVERHEAD_BYTES = 32 * 1024
 """Bytes of headers, trailers and framing between two pieces of a body; one more read may exceed it."""
 
 
 class Wire(httpcore2.AsyncNetworkStream):
-    """A connection of which each piece of the body must arrive within some bytes of overhead.
-
-    `overhead` is set to 0 with each piece.
-    """
+    """A connection of which each piece of the body must arrive within some bytes of overhead."""
 
     def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
         self._stream = stream
-        self.overhead = 0
+        self._overhead = 0
+        self._read_bytes = HEAD_READ_BYTES
+        self._time_slice = TimeSlice()
+
+    def progress(self) -> None:
+        """A piece of the body has arrived."""
+        self._overhead, self._read_bytes = 0, READ_BYTES
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  # see httpcore2
         """See httpcore2; raises RemoteProtocolError if there is too much overhead."""
-        if self.overhead >= MAX_OVERHEAD_BYTES:
+        if self._overhead >= MAX_OVERHEAD_BYTES:
             msg = f"more than {MAX_OVERHEAD_BYTES:,} bytes of headers or framing"
             raise httpcore2.RemoteProtocolError(msg)
-        data = await self._stream.read(min(max_bytes, READ_BYTES), timeout)
-        self.overhead += len(data)
+        await self._time_slice.pause_if_over()
+        data = await self._stream.read(min(max_bytes, self._read_bytes), timeout)
+        self._overhead += len(data)
         return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109

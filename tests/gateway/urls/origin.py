@@ -31,6 +31,8 @@ class Origin:
 
     def __init__(self, host: str, tls: ssl.SSLContext | None) -> None:
         self.answers: dict[str, Answer] = {"/cat.png": response()}
+        self.on_connect = b""
+        """What each connection begins with, before the client has sent anything."""
         self.heads: list[bytes] = []
         """The head of each request, in the order of arrival."""
         self.open = self.most_open = 0
@@ -69,6 +71,7 @@ class Origin:
         try:
             with connection:
                 connection.settimeout(30)
+                connection.sendall(self.on_connect)
                 if self._tls is not None:
                     connection = self._tls.wrap_socket(connection, server_side=True)
                 with connection:
@@ -131,11 +134,11 @@ class Names:
 
     def __init__(self) -> None:
         self.lookups: list[str] = []
-        self.answers: dict[str, list[list[str] | Exception]] = {}
+        self.answers: dict[str, list[list[str] | Exception | threading.Event]] = {}
         self._real = socket.getaddrinfo
 
-    def add(self, name: str, *answers: list[str] | Exception) -> None:
-        """Let a name have these addresses, lookup by lookup."""
+    def add(self, name: str, *answers: list[str] | Exception | threading.Event) -> None:
+        """Let a name have these addresses, lookup by lookup; or none, once an event has happened."""
         self.answers[name] = list(answers)
 
     def __call__(self, host: Any, port: Any, *args: Any, **options: Any) -> Any:
@@ -146,6 +149,9 @@ class Names:
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(answer, Exception):
             raise answer
+        if isinstance(answer, threading.Event):
+            answer.wait(30)
+            return []
         return [found for address in answer for found in self._real(address, port, type=socket.SOCK_STREAM)]
 
 

@@ -35,7 +35,8 @@ def test_figures_are_those_of_the_code():
     assert f"Of one request, {fetcher.FETCHES_PER_REQUEST} images are fetched at once" in GUIDE
     assert f"At most {fetcher.MAX_REDIRECTS} are followed" in GUIDE
     assert f"more than {fetcher.MAX_REDIRECTS} redirects" in GUIDE
-    assert f"reads of {network.READ_BYTES >> 10} KiB, at most {network.MAX_OVERHEAD_BYTES >> 10} KiB" in RECORD
+    reads = f"reads of {network.READ_BYTES >> 10} KiB, and of {network.HEAD_READ_BYTES >> 10} KiB before the body"
+    assert f"{reads}, at most {network.MAX_OVERHEAD_BYTES >> 10} KiB" in RECORD
     assert f"in {addresses.LOOKUPS} threads" in RECORD
 
 

@@ -9,12 +9,15 @@ import sys
 import threading
 import time
 
+import httpcore2
 import httpx
 import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
+from gateway.urls.addresses import LOOKUPS
 from gateway.urls.fetcher import FETCHES_PER_REQUEST, MAX_REDIRECTS
+from gateway.urls.network import HEAD_READ_BYTES, READ_BYTES, Wire
 from tests.asking import encode
 from tests.certificates import Authority
 from tests.gateway.api.stub import PNG, client_of
@@ -210,6 +213,18 @@ class TestAddresses:
         with client_of(fetch_urls=("http://*",)) as client:
             assert codes(ask(client, "http://busy.test/")) == ["fetch_failed"]
 
+    def test_slow_resolver_delays_no_other_image(self, origin, names):
+        answered = threading.Event()
+        names.add("slow.test", answered)
+        try:
+            with client_of(
+                fetch_urls=(origin.url("/"), "http://*"), fetch_networks=LOOPBACK, fetch_timeout_seconds=1
+            ) as client:
+                answer = ask(client, *["http://slow.test/"] * (LOOKUPS - 1), origin.url(host="localhost"), origin.url())
+        finally:
+            answered.set()
+        assert codes(answer) == ["fetch_timeout"] * (LOOKUPS - 1) + ["url_not_allowed", None]
+
     def test_port_that_nobody_listens_on_is_an_error(self, origin):
         origin.close()
         assert fetch(origin) == ["fetch_failed"]
@@ -241,6 +256,34 @@ class TestTls:
             url = origin.url(host="cats.test")
             with client_of(fetch_urls=(url.removesuffix("cat.png"),), fetch_networks=LOOPBACK) as client:
                 assert codes(ask(client, url)) == ["fetch_failed"]
+
+    @pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 200 OK\r\n\r\n", b"\x16\x03\x03\x40\x00"])
+    def test_host_without_tls_is_an_error(self, origin, greeting):
+        """It sends something else than TLS, or begins it and sends no more."""
+        origin.on_connect = greeting
+        url = origin.url().replace("http://", "https://")
+        with client_of(
+            fetch_urls=(url.removesuffix("cat.png"),), fetch_networks=LOOPBACK, fetch_timeout_seconds=1
+        ) as client:
+            assert codes(ask(client, url)) in (["fetch_failed"], ["fetch_timeout"])
+        origin.wait_for_open(0)
+
+    def test_slow_host_with_tls_is_left(self, names, tmp_path, monkeypatch):
+        """The connection is closed without the closing alert of the host, which may never come."""
+        authority = Authority(tmp_path)
+        pair = authority.issue("cats.test")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pair.certificate, pair.key)
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+        names.add("cats.test", ["127.0.0.1"])
+        with origin_on(tls=context) as origin:
+            origin.answers["/cat.png"] = wait_for_client
+            url = origin.url(host="cats.test")
+            with client_of(
+                fetch_urls=(url.removesuffix("cat.png"),), fetch_networks=LOOPBACK, fetch_timeout_seconds=1
+            ) as client:
+                assert codes(ask(client, url, B64)) == ["fetch_timeout", None]
+            origin.wait_for_open(0)
 
 
 class TestRedirects:
@@ -357,6 +400,14 @@ class TestLimits:
         assert code_of(origin, repeat(piece * 50, head), fetch_timeout_seconds=60) == "fetch_failed"
         assert origin.left.wait(10)
 
+    @pytest.mark.anyio
+    async def test_head_is_read_in_small_pieces(self):
+        """So that a read has no more interim responses than take a millisecond or two to parse."""
+        wire = Wire(Endless([]))
+        before = len(await wire.read(65_536))
+        wire.progress()
+        assert (before, len(await wire.read(65_536))) == (HEAD_READ_BYTES, READ_BYTES)
+
     @pytest.mark.parametrize("encoding", ["gzip", "br", "gzip, gzip", "x"])
     def test_compressed_body_is_refused(self, origin, encoding):
         assert code_of(origin, response(PNG, f"Content-Encoding: {encoding}")) == "fetch_failed"
@@ -441,6 +492,13 @@ class TestNumber:
             origin.wait_for_open(0)
             wait_for(lambda: REGISTRY.get_sample_value("gateway_fetches") == 0)
             wait_for(lambda: REGISTRY.get_sample_value("gateway_waiting_bytes") == 0)
+
+
+class Endless(httpcore2.AsyncMockStream):
+    """A connection with as many bytes as are read."""
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  # see httpcore2
+        return b"x" * max_bytes
 
 
 class Gate:
