@@ -46,7 +46,7 @@ MAX_LAYERS = 512
 MAX_INDEX_DEPTH = 3
 MAX_REDIRECTS = 5
 ATTEMPTS = 5
-"""Attempts in a row that bring nothing of a layer, before the registry counts as away."""
+"""Attempts in a row that bring nothing more of a layer, before the registry counts as away."""
 PAUSE_SECONDS = 1.0
 """Before the second attempt; the pause grows by as much with each."""
 TIMEOUT_SECONDS = 60.0
@@ -194,12 +194,11 @@ class Registry:
             advance(layer.size)
             return
         part = target.with_name(f"{target.name}.part")
-        reported, fruitless, reason = 0, 0, ""
+        if _size(part) > layer.size:
+            part.unlink()
+        most, reported, fruitless, reason = _size(part), 0, 0, ""
         while True:
             before = _size(part)
-            if before > layer.size:
-                part.unlink()
-                continue
             advance(before - reported)
             reported = before
             if before == layer.size and part.exists():
@@ -210,7 +209,9 @@ class Registry:
                     reported = written
             except httpx.TransportError as exc:
                 reason = str(exc) or type(exc).__name__
-            fruitless = 0 if _size(part) > before else fruitless + 1
+            # More than there has ever been: a registry that lost a layer's end sends its start again and again.
+            fruitless = 0 if _size(part) > most else fruitless + 1
+            most = max(most, _size(part))
             if fruitless == ATTEMPTS:
                 raise RegistryUnreachable(
                     f"{self._reference.registry} stopped sending {layer.digest} after {_size(part)} of {layer.size} "

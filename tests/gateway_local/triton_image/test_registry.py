@@ -235,6 +235,14 @@ def test_registry_that_stops_sending_counts_as_away(registry, tmp_path):
     assert (tmp_path / "layer.part").stat().st_size == 9
 
 
+def test_registry_that_lost_a_layers_end_counts_as_away(images, registry, tmp_path):
+    """It has nothing after what was downloaded (416), and sends the same start again."""
+    images.blobs[digest(CONTENT)] = CONTENT[:5000]
+    with pytest.raises(RegistryUnreachable, match=f"of {len(CONTENT)} bytes"):
+        download(registry.host, tmp_path / "layer")
+    assert len(registry.asked("blobs")) == 1 + ATTEMPTS
+
+
 @pytest.mark.parametrize("status", [200, 416])
 def test_server_that_does_not_continue_sends_the_layer_again(registry, tmp_path, status):
     (tmp_path / "layer.part").write_bytes(b"x" * 100)
