@@ -163,7 +163,7 @@ def own_version(cache_dir: Path) -> Finding:
         return ok("Triton's version", version)
     return warn(
         "Triton's version",
-        "\n".join([f"{version}, older than {faults[-1].release}:", *(f"  {fault.text}" for fault in faults)]),
+        "\n".join([f"{version} is older than {faults[-1].release}", *(f"  {fault.text}" for fault in faults)]),
         f"gateway triton fetch --image {CURRENT_IMAGE}: gateway up then uses that image's Triton, without Docker",
     )
 
