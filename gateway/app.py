@@ -22,7 +22,7 @@ from gateway.api.openapi import document_answers, document_images
 from gateway.api.problems import add_handlers
 from gateway.api.request_context import State
 from gateway.api.route_table import RouteTable
-from gateway.api.routes import embed, feedback, health, limits, models, predict, stream
+from gateway.api.routes import embed, explain, feedback, health, limits, models, predict, stream
 from gateway.api.routes.v2 import infer, metadata
 from gateway.environment import load_settings
 from gateway.inference.backend import Backend
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 ROUTERS = (
     predict.router,
     embed.router,
+    explain.router,
     feedback.router,
     stream.router,
     models.router,

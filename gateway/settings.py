@@ -171,7 +171,7 @@ class Settings(BaseSettings):
     default_timeout_seconds: float = Field(30.0, gt=0, le=3_600)
     """Deadline of a request that does not set `timeout`, counted from its last byte."""
     max_timeout_seconds: float = Field(300.0, gt=0, le=3_600)
-    """Largest `timeout` of a request."""
+    """Largest `timeout` of a request, and the deadline of an explanation that sets none."""
     upload_timeout_seconds: float = Field(300.0, gt=0, le=86_400)
     """Time for a body to arrive, excluding time in which the gateway does not read."""
     upload_idle_timeout_seconds: float = Field(20.0, gt=0, le=3_600)
@@ -195,6 +195,10 @@ class Settings(BaseSettings):
     """Processor time for decoding a request's images, plus an allowance per image and byte; then `too_costly`."""
     max_frames: int = Field(1_000, ge=1, le=10_000)
     """Frames of all files in a request with `frames`; a file with more gets `too_many_frames`."""
+    max_masks: int = Field(2_000, ge=1, le=10_000)
+    """Masked copies of an image in one explanation; more are refused with 422 `invalid_parameter`."""
+    max_masked_bytes: int = Field(GIB, ge=MIB, le=64 * GIB)
+    """Bytes of the masked copies of one explanation; more are refused with `too_costly`."""
     max_image_pixels: int = Field(50_000_000, ge=1, le=1_000_000_000)
     """Width × height of one image (its first frame); a larger one gets `image_too_large`."""
     max_image_side: int = Field(16_384, ge=1, le=65_535)

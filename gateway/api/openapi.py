@@ -65,15 +65,14 @@ def document_images(app: FastAPI, routes: RouteTable, image: dict[str, Any]) -> 
 
 
 def _declare_results(answers: dict[str, Any]) -> None:
-    results = answers["200"]["content"]["application/json"]["schema"]
-    for status in RESULT_STATUSES:
+    results = answers["200"]["content"]["application/json"]["schema"].get("anyOf", ())
+    for status in RESULT_STATUSES if results else ():  # an explanation is of one image, whose error is a problem
         # Generated clients parse each body by the first media type that they know, and as the first schema
         # that fits.
-        as_json = {"schema": {"anyOf": [PROBLEM, *results["anyOf"]]}}
+        as_json = {"schema": {"anyOf": [PROBLEM, *results]}}
         answers[status]["content"] = {"application/json": as_json, **answers[status]["content"]}
-    answers["200"]["content"]["application/x-ndjson"] = {
-        "schema": {"type": "string", "description": "A line for each result as it is ready, then the summary."}
-    }
+    lines = "A line for each result as it is ready, then the summary." if results else "The progress, then the result."
+    answers["200"]["content"]["application/x-ndjson"] = {"schema": {"type": "string", "description": lines}}
 
 
 def _declare_problem(status: str, response: dict[str, Any]) -> None:

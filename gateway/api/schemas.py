@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from gateway.ingest.masking import Method
 from gateway.quota import Priority
 
 
@@ -80,6 +81,49 @@ class PredictResponse(Schema):
     model: ModelOut
     results: list[ResultOut]
     summary: SummaryOut
+
+
+class ExplanationOut(Schema):
+    """The heat map of one class."""
+
+    filename: str
+    width: int | None
+    """Pixels across, upright."""
+    height: int | None
+    """Pixels down, upright."""
+    label: str
+    class_id: int
+    score: float
+    """The score of the class for the image itself."""
+    method: Method
+    masks: int
+    """Masked copies that were classified."""
+    values: list[list[float]]
+    """The map by rows, from the top: the mean score of the class with a cell visible, less that with it hidden."""
+    overlay: str
+    """The map as a PNG in base64, with transparency and in the image's proportions, to lay over the image."""
+    warning: Literal["damaged"] | None = None
+    """Present only if the file is a damaged JPEG: some of the pixels that the model saw are wrong."""
+
+
+class ExplainResponse(Schema):
+    """Which parts of an image carry the score of a class."""
+
+    model: ModelOut
+    explanation: ExplanationOut
+
+
+class ProgressOut(Schema):
+    """How many of an explanation's images are classified."""
+
+    done: int
+    total: int
+
+
+class StreamedProgress(Schema):
+    """A line of a stream before its result."""
+
+    progress: ProgressOut
 
 
 class StreamedResult(ResultOut):

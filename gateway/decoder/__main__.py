@@ -2,8 +2,9 @@
 
 A file comes in a shared memory file, and its pixels go back in the same one. Lines of JSON go over the socket: a job of
 `gateway.ingest.decoders.worker` one way, its `Reply` the other. An `AnimationJob` opens an animation, which stays open
-for as many `FrameJob`s as ask for its next frame. Whatever a hostile file makes of this process, its parent trusts only
-the form of the reply, and measures the processor time by the clock of the process.
+for as many `FrameJob`s as ask for its next frame; a `MaskingJob` opens an image, whose frames are masked copies, until
+a `HeatMapJob`. Whatever a hostile file makes of this process, its parent trusts only the form of the reply, and
+measures the processor time by the clock of the process.
 """
 
 import contextlib
@@ -26,11 +27,13 @@ from gateway.decoder.damage import DamageDetector
 from gateway.decoder.decoding import Ppm, decode
 from gateway.decoder.frames import DecodedFrame, OpenedAnimation
 from gateway.decoder.headers import read_header
+from gateway.decoder.masking import MaskedImage
 from gateway.errors import ImageError, TooCostly, UndecodableImage
 from gateway.ingest.decoders.budget import Size
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.masking import Masking, Method
 from gateway.ingest.resizing import Resize
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38  # prctl(2)
@@ -39,6 +42,8 @@ KEPT_BYTES = 128 * 2**20
 """Memory that malloc keeps for the next image: more than a photograph of 12 megapixels and what is made of it. The
 kernel would take as long to clear new pages as decoding takes."""
 MAX_OPEN_FILES = 64
+_OF_OPEN_FILES = frozenset({"frame", "heat map"})
+"""Jobs for the file that is open."""
 
 
 def main() -> None:
@@ -76,11 +81,11 @@ def _send(connection: socket.socket, reply: dict[str, Any]) -> None:
 
 
 class _Decoder:
-    """Does one job after the other, and keeps the animation that is open."""
+    """Does one job after the other, and keeps the animation or masked image that is open."""
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
-        self._animation: OpenedAnimation | None = None
+        self._animation: OpenedAnimation | MaskedImage | None = None
         self._damage = DamageDetector()
         self._ceiling_bytes = 0
 
@@ -88,7 +93,7 @@ class _Decoder:
         """The reply to a job; a job that fails closes the animation as well."""
         reply: dict[str, Any]
         try:
-            if job["kind"] != "frame":
+            if job["kind"] not in _OF_OPEN_FILES:
                 self._animation = None
                 self._ceiling_bytes = _address_space() + job["memory_bytes"]
             with _limits(self._ceiling_bytes, job["cpu_seconds"]):
@@ -111,7 +116,7 @@ class _Decoder:
     def _decode(self, job: dict[str, Any]) -> dict[str, Any]:
         with self._damage:
             ppm = decode(_input(self._memory, job["nbytes"]), _info(job["info"]), _size(job["size"]))
-        return {"size": _output(self._memory, ppm), "damaged": self._damage.damaged}
+        return {"size": _output_image(self._memory, ppm), "damaged": self._damage.damaged}
 
     def _open(self, job: dict[str, Any]) -> dict[str, Any]:
         # A copy: the frames are written to where the file came from.
@@ -119,15 +124,35 @@ class _Decoder:
         self._animation = OpenedAnimation(data, _info(job["info"]), _size(job["size"]), Wanted(**job["wanted"]))
         return {}
 
+    def _open_masked(self, job: dict[str, Any]) -> dict[str, Any]:
+        with self._damage:
+            ppm = decode(_input(self._memory, job["nbytes"]), _info(job["info"]), _size(job["size"]))
+        masking = job["masking"]
+        self._animation = MaskedImage(ppm, Masking(Method(masking["method"]), masking["grid"], masking["count"]))
+        return {"damaged": self._damage.damaged}
+
+    def _draw(self, job: dict[str, Any]) -> dict[str, Any]:
+        assert isinstance(self._animation, MaskedImage)
+        # A copy: the heat map is written to where the scores came from.
+        scores = np.frombuffer(_input(self._memory, job["nbytes"]).tobytes(), np.float32)
+        return {"size": _output(self._memory, self._animation.draw(scores)), "ends": True}
+
     def _next(self, _: dict[str, Any]) -> dict[str, Any]:
         assert self._animation is not None
         frame = self._animation.step()
         if isinstance(frame, DecodedFrame):
-            size = _output(self._memory, frame.image)
+            size = _output_image(self._memory, frame.image)
             return {"size": size, "frame": frame.index, "shown_seconds": frame.seconds}
         return {"ends": not frame}
 
-    _JOBS = {"header": _read_header, "image": _decode, "animation": _open, "frame": _next}  # noqa: RUF012
+    _JOBS = {  # noqa: RUF012
+        "header": _read_header,
+        "image": _decode,
+        "animation": _open,
+        "masking": _open_masked,
+        "frame": _next,
+        "heat map": _draw,
+    }
 
 
 def _info(fields: dict[str, Any]) -> ImageInfo:
@@ -144,9 +169,13 @@ def _input(memory: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.frombuffer(mmap.mmap(memory, nbytes, prot=mmap.PROT_READ), dtype=np.uint8)
 
 
-def _output(memory: int, ppm: Ppm) -> int:
+def _output_image(memory: int, ppm: Ppm) -> int:
+    return _output(memory, ppm.header, ppm.pixels.data.cast("B"))
+
+
+def _output(memory: int, *parts: bytes | memoryview) -> int:
     position = 0
-    for part in (ppm.header, ppm.pixels.data.cast("B")):
+    for part in parts:
         while part:
             written = os.pwrite(memory, part, position)
             part, position = part[written:], position + written

@@ -19,21 +19,26 @@ from gateway.errors import (
     LoadFailed,
     ModelUnavailable,
     Overloaded,
+    RequestError,
+    TooCostly,
     TritonUnreachable,
+    UndecodableImage,
 )
 from gateway.inference.animation_result import AnimationResult, as_animation
 from gateway.inference.backend import ModelLoader
-from gateway.inference.batching import QueuedImage, RequestQueue
+from gateway.inference.batching import QueuedImage, RequestQueue, ResultCallback
+from gateway.inference.explaining import MAX_SIDE, Explanation, ExplanationSpec, MaskScores
 from gateway.inference.prediction_log import ImageRecord
 from gateway.inference.request_spec import Result
 from gateway.inference.scope import Scope
 from gateway.ingest.decoders.budget import Size, shrunk_bytes
 from gateway.ingest.decoders.cost import expected_seconds
+from gateway.ingest.decoders.pool import AnimationFrame, OpenAnimation
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import check_size
 from gateway.ingest.media_types import Uploads
-from gateway.ingest.prepare import all_frames, bytes_needed, encoded, examine, needs_decoding
+from gateway.ingest.prepare import all_frames, bytes_needed, encoded, examine, masked_here, needs_decoding
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 from gateway.limits.admission import Permit, Permits
@@ -173,7 +178,8 @@ class RunningRequest:
 
     async def _process(self, upload: Upload) -> None:
         """Take one upload through the steps of an image; an error of the file becomes its result."""
-        record = None if self._service.log is None else ImageRecord(upload.data)
+        logged = self._service.log is not None and self._spec.explanation is None
+        record = ImageRecord(upload.data) if logged else None
         file = Result(upload.index, upload.filename, record=record)
         report = self._report if self._spec.frames is None else as_animation(self._report)
         deadline = Deadline.after(self._spec.timeout_seconds)
@@ -187,7 +193,9 @@ class RunningRequest:
             check_size(info, self._service.policy.limits)
             if self._service.loader is not None:
                 await self._load(self._service.loader, deadline)
-            if self._spec.frames is not None and info.animated:
+            if self._spec.explanation is not None:
+                await self._explain(upload, info, self._spec.explanation, file, deadline)
+            elif self._spec.frames is not None and info.animated:
                 await self._process_frames(upload, info, self._spec.frames, file, deadline)
             elif needs_decoding(info, self._service.policy):
                 size, permit = await self._admit_to_decoder(upload, info, deadline)
@@ -287,26 +295,88 @@ class RunningRequest:
         wanted = replace(wanted, most=wanted.most - self._frames)
         async with self._service.decoders.animation(data, info, size, self._account, wanted) as frames:
             before, charges = self._frames, None  # the first frame is paid with the file
+
+            def begin(frame: AnimationFrame) -> ResultCallback:
+                return animation.begin(frame.index, frame.seconds)
+
             while True:
                 if charges is not None:
                     await self._charge(charges, deadline)
-                with self._stages["wait"]:
-                    permit = await self._permit(shrunk_bytes(info, size), deadline)
-                try:
-                    with self._stages["prepare"]:
-                        frame = await frames.next()
-                except BaseException:
-                    permit.release()
-                    raise
-                if frame is None:
-                    permit.release()
+                if not await self._queue_frame(frames, shrunk_bytes(info, size), animation.file, deadline, begin):
                     return
                 self._frames += 1
                 charges = self._charges if self._frames > before + 1 else None
-                self._account.add_image()
-                permit.shrink(len(frame.pixels))
-                report = animation.begin(frame.index, frame.seconds)
-                await self._queue.add(QueuedImage(animation.file, frame.pixels, permit, deadline, report))
+
+    async def _queue_frame(
+        self,
+        frames: OpenAnimation,
+        nbytes: int,
+        file: Result,
+        deadline: Deadline,
+        begin: Callable[[AnimationFrame], ResultCallback],
+    ) -> bool:
+        """Queue the next frame of an open file, of up to `nbytes`; False if there is none."""
+        with self._stages["wait"]:
+            permit = await self._permit(nbytes, deadline)
+        try:
+            with self._stages["prepare"]:
+                frame = await frames.next()
+        except BaseException:
+            permit.release()
+            raise
+        if frame is None:
+            permit.release()
+            return False
+        self._account.add_image()
+        permit.shrink(len(frame.pixels))
+        await self._queue.add(QueuedImage(file, frame.pixels, permit, deadline, begin(frame)))
+        return True
+
+    async def _explain(
+        self, upload: Upload, info: ImageInfo, spec: ExplanationSpec, file: Result, deadline: Deadline
+    ) -> None:
+        """Classify masked copies of an image; the result is the heat map of a class, or the first error of a copy."""
+        try:
+            result = await by(deadline, self._explained(upload, info, spec, file, deadline))
+        except RequestError:
+            raise
+        except GatewayError as error:
+            if isinstance(error, NOT_SERVED) and not self._begun:
+                raise
+            result = replace(file, error=error)
+        self._report(result)
+
+    async def _explained(
+        self, upload: Upload, info: ImageInfo, spec: ExplanationSpec, file: Result, deadline: Deadline
+    ) -> Result:
+        masking = spec.masking
+        with self._stages["prepare"]:
+            data = masked_here(upload, info, self._service.policy)
+            size = await self._size(MAX_SIDE)
+        nbytes = shrunk_bytes(info, size)
+        if masking.total_bytes(info, size) > spec.max_bytes:
+            raise TooCostly(
+                f"The masked images would have {masking.total_bytes(info, size):,} bytes, and {spec.max_bytes:,} are "
+                "allowed: ask for fewer masks or a smaller grid.",
+                limit="max_masked_bytes",
+                value=spec.max_bytes,
+            )
+        scores = MaskScores(spec)
+        async with self._service.decoders.masked(data, info, size, self._account, masking) as image:
+            if image.damaged and self._spec.strict:
+                raise DamagedImage
+            for number in range(masking.images):
+                if number and self._charges is not None:  # the image itself is paid with the file
+                    await self._charge(self._charges, deadline)
+                if not await self._queue_frame(image, nbytes, file, deadline, lambda _: scores.begin()):
+                    raise UndecodableImage  # the decoder has ended early
+                # A model that fails, or a class that it does not have, costs one image.
+                await scores.wait(most_missing=masking.images - 1)
+            values = await scores.wait(most_missing=0)
+            heat = await image.draw(values)
+        assert scores.class_id is not None
+        explanation = Explanation(scores.class_id, float(values[0]), masking, heat)
+        return replace(file, explanation=explanation, model_version=scores.model_version, damaged=image.damaged)
 
     async def _permit(self, nbytes: int, deadline: Deadline, decode_seconds: float = 0) -> Permit:
         """Wait until the request may have another image in flight, and then for the image's permit.
@@ -334,14 +404,17 @@ class RunningRequest:
             )
         raise DeadlineExceeded
 
-    async def _size(self) -> Size:
-        """The size of an image that is decoded here: that of the model's preprocessor if it is known."""
+    async def _size(self, max_side: int | None = None) -> Size:
+        """The size of an image that is decoded here: that of the model's preprocessor if it is known.
+
+        If not, its shorter side has at most `max_side` pixels, or those of the settings.
+        """
         backend, spec = self._service.backend, self._spec
         work = backend.resize(spec.model_name, spec.model_version)
         resize = None
         with suppress(GatewayError):  # the call with the image reports the error
             resize = await (work if backend.supports_cancellation else self._service.uncancelled.run(work))
-        return resize or self._service.policy.max_side
+        return resize or min(max_side or self._service.policy.max_side, self._service.policy.max_side)
 
     def _report(self, result: Result) -> None:
         _drop_tracebacks(result.error)

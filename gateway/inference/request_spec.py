@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gateway.errors import GatewayError, InvalidParameter
 from gateway.inference.backend import Embeddings
+from gateway.inference.explaining import Explanation, ExplanationSpec
 from gateway.inference.prediction import NO_PREDICTIONS, Prediction, Predictions
 from gateway.inference.prediction_log import ImageRecord
 from gateway.inference.request_stats import RequestStats
@@ -94,6 +95,8 @@ class RequestSpec:
     """Whether a split has chosen the version, and not the client."""
     frames: Wanted | None = None
     """Which frames of animated files are classified; None: only the first one, as the image of its file."""
+    explanation: ExplanationSpec | None = None
+    """What the images are explained by, with the lowest priority; None: they are classified."""
     caller: Caller = UNKNOWN_CALLER
     """Known only if predictions are logged."""
     strict: bool = False
@@ -134,6 +137,8 @@ class Result:
     multi_label: bool = False
     frames: tuple[FrameResult, ...] | None = None
     """In a request for frames; `predictions` are then those of the first frame without an error."""
+    explanation: Explanation | None = field(default=None, compare=False)
+    """Instead of predictions, in a request for explanations."""
     record: ImageRecord | None = field(default=None, compare=False, repr=False)
     """Until the result is reported, if predictions are logged."""
     damaged: bool = False

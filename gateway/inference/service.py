@@ -68,7 +68,8 @@ class InferenceService:
         except those of images in calls, and other work in `uncancelled`, that have not ended yet.
         """
         share = None if query.charges is None else query.charges.tenant.share
-        with self.admission.permits(share) as permits, closing(self._batcher.queue(query)) as queue:
+        permits_of_request = self.admission.permits(share, lowest=query.explanation is not None)
+        with permits_of_request as permits, closing(self._batcher.queue(query)) as queue:
             async with Scope() as scope:
                 request = RunningRequest(self, queue, scope, permits, account)
                 request.start(uploads, leaving)

@@ -74,10 +74,12 @@ class Shadows:
         """Start calls to the shadow versions of a model, by their shares, for images with the rows of `answer`.
 
         `results` are those of the images, for the prediction log, which gets those that a shadow contradicts. Returns
-        at once. Skipped as incomparable: rows without a likeliest class, and requests that select labels.
+        at once. Skipped as incomparable: rows without a likeliest class, and requests that select labels. Masked images
+        of explanations are skipped as well.
         """
         shares = self._shares.get(query.model_name)
-        if shares is None or (query.selection is not None and query.selection.labels):
+        labelled = query.selection is not None and query.selection.labels
+        if shares is None or labelled or query.explanation is not None:
             return
         for version, percent in shares.items():
             if version == answer.model_version or 100 * self._chance() >= percent:

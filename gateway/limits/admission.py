@@ -16,6 +16,8 @@ COSTLY_SECONDS = 0.05
 """An image that takes this long to decode is costly: it waits behind other costly images, and cheap ones pass it."""
 SECONDS_PER_DECODER = 2.0
 """Seconds of decoding of costly images that may be in flight for each decoder."""
+LOWEST_PART = 4
+"""Images of work that gives way to all other get at most one in so many permits."""
 COSTLY_SHARE, COSTLY_BYTES_SHARE = 0.5, 0.75
 """The share of the images in flight and of the queue that costly images may take, and of the bytes in flight."""
 
@@ -39,10 +41,8 @@ class Permit(Lease):
 
     def __init__(self, permits: "Permits", load: Load) -> None:
         gate = permits.admission
-        if permits.share.images is None:
-            super().__init__((gate.images, gate.bytes), (1, load.nbytes), gate.admit)
-        else:
-            super().__init__((gate.images, gate.bytes, permits.share.images), (1, load.nbytes, 1), gate.admit)
+        bounds = permits.share.bounds
+        super().__init__((gate.images, gate.bytes, *bounds), (1, load.nbytes, *((1,) * len(bounds))), gate.admit)
         self._permits = permits
         self.load = load
         if load.costly:
@@ -158,6 +158,8 @@ class Admission:
         self.waiting = Bound(
             "max_images_waiting", max_images_waiting, metrics.IMAGES_WAITING, metrics.IMAGES_WAITING_LIMIT
         )
+        self.lowest = Bound("lowest_priority_images", max(1, max_images // LOWEST_PART))
+        """Images in flight of work that gives way to all other."""
         self.max_wait_seconds = max_wait_seconds
         self._decoders = decoders
         self.decoding: dict[Permit, None] = {}
@@ -179,9 +181,10 @@ class Admission:
         """Whether so many images and bytes would fit now while no image waits; reserves nothing."""
         return images <= self.images.free and nbytes <= self.bytes.free and not self.waiting.held
 
-    def permits(self, share: FairShare | None = None) -> Permits:
-        """The permits of a new request."""
-        return Permits(self, share or self._everyone)
+    def permits(self, share: FairShare | None = None, *, lowest: bool = False) -> Permits:
+        """The permits of a new request, with the `lowest` priority if it gives way to all others."""
+        share = share or self._everyone
+        return Permits(self, share.lowest(self.lowest) if lowest else share)
 
     def load_of(self, nbytes: int, decode_seconds: float) -> Load:
         """What an image takes."""
@@ -189,9 +192,7 @@ class Admission:
 
     def admits(self, load: Load, share: FairShare) -> bool:
         """Whether an image of a request with this share fits now, and no other image waits before it."""
-        if (share.images is not None and share.full) or (
-            load.costly and (self._costly_queues or not self._may_decode(load))
-        ):
+        if share.full or (load.costly and (self._costly_queues or not self._may_decode(load))):
             return False
         return self._fits(load) and not (self.waiting.held and self._next() is not None)
 

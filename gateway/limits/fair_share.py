@@ -2,6 +2,9 @@
 
 from gateway.limits.lease import Bound
 
+LOWEST_WEIGHT = 0.01
+"""Weight of work that gives way to all other: while other images wait, one in about a hundred permits is for it."""
+
 
 class FairShare:
     """A weight among all that wait, and the most images in flight, if there is one.
@@ -11,11 +14,14 @@ class FairShare:
     weights. With one share for all, the order is that of arrival.
     """
 
-    __slots__ = ("_distance", "_next", "images", "waiting", "weight")
+    __slots__ = ("_distance", "_lowest", "_next", "bounds", "images", "waiting", "weight")
 
-    def __init__(self, weight: float = 1.0, images: Bound | None = None) -> None:
+    def __init__(self, weight: float = 1.0, images: Bound | None = None, common: Bound | None = None) -> None:
         self.weight = weight
         self.images = images
+        self.bounds: tuple[Bound, ...] = tuple(each for each in (images, common) if each is not None)
+        """What bounds the images in flight: of this share, and of several together (`common`)."""
+        self._lowest: FairShare | None = None
         self.waiting = 0
         """Images that wait for a permit."""
         self._distance = 1 / weight
@@ -24,7 +30,13 @@ class FairShare:
     @property
     def full(self) -> bool:
         """Whether as many images as allowed are in flight."""
-        return self.images is not None and self.images.free < 1
+        return any(bound.free < 1 for bound in self.bounds)
+
+    def lowest(self, common: Bound) -> "FairShare":
+        """The share of the same client's work that gives way to all other; `common` bounds all such work."""
+        if self._lowest is None:
+            self._lowest = FairShare(self.weight * LOWEST_WEIGHT, self.images, common)
+        return self._lowest
 
     def start(self, now: float) -> float:
         """Count one more waiting image; returns its place, which is not before the place `now` of the last admitted."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from gateway.errors import ModelUnavailable
+from gateway.inference.backend import Call, InferResult, Row
 from gateway.settings import Settings
 from gateway_predictions.schema import PREDICTIONS, SCHEMA_VERSION, VERSION_KEY
 from gateway_predictions.service_log import entropy
@@ -276,3 +277,18 @@ def test_missing_package_stops_the_start(monkeypatch, url, missing, hint):
     with pytest.raises(requirements.LogUnavailable, match="GATEWAY_LOG_PREDICTIONS") as refused:
         create_app(Settings(_env_file=None, log_predictions=url), StubBackend())
     assert hint in str(refused.value)
+
+
+def test_masked_copies_of_an_explanation_are_not_logged(tmp_path):
+    class Explainable(ScoresBackend):
+        async def infer(self, call: Call) -> InferResult:
+            if call.selection is not None:
+                return await super().infer(call)
+            row = Row(decoded=True, scores=np.array(self.scores, np.float32))
+            return InferResult(call.model_name, "1", (row,) * len(call.batch))
+
+    with logging_service(tmp_path, Explainable()) as client:
+        assert send(client, path="/explain?masks=5").status_code == 200
+        assert send(client, X_Request_ID="after").status_code == 200
+        rows(tmp_path, 1)
+    assert [row["request_id"] for row in rows(tmp_path)] == ["after"]

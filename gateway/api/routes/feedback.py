@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway import json_text
 from gateway.api.body import open_body
+from gateway.api.classes import named_class
 from gateway.api.parameters import reading
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
@@ -15,9 +16,7 @@ from gateway.api.schemas import FeedbackResponse, Problem
 from gateway.errors import InvalidBody, InvalidParameter, NotFound, Overloaded, RequestTooLarge
 from gateway.inference.parameters import ModelName
 from gateway.inference.prediction_log import Feedback
-from gateway.inference.selection import nearest_labels
 from gateway.settings import variable
-from gateway.validation import NAME_CHARACTERS
 
 router = APIRouter(tags=["classify"])
 
@@ -73,7 +72,8 @@ async def give_feedback(request: Request) -> FeedbackResponse:
     context.log_fields["model"] = model_name = given.model or context.settings.model
     if sum((given.label is not None, given.class_id is not None, given.wrong)) != 1:
         raise InvalidParameter(NO_LABEL)
-    label, class_id = await _class(context, model_name, given)
+    backend = context.service.backend
+    label, class_id = await named_class(backend, model_name, "", given.label, given.class_id)
     key = context.log_fields.get("key", "")
     if not log.add_feedback(Feedback(given.request_id, given.index, model_name, label, class_id, key)):
         raise Overloaded("The queue of the prediction log is full; try again later.")
@@ -101,21 +101,3 @@ async def _read(request: Request, context: RequestContext) -> FeedbackBody:
         raise InvalidBody('The body is a JSON object, such as {"request_id": "…", "index": 0, "label": "cat"}.')
     with reading(FeedbackBody):
         return FeedbackBody.model_validate(given)
-
-
-async def _class(context: RequestContext, model_name: str, given: FeedbackBody) -> tuple[str | None, int | None]:
-    """The true label and its class, None for a label that several classes share; raises InvalidParameter."""
-    labels = list(await context.service.backend.labels(model_name, ""))
-    if given.class_id is not None:
-        if given.class_id >= len(labels):
-            raise InvalidParameter(f"'class_id': the model {model_name!r} has the classes 0 to {len(labels) - 1}.")
-        return labels[given.class_id], given.class_id
-    if given.label is None:
-        return None, None
-    count = labels.count(given.label)
-    if not count:
-        name = given.label[:NAME_CHARACTERS]
-        suggested = " or ".join(map(repr, nearest_labels(name, set(labels))))
-        hint = f"did you mean {suggested}?" if suggested else "GET /models/NAME lists the labels."
-        raise InvalidParameter(f"'label': the model {model_name!r} has no label {name!r}; {hint}")
-    return given.label, labels.index(given.label) if count == 1 else None

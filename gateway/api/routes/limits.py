@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Request
 
 from gateway.api.request_context import request_context
+from gateway.api.routes.explain import MAX_EXPLAINED
 from gateway.api.schemas import KeyQuotaOut, LimitOut, LimitsResponse, RateOut
 from gateway.errors import (
     AnswerTooLarge,
@@ -40,6 +41,8 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
     "decode_cpu_seconds": ("seconds", TooCostly),
     "decode_memory_bytes": ("bytes", TooCostly),
     "max_frames": ("frames", TooManyFrames),
+    "max_masks": ("masks", InvalidParameter),
+    "max_masked_bytes": ("bytes", TooCostly),
     "max_image_pixels": ("pixels", ImageTooLarge),
     "max_image_side": ("pixels", ImageTooLarge),
     "max_header_bytes": ("bytes", HeadersTooLarge),
@@ -67,6 +70,7 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
 """Each setting that is a limit: its unit, and the error if it is exceeded."""
 
 FIXED: dict[str, tuple[float, str, type[GatewayError]]] = {
+    "max_explained": (MAX_EXPLAINED, "images", TooManyFiles),
     "request_cpu_seconds_per_image": (SECONDS_PER_IMAGE, "seconds/image", TooCostly),
     "request_cpu_seconds_per_megabyte": (SECONDS_PER_MEGABYTE, "seconds/MB", TooCostly),
     "request_cpu_seconds_per_megabyte_of_slow_codecs": (SECONDS_PER_MEGABYTE_OF_SLOW_CODECS, "seconds/MB", TooCostly),

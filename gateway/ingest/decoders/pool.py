@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import structlog
 from anyio import CancelScope
+from numpy.typing import NDArray
 
 from gateway import metrics
 from gateway.errors import (
@@ -33,8 +35,10 @@ from gateway.ingest.decoders.worker import (
     AnimationJob,
     FrameJob,
     HeaderJob,
+    HeatMapJob,
     ImageJob,
     Job,
+    MaskingJob,
     Reply,
     Worker,
     WorkerLost,
@@ -42,6 +46,7 @@ from gateway.ingest.decoders.worker import (
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.masking import OVERLAY_SIDE, HeatMap, Masking
 from gateway.limits.account import STREAM_SECONDS_PER_SECOND, Account, Spending
 from gateway.limits.lease import Bound
 from gateway.limits.round_robin import RoundRobin
@@ -52,6 +57,10 @@ LET_FINISH_SECONDS = 0.2
 """Time that a cancelled job gets to finish: ending its process and starting another one costs as much."""
 WALL_SECONDS_PER_CPU_SECOND = 20.0
 """A decoder that neither computes nor replies is ended after this many times the processor time of its job."""
+MASKING_PART = 4
+"""At most one in so many of `count` images is open to be masked."""
+_PNG_BYTES = 64 * 1024
+"""Bytes of a PNG beyond its pixels: chunks, filters, and what deflate adds to pixels that it cannot compress."""
 SPARE_SECONDS = 5.0
 """How long an idle process beyond `count` is kept: starting one takes longer than decoding most images."""
 
@@ -74,6 +83,8 @@ class Decoders:
         self._slots = _slots(count, limits)
         # Files stay open between their frames, and must not occupy the slots of images.
         self._animation_slots = _slots(count, limits)
+        # Masked images are open for many times as long, and must not occupy those slots either.
+        self._masking_slots = _slots(max(1, count // MASKING_PART), limits)
         self._idle: list[Worker] = []
         self._busy: set[Worker] = set()
         self._trimming: asyncio.TimerHandle | None = None
@@ -151,6 +162,26 @@ class Decoders:
                 yield animation
             finally:
                 if not animation.ended:  # the process still holds it
+                    worker.close()
+
+    @asynccontextmanager
+    async def masked(
+        self, data: bytes, info: ImageInfo, size: Size, account: Account, masking: Masking
+    ) -> AsyncIterator["MaskedImage"]:
+        """An inspected image, open in a process of its own while the context lasts; its frames are the masked copies.
+
+        Entering raises what `decode` raises. Open images have their own slots; their copies share those of all images.
+        """
+        memory_bytes = min(memory_limit(info, len(data)), self._limits.memory_bytes)
+        async with self._masking_slots.lease(account, 1, memory_bytes), self._worker(account) as worker:
+            image = MaskedImage(self, worker, info, account, len(data), masking)
+            job = MaskingJob(info=info, nbytes=len(data), size=size, masking=masking, memory_bytes=memory_bytes)
+            try:
+                reply, _ = await image.do(job, data)
+                image.damaged = reply["damaged"]
+                yield image
+            finally:
+                if not image.ended:
                     worker.close()
 
     async def _do(
@@ -268,13 +299,40 @@ class OpenAnimation:
             if pixels:
                 return AnimationFrame(reply["frame"], reply["shown_seconds"], pixels)
 
-    async def do(self, job: AnimationJob | FrameJob, data: bytes = b"") -> tuple[Reply, bytes]:
+    async def do(self, job: Job, data: bytes = b"") -> tuple[Reply, bytes]:
         """Run a job in the file's process."""
         expected = expected_frame_seconds(self._info)
         try:
             return await self._decoders._do(job, data, self._info, self._account, expected, 0, self)
         except WorkerLost as lost:
             raise _error_of(lost) from lost
+
+
+class MaskedImage(OpenAnimation):
+    """The masked copies of one open image, and in the end its heat map."""
+
+    def __init__(
+        self, decoders: Decoders, worker: Worker, info: ImageInfo, account: Account, nbytes: int, masking: Masking
+    ) -> None:
+        super().__init__(decoders, worker, info, account, nbytes)
+        self.masking = masking
+        self.damaged = False
+        """Whether the image's data is damaged."""
+
+    async def draw(self, scores: NDArray[np.float32]) -> HeatMap:
+        """The heat map of a class with these scores, fp32 [images]; closes the image."""
+        side = self.masking.map_side
+        values_bytes = 4 * side * side
+        data = scores.astype(np.float32).tobytes()
+        most_bytes = values_bytes + 4 * OVERLAY_SIDE**2 + _PNG_BYTES
+        _, drawn = await self.do(HeatMapJob(info=self._info, nbytes=len(data), most_bytes=most_bytes), data)
+        self.ended = True
+        if len(drawn) <= values_bytes:
+            raise UndecodableImage  # the process was taken over
+        values = np.frombuffer(drawn[:values_bytes], np.float32).reshape(side, side)
+        if not np.isfinite(values).all():
+            raise UndecodableImage
+        return HeatMap(values, drawn[values_bytes:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from gateway.ingest.decoders.cost import WORKER_START_SECONDS
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.masking import Masking
 
 START_SECONDS = 30.0
 _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
@@ -73,22 +74,45 @@ class AnimationJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MaskingJob:
+    """Decode an image, whose masked copies are then its frames; it may take `memory_bytes` as long as it is open."""
+
+    info: ImageInfo
+    nbytes: int
+    memory_bytes: int
+    size: Size
+    masking: Masking
+    kind: str = "masking"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrameJob:
-    """Decode the next frame of the open animation."""
+    """Decode the next frame of the open animation, or make the next masked copy of the open image."""
 
     info: ImageInfo
     kind: str = "frame"
 
 
-Job = HeaderJob | ImageJob | AnimationJob | FrameJob
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatMapJob:
+    """Draw the heat map of the open masked image, whose scores are `nbytes` of fp32; that closes the image."""
+
+    info: ImageInfo
+    nbytes: int
+    most_bytes: int
+    """Bytes of the largest heat map."""
+    kind: str = "heat map"
+
+
+Job = HeaderJob | ImageJob | AnimationJob | MaskingJob | FrameJob | HeatMapJob
 
 
 class Reply(TypedDict):
     """The reply to a job: its result, or an `error` by its code, with a public message and a cause.
 
     To a HeaderJob the fields of an ImageInfo; to an ImageJob the `size` of the pixels in bytes, and whether the
-    data was `damaged`; to a FrameJob the size, the number of the `frame` and from when on it is shown, or whether the
-    animation `ends` before another one.
+    data was `damaged`; to a MaskingJob only the latter; to a HeatMapJob the size of the heat map; to a FrameJob the
+    size, the number of the `frame` and from when on it is shown, or whether the animation `ends` before another one.
     """
 
     width: int
@@ -168,9 +192,8 @@ class Worker:
         with suppress(ConnectionError):  # then no reply comes either
             await asyncio.get_running_loop().sock_sendall(self._socket, line)
         reply = _checked(await self._receive())
-        # Never more than the pixels of the image, even if the child was taken over.
-        most = 0 if isinstance(job, HeaderJob) else 3 * job.info.width * job.info.height + _MAX_HEADER_BYTES
-        size = min(reply["size"], most)
+        # Never more than the job can make, even if the child was taken over.
+        size = min(reply["size"], _most_bytes(job))
         pixels = os.pread(self._memory, size, 0)
         if max(size, len(data)) > _KEPT_BYTES:
             os.ftruncate(self._memory, 0)
@@ -206,6 +229,15 @@ class Worker:
             os.close(self._memory)
             self._memory = -1
         return code
+
+
+def _most_bytes(job: Job) -> int:
+    """Bytes of the largest result of a job: the pixels of its image, or its heat map."""
+    if isinstance(job, HeaderJob):
+        return 0
+    if isinstance(job, HeatMapJob):
+        return job.most_bytes
+    return 3 * job.info.width * job.info.height + _MAX_HEADER_BYTES
 
 
 def _checked(line: bytes) -> Reply:

@@ -41,6 +41,7 @@ def test_routes_with_images_are_listed():
     assert WITH_IMAGES == [
         "/predict",
         "/embed",
+        "/explain",
         "/v2/models/{name}/infer",
         "/v2/models/{name}/versions/{version}/infer",
     ]

@@ -11,11 +11,13 @@ import structlog
 from gateway import metrics
 from gateway.errors import ContractBroken, GatewayError, ImageQuarantined, ModelNotFound, TritonUnreachable
 from gateway.inference.backend import Call, InferResult, Row
+from gateway.inference.explaining import ExplanationSpec
 from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.selection import Selection
 from gateway.inference.shadow import TIMEOUT_SECONDS, Shadows, difference
 from gateway.inference.uncancelled import Uncancelled
+from gateway.ingest.masking import Masking, Method
 from gateway.limits.spare_capacity import SpareCapacity
 from tests.asking import encode
 from tests.gateway.api.stub import MODEL, StubBackend, client_of
@@ -124,11 +126,12 @@ def test_two_shadows_get_their_own_shares(loop):
         (query(), InferResult("m", "2", (Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),)),))),
         (RequestSpec("other", "", None, 30, "r"), None),
         (RequestSpec("m", "", Selection(labels=("cat",)), 30, "r"), None),
+        (RequestSpec("m", "", None, 30, "r", explanation=ExplanationSpec(Masking(Method.RISE, 8, 5), 2**20)), None),
         (query(), InferResult("m", "1", (Row(decoded=False),))),
         (query(), InferResult("m", "1", (Row(decoded=True),))),
         (query(), InferResult("m", "1", (Row(decoded=True, error=ImageQuarantined()),))),
     ],
-    ids=["the version that answered", "another model", "chosen labels", "undecoded", "no class", "failed"],
+    ids=["the version that answered", "another model", "chosen labels", "explained", "undecoded", "no class", "failed"],
 )
 def test_incomparable_requests_are_not_sent_to_the_shadow(loop, asked, answer):
     backend = ScriptedBackend()

@@ -62,6 +62,41 @@ async def test_bulk_images_do_not_starve():
     assert Counter(order[:110])["bulk"] in range(9, 12)
 
 
+async def test_lowest_priority_gets_one_permit_in_a_hundred():
+    gate, order = admission(max_images_waiting=400), []
+    held = await gate.permits().acquire(1)
+    share = FairShare()
+    tasks = await crowd(gate, order, lowest=(share.lowest(gate.lowest), 20), others=(share, 300))
+    held.release()
+    await asyncio.gather(*tasks)
+    assert Counter(order[:210])["lowest"] in range(1, 4)
+
+
+async def test_lowest_priority_has_at_most_a_part_of_the_permits():
+    """All requests of that priority together, whatever the shares of their keys."""
+    gate = admission(max_images=8)
+    one, other = (FairShare(1.0, Bound("share", 8)) for _ in range(2))
+    held = [await gate.permits(share, lowest=True).acquire(1) for share in (one, other)]
+    assert gate.permits(one, lowest=True).try_acquire(1) is None
+    assert (one.images.held, other.images.held, gate.lowest.held) == (1, 1, 2)
+    assert gate.permits(one).try_acquire(1) is not None
+    held[0].release()
+    assert gate.permits(other, lowest=True).try_acquire(1) is not None
+    held[1].release()
+
+
+async def test_lowest_priority_gives_way_when_the_queue_is_full():
+    gate = admission(max_images_waiting=1)
+    held = await gate.permits().acquire(1)
+    lowest = asyncio.ensure_future(gate.permits(lowest=True).acquire(1))
+    await asyncio.sleep(0)
+    other = asyncio.ensure_future(gate.permits().acquire(1))
+    with pytest.raises(Overloaded):
+        await lowest
+    held.release()
+    (await other).release()
+
+
 async def test_share_at_its_most_waits_while_others_pass():
     gate = admission(max_images=4)
     flood, other = FairShare(1.0, Bound("share", 2)), FairShare(1.0, Bound("share", 4))

@@ -1,0 +1,244 @@
+"""POST /explain: which parts of an image carry the score of a class."""
+
+import asyncio
+from base64 import b64encode
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi import Query as QueryParameter
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.api.answers import NDJSON, AnswerSize, PiecedAnswer, classify
+from gateway.api.body import Body, open_body
+from gateway.api.classes import named_class
+from gateway.api.parameters import query_parameters, request_spec, with_form
+from gateway.api.problems import note
+from gateway.api.request_context import RequestContext, request_context
+from gateway.api.route_table import traits
+from gateway.api.routes.predict import FAULTS, REQUEST_BODY
+from gateway.api.schemas import ExplainResponse, ExplanationOut, ModelOut, ProgressOut, StreamedProgress
+from gateway.errors import GatewayError, InternalError, InvalidParameter, TooManyFiles, problem_document
+from gateway.inference.explaining import ExplanationSpec
+from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds
+from gateway.inference.request import RunningRequest
+from gateway.inference.request_spec import RequestSpec, Result
+from gateway.inference.scope import Scope as TaskScope
+from gateway.ingest.masking import DEFAULT_MASKS, MAX_GRID, MIN_GRID, Masking, Method
+from gateway.ingest.media_types import Uploads
+
+router = APIRouter(tags=["classify"])
+
+MAX_EXPLAINED = 1
+"""Images in one request."""
+PROGRESS_SECONDS = 0.25
+"""Time between two lines with the progress of a stream."""
+
+
+class ExplainParameters(BaseModel):
+    """Parameters of `POST /explain`: in the query, or as multipart fields of the same names before the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    label: Annotated[str | None, Field(min_length=1, max_length=1_000)] = None
+    """The class to explain, by its label; default: the likeliest one."""
+    class_id: Annotated[int | None, Field(ge=0, le=2**31 - 1)] = None
+    """The class to explain, instead of its label."""
+    method: Method = Method.RISE
+    """rise: random parts of the image are hidden; occlusion: one window after the other."""
+    masks: Annotated[int | None, Field(ge=1)] = None
+    """Masked copies to classify, for rise only; more give a smoother map. The largest value is a setting."""
+    grid: Annotated[int | None, Field(ge=MIN_GRID, le=MAX_GRID)] = None
+    """Cells of a mask on each side; default 8 for rise and 14 for occlusion."""
+    model: ModelName = None
+    """A model of `GET /models`; the default is a setting."""
+    version: ModelVersion = None
+    """A version of the model; default: the version in use."""
+    timeout: TimeoutSeconds = None
+    """Deadline for the whole explanation in seconds, from the last byte of the image on; default: the largest one."""
+    strict: bool = False
+    """Whether a damaged JPEG is refused; by default its result has `warning`."""
+
+
+def _documented(parameters: Annotated[ExplainParameters, QueryParameter()]) -> None:
+    """Declares the parameters in the OpenAPI document; the endpoint parses them itself."""
+
+
+@router.post(
+    "/explain",
+    summary="Explain the score of a class by a heat map",
+    response_model=ExplainResponse,
+    responses={200: {"description": "The heat map of one class."}, **FAULTS},
+    openapi_extra={"requestBody": REQUEST_BODY},
+    dependencies=[Depends(_documented)],
+)
+@traits(takes_images=True, direct=True)
+async def explain(request: Request) -> Response:
+    """Classify masked copies of one image, and compute from their scores which parts of it carry a class.
+
+    It works for every model. Each masked copy counts as an image for the quota of the API key, and gives way to the
+    images of all other requests. With `Accept: application/x-ndjson` the progress is sent as lines.
+    """
+    context = request_context(request)
+    settings = context.settings
+    parameters = query_parameters(ExplainParameters, request.scope["query_string"])
+    with context.stats.stages["read"]:
+        body = open_body(request, context)
+        form, uploads = await body.open_uploads(context.service.policy.limits, tuple(ExplainParameters.model_fields))
+    parameters = with_form(parameters, form)
+    spec = request_spec(
+        request,
+        context,
+        model_name=parameters.model or settings.model,
+        version=parameters.version,
+        timeout_seconds=settings.max_timeout_seconds if parameters.timeout is None else parameters.timeout,
+        selection=None,
+        strict=parameters.strict,
+    )
+    spec = replace(spec, explanation=await _explanation_spec(context, spec, parameters))
+    if NDJSON in request.headers.get("accept", ""):
+        return ExplanationStream(context, spec, body, _only_one(uploads))
+    held = context.hold_response()
+    results = await classify(context, spec, body, _only_one(uploads), AnswerSize(settings.max_predictions), held)
+    document = to_json(await _document(context, spec, results[0]), exclude_none=True)
+    held.grow(len(document))
+    return PiecedAnswer(deque((document,)), held)
+
+
+async def _explanation_spec(
+    context: RequestContext, spec: RequestSpec, parameters: ExplainParameters
+) -> ExplanationSpec:
+    """How the image is masked, and the class to explain; raises InvalidParameter."""
+    settings = context.settings
+    if parameters.masks is not None and parameters.method is not Method.RISE:
+        raise InvalidParameter("'masks': only rise takes a number; that of occlusion follows from 'grid'.")
+    if parameters.label is not None and parameters.class_id is not None:
+        raise InvalidParameter("'class_id': send it or 'label', not both.")
+    masking = Masking.of(parameters.method, parameters.grid, parameters.masks or min(DEFAULT_MASKS, settings.max_masks))
+    if masking.count > settings.max_masks:
+        name = "masks" if parameters.method is Method.RISE else "grid"
+        raise InvalidParameter(
+            f"{name!r}: an explanation has at most {settings.max_masks:,} masks, and this one would have "
+            f"{masking.count:,}.",
+            limit="max_masks",
+            value=settings.max_masks,
+        )
+    label, class_id = await named_class(
+        context.service.backend, spec.model_name, spec.model_version, parameters.label, parameters.class_id
+    )
+    if label is not None and class_id is None:
+        raise InvalidParameter(f"'label': several classes of {spec.model_name!r} have it: send 'class_id' instead.")
+    return ExplanationSpec(masking, settings.max_masked_bytes, class_id)
+
+
+async def _only_one(uploads: Uploads) -> Uploads:
+    """The upload of a request that must have no other; raises TooManyFiles before anything is done with the first."""
+    async with aclosing(uploads):
+        first = await anext(uploads)
+        if await anext(uploads, None) is not None:
+            raise TooManyFiles(
+                "An explanation is of one image: send one in each request.", limit="max_explained", value=MAX_EXPLAINED
+            )
+        yield first
+
+
+async def _document(context: RequestContext, spec: RequestSpec, result: Result) -> ExplainResponse:
+    """The response for a result; raises its error."""
+    if result.error is not None:
+        raise result.error
+    explanation = result.explanation
+    if explanation is None:
+        raise InternalError
+    labels = await context.service.backend.labels(spec.model_name, spec.model_version)
+    heat = explanation.heat
+    return ExplainResponse(
+        model=ModelOut(name=spec.model_name, version=result.model_version),
+        explanation=ExplanationOut(
+            filename=result.filename,
+            width=result.width,
+            height=result.height,
+            label=labels[explanation.class_id] if explanation.class_id < len(labels) else "",
+            class_id=explanation.class_id,
+            score=explanation.score,
+            method=explanation.masking.method,
+            masks=explanation.masking.count,
+            values=[[round(value, 6) for value in row] for row in heat.values.tolist()],
+            overlay=b64encode(heat.overlay).decode(),
+            warning="damaged" if result.damaged else None,
+        ),
+    )
+
+
+class ExplanationStream(Response):
+    """Lines with the progress of an explanation, and then one with its result or its error."""
+
+    media_type = NDJSON
+
+    def __init__(self, context: RequestContext, spec: RequestSpec, body: Body, uploads: Uploads) -> None:
+        super().__init__()
+        self._context = context
+        self._spec = spec
+        self._request_body = body
+        self._uploads = uploads
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
+        """Send the lines; an explanation that fails before the first one gets an error status."""
+        del self.headers["content-length"]
+        started = False
+
+        async def send_line(line: bytes) -> None:
+            nonlocal started
+            if not started:
+                started = True
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": line + b"\n", "more_body": True})
+
+        async def send_progress() -> None:
+            explanation = self._spec.explanation
+            assert explanation is not None
+            progress = ProgressOut(done=explanation.progress.done, total=explanation.masking.images)
+            await send_line(to_json(StreamedProgress(progress=progress)))
+
+        watch = self._request_body.wait_for_disconnect
+        try:
+            async with self._context.service.classify(self._uploads, self._spec, watch) as results:
+                result = await _with_progress(results, send_progress)
+            await send_line(to_json(await _document(self._context, self._spec, result), exclude_none=True))
+        except ClientDisconnect:
+            self._context.note_disconnect()
+            return
+        except GatewayError as error:
+            if not started:
+                raise
+            note(self._context.log_fields, error)
+            await send_line(to_json({"error": problem_document(error, self._context.request_id)}))
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _with_progress(results: RunningRequest, report: Callable[[], Awaitable[None]]) -> Result:
+    """The first result; calls `report` every PROGRESS_SECONDS until it is there."""
+    outcome: list[Result | Exception] = []
+
+    async def take() -> None:
+        try:
+            outcome.append(await anext(results))
+        except Exception as error:  # raised below
+            outcome.append(error)
+
+    async with TaskScope() as scope:
+        task = scope.start(take())
+        while not task.done():
+            await asyncio.wait({task}, timeout=PROGRESS_SECONDS)
+            if not task.done():
+                await report()
+    (found,) = outcome
+    if isinstance(found, Exception):
+        raise found
+    return found

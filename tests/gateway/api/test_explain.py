@@ -1,0 +1,268 @@
+"""POST /explain: the heat map of a class, its progress, and its limits."""
+
+import base64
+import json
+import random
+from collections.abc import Sequence
+
+import cv2
+import httpx
+import numpy as np
+import pytest
+from prometheus_client import REGISTRY
+
+from bench.damage import damaged, outcome
+from gateway.decoder.damage import DamageDetector
+from gateway.keys import add_key
+from gateway.quota import read_quota
+from tests.asking import encode
+from tests.gateway.api.quarters import Quarters, picture
+from tests.gateway.api.stub import PNG, Client, client_of
+from tests.photos import photo
+from tests.processes import wait_for
+from tests.stub_service import stub_service
+
+NDJSON = {"Accept": "application/x-ndjson"}
+
+
+def post(client: Client, *images: bytes, headers: dict[str, str] | None = None, **parameters: object):
+    files = [("files", (f"{number}.png", image)) for number, image in enumerate(images or (picture(),))]
+    return client.post("/explain", params=parameters, files=files, headers=headers or {})
+
+
+def explanation(client: Client, **parameters: object) -> dict:
+    answer = post(client, **parameters)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["explanation"]
+
+
+def hottest(values: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Where the centre of the positive values is, as parts of the height and the width."""
+    heat = np.maximum(np.array(values), 0)
+    rows, columns = np.indices(heat.shape)
+    side = len(heat)
+    return float((rows * heat).sum() / heat.sum() / side), float((columns * heat).sum() / heat.sum() / side)
+
+
+@pytest.fixture(scope="module")
+def client():
+    with client_of(Quarters()) as client:
+        yield client
+
+
+@pytest.mark.parametrize(("method", "side", "masks"), [("occlusion", 14, 225), ("rise", 28, 500)])
+def test_map_is_hot_where_the_class_is(client, method, side, masks):
+    found = explanation(client, method=method)
+    assert (found["label"], found["class_id"], found["method"], found["masks"]) == ("top left", 0, method, masks)
+    assert found["score"] == pytest.approx(1)
+    assert (found["width"], found["height"]) == (120, 60)
+    assert np.array(found["values"]).shape == (side, side)
+    down, across = hottest(found["values"])
+    assert down < 0.4
+    assert across < 0.4
+    other = explanation(client, method=method, label="bottom right")
+    assert other["class_id"] == 1
+    down, across = hottest(other["values"])
+    assert down > 0.5
+    assert across > 0.5
+
+
+def test_overlay_is_a_transparent_png_in_the_proportions_of_the_image(client):
+    png = base64.b64decode(explanation(client, method="occlusion", grid=4)["overlay"])
+    overlay = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED)
+    assert overlay.shape == (224, 448, 4)
+    assert overlay[40, 80, 3] > 150
+    assert overlay[-20, -40, 3] < 50
+
+
+def test_same_image_gets_the_same_map(client):
+    """The random masks have a fixed seed."""
+    first, second = (explanation(client, masks=40) for _ in range(2))
+    assert first == second
+
+
+def test_copies_are_classified_in_batches_without_selection():
+    backend = Quarters()
+    with client_of(backend) as client:
+        explanation(client, method="occlusion", grid=6)
+    assert len(backend.images) == 50
+    assert backend.images[0].startswith(b"P6")
+    assert {call.selection for call in backend.calls} == {None}
+    assert max(len(call.batch) for call in backend.calls) <= 8
+
+
+def test_progress_is_sent_in_lines(monkeypatch):
+    monkeypatch.setattr("gateway.api.routes.explain.PROGRESS_SECONDS", 0.001)
+    with client_of(Quarters()) as client:
+        answer = post(client, headers=NDJSON, method="occlusion", grid=8)
+    assert answer.headers["content-type"].startswith("application/x-ndjson")
+    *lines, last = map(json.loads, answer.text.splitlines())
+    done = [line["progress"]["done"] for line in lines]
+    assert done
+    assert done == sorted(done)
+    assert {line["progress"]["total"] for line in lines} == {82}
+    assert last["explanation"]["label"] == "top left"
+    assert last["model"] == {"name": "ensemble_model", "version": "1"}
+
+
+def test_error_after_the_first_line_is_a_line(monkeypatch):
+    monkeypatch.setattr("gateway.api.routes.explain.PROGRESS_SECONDS", 0.001)
+    with client_of(Quarters(fails_after=40)) as client:
+        answer = post(client, headers=NDJSON, method="occlusion", grid=16)
+    assert answer.status_code == 200
+    last = json.loads(answer.text.splitlines()[-1])
+    assert last["error"]["code"] == "inference_failed"
+
+
+def test_failing_model_costs_one_image():
+    backend = Quarters(fails_after=0)
+    with client_of(backend) as client:
+        answer = post(client)
+    assert (answer.status_code, answer.json()["code"]) == (502, "inference_failed")
+    assert len(backend.images) == 1
+
+
+@pytest.mark.parametrize(
+    ("parameters", "status", "words"),
+    [
+        ({"label": "top lift"}, 422, "did you mean 'top left'?"),
+        ({"label": "twin"}, 422, "send 'class_id' instead"),
+        ({"class_id": 4}, 422, "the classes 0 to 3"),
+        ({"class_id": 1, "label": "twin"}, 422, "not both"),
+        ({"masks": 10, "method": "occlusion"}, 422, "only rise takes a number"),
+        ({"grid": 1}, 422, "'grid'"),
+        ({"grid": 33}, 422, "'grid'"),
+        ({"masks": 0}, 422, "'masks'"),
+        ({"top_k": 5}, 422, "not a parameter of this request"),
+        ({"model": "none"}, 404, "no such model"),
+    ],
+    ids=str,
+)
+def test_wrong_parameters_are_explained(client, parameters, status, words):
+    answer = post(client, **parameters)
+    assert answer.status_code == status
+    assert words in answer.json()["detail"]
+
+
+def test_number_of_masks_is_limited():
+    with client_of(Quarters(), max_masks=25) as client:
+        assert explanation(client)["masks"] == 25
+        assert explanation(client, masks=25)["masks"] == 25
+        assert explanation(client, method="occlusion", grid=4)["masks"] == 25
+        for parameters in ({"masks": 26}, {"method": "occlusion", "grid": 5}):
+            answer = post(client, **parameters)
+            assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
+            assert (answer.json()["limit"], answer.json()["value"]) == ("max_masks", 25)
+
+
+def test_bytes_of_masked_copies_are_limited():
+    """An image of 60 × 120 pixels has 21,600 bytes: itself and 47 copies are just within 1 MiB."""
+    most = 2**20 // 21_600 - 1
+    with client_of(Quarters(), max_masked_bytes=2**20) as client:
+        assert explanation(client, masks=most)["masks"] == most
+        answer = post(client, masks=most + 1)
+    assert (answer.status_code, answer.json()["code"]) == (422, "too_costly")
+    assert answer.json()["limit"] == "max_masked_bytes"
+
+
+@pytest.mark.parametrize("grid", [2, 32])
+def test_grid_may_be_at_its_limits(client, grid):
+    assert explanation(client, grid=grid, masks=5)["masks"] == 5
+
+
+def test_masking_is_charged_to_the_account_of_the_request(monkeypatch):
+    """Each copy adds a little to the account; without that, a thousand of them exceed it."""
+    monkeypatch.setattr("gateway.limits.account.SECONDS_PER_IMAGE", 0.0)
+    with client_of(Quarters(), request_cpu_seconds=0.1) as client:
+        answer = post(client, picture(384, 768), masks=1_000)
+    assert (answer.status_code, answer.json()["code"]) == (422, "too_costly")
+    assert answer.json()["limit"] == "request_cpu_seconds"
+
+
+def test_even_image_has_a_transparent_overlay(client):
+    """Differences of nothing but rounding errors are not drawn."""
+    answer = post(client, encode(np.full((40, 40, 3), 90, np.uint8), ".png"), masks=30)
+    png = base64.b64decode(answer.json()["explanation"]["overlay"])
+    assert cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED)[..., 3].max() < 5
+
+
+def test_second_image_is_refused_before_the_first_is_classified():
+    backend = Quarters()
+    with client_of(backend) as client:
+        answer = post(client, picture(), picture())
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_many_files")
+    assert backend.images == []
+
+
+def test_file_that_is_no_image_has_its_own_error(client):
+    answer = post(client, b"no picture")
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_format")
+
+
+def test_service_that_decodes_nothing_explains_nothing():
+    with client_of(Quarters(), decode="never") as client:
+        answer = post(client)
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_format")
+    assert "GATEWAY_DECODE=never" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 300), (300, 2), (5, 7)], ids=str)
+def test_tiny_and_narrow_images_have_maps(client, size):
+    answer = post(client, encode(np.full((*size, 3), 90, np.uint8), ".png"), masks=20)
+    assert answer.status_code == 200, answer.text
+    assert np.isfinite(answer.json()["explanation"]["values"]).all()
+
+
+def test_raw_image_is_a_body(client):
+    answer = client.post("/explain?masks=10", content=PNG, headers={"Content-Type": "image/png"})
+    assert answer.status_code == 200
+    assert answer.json()["explanation"]["filename"] == ""
+
+
+def test_damaged_jpeg_has_a_warning_or_is_refused(client):
+    generator, of = random.Random(7), outcome(DamageDetector())
+    sound = photo("cat")
+    broken = next(data for data in (damaged(sound, generator) for _ in range(100)) if of(data) == "marked")
+    assert "warning" not in post(client, sound, masks=5).json()["explanation"]
+    assert post(client, broken, masks=5).json()["explanation"]["warning"] == "damaged"
+    refused = post(client, broken, masks=5, strict="true")
+    assert (refused.status_code, refused.json()["code"]) == (422, "damaged_image")
+
+
+def test_deadline_holds_for_the_whole_explanation():
+    with client_of(Quarters(seconds=0.05)) as client:
+        answer = post(client, masks=2_000, timeout=0.3)
+    assert (answer.status_code, answer.json()["code"]) == (504, "deadline_exceeded")
+
+
+def test_copies_take_a_quarter_of_the_images_in_flight():
+    backend = Quarters(seconds=0.1)
+    with client_of(backend, max_images_in_flight=20, batch_max_images=2, request_max_calls=8) as client:
+        explanation(client, masks=30)
+    assert backend.most_in_flight == 5
+
+
+def test_explanation_ends_with_its_client():
+    backend = Quarters(seconds=0.02)
+    headers = {**NDJSON, "Content-Type": "image/png"}
+    parameters = {"masks": 10_000, "timeout": 300}
+    with stub_service(backend, max_masks=10_000) as url:
+        with httpx.stream("POST", f"{url}/explain", params=parameters, content=picture(), headers=headers) as response:
+            assert "progress" in json.loads(next(response.iter_lines()))
+        wait_for(lambda: REGISTRY.get_sample_value("gateway_images_in_flight") == 0)
+        assert len(backend.images) < 10_000
+
+
+def test_each_copy_is_charged_to_the_key(tmp_path, monkeypatch):
+    """A key with 30 images at once gets an explanation of 30 images, and none of 31."""
+    monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.0)
+    path = tmp_path / "keys"
+    key = {"X-API-Key": add_key(path, "app", read_quota({"rate": "1/h", "burst": "30"}))}
+    with client_of(Quarters(), api_keys_file=path) as client:
+        assert post(client, headers=key, masks=29).status_code == 200
+        assert client.get("/limits", headers=key).json()["key"]["rate"]["remaining"] == 0
+    path.unlink()
+    key = {"X-API-Key": add_key(path, "app", read_quota({"rate": "1/h", "burst": "30"}))}
+    with client_of(Quarters(), api_keys_file=path) as client:
+        answer = post(client, headers=key, masks=30)
+    assert (answer.status_code, answer.json()["code"]) == (429, "rate_limited")

@@ -1,0 +1,114 @@
+"""Masked copies of an image, and its heat map, made in a decoder's process."""
+
+import numpy as np
+import pytest
+
+from gateway.errors import TruncatedImage, UndecodableImage
+from gateway.ingest.decoders.budget import DecodeLimits
+from gateway.ingest.decoders.pool import Decoders, MaskedImage
+from gateway.ingest.inspection import inspect
+from gateway.ingest.masking import RISE_MAP_SIDE, Masking, Method
+from tests.asking import encode
+from tests.gateway.ingest.reading import LIMITS
+
+DECODE_LIMITS = DecodeLimits(cpu_seconds=3.0, memory_bytes=2**30, image_pixels=50_000_000)
+HEIGHT, WIDTH = 40, 80
+GRID = 4
+
+
+@pytest.fixture(scope="module")
+async def pool():
+    async with Decoders(1, limits=DECODE_LIMITS) as pool:
+        yield pool
+
+
+def picture() -> np.ndarray:
+    return np.random.default_rng(3).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
+
+
+def pixels_of(ppm: bytes) -> np.ndarray:
+    header = b"P6\n%d %d\n255\n" % (WIDTH, HEIGHT)
+    assert ppm.startswith(header)
+    return np.frombuffer(ppm[len(header) :], np.uint8).reshape(HEIGHT, WIDTH, 3)
+
+
+async def copies(image: MaskedImage) -> list[np.ndarray]:
+    """All of them; the image ends after its heat map, so the number is asked for."""
+    return [pixels_of((await image.next()).pixels) for _ in range(image.masking.images)]
+
+
+def opened(pool: Decoders, masking: Masking):
+    data = encode(picture(), ".png")
+    return pool.masked(data, inspect(data, LIMITS), 1_024, pool.account(), masking)
+
+
+async def test_first_copy_is_the_image_itself(pool):
+    async with opened(pool, Masking.of(Method.RISE, GRID, 3)) as image:
+        first, *masked = await copies(image)
+        await image.draw(np.zeros(4, np.float32))
+    assert np.array_equal(first, picture())
+    assert len(masked) == 3
+    assert all((each != first).any() for each in masked)
+
+
+async def test_windows_hide_each_cell_four_times(pool):
+    masking = Masking.of(Method.OCCLUSION, GRID, 0)
+    async with opened(pool, masking) as image:
+        first, *masked = await copies(image)
+        await image.draw(np.zeros(masking.images, np.float32))
+    mean = np.rint(first.mean(axis=(0, 1)))
+    hidden = np.stack([(each == mean).all(axis=2) for each in masked])
+    assert len(masked) == (GRID + 1) ** 2
+    assert (hidden.sum(axis=0) >= 4).all()
+    assert np.median(hidden.sum(axis=0)) == 4
+    top_left = hidden[0]
+    assert top_left[: HEIGHT // GRID, : WIDTH // GRID].all()
+    assert top_left.mean() == pytest.approx(1 / GRID**2, abs=0.01)
+
+
+async def test_random_masks_are_the_same_each_time(pool):
+    seen = []
+    for _ in range(2):
+        async with opened(pool, Masking.of(Method.RISE, GRID, 5)) as image:
+            seen.append(await copies(image))
+            await image.draw(np.zeros(6, np.float32))
+    assert np.array_equal(*map(np.stack, seen))
+
+
+async def test_map_is_the_difference_of_mean_scores(pool):
+    """The score falls by 1 if the first window, which is the cell at the top left, is hidden, and by no other."""
+    masking = Masking.of(Method.OCCLUSION, GRID, 0)
+    scores = np.ones(masking.images, np.float32)
+    scores[1] = 0
+    async with opened(pool, masking) as image:
+        await copies(image)
+        heat = await image.draw(scores)
+    expected = np.full((GRID, GRID), 20 / 21 - 1)
+    expected[0, 0] = 1 - 3 / 4
+    assert heat.values == pytest.approx(expected, abs=1e-6)
+    assert heat.overlay.startswith(b"\x89PNG")
+
+
+async def test_map_of_random_masks_has_its_own_side(pool):
+    async with opened(pool, Masking.of(Method.RISE, GRID, 5)) as image:
+        await copies(image)
+        heat = await image.draw(np.linspace(0, 1, 6, dtype=np.float32))
+    assert heat.values.shape == (RISE_MAP_SIDE, RISE_MAP_SIDE)
+
+
+async def test_next_image_is_decoded_after_one_is_left_open(pool):
+    """An explanation that is given up ends its process, which holds the image."""
+    async with opened(pool, Masking.of(Method.RISE, GRID, 5)) as image:
+        await image.next()
+    data = encode(picture(), ".png")
+    decoded = await pool.decode(data, inspect(data, LIMITS), 1_024, pool.account())
+    assert np.array_equal(pixels_of(decoded.pixels), picture())
+
+
+async def test_image_that_cannot_be_decoded_is_not_opened(pool):
+    data = bytearray(encode(picture(), ".png"))
+    info = inspect(bytes(data), LIMITS)
+    data[60:200] = bytes(140)
+    with pytest.raises((UndecodableImage, TruncatedImage)):
+        async with pool.masked(bytes(data), info, 1_024, pool.account(), Masking.of(Method.RISE, GRID, 5)):
+            raise AssertionError("it was opened")
