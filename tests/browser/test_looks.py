@@ -58,6 +58,10 @@ def test_axe_finds_nothing_on_the_page(page: Page, service: str):
     page.get_by_role("button", name="All labels").first.click()
     expect(page.get_by_label("Find a label")).to_be_visible()
     check(page)
+    for _ in range(2):
+        page.get_by_role("button", name="Why?").first.click()
+    expect(page.locator("#viewer-maps .map")).to_have_count(2)
+    check(page)
 
 
 @pytest.mark.parametrize("page", [(390, "dark"), (820, "light"), (1280, "dark")], ids=str, indirect=True)

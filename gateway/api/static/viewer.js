@@ -1,8 +1,9 @@
-// The dialog with one image in full, the part that the model saw, and all labels.
+// The dialog with one image in full, the part that the model saw, all labels, and the maps that explain them.
 
 import { answerNode, element, scores } from "./cards.js";
 import { least } from "./choice.js";
 import { withoutFrames } from "./entry.js";
+import { explain, isExplained, mapNode } from "./explain.js";
 import { withKey } from "./key.js";
 import { factsOf } from "./service.js";
 import { seen } from "./filters.js";
@@ -11,6 +12,7 @@ import { bytes, count, percent } from "./words.js";
 const PREVIEW_WIDTH = 160;
 /** Pixels to which the longer side of a smaller picture is enlarged, at most. */
 const ENLARGED = 480;
+const WHY = "Why?";
 
 const $ = (id) => document.getElementById(id);
 
@@ -18,6 +20,10 @@ const $ = (id) => document.getElementById(id);
 export class Viewer {
   #entries;
   #entry = null;
+  /** Whether the browser can show the picture. */
+  #shows = true;
+  /** Ends the explanations that are requested. */
+  #leaving = new AbortController();
 
   constructor(entries) {
     this.#entries = entries;
@@ -36,8 +42,10 @@ export class Viewer {
     $("viewer-image").addEventListener("load", () => {
       enlarge($("viewer-image"));
       this.#drawSeen();
+      this.#drawMaps();
     });
     $("viewer-image").addEventListener("error", () => this.#showPicture(false));
+    $("viewer-heat").addEventListener("input", () => $("viewer-maps").style.setProperty("--heat", $("viewer-heat").value));
   }
 
   open(entry) {
@@ -53,13 +61,28 @@ export class Viewer {
     this.#showPicture(true);
     $("viewer-image").src = URL.createObjectURL(entry.file);
     $("viewer-image").alt = entry.name;
+    this.#drawMaps();
     if (!$("viewer").open) $("viewer").showModal();
   }
 
   #showPicture(can) {
-    $("viewer-picture").hidden = !can;
-    $("viewer-none").hidden = can;
+    this.#shows = can;
+    this.#arrange();
     $("viewer-frame").hidden = true;
+  }
+
+  /** Show the picture, or instead of it the maps over its copies. */
+  #arrange() {
+    const mapped = $("viewer-maps").children.length > 0;
+    $("viewer-maps").hidden = $("viewer-strength").hidden = !mapped;
+    $("viewer-picture").hidden = mapped || !this.#shows;
+    $("viewer-none").hidden = mapped || this.#shows;
+  }
+
+  #drawMaps() {
+    const explained = (this.#entry?.answers ?? []).filter(isExplained);
+    $("viewer-maps").replaceChildren(...explained.map((answer) => mapNode(answer, $("viewer-image"))));
+    this.#arrange();
   }
 
   /** An answer, with a button that requests all labels. */
@@ -75,7 +98,36 @@ export class Viewer {
       button.addEventListener("click", () => this.#showAll(answer, button));
       section.append(button);
     }
+    if (answer.state === "ok" && answer.best && !isExplained(answer)) section.append(this.#whyButton(answer));
     return section;
+  }
+
+  /** A button that requests the map of an answer's best label. */
+  #whyButton(answer) {
+    const button = element("button", "small", WHY);
+    button.type = "button";
+    button.title = `Show which parts of the picture raise the score of “${answer.best.label}”`;
+    button.addEventListener("click", async () => {
+      const { signal } = this.#leaving;
+      button.disabled = true;
+      button.textContent = "Explaining";
+      button.parentElement.querySelector(".unexplained")?.remove();
+      try {
+        await explain(answer, { signal, progress: (share) => (button.textContent = `Explaining, ${Math.round(share * 100)}%`) });
+        if (signal.aborted) return;
+        button.remove();
+        this.#drawMaps();
+      } catch (error) {
+        if (signal.aborted) return;
+        button.disabled = false;
+        button.textContent = WHY;
+        const words = error instanceof TypeError ? "The gateway does not answer." : error.message;
+        const problem = element("p", "problem unexplained", words);
+        problem.setAttribute("role", "alert");
+        button.after(problem);
+      }
+    });
+    return button;
   }
 
   async #showAll(answer, button) {
@@ -155,7 +207,10 @@ export class Viewer {
   #release() {
     if (this.#entry) URL.revokeObjectURL($("viewer-image").src);
     $("viewer-image").removeAttribute("src");
+    this.#leaving.abort();
+    this.#leaving = new AbortController();
     this.#entry = null;
+    this.#drawMaps();
   }
 
   #neighbour(step) {

@@ -1,0 +1,61 @@
+// Why a model gave a label: which parts of the picture carry its score, by POST /explain.
+
+import { element } from "./cards.js";
+import { post } from "./exchange.js";
+import { askForKey, withKey } from "./key.js";
+import { percent } from "./words.js";
+
+/** The explanation of an answer, if there is one. */
+const explanations = new WeakMap();
+
+export const isExplained = (answer) => explanations.has(answer);
+
+/**
+ * Request the explanation of an answer's best label. `progress` is called with the share of the work that is done. Throws
+ * Error with the service's reason, and AbortError if `signal` is aborted.
+ */
+export async function explain(answer, { signal, progress }) {
+  const { entry, best, model, query } = answer;
+  const parameters = new URLSearchParams({ class_id: best.class_id });
+  if (model?.name) parameters.set("model", model.name);
+  const version = new URLSearchParams(query).get("version");
+  if (version) parameters.set("version", version);
+  const form = new FormData();
+  form.append("files", entry.file, entry.name);
+  let last = null;
+  const line = (document) => {
+    if (document.progress) progress(document.progress.done / document.progress.total);
+    else last = document;
+  };
+  const headers = withKey({ Accept: "application/x-ndjson" });
+  const response = await post(`explain?${parameters}`, form, { headers, signal, sent: () => {}, line });
+  askForKey(response);
+  const { explanation, error } = response.streamed ? (last ?? {}) : { error: problemOf(response.text) };
+  if (!explanation) throw new Error(error?.detail ?? `The gateway answered ${response.status}.`);
+  explanations.set(answer, explanation);
+}
+
+function problemOf(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null; // a proxy's page, perhaps
+  }
+}
+
+/** The map of an explained answer, over a copy of the picture (an image element) if the browser can show it. */
+export function mapNode(answer, picture) {
+  const { label, score, overlay } = explanations.get(answer);
+  const copy = picture.cloneNode();
+  copy.removeAttribute("id");
+  const heat = element("img", "heat");
+  heat.src = `data:image/png;base64,${overlay}`;
+  heat.alt = `Heat map: the parts of the picture that raise the score of ${label}`;
+  const box = element("div", "picture-box");
+  box.append(...(picture.naturalWidth ? [copy] : []), heat);
+  const words = element("figcaption", "");
+  words.append(element("strong", "", `${label}, ${percent(score)}`), element("span", "", answer.modelInWords));
+  const figure = element("figure", "map");
+  figure.append(box, words);
+  return figure;
+}

@@ -1,0 +1,73 @@
+"""The viewer shows which parts of a picture carry a label, for one model or two."""
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, expect
+
+from tests.browser.backend import ColourBackend, picture
+from tests.gateway.streams.stub import stream_service
+
+pytestmark = pytest.mark.slow
+DRAWN = "image => image.complete && image.naturalWidth > 0"
+
+
+def open_picture(page: Page, name: str = "blue.png") -> None:
+    page.set_input_files("#files", [{"name": name, "mimeType": "image/png", "buffer": picture("blue")}])
+    expect(page.locator(".card[data-state=ok]")).to_have_count(1)
+    page.get_by_role("button", name=f"Open {name}").click()
+
+
+def test_map_lies_over_the_picture_as_strong_as_wanted(page: Page):
+    open_picture(page)
+    expect(page.locator("#viewer-picture")).to_be_visible()
+    page.get_by_role("button", name="Why?").click()
+    heat = page.locator("#viewer-maps .heat")
+    expect(heat).to_have_count(1)
+    expect(page.locator("#viewer-picture")).to_be_hidden()
+    expect(page.locator(".map strong")).to_contain_text("blue, 90.0%")
+    assert heat.evaluate(DRAWN)
+    original = page.locator("#viewer-maps img:not(.heat)").bounding_box()
+    assert original
+    assert heat.bounding_box() == pytest.approx(original, abs=1)
+    page.locator("#viewer-heat").fill("0")
+    expect(heat).to_have_css("opacity", "0")
+
+
+def test_maps_of_two_models_are_side_by_side(page: Page):
+    page.select_option("#compare", "moods")
+    open_picture(page)
+    for _ in range(2):
+        page.get_by_role("button", name="Why?").first.click()
+    maps = page.locator("#viewer-maps .map")
+    expect(maps).to_have_count(2)
+    expect(maps.locator("figcaption span")).to_have_text(["colours version 2", "moods version 1"])
+    left, right = (maps.nth(position).bounding_box() for position in range(2))
+    assert left
+    assert right
+    assert left["x"] + left["width"] <= right["x"]
+
+
+def test_map_stays_with_its_picture(page: Page):
+    page.set_input_files(
+        "#files",
+        [{"name": f"{each}.png", "mimeType": "image/png", "buffer": picture(each)} for each in ("blue", "red")],
+    )
+    expect(page.locator(".card[data-state=ok]")).to_have_count(2)
+    page.get_by_role("button", name="Open blue.png").click()
+    page.get_by_role("button", name="Why?").click()
+    expect(page.locator("#viewer-maps .map")).to_have_count(1)
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator("#viewer-maps")).to_be_hidden()
+    expect(page.locator("#viewer-picture")).to_be_visible()
+    page.get_by_role("button", name="Previous").click()
+    expect(page.locator("#viewer-maps .map")).to_have_count(1)
+    expect(page.get_by_role("button", name="Why?")).to_have_count(0)
+
+
+def test_refused_explanation_says_why(context: BrowserContext):
+    with stream_service(ColourBackend(), model="colours", max_masked_bytes=2**20) as (address, _):
+        page = context.new_page()
+        page.goto(f"http://{address}")
+        open_picture(page)
+        page.get_by_role("button", name="Why?").click()
+        expect(page.locator("#viewer .problem")).to_contain_text("ask for fewer masks")
+        expect(page.get_by_role("button", name="Why?")).to_be_enabled()
