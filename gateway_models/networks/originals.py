@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from gateway.errors import UserError
 from gateway_models.networks.adapted import PLAIN, Adapted, Form, arranged, known_form
 from gateway_models.networks.engines import check_original
 from gateway_models.networks.features import Featured
@@ -102,6 +103,29 @@ def original_answers(version: Version) -> Answers:
             return activate(scores.float()), None if embeddings is None else embeddings.float()
 
     return answers
+
+
+class NoGradients(UserError):
+    """The original of a version cannot be differentiated here."""
+
+
+def differentiable(version: Version) -> nn.Module:
+    """The original of a version as a network with gradients: images fp32 [N, 3, side, side] → its scores [N, classes].
+
+    Raises NoGradients if it is no network of torch, or takes whole numbers; EntryError and ModelFileError as
+    `original_answers` does.
+    """
+    spec, outcome = version.spec, version.outcome
+    check_original(version)
+    if is_function(spec.source) or framework_of(spec.source):
+        raise NoGradients(f"{spec.source} is no network of torch: use --method rise or occlusion")
+    file = _unchanged(spec)
+    form = replace(known_form(spec), input=outcome.input or PLAIN)
+    if file.suffix == ".onnx":
+        raise NoGradients(f"{file} is an ONNX file, which has no gradients: use --method rise or occlusion")
+    if form.gray or form.input.startswith("uint8"):
+        raise NoGradients("the network takes uint8 or gray images, without gradients: use --method rise or occlusion")
+    return Adapted(original_module(spec, outcome.classes), form, spec.output).eval()
 
 
 def _unchanged(spec: ModelSpec) -> Path:
