@@ -134,7 +134,7 @@ async def test_abandoned_animation_ends_its_process(pool):
         await reader.next()
         (worker,) = pool._busy
     assert not worker.alive()
-    assert (pool._animation_slots.slots.free, pool._animation_slots.bytes.free) == (1, DECODE_LIMITS.memory_bytes)
+    assert [bound.free for bound in pool._animation_slots.bounds] == [1, DECODE_LIMITS.memory_bytes]
     assert (await decoded_image(pool)).startswith(b"P6")
 
 
@@ -253,7 +253,7 @@ async def test_cancelled_frame_leaves_no_busy_process(pool):
         await asyncio.wait([step])
         assert step.cancelled()
         assert not worker.alive()
-    assert (pool._slots.slots.free, pool._animation_slots.slots.free) == (1, 1)
+    assert (pool._slots.bounds[0].free, pool._animation_slots.bounds[0].free) == (1, 1)
 
 
 async def test_waiting_animation_does_not_delay_images(pool):
