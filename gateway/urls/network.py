@@ -92,7 +92,7 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
             raise FetchFailed(f"The name {host!r} could not be resolved; try again later.") from exc
         # One error for a name that does not exist and one that is not public: it must not show which names do.
         if not addresses or not all(map(self._rule.allows, addresses)):
-            raise UrlNotAllowed(f"The host {host!r} has no public address, or one that is not public.")
+            raise UrlNotAllowed(f"The host {host!r} does not exist, or has an address that is not public.")
         failure: Exception | None = None
         for address in addresses:
             try:

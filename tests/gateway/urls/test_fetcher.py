@@ -20,7 +20,7 @@ from gateway.urls.fetcher import FETCHES_PER_REQUEST, MAX_REDIRECTS
 from gateway.urls.network import HEAD_READ_BYTES, READ_BYTES, Wire
 from tests.asking import encode
 from tests.certificates import Authority
-from tests.gateway.api.stub import PNG, client_of
+from tests.gateway.api.stub import PNG, VectorBackend, client_of
 from tests.gateway.urls.origin import Origin, made_up_names, origin_on, redirect, repeat, response, wait_for_client
 from tests.processes import wait_for
 from tests.stub_service import stub_service
@@ -71,6 +71,13 @@ def test_image_of_a_url_is_classified(origin):
     (result,) = answer.json()["results"]
     assert (result["filename"], result["predictions"][0]["label"]) == ("cat.png", "cat")
     assert origin.heads[0].startswith(b"GET /cat.png?size=1 HTTP/1.1\r\n")
+
+
+def test_image_of_a_url_is_embedded(origin):
+    with client_of(VectorBackend(), fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK) as client:
+        answer = ask(client, origin.url(), path="/embed")
+    assert answer.status_code == 200
+    assert answer.json()["results"][0]["embedding"]
 
 
 def test_urls_are_refused_unless_they_are_allowed():
@@ -471,6 +478,33 @@ class TestNumber:
         with client_of(fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK, max_fetches=1, **short) as client:
             answer = ask(client, B64, origin.url("/hang"), origin.url("/hang"))
         assert codes(answer) == [None, "fetch_timeout", "overloaded"]
+
+    def test_slow_fetch_makes_room_for_an_upload(self, origin):
+        """When the upload buffer is full, a fetch that stands still is evicted, as a slow upload is."""
+        large = encode(np.random.default_rng(1).integers(0, 256, (400, 400, 3), np.uint8), ".png")
+
+        def stop(connection: socket.socket) -> None:
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 800_000)
+            wait_for_client(connection)
+
+        origin.answers["/stop"] = stop
+        limits = {"max_bytes_waiting": 2**20, "max_file_bytes": 10**6, "stream_frame_bytes": 2**20}
+        answers: list[httpx.Response] = []
+        with (
+            stub_service(
+                fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK, fetch_timeout_seconds=60, **limits
+            ) as url,
+            httpx.Client(base_url=url, timeout=60) as client,
+        ):
+            fetching = threading.Thread(target=lambda: answers.append(ask(client, origin.url("/stop"))))
+            fetching.start()
+            wait_for(lambda: REGISTRY.get_sample_value("gateway_waiting_bytes") >= 800_000)
+            headers = {"Content-Type": "image/png"}
+            wait_for(lambda: client.post("/predict", content=large, headers=headers).status_code == 200)
+            fetching.join(30)
+        problem = answers[0].json()
+        assert (problem["status"], problem["code"], problem["limit"]) == (503, "overloaded", "max_bytes_waiting")
+        assert len(large) > 2**20 - 800_000
 
     def test_images_of_a_request_have_a_time_together(self, origin):
         origin.answers["/hang"] = wait_for_client
