@@ -49,6 +49,7 @@ DRIVER = frozenset({"libcuda.so.1", "libnvcuvid.so.1", "libnvidia-encode.so.1", 
 VARIABLES = ("UCX_MEM_EVENTS",)
 """The variables of the image's environment that its libraries need: without this one, UCX replaces malloc."""
 
+_VERSION = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}[A-Za-z0-9.+-]{0,32}")
 _VALUE = re.compile(r"[A-Za-z0-9_.,-]*")
 _LIBRARY = re.compile(r"[^/]+\.so(?:\.[0-9.]+)?")
 _LIBPYTHON = re.compile(r"libpython(3\.[0-9]+)\.so(?:\.1\.0)?")
@@ -327,10 +328,10 @@ class _Unpacking:
         return [split(line.strip()) for text in texts for line in text.splitlines() if line.startswith("/")]
 
     def _version(self) -> str:
-        if version := self._image.variable("TRITON_SERVER_VERSION"):
-            return version
-        file = self._parts.get(("TRITON_VERSION",))
-        return self._tree.content(file).read_text(errors="replace").strip() if file else ""
+        version = self._image.variable("TRITON_SERVER_VERSION")
+        if not version and (file := self._parts.get(("TRITON_VERSION",))):
+            version = self._tree.content(file).read_text(errors="replace").strip()
+        return version if _VERSION.fullmatch(version) else ""
 
 
 def _default_folders() -> list[str]:

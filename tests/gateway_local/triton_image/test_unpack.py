@@ -80,6 +80,11 @@ def test_record_says_what_the_image_needs(tmp_path):
     assert Record.read(tmp_path / "image") == record
 
 
+@pytest.mark.parametrize("version", ["2", "²", "2.75.0\x1b[2J", "2.75" + "0" * 40])
+def test_other_text_than_a_version_is_none(tmp_path, version):
+    assert unpacked(tmp_path, triton_like_nvidias(), variables=[f"TRITON_SERVER_VERSION={version}"]).version == ""
+
+
 def test_version_comes_from_a_file_where_no_variable_has_it(tmp_path):
     assert unpacked(tmp_path, triton_like_nvidias(), variables=()).version == "2.75.0"
 
