@@ -108,6 +108,8 @@ def _fetch(
             there = None  # the folder's name has only the digest's start
         if there is not None and _has(there, backends):
             return there
+        for abandoned in cache_dir.glob(".triton-image-*"):  # by a process that was killed while it unpacked
+            shutil.rmtree(abandoned, ignore_errors=True)
         layers = _download(registry, found, cache_dir, progress)
     if there is not None:  # those of an earlier command stay
         backends = tuple(dict.fromkeys((*_wanted(there, backends), *there.record.backends)))

@@ -179,6 +179,14 @@ def test_backends_without_an_image_are_refused(tmp_path, monkeypatch):
     assert "--backend is for images" in str(result.exception)
 
 
+@pytest.mark.usefixtures("starts")
+def test_leftovers_of_a_killed_process_are_removed(registry, tmp_path):
+    """The folder into which it unpacked: gigabytes."""
+    (tmp_path / ".triton-image-0123456789ab-x" / "libraries").mkdir(parents=True)
+    fetch_image(name(registry), tmp_path, print)
+    assert not list(tmp_path.glob(".triton-image-*"))
+
+
 def test_progress_is_a_line_without_a_terminal():
     said: list[str] = []
     with TransferBars(said.append, PlainConsole(force_terminal=False)).step("fetching 3 layers", 3 * 2**30) as advance:
