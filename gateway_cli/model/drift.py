@@ -100,9 +100,9 @@ def drift(
         where = str(folder)
     else:
         expected = sample_from(reader, Period(name, number, begin - timedelta(days=before), begin))
-        where = f"the {before:g} days before"
+        where = "the day before" if before == 1 else f"the {before:g} days before"
     found = compare(expected, window, confidence=confidence)
-    compared = Compared(name, number, where, f"the last {days:g} days", (expected, window), found)
+    compared = Compared(name, number, where, _last(days), (expected, window), found)
     path = page or (None if json else Path(f"{name}-drift.html"))
     if path is not None:
         write_page(compared, path)
@@ -127,6 +127,10 @@ def _reference(given: str) -> tuple[Path | None, float]:
             f"{given} is neither a folder nor a number of days up to 10,000", param_hint="--reference"
         )
     return None, days
+
+
+def _last(days: float) -> str:
+    return "the last day" if days == 1 else f"the last {days:g} days"
 
 
 def _classified(name: str, version: int, folder: Path, url: str | None, repository: Path) -> "Sample":

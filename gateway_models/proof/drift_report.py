@@ -20,7 +20,8 @@ UNITS = {
     "pixels": "width × height",
 }
 _STYLE = """\
-main { grid-template-columns: repeat(auto-fill, minmax(24rem, 1fr)) } table { border-collapse: collapse }
+main { grid-template-columns: repeat(auto-fill, minmax(24rem, 1fr)) }
+table { border-collapse: collapse; margin-bottom: 1rem }
 td, th { padding: 0.2rem 0.8rem; text-align: left } .drift { color: #a40000; font-weight: 600 }
 """
 _FEW_REQUESTS = 20
