@@ -17,6 +17,7 @@ from gateway.triton.grpc_endpoint import CANCELLATION_SINCE, version_numbers
 from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, sizes
 from gateway.triton.tls import TlsError, connector
 from gateway_local.cuda_pool import arguments, pool_bytes
+from gateway_local.doctor.demand import on_demand
 from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.doctor.shares import shares
 from gateway_local.runtime import TRITON_VERSION
@@ -141,6 +142,7 @@ async def check_endpoint(endpoint: TritonEndpoint, settings: Settings) -> list[F
         await _contract(endpoint, settings),
         await _inference(endpoint, settings),
         *await _shares(endpoint, settings),
+        *await on_demand(endpoint, settings),
     ]
 
 

@@ -115,6 +115,19 @@ MATRIX: dict[str, dict[str, Any]] = {
         },
         "gateway": {"cacheSecret": {"secretName": "cache"}},
     },
+    "models on demand": {
+        "gateway": {"settings": {"GATEWAY_MODELS_LOADED": "demand", "GATEWAY_MODELS_MEMORY_BYTES": 6 * 2**30}},
+    },
+    "models on demand, on processors": {
+        "profile": "cpu",
+        "gateway": {
+            "settings": {
+                "GATEWAY_MODELS_LOADED": "demand",
+                "GATEWAY_MODELS_MEMORY_BYTES": 6 * 2**30,
+                "GATEWAY_LOAD_MODELS": "birds",
+            }
+        },
+    },
     "where pods go": {
         "imagePullSecrets": [{"name": "registry"}],
         "triton": {
@@ -334,6 +347,29 @@ def test_only_the_gateway_reaches_triton_and_only_prometheus_its_metrics(release
     assert inferences["ports"] == [{"port": 8001}]
     assert metrics["ports"] == [{"port": 8002}]
     assert metrics["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+
+
+def test_triton_starts_with_few_models_if_they_are_loaded_on_demand(releases, dockerfile):
+    """The gateways load the others, and read the memory that they take."""
+    release = releases["models on demand"]
+    own = dockerfile.stages["triton"].words("CMD")
+    args = container(release, "triton")["args"]
+    assert args == [option.replace("--load-model=*", "--load-model=ensemble_model") for option in own]
+    assert "GATEWAY_LOAD_MODELS" not in variables(release)
+    peers = [rule for rule in find(release, "NetworkPolicy", "-triton")["spec"]["ingress"] if 8002 in ports(rule)]
+    assert any("podSelector" in peer for rule in peers for peer in rule["from"])
+
+    release = releases["models on demand, on processors"]
+    given = {each["name"]: each.get("value") for each in container(release, "triton")["env"]}
+    assert {name: given[name] for name in variables(release) if "MODEL" in name} == {
+        "GATEWAY_MODELS_LOADED": "demand",
+        "GATEWAY_MODELS_MEMORY_BYTES": str(6 * 2**30),
+        "GATEWAY_LOAD_MODELS": "birds",
+    }
+
+
+def ports(rule: dict[str, Any]) -> set[int]:
+    return {each["port"] for each in rule["ports"]}
 
 
 def test_triton_opens_no_connection_but_to_fetch_its_models(releases):

@@ -343,6 +343,8 @@ class DemandLoader:
             await self._list(replica)
         if unit not in self._listed:
             raise ModelNotFound(await self._unknown(replica, unit))
+        if _is_step(unit, self._listed):
+            self._refused.setdefault(unit, _no_model_for_clients(unit))
         if unit in self._refused:
             raise self._refused[unit]
         async with self._turn(replica) as index:
@@ -390,9 +392,7 @@ class DemandLoader:
             return
         if not isinstance(error, ContractBroken):
             raise error
-        self._refused[unit] = ModelNotFound(
-            f"{unit!r} is in Triton's repository, but is no model that classifies images; GET /models lists those."
-        )
+        self._refused[unit] = _no_model_for_clients(unit)
         self._forget(replica, unit)
         if ours:
             with suppress(GatewayError):
@@ -646,6 +646,12 @@ class DemandLoader:
 def _in_state(index: RepositoryIndexResponse, *states: str) -> set[str]:
     """The models of which a version has one of these states."""
     return {model.name for model in index.models if model.state in states}
+
+
+def _no_model_for_clients(name: str) -> ModelNotFound:
+    return ModelNotFound(
+        f"{name!r} is in Triton's repository, but is no model that classifies images; GET /models lists those."
+    )
 
 
 def own_steps(model_name: str) -> tuple[str, ...]:

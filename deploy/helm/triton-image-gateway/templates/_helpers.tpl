@@ -76,6 +76,10 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+
 {{- $_ := set $settings "GATEWAY_MAX_IMAGES_IN_FLIGHT" $inFlight -}}
 {{- $_ := set $settings "GATEWAY_MAX_IMAGES_WAITING" (max 64 $inFlight) -}}
 {{- range $name, $value := .Values.gateway.settings -}}{{- $_ := set $settings $name $value -}}{{- end -}}
+{{- /* What requests load, recovery must not. */ -}}
+{{- if and (eq (toString $settings.GATEWAY_MODELS_LOADED) "demand") (not (hasKey .Values.gateway.settings "GATEWAY_LOAD_MODELS")) -}}
+{{- $_ := unset $settings "GATEWAY_LOAD_MODELS" -}}
+{{- end -}}
 {{- $_ := set $settings "GATEWAY_HOST" "0.0.0.0" -}}
 {{- $_ := set $settings "GATEWAY_PORT" "8080" -}}
 {{- $_ := set $settings "GATEWAY_LOG_FORMAT" "json" -}}
@@ -100,6 +104,23 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+
 {{- $_ := set $settings "GATEWAY_ADMIN_KEYS_FILE" (printf "/etc/gateway/admin-keys/%s" .Values.gateway.adminKeys.key) -}}
 {{- end -}}
 {{- toYaml $settings -}}
+{{- end -}}
+
+{{/* "true" if the gateways load models when requests need them. */}}
+{{- define "tig.onDemand" -}}
+{{- if eq (toString (include "tig.settings" . | fromYaml).GATEWAY_MODELS_LOADED) "demand" -}}true{{- end -}}
+{{- end -}}
+
+{{/* Variables from which `gateway triton run`, in the image for CPUs, knows which models to load when Triton starts. */}}
+{{- define "tig.triton.demandEnv" -}}
+{{- $env := list -}}
+{{- if and (include "tig.onDemand" .) (eq .Values.profile "cpu") -}}
+{{- $settings := include "tig.settings" . | fromYaml -}}
+{{- range list "GATEWAY_MODELS_LOADED" "GATEWAY_MODELS_MEMORY_BYTES" "GATEWAY_LOAD_MODELS" "GATEWAY_MODEL" -}}
+{{- if hasKey $settings . -}}{{- $env = append $env (dict "name" . "value" (include "tig.text" (get $settings .))) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $env -}}
 {{- end -}}
 
 {{/* One number of the settings, or its default in gateway/settings.py. Give: (list . "GATEWAY_X" default) */}}
@@ -204,6 +225,12 @@ securityContext: {{- toYaml . | nindent 2 }}
 {{- $own = $native -}}
 {{- end -}}
 {{- if ne .models.source "image" -}}{{- $own = concat $own $profile.tritonModelArgs -}}{{- end -}}
+{{- if include "tig.onDemand" $ -}}
+{{- /* Triton must have one; the gateways load the others that stay. */ -}}
+{{- $first := list -}}
+{{- range $own -}}{{- $first = append $first (ternary (printf "--load-model=%s" (include "tig.model" $)) . (eq . "--load-model=*")) -}}{{- end -}}
+{{- $own = $first -}}
+{{- end -}}
 {{- if $cache -}}
 {{- $others := list -}}
 {{- range $own -}}{{- if not (hasPrefix "--cache-config=" .) -}}{{- $others = append $others . -}}{{- end -}}{{- end -}}
@@ -232,9 +259,14 @@ sum(avg_over_time(gateway_images_in_flight{{ $in }}[{{ $window }}])) + sum(avg_o
 {{- end -}}
 {{- end -}}
 
+{{/* The model of requests that name none. */}}
+{{- define "tig.model" -}}
+{{- default "ensemble_model" .Values.gateway.settings.GATEWAY_MODEL -}}
+{{- end -}}
+
 {{/* The model of Triton's probes: the gateway's default one, unless another is named. */}}
 {{- define "tig.probeModel" -}}
-{{- default (default "ensemble_model" .Values.gateway.settings.GATEWAY_MODEL) .Values.triton.probes.model -}}
+{{- default (include "tig.model" .) .Values.triton.probes.model -}}
 {{- end -}}
 
 {{/* When Tritons are added and removed: the same for KEDA's autoscaler and a plain one. */}}

@@ -152,14 +152,26 @@ async def test_unknown_model_is_not_loaded():
         assert loads(gateway) == []
 
 
-async def test_step_is_refused_and_unloaded_again():
+async def test_step_is_refused_without_a_load():
     async with gateways_of() as (gateway,):
-        (triton,) = gateway.tritons.values()
         for _ in range(2):
             with pytest.raises(ModelNotFound, match="no model that classifies images"):
                 await gateway.loader.loaded("m1_classifier", "", Deadline.after(20))
-        assert loads(gateway) == ["m1_classifier"]
-        assert "m1_classifier" in triton.unloaded
+        assert loads(gateway) == []
+        assert await classify(gateway, "m1") == "m1"
+
+
+async def test_step_of_another_name_is_refused_and_unloaded_again():
+    """Only a load shows what it is; the gateway remembers it."""
+    async with gateways_of() as (gateway,):
+        (triton,) = gateway.tritons.values()
+        triton.ensembles["m1"] = ("m1_preprocessor", "trunk")
+        triton.never_loaded.add("trunk")
+        for _ in range(2):
+            with pytest.raises(ModelNotFound, match="no model that classifies images"):
+                await gateway.loader.loaded("trunk", "", Deadline.after(20))
+        assert loads(gateway) == ["trunk"]
+        assert "trunk" in triton.unloaded
         assert await classify(gateway, "m1") == "m1"
 
 
