@@ -63,7 +63,7 @@ def main(
     skew: Annotated[float, typer.Option(help="Exponent of Zipf's law.", min=0.0)] = 1.1,
     clients: Annotated[int, typer.Option(help="Each sends one image after another.", min=1)] = 8,
     pause: Annotated[float, typer.Option(help="Seconds between a client's requests.", min=0.0)] = 0.1,
-    seconds: Annotated[float, typer.Option(help="Of each run.", min=1)] = 60.0,
+    seconds: Annotated[float, typer.Option(help="Of each run.", min=1)] = 45.0,
     load_seconds: Annotated[float, typer.Option(help="Time that a network takes to load.", min=0.0)] = 0.5,
     megabytes: Annotated[int, typer.Option(help="Memory of a network.", min=0)] = 50,
     into: Into = None,

@@ -216,9 +216,13 @@ class Models:
         """The stateful model for the streams of one version of a model; raises ModelNotFound if there is none."""
         return await self._sequence_models.get((model_name, model_version), self._read_sequence_model)
 
-    async def _read_sequence_model(self, model_name: str, model_version: str) -> str:
+    async def sequence_model_name(self, model_name: str, model_version: str) -> str:
+        """The name of the stateful model for the streams of a model, whether or not there is one."""
         config = await self._first(model_name, model_version, self._endpoint.config)
-        name = parameters(config).get(SEQUENCE_PARAMETER, SEQUENCE_MODEL)
+        return parameters(config).get(SEQUENCE_PARAMETER, SEQUENCE_MODEL)
+
+    async def _read_sequence_model(self, model_name: str, model_version: str) -> str:
+        name = await self.sequence_model_name(model_name, model_version)
         try:
             given = {output.name for output in (await self._endpoint.config(name)).output}
         except ModelNotFound as exc:

@@ -188,6 +188,12 @@ class TritonPool:
         """The replicas that probe a model, ready or not; none if none does."""
         return [replica for replica in self.replicas if replica.health.serving(model_name, model_version)]
 
+    def want(self, name: str) -> None:
+        """Have a model loaded by every Triton from now on, as if `load` had named it."""
+        self._load = {*self._load, name}
+        for replica in self.replicas:
+            replica.health.expected.want(name)
+
     def may_return(self, model_name: str, model_version: str, without: Replica) -> bool:
         """Whether a model that one Triton does not have is temporarily missing at another."""
         others = (replica.health for replica in self.replicas if replica is not without)

@@ -1,6 +1,7 @@
 """The Backend over Tritons whose models are loaded on demand."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from gateway.deadline import Deadline
@@ -14,6 +15,7 @@ from gateway.triton.pool import TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import LIST_HINT, TritonBackend
+from gateway.triton.triton_sequence import TritonSequence
 from gateway.validation import near
 
 MOST_RELOADS = 3
@@ -95,6 +97,27 @@ class DemandBackend(TritonBackend):
         """See Backend.labels."""
         await self._load(model_name)
         return await super().labels(model_name, model_version)
+
+    async def sequence(self, model_name: str, model_version: str) -> TritonSequence:
+        """See Backend.sequence; a stateful model that is not loaded is loaded on each Triton, and stays loaded."""
+        await self._load(model_name)
+        try:
+            return await super().sequence(model_name, model_version)
+        except ModelNotFound:
+            if not await self._load_stateful(model_name, model_version):
+                raise
+        return await super().sequence(model_name, model_version)
+
+    async def _load_stateful(self, model_name: str, model_version: str) -> bool:
+        """Load the stateful model of a model where it is not; False if no repository has it."""
+        found = False
+        for replica in self._tritons.holders(model_name, model_version):
+            name = await replica.models.sequence_model_name(model_name, model_version)
+            with suppress(ModelNotFound):
+                await replica.models.load(name)
+                self._tritons.want(name)
+                found = True
+        return found
 
     async def models(self) -> Sequence[ModelInfo]:
         """Every model of the repository: those that a Triton has loaded, and the others as they were last."""

@@ -247,6 +247,10 @@ class DemandLoader:
             and (self._pool.holders(name) or name not in ready)
         )
 
+    def is_loading(self, model_name: str, address: str) -> bool:
+        """Whether this gateway has a Triton load a model at this moment."""
+        return model_name in self._loading[address]
+
     def load_times(self, model_name: str) -> LoadTimes | None:
         """What the loads of a model have taken; None if this process has not loaded it."""
         usage = self._usage.get(model_name)
@@ -284,7 +288,7 @@ class DemandLoader:
                 return
         finally:
             self._waiting.add(-1)
-        if any(unit in loading for loading in self._loading.values()):
+        if any(self.is_loading(unit, replica.address) for replica in self._pool.replicas):
             room = None
         if left_seconds <= most_seconds:
             raise DeadlineExceeded(
@@ -366,8 +370,10 @@ class DemandLoader:
                 before = await self._machine_before(replica, unit)
                 await replica.models.load(unit)
             await self._adopt(replica, unit, ours=not theirs)
-        except GatewayError:
+        except GatewayError as error:
             self._forget(replica, unit)  # recovery would try to load it for ever
+            if isinstance(error.__cause__, TritonUnreachable):
+                raise TritonUnreachable from error  # no fault of the model: another Triton may load it
             if not theirs:
                 with suppress(GatewayError):
                     await self._unload_steps(replica, unit)

@@ -128,6 +128,10 @@ class ExpectedModels:
             self._known |= names
         self._declined -= names
 
+    def want(self, name: str) -> None:
+        """Have a model loaded from now on, as if `load` had named it."""
+        self._wanted.add(name)
+
     def expect_all(self) -> None:
         """Expect every model of the repository: this Triton loads them by itself and takes no requests to load."""
         self._all = True

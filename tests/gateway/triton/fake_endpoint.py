@@ -272,6 +272,7 @@ class FakeEndpoint:
         """Load a model with a new process."""
         await self._reach()
         await asyncio.sleep(self.triton.load_seconds)
+        await self._reach()  # it may have gone meanwhile
         self.triton.done.append(("load", name))
         if self.triton.loads_by_itself:
             words = "explicit model load / unload is not allowed if polling is enabled"

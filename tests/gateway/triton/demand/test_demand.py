@@ -16,6 +16,7 @@ from gateway.errors import (
     Overloaded,
     TritonUnreachable,
 )
+from gateway.triton.balancing import rendezvous_order
 from gateway.triton.demand.memory import HOST
 from tests.gateway.triton.demand.fleet import DemandGateway, gateways_of, loaded
 from tests.gateway.triton.fleet import MODEL, call_of, wait_until
@@ -287,6 +288,17 @@ async def test_model_is_loaded_elsewhere_while_its_triton_is_away():
         assert await classify(gateway, "m0") == "m0"
         holders = [triton for triton in gateway.tritons.values() if "m0" in loaded(triton)]
         assert len(holders) == 2
+
+
+async def test_model_is_loaded_elsewhere_if_its_triton_ends_during_the_load():
+    async with gateways_of(tritons=2, triton={"load_seconds": 0.3}) as (gateway,):
+        waiting = asyncio.create_task(classify(gateway, "m0"))
+        address = next(iter(rendezvous_order(gateway.tritons, "m0")))
+        await wait_until(lambda: gateway.loader.is_loading("m0", address))
+        gateway.tritons[address].away = True
+        assert await waiting == "m0"
+        (other,) = (triton for name, triton in gateway.tritons.items() if name != address)
+        assert "m0" in loaded(other)
 
 
 async def test_only_triton_that_is_away_is_reported():

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gateway.deadline import Deadline
+from gateway.errors import ModelNotFound
 from gateway.triton.demand.backend import DemandBackend
 from gateway.triton.demand.loader import DemandLoader, LoadPolicy
 from gateway.triton.demand.memory import HOST, Budget, LocalMeter
@@ -88,3 +90,15 @@ async def test_every_request_is_answered_and_the_budget_holds(triton, repository
     assert times.p99_seconds >= times.p50_seconds > 0
     assert times.memory_bytes is not None
     assert times.memory_bytes > NETWORK_BYTES
+
+
+async def test_stream_loads_its_stateful_model(triton, gateways):
+    """The model of its frames and the stateful model; the latter stays loaded."""
+    first, second = gateways
+    for backend in (first, second):
+        sequence = await backend.sequence("m00", "")
+        scores = await sequence.add(np.array([0.25, 0.75], np.float32), {}, Deadline.after(60), "test")
+        assert scores.frames == 1
+        await sequence.close()
+    with pytest.raises(ModelNotFound):
+        await first.sequence("nope", "")
