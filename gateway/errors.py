@@ -38,7 +38,8 @@
     │   ├── ModelNotFound         404 model_not_found
     │   ├── NoFeatures            422 no_features
     │   ├── Forbidden             403 forbidden
-    │   └── ModelInUse            409 model_in_use
+    │   ├── ModelInUse            409 model_in_use
+    │   └── SequenceUnknown       409 sequence_unknown
     └── ServiceError              the service; a retry may help
         ├── Overloaded            503 overloaded
         │   └── RateLimited       429 rate_limited
@@ -339,6 +340,13 @@ class ModelInUse(RequestError):
 
     status = HTTPStatus.CONFLICT
     code, summary = "model_in_use", "The model is in use"
+
+
+class SequenceUnknown(RequestError):
+    """The request continues a sequence without a state in Triton: it has not begun, was idle too long, or was lost."""
+
+    status = HTTPStatus.CONFLICT
+    code, summary = "sequence_unknown", "The sequence has no state"
 
 
 class ServiceError(GatewayError):

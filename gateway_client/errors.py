@@ -199,6 +199,10 @@ class Forbidden(RequestError, status=403, code="forbidden"):
     """The API key is valid but may not be used for this: it is no admin key, or its quota excludes it."""
 
 
+class SequenceUnknown(RequestError, status=409, code="sequence_unknown"):
+    """The request continues a sequence of which Triton has no state; start it again, with another id."""
+
+
 class ModelInUse(RequestError, status=409, code="model_in_use"):
     """The default model cannot be unloaded."""
 

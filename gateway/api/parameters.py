@@ -127,8 +127,11 @@ def request_spec(
     frames: Wanted | None = None,
     embeddings: Embeddings = Embeddings.NONE,
     strict: bool = False,
+    client: str = "",
 ) -> RequestSpec:
     """Create the specification of a request; without a version, the model's split selects one.
+
+    It selects the same one for the same client: the value of its header or, without the header, `client`.
 
     Raises InvalidParameter if the timeout exceeds its limit, or the header with fields for the log is malformed, and
     Forbidden if the API key may not use the model.
@@ -137,7 +140,7 @@ def request_spec(
     seconds = timeout_within(
         timeout_seconds, default=settings.default_timeout_seconds, most=settings.max_timeout_seconds
     )
-    client = request.headers.get(settings.model_split_header, "")
+    client = request.headers.get(settings.model_split_header, "") or client
     model_version, split = version_of(settings.model_split, model_name, version, client)
     context.log_fields["model"] = model_name
     context.check_model(model_name)

@@ -13,7 +13,7 @@ from gateway.deadline import Deadline
 from gateway.errors import GatewayError
 from gateway.inference.prediction import NO_PREDICTIONS, Prediction, Predictions
 from gateway.inference.selection import Selection
-from gateway.inference.sequence import FrameSequence
+from gateway.inference.sequence import FrameSequence, SequenceScores, SequenceStep
 from gateway.ingest.resizing import Resize
 
 
@@ -273,6 +273,13 @@ class Backend(Protocol):
 
     async def sequence(self, model_name: str, model_version: str) -> FrameSequence:
         """A new sequence of frames for the stateful model of a model; raises ModelNotFound if it has none."""
+        ...
+
+    async def add_to_sequence(self, model_name: str, model_version: str, step: SequenceStep) -> SequenceScores:
+        """Add an image to a client's own sequence, or end it; `step` names no stateful model, which the model has.
+
+        Raises SequenceUnknown, ModelNotFound if there is no stateful model, and what `infer` raises.
+        """
         ...
 
     async def load(self, name: str) -> None:

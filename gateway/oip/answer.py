@@ -8,14 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import to_json
 
-from gateway.errors import ModelUnavailable, no_features
+from gateway.errors import InvalidParameter, ModelUnavailable, no_features
 from gateway.inference.request_spec import Result
-from gateway.oip.documents import FEATURES, PREDICTION, STATUS
+from gateway.inference.sequence import SequenceScores
+from gateway.oip.documents import FEATURES, PREDICTION, SEQUENCE_FRAMES, SEQUENCE_PREDICTION, STATUS
 from gateway.oip.members import InferenceRequest, RequestedOutput
 from gateway.oip.reader import LENGTH_BYTES
 from gateway.time_slices import TimeSlice
 
 OK = "ok"
+Row = NDArray[np.float32] | NDArray[np.int32] | list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +32,15 @@ class InferResponse:
 class Scored:
     """The results of one request: scores, fp32 [N, classes], NaN for failed images, and the status of each image.
 
-    `embeddings`, fp32 [N, size], are the embeddings, if the model has them.
+    `embeddings`, fp32 [N, size], are the embeddings, if the model has them; `sequence` has the scores of the sequence
+    after each image, None for failed images, if the request continues one.
     """
 
     scores: NDArray[np.float32]
     statuses: list[str]
     model_version: str
     embeddings: NDArray[np.float32] | None = None
+    sequence: Sequence[SequenceScores | None] | None = None
 
     @classmethod
     def of(cls, results: Sequence[Result]) -> "Scored":
@@ -64,11 +68,22 @@ class Scored:
                 statuses.append(OK)
         return cls(scores, statuses, first.model_version or "", embeddings)
 
-    def best(self, row: int, class_count: int, labels: Sequence[str]) -> list[str]:
-        """Triton's classification of one image: "score:class id:label" by descending score; "" for a failed image."""
+    @property
+    def sequence_scores(self) -> NDArray[np.float32]:
+        """The scores of the sequence after each image: fp32 [N, classes], NaN for failed images."""
+        scores = np.full_like(self.scores, np.nan)
+        for row, state in zip(scores, self.sequence or (), strict=True):
+            if state is not None:
+                row[:] = state.scores
+        return scores
+
+    def best(self, scores: NDArray[np.float32], row: int, class_count: int, labels: Sequence[str]) -> list[str]:
+        """Triton's classification of one image: "score:class id:label" by descending score; "" for a failed image.
+
+        `scores` are those of the image or, fp32 [classes] as well, of its sequence.
+        """
         if self.statuses[row] != OK:
             return [""] * class_count
-        scores = self.scores[row]
         order = np.argsort(-scores, kind="stable")[:class_count].tolist()
         return [f"{scores[index]:f}:{index}:{_label(labels, index)}" for index in order]
 
@@ -76,7 +91,8 @@ class Scored:
 async def encode(request: InferenceRequest, model_name: str, scored: Scored, labels: Sequence[str]) -> InferResponse:
     """Encode the requested outputs; `labels` are those of the classes, by class id.
 
-    Raises NoFeatures if FEATURES is requested by name from a model without embeddings.
+    Raises NoFeatures if FEATURES is requested by name from a model without embeddings, and InvalidParameter if an
+    output of a sequence is requested by name without one.
     """
     head: dict[str, Any] = {"model_name": model_name, "model_version": scored.model_version}
     if request.id is not None:
@@ -101,47 +117,54 @@ async def encode(request: InferenceRequest, model_name: str, scored: Scored, lab
 
 
 def _available_outputs(request: InferenceRequest, model_name: str, scored: Scored) -> Sequence[RequestedOutput]:
-    """The outputs of the response; raises NoFeatures."""
-    if scored.embeddings is not None:
-        return request.outputs
-    available = [output for output in request.outputs if output.name != FEATURES]
-    if len(available) < len(request.outputs) and not request.everything:
+    """The outputs of the response; raises NoFeatures and InvalidParameter."""
+    missing = set()
+    if scored.embeddings is None:
+        missing.add(FEATURES)
+    if scored.sequence is None:
+        missing |= {SEQUENCE_PREDICTION, SEQUENCE_FRAMES}
+    available = [output for output in request.outputs if output.name not in missing]
+    if request.everything or len(available) == len(request.outputs):
+        return available
+    name = next(output.name for output in request.outputs if output.name in missing)
+    if name == FEATURES:
         raise no_features(model_name)
-    return available
+    raise InvalidParameter(f"'outputs': {name} needs the parameter 'sequence_id'.")
 
 
 def _fits(result: Result, embeddings: NDArray[np.float32] | None) -> bool:
     return embeddings is None or (result.embedding is not None and result.embedding.shape == embeddings.shape[1:])
 
 
-def _tensor(
-    output: RequestedOutput, scored: Scored, labels: Sequence[str]
-) -> tuple[dict[str, Any], Iterable[NDArray[np.float32] | list[str]]]:
-    """A tensor without its data, and its data in rows, each fp32 [classes] or strings; STATUS is one row."""
+def _tensor(output: RequestedOutput, scored: Scored, labels: Sequence[str]) -> tuple[dict[str, Any], Iterable[Row]]:
+    """A tensor without its data, and its data in rows: fp32 [classes], strings, or int32 [N] for the one of frames."""
     count, classes = scored.scores.shape
     if output.name == STATUS:
         return {"name": STATUS, "datatype": "BYTES", "shape": [count]}, [scored.statuses]
     if output.name == FEATURES:
         assert scored.embeddings is not None
         return {"name": FEATURES, "datatype": "FP32", "shape": list(scored.embeddings.shape)}, scored.embeddings
-    assert output.name == PREDICTION
+    if output.name == SEQUENCE_FRAMES:
+        frames = [0 if state is None else state.frames for state in scored.sequence or ()]
+        return {"name": SEQUENCE_FRAMES, "datatype": "INT32", "shape": [count]}, [np.array(frames, np.int32)]
+    scores = scored.scores if output.name == PREDICTION else scored.sequence_scores
     if output.class_count:
         most = min(output.class_count, classes)
-        texts = (scored.best(row, most, labels) for row in range(count))
-        return {"name": PREDICTION, "datatype": "BYTES", "shape": [count, most]}, texts
-    return {"name": PREDICTION, "datatype": "FP32", "shape": [count, classes]}, scored.scores
+        texts = (scored.best(scores[row], row, most, labels) for row in range(count))
+        return {"name": output.name, "datatype": "BYTES", "shape": [count, most]}, texts
+    return {"name": output.name, "datatype": "FP32", "shape": [count, classes]}, scores
 
 
-def _json(row: NDArray[np.float32] | list[str]) -> bytes:
+def _json(row: Row) -> bytes:
     """Encode the elements of a row as JSON, separated by commas; NaN becomes null."""
     values = row if isinstance(row, list) else row.tolist()
     return to_json(values, inf_nan_mode="null")[1:-1]
 
 
-def _binary(row: NDArray[np.float32] | list[str]) -> bytes:
+def _binary(row: Row) -> bytes:
     """Encode a row as binary data: row-major, little-endian; a string is its length in bytes, uint32, and its UTF-8."""
     if not isinstance(row, list):
-        return row.astype("<f4").tobytes()
+        return row.astype(row.dtype.newbyteorder("<"), copy=False).tobytes()
     texts = (text.encode() for text in row)
     return b"".join(part for text in texts for part in (len(text).to_bytes(LENGTH_BYTES, "little"), text))
 

@@ -13,6 +13,7 @@ from pydantic import (
     FailFast,
     Field,
     JsonValue,
+    PlainValidator,
     SkipValidation,
     StrictBool,
     StrictStr,
@@ -24,8 +25,10 @@ from gateway.inference.backend import ModelInfo
 
 IMAGE = "IMAGE"
 PREDICTION, STATUS, FEATURES = "PREDICTION", "STATUS", "FEATURES"
-OUTPUTS = (PREDICTION, STATUS, FEATURES)
-"""Only models with embeddings have FEATURES."""
+SEQUENCE_PREDICTION, SEQUENCE_FRAMES = "SEQUENCE_PREDICTION", "SEQUENCE_FRAMES"
+OUTPUTS = (PREDICTION, STATUS, FEATURES, SEQUENCE_PREDICTION, SEQUENCE_FRAMES)
+"""Only models with embeddings have FEATURES, and only requests of a sequence the last two."""
+MAX_SEQUENCE_ID_CHARACTERS = 128
 PLATFORM = "ensemble"
 _MOST = 2**63 - 1
 """Largest number that is accepted; numbers in JSON may have thousands of digits."""
@@ -35,6 +38,28 @@ TensorShape = Annotated[
     list[Whole],
     Field(min_length=1, max_length=2, strict=True),
     WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1, "maxItems": 2}),
+]
+
+
+def _sequence_id(value: object) -> object:
+    if isinstance(value, str) and len(value) <= MAX_SEQUENCE_ID_CHARACTERS:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64:
+        return value
+    raise ValueError
+
+
+SequenceId = Annotated[
+    int | str,
+    PlainValidator(_sequence_id),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0, "maximum": 2**64 - 1},
+                {"type": "string", "maxLength": MAX_SEQUENCE_ID_CHARACTERS},
+            ]
+        }
+    ),
 ]
 
 
@@ -66,6 +91,22 @@ class InferenceParameters(_Document):
     """
     binary_data_output: StrictBool = False
     """Whether outputs are returned as binary data unless they specify it themselves."""
+    sequence_id: SequenceId = 0
+    """The sequence that the images continue, in their order, as Triton's clients give it; 0 and "" for none."""
+    sequence_start: StrictBool = False
+    """Whether the sequence starts with the first image."""
+    sequence_end: StrictBool = False
+    """Whether the sequence ends with the last image."""
+    smoothing: Literal["exponential", "majority", "hysteresis", "none"] | None = None
+    """How the sequence's scores are computed, as for streams; default: exponential."""
+    alpha: Annotated[float | None, Field(strict=True, gt=0, le=1)] = None
+    """Exponential: the weight of the newest image."""
+    window: Annotated[int | None, Field(strict=True, ge=1, le=10_000)] = None
+    """Majority: the number of latest images that vote."""
+    enter: Annotated[float | None, Field(strict=True, ge=0, le=1)] = None
+    """Hysteresis: a class is returned from this score on."""
+    leave: Annotated[float | None, Field(strict=True, ge=0, le=1)] = None
+    """Hysteresis: a returned class stays until its score falls below this."""
 
 
 class InputParameters(_TensorParameters):
@@ -98,14 +139,14 @@ class OutputParameters(_TensorParameters):
     """How an output is returned."""
 
     classification: Whole = 0
-    """For PREDICTION: return this many best classes of each image as "score:class id:label", instead of all scores."""
+    """For PREDICTION and SEQUENCE_PREDICTION: return so many best classes of each image as "score:class id:label"."""
     binary_data: StrictBool | None = None
 
 
 class OutputRequest(_Document):
     """An output to return."""
 
-    name: Literal["PREDICTION", "STATUS", "FEATURES"]
+    name: Literal["PREDICTION", "STATUS", "FEATURES", "SEQUENCE_PREDICTION", "SEQUENCE_FRAMES"]
     parameters: OutputParameters | None = None
 
 
@@ -180,7 +221,7 @@ class OutputTensor(_Document):
     """An output: `data` row by row, or its bytes after the JSON as `binary_data_size`."""
 
     name: str
-    datatype: Literal["BYTES", "FP32"]
+    datatype: Literal["BYTES", "FP32", "INT32"]
     shape: list[int]
     parameters: dict[str, JsonValue] | None = None
     data: list[float | str | None] | None = None

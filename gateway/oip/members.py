@@ -8,7 +8,18 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.errors import InvalidParameter
-from gateway.oip.documents import IMAGE, OUTPUTS, PREDICTION, ImageInput, InferenceBody, OutputRequest
+from gateway.inference.client_sequence import ClientSequence
+from gateway.oip.documents import (
+    IMAGE,
+    MAX_SEQUENCE_ID_CHARACTERS,
+    OUTPUTS,
+    PREDICTION,
+    SEQUENCE_PREDICTION,
+    ImageInput,
+    InferenceBody,
+    InferenceParameters,
+    OutputRequest,
+)
 
 _MAX_CHARACTERS = 80
 _SENTENCES = {
@@ -17,6 +28,16 @@ _SENTENCES = {
     "binary_data_output": "'binary_data_output': must be true or false.",
     "binary_data": "'binary_data': must be true or false.",
     "binary_data_size": "'binary_data_size': must be a whole number of bytes.",
+    "sequence_id": (
+        f"'sequence_id': must be a whole number, or a text of at most {MAX_SEQUENCE_ID_CHARACTERS} characters."
+    ),
+    "sequence_start": "'sequence_start': must be true or false.",
+    "sequence_end": "'sequence_end': must be true or false.",
+    "smoothing": "'smoothing': must be exponential, majority, hysteresis or none, not {}.",
+    "alpha": "'alpha': must be a number above 0 and at most 1, not {}.",
+    "window": "'window': must be a whole number from 1 to 10,000, not {}.",
+    "enter": "'enter': must be a number from 0 to 1, not {}.",
+    "leave": "'leave': must be a number from 0 to 1, not {}.",
     "classification": "'classification': must be a whole number of classes, 0 for the scores.",
     "parameters": "'parameters': must be an object.",
     "outputs": "'outputs': must be an array of objects.",
@@ -29,6 +50,11 @@ _INPUT_SENTENCES = {
 _OUTPUT_SENTENCES = {"name": f"'outputs': unknown output {{}}, only {', '.join(OUTPUTS)}."}
 
 D = TypeVar("D", ImageInput, InferenceBody)
+
+
+_SMOOTHING = {"smoothing", "alpha", "window", "enter", "leave"}
+DEFAULT_ENTER, DEFAULT_LEAVE = 0.6, 0.4
+"""Those of the stateful model, `triton_models/sequence_model`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +80,7 @@ class InferenceRequest:
     timeout_microseconds: int
     outputs: tuple[RequestedOutput, ...]
     everything: bool = False
+    sequence: ClientSequence | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +97,7 @@ def parse_request(members: Mapping[str, object], *, max_class_count: int) -> Inf
     parameters = body.parameters
     all_binary = parameters is not None and parameters.binary_data_output
     outputs = tuple(_requested(each, max_class_count, all_binary=all_binary) for each in body.outputs)
+    sequence = None if parameters is None else _sequence(parameters)
     if len({output.name for output in outputs}) < len(outputs):
         raise InvalidParameter("'outputs': an output is listed twice.")
     return InferenceRequest(
@@ -77,7 +105,20 @@ def parse_request(members: Mapping[str, object], *, max_class_count: int) -> Inf
         timeout_microseconds=0 if parameters is None else parameters.timeout,
         outputs=outputs or tuple(RequestedOutput(name, all_binary) for name in OUTPUTS),
         everything=not outputs,
+        sequence=sequence,
     )
+
+
+def _sequence(parameters: InferenceParameters) -> ClientSequence | None:
+    """The sequence of a request; raises InvalidParameter."""
+    if not parameters.sequence_id:
+        return None
+    enter = DEFAULT_ENTER if parameters.enter is None else parameters.enter
+    leave = DEFAULT_LEAVE if parameters.leave is None else parameters.leave
+    if leave > enter:
+        raise InvalidParameter(f"'leave': must not be above 'enter', {enter:g}.")
+    smoothing = parameters.model_dump(include=_SMOOTHING, exclude_none=True)
+    return ClientSequence(parameters.sequence_id, parameters.sequence_start, parameters.sequence_end, smoothing)
 
 
 def parse_input(members: Mapping[str, object] | None) -> InputTensor:
@@ -107,7 +148,7 @@ def _requested(output: OutputRequest, max_class_count: int, *, all_binary: bool)
         return RequestedOutput(output.name, all_binary)
     if parameters.asks_for_shared_memory:
         raise _no_shared_memory(output.name)
-    if parameters.classification and output.name != PREDICTION:
+    if parameters.classification and output.name not in {PREDICTION, SEQUENCE_PREDICTION}:
         raise InvalidParameter(f"'classification': {output.name} has no classes; {PREDICTION} has.")
     if parameters.classification > max_class_count:
         raise InvalidParameter(

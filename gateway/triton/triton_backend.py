@@ -18,6 +18,7 @@ from gateway.errors import (
     ModelNotFound,
     ModelUnavailable,
     RequestError,
+    SequenceUnknown,
     TritonUnreachable,
 )
 from gateway.inference.backend import (
@@ -30,8 +31,10 @@ from gateway.inference.backend import (
     ModelLoader,
     Row,
 )
+from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.ingest.resizing import Resize
-from gateway.triton.error_table import NOT_LOADED, StubDied
+from gateway.triton.balancing import rendezvous_order
+from gateway.triton.error_table import NOT_LOADED, SequenceLost, StubDied
 from gateway.triton.pool import Replica, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import RecentCodes, Seal
@@ -198,6 +201,24 @@ class TritonBackend:
         """A new sequence of frames; see Backend.sequence."""
         name = await self._choose(model_name, model_version).models.sequence_model(model_name, model_version)
         return TritonSequence(name, partial(self._pool.ready, model_name, model_version))
+
+    async def add_to_sequence(self, model_name: str, model_version: str, step: SequenceStep) -> SequenceScores:
+        """Add an image to the sequence of a client, at the Triton that the id selects; see Backend.add_to_sequence."""
+        ready = {replica.address: replica for replica in self._pool.ready(model_name, model_version)}
+        if not ready:
+            raise ModelUnavailable
+        replica = ready[rendezvous_order(ready, str(step.sequence_id))[0]]
+        name = await replica.models.sequence_model(model_name, model_version)
+        try:
+            return await replica.endpoint.infer_sequence(replace(step, model_name=name))
+        except SequenceLost as error:
+            raise SequenceUnknown(
+                "The sequence has no state: it has not been started, was idle too long, or its Triton was restarted. "
+                "Start it again, with another 'sequence_id'."
+            ) from error
+        except StubDied:
+            replica.health.process_died(name)
+            raise
 
     async def load(self, name: str) -> None:
         """Load or reload a model on every Triton, one after the other; see Backend.load."""

@@ -48,7 +48,7 @@ def test_server_and_model_readiness(v2):
 
 
 def test_server_and_model_metadata(v2):
-    assert v2.get_server_metadata()["extensions"] == ["binary_tensor_data", "classification"]
+    assert v2.get_server_metadata()["extensions"] == ["binary_tensor_data", "classification", "sequence"]
     metadata = v2.get_model_metadata(MODEL)
     assert (metadata["name"], metadata["versions"]) == (MODEL, ["1"])
     assert metadata["inputs"] == [{"name": "IMAGE", "datatype": "BYTES", "shape": [-1]}]

@@ -194,7 +194,7 @@ def test_timeout_is_in_microseconds(client, backend):
 
 
 def test_unknown_parameters_are_ignored(client):
-    assert ask(client, PNG, priority=5, sequence_id=7, parameters={"camera": "left"}).status_code == 200
+    assert ask(client, PNG, priority=5, parameters={"camera": "left"}).status_code == 200
 
 
 def test_upload_limits_apply():

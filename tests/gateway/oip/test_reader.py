@@ -21,6 +21,7 @@ from gateway.errors import (
     TooManyFiles,
 )
 from gateway.ingest.upload import Upload
+from gateway.oip.documents import OUTPUTS
 from gateway.oip.members import InferenceRequest, RequestedOutput
 from gateway.oip.reader import InferenceReader
 from tests.gateway.ingest.reading import LIMITS, allocates_at_most, collect_until_error, in_chunks, limits
@@ -161,22 +162,14 @@ def test_outputs_are_those_of_tritonclient():
     outputs = (RequestedOutput("PREDICTION", binary=True, class_count=3), RequestedOutput("STATUS", binary=False))
     assert reader.request == InferenceRequest("r", 7, outputs)
     _, _, reader = read(*written([b"x"]))
-    assert reader.request.outputs == (
-        RequestedOutput("PREDICTION", binary=True),
-        RequestedOutput("STATUS", binary=True),
-        RequestedOutput("FEATURES", binary=True),
-    )
+    assert reader.request.outputs == tuple(RequestedOutput(name, binary=True) for name in OUTPUTS)
     assert reader.request.everything
 
 
 @pytest.mark.parametrize("outputs", [None, []])
 def test_all_outputs_are_json_by_default(outputs):
     _, _, reader = read({**asking(), "outputs": outputs})
-    assert reader.request.outputs == (
-        RequestedOutput("PREDICTION", binary=False),
-        RequestedOutput("STATUS", binary=False),
-        RequestedOutput("FEATURES", binary=False),
-    )
+    assert reader.request.outputs == tuple(RequestedOutput(name, binary=False) for name in OUTPUTS)
     assert reader.request.everything
 
 

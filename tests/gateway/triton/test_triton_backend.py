@@ -5,11 +5,21 @@ import contextlib
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from gateway import metrics
-from gateway.errors import GatewayError, ImageQuarantined, ModelNotFound, ModelUnavailable, TritonUnreachable
+from gateway.deadline import Deadline
+from gateway.errors import (
+    GatewayError,
+    ImageQuarantined,
+    ModelNotFound,
+    ModelUnavailable,
+    SequenceUnknown,
+    TritonUnreachable,
+)
 from gateway.inference.backend import Batch, Call
+from gateway.inference.sequence import SequenceStep
 from gateway.triton.catalogue import Models
 from gateway.triton.error_table import StubDied
 from gateway.triton.quarantine import Quarantine
@@ -299,3 +309,37 @@ async def test_call_is_refused_at_once_without_the_setting():
         async with asyncio.timeout(20):
             with pytest.raises(TritonUnreachable):
                 await fleet.backend.infer(call_of(b"image", seconds=3600))
+
+
+def sequence_step(sequence_id: int, *, start: bool = False, end: bool = False) -> SequenceStep:
+    return SequenceStep("", sequence_id, np.zeros(2, np.float32), start, end, {}, Deadline.after(60), "id")
+
+
+async def test_id_selects_the_triton_of_a_clients_sequence():
+    async with fleet_of(3) as fleet, fleet_of(3) as other:
+        for number in range(1, 30):
+            assert (await fleet.backend.add_to_sequence(MODEL, "", sequence_step(number, start=True))).frames == 1
+            assert (await fleet.backend.add_to_sequence(MODEL, "", sequence_step(number))).frames == 2
+            await other.backend.add_to_sequence(MODEL, "", sequence_step(number, start=True))
+        at = {address: set(triton.sequences) for address, triton in fleet.tritons.items()}
+        assert all(at.values())
+        assert at == {address: set(triton.sequences) for address, triton in other.tritons.items()}
+
+
+async def test_sequence_is_unknown_where_it_has_no_state():
+    async with fleet_of(1) as fleet:
+        with pytest.raises(SequenceUnknown, match="with another 'sequence_id'"):
+            await fleet.backend.add_to_sequence(MODEL, "", sequence_step(1))
+        await fleet.backend.add_to_sequence(MODEL, "", sequence_step(1, start=True))
+        await fleet.backend.add_to_sequence(MODEL, "", sequence_step(1, end=True))
+        with pytest.raises(SequenceUnknown):
+            await fleet.backend.add_to_sequence(MODEL, "", sequence_step(1))
+
+
+async def test_sequence_without_a_ready_triton_is_refused():
+    async with fleet_of(1) as fleet:
+        (triton,) = fleet.tritons.values()
+        triton.away = True
+        await wait_until(lambda: not fleet.ready())
+        with pytest.raises(ModelUnavailable):
+            await fleet.backend.add_to_sequence(MODEL, "", sequence_step(1, start=True))

@@ -43,6 +43,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
             403: "The API key may not use this model or path.",
             404: "There is no such model.",
             408: "The upload took too long.",
+            409: "The sequence has no state: start it again.",
             413: "The request, or its only image, is too large.",
             415: "The only image has an unsupported format, or the body is compressed.",
             422: "The request asks for something that does not exist, or no image could be classified.",

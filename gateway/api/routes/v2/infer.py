@@ -2,6 +2,7 @@
 
 import re
 from collections import deque
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
@@ -18,10 +19,11 @@ from gateway.api.routes.v2.documentation import REQUEST, RESPONSES
 from gateway.api.routes.v2.metadata import ModelName, ModelVersion
 from gateway.errors import InvalidBody, NoFiles
 from gateway.inference.backend import Embeddings
+from gateway.inference.client_sequence import add_images
 from gateway.inference.request_spec import Result
 from gateway.ingest.media_types import uploads_from
 from gateway.ingest.upload import request_too_large
-from gateway.oip.answer import Scored, encode
+from gateway.oip.answer import OK, Scored, encode
 from gateway.oip.documents import InferenceResponse
 from gateway.oip.reader import InferenceReader
 
@@ -75,6 +77,7 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
         raise NoFiles(NO_IMAGES)
     # In JSON the timeout may follow the images; then it comes too late for them.
     timeout_microseconds = reader.request.timeout_microseconds
+    sequence = reader.request.sequence
     spec = request_spec(
         request,
         context,
@@ -84,6 +87,7 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
         selection=None,
         # In JSON the requested outputs may follow the images.
         embeddings=Embeddings.IF_ANY,
+        client="" if sequence is None else str(sequence.id),
     )
     size = AnswerSize(settings.max_predictions)
     held = context.hold_response()
@@ -93,6 +97,11 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
         return _failed(collected, status)
     scored = Scored.of(collected)
     inference = reader.request
+    if inference.sequence is not None:
+        scores = [row if status == OK else None for row, status in zip(scored.scores, scored.statuses, strict=True)]
+        key = context.log_fields.get("key", "")
+        states = await add_images(service.backend, inference.sequence, spec, key, scores)
+        scored = replace(scored, sequence=states)
     class_count = sum(min(output.class_count, scored.scores.shape[1]) for output in inference.outputs)
     size.add_predictions(class_count * len(collected))
     labels = await service.backend.labels(model_name, scored.model_version) if class_count else ()

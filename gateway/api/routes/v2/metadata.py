@@ -18,7 +18,7 @@ from gateway.validation import VERSION_PATTERN
 router = APIRouter(tags=["Open Inference Protocol"])
 
 NAME = "triton-image-gateway"
-EXTENSIONS = ["binary_tensor_data", "classification"]
+EXTENSIONS = ["binary_tensor_data", "classification", "sequence"]
 NOT_READY = HTTPStatus.BAD_REQUEST
 """The protocol signals "not ready" by a 4xx status with an empty body."""
 

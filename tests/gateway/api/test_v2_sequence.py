@@ -1,0 +1,136 @@
+"""Sequences under /v2: what tritonclient sends as sequence_id, sequence_start and sequence_end."""
+
+import numpy as np
+import pytest
+
+from gateway.errors import SequenceUnknown
+from gateway.inference.sequence import SequenceScores, SequenceStep
+from gateway.keys import add_key
+from tests.gateway.api.stub import PNG, client_of
+from tests.gateway.api.tensors import INFER, SCORES, TEXT, Scorer, ask, in_json, refusal, result
+
+
+class Follower(Scorer):
+    """Counts the images of each sequence; their scores are those of the image, halved."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames: dict[int, int] = {}
+        self.steps: list[SequenceStep] = []
+
+    async def add_to_sequence(self, model_name: str, model_version: str, step: SequenceStep) -> SequenceScores:
+        self.steps.append(step)
+        if step.start:
+            self.frames[step.sequence_id] = 0
+        if step.sequence_id not in self.frames:
+            raise SequenceUnknown
+        self.frames[step.sequence_id] += 1
+        frames = self.frames.pop(step.sequence_id) if step.end else self.frames[step.sequence_id]
+        return SequenceScores(step.scores / 2, frames)
+
+
+@pytest.fixture
+def backend() -> Follower:
+    return Follower()
+
+
+@pytest.fixture
+def client(backend):
+    with client_of(backend) as client:
+        yield client
+
+
+def outputs(answer) -> set[str]:
+    return {output["name"] for output in result(answer).get_response()["outputs"]}
+
+
+def test_images_of_requests_continue_a_sequence(client, backend):
+    first = result(ask(client, PNG, PNG, sequence_id=7, sequence_start=True))
+    assert first.as_numpy("SEQUENCE_PREDICTION").tolist() == [(SCORES / 2).tolist()] * 2
+    assert first.as_numpy("SEQUENCE_FRAMES").tolist() == [1, 2]
+    assert first.as_numpy("PREDICTION").tolist() == [SCORES.tolist()] * 2
+    last = result(ask(client, PNG, sequence_id=7, sequence_end=True))
+    assert last.as_numpy("SEQUENCE_FRAMES").tolist() == [3]
+    assert not backend.frames
+
+
+def test_request_without_a_sequence_has_no_outputs_of_one(client, backend):
+    assert outputs(ask(client, PNG)) == {"PREDICTION", "STATUS"}
+    assert outputs(ask(client, PNG, sequence_id=0)) == {"PREDICTION", "STATUS"}
+    assert not backend.steps
+    asked = in_json(PNG, outputs=[{"name": "SEQUENCE_PREDICTION"}])
+    assert refusal(client.post(INFER, json=asked)) == (
+        422,
+        "'outputs': SEQUENCE_PREDICTION needs the parameter 'sequence_id'.",
+    )
+
+
+def test_failed_image_has_no_state(client):
+    answer = result(ask(client, TEXT, PNG, sequence_id="camera", sequence_start=True))
+    assert answer.as_numpy("STATUS").tolist() == [b"unsupported_format", b"ok"]
+    assert np.isnan(answer.as_numpy("SEQUENCE_PREDICTION")[0]).all()
+    assert answer.as_numpy("SEQUENCE_FRAMES").tolist() == [0, 1]
+
+
+def test_sequence_in_json_has_its_best_classes(client):
+    asked = in_json(
+        PNG,
+        parameters={"sequence_id": "camera", "sequence_start": True},
+        outputs=[{"name": "SEQUENCE_PREDICTION", "parameters": {"classification": 1}}, {"name": "SEQUENCE_FRAMES"}],
+    )
+    (best, frames) = client.post(INFER, json=asked).json()["outputs"]
+    assert best == {
+        "name": "SEQUENCE_PREDICTION",
+        "datatype": "BYTES",
+        "shape": [1, 1],
+        "data": ["0.375000:1:dog: large"],
+    }
+    assert frames == {"name": "SEQUENCE_FRAMES", "datatype": "INT32", "shape": [1], "data": [1]}
+
+
+def test_unknown_sequence_is_refused(client):
+    assert refusal(ask(client, PNG, sequence_id=7)) == (409, "The sequence has no state.")
+
+
+def test_smoothing_reaches_the_stateful_model(client, backend):
+    parameters = {"sequence_id": 1, "sequence_start": True, "smoothing": "majority", "window": 5, "alpha": 0.5}
+    assert client.post(INFER, json=in_json(PNG, parameters=parameters)).status_code == 200
+    assert backend.steps[0].parameters == {"smoothing": "majority", "window": 5, "alpha": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"sequence_id": -1}, "'sequence_id': must be a whole number, or a text of at most 128 characters."),
+        ({"sequence_id": True}, "'sequence_id': must be"),
+        ({"sequence_id": 2**64}, "'sequence_id': must be"),
+        ({"sequence_id": "x" * 129}, "'sequence_id': must be"),
+        ({"sequence_id": 1, "sequence_start": 1}, "'sequence_start': must be true or false."),
+        ({"sequence_id": 1, "sequence_end": "yes"}, "'sequence_end': must be true or false."),
+        ({"sequence_id": 1, "smoothing": "hold"}, "'smoothing': must be exponential"),
+        ({"sequence_id": 1, "alpha": 0}, "'alpha': must be a number above 0"),
+        ({"sequence_id": 1, "window": 10_001}, "'window': must be a whole number from 1"),
+        ({"sequence_id": 1, "enter": 1.1}, "'enter': must be a number from 0"),
+        ({"sequence_id": 1, "leave": -0.1}, "'leave': must be a number from 0"),
+        ({"sequence_id": 1, "leave": 0.7}, "'leave': must not be above 'enter', 0.6."),
+    ],
+)
+def test_invalid_parameters_are_refused(client, backend, parameters, message):
+    status, sentence = refusal(client.post(INFER, json=in_json(PNG, parameters=parameters)))
+    assert (status, sentence[: len(message)]) == (422, message)
+    assert not backend.steps
+
+
+@pytest.mark.parametrize("sequence_id", [2**64 - 1, "x" * 128])
+def test_longest_ids_are_taken(client, sequence_id):
+    parameters = {"sequence_id": sequence_id, "sequence_start": True}
+    assert client.post(INFER, json=in_json(PNG, parameters=parameters)).status_code == 200
+
+
+def test_sequences_of_two_keys_are_two(backend, tmp_path):
+    keys = tmp_path / "keys"
+    app, nightly = add_key(keys, "app"), add_key(keys, "nightly")
+    with client_of(backend, api_keys_file=keys) as client:
+        ask(client, PNG, headers={"X-API-Key": app}, sequence_id=7, sequence_start=True)
+        answer = ask(client, PNG, headers={"X-API-Key": nightly}, sequence_id=7)
+    assert answer.status_code == 409
