@@ -5,7 +5,7 @@ import mimetypes
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,9 +86,13 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
 
     Raises KeysError if a file of API keys cannot be read, TlsError if a certificate cannot be used, TracingUnavailable
     if an endpoint for spans is set but OpenTelemetry's SDK is not installed, RateStoreUnavailable if a store of rates
-    is set but its client is not, and UserError if predictions are to be logged or images to be fetched from buckets and
-    what that needs is not installed.
+    is set but its client is not, GrpcUnavailable if a port for gRPC is set but its packages are not installed, and
+    UserError if predictions are to be logged or images to be fetched from buckets and what that needs is not installed.
     """
+    if settings.grpc_port:
+        from gateway.grpc_api.requirements import require_packages  # nothing of the folder is loaded without a port
+
+        require_packages()
     exporter = _open_exporter(settings)
     prediction_log = _open_prediction_log(settings)
     create_fetcher = _fetching(settings)
@@ -96,9 +100,10 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
     # Everything that reports the limit must report the one that applies.
     settings = settings.model_copy(update={"max_connections": affordable_connections(settings.max_connections)})
     rates = _rates(settings)
+    check = _key_check(settings, Tenants(settings, rates))
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[State]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[State]:
         # A gRPC channel belongs to the event loop and the process that created it, so it is created here.
         triton = backend or create_backend(settings, connect)
         limits = DecodeLimits(
@@ -131,18 +136,18 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
                 await prediction_log.start(decoders)
             with draining_on_signals(settings.shutdown_delay_seconds) as draining:
                 connections = Connections(settings.max_connections)
-                async with heartbeat(lambda: len(connections) > 0):
-                    state = State(
-                        settings=settings,
-                        service=service,
-                        uploads=uploads,
-                        responses=response_buffer(settings.max_bytes_unread),
-                        connections=connections,
-                        draining=draining,
-                        streams=streams(settings.max_streams),
-                    )
-                    if fetcher is not None:
-                        state["fetcher"] = fetcher
+                state = State(
+                    settings=settings,
+                    service=service,
+                    uploads=uploads,
+                    responses=response_buffer(settings.max_bytes_unread),
+                    connections=connections,
+                    draining=draining,
+                    streams=streams(settings.max_streams),
+                )
+                if fetcher is not None:
+                    state["fetcher"] = fetcher
+                async with heartbeat(lambda: len(connections) > 0), _serve_grpc(app, state, check):
                     yield state
             if fetcher is not None:
                 fetcher.close()
@@ -168,7 +173,7 @@ def create_app(settings: Settings, backend: Backend | None = None) -> FastAPI:
         # Generated clients use it as the name of their functions: predict, list_models, …
         generate_unique_id_function=lambda route: route.name,
     )
-    _add_middleware(app, settings, Tenants(settings, rates), None if exporter is None else exporter.tracer)
+    _add_middleware(app, settings, check, None if exporter is None else exporter.tracer)
     add_handlers(app, ROUTES)
     for router in ROUTERS:
         if router is not models.admin_router or settings.admin_keys_file is not None:
@@ -271,13 +276,31 @@ def _fetching(settings: Settings) -> "Callable[[Pool], Fetcher] | None":
     return partial(Fetcher, settings, buckets=open_buckets(settings))
 
 
-def _add_middleware(app: FastAPI, settings: Settings, tenants: Tenants, tracer: Tracer | None) -> None:
-    """Add the middleware from the innermost to the outermost."""
+def _serve_grpc(app: FastAPI, state: State, check: KeyCheck | None) -> AbstractAsyncContextManager[None]:
+    """The gRPC server, if a port for it is set."""
+    if not state["settings"].grpc_port:
+        return nullcontext()
+    from gateway.grpc_api.server import serving  # optional dependencies
+
+    return serving(
+        app,
+        state,
+        knows_key=(lambda _: True) if check is None else check.knows_key,
+        is_ready=lambda: health.is_ready(state, state["service"].backend.health()),
+    )
+
+
+def _key_check(settings: Settings, tenants: Tenants) -> KeyCheck | None:
+    """The check of API keys, if there is a file of them."""
     keys = None if settings.api_keys_file is None else KeyFile(settings.api_keys_file)
     admin_keys = None if settings.admin_keys_file is None else KeyFile(settings.admin_keys_file, admin=True)
-    check = KeyCheck(keys, admin_keys, tenants) if keys or admin_keys else None
+    return KeyCheck(keys, admin_keys, tenants) if keys or admin_keys else None
+
+
+def _add_middleware(app: FastAPI, settings: Settings, check: KeyCheck | None, tracer: Tracer | None) -> None:
+    """Add the middleware from the innermost to the outermost."""
     if check is not None:
-        document_keys(app, ROUTES, admin_only=keys is None)
+        document_keys(app, ROUTES, admin_only=check.admin_only)
     app.add_middleware(RequestContextMiddleware, ROUTES, check, tracer)
     if settings.cors_origins:
         # Outside RequestContextMiddleware, so that pages can also read error responses. Preflight requests are

@@ -20,7 +20,7 @@ LEAST = {
 
 def needed(settings: Settings) -> int:
     """Bytes that the gateway's processes use while all their buffers are full."""
-    held: int = sum(getattr(settings, field) for field in HELD)
+    held: int = sum(getattr(settings, field) * count for field, count in _held(settings).items())
     return settings.workers * (_worker_bytes(settings) + held)
 
 
@@ -29,7 +29,8 @@ def fitted(settings: Settings, budget_bytes: int, *, with_triton: bool) -> dict[
 
     Settings that were set explicitly are not changed. `with_triton` includes Triton's response cache.
     """
-    counts = dict.fromkeys((*HELD, "decode_memory_bytes"), settings.workers)
+    held = {**_held(settings), "decode_memory_bytes": 1}
+    counts = {field: settings.workers * count for field, count in held.items()}
     if with_triton:
         counts["triton_cache_bytes"] = 1
     total = {field: count * getattr(settings, field) for field, count in counts.items()}
@@ -50,6 +51,11 @@ def fitted(settings: Settings, budget_bytes: int, *, with_triton: bool) -> dict[
     }
     lowered = {field: max(floors[field], int(getattr(settings, field) * share) // MIB * MIB) for field in free}
     return {field: value for field, value in lowered.items() if value < getattr(settings, field)}
+
+
+def _held(settings: Settings) -> dict[str, int]:
+    """How often a process may hold each of HELD: gRPC messages that arrive are counted beside uploads."""
+    return {**dict.fromkeys(HELD, 1), **({"max_bytes_waiting": 2} if settings.grpc_port else {})}
 
 
 def _worker_bytes(settings: Settings) -> int:

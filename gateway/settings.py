@@ -104,8 +104,10 @@ class Settings(BaseSettings):
     """Address that the API listens on; 0.0.0.0 for every interface."""
     port: int = Field(8080, ge=1, le=65_535)
     """Port that the API listens on."""
+    grpc_port: int = Field(0, ge=0, le=65_535)
+    """Port of the Open Inference Protocol over gRPC; 0 for none. Needs the extra grpc."""
     workers: int = Field(1, ge=1, le=64)
-    """Gateway processes that share the port."""
+    """Gateway processes that share the ports."""
     cores: float = Field(0, ge=0, le=4_096)
     """Cores to compute counts of processes and limits of images for; 0 for those of the machine or container."""
     beside_triton: BesideTriton = BesideTriton.NO
@@ -223,6 +225,10 @@ class Settings(BaseSettings):
     # Limits of one process
     max_connections: int = Field(1_000, ge=1, le=100_000)
     """Connections of one process; then a new one replaces an idle or the slowest one, or gets 503 `overloaded`."""
+    grpc_max_calls: int = Field(256, ge=1, le=100_000)
+    """gRPC calls of one process at once, with open streams; more are refused with RESOURCE_EXHAUSTED."""
+    grpc_max_message_bytes: int = Field(24 * MIB, ge=MIB, le=GIB)
+    """Bytes of one gRPC message, with all its images; a larger one is refused with RESOURCE_EXHAUSTED."""
     max_streams: int = Field(64, ge=0, le=100_000)
     """Open streams of one process; then a new one replaces the longest without a frame, or gets 503 `overloaded`."""
     stream_frame_bytes: int = Field(4 * MIB, ge=KIB, le=64 * MIB)
@@ -429,6 +435,8 @@ class Settings(BaseSettings):
             if getattr(self, field) and not getattr(self, other)
         ]
         sentences += self._demand_faults()
+        if self.grpc_port == self.port:
+            sentences.append(f"{variable('grpc_port')} and {variable('port')} are the same port: choose another one")
         if sentences:
             raise ValueError("\n".join(sentences))
         return self

@@ -12,6 +12,7 @@ import typer
 from gateway import __version__
 from gateway.environment import load_settings
 from gateway.errors import UserError
+from gateway.grpc_api.requirements import require_packages
 from gateway.keys import KeysError, add_key, read_admin_keys, read_keys, remove_key
 from gateway.logs import LogStream, lost_as_text
 from gateway.quota import NO_QUOTA, InvalidQuota, Priority, Quota, read_quota
@@ -113,6 +114,8 @@ def _settings(**options: object) -> Settings:
         read_keys(settings.api_keys_file)
     if settings.admin_keys_file is not None:
         read_admin_keys(settings.admin_keys_file)
+    if settings.grpc_port:
+        require_packages()
     if settings.rate_store_url is not None:
         require_client()
     if settings.otlp_endpoint is not None:

@@ -54,6 +54,7 @@ class ApiProcess:
             **os.environ,
             variable("triton_url"): triton_url,
             variable("port"): str(settings.port),
+            variable("grpc_port"): str(settings.grpc_port),
             variable("model"): settings.model,
             variable("load_models"): load_models or ",".join(settings.load_models),
         }

@@ -78,7 +78,7 @@ def measure_costs(
         raise NotMeasured(f"the measurement sends images without a key: unset {variable('api_keys_file')} for it")
     os.environ[variable("log_level")] = LogLevel.ERROR.value  # of the API, a child process
     preprocessors, networks = _steps(repository, settings.model)
-    settings = settings.model_copy(update={"port": free_port()})
+    settings = settings.model_copy(update={"port": free_port(), "grpc_port": 0})
     triton = EmbeddedTriton(runtime, repository, on_log=display.log, cache_bytes=0, load_models=(settings.model,))
     with triton, contextlib.ExitStack() as stack:
         with display.waiting("starting Triton"):

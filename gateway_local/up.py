@@ -100,6 +100,8 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
         address = f"http://{authority(settings.host, settings.port)}"
         say(f"ready after {time.monotonic() - started:.1f} s: open {address}/ or try")
         say(f"  {request(settings, address)}")
+        if settings.grpc_port:
+            say(f"gRPC, the Open Inference Protocol: {authority(settings.host, settings.grpc_port)}")
         say(
             f"next: every request with a form at {address}/docs; `{program()} model add --help` serves a model of yours"
         )

@@ -62,7 +62,7 @@ def test_log_field_table_matches_the_code(tmp_path):
             client.ask("POST", "/predict", [(b"content-type", b"image/png")], body=lambda _: next(left))
     logged = {name for event in captured if event["event"] == "request" for name in event} - {"log_level"}
     told = {row[0].strip("`") for row in rows(LOG_PAGE, "field")}
-    assert told == logged | {"timestamp", "level"}
+    assert told == logged | {"timestamp", "level", "protocol"}  # the last over gRPC
 
 
 def test_event_table_has_every_event():

@@ -1,5 +1,6 @@
 """Authentication by API key: requests without a valid key are refused before the body is read."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -39,6 +40,15 @@ class KeyCheck:
         self._keys = keys
         self._admin_keys = admin_keys
         self._tenants = tenants
+
+    @property
+    def admin_only(self) -> bool:
+        """Whether only admin routes need a key."""
+        return self._keys is None
+
+    def knows_key(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+        """Whether a request with these headers has a valid key, or needs none unless its route is for admins."""
+        return self.admin_only or self._name(_take_key({"type": "http", "headers": headers})) is not None
 
     def check(self, scope: Scope, context: RequestContext, access: Access) -> None:
         """Raise Unauthorized or Forbidden (RFC 6750, section 3.1) for a request that may not use its route."""

@@ -48,6 +48,8 @@ SECURITY_HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'self'",
 }
 
+GRPC = "gateway.grpc"
+"""Among the extensions of a scope: the request is a gRPC call, see gateway.grpc_api."""
 LIMITS_PATH = "/limits"
 """The route that every key may use: it reports what the key may do."""
 
@@ -212,6 +214,8 @@ class RequestContextMiddleware:
         # A copy: a context that refers to the mapping it is kept in would be garbage that only a collection finds.
         context = RequestContext(request_id, state.copy())
         state[KEY] = context
+        if GRPC in scope.get("extensions", ()):
+            context.log_fields["protocol"] = "grpc"
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         exports = self._tracer is not None and scope.get("method") == "POST"  # a WebSocket has none

@@ -35,13 +35,16 @@ def is_v2_path(path: str) -> bool:
 
 
 def problem(error: GatewayError, scope: Scope) -> Response:
-    """The response for an error, with Retry-After if a retry may help."""
+    """The response for an error, with Retry-After if a retry may help.
+
+    A client of `/v2` gets a problem document if its header Accept names that type.
+    """
     headers = {}
     if isinstance(error, ServiceError) and error.retry_after_seconds is not None:
         headers["Retry-After"] = str(error.retry_after_seconds)
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = error.challenge
-    if is_v2_path(scope["path"]):
+    if is_v2_path(scope["path"]) and not _accepts_problem(scope):
         return Response(to_json({"error": error.message}), int(error.status), headers, "application/json")
     return Response(
         to_json(problem_document(error, request_context_of(scope).request_id)),
@@ -49,6 +52,10 @@ def problem(error: GatewayError, scope: Scope) -> Response:
         headers,
         PROBLEM_MEDIA_TYPE,
     )
+
+
+def _accepts_problem(scope: Scope) -> bool:
+    return any(name == b"accept" and PROBLEM_MEDIA_TYPE.encode() in value for name, value in scope["headers"])
 
 
 def note(log_fields: MutableMapping[str, object], error: GatewayError) -> None:

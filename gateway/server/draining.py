@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -17,10 +18,16 @@ class Draining:
 
     def __init__(self) -> None:
         self.begun = False
+        self._began_at = 0.0
 
     def begin(self) -> None:
         """Turn readiness off and ask clients to close their connections."""
-        self.begun = True
+        if not self.begun:
+            self.begun, self._began_at = True, time.monotonic()
+
+    def left_seconds(self, seconds: float) -> float:
+        """How much of a time from the first signal on is left; all of it without a signal."""
+        return max(0.0, seconds - (time.monotonic() - self._began_at)) if self.begun else seconds
 
 
 @contextmanager

@@ -40,19 +40,25 @@ class AddressUnusable(UserError):
 
 
 def check_address(settings: Settings) -> None:
-    """Raise AddressUnusable unless the API's address is free, before anything slow has been started."""
-    with socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET) as listener:
+    """Raise AddressUnusable unless the API's ports are free, before anything slow has been started."""
+    _check_port(settings.host, settings.port, f"--port or {variable('port')}")
+    if settings.grpc_port:
+        _check_port(settings.host, settings.grpc_port, variable("grpc_port"))
+
+
+def _check_port(host: str, port: int, option: str) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((settings.host, settings.port))
+            listener.bind((host, port))
         except OSError as exc:
             if exc.errno == errno.EADDRINUSE:
                 msg = (
-                    f"port {settings.port} on {settings.host} is taken: another gateway may be running; "
-                    f"stop it or choose another port with --port or {variable('port')}"
+                    f"port {port} on {host} is taken: another gateway may be running; "
+                    f"stop it or choose another port with {option}"
                 )
             else:
-                msg = f"cannot listen on {settings.host} port {settings.port}: {exc.strerror}"
+                msg = f"cannot listen on {host} port {port}: {exc.strerror}"
             raise AddressUnusable(msg) from exc
 
 

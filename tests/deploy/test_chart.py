@@ -100,7 +100,8 @@ MATRIX: dict[str, dict[str, Any]] = {
         "networkPolicy": {
             "gatewayFrom": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}],
             "isolateTriton": False,
-        }
+        },
+        "gateway": {"settings": {"GATEWAY_GRPC_PORT": 8081}},
     },
     "no policies and no budgets": {
         "networkPolicy": {"enabled": False},
@@ -280,10 +281,18 @@ def test_ports_have_one_meaning(release):
     named = {each["name"]: each["containerPort"] for each in container(release, "triton")["ports"]}
     service = {each["name"]: each["port"] for each in find(release, "Service", "-triton")["spec"]["ports"]}
     assert service.items() <= named.items()
-    (http,) = container(release, "gateway")["ports"]
+    http, *grpc = container(release, "gateway")["ports"]
     assert http["containerPort"] == int(variables(release)["GATEWAY_PORT"])
-    (port,) = find(release, "Service", "-gateway")["spec"]["ports"]
-    assert port["targetPort"] == http["name"]
+    assert [each["containerPort"] for each in grpc] == [
+        int(value) for name, value in variables(release).items() if name == "GATEWAY_GRPC_PORT"
+    ]
+    ports = find(release, "Service", "-gateway")["spec"]["ports"]
+    assert [each["targetPort"] for each in ports] == [each["name"] for each in (http, *grpc)]
+
+
+def test_policy_lets_grpc_in(releases):
+    (rule,) = find(releases["who may reach what"], "NetworkPolicy", "-gateway")["spec"]["ingress"]
+    assert [each["port"] for each in rule["ports"]] == [8080, 8081]
 
 
 def test_probes_use_the_right_paths(release):

@@ -2,8 +2,6 @@
 
 import hashlib
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from gateway_predictions.schema import PREDICTIONS, SCHEMA_VERSION, VERSION_KEY
 from gateway_predictions.service_log import entropy
 from tests.gateway.api.stub import PNG, VECTOR, StubBackend, VectorBackend
 from tests.gateway_predictions.logged import EVERYTHING, ScoresBackend, counted, files, logging_service, rows, send
-from tests.processes import PROJECT
 
 LIKE_100_PERCENT = {"*": 100.0}
 
@@ -235,16 +232,6 @@ def test_entropy_of_few_classes_and_of_several_labels():
     assert entropy([0.5, 0.5], multi_label=False) == pytest.approx(math.log(2))
     assert entropy([0.5, 0.25], multi_label=False) == pytest.approx(1.5 * math.log(2))  # the rest is one class
     assert entropy([0.5, 1.0], multi_label=True) == pytest.approx(math.log(2) / 2)
-
-
-def test_without_a_log_nothing_of_it_is_loaded():
-    code = (
-        "import sys; from gateway.app import create_app; from gateway.settings import Settings; "
-        "create_app(Settings(_env_file=None)); "
-        "print([name for name in sys.modules if name.startswith(('gateway_predictions', 'pyarrow'))])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_without_a_log_calls_ask_for_nothing_more():

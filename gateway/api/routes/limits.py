@@ -55,6 +55,8 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
     "fetch_timeout_seconds": ("seconds", FetchTimeout),
     "max_fetches": ("images", Overloaded),
     "max_connections": ("connections", Overloaded),
+    "grpc_max_calls": ("calls", Overloaded),
+    "grpc_max_message_bytes": ("bytes", RequestTooLarge),
     "max_streams": ("streams", Overloaded),
     "stream_idle_seconds": ("seconds", StreamIdle),
     "max_images_in_flight": ("images", Overloaded),

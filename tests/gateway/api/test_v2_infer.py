@@ -274,3 +274,9 @@ def test_missing_embeddings_error_names_the_command(client):
     answer = client.post(INFER, json=in_json(PNG, outputs=[{"name": "FEATURES"}]))
     assert answer.status_code == 422
     assert "gateway model add … --features auto" in answer.json()["error"]
+
+
+def test_client_may_ask_for_problem_documents(client):
+    answer = client.post(INFER, json=in_json(TEXT), headers={"Accept": "application/problem+json, application/json"})
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_format")

@@ -14,7 +14,7 @@ TEXT = (PROJECT / "docs" / "guides" / "streams.md").read_text()
 
 
 def test_example_runs():
-    (code,) = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+    code, _ = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
     with stream_service(FrameBackend()) as (address, _):
         code = code.replace("127.0.0.1:8080", address)
         run = subprocess.run(

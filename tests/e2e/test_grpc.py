@@ -1,0 +1,117 @@
+"""gRPC in front of a real Triton: tritonclient.grpc unchanged, streams, sequences and workers."""
+
+import queue
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+import pytest
+from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
+from tritonclient.http import InferenceServerClient as HttpClient
+from tritonclient.http import InferInput as HttpInput
+from tritonclient.http import InferRequestedOutput as HttpOutput
+from tritonclient.utils import InferenceServerException
+
+from tests.asking import encode
+from tests.processes import PROJECT, Gateway, free_port
+
+pytestmark = pytest.mark.triton
+
+MODEL = "ensemble_model"
+IMAGE = encode(np.full((48, 64, 3), 128, np.uint8), ".png")
+
+
+@pytest.fixture(scope="module")
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def grpc_gateway(start_gateway, light_triton, port) -> Iterator[Gateway]:
+    with start_gateway(triton_url=light_triton.url, grpc_port=port) as running:
+        yield running
+
+
+@pytest.fixture
+def grpc_client(grpc_gateway, port) -> Iterator[InferenceServerClient]:
+    with InferenceServerClient(f"127.0.0.1:{port}") as client:
+        yield client
+
+
+def images(*contents: bytes) -> list[InferInput]:
+    array = np.array(contents, dtype=np.object_)
+    return [InferInput("IMAGE", [len(contents)], "BYTES").set_data_from_numpy(array)]
+
+
+def test_scores_are_those_of_http(grpc_gateway, grpc_client):
+    scores = grpc_client.infer(MODEL, images(IMAGE, IMAGE), client_timeout=60).as_numpy("PREDICTION")
+    with grpc_gateway.client() as http:
+        best = http.post("/predict", files={"f": IMAGE}).json()["results"][0]["predictions"][0]
+    assert scores.argmax(axis=1).tolist() == [best["class_id"]] * 2
+
+
+def test_log_says_that_a_call_was_grpc(grpc_gateway, grpc_client):
+    grpc_client.infer(MODEL, images(IMAGE), headers={"x-request-id": "by-grpc"})
+    (event,) = [event for event in grpc_gateway.events() if event.get("request_id") == "by-grpc"]
+    assert (event["event"], event["protocol"], event["path"]) == ("request", "grpc", f"/v2/models/{MODEL}/infer")
+
+
+def test_frames_of_a_stream_continue_a_sequence(grpc_client):
+    results: queue.SimpleQueue = queue.SimpleQueue()
+    grpc_client.start_stream(lambda result, error: results.put((result, error)))
+    for number in range(5):
+        grpc_client.async_stream_infer(
+            MODEL, images(IMAGE), sequence_id=11, sequence_start=number == 0, sequence_end=number == 4
+        )
+    answers = [results.get(timeout=60) for _ in range(5)]
+    grpc_client.stop_stream()
+    assert [error for _, error in answers] == [None] * 5
+    assert [int(result.as_numpy("SEQUENCE_FRAMES")[0]) for result, _ in answers] == [1, 2, 3, 4, 5]
+    with pytest.raises(InferenceServerException, match="no state"):
+        grpc_client.infer(MODEL, images(IMAGE), sequence_id=11)
+
+
+def test_sequence_continues_over_grpc_and_http(grpc_gateway, grpc_client):
+    first = grpc_client.infer(MODEL, images(IMAGE), sequence_id=12, sequence_start=True)
+    body, length = http_request(IMAGE, sequence_id=12, sequence_end=True)
+    with grpc_gateway.client() as http:
+        answer = http.post(f"/v2/models/{MODEL}/infer", content=body, headers=length)
+    outputs = {output["name"]: output for output in answer.json()["outputs"]}
+    assert first.as_numpy("SEQUENCE_FRAMES").tolist() == [1]
+    assert outputs["SEQUENCE_FRAMES"]["data"] == [2]
+
+
+def http_request(image: bytes, **options: object) -> tuple[bytes, dict[str, str]]:
+    """A request by tritonclient.http, with its outputs in JSON."""
+    tensor = HttpInput("IMAGE", [1], "BYTES").set_data_from_numpy(np.array([image], dtype=np.object_))
+    outputs = [HttpOutput("SEQUENCE_FRAMES", binary_data=False)]
+    body, header = HttpClient.generate_request_body([tensor], outputs=outputs, **options)
+    return body, {"Inference-Header-Content-Length": str(header)}
+
+
+@pytest.mark.parametrize(("page", "lines"), [("grpc", 1), ("streams", 3)])
+def test_documented_clients_run(grpc_gateway, port, page, lines):
+    text = (PROJECT / "docs" / "guides" / f"{page}.md").read_text()
+    code = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[-1]
+    code = code.replace("127.0.0.1:8081", f"127.0.0.1:{port}").replace(
+        "127.0.0.1:8080", grpc_gateway.url.removeprefix("http://")
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert len(run.stdout.splitlines()) == lines
+
+
+def test_workers_share_the_port(start_gateway, light_triton):
+    port = free_port()
+    with start_gateway(triton_url=light_triton.url, grpc_port=port, workers=2) as gateway:
+        for number in range(8):  # each client has a connection of its own
+            options = [("grpc.use_local_subchannel_pool", 1)]
+            with InferenceServerClient(f"127.0.0.1:{port}", channel_args=options) as client:
+                output = [InferRequestedOutput("PREDICTION", class_count=1)]
+                result = client.infer(MODEL, images(IMAGE), outputs=output, sequence_id=13, sequence_start=number == 0)
+                assert result.as_numpy("PREDICTION").shape == (1, 1)
+        metrics = httpx.get(f"{gateway.url}/metrics", timeout=60).text
+    assert re.search(r'gateway_requests_total\{[^}]*route="/v2/models/\{name\}/infer"[^}]*\} 8.0', metrics)
