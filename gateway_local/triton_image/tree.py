@@ -5,7 +5,7 @@ device of a layer reaches this machine's file system, so that a layer cannot wri
 """
 
 import gzip
-import importlib
+import io
 import shutil
 import tarfile
 import zlib
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, TypeAlias, cast
+from typing import IO, TypeAlias, cast
 
 from gateway_local.triton_image.errors import ImageError
 
@@ -265,7 +265,7 @@ class _Checked:
     """Reads from a stream up to `limit`: reports how much, and raises ImageError beyond it or where it is damaged."""
 
     def __init__(
-        self, stream: IO[bytes] | gzip.GzipFile, report: Callable[[int], None], damage: tuple[type[Exception], ...]
+        self, stream: IO[bytes] | io.BufferedIOBase, report: Callable[[int], None], damage: tuple[type[Exception], ...]
     ) -> None:
         self._stream = stream
         self._report = report
@@ -297,7 +297,12 @@ def _uncompressed(path: Path, report: Callable[[int], None]) -> Iterator[_Checke
             with gzip.GzipFile(fileobj=file) as stream:
                 yield _Checked(stream, report, (zlib.error, gzip.BadGzipFile, EOFError))
         elif start == _ZSTD:
-            zstd = _zstd()
+            try:
+                from backports import zstd
+            except ImportError as exc:
+                raise ImageError(
+                    "the image has a layer that is compressed by zstd: pip install backports.zstd"
+                ) from exc
             with zstd.ZstdFile(file) as stream:
                 yield _Checked(stream, report, (zstd.ZstdError, EOFError))
         else:
@@ -311,12 +316,3 @@ def _damage() -> Iterator[None]:
         yield
     except (tarfile.TarError, ValueError) as exc:
         raise ImageError(f"a layer of the image is damaged: {exc}") from exc
-
-
-def _zstd() -> Any:  # noqa: ANN401  # a module of Python 3.14, or its backport
-    for name in ("compression.zstd", "backports.zstd"):
-        try:
-            return importlib.import_module(name)
-        except ImportError:
-            continue
-    raise ImageError("the image has a layer that is compressed with zstd: pip install backports.zstd")
