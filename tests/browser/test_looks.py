@@ -10,7 +10,9 @@ from tests.browser.backend import picture
 from tests.browser.conftest import PATIENCE_MS, open_panels
 
 pytestmark = pytest.mark.slow
-WIDTHS = (390, 820, 1280)
+LOOKS = [(390, "dark"), (820, "light"), (1280, "dark")]
+"""Windows' widths and colour schemes: each width and each scheme. The other combinations are for `make test-long`."""
+OTHER_LOOKS = [pytest.param(look, marks=pytest.mark.long) for look in ((390, "light"), (820, "dark"), (1280, "light"))]
 FILES = [
     {"name": f"{colour}.png", "mimeType": "image/png", "buffer": picture(colour)} for colour in ("blue", "green", "red")
 ] + [{"name": "a-very-long-name-without-any-space-in-it-that-has-to-fit.jpg", "mimeType": "image/png", "buffer": b"x"}]
@@ -22,9 +24,7 @@ def check(page: Page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
-@pytest.fixture(
-    params=[(width, scheme) for width in WIDTHS for scheme in ("light", "dark")], ids=lambda p: f"{p[0]}-{p[1]}"
-)
+@pytest.fixture(params=LOOKS + OTHER_LOOKS, ids=lambda look: f"{look[0]}-{look[1]}")
 def page(request: pytest.FixtureRequest, browser: Browser):
     width, scheme = request.param
     context = browser.new_context(
@@ -64,7 +64,7 @@ def test_axe_finds_nothing_on_the_page(page: Page, service: str):
     check(page)
 
 
-@pytest.mark.parametrize("page", [(390, "dark"), (820, "light"), (1280, "dark")], ids=str, indirect=True)
+@pytest.mark.parametrize("page", LOOKS, ids=str, indirect=True)
 def test_axe_finds_nothing_on_the_camera(page: Page, service: str):
     page.goto(f"{service}/?tab=camera")
     expect(page.locator("#model option")).to_have_count(4)

@@ -1,4 +1,6 @@
-"""Jobs of `gateway_models.networks.isolation` in a process that has already imported torch: seconds less for each.
+"""Jobs of `gateway_models.networks.isolation` in a process that has already imported torch and scikit-learn.
+
+Each takes seconds less.
 
 A fork server (multiprocessing's) imports what a job needs once, and each job is a fork of it: still a process of its
 own, with limits of its own, which may crash and be killed.
@@ -10,7 +12,7 @@ import sys
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
-NEEDED = ["gateway_models.networks.jobs", "torchvision.models"]
+NEEDED = ["gateway_models.networks.jobs", "torchvision.models", "gateway_models.networks.sklearn_models", "skops.io"]
 
 
 def _run(standard: tuple[Connection, ...], others: tuple[int, ...]) -> None:
