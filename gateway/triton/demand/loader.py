@@ -33,6 +33,7 @@ from gateway.inference.backend import LoadTimes
 from gateway.inference.uncancelled import Uncancelled
 from gateway.limits.lease import Bound
 from gateway.quantities import size
+from gateway.settings import MIB
 from gateway.triton.balancing import IMAGES_EACH, rendezvous_order
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR, pinned, pinned_versions
 from gateway.triton.demand.memory import (
@@ -228,7 +229,7 @@ class DemandLoader:
 
     def forget_failure(self, model_name: str) -> None:
         """Load and measure a model again, since an administrator asks for it."""
-        for remembered in (self._failed, self._refused, self._estimates):
+        for remembered in (self._failed, self._refused, self._estimates, self._amounts):
             remembered.pop(model_name, None)
         self._grown.discard(model_name)
 
@@ -430,7 +431,8 @@ class DemandLoader:
             if place == HOST
             else (budget.gpu_bytes, "models_gpu_memory_bytes")
         )
-        return size(needed.get(place, 0)), size(most), name, size(held.get(place, 0))
+        needed_mib, held_mib = (-(-amounts.get(place, 0) // MIB) * MIB for amounts in (needed, held))
+        return size(needed_mib), size(most), name, size(held_mib)
 
     async def _unload_steps(self, replica: Replica, unit: str) -> None:
         """Unload what a failed load has left: the steps of a model that no other model needs."""

@@ -401,13 +401,15 @@ MODELS = {
     "models": [
         {"name": "m", "versions": ["1", "2"], "ready": True, "reason": None, "classes": 2},
         {"name": "n", "versions": ["1"], "ready": False, "reason": "It died.", "classes": 3},
+        {"name": "o", "versions": [], "ready": False, "loaded": False, "reason": "No Triton has it.", "classes": 0},
     ],
 }
-LISTED = ["m", "m, version 2", "m, version 1", "n (not ready)"]
+LISTED = ["m", "m, version 2", "m, version 1", "n (not ready)", "o (loads when used)"]
 SELECTIONS = {
     "": ("m", [None, None], ""),
     "?model=m&version=2": ("m, version 2", ["m", "2"], ""),
     "?model=n": ("n (not ready)", ["n", None], ""),
+    "?model=o": ("o (loads when used)", ["o", None], ""),
     "?model=zzz": ("m", [None, None], "This gateway has no model zzz. Choose another one."),
 }
 WITHOUT_A_LIST = (

@@ -196,6 +196,20 @@ async def test_model_larger_than_the_budget_is_refused():
             await gateway.loader.loaded("m1", "", Deadline.after(20))
 
 
+async def test_model_that_has_shrunk_is_loaded_for_an_administrator():
+    """A measurement holds until an administrator loads the model, such as after removing a version."""
+    async with gateways_of(room=3) as (gateway,):
+        gateway.meter.model_bytes["m0"] = 201
+        await classify(gateway, "m0")
+        await wait_until(lambda: gateway.loader.memory_bytes("m0") == 201)
+        await gateway.backend.unload("m0")
+        with pytest.raises(LoadFailed, match="models_memory_bytes"):
+            await gateway.loader.loaded("m0", "", Deadline.after(20))
+        gateway.meter.model_bytes["m0"] = 200
+        await gateway.backend.load("m0")
+        assert await classify(gateway, "m0") == "m0"
+
+
 async def test_model_that_takes_more_than_expected_makes_others_go():
     async with gateways_of(room=3) as (gateway,):
         (triton,) = gateway.tritons.values()
