@@ -47,6 +47,13 @@ RUN --mount=type=cache,target=/root/.cache/pip \
         "$(echo /wheels/triton_image_gateway-*.whl)[${EXTRAS}]" /wheels/exact_resize-*.whl
 
 
+# Extension modules come with their debug information, 48 MB of it, and numpy with its tests, 17 MB; `strip` is where the compiler is.
+FROM wheels AS gateway-stripped
+COPY --from=gateway-build /opt/gateway /opt/gateway
+RUN find /opt/gateway -name '*.cpython-*.so' -exec strip --strip-debug {} + \
+ && rm -r /opt/gateway/lib/python3*/site-packages/numpy/*/tests
+
+
 # In a stage of its own, because torch may be gigabytes: `model` and `triton-cpu` share its layer.
 FROM ${PYTHON_IMAGE} AS torch
 ARG PIP_INDEX_URL
@@ -56,6 +63,9 @@ COPY constraints.txt ./
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv --without-pip /opt/gateway \
  && pip --python /opt/gateway/bin/python install -c constraints.txt torch torchvision \
+ # For programs that are compiled against torch, and torch's own tests; bin/torch_shm_manager must stay.
+ && torch=$(echo /opt/gateway/lib/python3*/site-packages/torch) \
+ && rm -rf "$torch/include" "$torch/test" "$torch"/bin/test_* "$torch"/bin/protoc* \
  && if ls -d /opt/gateway/lib/python3*/site-packages/nvidia >/dev/null 2>&1; then \
         echo "This torch brings gigabytes of CUDA, which the images for machines without a GPU never load:" \
              "name an index with CPU builds as PIP_EXTRA_INDEX_URL (docs/guides/docker.md)"; fi
@@ -111,15 +121,28 @@ ENTRYPOINT ["gateway", "triton", "run"]
 CMD ["--host=0.0.0.0"]
 
 
-FROM ${PYTHON_IMAGE} AS triton-cpu-onnx
+FROM ${PYTHON_IMAGE} AS onnx-build
 ARG PIP_INDEX_URL
 WORKDIR /app
 COPY constraints.txt ./
 COPY --from=wheels /wheels /wheels
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m venv --without-pip /opt/gateway \
- && pip --python /opt/gateway/bin/python install -c constraints.txt onnxruntime /wheels/*.whl \
- && useradd --uid 1000 --create-home triton-server
+ && pip --python /opt/gateway/bin/python install -c constraints.txt onnxruntime /wheels/*.whl
+
+
+FROM wheels AS onnx-stripped
+COPY --from=onnx-build /opt/gateway /opt/gateway
+# ONNX Runtime's library for C programs is a second copy of what its Python module contains.
+RUN find /opt/gateway -name '*.cpython-*.so' -exec strip --strip-debug {} + \
+ && rm -r /opt/gateway/lib/python3*/site-packages/numpy/*/tests \
+        /opt/gateway/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.*
+
+
+FROM ${PYTHON_IMAGE} AS triton-cpu-onnx
+WORKDIR /app
+RUN useradd --uid 1000 --create-home triton-server
+COPY --from=onnx-stripped /opt/gateway /opt/gateway
 COPY --from=fetched /var/cache/triton-image-gateway /var/cache/triton-image-gateway
 COPY --from=model /app/onnx_models /app/triton_models
 ENV PATH=/opt/gateway/bin:$PATH \
@@ -183,7 +206,7 @@ CMD ["python3", "/opt/sized", "--require-gpu", "tritonserver", \
 
 FROM ${PYTHON_IMAGE} AS gateway
 RUN useradd --uid 1000 --create-home gateway
-COPY --from=gateway-build /opt/gateway /opt/gateway
+COPY --from=gateway-stripped /opt/gateway /opt/gateway
 WORKDIR /home/gateway
 ENV GATEWAY_HOST=0.0.0.0 \
     GATEWAY_PORT=8080 \
@@ -191,6 +214,8 @@ ENV GATEWAY_HOST=0.0.0.0 \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 USER 1000:1000
+# What was stripped loads, or the build fails here.
+RUN python3 -c "import gateway.app, gateway.decoder.__main__, uvloop"
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
     CMD ["python3", "-c", "import os, urllib.request as u; u.urlopen(f'http://127.0.0.1:{os.environ[\"GATEWAY_PORT\"]}/health/live', timeout=4)"]

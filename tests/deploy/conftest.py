@@ -41,6 +41,15 @@ class Dockerfile:
             name = self.stages[name].base
         return name
 
+    def environment(self, name: str) -> list[Stage]:
+        """The stages whose steps make /opt/gateway of an image: its bases, and those that it is copied from."""
+        found: list[Stage] = []
+        while name in self.stages:
+            found.append(stage := self.stages[name])
+            copied = re.findall(r"--from=(\S+) /opt/gateway ", " ".join(stage.all("COPY")))
+            name = copied[0] if copied else stage.base
+        return found
+
 
 class Reset:
     """What docker compose's `!reset` leaves: nothing, whatever the file below says."""

@@ -85,7 +85,20 @@ def test_the_gateway_image_serves_on_every_interface_of_its_container(dockerfile
 def test_gateway_image_has_the_requirements_and_the_chosen_extras(dockerfile):
     taken = dockerfile.stages["gateway-build"].last("RUN")
     assert taken.endswith('"$(echo /wheels/triton_image_gateway-*.whl)[${EXTRAS}]" /wheels/exact_resize-*.whl')
-    assert re.findall(r"--from=(\S+)", " ".join(dockerfile.stages["gateway"].all("COPY"))) == ["gateway-build"]
+    assert dockerfile.stages["gateway-build"] in dockerfile.environment("gateway")
+
+
+@pytest.mark.parametrize("image", ["gateway", "triton-cpu-onnx"])
+def test_debug_information_of_modules_is_left_out(dockerfile, image):
+    """Stripped in a stage of its own: what a later step deletes stays in the layer below."""
+    (copied,) = re.findall(r"--from=(\S+) /opt/gateway ", " ".join(dockerfile.stages[image].all("COPY")))
+    assert "-name '*.cpython-*.so' -exec strip --strip-debug" in dockerfile.stages[copied].last("RUN")
+    assert dockerfile.image_below(copied) == dockerfile.arguments["COMPILER_IMAGE"]
+
+
+def test_gateway_image_loads_what_was_stripped(dockerfile):
+    """The other images classify while they are built."""
+    assert "import gateway.app, gateway.decoder.__main__, uvloop" in dockerfile.stages["gateway"].last("RUN")
 
 
 @pytest.mark.parametrize("image", IMAGES)
@@ -151,12 +164,9 @@ def test_cpu_images_take_their_triton_out_of_an_image_that_is_named(dockerfile, 
 
 @pytest.mark.parametrize("image", ["gateway", "triton", "triton-cpu-onnx"])
 def test_image_has_no_torch(dockerfile, image):
-    above = image
-    while above in dockerfile.stages:
-        stage = dockerfile.stages[above]
+    for stage in dockerfile.environment(image):
         assert not any(re.search(r"install .*\b(torch|torchvision)\b", run) for run in stage.all("RUN"))
         assert not any("local" in extras for extras in re.findall(r"whl\)\[([a-z,]+)\]", " ".join(stage.all("RUN"))))
-        above = stage.base
 
 
 def test_gpu_image_removes_the_numpy_of_its_base_first(dockerfile):
@@ -205,14 +215,17 @@ def test_the_gpu_image_has_what_the_preprocessor_imports(root, dockerfile):
     assert {name for name in packages if name in imported} <= set(re.findall(r"\w+", check))
 
 
-@pytest.mark.parametrize("image", ["gateway-build", "triton", *CPU_TRITONS])
+@pytest.mark.parametrize("image", IMAGES)
 def test_own_wheels_are_built_in_a_stage_and_installed_from_it(dockerfile, image):
     assert dockerfile.arguments["COMPILER_IMAGE"] == "python:3.12"
     kernel, project = dockerfile.stages["wheels"].all("RUN")
     assert kernel.endswith("pip wheel --no-deps --wheel-dir /wheels /native")
     assert project.endswith("pip wheel --no-deps --wheel-dir /wheels .")
-    (install,) = [run for run in dockerfile.stages[image].all("RUN") if " install -c " in run]
-    assert "--from=wheels /wheels /wheels" in dockerfile.stages[image].all("COPY")
+    stage = next(
+        each for each in dockerfile.environment(image) if any(" install -c " in run for run in each.all("RUN"))
+    )
+    (install,) = [run for run in stage.all("RUN") if " install -c " in run]
+    assert "--from=wheels /wheels /wheels" in stage.all("COPY")
     assert re.search(r"/wheels/(exact_resize-)?\*\.whl", install)
 
 
