@@ -1,4 +1,4 @@
-"""Messages that arrive: slots in the order of calls, and the oldest message leaves when another one needs its slot."""
+"""Messages that arrive: the last call gets the next slot, and the oldest message leaves when its slot is needed."""
 
 import asyncio
 
@@ -67,6 +67,30 @@ async def test_each_message_that_waits_hurries_another_one():
     await begun(*slow)
     assert await asyncio.gather(*(arrivals.receive(at_once) for _ in range(2))) == [b"message"] * 2
     assert all(isinstance(each, Overloaded) for each in await asyncio.gather(*slow, return_exceptions=True))
+
+
+async def test_last_call_gets_the_next_slot():
+    """Many calls that send nothing and wait do not keep a new one from its slot."""
+    arrivals = arrivals_of(1)
+    silent = [asyncio.create_task(arrivals.receive(never)) for _ in range(50)]
+    await begun(*silent)
+    assert await arrivals.receive(at_once) == b"message"
+    assert sum(not each.done() for each in silent) == 49
+    for each in silent:
+        each.cancel()
+    await asyncio.wait(silent)
+    assert await arrivals.receive(at_once) == b"message"
+
+
+async def test_waiters_are_served_one_after_the_other():
+    arrivals = arrivals_of(1)
+    silent = [asyncio.create_task(arrivals.receive(never)) for _ in range(3)]
+    assert await asyncio.gather(*(arrivals.receive(at_once) for _ in range(3))) == [b"message"] * 3
+    first, second = await asyncio.gather(silent[0], silent[2], return_exceptions=True)
+    assert isinstance(first, Overloaded)
+    assert isinstance(second, Overloaded)  # the last one got the slot, and the one before it waited
+    silent[1].cancel()
+    await asyncio.wait([silent[1]])
 
 
 async def test_message_without_a_slot_is_refused():
