@@ -96,6 +96,12 @@ def take(address: str, film_path: Path) -> None:
         expect(page.locator(".picture:visible")).to_have_count(6)
         save(page, "page.png")
 
+        page.set_viewport_size({"width": 1240, "height": 620})
+        page.get_by_role("button", name="Open cat.jpg").click()
+        page.get_by_role("button", name="Why?").click()
+        expect(page.locator("#viewer-maps .heat")).to_have_count(1, timeout=300_000)
+        save(page, "explain.png")
+
         page = opened(context, f"{url}/?top_k=3&tab=camera")
         page.set_viewport_size({"width": 1240, "height": 740})
         page.get_by_role("button", name="Start the camera").click()
