@@ -161,6 +161,8 @@ class Fetcher:
         except (ImageError, Overloaded) as error:
             download.lease.release()
             return Upload(reference.index, filename, b"", error), download
+        finally:
+            download.discard()
         return Upload(reference.index, filename, data), download
 
     def _check(self, location: Location) -> None:
@@ -308,8 +310,11 @@ class Download:
     def finish(self) -> bytes:
         """The whole body."""
         self.pace.receive(0)
-        body, self._body = bytes(self._body), bytearray()
-        return body
+        return bytes(self._body)
+
+    def discard(self) -> None:
+        """Free what has arrived, which the traceback of an error would keep until the next garbage collection."""
+        self._body = bytearray()
 
 
 class _Request:

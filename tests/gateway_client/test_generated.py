@@ -56,7 +56,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert made.returncode == 0, made.stdout + made.stderr
     # An image as the raw body goes as application/octet-stream, which is what the generator knows.
     warnings = [line for line in (made.stdout + made.stderr).splitlines() if line.startswith("Unsupported")]
-    assert warnings == ["Unsupported content type image/*"] * 2  # of /predict and /embed
+    assert warnings == ["Unsupported content type image/*"] * 3  # of /predict, /embed and /explain
     (folder / "user.py").write_text(USER)
     return folder
 
