@@ -1,4 +1,4 @@
-"""The commands of docs/tutorials/own-model.md run in order and print the output that it shows."""
+"""The commands of the tutorials about models run in order and print the output that these show."""
 
 import os
 import re
@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 from tests.docs import warm_commands
 
 PROJECT = Path(__file__).parents[2]
-TUTORIAL = PROJECT / "docs" / "tutorials" / "own-model.md"
+TUTORIALS = [PROJECT / "docs" / "tutorials" / name for name in ("own-model.md", "in-production.md")]
 HOME = "/home/you/flowers"
 """Where the tutorial's reader works."""
 CHECKOUT = "/home/you/triton-image-gateway"
@@ -44,16 +45,16 @@ class Command:
 
 
 def files() -> dict[str, str]:
-    """The files that the reader writes: Python blocks after a line that ends with a name and a colon."""
-    found = re.findall(r"`([\w.]+)`:\n\n```python\n(.*?)```", TUTORIAL.read_text(), re.DOTALL)
-    return dict(found)
+    """The files that readers write: Python blocks after a line that ends with a name and a colon."""
+    texts = "\n".join(tutorial.read_text() for tutorial in TUTORIALS)
+    return dict(re.findall(r"`([\w.]+)`:\n\n```python\n(.*?)```", texts, re.DOTALL))
 
 
-def commands() -> list[Command]:
+def commands(tutorial: Path) -> list[Command]:
     """Every command of a console block: it starts with $, goes on after a backslash, and its output follows."""
     found: list[Command] = []
     inside = False
-    for number, line in enumerate(TUTORIAL.read_text().splitlines(), 1):
+    for number, line in enumerate(tutorial.read_text().splitlines(), 1):
         if line.startswith("```"):
             inside = line == "```console"
         elif inside and line.startswith("$ "):
@@ -105,12 +106,14 @@ class Reader:
             text=True,
         )
         assert process.stdout is not None
-        try:
-            with process.stdout as log:
-                yield _until(log, STARTED)
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(60)
+        with process.stdout as log, ThreadPoolExecutor(1) as threads:
+            try:
+                printed = _until(log, STARTED)
+                threads.submit(log.read)  # it would stop once the pipe is full
+                yield printed
+            finally:
+                process.send_signal(signal.SIGINT)
+                process.wait(60)
 
     def _here(self, text: str) -> str:
         for there, here in self.ports.items():
@@ -176,8 +179,9 @@ def test_only_figures_and_marked_lines_may_differ():
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_tutorial_commands_print_their_documented_output(reader):
-    followed = commands()
+@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda tutorial: tutorial.stem)
+def test_tutorial_commands_print_their_documented_output(reader, tutorial):
+    followed = commands(tutorial)
     assert len(followed) > 10
     for command in followed:
         printed = reader.run(command)
