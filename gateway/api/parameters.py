@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
+from gateway.api.body import Body, open_body
 from gateway.api.log_fields import caller_of
 from gateway.api.request_context import RequestContext
 from gateway.api.shapes import Shape
@@ -18,6 +19,7 @@ from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds
 from gateway.inference.request_spec import UNKNOWN_CALLER, RequestSpec, timeout_within, version_of
 from gateway.inference.selection import Selection
 from gateway.ingest.frames import PATTERN, Wanted
+from gateway.ingest.media_types import Uploads
 from gateway.validation import NAME_CHARACTERS, fault, near
 
 P = TypeVar("P", bound=BaseModel)
@@ -60,6 +62,18 @@ class PredictParameters(BaseModel):
 def query_parameters(parameters: type[P], query_string: bytes) -> P:
     """Parse a query string as FastAPI does; raises InvalidParameter."""
     return cast("P", (_cached_parse if len(query_string) <= _CACHED_BYTES else _parse)(parameters, query_string))
+
+
+async def open_uploads(request: Request, context: RequestContext, parameters: type[P]) -> tuple[P, Body, Uploads]:
+    """Parse the parameters of the query and of the form's fields, and open the body for its uploads.
+
+    Raises InvalidParameter, and what `open_body` and `Body.open_uploads` raise.
+    """
+    of_query = query_parameters(parameters, request.scope["query_string"])
+    with context.stats.stages["read"]:
+        body = open_body(request, context)
+        form, uploads = await body.open_uploads(context.service.policy.limits, tuple(parameters.model_fields))
+    return with_form(of_query, form), body, uploads
 
 
 def with_form(parameters: P, form: Mapping[str, list[str]]) -> P:

@@ -7,9 +7,8 @@ from fastapi import Query as QueryParameter
 from starlette.responses import Response
 
 from gateway.api.answers import respond
-from gateway.api.body import open_body
 from gateway.api.embeddings import SHAPES, EmbeddingParameters, EmbedResponse, OpenAIResponse
-from gateway.api.parameters import query_parameters, request_spec, with_form
+from gateway.api.parameters import open_uploads, request_spec
 from gateway.api.request_context import request_context
 from gateway.api.route_table import traits
 from gateway.api.routes.predict import FAULTS, REQUEST_BODY
@@ -39,11 +38,7 @@ async def embed(request: Request) -> Response:
     """
     context = request_context(request)
     settings = context.settings
-    parameters = query_parameters(EmbeddingParameters, request.scope["query_string"])
-    with context.stats.stages["read"]:
-        body = open_body(request, context)
-        form, uploads = await body.open_uploads(context.service.policy.limits, tuple(EmbeddingParameters.model_fields))
-    parameters = with_form(parameters, form)
+    parameters, body, uploads = await open_uploads(request, context, EmbeddingParameters)
     spec = request_spec(
         request,
         context,

@@ -17,9 +17,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.answers import NDJSON, AnswerSize, PiecedAnswer, classify
-from gateway.api.body import Body, open_body
+from gateway.api.body import Body
 from gateway.api.classes import named_class
-from gateway.api.parameters import query_parameters, request_spec, with_form
+from gateway.api.parameters import open_uploads, request_spec
 from gateway.api.problems import note
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
@@ -88,11 +88,7 @@ async def explain(request: Request) -> Response:
     """
     context = request_context(request)
     settings = context.settings
-    parameters = query_parameters(ExplainParameters, request.scope["query_string"])
-    with context.stats.stages["read"]:
-        body = open_body(request, context)
-        form, uploads = await body.open_uploads(context.service.policy.limits, tuple(ExplainParameters.model_fields))
-    parameters = with_form(parameters, form)
+    parameters, body, uploads = await open_uploads(request, context, ExplainParameters)
     spec = request_spec(
         request,
         context,
