@@ -1,4 +1,4 @@
-"""`python -m deploy.dist`: build what a release has into dist/, then use it as somebody who has nothing else would.
+"""`python -m deploy.dist`: build the packages of a release into dist/, install them in new environments, and use them.
 
 Each wheel is built from its sdist, so an sdist without a file that it needs fails here. The gateway's wheel and the
 resize kernel's go into a new environment, whose SBOM is written and whose `gateway up` serves; the client's goes into

@@ -96,7 +96,7 @@ def contained(package: Distribution) -> list[str]:
 
 
 def text() -> str:
-    """The file with its table written anew."""
+    """The text of the file, with a current table."""
     installed = places()
     rows = ["| package | licence | contains | in |", "| --- | --- | --- | --- |"]
     for name in sorted(set().union(*installed.values())):

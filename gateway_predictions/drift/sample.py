@@ -1,4 +1,4 @@
-"""Images whose distribution is compared: what is known of each of them."""
+"""Samples of images, with the properties of each image whose distributions are compared."""
 
 import hashlib
 from collections import Counter

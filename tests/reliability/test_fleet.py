@@ -141,7 +141,7 @@ class Fleet:
         most = BURST * bursts + PER_SECOND * self.seconds("fast")
         if alone_seconds:
             most += len(self.members) * (BURST + PER_SECOND * alone_seconds)
-            # Images that wait for their turn when the store is lost, or is back, were counted by another state.
+            # Images that already wait when the store is lost, or when it is back, are not counted again.
             most += 2 * len(self.members) * FLOOD_CLIENTS
         assert self.outcomes("fast")[200] <= most
         for index, (member, gateway) in enumerate(zip(self.members, self.gateways, strict=True)):
