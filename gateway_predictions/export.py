@@ -15,6 +15,7 @@ from xml.sax.saxutils import quoteattr
 
 from gateway.errors import UserError
 from gateway.files import whole_file
+from gateway.safe_path import SafePath
 from gateway_client.csv_cells import csv_line
 from gateway_predictions.reader import LogReader, Row, key_of
 from gateway_predictions.selection import most_uncertain
@@ -94,9 +95,9 @@ def _write_image(log: LogReader, row: Row, folder: Path) -> str:
     data = None if row["image"] is None else log.image(row["image"])
     if data is None:
         return ""
-    path = f"{IMAGES}/{row['image'].rsplit('/', 1)[-1]}"
+    path = SafePath(f"{IMAGES}/{SafePath(row['image']).name}")
     (folder / IMAGES).mkdir(exist_ok=True)
-    (folder / path).write_bytes(data)
+    path.below(folder).write_bytes(data)
     return path
 
 

@@ -10,6 +10,8 @@ import secrets
 from datetime import UTC, date, datetime
 from urllib.parse import quote, unquote
 
+from gateway.safe_path import SafePath, UnsafePath
+
 ROWS, FEEDBACK, IMAGES = "rows", "feedback", "images"
 NO_MODEL = "unknown"
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -49,6 +51,14 @@ def image_path(day: str, sha256: str, image_format: str) -> str:
     """The path of an image."""
     suffix = re.sub(r"[^a-z0-9]", "", image_format.lower()) or "bin"
     return f"{IMAGES}/{day}/{sha256}.{suffix}"
+
+
+def stored_image(path: str) -> SafePath:
+    """The path of an image as a row has it; raises UnsafePath if it is no path below images/."""
+    safe = SafePath(path)
+    if safe.top != IMAGES:
+        raise UnsafePath(f"{path!r} is not below {IMAGES}/")
+    return safe
 
 
 def day_in(path: str) -> date | None:

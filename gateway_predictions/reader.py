@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from gateway.safe_path import UnsafePath
 from gateway_predictions.layout import FEEDBACK as FEEDBACK_FOLDER
-from gateway_predictions.layout import IMAGES, ROWS, day_in, model_folder
+from gateway_predictions.layout import IMAGES, ROWS, day_in, model_folder, stored_image
 from gateway_predictions.requirements import LogUnavailable
 from gateway_predictions.schema import FEEDBACK, PREDICTIONS, SCHEMA_VERSION, VERSION_KEY
 from gateway_predictions.stores import Store, StoredFile, open_store
@@ -113,9 +114,14 @@ class LogReader:
         ]
 
     def image(self, path: str) -> bytes | None:
-        """A stored image, by the column `image`; None if it was deleted."""
+        """A stored image, by the column `image`; None if it was deleted.
+
+        Raises LogUnavailable if the column names something else: whoever can write rows must not choose what is read.
+        """
         try:
-            return self.store.read(path)
+            return self.store.read(stored_image(path))
+        except UnsafePath as exc:
+            raise LogUnavailable(f"{self.url} has a row whose image is not one of the log's: {exc}") from exc
         except FileNotFoundError:
             return None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gateway.files import whole_file
+from gateway.safe_path import SafePath
 from gateway_predictions.requirements import LogUnavailable, check_packages, is_collector, scheme_of
 
 
@@ -19,7 +20,10 @@ class StoredFile:
 
 
 class Store(Protocol):
-    """Files below one folder or prefix. Methods raise OSError, or errors of the bucket's library."""
+    """Files below one folder or prefix. Methods raise OSError, or errors of the bucket's library.
+
+    They raise UnsafePath for a path that does not stay below it: a log's rows and a bucket's listing may have any text.
+    """
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file that survives a power failure, or replace it; readers see the old or the new one."""
@@ -50,7 +54,7 @@ class FolderStore:
 
     def write(self, path: str, data: bytes) -> None:
         """See Store.write."""
-        target = self._root / path
+        target = self._file(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(target, sync=True) as draft:
             draft.write_bytes(data)
@@ -63,15 +67,15 @@ class FolderStore:
 
     def read(self, path: str) -> bytes:
         """See Store.read."""
-        return (self._root / path).read_bytes()
+        return self._file(path).read_bytes()
 
     def exists(self, path: str) -> bool:
         """See Store.exists."""
-        return (self._root / path).exists()
+        return self._file(path).exists()
 
     def files(self, below: str) -> Iterator[StoredFile]:
         """See Store.files; drafts are left out."""
-        for folder, folders, names in os.walk(self._root / below):
+        for folder, folders, names in os.walk(self._file(below)):
             folders.sort()
             for name in sorted(names):
                 if not name.startswith("."):
@@ -84,7 +88,7 @@ class FolderStore:
 
     def delete(self, path: str) -> None:
         """See Store.delete; folders that become empty are deleted as well."""
-        target = self._root / path
+        target = self._file(path)
         target.unlink(missing_ok=True)
         for folder in target.parents:
             if folder == self._root or not folder.is_relative_to(self._root):
@@ -93,6 +97,9 @@ class FolderStore:
                 folder.rmdir()
             except OSError:  # it has other files
                 break
+
+    def _file(self, path: str) -> Path:
+        return SafePath(path).below(self._root)
 
 
 class BucketStore:
@@ -108,16 +115,16 @@ class BucketStore:
 
     def write(self, path: str, data: bytes) -> None:
         """See Store.write."""
-        self._system.pipe_file(f"{self._root}/{path}", data)
+        self._system.pipe_file(self._object(path), data)
 
     def read(self, path: str) -> bytes:
         """See Store.read."""
-        data: bytes = self._system.cat_file(f"{self._root}/{path}")
+        data: bytes = self._system.cat_file(self._object(path))
         return data
 
     def exists(self, path: str) -> bool:
         """See Store.exists."""
-        return bool(self._system.exists(f"{self._root}/{path}"))
+        return bool(self._system.exists(self._object(path)))
 
     def files(self, below: str) -> Iterator[StoredFile]:
         """See Store.files."""
@@ -131,9 +138,12 @@ class BucketStore:
     def delete(self, path: str) -> None:
         """See Store.delete."""
         try:
-            self._system.rm_file(f"{self._root}/{path}")
+            self._system.rm_file(self._object(path))
         except FileNotFoundError:
             return
+
+    def _object(self, path: str) -> str:
+        return f"{self._root}/{SafePath(path)}"
 
 
 def open_store(url: str) -> Store:

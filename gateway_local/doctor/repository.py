@@ -7,6 +7,7 @@ from pathlib import Path
 from gateway.capacity import Plan
 from gateway.gpus import gpu_count
 from gateway.ingest.resizing import names_release
+from gateway.safe_path import SafePath, UnsafePath, safe_name
 from gateway.triton.contract import CLASSIFIER, breaches, pinned
 from gateway.triton.footprint import Need, need
 from gateway.triton.model_config import (
@@ -58,13 +59,20 @@ def read(repository: Path) -> tuple[Configs, Finding]:
         faults += [
             f"{path}: the step {step!r} is not a model of this repository"
             for step in steps(config)
-            if not (repository / step / CONFIG).is_file()
+            if not _is_model(repository, step)
         ]
     if not paths:
         return configs, fail("models", f"{repository} has no */{CONFIG}", "name the folder with --model-repository")
     if faults:
         return configs, fail("models", "\n".join(faults), f"correct {CONFIG}")
     return configs, ok("models", f"{', '.join(configs)} in {repository}")
+
+
+def _is_model(repository: Path, step: str) -> bool:
+    try:
+        return (repository / safe_name(step) / CONFIG).is_file()
+    except UnsafePath:
+        return False
 
 
 def contract(configs: Configs, model: str) -> Finding:
@@ -96,7 +104,7 @@ def files(repository: Path, configs: Configs) -> Finding:
             lacks.append(f"{name} has no version, a folder such as {name}/1")
         file_name = config.default_model_filename or FILE_NAMES.get(config.backend or config.platform)
         if file_name:
-            lacks += [f"{folder / file_name} is missing" for folder in versions if not (folder / file_name).exists()]
+            lacks += _missing(file_name, versions)
     if not lacks:
         return ok("model files", "every version has its file")
     no_version = f"{CLASSIFIER} has no version, a folder such as {CLASSIFIER}/1"
@@ -104,6 +112,14 @@ def files(repository: Path, configs: Configs) -> Finding:
     if lacks in ([no_version], [no_file]):
         return warn("model files", lacks[0], "gateway up makes it at its first start; gateway model export does so now")
     return fail("model files", "\n".join(lacks), "add the files, or run gateway model export for the default model")
+
+
+def _missing(file_name: str, versions: list[Path]) -> list[str]:
+    try:
+        paths = [folder / SafePath(file_name) for folder in versions]
+    except UnsafePath as exc:
+        return [f"default_model_filename: {exc}"]
+    return [f"{path} is missing" for path in paths if not path.exists()]
 
 
 def has_version(repository: Path, name: str, version: str) -> bool:
@@ -119,7 +135,11 @@ def labels(repository: Path, configs: Configs) -> Finding:
         for output in config.output:
             if not output.label_filename:
                 continue
-            path = repository / name / output.label_filename
+            try:
+                path = repository / name / SafePath(output.label_filename)
+            except UnsafePath as exc:
+                faults.append(f"{name}/{CONFIG}: label_filename: {exc}")
+                continue
             classes = output.dims[-1] if output.dims else -1
             try:
                 lines = len(path.read_text("utf-8").splitlines())

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from gateway.safe_path import SafePath, UnsafePath
 from gateway_local.triton_image.elf import MACHINES, NO_VERSION, Elf, NotElf, Version, read_elf
 from gateway_local.triton_image.errors import ImageError
 from gateway_local.triton_image.tree import File, Folder, ImageTree, Parts, split
@@ -195,7 +196,7 @@ class _Unpacking:
         parts = self._parts
         self._tree.fetch(parts.values())
         for below, file in parts.items():
-            _place(self._tree.content(file), self._target.joinpath("tritonserver", *below), executable=file.executable)
+            _place(self._tree.content(file), self._below("tritonserver", *below), executable=file.executable)
         program = self._elf(parts[PROGRAM]) if PROGRAM in parts else None
         if program is None or program.loader is None:
             raise ImageError("the image's tritonserver is not a program for this kind of machine")
@@ -308,8 +309,15 @@ class _Unpacking:
     def _place_library(self, folder: str, name: str, file: File) -> None:
         if name not in self._placed:
             self._tree.fetch([file])
-            self._placed[name] = self._target / folder / name
+            self._placed[name] = self._below(folder, name)
             _place(self._tree.content(file), self._placed[name], executable=True)
+
+    def _below(self, *parts: str) -> Path:
+        """A path of the image, in the unpacked folder; raises ImageError if it would leave it."""
+        try:
+            return SafePath("/".join(parts)).below(self._target)
+        except UnsafePath as exc:
+            raise ImageError(f"the image has a path that cannot be unpacked: {exc}") from exc
 
     def _variable_folders(self) -> list[Parts]:
         folders = self._image.variable("LD_LIBRARY_PATH").split(":")
@@ -318,7 +326,7 @@ class _Unpacking:
     def _own_search(self) -> list[str]:
         """The folders of LD_LIBRARY_PATH that are unpacked, relative to tritonserver/."""
         below = [folder[len(SERVER) :] for folder in self._variable_folders() if folder[: len(SERVER)] == SERVER]
-        return ["/".join(folder) for folder in below if self._target.joinpath("tritonserver", *folder).is_dir()]
+        return ["/".join(folder) for folder in below if self._below("tritonserver", *folder).is_dir()]
 
     def _configured_folders(self) -> list[Parts]:
         """The folders of /etc/ld.so.conf.d, which is where packages of libraries add theirs."""

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from gateway.errors import UserError
 from gateway.files import whole_file
+from gateway.safe_path import UnsafePath, safe_name
 from gateway_local.runtime import default_cache_dir
 
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
@@ -50,8 +51,11 @@ def fetch(url: str, sha256: str | None, report: Callable[[str], None], *, cache:
     wanted = sha256.lower()
     if not _SHA256.fullmatch(wanted):
         raise DownloadError(f"{sha256!r} is not a SHA-256, which is 64 digits of 0-9 and a-f")
-    name = PurePosixPath(urlsplit(url).path).name or "model"
-    target = (cache or default_cache_dir() / "sources") / wanted / name
+    folder = (cache or default_cache_dir() / "sources") / wanted
+    try:
+        target = safe_name(PurePosixPath(urlsplit(url).path).name or "model").below(folder)
+    except UnsafePath as exc:
+        raise DownloadError(f"{url} cannot be kept in a file: {exc}") from exc
     if target.is_file() and _digest(target) == wanted:
         return target
     report(f"fetching {url}")

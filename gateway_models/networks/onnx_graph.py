@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gateway.files import whole_file
+from gateway.safe_path import UnsafePath, safe_name
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 from gateway_models.networks.adapted import GRAY_ADVICE, LUMA, PIXELS, Form
 from gateway_models.networks.file_kinds import ModelFileError
@@ -97,8 +98,11 @@ def _check_reach(model: Any, folder: Path) -> None:  # noqa: ANN401
 
 def _lies_in(name: str, folder: Path) -> bool:
     """Whether a name is that of a regular file in a folder, not of a link."""
-    path = folder / name
-    return Path(name).name == name and path.is_file() and not path.is_symlink()
+    try:
+        path = safe_name(name).below(folder)
+    except UnsafePath:
+        return False
+    return path.is_file() and not path.is_symlink()
 
 
 def check_signature(model: Any, side: int, known: Form = Form(""), output: str = "") -> Signature:  # noqa: ANN401, B008

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from gateway.errors import UserError
 from gateway.files import whole_file
+from gateway.safe_path import SafePath, UnsafePath
 from gateway_local import sizing
 from gateway_local.sizing import CONFIG
 
@@ -32,17 +33,27 @@ WHOLE_BYTES = 2**20
 """A working copy has larger files with their size and without their content: no command reads a network's weights."""
 ATTEMPTS = 10
 """How often a bucket is listed for a copy while it keeps changing."""
-EMPTY = ".keep"
+MAX_OBJECTS = 100_000
+"""Most objects of a repository."""
+MAX_OBJECT_BYTES = 2**40
+"""Largest object of a repository."""
+MAX_WORKING_BYTES = 2**30
+"""Most bytes of a working copy's files that have their content: configurations, labels, records and code."""
+EMPTY = SafePath(".keep")
 """A file in the version folders of ensembles: a bucket has no empty folders, and Triton needs one for each version."""
 _OWN = f"{sizing.FOLDER}/{sizing.NAME}.pbtxt"
 """The end of the paths of files that each machine writes for itself."""
 
-Listing = Mapping[str, str]
+Listing = Mapping[SafePath, str]
 """The objects below a repository's URL, by relative path, with what changes when their content does."""
 
 
 class BucketError(UserError):
     """A bucket cannot be read or written; the message names its URL."""
+
+
+class ObjectChanged(BucketError):
+    """An object was deleted, or has grown, since the bucket was listed."""
 
 
 def is_bucket(text: str) -> bool:
@@ -86,7 +97,8 @@ class Bucket:
         return BucketError(f"{self.url} cannot be used: {exc or type(exc).__name__}")
 
     @contextlib.contextmanager
-    def _failures(self) -> Iterator[tuple[Any, str]]:
+    def failures(self) -> Iterator[tuple[Any, str]]:
+        """Yield the file system and the root in it; every error but FileNotFoundError becomes BucketError."""
         try:
             yield self._opened
         except (BucketError, FileNotFoundError):
@@ -94,40 +106,65 @@ class Bucket:
         except Exception as exc:
             raise self._failed(exc) from exc
 
-    def listing(self) -> dict[str, str]:
-        """Every object of the repository; empty if there is none."""
+    def listing(self) -> dict[SafePath, str]:
+        """Every object of the repository; empty if there is none. Raises BucketError, as `objects` does."""
         return _stamps(self.objects())
 
-    def objects(self) -> dict[str, Mapping[str, Any]]:
-        """What the bucket says of every object of the repository, by relative path; empty if there is none."""
-        with self._failures() as (system, root):
+    def objects(self) -> dict[SafePath, "Object"]:
+        """Every object of the repository by its relative path; empty if there is none.
+
+        Raises BucketError if a name is no path below the repository (object stores allow any text), and for more than
+        MAX_OBJECTS objects or an object of more than MAX_OBJECT_BYTES.
+        """
+        with self.failures() as (system, root):
             try:
-                found = system.find(root, detail=True)
+                listed = system.find(root, detail=True)
             except FileNotFoundError:
                 return {}
-            objects = {str(name).removeprefix(f"{root}/"): info for name, info in found.items() if str(name) != root}
-            return {
-                path: info
-                for path, info in objects.items()
-                # Some tools make an empty object for a folder.
-                if info.get("type", "file") == "file" and not path.endswith((_OWN, "/"))
-            }
+        objects: dict[SafePath, Object] = {}
+        for name, info in listed.items():
+            # Some tools make an empty object for a folder. This machine's own files are never in a bucket.
+            if str(name) == root or info.get("type", "file") != "file" or str(name).endswith((_OWN, "/")):
+                continue
+            objects[self._path(str(name), root)] = self._object(str(name), info)
+            if len(objects) > MAX_OBJECTS:
+                raise BucketError(f"{self.url} has more than {MAX_OBJECTS:,} objects: name the folder of the models")
+        return objects
 
-    def download(self, path: str, target: Path) -> None:
-        """Write an object into a file, whole or not at all; raises FileNotFoundError if it has gone."""
-        with self._failures() as (system, root):
+    def _path(self, name: str, root: str) -> SafePath:
+        try:
+            return SafePath(name.removeprefix(f"{root}/"))
+        except UnsafePath as exc:
+            raise BucketError(f"{self.url} has an object that cannot be a file of it: {exc}; delete it") from exc
+
+    def _object(self, name: str, info: Mapping[str, Any]) -> "Object":
+        size = info.get("size")
+        nbytes = size if isinstance(size, int) else 0
+        if not 0 <= nbytes <= MAX_OBJECT_BYTES:
+            raise BucketError(
+                f"{self.url} has the object {name!r} of {nbytes:,} bytes; at most {MAX_OBJECT_BYTES:,} are allowed"
+            )
+        return Object(_stamp(info), nbytes)
+
+    def download(self, path: SafePath, folder: Path, max_bytes: int) -> None:
+        """Write an object to its path in `folder`, whole or not at all.
+
+        Raises BucketError; ObjectChanged if the object was deleted, or more than `max_bytes` arrive.
+        """
+        with self.failures() as (system, root):
+            target = path.below(folder)
             target.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(target) as draft:
-                system.get_file(f"{root}/{path}", str(draft))
+                _save(system, f"{root}/{path}", draft, max_bytes)
 
-    def upload(self, source: Path, path: str) -> None:
+    def upload(self, source: Path, path: SafePath) -> None:
         """Write a file into an object."""
-        with self._failures() as (system, root):
+        with self.failures() as (system, root):
             system.put_file(str(source), f"{root}/{path}")
 
-    def delete(self, paths: Collection[str]) -> None:
+    def delete(self, paths: Collection[SafePath]) -> None:
         """Delete objects that may have gone already."""
-        with self._failures() as (system, root):
+        with self.failures() as (system, root):
             for path in paths:
                 with contextlib.suppress(FileNotFoundError):
                     system.rm_file(f"{root}/{path}")
@@ -142,8 +179,31 @@ def fsspec_url(url: str) -> tuple[str, dict[str, str]]:
     return url, {}
 
 
-def _stamps(objects: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    return {path: _stamp(info) for path, info in objects.items()}
+def _save(system: Any, name: str, draft: Path, max_bytes: int) -> None:  # noqa: ANN401  # fsspec has no types
+    """Write an object's bytes into a file; raises ObjectChanged as soon as there are more than `max_bytes`."""
+    from fsspec.callbacks import Callback
+
+    def check(size: int | None, written: int, **_: object) -> None:
+        if max(size or 0, written) > max_bytes:
+            raise ObjectChanged(f"{name} has more than the {max_bytes:,} bytes that it was listed with: try again")
+
+    try:
+        system.get_file(name, str(draft), callback=Callback(hooks={"bound": check}))
+    except FileNotFoundError as exc:
+        raise ObjectChanged(f"{name} was deleted while the bucket was copied: try again") from exc
+    check(None, draft.stat().st_size)  # some libraries report no progress
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """An object of a bucket: what changes with its content, and its size."""
+
+    stamp: str
+    nbytes: int
+
+
+def _stamps(objects: Mapping[SafePath, Object]) -> dict[SafePath, str]:
+    return {path: each.stamp for path, each in objects.items()}
 
 
 def _stamp(info: Mapping[str, Any]) -> str:
@@ -161,20 +221,27 @@ class WorkingCopy:
     bucket: Bucket
     folder: Path
     _there: Listing = field(default_factory=dict)
-    _before: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _before: dict[SafePath, tuple[int, int]] = field(default_factory=dict)
 
     def fetch(self) -> None:
         """Copy the bucket into the folder; large files have their size and no content."""
         objects = self.bucket.objects()
         self._there = _stamps(objects)
-        for path, info in objects.items():
-            target, nbytes = self.folder / path, int(info["size"] or 0)
-            if nbytes > WHOLE_BYTES:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with target.open("wb") as file:
-                    file.truncate(nbytes)
+        whole = sum(each.nbytes for each in objects.values() if each.nbytes <= WHOLE_BYTES)
+        if whole > MAX_WORKING_BYTES:
+            raise BucketError(
+                f"{self.bucket.url} has {whole:,} bytes in files of up to {WHOLE_BYTES:,} bytes; at most "
+                f"{MAX_WORKING_BYTES:,} are copied"
+            )
+        for path, each in objects.items():
+            if each.nbytes > WHOLE_BYTES:
+                with self.bucket.failures():
+                    target = path.below(self.folder)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with target.open("wb") as file:
+                        file.truncate(each.nbytes)
             else:
-                self.bucket.download(path, target)
+                self.bucket.download(path, self.folder, each.nbytes)
         self._before = _files(self.folder)
 
     def publish(self) -> int:
@@ -185,7 +252,7 @@ class WorkingCopy:
         ensembles = ensembles_of(self.folder)
         for folder in (folder for name in ensembles for folder in (self.folder / name).glob("[0-9]*")):
             if not any(folder.iterdir()):
-                (folder / EMPTY).touch()
+                EMPTY.below(folder).touch()
         now = _files(self.folder)
         changed = [path for path in now if self._before.get(path) != now[path]]
         gone = [path for path in self._before if path not in now]
@@ -196,7 +263,7 @@ class WorkingCopy:
                 f"{self.bucket.url} was changed by someone else meanwhile: nothing was written; try again"
             )
         for path in sorted(changed, key=lambda path: order(path, ensembles)):
-            self.bucket.upload(self.folder / path, path)
+            self.bucket.upload(path.below(self.folder), path)
         self.bucket.delete(sorted(gone, reverse=True))
         return len(changed) + len(gone)
 
@@ -211,9 +278,9 @@ def working_copy(url: str) -> Iterator[WorkingCopy]:
         yield copy
 
 
-def _files(folder: Path) -> dict[str, tuple[int, int]]:
+def _files(folder: Path) -> dict[SafePath, tuple[int, int]]:
     """Size and time of each file that belongs into a bucket."""
-    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    paths = {SafePath(path.relative_to(folder).as_posix()): path for path in folder.rglob("*") if path.is_file()}
     return {
         name: (path.stat().st_size, path.stat().st_mtime_ns) for name, path in paths.items() if not name.endswith(_OWN)
     }
@@ -240,39 +307,47 @@ class Follower:
         Files that the bucket no longer has are deleted. A bucket that is empty is an error, and deletes nothing.
         """
         for _ in range(ATTEMPTS):
-            there = self._bucket.listing()
+            objects = self._bucket.objects()
+            there = _stamps(objects)
             if not any(PurePosixPath(path).name == CONFIG for path in there):
                 raise BucketError(f"{self._bucket.url} holds no model repository: no MODEL/{CONFIG}")
             here = self._read()
-            wanted = [path for path in there if here.get(path) != there[path] or not (self._folder / path).is_file()]
+            wanted = [path for path in there if here.get(path) != there[path] or not path.below(self._folder).is_file()]
             gone = [path for path in here if path not in there]
             if not wanted and not gone:
                 return set()
             try:
-                self._copy(there, wanted, gone)
-            except FileNotFoundError:
-                continue  # it has been deleted since it was listed
+                self._copy(objects, wanted, gone)
+            except ObjectChanged:
+                continue
             if self._bucket.listing() == there:
-                return {path.partition("/")[0] for path in (*wanted, *gone) if "/" in path}
+                return {path.top for path in (*wanted, *gone) if "/" in path}
         raise BucketError(f"{self._bucket.url} changes too fast to be copied")
 
-    def _copy(self, there: Listing, wanted: list[str], gone: list[str]) -> None:
+    def _copy(self, there: Mapping[SafePath, Object], wanted: list[SafePath], gone: list[SafePath]) -> None:
         self._folder.parent.mkdir(parents=True, exist_ok=True)
+        needed, free = sum(there[path].nbytes for path in wanted), shutil.disk_usage(self._folder.parent).free
+        if needed > free:
+            raise BucketError(
+                f"{self._bucket.url} has {needed:,} new bytes, and {free:,} are free in {self._folder.parent}"
+            )
         # Beside the folder: Triton must not see half of it.
-        with tempfile.TemporaryDirectory(prefix=".pulling-", dir=self._folder.parent) as drafts:
+        with tempfile.TemporaryDirectory(prefix=".pulling-", dir=self._folder.parent) as scratch:
+            drafts = Path(scratch)
             for path in wanted:
-                self._bucket.download(path, Path(drafts) / path)
+                self._bucket.download(path, drafts, there[path].nbytes)
             self._folder.mkdir(exist_ok=True)
-            ensembles = ensembles_of(Path(drafts)) | ensembles_of(self._folder)
+            ensembles = ensembles_of(drafts) | ensembles_of(self._folder)
             for path in sorted(wanted, key=lambda path: order(path, ensembles)):
-                target = self._folder / path
+                target = path.below(self._folder)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                (Path(drafts) / path).replace(target)
+                path.below(drafts).replace(target)
         for path in gone:
-            (self._folder / path).unlink(missing_ok=True)
-            self._remove_empty((self._folder / path).parent)
+            target = path.below(self._folder)
+            target.unlink(missing_ok=True)
+            self._remove_empty(target.parent)
         with whole_file(self._state) as draft:
-            draft.write_text(json.dumps(there))
+            draft.write_text(json.dumps(_stamps(there)))
 
     def _remove_empty(self, folder: Path) -> None:
         """Remove a folder without files, and those above it: to Triton, an empty folder is a version."""
@@ -282,9 +357,14 @@ class Follower:
             shutil.rmtree(folder, ignore_errors=True)
             folder = folder.parent
 
-    def _read(self) -> dict[str, str]:
+    def _read(self) -> dict[SafePath, str]:
         try:
-            found = json.loads(self._state.read_text())
+            state = json.loads(self._state.read_text())
         except (OSError, ValueError):
             return {}
-        return {str(path): str(stamp) for path, stamp in found.items()} if isinstance(found, dict) else {}
+        known = {}
+        for path, stamp in state.items() if isinstance(state, dict) else ():
+            # An earlier release wrote names of objects as they came. Such a file is not in this folder.
+            with contextlib.suppress(UnsafePath):
+                known[SafePath(path)] = str(stamp)
+        return known

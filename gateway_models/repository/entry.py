@@ -16,6 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gateway.errors import UserError
 from gateway.ingest.resizing import PILLOW, names_release
+from gateway.safe_path import UnsafePath, safe_name
 from gateway.triton.contract import pinned
 from gateway.validation import fault
 from gateway_local.tuning import ORIGIN
@@ -202,10 +203,17 @@ def write_record(entry: Entry, repository: Path) -> None:
 
 
 def read_entry(repository: Path, name: str) -> Entry:
-    """Read an entry's record; raises EntryError that lists the existing names."""
+    """Read an entry's record; raises EntryError that lists the existing names.
+
+    The record may come from a bucket or an archive, and commands write and delete the folders that it names.
+    """
     path = repository / name / RECORD
     try:
-        return _RECORD.validate_python(_current(json.loads(path.read_bytes())))
+        entry = _RECORD.validate_python(_current(json.loads(path.read_bytes())))
+        if entry.name != name:
+            raise EntryError(f"{path} is the record of {entry.name!r}: a model's record is in its own folder")
+        for folder in entry.folders:
+            safe_name(folder)
     except FileNotFoundError as exc:
         names = ", ".join(entry_names(repository)) or "none"
         raise EntryError(
@@ -213,8 +221,11 @@ def read_entry(repository: Path, name: str) -> Entry:
         ) from exc
     except ValidationError as exc:
         raise EntryError(f"cannot read {path}: {first_fault(exc)}") from exc
+    except UnsafePath as exc:
+        raise EntryError(f"{path} names a folder outside of {repository}: {exc}") from exc
     except (OSError, ValueError, RecursionError) as exc:
         raise EntryError(f"cannot read {path}: {exc}") from exc
+    return entry
 
 
 def _current(document: Any) -> Any:  # noqa: ANN401  # JSON

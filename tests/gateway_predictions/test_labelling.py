@@ -8,12 +8,17 @@ from datetime import UTC, datetime, timedelta
 from xml.etree import ElementTree as Xml
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from gateway_cli.main import app
 from gateway_predictions.accuracy import accuracy
+from gateway_predictions.export import Wanted, export
 from gateway_predictions.reader import Labelled, LogReader
+from gateway_predictions.requirements import LogUnavailable
+from gateway_predictions.schema import PREDICTIONS
 from gateway_predictions.selection import k_center, most_uncertain
 from gateway_predictions.shares import wilson
 from tests.asking import encode
@@ -231,6 +236,39 @@ def test_forget_by_the_command(circle):
     digest = hashlib.sha256(image(10)).hexdigest()
     assert "1 rows, 0 feedbacks, 1 image files" in command("log", "forget", digest, "--log", log)
     assert len(rows(log)) == 4
+
+
+def log_with(image: str, folder) -> LogReader:
+    """A log with one row, whose image is what somebody wrote into the column."""
+    day = NOON.date().isoformat()
+    path = folder / "rows" / "m" / day / "a.parquet"
+    path.parent.mkdir(parents=True)
+    values = {**row(1), "embedding": None, "image": image, "time": NOON}
+    known = {name: values.get(name) for name in PREDICTIONS.names}
+    pq.write_table(pa.Table.from_pylist([known], PREDICTIONS), path)
+    return LogReader(str(folder))
+
+
+@pytest.mark.parametrize(
+    "image", ["../secret.txt", "images/../../secret.txt", "{tmp}/secret.txt", "images/day/out.jpg", "rows/m", "images/"]
+)
+def test_a_row_names_no_file_outside_of_the_images(tmp_path, image):
+    """Whoever can write a row must not choose which file is copied into an export."""
+    (tmp_path / "secret.txt").write_text("secret")
+    (tmp_path / "log/images/day").mkdir(parents=True)
+    (tmp_path / "log/images/day/out.jpg").symlink_to(tmp_path / "secret.txt")
+    log = log_with(image.format(tmp=tmp_path), tmp_path / "log")
+    with pytest.raises(LogUnavailable, match="whose image is not one of the log's"):
+        export(log, tmp_path / "out", Wanted())
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+
+
+def test_an_image_of_the_log_is_exported(tmp_path):
+    log = log_with("images/2026-01-01/abc.jpg", tmp_path / "log")
+    (tmp_path / "log/images/2026-01-01").mkdir(parents=True)
+    (tmp_path / "log/images/2026-01-01/abc.jpg").write_bytes(b"image")
+    assert export(log, tmp_path / "out", Wanted()) == 1
+    assert (tmp_path / "out/images/abc.jpg").read_bytes() == b"image"
 
 
 def test_log_without_results_is_refused(tmp_path):

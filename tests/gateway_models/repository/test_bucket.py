@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from gateway.safe_path import SafePath
 from gateway_models.repository.bucket import (
+    MAX_OBJECT_BYTES,
+    MAX_OBJECTS,
+    MAX_WORKING_BYTES,
     WHOLE_BYTES,
     Bucket,
     BucketError,
     Follower,
+    ObjectChanged,
     fsspec_url,
     working_copy,
 )
@@ -178,3 +183,137 @@ def test_state_of_a_follower_is_outside_of_the_repository(bucket, tmp_path):
     Follower(Bucket(URL), tmp_path / "repository").update()
     state = json.loads((tmp_path / ".repository.pulled.json").read_text())
     assert state.keys() == files(bucket).keys()
+
+
+class ForeignStore:
+    """A file system of fsspec whose objects have any name and size: a real S3 server over a folder can hold none."""
+
+    def __init__(self, objects: dict[str, bytes], sizes: dict[str, int] | None = None) -> None:
+        self.objects, self.sizes = objects, sizes or {}
+
+    def find(self, root: str, *, detail: bool) -> dict[str, dict[str, object]]:
+        assert detail
+        return {
+            name: {"type": "file", "size": self.sizes.get(name, len(data)), "ETag": f"{name}{len(data)}"}
+            for name, data in self.objects.items()
+            if name.startswith(f"{root}/")
+        }
+
+    def get_file(self, name: str, target: str, callback) -> None:
+        if name not in self.objects:
+            raise FileNotFoundError(name)
+        with Path(target).open("wb") as file:
+            for start in range(0, len(self.objects[name]), 1000):
+                callback.relative_update(file.write(self.objects[name][start : start + 1000]))
+
+
+@pytest.fixture
+def foreign(monkeypatch: pytest.MonkeyPatch) -> ForeignStore:
+    """A bucket with one model; tests add objects."""
+    import fsspec
+
+    root = URL.removeprefix("s3://")
+    store = ForeignStore({f"{root}/net/config.pbtxt": b"input {}", f"{root}/net/1/model.pt": b"weights"})
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda *_, **__: (store, root))
+    return store
+
+
+def tree(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*")}
+
+
+OUTSIDE = ["../written", "net/../../written", "net/1/../../../written", "{tmp}/written", "/written", "net//written"]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("nbytes", [4, WHOLE_BYTES + 1])
+def test_object_names_write_nothing_outside(foreign, tmp_path, name, nbytes):
+    """Object stores allow any text as a name."""
+    name = f"models/team/production/{name.format(tmp=tmp_path)}"
+    foreign.objects[name] = b"evil"
+    foreign.sizes[name] = nbytes
+    with pytest.raises(BucketError, match="cannot be a file of it"), working_copy(URL):
+        pass
+    folder = tmp_path / "models" / "repository"
+    with pytest.raises(BucketError, match="cannot be a file of it"):
+        Follower(Bucket(URL), folder).update()
+    assert not any("written" in path for path in tree(tmp_path))
+    del foreign.objects[name]
+    assert Follower(Bucket(URL), folder).update() == {"net"}
+
+
+def test_names_in_the_state_of_an_earlier_release_delete_nothing_outside(foreign, tmp_path):
+    folder, kept = tmp_path / "repository", tmp_path / "kept"
+    follower = Follower(Bucket(URL), folder)
+    follower.update()
+    kept.write_text("precious")
+    state = tmp_path / ".repository.pulled.json"
+    names = {"../kept": "a", str(kept): "a", "net/../../kept": "a", "net/1/old.pt": "a"}
+    state.write_text(json.dumps(json.loads(state.read_text()) | names))
+    (folder / "net/1/old.pt").write_text("old")
+    assert Follower(Bucket(URL), folder).update() == {"net"}
+    assert kept.read_text() == "precious"
+    assert not (folder / "net/1/old.pt").exists()
+
+
+def test_links_in_the_folder_are_not_followed_out_of_it(foreign, tmp_path):
+    folder, outside = tmp_path / "repository", tmp_path / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    (folder / "net").symlink_to(outside)
+    with pytest.raises(ValueError, match="leads out of"):
+        Follower(Bucket(URL), folder).update()
+    assert not tree(outside)
+
+
+def test_size_of_an_object_is_limited(foreign, tmp_path):
+    weights = "models/team/production/net/1/model.pt"
+    foreign.sizes[weights] = MAX_OBJECT_BYTES
+    with working_copy(URL) as copy:
+        assert (copy.folder / "net/1/model.pt").stat().st_size == MAX_OBJECT_BYTES
+    with pytest.raises(BucketError, match=r"new bytes, and .* are free"):
+        Follower(Bucket(URL), tmp_path / "repository").update()
+    for nbytes in (MAX_OBJECT_BYTES + 1, -1):
+        foreign.sizes[weights] = nbytes
+        with pytest.raises(BucketError, match="at most 1,099,511,627,776 are allowed"), working_copy(URL):
+            pass
+
+
+def test_small_files_of_a_copy_are_limited_together(foreign):
+    files = [f"models/team/production/net/{number}.txt" for number in range(MAX_WORKING_BYTES // WHOLE_BYTES)]
+    foreign.objects |= dict.fromkeys(files, b"")
+    foreign.sizes |= dict.fromkeys(files, WHOLE_BYTES)
+    with pytest.raises(BucketError, match="at most 1,073,741,824 are copied"), working_copy(URL):
+        pass
+    foreign.sizes[files[0]] = 0
+    with working_copy(URL) as copy:
+        assert (copy.folder / "net/1.txt").is_file()
+
+
+def test_number_of_objects_is_limited(foreign):
+    names = [f"models/team/production/net/{number}" for number in range(MAX_OBJECTS - 2)]
+    foreign.objects |= dict.fromkeys(names, b"")
+    assert len(Bucket(URL).objects()) == MAX_OBJECTS
+    foreign.objects["models/team/production/one-more"] = b""
+    with pytest.raises(BucketError, match="more than 100,000 objects"):
+        Bucket(URL).objects()
+
+
+def test_object_that_is_larger_than_listed_is_not_kept(foreign, tmp_path):
+    """A bucket that sends without an end must not fill the disk."""
+    weights = "models/team/production/net/1/model.pt"
+    foreign.objects[weights] = b"x" * 10_000
+    for nbytes, fits in ((10_000, True), (9_999, False)):
+        if fits:
+            Bucket(URL).download(SafePath("net/1/model.pt"), tmp_path / str(nbytes), nbytes)
+            continue
+        with pytest.raises(ObjectChanged, match="more than the 9,999 bytes"):
+            Bucket(URL).download(SafePath("net/1/model.pt"), tmp_path / str(nbytes), nbytes)
+        assert not [path for path in (tmp_path / str(nbytes)).rglob("*") if path.is_file()]
+
+
+def test_larger_object_in_a_real_bucket_stops_early(bucket, tmp_path):
+    put(bucket, **{"net/1/model.pt": "x" * 200_000})
+    with pytest.raises(BucketError, match="more than the 100 bytes"):
+        Bucket(URL).download(SafePath("net/1/model.pt"), tmp_path, 100)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

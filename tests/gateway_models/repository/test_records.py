@@ -88,6 +88,21 @@ def test_record_of_an_earlier_release_is_read(record, tmp_path):
     assert read_entry(tmp_path, "flowers") == Entry("flowers", {2: Version(spec, OUTCOME)}, in_use=2)
 
 
+@pytest.mark.parametrize("member", ["name", "preprocessor", "classifier"])
+@pytest.mark.parametrize("value", ["../kept", "/home/kept", "flowers/../../kept", "", "a/b"])
+def test_record_names_no_folder_outside_of_its_repository(tmp_path, member, value):
+    """A repository may come from a bucket or an archive; `gateway model remove` deletes what its record names."""
+    repository = tmp_path / "repository"
+    (repository / "flowers").mkdir(parents=True)
+    write_record(ENTRY, repository)
+    change(repository / "flowers" / "origin.json", member, value)
+    if not value and member != "name":  # the default
+        assert read_entry(repository, "flowers") == ENTRY
+        return
+    with pytest.raises(EntryError, match=r"outside of|is the record of"):
+        read_entry(repository, "flowers")
+
+
 @pytest.mark.parametrize("left_out", ["tensor", "features"])
 def test_record_of_an_earlier_release_may_lack_newer_fields(record, tmp_path, left_out):
     document = json.loads(OF_AN_EARLIER_RELEASE)

@@ -1,0 +1,137 @@
+"""Names from outside become a SafePath before they are joined to a folder."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("gateway", "gateway_cli", "gateway_client", "gateway_local", "gateway_models", "gateway_predictions")
+SOURCES = {"tarfile", "zipfile", "fsspec", "huggingface_hub"}
+"""Modules of Python and of libraries that give names from outside."""
+OTHERS = (
+    "gateway_local/doctor/repository.py",
+    "gateway_local/triton_image/fetch.py",
+    "gateway_local/triton_image/unpack.py",
+    "gateway_models/networks/onnx_graph.py",
+    "gateway_models/repository/entry.py",
+    "gateway_predictions/export.py",
+    "gateway_predictions/forget.py",
+    "gateway_predictions/layout.py",
+    "gateway_predictions/reader.py",
+)
+"""Modules that get such names from a file's content: a registry's manifest, an entry's record, a log's rows."""
+_ENTRY = "read_entry has checked the names of an entry's folders"
+ALLOWED = {
+    "gateway/api/client_wheel.py": {
+        "PACKAGE / name": "a file of this package",
+        "PACKAGE / project['readme']": "this package's pyproject.toml",
+    },
+    "gateway_local/doctor/repository.py": {
+        "repository / name": "a folder that was listed",
+        "repository / name / version": "a setting",
+        "repository / pinned(name, version)": "a setting",
+    },
+    "gateway_local/triton_image/fetch.py": {
+        "cache_dir / folder_name(found.digest)": "hexadecimal digits",
+        "folder / layer.digest.partition(':')[2]": "hexadecimal digits: Descriptor.read",
+    },
+    "gateway_local/triton_image/tree.py": {"self._contents / f'{origin[0]}-{origin[1]}'": "two numbers"},
+    "gateway_models/networks/download.py": {
+        "(cache or default_cache_dir() / 'sources') / wanted": "hexadecimal digits",
+    },
+    "gateway_models/networks/hub.py": {"side / float(config.get('crop_pct') or 0.875)": "numbers"},
+    "gateway_models/networks/keras_models.py": {
+        "Path(folder) / f\"model{('.keras' if zipfile.is_zipfile(path) else '.h5')}\"": "one of two names",
+    },
+    "gateway_models/networks/onnx_graph.py": {
+        "-mean / std": "numbers",
+        "1 / (PIXELS * std)": "numbers",
+    },
+    "gateway_models/repository/bucket.py": {
+        "folder.with_name(f'.{folder.name}.pulled.json')": "the user's folder",
+        "self.folder / name": "a folder that was listed",
+    },
+    "gateway_models/repository/entry.py": {
+        "repository / entry.name": _ENTRY,
+        "repository / name": "the user's option, or a folder that was listed",
+        "repository / self.classifier": _ENTRY,
+        "repository / self.classifier / str(version)": _ENTRY,
+        "repository / self.classifier / str(version) / self.format.filename": "one of a few names",
+    },
+    "gateway_predictions/stores.py": {"Path(folder) / name": "a file that was listed"},
+}
+"""Joins with other values, by module, with the reason why no such name comes from outside."""
+
+
+def handlers() -> list[str]:
+    """The modules that handle names from outside."""
+    found = set(OTHERS)
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            tree = ast.parse(path.read_text())
+            names = {each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names}
+            names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+            if SOURCES & {name.partition(".")[0] for name in names}:
+                found.add(path.relative_to(ROOT).as_posix())
+    return sorted(found)
+
+
+def joins(tree: ast.AST) -> list[str]:
+    """The joins of a path with anything but a constant or a name that SafePath has checked."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and not is_known(node.right):
+            found.append(ast.unparse(node))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name = node.func.attr
+            if name in {"joinpath", "with_name", "extract", "extractall"}:
+                found.append(ast.unparse(node))
+            if name == "join" and ast.unparse(node.func.value).endswith("path"):
+                found.append(ast.unparse(node))
+    return found
+
+
+def is_known(node: ast.expr) -> bool:
+    """Whether the right side of a / is a constant, a number, or checked where it stands."""
+    match node:
+        case ast.Constant() | ast.BinOp(op=ast.Pow()):
+            return True
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name.isupper()
+        case ast.Call(func=ast.Name(id="SafePath" | "safe_name")):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("module", handlers())
+def test_every_join_is_checked(module):
+    """For a name from outside use SafePath(name).below(folder); for another value add it to ALLOWED with a reason."""
+    found = set(joins(ast.parse((ROOT / module).read_text())))
+    assert found <= ALLOWED.get(module, {}).keys()
+
+
+def test_no_reason_is_left_over():
+    for module, reasons in ALLOWED.items():
+        assert reasons.keys() <= set(joins(ast.parse((ROOT / module).read_text()))), module
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("folder / name", "folder / f'{name}.pt'", "(folder / 'a') / member.name"),
+        *(
+            "folder.joinpath(name)",
+            "folder.with_name(name)",
+            "os.path.join(folder, name)",
+            "archive.extractall(folder)",
+        ),
+    ],
+)
+def test_a_new_join_is_found(text):
+    assert joins(ast.parse(text)) == [text.replace("(folder / 'a')", "folder / 'a'")]
+
+
+@pytest.mark.parametrize("text", ["folder / 'a'", "folder / NAME", "size / 2**20", "folder / SafePath(name)"])
+def test_a_checked_join_is_not(text):
+    assert joins(ast.parse(text)) == []
