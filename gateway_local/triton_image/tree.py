@@ -18,7 +18,11 @@ from typing import IO, TypeAlias, cast
 from gateway_local.triton_image.errors import ImageError
 
 MAX_FILES = 500_000
-"""The members of all layers together; NVIDIA's images have about 100,000."""
+"""The members of all layers together, and folders that only paths name; NVIDIA's images have about 100,000."""
+MAX_TEXT = 64 * 2**20
+"""Characters that are kept of all names and of what links lead to."""
+MAX_STEPS = 20_000_000
+"""Parts of paths looked up for all members together; a link counts as the most parts that its target can have."""
 MAX_UNPACKED_BYTES = 128 * 2**30
 """The size of all layers together, uncompressed."""
 MAX_HEADER_BYTES = 128 * 2**10
@@ -79,6 +83,8 @@ class ImageTree:
         self._layers: list[Path] = []
         self._kept: set[tuple[int, int]] = set()
         self._files = 0
+        self._text = 0
+        self._steps = 0
         self._unpacked_bytes = 0
 
     def add(self, layer: Path) -> None:
@@ -87,12 +93,10 @@ class ImageTree:
         self._layers.append(layer)
         with _damage():
             for index, member, archive in self._members(layer):
-                self._files += 1
-                if self._files > MAX_FILES:
-                    raise ImageError(f"the image has more than {MAX_FILES:,} files")
                 if max(len(member.name), len(member.linkname)) > MAX_PATH_LENGTH:
                     raise ImageError(f"the image has paths of more than {MAX_PATH_LENGTH} characters")
                 parts = split(member.name)
+                self._count_file("".join(parts[-1:]) + (member.linkname if member.issym() else ""))
                 if ".." in parts or "\0" in member.name:
                     raise ImageError(f"a layer of the image has the path {member.name!r}, which leads out of it")
                 if parts:
@@ -147,6 +151,20 @@ class ImageTree:
                 yield index, member, archive
                 archive.members.clear()  # type: ignore[attr-defined]  # else each member stays in memory
 
+    def _count_file(self, text: str) -> None:
+        """Count a member, or a folder, and text that is kept of it."""
+        self._files += 1
+        if self._files > MAX_FILES:
+            raise ImageError(f"the image has more than {MAX_FILES:,} files")
+        self._text += len(text)
+        if self._text > MAX_TEXT:
+            raise ImageError(f"the image has names and links of more than {MAX_TEXT:,} characters")
+
+    def _count_steps(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > MAX_STEPS:
+            raise ImageError("the image has links or folders that take too long to follow")
+
     def _count(self, size: int) -> None:
         self._unpacked_bytes += size
         if self._unpacked_bytes > MAX_UNPACKED_BYTES:
@@ -159,7 +177,7 @@ class ImageTree:
         if name.startswith(WHITEOUT):
             parent = self._find(parts[:-1])
             if isinstance(parent, Folder):
-                _hide(parent, layer, None if name == OPAQUE else name.removeprefix(WHITEOUT))
+                self._hide(parent, layer, None if name == OPAQUE else name.removeprefix(WHITEOUT))
             return
         folder = self._folder(parts[:-1], layer)
         before = folder.children.get(name)
@@ -209,12 +227,26 @@ class ImageTree:
         if len(parts) > MAX_DEPTH:
             raise ImageError(f"the image has paths of more than {MAX_DEPTH} parts")
         parent = self._folder(parts[:-1], layer)
+        self._count_file(parts[-1])
         folder = parent.children[parts[-1]] = _folder_in(parent, layer)
         return folder
+
+    def _hide(self, folder: Folder, layer: int, only: str | None = None) -> None:
+        """Remove what lower layers have in a folder: everything, or the one name."""
+        self._count_steps(len(folder.children) if only is None else 1)
+        for name in [only] if only is not None else list(folder.children):
+            child = folder.children.get(name)
+            if child is None:
+                continue
+            if isinstance(child, Folder):
+                self._hide(child, layer)
+            if child.layer < layer and not (isinstance(child, Folder) and child.children):
+                del folder.children[name]
 
     def _find(self, parts: Parts, *, follow_last: bool = True) -> Node | None:
         pending = list(reversed(parts))
         walked, links = [self._root], 0
+        self._count_steps(len(parts))
         while pending:
             name = pending.pop()
             if name == "..":
@@ -229,6 +261,7 @@ class ImageTree:
                     links += 1
                     if links > MAX_LINKS:
                         return None
+                    self._count_steps(len(target) // 2 + 1)
                     if target.startswith("/"):
                         del walked[1:]
                     pending += reversed(split(target))
@@ -247,18 +280,6 @@ def _folder_in(parent: Folder, layer: int) -> Folder:
     if parent.depth >= MAX_DEPTH:
         raise ImageError(f"the image has folders more than {MAX_DEPTH} deep")
     return Folder(layer, parent.depth + 1)
-
-
-def _hide(folder: Folder, layer: int, only: str | None = None) -> None:
-    """Remove what lower layers have in a folder: everything, or the one name."""
-    for name in [only] if only is not None else list(folder.children):
-        child = folder.children.get(name)
-        if child is None:
-            continue
-        if isinstance(child, Folder):
-            _hide(child, layer)
-        if child.layer < layer and not (isinstance(child, Folder) and child.children):
-            del folder.children[name]
 
 
 class _Checked:

@@ -230,6 +230,45 @@ def test_sparse_file_is_refused(tmp_path):
         tree_of(tmp_path, bytes(header) + bytes(1024))
 
 
+def test_folders_of_paths_count_as_files(tmp_path, monkeypatch):
+    """Each path may name 127 folders: without the count, a layer of 8 MB took gigabytes of memory."""
+    monkeypatch.setattr(image_tree, "MAX_FILES", 4)
+    assert names(tree_of(tmp_path, layer(file("a/b/c/d"))))
+    (tmp_path / "more").mkdir()
+    with pytest.raises(ImageError, match="more than 4 files"):
+        tree_of(tmp_path / "more", layer(file("a/b/c/d/e")))
+
+
+def test_text_of_names_and_links_is_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr(image_tree, "MAX_TEXT", 10)
+    assert names(tree_of(tmp_path, layer(file("ab/cd"), link("ef", "ab/c"))))
+    (tmp_path / "more").mkdir()
+    with pytest.raises(ImageError, match="more than 10 characters"):
+        tree_of(tmp_path / "more", layer(file("ab/cd"), link("ef", "ab/cd")))
+
+
+def test_following_links_is_limited(tmp_path, monkeypatch):
+    """Nine links of 1,001 parts each: without the limit, half a million members below them took hours."""
+    target = "./" * 1000 + "d"
+    chain = [file("d/a"), link("0", target)]
+    chain += [link(str(number), f"{target}/../{number - 1}") for number in range(1, 9)]
+    monkeypatch.setattr(image_tree, "MAX_STEPS", 9 * 1010)
+    assert tree_of(tmp_path, layer(*chain, file("d/x"), file("d/y"))).find("d/y")
+    (tmp_path / "more").mkdir()
+    with pytest.raises(ImageError, match="take too long to follow"):
+        tree_of(tmp_path / "more", layer(*chain, file("8/x"), file("8/y")))
+
+
+def test_hiding_again_and_again_is_limited(tmp_path, monkeypatch):
+    """An opaque whiteout looks at each file of its folder, also at those of its own layer, which stay."""
+    monkeypatch.setattr(image_tree, "MAX_STEPS", 10_000)
+    files = [file(f"d/{number}") for number in range(100)]
+    assert len(names(tree_of(tmp_path, layer(*files, file("d/.wh..wh..opq"))))) == 100
+    (tmp_path / "more").mkdir()
+    with pytest.raises(ImageError, match="take too long to follow"):
+        tree_of(tmp_path / "more", layer(*files, *[file("d/.wh..wh..opq")] * 100))
+
+
 def test_layers_may_unpack_to_so_much_and_no_more(tmp_path, monkeypatch):
     """A few kilobytes of gzip may be gigabytes; what is not wanted counts as well."""
     members = [file("a", bytes(2**20))]
