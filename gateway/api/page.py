@@ -4,6 +4,7 @@ The gateway serves Swagger UI itself, so that no CDN is needed.
 """
 
 import asyncio
+from collections.abc import Sequence
 from os import PathLike, stat_result
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -13,7 +14,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from gateway.api.request_context import request_context
 from gateway.api.route_table import Access, traits
+from gateway.errors import NotFound
+from gateway.model_examples import Example, examples_of, read_example
 
 router = APIRouter(include_in_schema=False)
 
@@ -30,6 +34,11 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+
+
+SHIPPED_EXAMPLES = {"cat.jpg": "tabby", "coffee.jpg": "espresso", "rocket.jpg": "missile"}
+"""Pictures among the assets, each with a class of ImageNet that tells the models to which they are offered."""
+IMAGENET_CLASSES = 1_000
 
 
 class PageFiles(StaticFiles):
@@ -63,6 +72,45 @@ async def page(request: Request) -> Response:
 async def asset(request: Request, path: str) -> Response:
     """An asset of the page; a route instead of a mount, so that the log and the metrics have its route."""
     return await files.get_response(path, request.scope)
+
+
+@router.get("/models/{name}/examples")
+async def list_examples(request: Request, name: str) -> dict[str, list[dict[str, str | None]]]:
+    """The pictures to try with a model: those beside it in the repository, or the shipped ones for ImageNet's classes.
+
+    Each has a `url` relative to the page's, and the `label` of what it shows, null if that is not known.
+    """
+    found = await _examples(request, name)
+    listed: list[dict[str, str | None]] = [
+        {"url": f"models/{name}/examples/{number}", "label": example.label} for number, example in enumerate(found)
+    ]
+    if not listed and _is_imagenet((await request_context(request).service.backend.model(name)).labels):
+        listed = [{"url": f"assets/{file}", "label": None} for file in SHIPPED_EXAMPLES]
+    return {"examples": listed}
+
+
+@router.get("/models/{name}/examples/{number}")
+async def example(request: Request, name: str, number: int) -> Response:
+    """One of the pictures beside a model."""
+    found = await _examples(request, name)
+    data = await asyncio.to_thread(read_example, found[number]) if 0 <= number < len(found) else None
+    if data is None:
+        raise NotFound(f"The model {name!r} has no example {number}.")
+    return Response(data, media_type=found[number].media_type, headers=HEADERS)
+
+
+async def _examples(request: Request, name: str) -> Sequence[Example]:
+    """The examples beside a model; raises Forbidden or ModelNotFound."""
+    context = request_context(request)
+    context.check_model(name)
+    await context.service.backend.model(name)
+    repository = context.settings.model_repository
+    return [] if repository is None else await asyncio.to_thread(examples_of, repository, name)
+
+
+def _is_imagenet(labels: Sequence[str]) -> bool:
+    """Whether these are the labels of ImageNet's 1,000 classes."""
+    return len(labels) == IMAGENET_CLASSES and set(SHIPPED_EXAMPLES.values()) <= set(labels)
 
 
 @router.get("/docs")

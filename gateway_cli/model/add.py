@@ -11,6 +11,7 @@ from gateway.environment import load_settings
 from gateway.errors import LoadFailed, UserError
 from gateway.gpus import gpu_count
 from gateway.triton.contract import SEQUENCE_MODEL
+from gateway_cli.model.examples import Examples
 from gateway_cli.model.group import Url, explain_how_to_load, model_app, reload
 from gateway_cli.model.places import takes_bucket
 from gateway_cli.model.spec_options import takes_spec
@@ -50,6 +51,7 @@ def add(
             rich_help_panel=SERVING,
         ),
     ] = False,
+    example: Examples = None,
     url: Url = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
@@ -77,9 +79,13 @@ def add(
     from gateway.triton.footprint import check_load
     from gateway_local.memory_plan import warn_of_memory
     from gateway_models.networks.add import add as add_model
+    from gateway_models.networks.model_source import read_labels
+    from gateway_models.repository.examples import read_examples, write_examples
     from gateway_models.repository.manage import provide_stateful
     from gateway_models.repository.summary import added
+    from gateway_models.repository.writing import LABELS
 
+    examples = read_examples(example or [])
     if stream or spec.serving.sequence_model:
         stateful = spec.serving.sequence_model or SEQUENCE_MODEL
         if provide_stateful(stateful, model_repository):
@@ -87,6 +93,9 @@ def add(
         reload(url, load=(stateful,))
     spec = replace(spec, trust=spec.trust or _trusts(spec.source))
     entry = add_model(spec, model_repository, print_status)
+    if examples:
+        labels = read_labels(model_repository / entry.classifier / LABELS)
+        write_examples(examples, model_repository / entry.name, labels)
     settings = load_settings()
     warn_of_memory(model_repository, settings, print_status, gpus=gpu_count())
     if url is not None and is_loopback(url):

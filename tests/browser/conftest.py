@@ -1,5 +1,6 @@
 """Fixtures with a real browser, if the machine has one."""
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from tests.browser.backend import ColourBackend, video
+from tests.browser.backend import ColourBackend, picture, video
 from tests.gateway.streams.stub import stream_service
 
 WANTED = "no browser: `apt-get install chromium` (or set CHROMIUM to one), then run these tests again"
@@ -52,8 +53,20 @@ def backend() -> ColourBackend:
 
 
 @pytest.fixture(scope="module")
-def service(backend: ColourBackend) -> Iterator[str]:
-    with stream_service(backend, model="colours") as (address, _):
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model repository with two examples of `colours`, and none of `moods`."""
+    folder = tmp_path_factory.mktemp("repository")
+    (folder / "colours").mkdir()
+    for number, colour in enumerate(("red", "blue"), 1):
+        (folder / "colours" / f"example-{number}.png").write_bytes(picture(colour))
+    index = [{"file": "example-1.png", "label": "red"}, {"file": "example-2.png", "label": None}]
+    (folder / "colours" / "examples.json").write_text(json.dumps(index))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def service(backend: ColourBackend, repository: Path) -> Iterator[str]:
+    with stream_service(backend, model="colours", model_repository=repository) as (address, _):
         yield f"http://{address}"
 
 

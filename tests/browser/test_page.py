@@ -67,18 +67,43 @@ def test_each_image_gets_a_card_with_labels_and_model(page: Page):
 def test_example_is_classified_on_arrival_and_others_by_a_click(page: Page, backend: ColourBackend):
     best = page.locator("#example-answer .label").first
     expect(best).to_have_text("red")
-    page.select_option("#model", "moods")
+    expect(page.locator("#example-title")).to_have_text("An example: red")
+    page.get_by_role("button", name="Picture 2").click()
     expect(best).to_have_text("blue")
-    for name in ("A cup of coffee", "A rocket at its launch", "A cat"):
-        asked = len(backend.asked)
-        page.get_by_role("button", name=name).click()
-        expect(page.locator("#example-picture")).to_have_attribute("alt", name)
-        wait_for(lambda asked=asked: len(backend.asked) > asked)
+    expect(page.locator("#example-title")).to_have_text("An example")
     expect(page.locator("#results")).to_be_hidden()
+    page.get_by_role("button", name="red", exact=True).click()
+    expect(best).to_have_text("red")
     add(page, photos(blue=1))
     expect(page.locator("#example")).to_be_hidden()
     page.click("#clear")
-    expect(best).to_have_text("blue")
+    expect(best).to_have_text("red")
+
+
+def test_model_without_examples_has_a_large_drop_zone(page: Page, backend: ColourBackend):
+    expect(page.locator("#example-answer .label").first).to_have_text("red")
+    asked = len(backend.asked)
+    page.select_option("#model", "moods")
+    expect(page.locator("#example")).to_be_hidden()
+    zone = page.locator("#drop").bounding_box()
+    assert zone
+    assert zone["width"] > 1000
+    assert zone["height"] > 400
+    assert len(backend.asked) == asked
+    page.select_option("#model", "colours")
+    expect(page.locator("#example-answer .label").first).to_have_text("red")
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1440])
+def test_no_setting_is_outside_of_its_panel(page: Page, width: int):
+    page.set_viewport_size({"width": width, "height": 900})
+    panel = page.locator("#settings").bounding_box()
+    assert panel
+    for field in page.locator("#settings .ask:visible > *:visible > *").all():
+        box = field.bounding_box()
+        assert box
+        assert panel["x"] <= box["x"]
+        assert box["x"] + box["width"] <= panel["x"] + panel["width"]
 
 
 def test_card_shows_one_label_and_folds_the_others(page: Page):

@@ -20,6 +20,9 @@ const wanted = new URLSearchParams(location.search);
 /** The description of a model, {} if it is unknown. */
 export const factsOf = (name) => described.get(name) ?? {};
 
+/** The name of the chosen model, "" while the models are not known. */
+export const chosenModel = () => $("model").selectedOptions[0]?.dataset.name ?? "";
+
 /** Poll the readiness now, and then while the page is visible; the models are read once the service is ready. */
 export async function watchHealth() {
   clearTimeout(timer);

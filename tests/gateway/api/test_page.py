@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from gateway import errors
-from gateway.api.page import CONTENT_SECURITY_POLICY, files
+from gateway.api.page import CONTENT_SECURITY_POLICY, SHIPPED_EXAMPLES, files
 from gateway.app import create_app
 from gateway.settings import Settings
 from gateway_client.csv_cells import csv_line
@@ -211,14 +211,13 @@ def test_every_imported_module_exists():
 def test_every_fetched_path_is_an_endpoint(client: Client):
     asked = {path for script in SCRIPTS for path in re.findall(r"(?:fetch|post)\([\"`]([\w/.]+)", text_of(script))}
     posted = {"explain", "feedback", "predict"}
-    assert asked == {*posted, "health/live", "health/ready", "limits", "models", "stream", "assets/"}
+    assert asked == {*posted, "health/live", "health/ready", "limits", "models", "stream", "models/"}
     endpoints = {path.lstrip("/") for path in client.get("/openapi.json").json()["paths"]}
-    assert asked - {"assets/"} <= endpoints
+    assert asked - {"models/"} <= endpoints
 
 
-def test_every_example_image_is_an_asset(page: Elements):
-    samples = {attributes["data-file"] for _, attributes in page.all if "data-file" in attributes}
-    assert samples == {name for name in ASSETS if name.endswith(".jpg")}
+def test_every_shipped_example_is_an_asset():
+    assert set(SHIPPED_EXAMPLES) == {name for name in ASSETS if name.endswith(".jpg")}
 
 
 def test_every_referenced_element_is_on_the_page(page: Elements):
