@@ -25,6 +25,7 @@ COPY gateway_cli gateway_cli
 COPY gateway_client gateway_client
 COPY gateway_local gateway_local
 COPY gateway_models gateway_models
+COPY gateway_plugins gateway_plugins
 COPY gateway_predictions gateway_predictions
 COPY triton_backends triton_backends
 COPY triton_models triton_models

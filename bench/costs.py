@@ -35,7 +35,9 @@ from gateway.limits.account import (
     SECONDS_PER_MEGABYTE,
     SECONDS_PER_MEGABYTE_OF_SLOW_CODECS,
 )
-from gateway.settings import Settings
+from gateway.plugins import settings_class
+
+Settings = settings_class()
 
 LIMITS = Limits.from_settings(Settings())
 RESIZE = Resize((256,), "bilinear")

@@ -12,7 +12,10 @@ from bench.photos import coffee
 from bench.remote import Remote
 from bench.repository import RECIPES, repository
 from bench.services import gateway_up
-from gateway.settings import MIB, Settings
+from gateway.plugins import settings_class
+from gateway.settings import MIB
+
+Settings = settings_class()
 
 CONCURRENCY = 32
 CALM_SECONDS = 3.0

@@ -17,11 +17,14 @@ from pathlib import Path
 
 import psutil
 
-from gateway.settings import Settings, variable
+from gateway.plugins import settings_class
+from gateway.settings import variable
 from gateway_local.children import Waited, is_ok, wait_answering, wait_ready
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.memory_plan import machine_plan
 from gateway_local.sizing import CONFIG, completed_texts
+
+Settings = settings_class()
 
 START_SECONDS = 300.0
 STOP_SECONDS = 60.0

@@ -28,13 +28,15 @@ from websockets.sync.client import connect
 from bench.photos import coffee
 from gateway.app import create_app
 from gateway.logs import configure_logs
+from gateway.plugins import settings_class
 from gateway.server.serve import server_options
-from gateway.settings import Settings
 from gateway_cli.main import app as gateway
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, PROJECT
 from gateway_local.runtime import default_cache_dir, ensure_runtime
 from gateway_local.server import EmbeddedTriton
+
+Settings = settings_class()
 
 START_SECONDS = 300.0
 PACKAGES = tuple(f"{PROJECT}/{path.name}/" for path in PROJECT.glob("gateway*") if path.is_dir())

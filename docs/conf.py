@@ -29,6 +29,7 @@ exclude_patterns = [
     "gateway_cli",
     "gateway_local",
     "gateway_models",
+    "gateway_plugins",
     "gateway_predictions",
     "tests",
 ]
@@ -41,7 +42,7 @@ suppress_warnings = ["misc.highlighting_failure"]  # JSON with … in it
 
 html_theme = "furo"
 html_title = project
-html_favicon = "../gateway/api/static/icon.svg"
+html_favicon = "../gateway_plugins/page/static/icon.svg"
 html_logo = html_favicon
 html_static_path = ["static"]
 html_css_files = ["site.css"]

@@ -21,9 +21,12 @@ from gateway import errors, metrics
 from gateway.api.routes.limits import FIXED, LIMITS
 from gateway.app import create_app
 from gateway.environment import allowed
+from gateway.plugins import settings_class
 from gateway.quantities import size
-from gateway.settings import Settings, variable
+from gateway.settings import variable
 from gateway_cli.main import app
+
+Settings = settings_class()
 
 PROJECT = Path(__file__).resolve().parents[1]
 REFERENCE = PROJECT / "docs" / "reference"

@@ -1,12 +1,12 @@
 """Sizes of the gateway's memory buffers: their total, and defaults that fit a small machine."""
 
+from collections import Counter
+
 from gateway.capacity import WORKER_BYTES
 from gateway.settings import MIB, Settings
 
 HELD = ("max_bytes_in_flight", "max_bytes_waiting", "max_bytes_unread")
 """Settings that limit the buffers of each gateway process."""
-LOG_WRITER_BYTES = 100 * MIB
-"""Memory of the prediction log's writer without its rows: Python and PyArrow."""
 LEAST = {
     "max_bytes_in_flight": 16 * MIB,
     "max_bytes_waiting": 32 * MIB,
@@ -44,25 +44,20 @@ def fitted(settings: Settings, budget_bytes: int, *, with_triton: bool) -> dict[
     if wanted <= left:
         return {}
     share = max(0.0, left / wanted)
-    floors = {
-        **LEAST,
-        "max_bytes_in_flight": max(LEAST["max_bytes_in_flight"], settings.batch_max_bytes),
-        "max_bytes_waiting": max(LEAST["max_bytes_waiting"], settings.max_file_bytes, settings.stream_frame_bytes),
-    }
+    floors = dict(LEAST)
+    for low, high in settings.pairs("not_above"):
+        if high in floors:
+            floors[high] = max(floors[high], getattr(settings, low))
     lowered = {field: max(floors[field], int(getattr(settings, field) * share) // MIB * MIB) for field in free}
     return {field: value for field, value in lowered.items() if value < getattr(settings, field)}
 
 
-def _held(settings: Settings) -> dict[str, int]:
-    """How often a process may hold each of HELD: gRPC messages that arrive are counted beside uploads."""
-    return {**dict.fromkeys(HELD, 1), **({"max_bytes_waiting": 2} if settings.grpc_port else {})}
+def _held(settings: Settings) -> Counter[str]:
+    """How many times a process may hold the bytes of each setting."""
+    return sum(map(Counter, settings.each("buffers")), Counter(HELD))
 
 
 def _worker_bytes(settings: Settings) -> int:
-    """Memory of one gateway process and, if predictions are logged, of their queue and their writer."""
-    if settings.log_predictions is None:
-        return WORKER_BYTES
-    # The writer has the rows of a file, and the file that it makes of them.
-    return (
-        WORKER_BYTES + LOG_WRITER_BYTES + settings.log_predictions_queue_bytes + 2 * settings.log_predictions_file_bytes
-    )
+    """Memory of one gateway process without its buffers."""
+    of_sections: int = sum(settings.each("process_bytes"))
+    return WORKER_BYTES + of_sections

@@ -11,7 +11,8 @@ from pydantic import SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.errors import UserError
-from gateway.settings import ENV_FILE, ENV_PREFIX, SECRET, Settings, variable
+from gateway.plugins import settings_class
+from gateway.settings import ENV_FILE, ENV_PREFIX, Settings, is_secret, variable
 
 _BY_KIND: dict[object, str] = {
     Path | None: "the path of a file",
@@ -32,7 +33,7 @@ def load_settings() -> Settings:
     """Read the settings; raises SettingsError with a line for each wrong or unknown variable."""
     sentences = [_unknown(name) for name in {**dotenv_values(ENV_FILE), **os.environ} if _is_unknown(name)]
     try:
-        settings = Settings()
+        settings = settings_class()()
     except ValidationError as exc:
         sentences += [_wrong(error) for error in exc.errors()]
     if sentences:
@@ -42,7 +43,7 @@ def load_settings() -> Settings:
 
 def allowed(field: str) -> str:
     """The allowed values of a setting, such as "a whole number from 1 to 64"."""
-    info = Settings.model_fields[field]
+    info = settings_class().model_fields[field]
     bounds = {
         name: getattr(bound, name)
         for bound in info.metadata
@@ -66,7 +67,7 @@ def allowed(field: str) -> str:
 
 def _is_unknown(name: str) -> bool:
     field = name.lower().removeprefix(ENV_PREFIX.lower())
-    return name.upper().startswith(ENV_PREFIX) and field not in Settings.model_fields
+    return name.upper().startswith(ENV_PREFIX) and field not in settings_class().model_fields
 
 
 def _unknown(name: str) -> str:
@@ -74,7 +75,7 @@ def _unknown(name: str) -> str:
         hint = "Kubernetes sets it for a Service named gateway; put enableServiceLinks: false into the pod's spec"
     else:
         # Without the prefix, which would make all names similar.
-        near = difflib.get_close_matches(name[len(ENV_PREFIX) :].lower(), Settings.model_fields, n=1)
+        near = difflib.get_close_matches(name[len(ENV_PREFIX) :].lower(), settings_class().model_fields, n=1)
         hint = f"did you mean {variable(near[0])}?" if near else "docs/reference/settings.md lists all of them"
     return f"{name}{_in_file(name)} is not a setting: {hint}"
 
@@ -90,7 +91,7 @@ def _wrong(error: ErrorDetails) -> str:
     name = variable(field)
     # As the operator wrote it, not as it was parsed: 20GB, not 20000000000.
     written = os.environ.get(name, dotenv_values(ENV_FILE).get(name, error["input"]))
-    given = "…" if field in SECRET else repr(written)
+    given = "…" if is_secret(settings_class(), field) else repr(written)
     return f"{name}={given}{_in_file(name)}: {reason}"
 
 

@@ -23,6 +23,28 @@ _RATE_STORE = re.compile(r"(?P<scheme>(?:redis|valkey)s?://(?=[^/])|unix:///)(?P
 _ENDPOINT = re.compile(r"https?://[^/\s?#@]+(/[^\s?#]*)?", re.IGNORECASE)
 
 
+def if_text(parse: Callable[[str], object]) -> Callable[[object], object]:
+    """A validator that parses texts, such as those of variables, and leaves other values unchanged."""
+    return lambda value: parse(value) if isinstance(value, str) else value
+
+
+def unless_none(parse: Callable[[str], str]) -> Callable[[str | None], str | None]:
+    """A validator that leaves None unchanged."""
+    return lambda value: None if value is None else parse(value)
+
+
+def not_empty(without: str) -> Callable[[object], object]:
+    """A validator that refuses an empty path: it must not switch keys or TLS off by mistake."""
+
+    def check(path: object) -> object:
+        if path == "":
+            msg = f"must be the path of a file; leave it unset for {without}"
+            raise ValueError(msg)
+        return path
+
+    return check
+
+
 def number_of(field: str, text: str) -> str:
     """Convert a number with a unit (20 MiB, 30 s) to bytes or seconds; any other text is returned unchanged."""
     if _GROUPED.fullmatch(text):

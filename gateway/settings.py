@@ -1,17 +1,17 @@
 """All settings as one frozen object; gateway.environment reads them from GATEWAY_ variables and .env."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from gateway import setting_values
 from gateway.cores import usable_cores
-from gateway.setting_values import ALL_MODELS
+from gateway.setting_values import ALL_MODELS, Shares, if_text, percentages_of, shadows_of, split_of, unless_none
 
 ENV_PREFIX = "GATEWAY_"
 ENV_FILE = ".env"
@@ -66,37 +66,117 @@ class BesideTriton(StrEnum):
     GPU = "gpu"
 
 
-NOT_ABOVE = (
-    ("default_top_k", "max_top_k"),
-    ("default_timeout_seconds", "max_timeout_seconds"),
-    ("upload_idle_timeout_seconds", "upload_timeout_seconds"),
-    ("max_file_bytes", "max_request_bytes"),
-    ("max_file_bytes", "max_bytes_waiting"),
-    ("batch_max_images", "max_images_in_flight"),
-    ("batch_max_bytes", "max_bytes_in_flight"),
-    ("stream_frame_bytes", "max_bytes_waiting"),
-)
-"""Pairs of settings of which the first must not be larger than the second."""
-
-NEEDS = (
-    ("triton_certificate_file", "triton_key_file"),
-    ("triton_key_file", "triton_certificate_file"),
-    ("triton_certificate_file", "triton_ca_file"),
-    ("triton_server_name", "triton_ca_file"),
-    ("fetch_networks", "fetch_urls"),
-    ("models_gpu_memory_bytes", "models_memory_bytes"),
-)
-"""Pairs of settings of which the first has no effect without the second."""
-
-SECRET = frozenset({"cache_secret", "rate_store_url"})
-"""Settings whose values are never printed."""
+Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(setting_values.if_text(setting_values.listed))]
+"""Several values, which a variable separates by commas."""
+HeaderName = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(setting_values.header_name)]
+KeyFile = Annotated[Path | None, BeforeValidator(setting_values.not_empty("an API without keys"))]
+TlsFile = Annotated[Path | None, BeforeValidator(setting_values.not_empty("a Triton without TLS"))]
 
 
-class Settings(BaseSettings):
-    """The gateway's settings; a field `x` is read from `GATEWAY_X`. Sizes are bytes, durations seconds."""
+Pairs = Sequence[tuple[str, str]]
+
+
+class Section(BaseSettings):
+    """The settings of the core or of a plug-in; a field `x` is read from `GATEWAY_X`.
+
+    Sizes are bytes, durations seconds. gateway.plugins combines the sections of the core and of the installed plug-ins
+    to one class, so one object has all settings, and each plug-in sees it as its own section: `Section.of`.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX, env_file=ENV_FILE, extra="ignore", frozen=True, use_attribute_docstrings=True
+    )
+    title: ClassVar[str] = ""
+    """Heading of the section in the reference of settings."""
+    not_above: ClassVar[Pairs] = ()
+    """Pairs of settings of which the first must not be larger than the second."""
+    needs: ClassVar[Pairs] = ()
+    """Pairs of settings of which the first has no effect without the second."""
+
+    @classmethod
+    def of(cls, settings: "Section") -> Self:
+        """The settings as this section; they must have been combined with it."""
+        assert isinstance(settings, cls)
+        return settings
+
+    def faults(self) -> Sequence[str]:
+        """Further contradictions between the settings of this section, each as a sentence."""
+        return ()
+
+    def buffers(self) -> Mapping[str, int]:
+        """The settings whose bytes each process may hold at once, and how many times."""
+        return {}
+
+    def process_bytes(self) -> int:
+        """Memory of each gateway process, and of processes of its own, that these settings need beside buffers."""
+        return 0
+
+    @classmethod
+    def sections(cls) -> "Sequence[type[Section]]":
+        """The sections of this class, itself included."""
+        return [each for each in cls.__mro__ if issubclass(each, Section) and each is not Section]
+
+    @classmethod
+    def pairs(cls, name: str) -> Pairs:
+        """All pairs of `not_above` or `needs`."""
+        return [pair for section in cls.sections() for pair in vars(section).get(name, ())]
+
+    def each(self, method: str) -> Iterator[Any]:
+        """The result of a method of each section that has one."""
+        for section in self.sections():
+            if method in vars(section):
+                yield vars(section)[method](self)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_may_have_units(cls, value: object, info: ValidationInfo) -> object:
+        numeric = cls.model_fields[info.field_name or ""].annotation in {int, float}
+        return setting_values.number_of(info.field_name or "", value) if numeric and isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _do_not_contradict_each_other(self) -> Self:
+        sentences = [
+            f"{self._format(low)} is above {self._format(high)}: lower the first to at most {getattr(self, high)}, "
+            f"or raise the second to at least {getattr(self, low)}"
+            for low, high in self.pairs("not_above")
+            if getattr(self, low) > getattr(self, high)
+        ]
+        sentences += [
+            f"{variable(field)} needs {variable(other)}: set both or neither"
+            for field, other in self.pairs("needs")
+            if getattr(self, field) and not getattr(self, other)
+        ]
+        sentences += [sentence for sentences in self.each("faults") for sentence in sentences]
+        if sentences:
+            raise ValueError("\n".join(sentences))
+        return self
+
+    def unset(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of some values whose fields were not set."""
+        return {field: value for field, value in values.items() if field not in self.model_fields_set}
+
+    def _format(self, field: str) -> str:
+        default = "" if field in self.model_fields_set else " (its default)"
+        return f"{variable(field)}={getattr(self, field)}{default}"
+
+
+class CoreSettings(Section):
+    """The settings of the core."""
+
+    not_above: ClassVar[Pairs] = (
+        ("default_top_k", "max_top_k"),
+        ("default_timeout_seconds", "max_timeout_seconds"),
+        ("upload_idle_timeout_seconds", "upload_timeout_seconds"),
+        ("max_file_bytes", "max_request_bytes"),
+        ("max_file_bytes", "max_bytes_waiting"),
+        ("batch_max_images", "max_images_in_flight"),
+        ("batch_max_bytes", "max_bytes_in_flight"),
+    )
+    needs: ClassVar[Pairs] = (
+        ("triton_certificate_file", "triton_key_file"),
+        ("triton_key_file", "triton_certificate_file"),
+        ("triton_certificate_file", "triton_ca_file"),
+        ("triton_server_name", "triton_ca_file"),
     )
 
     # Where to listen
@@ -104,8 +184,6 @@ class Settings(BaseSettings):
     """Address that the API listens on; 0.0.0.0 for every interface."""
     port: int = Field(8080, ge=1, le=65_535)
     """Port that the API listens on."""
-    grpc_port: int = Field(0, ge=0, le=65_535)
-    """Port of the Open Inference Protocol over gRPC; 0 for none. Needs the extra grpc."""
     workers: int = Field(1, ge=1, le=64)
     """Gateway processes that share the ports."""
     cores: float = Field(0, ge=0, le=4_096)
@@ -114,50 +192,28 @@ class Settings(BaseSettings):
     """Compute workers and limits of images that are not set, for a machine with a Triton on its cpu or gpu; or no."""
 
     # Access
-    api_keys_file: Path | None = None
+    api_keys_file: KeyFile = None
     """File of the API keys' names and hashes; without it no key is needed. See `gateway key`."""
-    admin_keys_file: Path | None = None
+    admin_keys_file: KeyFile = None
     """File of the keys that may load and unload models; without it, that is not possible. See `gateway key`."""
-    rate_store_url: SecretStr | None = None
-    """Redis or Valkey in which gateways share the rates of keys, such as redis://host:6379/0. Needs the extra fleet."""
-    cors_origins: Annotated[tuple[str, ...], NoDecode] = ()
+    cors_origins: Annotated[Listed, AfterValidator(setting_values.origins)] = ()
     """Origins whose web pages may call the API, separated by commas, such as https://app.example; * for all."""
 
     # Triton and its models
-    triton_url: Annotated[tuple[str, ...], NoDecode] = ("127.0.0.1:8001",)
+    triton_url: Annotated[Listed, AfterValidator(setting_values.triton_addresses)] = ("127.0.0.1:8001",)
     """Triton's gRPC endpoint as host:port; calls are balanced over several, with commas, or all addresses of a name."""
-    triton_ca_file: Path | None = None
+    triton_ca_file: TlsFile = None
     """Certificates (PEM) of the CA that signed Triton's certificate; connections to Triton then use TLS."""
     triton_server_name: str | None = Field(None, min_length=1, max_length=253)
     """Name in Triton's certificate; by default the host of the first `triton_url`."""
-    triton_certificate_file: Path | None = None
+    triton_certificate_file: TlsFile = None
     """The gateway's certificate (PEM) for a Triton that requires one of its clients; needs `triton_key_file`."""
-    triton_key_file: Path | None = None
+    triton_key_file: TlsFile = None
     """Private key (PEM) of `triton_certificate_file`."""
     model: str = Field("ensemble_model", min_length=1, max_length=256)
     """Model for requests that do not name one."""
-    load_models: Annotated[tuple[str, ...], NoDecode] = ()
+    load_models: Listed = ()
     """Models to load besides the default one if Triton does not serve them; * for all of its repository."""
-    models_loaded: ModelsLoaded = ModelsLoaded.ALL
-    """all: each Triton has all models; demand: those of recent requests, within `models_memory_bytes`."""
-    models_memory_bytes: int = Field(0, ge=0, le=64 * KIB * GIB)
-    """With models_loaded=demand, which needs it: host memory for the models of one Triton, the default one included."""
-    models_gpu_memory_bytes: int = Field(0, ge=0, le=KIB * GIB)
-    """With models_loaded=demand: memory of each GPU for models; 0 if it is not limited."""
-    models_load_seconds: float = Field(60.0, gt=0, le=600)
-    """With models_loaded=demand: longest time that a request waits for its model to load, then 503."""
-    models_kept_seconds: float = Field(5.0, ge=0, le=3_600)
-    """With models_loaded=demand: time for which a loaded model is not unloaded for another one."""
-    models_prefetch: bool = True
-    """With models_loaded=demand: whether models are loaded ahead of their next request, by the rate of requests."""
-    triton_metrics_port: int = Field(8002, ge=0, le=65_535)
-    """With models_loaded=demand: port of Triton's metrics, which show its memory; 0 for none."""
-    model_split: Annotated[dict[str, dict[str, int]], NoDecode] = {}
-    """Shares of a model's requests that go to its versions, such as flowers=1:90,2:10; several with semicolons."""
-    model_split_header: str = Field("X-Client-ID", min_length=1, max_length=64)
-    """Header whose value ties a client to one version of a split; without it the version is random."""
-    model_shadow: Annotated[dict[str, dict[str, int]], NoDecode] = {}
-    """Shadow versions: percentages of a model's requests that they also classify, unreturned, such as flowers=2:10."""
     triton_aperture: int = Field(8, ge=0, le=1_000)
     """Most Tritons that one gateway process uses; 0 for all. Its limits may require more."""
     cache_secret: SecretStr | None = Field(None, min_length=16, max_length=1_024)
@@ -195,12 +251,6 @@ class Settings(BaseSettings):
     """Bytes of one body; a larger one is refused with 413 `request_too_large`."""
     request_cpu_seconds: float = Field(3.0, ge=0.1, le=3_600)
     """Processor time for decoding a request's images, plus an allowance per image and byte; then `too_costly`."""
-    max_frames: int = Field(1_000, ge=1, le=10_000)
-    """Frames of all files in a request with `frames`; a file with more gets `too_many_frames`."""
-    max_masks: int = Field(2_000, ge=1, le=10_000)
-    """Masked copies of an image in one explanation; more are refused with 422 `invalid_parameter`."""
-    max_masked_bytes: int = Field(GIB, ge=MIB, le=64 * GIB)
-    """Bytes of the masked copies of one explanation; more are refused with `too_costly`."""
     max_image_pixels: int = Field(50_000_000, ge=1, le=1_000_000_000)
     """Width × height of one image (its first frame); a larger one gets `image_too_large`."""
     max_image_side: int = Field(16_384, ge=1, le=65_535)
@@ -212,33 +262,9 @@ class Settings(BaseSettings):
     max_part_header_bytes: int = Field(16 * KIB, ge=256, le=MIB)
     """Bytes of the headers of one multipart part; more is refused with 431 `headers_too_large`."""
 
-    # Images by URL
-    fetch_urls: Annotated[tuple[str, ...], NoDecode] = ()
-    """Prefixes of URLs from which images may be fetched, with commas: https://host/folder/, s3://bucket/, gs://bucket/."""
-    fetch_networks: Annotated[tuple[str, ...], NoDecode] = ()
-    """Networks besides the public internet from which images may be fetched, with commas, such as 10.20.0.0/16."""
-    fetch_timeout_seconds: float = Field(10.0, gt=0, le=3_600)
-    """Time to fetch one image, its redirects included; then its error is `fetch_timeout`."""
-    max_fetches: int = Field(64, ge=1, le=10_000)
-    """Images that one process fetches at once; further ones wait for `max_wait_seconds` at most, then `overloaded`."""
-
     # Limits of one process
     max_connections: int = Field(1_000, ge=1, le=100_000)
     """Connections of one process; then a new one replaces an idle or the slowest one, or gets 503 `overloaded`."""
-    grpc_max_calls: int = Field(256, ge=1, le=100_000)
-    """gRPC calls of one process at once, with open streams; more are refused with RESOURCE_EXHAUSTED."""
-    grpc_max_message_bytes: int = Field(24 * MIB, ge=MIB, le=GIB)
-    """Bytes of one gRPC message, with all its images; a larger one is refused with RESOURCE_EXHAUSTED."""
-    max_streams: int = Field(64, ge=0, le=100_000)
-    """Open streams of one process; then a new one replaces the longest without a frame, or gets 503 `overloaded`."""
-    stream_frame_bytes: int = Field(4 * MIB, ge=KIB, le=64 * MIB)
-    """Bytes of one frame of a stream; a larger one ends the stream with close code 1009."""
-    stream_frames_waiting: int = Field(2, ge=1, le=1_000)
-    """Frames of one stream that may wait; at the limit the oldest are dropped, or with `drop=never` new ones wait."""
-    stream_frames_in_flight: int = Field(2, ge=1, le=64)
-    """Frames of one stream that may be classified at once."""
-    stream_idle_seconds: float = Field(30.0, gt=0, le=3_600)
-    """Longest time without a frame before a stream is closed."""
     max_images_in_flight: int = Field(32, ge=1, le=100_000)
     """Images of one process that may be in Triton at once."""
     max_bytes_in_flight: int = Field(64 * MIB, ge=MIB, le=64 * GIB)
@@ -307,13 +333,111 @@ class Settings(BaseSettings):
     """Least severe level that is logged."""
     log_format: LogFormat = LogFormat.AUTO
     """text, json, or auto: text on a terminal and JSON lines elsewhere."""
-    otlp_endpoint: str | None = None
-    """OTLP/HTTP endpoint for spans, such as http://127.0.0.1:4318; unset: no spans. Needs the extra otel."""
 
-    # The prediction log
-    log_predictions: str | None = None
+
+def _rate_store(url: SecretStr | None) -> SecretStr | None:
+    return None if url is None else SecretStr(setting_values.rate_store(url.get_secret_value()))
+
+
+class RateSettings(Section):
+    """Rates of API keys that a fleet shares."""
+
+    rate_store_url: Annotated[SecretStr | None, AfterValidator(_rate_store)] = None
+    """Redis or Valkey in which gateways share the rates of keys, such as redis://host:6379/0. Needs the extra fleet."""
+
+
+class DemandSettings(Section):
+    """Models on demand."""
+
+    needs: ClassVar[Pairs] = (("models_gpu_memory_bytes", "models_memory_bytes"),)
+
+    models_loaded: ModelsLoaded = ModelsLoaded.ALL
+    """all: each Triton has all models; demand: those of recent requests, within `models_memory_bytes`."""
+    models_memory_bytes: int = Field(0, ge=0, le=64 * KIB * GIB)
+    """With models_loaded=demand, which needs it: host memory for the models of one Triton, the default one included."""
+    models_gpu_memory_bytes: int = Field(0, ge=0, le=KIB * GIB)
+    """With models_loaded=demand: memory of each GPU for models; 0 if it is not limited."""
+    models_load_seconds: float = Field(60.0, gt=0, le=600)
+    """With models_loaded=demand: longest time that a request waits for its model to load, then 503."""
+    models_kept_seconds: float = Field(5.0, ge=0, le=3_600)
+    """With models_loaded=demand: time for which a loaded model is not unloaded for another one."""
+    models_prefetch: bool = True
+    """With models_loaded=demand: whether models are loaded ahead of their next request, by the rate of requests."""
+    triton_metrics_port: int = Field(8002, ge=0, le=65_535)
+    """With models_loaded=demand: port of Triton's metrics, which show its memory; 0 for none."""
+
+    def faults(self) -> list[str]:
+        """Models on demand need a budget, and no list of all models."""
+        if self.models_loaded is not ModelsLoaded.DEMAND:
+            return []
+        faults = []
+        if not self.models_memory_bytes:
+            faults.append(
+                f"{variable('models_loaded')}=demand needs {variable('models_memory_bytes')}: set it to the memory "
+                "that the models of one Triton may take, such as 16GiB"
+            )
+        if ALL_MODELS in Settings.of(self).load_models:
+            faults.append(
+                f"{variable('load_models')}=* loads every model, and {variable('models_loaded')}=demand does not: name "
+                "the models that always stay loaded, or leave it empty"
+            )
+        return faults
+
+
+class RolloutSettings(Section):
+    """Splits and shadows of versions."""
+
+    model_split: Annotated[Shares, NoDecode, BeforeValidator(if_text(split_of))] = {}
+    """Shares of a model's requests that go to its versions, such as flowers=1:90,2:10; several with semicolons."""
+    model_split_header: HeaderName = "X-Client-ID"
+    """Header whose value ties a client to one version of a split; without it the version is random."""
+    model_shadow: Annotated[Shares, NoDecode, BeforeValidator(if_text(shadows_of))] = {}
+    """Shadow versions: percentages of a model's requests that they also classify, unreturned, such as flowers=2:10."""
+
+
+class StreamSettings(Section):
+    """Streams of frames."""
+
+    not_above: ClassVar[Pairs] = (("stream_frame_bytes", "max_bytes_waiting"),)
+
+    max_streams: int = Field(64, ge=0, le=100_000)
+    """Open streams of one process; then a new one replaces the longest without a frame, or gets 503 `overloaded`."""
+    stream_frame_bytes: int = Field(4 * MIB, ge=KIB, le=64 * MIB)
+    """Bytes of one frame of a stream; a larger one ends the stream with close code 1009."""
+    stream_frames_waiting: int = Field(2, ge=1, le=1_000)
+    """Frames of one stream that may wait; at the limit the oldest are dropped, or with `drop=never` new ones wait."""
+    stream_frames_in_flight: int = Field(2, ge=1, le=64)
+    """Frames of one stream that may be classified at once."""
+    stream_idle_seconds: float = Field(30.0, gt=0, le=3_600)
+    """Longest time without a frame before a stream is closed."""
+
+
+class MediaSettings(Section):
+    """Frames of animations, and explanations."""
+
+    max_frames: int = Field(1_000, ge=1, le=10_000)
+    """Frames of all files in a request with `frames`; a file with more gets `too_many_frames`."""
+    max_masks: int = Field(2_000, ge=1, le=10_000)
+    """Masked copies of an image in one explanation; more are refused with 422 `invalid_parameter`."""
+    max_masked_bytes: int = Field(GIB, ge=MIB, le=64 * GIB)
+    """Bytes of the masked copies of one explanation; more are refused with `too_costly`."""
+
+
+Percentages = Annotated[dict[str, float], NoDecode, BeforeValidator(if_text(percentages_of))]
+
+
+LOG_WRITER_BYTES = 100 * MIB
+"""Memory of the prediction log's writer without its rows: Python and PyArrow."""
+
+
+class PredictionLogSettings(Section):
+    """The prediction log."""
+
+    log_predictions: Annotated[str | None, AfterValidator(unless_none(setting_values.log_url))] = None
     """Folder, bucket (s3://…) or CloudEvents collector (http://…) of the prediction log. Needs the extra log."""
-    log_predictions_share: Annotated[dict[str, float], NoDecode] = {ALL_MODELS: 1.0}
+    log_predictions_share: Annotated[dict[str, float], NoDecode, BeforeValidator(if_text(percentages_of))] = {
+        ALL_MODELS: 1.0
+    }
     """Percentage of images whose results are logged, at random: one number, or one by model as *=1,flowers=100."""
     log_predictions_below_score: float = Field(0.0, ge=0, le=1)
     """Results whose best score is below this are always logged."""
@@ -327,7 +451,7 @@ class Settings(BaseSettings):
     """Whether the image files of logged results are stored."""
     log_predictions_embeddings: bool = True
     """Whether the embeddings of logged results are stored, for models that have them."""
-    log_predictions_fields_header: str = Field("X-Log-Fields", min_length=1, max_length=64)
+    log_predictions_fields_header: HeaderName = "X-Log-Fields"
     """Header with fields of the client's choice for the rows of its request, such as camera=7,site=berlin."""
     log_predictions_queue_bytes: int = Field(32 * MIB, ge=MIB, le=GIB)
     """Bytes of results and images of one process that may wait to be logged; more are dropped and counted."""
@@ -342,128 +466,28 @@ class Settings(BaseSettings):
     log_predictions_keep_bytes: int = Field(10 * GIB, ge=0, le=1_024 * 1_024 * GIB)
     """Bytes of the log above which its oldest days are deleted; 0 for no limit."""
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _numbers_may_have_units(cls, value: object, info: ValidationInfo) -> object:
-        numeric = cls.model_fields[info.field_name or ""].annotation in {int, float}
-        return setting_values.number_of(info.field_name or "", value) if numeric and isinstance(value, str) else value
+    def process_bytes(self) -> int:
+        """The queue, and the writer with the rows of a file and the file that it makes of them."""
+        if self.log_predictions is None:
+            return 0
+        return LOG_WRITER_BYTES + self.log_predictions_queue_bytes + 2 * self.log_predictions_file_bytes
 
-    @field_validator(
-        *("api_keys_file", "admin_keys_file", "triton_ca_file", "triton_certificate_file", "triton_key_file"),
-        mode="before",
-    )
-    @classmethod
-    def _key_files_are_not_empty(cls, path: object, info: ValidationInfo) -> object:
-        # An empty value must not switch the keys or TLS off by mistake.
-        if path == "":
-            without = "a Triton without TLS" if "triton" in (info.field_name or "") else "an API without keys"
-            msg = f"must be the path of a file; leave it unset for {without}"
-            raise ValueError(msg)
-        return path
 
-    @field_validator("otlp_endpoint")
-    @classmethod
-    def _otlp_endpoint_is_a_url(cls, endpoint: str | None) -> str | None:
-        return None if endpoint is None else setting_values.otlp_endpoint(endpoint)
+class Settings(
+    PredictionLogSettings,
+    MediaSettings,
+    StreamSettings,
+    RolloutSettings,
+    DemandSettings,
+    RateSettings,
+    CoreSettings,
+):
+    """All settings."""
 
-    @field_validator("rate_store_url")
-    @classmethod
-    def _rate_store_is_a_url(cls, url: SecretStr | None) -> SecretStr | None:
-        return None if url is None else SecretStr(setting_values.rate_store(url.get_secret_value()))
 
-    @field_validator("model_split", mode="before")
-    @classmethod
-    def _split_into_shares(cls, text: object) -> object:
-        return setting_values.split_of(text) if isinstance(text, str) else text
-
-    @field_validator("model_shadow", mode="before")
-    @classmethod
-    def _shadow_into_percentages(cls, text: object) -> object:
-        return setting_values.shadows_of(text) if isinstance(text, str) else text
-
-    @field_validator("log_predictions")
-    @classmethod
-    def _log_is_a_folder_or_url(cls, url: str | None) -> str | None:
-        return None if url is None else setting_values.log_url(url)
-
-    @field_validator("log_predictions_share", mode="before")
-    @classmethod
-    def _share_into_percentages(cls, text: object) -> object:
-        return setting_values.percentages_of(text) if isinstance(text, str) else text
-
-    @field_validator("model_split_header", "log_predictions_fields_header")
-    @classmethod
-    def _is_header_name(cls, name: str) -> str:
-        return setting_values.header_name(name)
-
-    @field_validator("cors_origins", "triton_url", "load_models", "fetch_urls", "fetch_networks", mode="before")
-    @classmethod
-    def _split_at_commas(cls, parts: object) -> object:
-        return setting_values.listed(parts) if isinstance(parts, str) else parts
-
-    @field_validator("cors_origins")
-    @classmethod
-    def _origins_have_no_path(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        return setting_values.origins(origins)
-
-    @field_validator("fetch_urls")
-    @classmethod
-    def _fetch_urls_are_prefixes(cls, prefixes: tuple[str, ...]) -> tuple[str, ...]:
-        return setting_values.url_prefixes(prefixes)
-
-    @field_validator("fetch_networks")
-    @classmethod
-    def _fetch_networks_are_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
-        return setting_values.networks(networks)
-
-    @field_validator("triton_url")
-    @classmethod
-    def _triton_urls_are_host_and_port(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        return setting_values.triton_addresses(urls)
-
-    @model_validator(mode="after")
-    def _do_not_contradict_each_other(self) -> "Settings":
-        sentences = [
-            f"{self._format(low)} is above {self._format(high)}: lower the first to at most {getattr(self, high)}, "
-            f"or raise the second to at least {getattr(self, low)}"
-            for low, high in NOT_ABOVE
-            if getattr(self, low) > getattr(self, high)
-        ]
-        sentences += [
-            f"{variable(field)} needs {variable(other)}: set both or neither"
-            for field, other in NEEDS
-            if getattr(self, field) and not getattr(self, other)
-        ]
-        sentences += self._demand_faults()
-        if self.grpc_port == self.port:
-            sentences.append(f"{variable('grpc_port')} and {variable('port')} are the same port: choose another one")
-        if sentences:
-            raise ValueError("\n".join(sentences))
-        return self
-
-    def _demand_faults(self) -> list[str]:
-        if self.models_loaded is not ModelsLoaded.DEMAND:
-            return []
-        faults = []
-        if not self.models_memory_bytes:
-            faults.append(
-                f"{variable('models_loaded')}=demand needs {variable('models_memory_bytes')}: set it to the memory "
-                "that the models of one Triton may take, such as 16GiB"
-            )
-        if ALL_MODELS in self.load_models:
-            faults.append(
-                f"{variable('load_models')}=* loads every model, and {variable('models_loaded')}=demand does not: name "
-                "the models that always stay loaded, or leave it empty"
-            )
-        return faults
-
-    def unset(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of some values whose fields were not set."""
-        return {field: value for field, value in values.items() if field not in self.model_fields_set}
-
-    def _format(self, field: str) -> str:
-        default = "" if field in self.model_fields_set else " (its default)"
-        return f"{variable(field)}={getattr(self, field)}{default}"
+def is_secret(section: type[Section], field: str) -> bool:
+    """Whether the value of a setting is never printed."""
+    return section.model_fields[field].annotation == SecretStr | None
 
 
 def variable(field: str) -> str:

@@ -1,14 +1,13 @@
 """The trace of a request (W3C Trace Context, level 2), received from its client and propagated to Triton.
 
-Uses OpenTelemetry's API. Spans also need its SDK, see gateway.otlp; without it the client's own context is propagated
-unchanged. Nothing is registered globally: the tracer is stored in the context of each request.
+Uses OpenTelemetry's API. Spans also need its SDK, see gateway_plugins.otlp; without it the client's own context is
+propagated unchanged. Nothing is registered globally: the tracer is stored in the context of each request.
 """
 
 import contextvars
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from importlib.util import find_spec
 from typing import cast
 
 from opentelemetry import context as contexts
@@ -17,7 +16,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from gateway.errors import GatewayError, UserError
+from gateway.errors import GatewayError
 
 Headers = dict[str, str]
 Attribute = str | int | float | bool
@@ -31,10 +30,6 @@ _KNOWN_FLAGS = 0x03
 MAX_STATE_BYTES = 512
 """Longest tracestate that is propagated: the specification requires 512 bytes, and more would burden every call."""
 _UNTRACED: AbstractContextManager[Headers | None] = nullcontext(None)
-
-
-class TracingUnavailable(UserError):
-    """An endpoint for spans is set, but OpenTelemetry's SDK is not installed."""
 
 
 def received(headers: Iterable[tuple[bytes, bytes]]) -> Context:
@@ -149,16 +144,3 @@ def end(span: trace.Span, name: str, attributes: Mapping[str, Attribute], error:
 def _fail(span: trace.Span, kind: str, description: str | None = None) -> None:
     span.set_attribute("error.type", kind)
     span.set_status(Status(StatusCode.ERROR, description))
-
-
-def require_sdk() -> None:
-    """Raise TracingUnavailable unless gateway.otlp can be imported."""
-    try:
-        found = find_spec("opentelemetry.exporter.otlp.proto.http") and find_spec("opentelemetry.sdk")
-    except (ModuleNotFoundError, ValueError):
-        found = None
-    if found is None:
-        raise TracingUnavailable(
-            "GATEWAY_OTLP_ENDPOINT is set, but OpenTelemetry's SDK is not installed: "
-            "pip install 'triton-image-gateway[otel]', or unset the variable"
-        )

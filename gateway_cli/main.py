@@ -12,13 +12,12 @@ import typer
 from gateway import __version__
 from gateway.environment import load_settings
 from gateway.errors import UserError
-from gateway.grpc_api.requirements import require_packages
 from gateway.keys import KeysError, add_key, read_admin_keys, read_keys, remove_key
 from gateway.logs import LogStream, lost_as_text
+from gateway.plugins import check_settings
 from gateway.quota import NO_QUOTA, InvalidQuota, Priority, Quota, read_quota
 from gateway.settings import LogFormat, Settings
 from gateway.tenants.rates import require_client
-from gateway.tracing import require_sdk
 from gateway_cli.capacity import capacity
 from gateway_cli.classify import classify
 from gateway_cli.log import log_app
@@ -114,12 +113,9 @@ def _settings(**options: object) -> Settings:
         read_keys(settings.api_keys_file)
     if settings.admin_keys_file is not None:
         read_admin_keys(settings.admin_keys_file)
-    if settings.grpc_port:
-        require_packages()
+    check_settings(settings)
     if settings.rate_store_url is not None:
         require_client()
-    if settings.otlp_endpoint is not None:
-        require_sdk()
     if settings.log_predictions is not None:
         from gateway_predictions.requirements import check_packages
 

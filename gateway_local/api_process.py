@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from gateway.errors import UserError
+from gateway.plugins import ports_of
 from gateway.settings import Settings, variable
 from gateway_local import launch
 from gateway_local.children import Waited, get, wait_ready
@@ -54,7 +55,7 @@ class ApiProcess:
             **os.environ,
             variable("triton_url"): triton_url,
             variable("port"): str(settings.port),
-            variable("grpc_port"): str(settings.grpc_port),
+            **{variable(port.setting): str(port.number) for port in ports_of(settings)},
             variable("model"): settings.model,
             variable("load_models"): load_models or ",".join(settings.load_models),
         }

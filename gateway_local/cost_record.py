@@ -15,6 +15,7 @@ from pathlib import Path
 from gateway.capacity import Costs
 from gateway.errors import UserError
 from gateway.files import whole_file
+from gateway.plugins import ports_of
 from gateway.settings import LogLevel, Settings, variable
 from gateway.triton.model_processes import STUB
 from gateway_local.api_process import ApiProcess
@@ -78,7 +79,7 @@ def measure_costs(
         raise NotMeasured(f"the measurement sends images without a key: unset {variable('api_keys_file')} for it")
     os.environ[variable("log_level")] = LogLevel.ERROR.value  # of the API, a child process
     preprocessors, networks = _steps(repository, settings.model)
-    settings = settings.model_copy(update={"port": free_port(), "grpc_port": 0})
+    settings = settings.model_copy(update={"port": free_port(), **{port.setting: 0 for port in ports_of(settings)}})
     triton = EmbeddedTriton(runtime, repository, on_log=display.log, cache_bytes=0, load_models=(settings.model,))
     with triton, contextlib.ExitStack() as stack:
         with display.waiting("starting Triton"):

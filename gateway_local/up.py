@@ -15,6 +15,7 @@ from typing import Protocol
 from gateway.errors import UserError
 from gateway.gpus import Gpus, find_gpus
 from gateway.memory import killed_for_memory
+from gateway.plugins import ports_of
 from gateway.server.serve import check_address, export_environment
 from gateway.settings import ModelsLoaded, Settings, variable
 from gateway.triton.contract import CLASSIFIER, breaches, pinned_versions
@@ -100,8 +101,8 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
         address = f"http://{authority(settings.host, settings.port)}"
         say(f"ready after {time.monotonic() - started:.1f} s: open {address}/ or try")
         say(f"  {request(settings, address)}")
-        if settings.grpc_port:
-            say(f"gRPC, the Open Inference Protocol: {authority(settings.host, settings.grpc_port)}")
+        for port in ports_of(settings):
+            say(f"{port.purpose}: {authority(settings.host, port.number)}")
         say(
             f"next: every request with a form at {address}/docs; `{program()} model add --help` serves a model of yours"
         )

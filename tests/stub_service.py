@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import uvicorn
 
 from gateway.app import create_app
-from gateway.settings import Settings
 from tests.gateway.api.stub import StubBackend
 from tests.processes import free_port, wait_for
+from tests.settings import Settings
 
 
 @contextmanager

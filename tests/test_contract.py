@@ -3,7 +3,6 @@
 import pytest
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 
-from gateway.settings import Settings
 from gateway.triton.contract import (
     CLASSIFIER,
     CLASSIFIER_INPUT,
@@ -22,6 +21,7 @@ from gateway.triton.contract import (
 )
 from gateway.triton.model_config import has_queue_policy, read_model_config
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from tests.settings import Settings
 
 ENCODED = {RAW_IMAGE: ("TYPE_UINT8", [-1]), RAW_IMAGE_LENGTH: ("TYPE_INT32", [1])}
 STATUS = {IMAGE_STATUS: ("TYPE_INT32", [1])}

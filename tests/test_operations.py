@@ -11,9 +11,10 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from gateway import errors, metrics
 from gateway.keys import add_key
-from gateway.settings import Settings, variable
+from gateway.settings import variable
 from tests.gateway.api.stub import PNG, StubBackend, client_of
 from tests.processes import PROJECT
+from tests.settings import Settings
 
 METRICS_PAGE, LOG_PAGE, ALERTS_PAGE, *OTHER_PAGES = (
     (PROJECT / "docs" / page).read_text()

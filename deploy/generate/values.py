@@ -9,12 +9,16 @@ from typing import Any
 import yaml
 
 from deploy.generate import CHART
-from gateway.settings import SECRET, Settings, variable
+from gateway.plugins import settings_class
+from gateway.settings import is_secret, variable
 
 Schema = dict[str, Any]
 
 _TRITON = {"triton_url", "triton_ca_file", "triton_certificate_file", "triton_key_file", "triton_server_name"}
-OWN = frozenset({"host", "port", "log_format", "api_keys_file", "admin_keys_file", *_TRITON}) | SECRET
+Settings = settings_class()
+OWN = frozenset({"host", "port", "log_format", "api_keys_file", "admin_keys_file", *_TRITON}) | {
+    field for field in Settings.model_fields if is_secret(Settings, field)
+}
 """Settings that the chart makes itself, or takes from a Secret."""
 TEXT: Schema = {"type": "string"}
 MAP: Schema = {"type": "object"}

@@ -6,13 +6,13 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.types import Scope
 
-from gateway.api.problems import is_v2_path
+from gateway.api.problems import format_of
 from gateway.api.request_context import RequestContext
 from gateway.api.route_table import Access, RouteTable
 from gateway.api.schemas import Problem
 from gateway.errors import Forbidden, Unauthorized
+from gateway.hooks import ErrorFormat
 from gateway.keys import KeyFile
-from gateway.oip.documents import V2Error
 from gateway.tenants.tenant import Tenants
 
 KEY_SUBPROTOCOL = "gateway-key."
@@ -107,7 +107,7 @@ def _take_key(scope: Scope) -> bytes:
     return bearer or header
 
 
-def document_keys(app: FastAPI, routes: RouteTable, *, admin_only: bool) -> None:
+def document_keys(app: FastAPI, routes: RouteTable, formats: Sequence[ErrorFormat], *, admin_only: bool) -> None:
     """Declare in the OpenAPI document which operations need a key, and how to send it."""
     plain = app.openapi
 
@@ -115,7 +115,13 @@ def document_keys(app: FastAPI, routes: RouteTable, *, admin_only: bool) -> None
         schema = plain()
         schema["components"]["securitySchemes"] = SCHEMES
         content = {"application/problem+json": {"schema": {"$ref": f"#/components/schemas/{Problem.__name__}"}}}
-        v2_content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{V2Error.__name__}"}}}
+
+        def content_of(path: str) -> dict[str, Any]:
+            other = format_of(path, formats)
+            if other is None:
+                return content
+            return {"application/json": {"schema": {"$ref": f"#/components/schemas/{other.schema.__name__}"}}}
+
         access = {route.path: route.traits.access for route in routes}
         for path, operations in schema["paths"].items():
             for operation in operations.values():
@@ -123,7 +129,7 @@ def document_keys(app: FastAPI, routes: RouteTable, *, admin_only: bool) -> None
                     operation["security"] = [{name: []} for name in SCHEMES]
                     operation["responses"]["401"] = {
                         "description": "The API key is missing.",
-                        "content": v2_content if is_v2_path(path) else content,
+                        "content": content_of(path),
                     }
                 if access[path] is Access.ADMIN:
                     operation["responses"]["403"] = {

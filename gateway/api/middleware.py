@@ -48,8 +48,8 @@ SECURITY_HEADERS = {
     "Content-Security-Policy": "frame-ancestors 'self'",
 }
 
-GRPC = "gateway.grpc"
-"""Among the extensions of a scope: the request is a gRPC call, see gateway.grpc_api."""
+PROTOCOL = "gateway.protocol"
+"""Among the extensions of a scope: `name` of the protocol in which a request arrived, if that is not HTTP."""
 LIMITS_PATH = "/limits"
 """The route that every key may use: it reports what the key may do."""
 
@@ -214,8 +214,8 @@ class RequestContextMiddleware:
         # A copy: a context that refers to the mapping it is kept in would be garbage that only a collection finds.
         context = RequestContext(request_id, state.copy())
         state[KEY] = context
-        if GRPC in scope.get("extensions", ()):
-            context.log_fields["protocol"] = "grpc"
+        if (protocol := (scope.get("extensions") or {}).get(PROTOCOL)) is not None:
+            context.log_fields["protocol"] = protocol["name"]
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         exports = self._tracer is not None and scope.get("method") == "POST"  # a WebSocket has none

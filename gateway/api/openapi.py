@@ -1,14 +1,20 @@
-"""Completes FastAPI's OpenAPI document: media types of errors and results, and bodies that are read as streams."""
+"""GET /openapi.json: FastAPI's document, completed: media types of errors and results, bodies that are streams."""
 
-from copy import deepcopy
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Request
 from pydantic import BaseModel
+from starlette.responses import JSONResponse, Response
 
-from gateway.api.problems import is_v2_path
-from gateway.api.route_table import RouteTable
+from gateway.api.problems import format_of
+from gateway.api.route_table import Access, RouteTable, traits
 from gateway.errors import PROBLEM_MEDIA_TYPE
+from gateway.hooks import ErrorFormat
+
+router = APIRouter(include_in_schema=False)
 
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
 RESULT_STATUSES = ("413", "415", "422", "502", "503", "504")
@@ -26,12 +32,29 @@ def reference(body: type[BaseModel]) -> dict[str, Any]:
     return {"$ref": _REFERENCE.format(model=body.__name__)}
 
 
-def document_answers(app: FastAPI, routes: RouteTable) -> None:
-    """Declare each response under its media type."""
+_documents: WeakKeyDictionary[FastAPI, asyncio.Future[bytes]] = WeakKeyDictionary()
+"""The OpenAPI document of each application as JSON, from the first request for it on."""
+
+Change = Callable[[dict[str, Any]], None]
+"""Changes a document in place."""
+
+
+def add(app: FastAPI, change: Change) -> None:
+    """Have the application's document changed."""
     plain = app.openapi
 
-    def with_answers() -> dict[str, Any]:
+    def changed() -> dict[str, Any]:
         schema = plain()
+        change(schema)
+        return schema
+
+    app.openapi = changed  # type: ignore[method-assign]  # FastAPI's documented way
+
+
+def complete(app: FastAPI, routes: RouteTable, formats: Sequence[ErrorFormat]) -> None:
+    """Declare each response under its media type."""
+
+    def change(schema: dict[str, Any]) -> None:
         for operations in schema["paths"].values():
             for operation in operations.values():
                 for status, response in operation["responses"].items():
@@ -40,28 +63,11 @@ def document_answers(app: FastAPI, routes: RouteTable) -> None:
         for unused in ("HTTPValidationError", "ValidationError"):
             schema["components"]["schemas"].pop(unused, None)
         for route in routes:
-            if route.traits.takes_images and not is_v2_path(route.path):
+            if route.traits.takes_images and format_of(route.path, formats) is None:
                 _declare_results(schema["paths"][route.path]["post"]["responses"])
         schema["components"]["schemas"] |= _BODIES
-        return schema
 
-    app.openapi = with_answers  # type: ignore[method-assign]  # FastAPI's documented way
-
-
-def document_images(app: FastAPI, routes: RouteTable, image: dict[str, Any]) -> None:
-    """Declare another schema of an image in JSON."""
-    plain = app.openapi
-
-    def with_images() -> dict[str, Any]:
-        schema = plain()
-        for route in routes:
-            if route.traits.takes_images and not is_v2_path(route.path):
-                operation = schema["paths"][route.path]["post"]
-                operation["requestBody"] = body = deepcopy(operation["requestBody"])  # all applications share it
-                body["content"]["application/json"]["schema"]["properties"]["images"]["items"] = image
-        return schema
-
-    app.openapi = with_images  # type: ignore[method-assign]  # FastAPI's documented way
+    add(app, change)
 
 
 def _declare_results(answers: dict[str, Any]) -> None:
@@ -80,3 +86,18 @@ def _declare_problem(status: str, response: dict[str, Any]) -> None:
     as_json = content.get("application/json", {}).get("schema", {})
     if as_json == PROBLEM or (status == "422" and as_json.get("$ref", "").endswith("/HTTPValidationError")):
         response["content"] = {PROBLEM_MEDIA_TYPE: {"schema": PROBLEM}}
+
+
+@router.get("/openapi.json")
+@traits(access=Access.OPEN)
+async def openapi(request: Request) -> Response:
+    """The OpenAPI document, made once for each application: on a thread, since that takes a quarter of a second."""
+    app: FastAPI = request.app
+    document = _documents.get(app)
+    if document is None:
+        document = _documents[app] = asyncio.get_running_loop().run_in_executor(None, _openapi_json, app)
+    return Response(await asyncio.shield(document), media_type=JSONResponse.media_type)
+
+
+def _openapi_json(app: FastAPI) -> bytes:
+    return bytes(JSONResponse(app.openapi()).body)

@@ -1,6 +1,6 @@
 """Error responses: RFC 9457 problem documents, and the Open Inference Protocol's errors under /v2."""
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 
 from fastapi.exceptions import RequestValidationError
 from pydantic_core import to_json
@@ -23,31 +23,31 @@ from gateway.errors import (
     Unauthorized,
     problem_document,
 )
+from gateway.hooks import ErrorFormat
 from gateway.validation import NAME_CHARACTERS, near
 
-V2 = "/v2"
-"""Prefix of the Open Inference Protocol's paths; their errors are an object with one message."""
 
-
-def is_v2_path(path: str) -> bool:
-    """Whether a path belongs to the Open Inference Protocol."""
-    return path == V2 or path.startswith(f"{V2}/")
+def format_of(path: str, formats: Sequence[ErrorFormat]) -> ErrorFormat | None:
+    """The format of the errors of a path; None for problem documents."""
+    return next((each for each in formats if each.applies(path)), None)
 
 
 def problem(error: GatewayError, scope: Scope) -> Response:
     """The response for an error, with Retry-After if a retry may help.
 
-    A client of `/v2` gets a problem document if its header Accept names that type.
+    Below a path with another format, a client gets a problem document if its header Accept names that type.
     """
+    context = request_context_of(scope)
     headers = {}
     if isinstance(error, ServiceError) and error.retry_after_seconds is not None:
         headers["Retry-After"] = str(error.retry_after_seconds)
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = error.challenge
-    if is_v2_path(scope["path"]) and not _accepts_problem(scope):
-        return Response(to_json({"error": error.message}), int(error.status), headers, "application/json")
+    error_format = format_of(scope["path"], context.shared.get("error_formats", ()))
+    if error_format is not None and not _accepts_problem(scope):
+        return Response(error_format.body(error), int(error.status), headers, "application/json")
     return Response(
-        to_json(problem_document(error, request_context_of(scope).request_id)),
+        to_json(problem_document(error, context.request_id)),
         int(error.status),
         headers,
         PROBLEM_MEDIA_TYPE,

@@ -1,34 +1,26 @@
 """The context of one HTTP request or WebSocket, and the objects that all requests share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, Protocol, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, TypeVar, cast
 
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from gateway import metrics
 from gateway.api.route_table import KnownRoute
+from gateway.hooks import ErrorFormat, Fetcher, Plugin, Plugins
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.service import InferenceService
-from gateway.ingest.media_types import Uploads, UploadsOrUrls
 from gateway.limits.connections import Connections
-from gateway.limits.lease import Bound
 from gateway.limits.pools import AtWork, Client, Pool, PoolLease
 from gateway.server.draining import Draining
 from gateway.settings import Settings
 from gateway.tenants.tenant import Charges, Tenant
 
 KEY = "request_context"
-
-
-class Fetcher(Protocol):
-    """See gateway.urls.fetcher."""
-
-    def __call__(self, images: UploadsOrUrls, *, part: Bound | None) -> Uploads:
-        """The images of a request; what they hold of the upload buffer also counts for `part`, that of its API key."""
-        ...
+P = TypeVar("P", bound=Plugin)
 
 
 class State(TypedDict):
@@ -41,8 +33,10 @@ class State(TypedDict):
     connections: Connections
     draining: Draining
     streams: Pool
-    fetcher: NotRequired[Fetcher]
-    """Fetches the images that requests have as URLs, if the service may fetch any."""
+    plugins: Plugins
+    error_formats: Sequence[ErrorFormat]
+    fetcher: NotRequired[Fetcher | None]
+    """Makes uploads of the images that bodies refer to, if a plug-in does."""
     reader: NotRequired[Client]
     """The connection of a request, with the server's own protocol classes."""
 
@@ -79,6 +73,10 @@ class RequestContext:
     def hold_response(self) -> PoolLease:
         """The lease of the response's bytes, while they are collected and sent."""
         return self.resources.enter_context(self.shared["responses"].lease(self.shared.get("reader", AtWork())))
+
+    def plugin(self, kind: type[P]) -> P:
+        """The plug-in of a class, whose routes use it."""
+        return self.shared["plugins"].get(kind)
 
     def check_model(self, name: str) -> None:
         """Raise Forbidden if the API key may not use a model."""

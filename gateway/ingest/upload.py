@@ -35,7 +35,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A file of a request that is to be fetched: see gateway.urls. Its URL is the client's, unchecked."""
+    """A file of a request that is to be fetched: see gateway_plugins.urls. Its URL is the client's, unchecked."""
 
     index: int
     filename: str

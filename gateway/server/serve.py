@@ -21,6 +21,7 @@ from gateway.cores import usable_cores
 from gateway.errors import UserError
 from gateway.logs import configure_logs
 from gateway.memory import memory_limit
+from gateway.plugins import ports_of
 from gateway.server.connection import Connection
 from gateway.server.workers import sharing
 from gateway.settings import BesideTriton, LogLevel, Settings, variable
@@ -42,8 +43,8 @@ class AddressUnusable(UserError):
 def check_address(settings: Settings) -> None:
     """Raise AddressUnusable unless the API's ports are free, before anything slow has been started."""
     _check_port(settings.host, settings.port, f"--port or {variable('port')}")
-    if settings.grpc_port:
-        _check_port(settings.host, settings.grpc_port, variable("grpc_port"))
+    for port in ports_of(settings):
+        _check_port(settings.host, port.number, variable(port.setting))
 
 
 def _check_port(host: str, port: int, option: str) -> None:

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 
 from gateway.errors import UserError
 from gateway.files import whole_file
-from gateway.model_examples import EXAMPLES_FILE, MAX_EXAMPLES
+from gateway_plugins.page.model_examples import EXAMPLES_FILE, MAX_EXAMPLES
 
 MAX_SIDE = 1024
 """Pixels of the longer side; larger pictures are scaled down."""

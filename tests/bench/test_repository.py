@@ -7,12 +7,12 @@ import typer
 from bench.remote import Remote
 from bench.repository import main, set_field
 from bench.services import write_counts
-from gateway.settings import Settings
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
 from gateway.triton.model_config import read_model_config
 from gateway_local.memory_plan import machine_plan
 from gateway_local.paths import SHIPPED_MODELS
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from tests.settings import Settings
 
 
 @pytest.fixture

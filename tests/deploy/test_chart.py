@@ -12,11 +12,12 @@ import yaml
 from deploy.generate import CHART
 from deploy.generate.helm import Rendered, render
 from gateway.capacity import CALL_IMAGES, IN_FLIGHT_PER_CORE, IN_FLIGHT_PER_GPU, MIN_IN_FLIGHT, MIN_WAITING
-from gateway.settings import Settings, variable
+from gateway.settings import variable
 from gateway_local.server import EXIT_TIMEOUT_SECONDS
 from gateway_models.repository.tensorrt import TENSORRT_CACHE
 from tests.deploy.conftest import compose_file
 from tests.deploy.kubernetes_schemas import VERSIONS, faults
+from tests.settings import Settings
 
 SHA256 = "0123456789abcdef" * 4
 PARENT = {"name": "public", "namespace": "infra", "sectionName": "https"}

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from gateway.capacity import plan
-from gateway.settings import Settings
 from gateway_local.server import EXIT_TIMEOUT_SECONDS
 from tests.deploy.conftest import compose_file, laid_over
+from tests.settings import Settings
 
 
 @pytest.fixture(params=["gpu", "cpu"])

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import Settings
 from gateway.triton.contract import ENSEMBLE_MODEL
 from gateway_local.runtime import Runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_local.sizing import ARGUMENT
 from gateway_models.networks.export import EFFICIENTNET_LITE0
 from gateway_models.repository.tensorrt import TENSORRT_CACHE
+from tests.settings import Settings
 
 IMAGES = ["gateway", "triton", "triton-cpu", "triton-cpu-onnx"]
 CPU_TRITONS = ["triton-cpu", "triton-cpu-onnx"]

@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from deploy.generate import CHART, DEPLOY
-from gateway.settings import Settings, variable
+from gateway.settings import variable
 from tests.deploy.kubernetes_schemas import VERSIONS, faults
+from tests.settings import Settings
 
 SERVER, FRONT = "kserve-container", "transformer-container"
 """Names that KServe gives a meaning: the models are mounted into the first, and its Service leads to the second."""

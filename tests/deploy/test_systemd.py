@@ -4,7 +4,7 @@ import configparser
 
 import pytest
 
-from gateway.settings import Settings
+from tests.settings import Settings
 
 
 @pytest.fixture

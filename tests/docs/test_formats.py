@@ -7,7 +7,7 @@ import pytest
 from gateway.ingest.image_formats import FORMATS, ImageFormat, accepted_formats
 
 ROOT = Path(__file__).parents[2]
-WITHOUT_EXTRAS = {"README.md": " and ", "gateway/api/static/index.html": ", "}
+WITHOUT_EXTRAS = {"README.md": " and ", "gateway_plugins/page/static/index.html": ", "}
 """What joins the last format to the others there."""
 
 
@@ -31,7 +31,7 @@ def test_guide_to_files_has_a_row_for_each_format():
 
 def test_page_offers_files_that_browsers_do_not_know_as_images():
     """Not HEIC: a phone converts its images to JPEG for a page that does not ask for HEIC."""
-    page = (ROOT / "gateway/api/static/index.html").read_text()
+    page = (ROOT / "gateway_plugins/page/static/index.html").read_text()
     offered = page.partition('accept="')[2].partition('"')[0].split(",")
     always = [traits for traits in FORMATS.values() if traits.suffixes and not traits.package]
     decoded = {f".{traits.suffixes[0]}" for traits in always if not traits.passed_on}

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import Settings, variable
+from gateway.settings import variable
 from tests.docs.test_links import FILES
 from tests.processes import PROJECT
+from tests.settings import Settings
 
 PAGES = [path for path in FILES if path.name != "CHANGELOG.md"]
 GENERATED = {"build", "dist"}

@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 
 from gateway.api.routes.limits import FIXED, LIMITS
-from gateway.settings import MIB, Settings
+from gateway.settings import MIB
 from tests.processes import Gateway
+from tests.settings import Settings
 
 pytestmark = pytest.mark.triton
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from gateway.buffers import HELD, LEAST, LOG_WRITER_BYTES, fitted, needed
+from gateway.buffers import HELD, LEAST, fitted, needed
 from gateway.capacity import WORKER_BYTES
-from gateway.settings import MIB, Settings
+from gateway.settings import LOG_WRITER_BYTES, MIB
+from tests.settings import Settings
 
 
 def settings(**fields: object) -> Settings:

@@ -15,7 +15,7 @@ from gateway.capacity import (
     fitting_plan,
     plan,
 )
-from gateway.settings import Settings
+from tests.settings import Settings
 
 COSTS = Costs()
 MACHINES = [(cores, gpus) for cores in (0.5, 1, 1.5, 2, 3, 4, 8, 16, 32, 96, 256) for gpus in (0, 1, 2, 8)]

@@ -28,7 +28,7 @@ from tests.processes import PROJECT, environment, free_port, running_gateway, wa
 PREAMBLE = """
 import logging, sys, warnings, structlog
 from gateway.logs import AlreadyLogged, configure_logs
-from gateway.settings import Settings
+from tests.settings import Settings
 configure_logs(Settings(_env_file=None, log_format=sys.argv[1]))
 log = structlog.get_logger("gateway")
 structlog.contextvars.bind_contextvars(request_id="r1", trace_id="t1")
@@ -241,7 +241,7 @@ FULL = Path("/dev/full")
 LOGGER = """
 import logging, structlog
 from gateway.logs import configure_logs
-from gateway.settings import Settings
+from tests.settings import Settings
 configure_logs(Settings(_env_file=None))
 for number in range(3):
     structlog.get_logger("gateway").warning("event", number=number)

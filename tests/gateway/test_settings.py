@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from gateway.environment import SettingsError, allowed, load_settings
-from gateway.settings import MIB, NOT_ABOVE, Settings, variable
+from gateway.settings import MIB, variable
 from tests.processes import PROJECT
+from tests.settings import Settings
 
 
 @pytest.fixture(autouse=True)
@@ -127,6 +128,7 @@ def test_every_invalid_variable_has_its_own_line(monkeypatch):
     }
 
 
+NOT_ABOVE = Settings.pairs("not_above")
 CONTRADICTIONS = {
     "default_top_k": (11, 10),
     "default_timeout_seconds": (11, 10),

@@ -12,12 +12,9 @@ from opentelemetry.context import Context
 
 from gateway.app import create_app
 from gateway.errors import TritonUnreachable
-from gateway.otlp import Exporter
-from gateway.settings import Settings
 from gateway.tracing import (
     NO_TRACE,
     Headers,
-    TracingUnavailable,
     begin,
     call,
     end,
@@ -28,8 +25,11 @@ from gateway.tracing import (
     stage,
     trace_id,
 )
+from gateway_plugins.otlp.exporter import Exporter
+from gateway_plugins.otlp.plugin import TracingUnavailable
 from tests.otlp import Collector, collecting
 from tests.processes import wait_for
+from tests.settings import Settings
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -219,7 +219,7 @@ def test_variables_of_the_sdk_apply(collector, monkeypatch):
 
 
 def test_silent_collector_does_not_delay_shutdown(monkeypatch):
-    monkeypatch.setattr("gateway.otlp.FLUSH_SECONDS", 0.2)
+    monkeypatch.setattr("gateway_plugins.otlp.exporter.FLUSH_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         exporter = Exporter(f"http://127.0.0.1:{silent.getsockname()[1]}")
         end(begin(exporter.tracer, "POST", NO_TRACE, {}), "POST /predict", {}, None)

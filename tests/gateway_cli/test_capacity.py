@@ -4,8 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.capacity import plan
-from gateway.settings import Settings
 from gateway_cli.main import app
+from tests.settings import Settings
 
 
 def run(*options):

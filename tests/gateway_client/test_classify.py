@@ -18,7 +18,7 @@ from gateway.inference.backend import Call, InferResult
 from gateway_client import AsyncGateway, Gateway, ImageUrl, NamedImage, blocking, errors
 from tests.animations import animated
 from tests.gateway.api.stub import PNG, VECTOR, StubBackend, VectorBackend
-from tests.gateway.urls.origin import origin_on
+from tests.plugins.urls.origin import origin_on
 from tests.processes import environment
 from tests.stub_service import stub_service
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gateway.app import create_app
-from gateway.settings import Settings
 from tests.gateway.api.stub import PNG
+from tests.settings import Settings
 from tests.stub_service import stub_service
 
 GENERATOR = Path(sys.prefix) / "generator" / "bin" / "openapi-python-client"

@@ -9,9 +9,9 @@ import time
 import psutil
 import pytest
 
-from gateway.settings import Settings
 from gateway_local.api_process import ApiFailed, ApiProcess
 from tests.processes import free_port, is_gone, wait_for
+from tests.settings import Settings
 
 pytestmark = pytest.mark.slow
 STUB = """

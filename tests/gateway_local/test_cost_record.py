@@ -6,10 +6,10 @@ import cv2
 import numpy as np
 import pytest
 
-from gateway.settings import Settings
 from gateway_local.cost_record import NotMeasured, measure_costs, numbered, record_costs, recorded_costs
 from gateway_local.display import Lines
 from tests.processes import PROJECT
+from tests.settings import Settings
 
 SAMPLE = (PROJECT / "examples" / "cat.jpg").read_bytes()
 

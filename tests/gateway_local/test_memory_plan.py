@@ -9,7 +9,7 @@ import pytest
 from gateway import capacity
 from gateway.buffers import LEAST, needed
 from gateway.memory import MACHINE, Memory
-from gateway.settings import GIB, MIB, MemoryCheck, Settings
+from gateway.settings import GIB, MIB, MemoryCheck
 from gateway.triton.footprint import need
 from gateway.triton.model_config import read_model_configs
 from gateway_local import memory_plan
@@ -17,6 +17,7 @@ from gateway_local.cost_record import RECORD, record_costs, recorded_costs
 from gateway_local.memory_fit import MemoryShort
 from gateway_local.memory_plan import models_to_start, plan_start, sized_configs, warn_of_memory
 from gateway_local.paths import SHIPPED_MODELS
+from tests.settings import Settings
 
 
 @pytest.fixture(autouse=True)

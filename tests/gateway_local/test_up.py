@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.settings import Settings
 from gateway_local.server import StartFailed
 from gateway_local.up import CHECK_SECONDS, REPORT_SECONDS, KillReports, program, request, start
+from tests.settings import Settings
 
 
 class Triton:

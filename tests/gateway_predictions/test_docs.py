@@ -4,7 +4,7 @@ import re
 
 from gateway.api.log_fields import MAX_FIELDS, MAX_FIELDS_BYTES
 from gateway.api.routes.feedback import MAX_FEEDBACK_BYTES
-from gateway.settings import GIB, Settings
+from gateway.settings import GIB
 from gateway_cli.model.drift import DRIFTED
 from gateway_predictions import reasons
 from gateway_predictions.drift.comparison import CONFIDENCE, LEAST_DISTANCE, LEAST_IMAGES, PERMUTATIONS
@@ -13,6 +13,7 @@ from gateway_predictions.drift.live import STORED_IMAGES
 from gateway_predictions.drift.sample import EMBEDDING, MOST_IMAGES, NAMES, NUMBERS
 from gateway_predictions.schema import PREDICTIONS
 from tests.processes import PROJECT
+from tests.settings import Settings
 
 GUIDE = (PROJECT / "docs" / "guides" / "prediction-log.md").read_text()
 

@@ -8,11 +8,11 @@ import pytest
 
 from gateway.errors import ModelUnavailable
 from gateway.inference.backend import Call, InferResult, Row
-from gateway.settings import Settings
 from gateway_predictions.schema import PREDICTIONS, SCHEMA_VERSION, VERSION_KEY
 from gateway_predictions.service_log import entropy
 from tests.gateway.api.stub import PNG, VECTOR, StubBackend, VectorBackend
 from tests.gateway_predictions.logged import EVERYTHING, ScoresBackend, counted, files, logging_service, rows, send
+from tests.settings import Settings
 
 LIKE_100_PERCENT = {"*": 100.0}
 

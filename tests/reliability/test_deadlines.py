@@ -15,7 +15,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.settings import Settings
 from gateway_local.doctor.finding import Level
 from gateway_local.doctor.tritons import tritons
 from gateway_local.runtime import Runtime
@@ -23,6 +22,7 @@ from gateway_local.server import EmbeddedTriton
 from tests.photos import photo, unlike_any
 from tests.processes import wait_for
 from tests.reliability.conftest import ready
+from tests.settings import Settings
 from tests.tritons import running_triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]

@@ -30,16 +30,6 @@ IMAGE_IN_BASE64: dict[str, Any] = {
         "filename": {"type": "string"},
     },
 }
-IMAGE_BY_URL: dict[str, Any] = {
-    "type": "object",
-    "required": ["url"],
-    "additionalProperties": False,
-    "properties": {
-        "url": {"type": "string", "format": "uri", "description": "Where the image is; the service fetches it."},
-        "filename": {"type": "string"},
-    },
-}
-"""Only where the service may fetch images."""
 REQUEST_BODY: dict[str, Any] = {
     "required": True,
     "content": {

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gateway.logs import configure_logs
-from gateway.settings import Settings
 from tests import warm
 from tests.gateway.api.stub import StubBackend, client_of
 from tests.on_demand import decoders_on_demand
 from tests.processes import environment
+from tests.settings import Settings
 
 Ask = tuple[str, str, dict[str, str]]
 

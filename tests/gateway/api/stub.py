@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.app import create_app
 from gateway.errors import GatewayError, ModelNotFound, no_features
 from gateway.inference.backend import (
+    Backend,
     Call,
     CallLimits,
     Embeddings,
@@ -25,11 +26,12 @@ from gateway.inference.backend import (
 )
 from gateway.inference.prediction import Prediction
 from gateway.ingest.resizing import Resize
-from gateway.settings import Settings
 from tests.asking import encode
+from tests.settings import Settings
 
 MODEL = ModelInfo("ensemble_model", versions=("1",), ready=True, classes=2, labels=("cat", "dog"))
 PNG = encode(np.zeros((4, 4, 3), np.uint8), ".png")
+ROUTES = create_app(Settings(_env_file=None), cast("Backend", None)).state.routes
 VECTOR = np.array([3.0, 0.0, -4.0, 0.0], np.float32)
 
 

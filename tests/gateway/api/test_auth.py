@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from gateway.api.route_table import Access
-from gateway.app import ROUTES, create_app
+from gateway.app import create_app
 from gateway.keys import KeysError, add_key, remove_key
-from gateway.settings import Settings
 from tests.gateway.api.in_child import logged
-from tests.gateway.api.stub import PNG, Client, StubBackend, client_of
+from tests.gateway.api.stub import PNG, ROUTES, Client, StubBackend, client_of
+from tests.settings import Settings
 
 OPEN = [
     *("/", "/metrics", "/docs", "/openapi.json", "/client/"),

@@ -12,7 +12,7 @@ import pytest
 
 import gateway_client
 from gateway import __version__
-from gateway.api.client_wheel import client_wheel
+from gateway_plugins.page.client_wheel import client_wheel
 from tests.gateway.api.stub import client_of
 from tests.processes import PROJECT
 from tests.stub_service import stub_service

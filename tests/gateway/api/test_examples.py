@@ -8,7 +8,7 @@ import pytest
 
 from gateway.inference.backend import ModelInfo
 from gateway.keys import add_key
-from gateway.model_examples import MAX_EXAMPLE_BYTES, MAX_EXAMPLES
+from gateway_plugins.page.model_examples import MAX_EXAMPLE_BYTES, MAX_EXAMPLES
 from tests.gateway.api.stub import MODEL, PNG, StubBackend, client_of
 
 IMAGENET = ("tabby", "espresso", "missile", *(f"class {number}" for number in range(997)))

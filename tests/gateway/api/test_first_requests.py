@@ -4,8 +4,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from gateway.app import create_app, prepare
-from gateway.settings import Settings
 from tests.gateway.api.stub import StubBackend, client_of_app
+from tests.settings import Settings
 
 
 @pytest.mark.parametrize("prepared", [False, True])

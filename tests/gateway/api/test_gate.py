@@ -7,10 +7,9 @@ import pytest
 from prometheus_client import REGISTRY
 from starlette.types import Message
 
-from gateway.app import ROUTES
 from gateway.errors import Overloaded
 from gateway.limits.admission import Admission
-from tests.gateway.api.stub import Client, client_of
+from tests.gateway.api.stub import ROUTES, Client, client_of
 from tests.gateway.api.tensors import Scorer
 
 WITH_IMAGES = [route.path for route in ROUTES if route.traits.takes_images]

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from gateway.app import ROUTES
-from tests.gateway.api.stub import Client, client_of
+from tests.gateway.api.stub import ROUTES, Client, client_of
 
 
 @pytest.fixture(scope="module")

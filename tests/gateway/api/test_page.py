@@ -16,11 +16,11 @@ import httpx
 import pytest
 
 from gateway import errors
-from gateway.api.page import CONTENT_SECURITY_POLICY, SHIPPED_EXAMPLES, files
 from gateway.app import create_app
-from gateway.settings import Settings
 from gateway_client.csv_cells import csv_line
+from gateway_plugins.page.page import CONTENT_SECURITY_POLICY, SHIPPED_EXAMPLES, files
 from tests.gateway.api.stub import PNG
+from tests.settings import Settings
 from tests.stub_service import stub_service
 
 STATIC = Path(str(files.directory))

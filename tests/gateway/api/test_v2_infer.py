@@ -12,7 +12,7 @@ from tritonclient.http import InferRequestedOutput
 from gateway.errors import InferenceFailed, ModelNotFound, TritonUnreachable
 from gateway.inference.backend import Call, Embeddings, InferResult, Row
 from gateway.keys import add_key
-from gateway.oip.documents import InferenceBody, InferenceResponse
+from gateway_plugins.oip.documents import InferenceBody, InferenceResponse
 from tests.gateway.api.stub import PNG, VECTOR, client_of
 from tests.gateway.api.tensors import INFER, SCORES, TEXT, Scorer, ask, in_json, prediction, refusal, result
 

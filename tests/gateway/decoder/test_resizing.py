@@ -16,9 +16,9 @@ from gateway.decoder.resampling import resample
 from gateway.ingest.decoders.budget import peak_bytes, reduction, shrunk_bytes
 from gateway.ingest.resizing import Resize, resize_of
 from gateway.ingest.upload_limits import Limits
-from gateway.settings import Settings
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 from tests.asking import encode
+from tests.settings import Settings
 
 LIMITS = Limits.from_settings(Settings(_env_file=None))
 SIDES = st.integers(1, 260)

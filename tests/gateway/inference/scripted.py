@@ -27,7 +27,7 @@ from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 from gateway.limits.admission import Admission
-from gateway.settings import Settings
+from tests.settings import Settings
 
 
 def label_of(image: bytes) -> str:

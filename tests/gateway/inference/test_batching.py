@@ -18,7 +18,6 @@ from gateway.inference.service import InferenceService
 from gateway.ingest.decoders.cost import expected_seconds
 from gateway.ingest.inspection import inspect
 from gateway.ingest.upload_limits import Limits
-from gateway.settings import Settings
 from tests.asking import encode
 from tests.gateway.inference.scripted import (
     Loop,
@@ -31,6 +30,7 @@ from tests.gateway.inference.scripted import (
     service_of,
     start,
 )
+from tests.settings import Settings
 
 ONE_CALL = CallLimits(calls=1, images=8)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gateway.ingest.upload_limits import Limits
-from gateway.settings import Settings
+from tests.settings import Settings
 
 T = TypeVar("T")
 

@@ -8,10 +8,11 @@ from gateway.decoder.opencv import cv2
 from gateway.errors import FileTooLarge, ImageError, TruncatedImage, UndecodableImage, UnsupportedFormat
 from gateway.ingest.prepare import DecodePolicy, examine, needs_decoding
 from gateway.ingest.upload import Upload
-from gateway.settings import DecodeMode, Settings
+from gateway.settings import DecodeMode
 from tests.gateway.decoder.test_decoding import difference, pixels
 from tests.gateway.ingest.reading import LIMITS
 from tests.samples import FIRST_IMAGE_MAY_BE_WHOLE, names, sample
+from tests.settings import Settings
 
 AUTO, ALWAYS, NEVER = (DecodePolicy(mode, above_pixels=4_000_000, max_side=1_024, limits=LIMITS) for mode in DecodeMode)
 SIZE = (67, 45)

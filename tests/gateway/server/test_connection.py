@@ -15,7 +15,7 @@ from gateway.limits.pools import upload_buffer
 from gateway.server.connection import Connection
 from gateway.server.cycle import SMALL_BYTES
 from gateway.server.handler import Phase
-from gateway.settings import Settings
+from tests.settings import Settings
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"

@@ -13,8 +13,9 @@ from gateway.capacity import plan
 from gateway.limits.connections import RESERVED
 from gateway.server import serve as serving
 from gateway.server.serve import ACCEPTED, listening_sockets
-from gateway.settings import Settings, variable
+from gateway.settings import variable
 from gateway_local.hosts import LOOPBACK, free_port
+from tests.settings import Settings
 
 ITERATIONS = 3
 """The first may have begun before the clients connected; the last notices that all have been accepted."""

@@ -15,9 +15,9 @@ from gateway.errors import GatewayError, ModelNotFound
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.sequence import SequenceScores
 from gateway.server.serve import server_options
-from gateway.settings import Settings
 from tests.gateway.api.stub import StubBackend
 from tests.processes import free_port, wait_for
+from tests.settings import Settings
 
 LABELS = ("dark", "bright")
 

@@ -12,11 +12,12 @@ import pytest
 
 from gateway.keys import add_key, remove_key
 from gateway.quota import read_quota
-from gateway.settings import MIB, Settings
+from gateway.settings import MIB
 from gateway.tenants import tenant
 from tests.gateway.api.stub import PNG, Client, VectorBackend, client_of
 from tests.gateway.api.tensors import in_json
 from tests.processes import wait_for
+from tests.settings import Settings
 from tests.stub_service import stub_service
 
 

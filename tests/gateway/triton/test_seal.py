@@ -9,10 +9,10 @@ from bench.attack.collisions import colliding_jpegs, combine, start
 from gateway.decoder.in_process import inspect_whole
 from gateway.inference.backend import Batch
 from gateway.ingest.upload_limits import Limits
-from gateway.settings import Settings
 from gateway.triton.contract import ENSEMBLE_MODEL, RAW_IMAGE
 from gateway.triton.seal import SEAL_BYTES, Seal
 from tests.asking import encode
+from tests.settings import Settings
 
 LIMITS = Limits.from_settings(Settings(_env_file=None))
 

@@ -9,12 +9,12 @@ import pytest
 from gateway.deadline import Deadline
 from gateway.errors import TritonUnreachable
 from gateway.inference.backend import Batch, Call
-from gateway.settings import Settings
 from gateway.triton.tls import TlsError, connector, read_tls
 from gateway_local.runtime import Runtime
 from tests.certificates import Authority, Pair
 from tests.gateway.triton.fleet import MODEL
 from tests.gateway.triton.small_repository import write_repository
+from tests.settings import Settings
 from tests.tritons import running_triton
 
 NAME = "images-triton"

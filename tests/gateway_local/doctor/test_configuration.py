@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gateway.keys import add_key
-from gateway.settings import Settings
 from gateway_local.doctor import configuration
 from gateway_local.doctor.finding import Level
 from tests.processes import free_port
+from tests.settings import Settings
 
 
 @pytest.fixture(autouse=True)

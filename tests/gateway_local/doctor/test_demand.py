@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from gateway.settings import Settings
 from gateway_local.doctor.demand import on_demand
 from gateway_local.doctor.finding import Finding, Level
 from tests.gateway.triton.demand.fleet import FakeMeter, triton_with
 from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
+from tests.settings import Settings
 
 DEMAND = {"models_loaded": "demand", "models_memory_bytes": 2**30}
 

@@ -9,12 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.settings import GIB, MIB, Settings
+from gateway.settings import GIB, MIB
 from gateway.triton.footprint import Footprint, Need, Runtime
 from gateway_local import runtime as triton_runtime
 from gateway_local.doctor import machine
 from gateway_local.doctor.finding import Finding, Level, fail, ok
 from gateway_local.triton_image.use import use
+from tests.settings import Settings
 from tests.triton_images import unpacked_image
 
 SETTINGS = Settings(_env_file=None)

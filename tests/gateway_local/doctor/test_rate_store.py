@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.settings import Settings
 from gateway.tenants import rate_store as store_of_rates
 from gateway_local.doctor.finding import Finding, Level
 from gateway_local.doctor.rate_store import rate_store
 from tests.gateway.tenants.stores import Store, needs_store
+from tests.settings import Settings
 
 pytestmark = needs_store
 

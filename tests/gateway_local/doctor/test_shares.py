@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from gateway.settings import Settings
 from gateway_local.doctor import tritons
 from gateway_local.doctor.finding import Finding, Level
 from gateway_local.doctor.shares import shares
 from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
+from tests.settings import Settings
 
 SPLIT, SHADOW = {"flowers": {"1": 90, "2": 10}}, {"flowers": {"3": 10}}
 

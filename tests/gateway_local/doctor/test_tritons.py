@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import InferenceServerClient
 
-from gateway.settings import Settings
 from gateway_local.doctor.finding import Finding, Level
 from gateway_local.doctor.tritons import CURRENT_IMAGE, FAULTS, known_faults, own_version, tritons
 from gateway_local.runtime import TRITON_VERSION, Runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_local.triton_image.use import use
 from tests.processes import free_port
+from tests.settings import Settings
 from tests.triton_images import PYTHON, unpacked_image
 from tests.tritons import running_triton
 

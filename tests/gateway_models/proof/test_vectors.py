@@ -12,8 +12,7 @@ from PIL import Image
 from torch import nn
 from typer.testing import CliRunner
 
-from gateway.app import create_backend
-from gateway.settings import Settings
+from gateway.triton.opening import create_backend
 from gateway_cli.main import app
 from gateway_local.server import EmbeddedTriton
 from gateway_models.blocking_triton import BlockingTriton
@@ -26,6 +25,7 @@ from tests.gateway.api.stub import Client, client_of
 from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, seeded
 from tests.gateway_models.repository.entries import SMALL
 from tests.photos import photo, unlike_any
+from tests.settings import Settings
 
 pytestmark = [pytest.mark.triton, pytest.mark.long]
 

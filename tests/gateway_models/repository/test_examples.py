@@ -7,11 +7,11 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from gateway.model_examples import MAX_EXAMPLES, examples_of, read_example
 from gateway_cli.main import app
 from gateway_models.repository.entry import write_record
 from gateway_models.repository.examples import LOSSLESS_SIDE, MAX_SIDE, ExampleError, read_examples, write_examples
 from gateway_models.repository.writing import LABELS
+from gateway_plugins.page.model_examples import MAX_EXAMPLES, examples_of, read_example
 from tests.gateway_models.repository.entries import entry
 
 LABELLED = ("poppy", "violet")

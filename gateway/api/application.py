@@ -1,0 +1,103 @@
+"""Assembles the FastAPI application: routes, middleware, error handlers and the OpenAPI document."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from gateway import __version__
+from gateway.api import openapi
+from gateway.api.auth import KeyCheck, document_keys
+from gateway.api.middleware import RequestContextMiddleware, SecurityHeaders
+from gateway.api.problems import add_handlers
+from gateway.api.request_context import State
+from gateway.api.route_table import RouteTable
+from gateway.api.routes import embed, explain, feedback, health, limits, models, predict, stream
+from gateway.hooks import Plugins
+from gateway.keys import KeyFile
+from gateway.settings import Settings
+from gateway.tenants.tenant import Tenants
+
+ROUTERS = (
+    predict.router,
+    embed.router,
+    explain.router,
+    feedback.router,
+    stream.router,
+    models.router,
+    models.admin_router,
+    limits.router,
+    health.router,
+    openapi.router,
+)
+DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
+REQUEST_HEADERS = ("Authorization", "X-API-Key", "X-Request-ID")
+RESPONSE_HEADERS = (
+    "RateLimit",
+    "RateLimit-Policy",
+    "Retry-After",
+    "Server-Timing",
+    "WWW-Authenticate",
+    "X-Request-ID",
+)
+"""Headers that web pages of other origins may send and read."""
+
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[State]]
+
+
+def assemble(settings: Settings, plugins: Plugins, check: KeyCheck | None, lifespan: Lifespan) -> FastAPI:
+    """The application of the core and its plug-ins. `app.state.routes` is its RouteTable."""
+    app = FastAPI(
+        title="Triton image gateway",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        # After a redirect a client would upload the images again, behind a proxy even over plain http; a 404 names
+        # the right path instead.
+        redirect_slashes=False,
+        # Generated clients use it as the name of their functions: predict, list_models, …
+        generate_unique_id_function=lambda route: route.name,
+    )
+    routers = (*ROUTERS, *(router for plugin in plugins for router in plugin.routers()))
+    formats = plugins.error_formats()
+    app.state.routes = routes = RouteTable(routers)
+    openapi.complete(app, routes, formats)
+    for plugin in plugins:
+        openapi.add(app, plugin.document)
+    if check is not None:
+        document_keys(app, routes, formats, admin_only=check.admin_only)
+    app.add_middleware(RequestContextMiddleware, routes, check, plugins.tracer())
+    if settings.cors_origins:
+        _allow_origins(app, settings, plugins)
+    app.add_middleware(SecurityHeaders)
+    add_handlers(app, routes)
+    for router in routers:
+        if router is not models.admin_router or settings.admin_keys_file is not None:
+            app.include_router(router)
+    routes.create_series()
+    return app
+
+
+def key_check(settings: Settings, tenants: Tenants) -> KeyCheck | None:
+    """The check of API keys, if there is a file of them; raises KeysError if it cannot be read."""
+    keys = None if settings.api_keys_file is None else KeyFile(settings.api_keys_file)
+    admin_keys = None if settings.admin_keys_file is None else KeyFile(settings.admin_keys_file, admin=True)
+    return KeyCheck(keys, admin_keys, tenants) if keys or admin_keys else None
+
+
+def _allow_origins(app: FastAPI, settings: Settings, plugins: Plugins) -> None:
+    # Outside RequestContextMiddleware, so that pages can also read error responses. Preflight requests are
+    # answered here, before the check of keys, because browsers send them without a key.
+    of_plugins: Any = [header for plugin in plugins for header in plugin.cors_headers()]
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=settings.cors_origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=[*REQUEST_HEADERS, *of_plugins, settings.model_split_header],
+        expose_headers=[*RESPONSE_HEADERS, *of_plugins],
+    )

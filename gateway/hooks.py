@@ -1,0 +1,172 @@
+"""The hooks of a plug-in: the public interface by which a package adds to the service.
+
+A plug-in is a subclass of `Plugin`, named by an entry point of the group `triton_gateway`. It overrides the hooks that
+it needs; a hook that nobody overrides costs nothing, since what a request meets is put together once, at the start.
+docs/guides/plugins.md has examples, and says what may change.
+
+    hook                      called                          for
+    settings                  when settings are read          variables GATEWAY_… of the plug-in's own
+    check                     before the service starts       packages and files that the settings require
+    ports                     before the service starts       ports that the plug-in listens on
+    routers, document         when the application is made    routes, and the OpenAPI document
+    predict_parameters        when the application is made    parameters of POST /predict
+    shapes                    when the application is made    formats of the response of POST /predict
+    authenticator             when the application is made    who may call: another check than files of API keys
+    callers                   when the application is made    limits of each API key
+    backend                   when the service starts         the inference server
+    lifespan                  around the service              connections, processes, servers of the plug-in's own
+    fetcher                   when the service has started    images that a body refers to
+    error_formats             when the application is made    error responses that are no problem documents
+    tracer                    when the application is made    spans of requests
+    admit                     for each image                  waits, or refuses an image, before it has a permit
+    specify                   for each request                what the parameters of POST /predict mean
+    observer                  when the service has started    sees each call and each result
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+from gateway.errors import GatewayError
+from gateway.settings import Section, Settings
+
+if TYPE_CHECKING:  # commands that only read the settings load none of these
+    from fastapi import APIRouter, FastAPI
+    from opentelemetry.trace import Tracer
+    from pydantic import BaseModel
+
+    from gateway.inference.service import InferenceService
+    from gateway.ingest.media_types import Uploads, UploadsOrUrls
+    from gateway.limits.lease import Bound
+    from gateway.limits.pools import Pool
+
+GROUP = "triton_gateway"
+"""The group of entry points that name plug-ins."""
+
+
+class Fetcher(Protocol):
+    """Makes uploads of the images that a body refers to."""
+
+    def __call__(self, images: "UploadsOrUrls", *, part: "Bound | None") -> "Uploads":
+        """The images of a request; what they hold of the upload buffer also counts for `part`, that of its API key."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port that a plug-in listens on, for which `gateway up` prints a line."""
+
+    setting: str
+    number: int
+    purpose: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFormat:
+    """The format of error responses below a path, for clients that do not accept problem documents."""
+
+    path: str
+    """/v2 is for /v2 and everything below."""
+    schema: "type[BaseModel]"
+    body: Callable[[GatewayError], bytes]
+    """The JSON of a response."""
+
+    def applies(self, path: str) -> bool:
+        """Whether a path of a request has this format."""
+        return path == self.path or path.startswith(f"{self.path}/")
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What a plug-in's `lifespan` gets: the parts of a service that has just been created."""
+
+    app: "FastAPI"
+    state: Mapping[str, Any]
+    """The lifespan state; see gateway.api.request_context.State."""
+    service: "InferenceService"
+    uploads: "Pool"
+    """The bytes of uploads that arrive or wait."""
+    knows_key: Callable[[Sequence[tuple[bytes, bytes]]], bool]
+    """Whether a request with these headers has a valid API key, or needs none."""
+    is_ready: Callable[[], bool]
+    """Whether the default model answered the last probe."""
+
+
+class Plugin:
+    """A plug-in of one application. The hooks do nothing unless they are overridden."""
+
+    settings: ClassVar[type[Section] | None] = None
+    """The plug-in's own settings; `Section.of` finds them in the settings of the service."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Create the plug-in, once for each application."""
+
+    @classmethod
+    def check(cls, settings: Settings) -> None:
+        """Raise UserError if something that the settings require is missing, such as a package of an extra."""
+
+    @classmethod
+    def ports(cls, settings: Settings) -> Sequence[Port]:
+        """Ports that the plug-in listens on."""
+        del settings
+        return ()
+
+    def routers(self) -> "Sequence[APIRouter]":
+        """Routes of the API. Each endpoint declares its traits; see gateway.api.route_table."""
+        return ()
+
+    def document(self, schema: dict[str, Any]) -> None:
+        """Complete the OpenAPI document."""
+
+    def error_formats(self) -> Sequence[ErrorFormat]:
+        """The formats of error responses below some paths, if they are no problem documents."""
+        return ()
+
+    def cors_headers(self) -> Sequence[str]:
+        """Headers that web pages of other origins may send and read."""
+        return ()
+
+    def tracer(self) -> "Tracer | None":
+        """What makes spans of POST requests; the first plug-in that has one does."""
+        return None
+
+    def lifespan(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
+        """What runs beside the service: entered once it has started, and left before it closes."""
+        del runtime
+        return nullcontext()
+
+    def fetcher(self) -> Fetcher | None:
+        """What makes uploads of references; None if bodies must not refer to images."""
+        return None
+
+
+P = TypeVar("P", bound=Plugin)
+
+
+class Plugins:
+    """The plug-ins of one application."""
+
+    def __init__(self, plugins: Sequence[Plugin] = ()) -> None:
+        self._plugins = {type(plugin): plugin for plugin in plugins}
+
+    def __iter__(self) -> Iterator[Plugin]:
+        return iter(self._plugins.values())
+
+    def get(self, kind: type[P]) -> P:
+        """The plug-in of a class."""
+        plugin = self._plugins[kind]
+        assert isinstance(plugin, kind)
+        return plugin
+
+    def error_formats(self) -> Sequence[ErrorFormat]:
+        """The error formats of all plug-ins."""
+        return [each for plugin in self for each in plugin.error_formats()]
+
+    def fetcher(self) -> Fetcher | None:
+        """The fetcher of the first plug-in that has one."""
+        return next((found for plugin in self if (found := plugin.fetcher()) is not None), None)
+
+    def tracer(self) -> "Tracer | None":
+        """The tracer of the first plug-in that has one."""
+        return next((found for plugin in self if (found := plugin.tracer()) is not None), None)

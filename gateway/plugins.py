@@ -1,0 +1,60 @@
+"""Finds the installed plug-ins, and combines their settings with those of the core."""
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib.metadata import entry_points
+
+from gateway.errors import UserError
+from gateway.hooks import GROUP, Plugin, Port
+from gateway.settings import Settings
+
+
+class PluginFailed(UserError):
+    """An installed plug-in cannot be loaded."""
+
+
+@cache
+def installed() -> tuple[type[Plugin], ...]:
+    """The plug-ins that the entry points of installed distributions name, by name; raises PluginFailed."""
+    return tuple(map(_load, sorted(entry_points(group=GROUP), key=lambda entry: entry.name)))
+
+
+def combined(plugins: Iterable[type[Plugin]]) -> type[Settings]:
+    """A class with the settings of the core and of some plug-ins; raises PluginFailed if two have one of a name."""
+    sections = [plugin.settings for plugin in plugins if plugin.settings is not None]
+    names = set(Settings.model_fields)
+    for section in sections:
+        if twice := names & set(section.model_fields):
+            raise PluginFailed(f"two plug-ins have the setting {min(twice)}: uninstall one of them")
+        names |= set(section.model_fields)
+    # The fields of a class with several bases are in the order of the last base to the first.
+    bases: tuple[type, ...] = (*reversed(sections), Settings)
+    return type("Settings", bases, {"__doc__": Settings.__doc__, "__module__": Settings.__module__})
+
+
+@cache
+def settings_class() -> type[Settings]:
+    """The class of all settings: of the core and of the installed plug-ins."""
+    return combined(installed())
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise UserError if something is missing that the settings require of an installed plug-in."""
+    for plugin in installed():
+        plugin.check(settings)
+
+
+def ports_of(settings: Settings) -> Sequence[Port]:
+    """The ports that the installed plug-ins listen on."""
+    return [port for plugin in installed() for port in plugin.ports(settings)]
+
+
+def _load(entry: object) -> type[Plugin]:
+    try:
+        plugin = entry.load()  # type: ignore[attr-defined]  # an EntryPoint
+    except Exception as exc:
+        name = entry.name  # type: ignore[attr-defined]
+        raise PluginFailed(f"the plug-in {name!r} cannot be loaded: {type(exc).__name__}: {exc}") from exc
+    if not (isinstance(plugin, type) and issubclass(plugin, Plugin)):
+        raise PluginFailed(f"{entry!r} does not name a subclass of gateway.hooks.Plugin")
+    return plugin

@@ -1,0 +1,1 @@
+"""The plug-ins that come with the gateway. Each imports the gateway, and none imports another one."""

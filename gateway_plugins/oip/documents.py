@@ -1,0 +1,243 @@
+"""The schemas of the Open Inference Protocol, for parsing requests and for the OpenAPI document.
+
+They contain no images: `reader` extracts these from the stream, and `answer` writes the scores.
+Unknown members are ignored, as by other servers.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    JsonValue,
+    PlainValidator,
+    SkipValidation,
+    StrictBool,
+    StrictStr,
+    WithJsonSchema,
+)
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import to_json
+
+from gateway.hooks import ErrorFormat
+from gateway.inference.backend import ModelInfo
+
+IMAGE = "IMAGE"
+PREDICTION, STATUS, FEATURES = "PREDICTION", "STATUS", "FEATURES"
+SEQUENCE_PREDICTION, SEQUENCE_FRAMES = "SEQUENCE_PREDICTION", "SEQUENCE_FRAMES"
+OUTPUTS = (PREDICTION, STATUS, FEATURES, SEQUENCE_PREDICTION, SEQUENCE_FRAMES)
+"""Only models with embeddings have FEATURES, and only requests of a sequence the last two."""
+MAX_SEQUENCE_ID_CHARACTERS = 128
+PLATFORM = "ensemble"
+_MOST = 2**63 - 1
+"""Largest number that is accepted; numbers in JSON may have thousands of digits."""
+
+Whole = Annotated[int, Field(strict=True, ge=0, le=_MOST)]
+TensorShape = Annotated[
+    list[Whole],
+    Field(min_length=1, max_length=2, strict=True),
+    WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1, "maxItems": 2}),
+]
+
+
+def _sequence_id(value: object) -> object:
+    if isinstance(value, str) and len(value) <= MAX_SEQUENCE_ID_CHARACTERS:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64:
+        return value
+    raise ValueError
+
+
+SequenceId = Annotated[
+    int | str,
+    PlainValidator(_sequence_id),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 0, "maximum": 2**64 - 1},
+                {"type": "string", "maxLength": MAX_SEQUENCE_ID_CHARACTERS},
+            ]
+        }
+    ),
+]
+
+
+def _listed(outputs: object) -> object:
+    return [] if outputs is None else outputs
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+
+
+class _TensorParameters(_Document):
+    shared_memory_region: SkipJsonSchema[object] = None
+    """Triton's extension for tensors in shared memory, which is refused."""
+
+    @property
+    def asks_for_shared_memory(self) -> bool:
+        """Whether the tensor is in shared memory instead of the body."""
+        return "shared_memory_region" in self.model_fields_set
+
+
+class InferenceParameters(_Document):
+    """Parameters of a whole request."""
+
+    timeout: Whole = 0
+    """Deadline for each image in microseconds, from its last byte on; 0 for the default.
+
+    Place it before `inputs`: after the images it comes too late for them.
+    """
+    binary_data_output: StrictBool = False
+    """Whether outputs are returned as binary data unless they specify it themselves."""
+    sequence_id: SequenceId = 0
+    """The sequence that the images continue, in their order, as Triton's clients give it; 0 and "" for none."""
+    sequence_start: StrictBool = False
+    """Whether the sequence starts with the first image."""
+    sequence_end: StrictBool = False
+    """Whether the sequence ends with the last image."""
+    smoothing: Literal["exponential", "majority", "hysteresis", "none"] | None = None
+    """How the sequence's scores are computed, as for streams; default: exponential."""
+    alpha: Annotated[float | None, Field(strict=True, gt=0, le=1)] = None
+    """Exponential: the weight of the newest image."""
+    window: Annotated[int | None, Field(strict=True, ge=1, le=10_000)] = None
+    """Majority: the number of latest images that vote."""
+    enter: Annotated[float | None, Field(strict=True, ge=0, le=1)] = None
+    """Hysteresis: a class is returned from this score on."""
+    leave: Annotated[float | None, Field(strict=True, ge=0, le=1)] = None
+    """Hysteresis: a returned class stays until its score falls below this."""
+
+
+class InputParameters(_TensorParameters):
+    """Parameters of an input."""
+
+    binary_data_size: Whole | None = None
+    """Bytes of the images after the JSON, instead of `data`."""
+
+
+class ImageInput(_Document):
+    """The input tensor; each element is an image."""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["name", "datatype", "shape", "data"]})
+
+    name: Literal["IMAGE"]
+    datatype: Literal["BYTES"]
+    shape: TensorShape
+    """[N] or [N, 1] for N images."""
+    data: Annotated[
+        SkipValidation[object],
+        WithJsonSchema({"type": "array", "minItems": 1, "items": {"type": "string", "format": "byte"}}),
+        Field(json_schema_extra=lambda schema: schema.pop("default")),
+    ] = None
+    """The images in base64."""
+    # Not needed in a request without binary data, which is the form that OpenAPI shows.
+    parameters: SkipJsonSchema[InputParameters | None] = None
+
+
+class OutputParameters(_TensorParameters):
+    """How an output is returned."""
+
+    classification: Whole = 0
+    """For PREDICTION and SEQUENCE_PREDICTION: return so many best classes of each image as "score:class id:label"."""
+    binary_data: StrictBool | None = None
+
+
+class OutputRequest(_Document):
+    """An output to return."""
+
+    name: Literal["PREDICTION", "STATUS", "FEATURES", "SEQUENCE_PREDICTION", "SEQUENCE_FRAMES"]
+    parameters: OutputParameters | None = None
+
+
+class InferenceBody(_Document):
+    """A request for inference."""
+
+    id: StrictStr | None = None
+    """Returned with the response."""
+    parameters: InferenceParameters | None = None
+    inputs: SkipValidation[Annotated[list[ImageInput], Field(min_length=1, max_length=1)]]
+    outputs: Annotated[list[OutputRequest], Field(strict=True), FailFast(), BeforeValidator(_listed)] = []
+    """The outputs to return; by default all that the model has."""
+
+
+class V2Error(_Document):
+    """Any error of a path under /v2."""
+
+    error: str
+
+
+V2_ERRORS = ErrorFormat("/v2", V2Error, lambda error: to_json({"error": error.message}))
+
+
+class ServerMetadata(_Document):
+    """The gateway's name, version and protocol extensions."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(_Document):
+    """An input or output; -1 in a shape is any number; the first dimension is the number of images."""
+
+    name: str
+    datatype: Literal["BYTES", "FP32"]
+    shape: list[int]
+
+
+class ModelMetadata(_Document):
+    """A model with its inputs and outputs."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+    @classmethod
+    def of(cls, info: ModelInfo) -> "ModelMetadata":
+        """Convert a model's description to the protocol's schema."""
+        return cls(
+            name=info.name,
+            versions=list(info.versions),
+            platform=PLATFORM,
+            inputs=[TensorMetadata(name=IMAGE, datatype="BYTES", shape=[-1])],
+            outputs=[
+                TensorMetadata(name=PREDICTION, datatype="FP32", shape=[-1, info.classes]),
+                TensorMetadata(name=STATUS, datatype="BYTES", shape=[-1]),
+                *(
+                    [TensorMetadata(name=FEATURES, datatype="FP32", shape=[-1, info.vector_size])]
+                    if info.vector_size
+                    else []
+                ),
+            ],
+        )
+
+
+def _embeddings(info: ModelInfo) -> list[TensorMetadata]:
+    """The additional output of a model with embeddings."""
+    return [TensorMetadata(name=FEATURES, datatype="FP32", shape=[-1, info.vector_size])] if info.vector_size else []
+
+
+class OutputTensor(_Document):
+    """An output: `data` row by row, or its bytes after the JSON as `binary_data_size`."""
+
+    name: str
+    datatype: Literal["BYTES", "FP32", "INT32"]
+    shape: list[int]
+    parameters: dict[str, JsonValue] | None = None
+    data: list[float | str | None] | None = None
+    """Null for each score of a failed image."""
+
+
+class InferenceResponse(_Document):
+    """The response for the images of a request, in order."""
+
+    model_name: str
+    model_version: str
+    id: str | None = None
+    """The id of the request."""
+    outputs: list[OutputTensor]

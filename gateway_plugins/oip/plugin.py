@@ -1,0 +1,61 @@
+"""The Open Inference Protocol, version 2: /v2 over HTTP, and with a port of its own over gRPC."""
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+from gateway.hooks import ErrorFormat, Plugin, Port, Runtime
+from gateway.settings import Settings
+from gateway_plugins.oip.settings import GrpcSettings
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+
+
+class OpenInferenceProtocol(Plugin):
+    """The Open Inference Protocol."""
+
+    settings = GrpcSettings
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = GrpcSettings.of(settings)
+
+    @classmethod
+    def check(cls, settings: Settings) -> None:
+        """Raise GrpcUnavailable if a port for gRPC is set but its packages are not installed."""
+        if GrpcSettings.of(settings).grpc_port:
+            from gateway_plugins.oip.grpc_api.requirements import require_packages
+
+            require_packages()
+
+    @classmethod
+    def ports(cls, settings: Settings) -> Sequence[Port]:
+        """The port for gRPC, if one is set."""
+        number = GrpcSettings.of(settings).grpc_port
+        return (Port("grpc_port", number, "gRPC, the Open Inference Protocol"),) if number else ()
+
+    def routers(self) -> "Sequence[APIRouter]":
+        """The paths below /v2."""
+        from gateway_plugins.oip.routes import infer, metadata
+
+        return metadata.router, infer.router
+
+    def error_formats(self) -> Sequence[ErrorFormat]:
+        """An object with one message."""
+        from gateway_plugins.oip.documents import V2_ERRORS
+
+        return (V2_ERRORS,)
+
+    def cors_headers(self) -> Sequence[str]:
+        """The length of the JSON in a binary body."""
+        return (HEADER_LENGTH,)
+
+    def lifespan(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
+        """The gRPC server, if a port is set."""
+        if not self._settings.grpc_port:
+            return nullcontext()
+        from gateway_plugins.oip.grpc_api.server import serving
+
+        return serving(runtime.app, runtime.state, knows_key=runtime.knows_key, is_ready=runtime.is_ready)

@@ -1,0 +1,28 @@
+"""The settings of the Open Inference Protocol over gRPC."""
+
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from gateway.settings import GIB, MIB, Section, Settings, variable
+
+
+class GrpcSettings(Section):
+    """The Open Inference Protocol over gRPC."""
+
+    grpc_port: int = Field(0, ge=0, le=65_535)
+    """Port of the Open Inference Protocol over gRPC; 0 for none. Needs the extra grpc."""
+    grpc_max_calls: int = Field(256, ge=1, le=100_000)
+    """gRPC calls of one process at once, with open streams; more are refused with RESOURCE_EXHAUSTED."""
+    grpc_max_message_bytes: int = Field(24 * MIB, ge=MIB, le=GIB)
+    """Bytes of one gRPC message, with all its images; a larger one is refused with RESOURCE_EXHAUSTED."""
+
+    def buffers(self) -> Mapping[str, int]:
+        """Messages that arrive are counted beside uploads."""
+        return {"max_bytes_waiting": 1} if self.grpc_port else {}
+
+    def faults(self) -> list[str]:
+        """Two servers cannot share a port."""
+        if self.grpc_port == Settings.of(self).port:
+            return [f"{variable('grpc_port')} and {variable('port')} are the same port: choose another one"]
+        return []

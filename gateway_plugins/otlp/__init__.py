@@ -1,0 +1,1 @@
+"""Exports spans over OTLP."""

@@ -1,0 +1,1 @@
+"""The web page, the OpenAPI page, and the Python client's wheel."""

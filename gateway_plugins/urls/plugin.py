@@ -1,0 +1,78 @@
+"""Images by URL: bodies in JSON may name images, which the service fetches."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+from gateway.hooks import Fetcher, Plugin, Runtime
+from gateway.settings import Settings
+from gateway_plugins.urls.settings import UrlSettings
+
+if TYPE_CHECKING:
+    from gateway.limits.pools import Pool
+    from gateway_plugins.urls.fetcher import Fetcher as UrlFetcher
+
+IMAGE_BY_URL: dict[str, Any] = {
+    "type": "object",
+    "required": ["url"],
+    "additionalProperties": False,
+    "properties": {
+        "url": {"type": "string", "format": "uri", "description": "Where the image is; the service fetches it."},
+        "filename": {"type": "string"},
+    },
+}
+
+
+class Urls(Plugin):
+    """Does nothing unless URLs are allowed."""
+
+    settings = UrlSettings
+
+    def __init__(self, settings: Settings) -> None:
+        self._fetcher: UrlFetcher | None = None
+        self._create: Callable[[Pool], UrlFetcher] | None = None
+        if UrlSettings.of(settings).fetch_urls:
+            self._create = _creating(settings)
+
+    @classmethod
+    def check(cls, settings: Settings) -> None:
+        """Raise BucketsUnavailable if a package or the credentials of a bucket are missing."""
+        if UrlSettings.of(settings).fetch_urls:
+            _creating(settings)
+
+    def document(self, schema: dict[str, Any]) -> None:
+        """Bodies with images in base64 may have URLs instead."""
+        if self._create is None:
+            return
+        for operations in schema["paths"].values():
+            operation = operations.get("post", {})
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+            if "images" in content.get("schema", {}).get("properties", {}):
+                operation["requestBody"] = body = deepcopy(operation["requestBody"])  # all applications share it
+                images = body["content"]["application/json"]["schema"]["properties"]["images"]
+                images["items"] = {"anyOf": [images["items"], IMAGE_BY_URL]}
+
+    def lifespan(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
+        """The fetcher's threads and connections."""
+        return nullcontext() if self._create is None else self._fetching(self._create(runtime.uploads))
+
+    def fetcher(self) -> Fetcher | None:
+        """See Plugin.fetcher."""
+        return self._fetcher
+
+    @asynccontextmanager
+    async def _fetching(self, opened: "UrlFetcher") -> AsyncIterator[None]:
+        self._fetcher = opened
+        try:
+            yield
+        finally:
+            opened.close()
+
+
+def _creating(settings: Settings) -> "Callable[[Pool], UrlFetcher]":
+    from gateway_plugins.urls.buckets import open_buckets
+    from gateway_plugins.urls.fetcher import Fetcher as UrlFetcher
+
+    buckets = open_buckets(UrlSettings.of(settings))
+    return lambda uploads: UrlFetcher(settings, uploads, buckets)

@@ -1,0 +1,230 @@
+"""GRPCInferenceService: its methods, as tritonclient.grpc and KServe's clients call them, and its errors."""
+
+import asyncio
+
+import grpc
+import numpy as np
+import pytest
+from prometheus_client import REGISTRY
+from tritonclient.grpc import InferRequestedOutput, service_pb2
+from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from gateway import __version__
+from gateway.errors import ModelNotFound, Overloaded, TritonUnreachable
+from gateway.keys import add_key
+from gateway.quota import read_quota
+from gateway.settings import MIB
+from tests.gateway.api.stub import PNG
+from tests.gateway.api.tensors import SCORES, TEXT, Scorer
+from tests.gateway.api.test_v2_sequence import Follower
+from tests.gateway.triton.fleet import wait_until
+from tests.plugins.oip.grpc_api.serving import (
+    METHODS,
+    Gated,
+    channel_to,
+    connected,
+    details,
+    failure,
+    images,
+    request,
+    serving,
+    stub,
+)
+
+MODEL = "ensemble_model"
+
+
+async def test_server_and_model_are_described():
+    async with serving() as address, InferenceServerClient(address) as client:
+        assert await client.is_server_live()
+        assert await client.is_server_ready()
+        assert await client.is_model_ready(MODEL)
+        assert await client.is_model_ready(MODEL, "1")
+        assert not await client.is_model_ready(MODEL, "9")
+        server = await client.get_server_metadata()
+        assert (server.name, server.version) == ("triton-image-gateway", __version__)
+        assert list(server.extensions) == ["binary_tensor_data", "classification", "sequence"]
+        model = await client.get_model_metadata(MODEL)
+        assert (model.name, list(model.versions), model.platform) == (MODEL, ["1"], "ensemble")
+        assert [(each.name, each.datatype, list(each.shape)) for each in model.inputs] == [("IMAGE", "BYTES", [-1])]
+        assert [(each.name, list(each.shape)) for each in model.outputs] == [("PREDICTION", [-1, 2]), ("STATUS", [-1])]
+
+
+async def test_scores_and_statuses_are_tensors():
+    backend = Scorer()
+    async with serving(backend) as address, InferenceServerClient(address) as client:
+        result = await client.infer(MODEL, images(PNG, TEXT), request_id="mine", model_version="1", timeout=5_000_000)
+    assert result.get_response().id == "mine"
+    assert (result.get_response().model_name, result.get_response().model_version) == (MODEL, "1")
+    scores = result.as_numpy("PREDICTION")
+    assert (scores[0].tolist(), np.isnan(scores[1]).all()) == (SCORES.tolist(), True)
+    assert result.as_numpy("STATUS").tolist() == [b"ok", b"unsupported_format"]
+    assert 4 < backend.left_seconds[0] <= 5
+    assert backend.asked[0].model_version == "1"
+
+
+async def test_best_classes_are_texts():
+    async with serving() as address, InferenceServerClient(address) as client:
+        outputs = [InferRequestedOutput("PREDICTION", class_count=1)]
+        result = await client.infer(MODEL, images(PNG), outputs=outputs)
+    assert result.as_numpy("PREDICTION").tolist() == [[b"0.750000:1:dog: large"]]
+    assert result.as_numpy("STATUS") is None
+
+
+async def test_images_may_be_in_the_tensor_itself():
+    """As KServe's clients send them: InferTensorContents, not raw_input_contents."""
+    message = service_pb2.ModelInferRequest(model_name=MODEL)
+    message.inputs.add(name="IMAGE", datatype="BYTES", shape=[2]).contents.bytes_contents.extend([PNG, PNG])
+    async with connected() as channel:
+        response = await stub(channel).ModelInfer(message)
+    assert [list(output.shape) for output in response.outputs] == [[2, 2], [2]]
+
+
+async def test_sequence_is_driven_by_the_client():
+    async with serving(Follower()) as address, InferenceServerClient(address) as client:
+        first = await client.infer(MODEL, images(PNG), sequence_id=7, sequence_start=True)
+        last = await client.infer(MODEL, images(PNG), sequence_id=7, sequence_end=True)
+        assert [result.as_numpy("SEQUENCE_FRAMES").tolist() for result in (first, last)] == [[1], [2]]
+        with pytest.raises(InferenceServerException) as unknown:
+            await client.infer(MODEL, images(PNG), sequence_id=7)
+    assert unknown.value.status() == "StatusCode.FAILED_PRECONDITION"
+
+
+async def test_headers_and_metadata_are_the_same():
+    async with connected() as channel:
+        call = stub(channel).ModelInfer(request(PNG), metadata=(("x-request-id", "mine"),))
+        await call
+        trailing = dict(await call.trailing_metadata())
+    assert trailing["x-request-id"] == "mine"
+    assert "infer;dur=" in trailing["server-timing"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "retry_seconds"),
+    [
+        (ModelNotFound(), grpc.StatusCode.NOT_FOUND, None),
+        (Overloaded(), grpc.StatusCode.UNAVAILABLE, 1),
+        (TritonUnreachable(), grpc.StatusCode.UNAVAILABLE, 5),
+        (ValueError("secret"), grpc.StatusCode.INTERNAL, None),
+    ],
+)
+async def test_errors_are_statuses_with_details(fault, code, retry_seconds):
+    async with connected(Scorer(fault)) as channel:
+        error = await failure(stub(channel).ModelInfer(request(PNG), metadata=(("x-request-id", "mine"),)))
+    info, retry = details(error)
+    assert error.code() is code
+    assert "secret" not in error.details()
+    assert (info.domain, info.metadata["request_id"]) == ("triton-image-gateway", "mine")
+    assert info.reason == getattr(fault, "code", "internal_error").upper()
+    assert (None if retry is None else retry.retry_delay.seconds) == retry_seconds
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "text"),
+    [
+        (request(TEXT), "UNSUPPORTED_FORMAT", "image"),
+        (request(), "NO_FILES", "no images"),
+        (request(PNG, id="x" * 70_000), "HEADERS_TOO_LARGE", ""),
+        (service_pb2.ModelInferRequest(model_name=MODEL), "INVALID_PARAMETER", "IMAGE is missing"),
+    ],
+)
+async def test_faults_of_a_request_are_invalid_arguments(message, reason, text):
+    async with connected() as channel:
+        error = await failure(stub(channel).ModelInfer(message))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert (details(error)[0].reason, text in error.details()) == (reason, True)
+
+
+async def test_message_that_is_no_request_is_refused():
+    async with connected() as channel:
+        error = await failure(channel.unary_unary(f"{METHODS}/ModelInfer")(b"\xff\xff"))
+    assert (error.code(), details(error)[0].reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_BODY")
+
+
+async def test_other_methods_are_unimplemented():
+    async with connected() as channel:
+        error = await failure(stub(channel).RepositoryIndex(service_pb2.RepositoryIndexRequest()))
+    assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_key_is_metadata(tmp_path):
+    key = add_key(tmp_path / "keys", "app")
+    async with connected(api_keys_file=tmp_path / "keys") as channel:
+        calls = stub(channel)
+        await calls.ServerLive(service_pb2.ServerLiveRequest())
+        await calls.ServerReady(service_pb2.ServerReadyRequest())
+        assert (await failure(calls.ModelInfer(request(PNG)))).code() is grpc.StatusCode.UNAUTHENTICATED
+        error = await failure(calls.ServerMetadata(service_pb2.ServerMetadataRequest()))
+        assert details(error)[0].reason == "UNAUTHORIZED"
+        await calls.ModelInfer(request(PNG), metadata=(("x-api-key", key),))
+        await calls.ModelInfer(request(PNG), metadata=(("authorization", f"Bearer {key}"),))
+
+
+async def test_call_without_a_key_is_refused_before_its_message_arrives(tmp_path):
+    add_key(tmp_path / "keys", "app")
+    async with connected(api_keys_file=tmp_path / "keys") as channel:
+        call = channel.stream_unary(f"{METHODS}/ModelInfer")()  # sends nothing
+        assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_rate_of_a_key_is_resource_exhausted(tmp_path):
+    key = add_key(tmp_path / "keys", "app", read_quota({"rate": "1/h"}))
+    async with connected(api_keys_file=tmp_path / "keys") as channel:
+        calls, metadata = stub(channel), (("x-api-key", key),)
+        await calls.ModelInfer(request(PNG), metadata=metadata)
+        error = await failure(calls.ModelInfer(request(PNG), metadata=metadata))
+    info, retry = details(error)
+    assert (error.code(), info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED")
+    assert retry.retry_delay.seconds > 3_000
+    assert "ratelimit" in dict(error.trailing_metadata())
+
+
+async def test_message_at_the_limit_is_read_and_a_larger_one_is_not():
+    room = MIB - request(bytes(MIB // 2)).ByteSize() + MIB // 2
+    at_limit = request(bytes(room))
+    assert at_limit.ByteSize() == MIB
+    async with connected(grpc_max_message_bytes=MIB) as channel:
+        calls = stub(channel)
+        assert details(await failure(calls.ModelInfer(at_limit)))[0].reason == "UNSUPPORTED_FORMAT"
+        error = await failure(calls.ModelInfer(request(bytes(room + 1))))
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_compressed_message_is_refused():
+    async with connected() as channel:
+        error = await failure(stub(channel).ModelInfer(request(PNG), compression=grpc.Compression.Gzip))
+    assert error.code() in {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL}
+
+
+async def test_calls_beyond_the_limit_are_refused():
+    """Of several connections: the calls of one connection wait in its client, as HTTP/2 provides."""
+    async with serving(grpc_max_calls=1) as address, channel_to(address) as channel, channel_to(address) as other:
+        stream = channel.stream_stream(f"{METHODS}/ModelStreamInfer")()
+        await stream.write(request(PNG).SerializeToString())
+        await stream.read()
+        error = await failure(stub(other).ServerLive(service_pb2.ServerLiveRequest()))
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await stream.done_writing()
+        assert await stream.code() is grpc.StatusCode.OK
+
+
+async def test_cancelled_call_counts_as_a_client_that_left():
+    before = REGISTRY.get_sample_value("gateway_client_disconnects_total")
+    backend = Gated()
+    async with connected(backend) as channel:
+        call = stub(channel).ModelInfer(request(PNG))
+        await backend.begun.wait()
+        call.cancel()
+        await wait_until(lambda: REGISTRY.get_sample_value("gateway_client_disconnects_total") == before + 1)
+
+
+async def test_calls_in_progress_finish_before_the_server_stops():
+    backend = Gated()
+    async with serving(backend) as address:
+        channel = grpc.aio.insecure_channel(address)
+        call = asyncio.ensure_future(stub(channel).ModelInfer(request(PNG)))
+        await backend.begun.wait()
+        asyncio.get_running_loop().call_later(0.05, backend.gate.set)
+    assert len((await call).outputs) == 2
+    await channel.close()

@@ -1,0 +1,408 @@
+"""Requests of the Open Inference Protocol: those of tritonclient, and malformed ones."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
+
+from gateway.errors import (
+    FileTooLarge,
+    GatewayError,
+    HeadersTooLarge,
+    InvalidBody,
+    InvalidImage,
+    InvalidParameter,
+    RequestError,
+    RequestTooLarge,
+    TooManyFiles,
+)
+from gateway.ingest.upload import Upload
+from gateway_plugins.oip.documents import OUTPUTS
+from gateway_plugins.oip.members import InferenceRequest, RequestedOutput
+from gateway_plugins.oip.reader import InferenceReader
+from tests.gateway.ingest.reading import LIMITS, allocates_at_most, collect_until_error, in_chunks, limits
+
+Read = tuple[list[Upload], Exception | None, InferenceReader]
+PICTURE = [base64.b64encode(b"a picture").decode()]
+chunk_sizes = st.lists(st.integers(1, 200), min_size=1)
+pictures = st.lists(st.binary(max_size=100), min_size=1, max_size=6)
+
+
+def written(images: list[bytes], *, column: bool = False, **options) -> tuple[bytes, int | None]:
+    """A body and its header's length, by tritonclient."""
+    array = np.array(images, dtype=np.object_)
+    array = array.reshape(-1, 1) if column else array
+    tensor = InferInput("IMAGE", list(array.shape), "BYTES").set_data_from_numpy(array)
+    return InferenceServerClient.generate_request_body([tensor], **options)
+
+
+def read(body: bytes | dict, header: int | None = None, limits=LIMITS, sizes=(65_536,)) -> Read:
+    body = body if isinstance(body, bytes) else json.dumps(body).encode()
+    reader = InferenceReader(in_chunks(body, sizes), header, limits, max_class_count=1_000)
+    uploads, error = collect_until_error(reader.uploads(), GatewayError)
+    return uploads, error, reader
+
+
+def refusal(body: bytes | dict, header: int | None = None, limits=LIMITS) -> RequestError:
+    _, error, _ = read(body, header, limits)
+    assert isinstance(error, RequestError)
+    return error
+
+
+def asking(data: object = PICTURE, **members) -> dict:
+    """A request in JSON with one input, of which `members` replaces some; None leaves one out."""
+    count = len(data) if isinstance(data, list) else 0
+    tensor = {"name": "IMAGE", "shape": [count], "datatype": "BYTES", "data": data, **members}
+    return {"inputs": [{name: value for name, value in tensor.items() if value is not None}]}
+
+
+def binary(*elements: tuple[int, bytes], parameters: dict | None = None, **members) -> tuple[bytes, int]:
+    """A body with binary data of elements with any declared length, and its header's length."""
+    data = b"".join(length.to_bytes(4, "little") + content for length, content in elements)
+    parameters = {"binary_data_size": len(data), **(parameters or {})}
+    head = json.dumps(asking(None, **{"shape": [len(elements)], "parameters": parameters, **members})).encode()
+    return head + data, len(head)
+
+
+@given(pictures, st.booleans(), chunk_sizes)
+def test_requests_of_tritonclient_are_parsed_with_any_chunk_sizes(images, column, sizes):
+    body, header = written(images, column=column)
+    uploads, error, _ = read(body, header, sizes=sizes)
+    assert error is None
+    assert [upload.data for upload in uploads] == images
+    assert [upload.index for upload in uploads] == list(range(len(images)))
+
+
+@given(pictures, st.booleans(), st.booleans(), st.sampled_from([None, 2]), chunk_sizes)
+def test_base64_in_json_is_parsed_with_any_chunk_sizes(images, column, nested, indent, sizes):
+    data = [base64.b64encode(image).decode() for image in images]
+    body = asking([[each] for each in data] if nested else data, shape=[len(data), 1] if column else [len(data)])
+    uploads, error, _ = read(json.dumps(body, indent=indent).encode(), sizes=sizes)
+    assert error is None
+    assert [upload.data for upload in uploads] == images
+
+
+@given(pictures, st.data())
+def test_truncated_or_overlong_body_is_refused(images, data):
+    body, header = written(images)
+    cut = data.draw(st.integers(0, len(body) - 1))
+    assert isinstance(refusal(body[:cut], header), InvalidBody)
+    assert isinstance(refusal(body + b"x", header), InvalidBody)
+
+
+@given(pictures, st.integers(0, 10_000), st.integers(0, 255), st.integers(0, 400))
+def test_damaged_body_is_parsed_or_refused(images, place, byte, header):
+    body, right = written(images)
+    damaged = bytearray(body)
+    damaged[place % len(body)] = byte
+    for length in (right, header, None):
+        _, error, _ = read(bytes(damaged), length)
+        assert error is None or isinstance(error, RequestError)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    ["id", "inputs", "outputs", "parameters", "name", "shape", "datatype", "data", "timeout"]
+                ),
+                inner,
+                max_size=5,
+            )
+        ),
+        max_leaves=20,
+    ),
+    st.integers(1, 20),
+)
+def test_any_json_is_parsed_or_refused(value, size):
+    for body in (
+        value,
+        {"inputs": value},
+        {"inputs": [value]},
+        asking(outputs=value),
+        {**asking(), "outputs": [value]},
+    ):
+        _, error, _ = read(json.dumps(body).encode(), sizes=(size,))
+        assert error is None or isinstance(error, RequestError)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_members_may_come_in_any_order(first):
+    body = asking()
+    rest = {"id": "7", "parameters": {"timeout": 5, "unknown": [1]}, "outputs": [{"name": "STATUS"}], "more": 1}
+    uploads, error, reader = read({**rest, **body} if first else {**body, **rest})
+    assert (len(uploads), error) == (1, None)
+    assert reader.request == InferenceRequest("7", 5, (RequestedOutput("STATUS", binary=False),))
+
+
+async def test_image_is_yielded_once_complete():
+    body, header = written([b"first", b"second"])
+
+    async def stop_after_the_first():
+        yield body[: header + 4 + 5]
+        raise AssertionError("the first image was there already")
+
+    reader = InferenceReader(stop_after_the_first(), header, LIMITS, max_class_count=9)
+    assert (await anext(reader.uploads())).data == b"first"
+    assert reader.request.outputs, "what stands in the header is known by then"
+
+
+def test_outputs_are_those_of_tritonclient():
+    asked = [InferRequestedOutput("PREDICTION", class_count=3), InferRequestedOutput("STATUS", binary_data=False)]
+    body, header = written([b"x"], outputs=asked, request_id="r", timeout=7)
+    _, error, reader = read(body, header)
+    assert error is None
+    outputs = (RequestedOutput("PREDICTION", binary=True, class_count=3), RequestedOutput("STATUS", binary=False))
+    assert reader.request == InferenceRequest("r", 7, outputs)
+    _, _, reader = read(*written([b"x"]))
+    assert reader.request.outputs == tuple(RequestedOutput(name, binary=True) for name in OUTPUTS)
+    assert reader.request.everything
+
+
+@pytest.mark.parametrize("outputs", [None, []])
+def test_all_outputs_are_json_by_default(outputs):
+    _, _, reader = read({**asking(), "outputs": outputs})
+    assert reader.request.outputs == tuple(RequestedOutput(name, binary=False) for name in OUTPUTS)
+    assert reader.request.everything
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "words"),
+    [
+        ({"inputs": []}, InvalidParameter, "IMAGE is missing"),
+        ({}, InvalidParameter, "IMAGE is missing"),
+        ({"inputs": {}}, InvalidBody, "inputs must be an array"),
+        ([], InvalidBody, "must be an object"),
+        (asking(name="PIXELS"), InvalidParameter, "unknown input 'PIXELS', only IMAGE"),
+        (asking(name=None), InvalidParameter, "unknown input None"),
+        (asking(name=["x" * 200]), InvalidParameter, "…"),
+        (asking(datatype="FP32"), InvalidParameter, "IMAGE is BYTES, not 'FP32'"),
+        (asking(shape=[1, 2]), InvalidParameter, "[N] or [N, 1]"),
+        (asking(shape=[]), InvalidParameter, "[N] or [N, 1]"),
+        (asking(shape=[True]), InvalidParameter, "[N] or [N, 1]"),
+        (asking(shape=[-1]), InvalidParameter, "[N] or [N, 1]"),
+        (asking(shape=None), InvalidParameter, "[N] or [N, 1]"),
+        (asking(shape=[2]), InvalidParameter, "says 2 images, but data has 1"),
+        (asking(data=[5]), InvalidBody, "strings"),
+        (asking(data=[["YQ==", "YQ=="]]), InvalidBody, "exactly one image"),
+        (asking(data=[[["YQ=="]]]), InvalidBody, "strings"),
+        (asking(parameters={"binary_data_size": 9}), InvalidParameter, "data or binary_data_size"),
+        (asking(data=[], parameters=[]), InvalidParameter, "'parameters'"),
+        (asking(parameters={"shared_memory_region": "r"}), InvalidParameter, "shared memory"),
+        ({"inputs": [asking()["inputs"][0]] * 2}, InvalidParameter, "one input"),
+        ({**asking(), "id": 5}, InvalidParameter, "'id'"),
+        ({**asking(), "parameters": {"timeout": -1}}, InvalidParameter, "'timeout'"),
+        ({**asking(), "parameters": {"timeout": 1.5}}, InvalidParameter, "'timeout'"),
+        ({**asking(), "parameters": {"binary_data_output": "yes"}}, InvalidParameter, "'binary_data_output'"),
+        ({**asking(), "outputs": {}}, InvalidParameter, "'outputs'"),
+        ({**asking(), "outputs": ["STATUS"]}, InvalidParameter, "'outputs'"),
+        ({**asking(), "outputs": [{"name": "SCORES"}]}, InvalidParameter, "only PREDICTION, STATUS, FEATURES"),
+        ({**asking(), "outputs": [{"name": "STATUS"}] * 2}, InvalidParameter, "twice"),
+    ],
+)
+def test_invalid_request_is_refused_with_a_message(body, error, words):
+    found = refusal(body)
+    assert type(found) is error
+    assert words in found.message
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"classification": -1}, "'classification'"),
+        ({"classification": True}, "'classification'"),
+        ({"classification": 1_001}, "at most 1,000"),
+        ({"binary_data": 1}, "'binary_data'"),
+        ({"shared_memory_region": "r"}, "shared memory"),
+    ],
+)
+def test_invalid_output_parameter_is_refused(parameters, words):
+    found = refusal({**asking(), "outputs": [{"name": "PREDICTION", "parameters": parameters}]})
+    assert isinstance(found, InvalidParameter)
+    assert words in found.message
+
+
+def test_statuses_have_no_classes():
+    found = refusal({**asking(), "outputs": [{"name": "STATUS", "parameters": {"classification": 2}}]})
+    assert "STATUS has no classes" in found.message
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "must be an object"),
+        (b"{", "a member's name is missing"),
+        (b'{"id": 1 2}', "commas"),
+        (b'{"id": 1, "id": 2}', "two members 'id'"),
+        (b'{"inputs": [{"data": [], "data": []}]}', "two members 'data'"),
+        (b'{"id": yes}', "not JSON"),
+        (b'{"id": "\xff"}', "not UTF-8"),
+        (b'{"id": {]}', "not JSON"),
+        (b'{"id": [', "middle of a value"),
+        (b'{"id": 7', "commas"),
+        (b'{"more": ' + b"[" * 10_000, "nested"),
+        (b'{"id": "x"} {}', "something after"),
+    ],
+)
+def test_invalid_json_is_refused_with_a_message(body, words):
+    found = refusal(body)
+    assert type(found) is InvalidBody
+    assert words in found.message
+
+
+def test_numbers_are_not_joined_across_blanks():
+    assert isinstance(refusal(b'{"outputs": [1 2]}'), InvalidBody)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (binary((9, b"abc")), "9 bytes, 6 more than"),
+        (binary((2**32 - 1, b"abc")), "4,294,967,295 bytes"),
+        (binary((3, b"abc"), (3, b"abc"), shape=[1]), "7 bytes are left after the last of 1 images"),
+        (binary((3, b"abc"), shape=[2]), "end before image 1 of 2"),
+        (binary((3, b"abc"), parameters={"binary_data_size": 8}), "left after the last"),
+        (binary((3, b"abc"), parameters={"binary_data_size": 6}), "1 more than"),
+    ],
+)
+def test_wrong_lengths_are_refused_with_a_message(body, words):
+    found = refusal(*body)
+    assert type(found) is InvalidBody
+    assert words in found.message
+
+
+def test_binary_size_needs_the_header_and_a_number():
+    body, header = binary((3, b"abc"))
+    assert "something after the object" in refusal(body).message
+    assert "needs the HTTP header" in refusal(body[:header]).message
+    assert "whole number" in refusal(*binary((3, b"abc"), parameters={"binary_data_size": "7"})).message
+    assert "1 bytes before" in refusal(body[:-1], header).message
+
+
+def test_oversized_image_fails_alone():
+    bounded = limits(max_file_bytes=5)
+    small, large = b"small", b"larger"
+    encoded = [base64.b64encode(each).decode() for each in (small, large, small)]
+    for body in ((*written([small, large, small]),), (asking(encoded), None)):
+        uploads, error, _ = read(*body, limits=bounded)
+        assert error is None
+        assert [upload.data for upload in uploads] == [small, b"", small]
+        assert isinstance(uploads[1].error, FileTooLarge)
+
+
+def test_invalid_base64_fails_alone():
+    uploads, error, _ = read(asking(["YQ==", "!", "YQ=="]))
+    assert error is None
+    assert [upload.data for upload in uploads] == [b"a", b"", b"a"]
+    assert isinstance(uploads[1].error, InvalidImage)
+
+
+def test_more_images_than_max_files_are_refused():
+    bounded = limits(max_files=2)
+    for body in ((*written([b"x"] * 3),), (asking(["YQ=="] * 3), None)):
+        assert isinstance(refusal(*body, bounded), TooManyFiles)
+    # As soon as it is announced, without a byte of them.
+    body, header = binary((1, b"x"), shape=[3])
+    assert isinstance(refusal(body[:header], header, bounded), TooManyFiles)
+
+
+def test_body_past_max_request_bytes_is_refused():
+    bounded = limits(max_request_bytes=100)
+    assert isinstance(refusal(*written([b"x" * 200]), bounded), RequestTooLarge)
+    assert isinstance(refusal(asking(["YQ==" * 50]), None, bounded), RequestTooLarge)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [{"id": "x" * 2_000}, {"more": list(range(1_000))}, {"more": 10**1_100}, {f"m{n}": 0 for n in range(500)}],
+)
+def test_json_beside_the_images_is_limited(members):
+    found = refusal({**asking(), **members}, None, limits(max_header_bytes=1_024))
+    assert isinstance(found, HeadersTooLarge)
+    assert found.details == {"limit": "max_header_bytes", "value": 1_024}
+
+
+def test_images_do_not_count_as_json():
+    uploads, error, _ = read(asking(["YQ==" * 1_000] * 3), limits=limits(max_header_bytes=1_024))
+    assert (len(uploads), error) == (3, None)
+
+
+@pytest.mark.parametrize("text", ['{"id": "\\ud800"}', '{"\\ud800": 1}', '{"parameters": {"\\udfff\\ud800": 1}}'])
+def test_lone_surrogate_is_refused(text):
+    assert "lone surrogate" in refusal(text.encode()).message
+
+
+@pytest.mark.parametrize("owner", ["", '"parameters": ', '"outputs": [{"name": "STATUS", "parameters": '])
+def test_unknown_members_are_ignored(owner):
+    odd = '{"\\u0000": 1}'
+    more = f"{owner}{odd}{'}]' if 'outputs' in owner else ''}" if owner else odd[1:-1]
+    uploads, error, _ = read(f"{{{more}, {json.dumps(asking())[1:]}".encode())
+    assert (len(uploads), error) == (1, None)
+
+
+def test_large_image_is_copied_at_most_twice():
+    size = 20 * 2**20
+    body, header = written([b"x" * size])
+    with allocates_at_most(2.3 * size):
+        (upload,), error, _ = read(body, header)
+    assert error is None
+    assert len(upload.data) == size
+
+
+async def test_images_are_not_buffered_together():
+    count, size = 200, 2**18
+    body, header = written([b"x" * size])
+    head = body[:header].replace(b'"shape":[1]', b'"shape":[%d]' % count)
+    head = head.replace(b"%d" % (size + 4), b"%d" % (count * (size + 4)))
+
+    async def endless():
+        yield head
+        for _ in range(count):
+            yield body[header:]
+
+    with allocates_at_most(8 * size):
+        uploads = InferenceReader(endless(), len(head), LIMITS, max_class_count=9).uploads()
+        total = sum([len(upload.data) async for upload in uploads])
+    assert total == count * size
+
+
+def test_endless_json_is_not_buffered():
+    async def endless():
+        yield b'{"id": "'
+        for _ in range(1_000):
+            yield b"x" * 65_536
+
+    reader = InferenceReader(endless(), None, LIMITS, max_class_count=9)
+    with allocates_at_most(2**20):
+        _, error = collect_until_error(reader.uploads(), RequestError)
+    assert isinstance(error, HeadersTooLarge)
+
+
+NO_NUMBERS = ("1e400", "NaN", "Infinity")
+"""What no JSON of a client may have, wherever it stands."""
+
+
+@pytest.mark.parametrize(
+    "number", ["1" + "0" * 400, "1" + "0" * 4_299, str(2**63), "1e400", "NaN", "Infinity", "-1", "true"]
+)
+@pytest.mark.parametrize(
+    "template",
+    ['"parameters": {"timeout": %s}', '"outputs": [{"name": "PREDICTION", "parameters": {"classification": %s}}]'],
+)
+def test_number_out_of_range_is_refused(number, template):
+    body = json.dumps(asking()).encode().replace(b"{", b"{" + (template % number).encode() + b", ", 1)
+    assert isinstance(refusal(body), InvalidBody if number in NO_NUMBERS else InvalidParameter)
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, str(2**63), "1e400", "NaN"])
+@pytest.mark.parametrize("template", ['"shape": [%s]', '"shape": [1], "parameters": {"binary_data_size": %s}'])
+def test_number_out_of_range_in_the_input_is_refused(number, template):
+    body = '{"inputs": [{"name": "IMAGE", "datatype": "BYTES", %s}]}' % (template % number)
+    assert isinstance(refusal(body.encode()), InvalidBody if number in NO_NUMBERS else InvalidParameter)

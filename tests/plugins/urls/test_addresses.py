@@ -1,0 +1,122 @@
+"""Which addresses the service connects to."""
+
+import ipaddress
+import socket
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway_plugins.urls.addresses import METADATA, NOT_PUBLIC, AddressRule, Resolver, is_public
+from tests.plugins.urls.origin import made_up_names
+
+PUBLIC = ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101"]
+PRIVATE = [
+    "127.0.0.1",
+    "0.1.2.3",
+    "10.1.2.3",
+    "100.64.0.1",
+    "169.254.169.254",
+    "172.31.255.255",
+    "192.168.0.1",
+    "192.0.0.192",
+    "198.19.255.255",
+    "224.0.0.1",
+    "255.255.255.255",
+    "168.63.129.16",
+    "::1",
+    "::7f00:1",
+    "::ffff:127.0.0.1",
+    "::ffff:169.254.169.254",
+    "64:ff9b::7f00:1",
+    "64:ff9b::a9fe:a9fe",
+    "64:ff9b:1::101:101",
+    "2002:7f00:1::",
+    "2002:a9fe:a9fe::1",
+    "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+    "2001:db8::1",
+    "3fff::1",
+    "fc00::1",
+    "fd00:ec2::254",
+    "fd20:ce::254",
+    "fe80::1",
+    "fe80::1%1",
+    "fec0::1",
+    "ff02::1",
+]
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_public_address_is_allowed(address):
+    assert AddressRule().allows(address)
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_other_address_is_refused(address):
+    assert not AddressRule().allows(address)
+
+
+@pytest.mark.parametrize("address", ["10.20.0.0", "10.20.255.255", "::ffff:10.20.0.1", "fd12::1"])
+def test_network_of_the_settings_is_allowed(address):
+    rule = AddressRule(["10.20.0.0/16", "fd12::/64"])
+    assert rule.allows(address)
+    assert not AddressRule().allows(address)
+
+
+@pytest.mark.parametrize("address", ["10.19.255.255", "10.21.0.0", "fd12:0:0:1::1"])
+def test_address_beside_the_networks_is_refused(address):
+    assert not AddressRule(["10.20.0.0/16", "fd12::/64"]).allows(address)
+
+
+@pytest.mark.parametrize("network", METADATA)
+def test_metadata_is_refused_whatever_the_networks(network):
+    assert not AddressRule(["0.0.0.0/0", "::/0"]).allows(str(network[0]))
+    assert not AddressRule(["0.0.0.0/0", "::/0"]).allows(str(network[-1]))
+
+
+@given(st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)))
+def test_public_address_is_global_for_python_as_well(address):
+    """The tables are stricter than Python's: a fault in one of them has to be a fault in both."""
+    if is_public(address):
+        assert address.is_global
+        assert not address.is_multicast
+
+
+def test_networks_that_are_not_public_have_no_public_address():
+    for network in NOT_PUBLIC:
+        assert not is_public(network[0])
+        assert not is_public(network[-1])
+    assert is_public(ipaddress.ip_address("9.255.255.255"))
+    assert is_public(ipaddress.ip_address("11.0.0.0"))
+
+
+def resolve(*answers):
+    resolver = Resolver()
+    try:
+        with made_up_names() as names:
+            names.add("a.test", *answers)
+            return anyio.run(resolver.addresses, "a.test", 80)
+    finally:
+        resolver.close()
+
+
+def test_each_address_is_returned_once():
+    assert resolve(["1.1.1.1", "2606:4700::1111", "1.1.1.1"]) == ["1.1.1.1", "2606:4700::1111"]
+
+
+def test_unknown_name_has_no_addresses():
+    assert resolve(socket.gaierror(socket.EAI_NONAME, "unknown")) == []
+
+
+def test_failure_of_the_resolver_is_raised():
+    with pytest.raises(OSError):
+        resolve(socket.gaierror(socket.EAI_AGAIN, "try again"))
+
+
+@pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "0177.0.0.1", "0x7f.1", "127.1"])
+def test_odd_ways_to_write_loopback_are_loopback(host):
+    """The resolver reads them, as it does for a browser: it is its result that counts."""
+    resolver = Resolver()
+    assert anyio.run(resolver.addresses, host, 80) == ["127.0.0.1"]
+    resolver.close()

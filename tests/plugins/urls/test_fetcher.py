@@ -1,0 +1,562 @@
+"""Images by URL, through the service: what is fetched, and what is refused."""
+
+import base64
+import json
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+
+import httpcore2
+import httpx
+import numpy as np
+import pytest
+from prometheus_client import REGISTRY
+
+from gateway_plugins.urls.addresses import LOOKUPS
+from gateway_plugins.urls.fetcher import FETCHES_PER_REQUEST, MAX_REDIRECTS
+from gateway_plugins.urls.network import HEAD_READ_BYTES, READ_BYTES, Wire
+from tests.asking import encode
+from tests.certificates import Authority
+from tests.gateway.api.stub import PNG, VectorBackend, client_of
+from tests.plugins.urls.origin import (
+    Origin,
+    made_up_names,
+    origin_on,
+    redirect,
+    repeat,
+    response,
+    wait_for_client,
+)
+from tests.processes import wait_for
+from tests.stub_service import stub_service
+
+B64 = {"b64": base64.b64encode(PNG).decode()}
+LOOPBACK = ("127.0.0.0/8",)
+
+
+@pytest.fixture
+def origin():
+    with origin_on() as origin:
+        yield origin
+
+
+@pytest.fixture
+def names():
+    with made_up_names() as names:
+        yield names
+
+
+def ask(client, *images, path="/predict", **options):
+    content = json.dumps({"images": [{"url": each} if isinstance(each, str) else each for each in images]})
+    headers = {"Content-Type": "application/json", **options.pop("headers", {})}
+    return client.post(path, content=content, headers=headers, **options)
+
+
+def codes(answer) -> list[str | None]:
+    """The error code of each image."""
+    return [result["error"] and result["error"]["code"] for result in answer.json()["results"]]
+
+
+def fetch(origin: Origin, *urls, **settings) -> list[str | None]:
+    """The codes of some URLs of a server, all of whose paths are allowed."""
+    with client_of(fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK, **settings) as client:
+        return codes(ask(client, *(urls or (origin.url(),))))
+
+
+def code_of(origin: Origin, answer, **settings) -> str | None:
+    """The code of an image that is answered in this way."""
+    origin.answers["/cat.png"] = answer
+    return fetch(origin, **settings)[0]
+
+
+@pytest.fixture(scope="module")
+def code_from_one_service():
+    """Like `code_of`, by one service for all tests."""
+    with origin_on() as origin, client_of(fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK) as client:
+
+        def code_of(answer):
+            origin.answers["/cat.png"] = answer
+            return codes(ask(client, origin.url()))[0]
+
+        yield code_of
+
+
+def test_image_of_a_url_is_classified(origin):
+    with client_of(fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK) as client:
+        answer = ask(client, origin.url("/cat.png?size=1#top"))
+    assert answer.status_code == 200
+    (result,) = answer.json()["results"]
+    assert (result["filename"], result["predictions"][0]["label"]) == ("cat.png", "cat")
+    assert origin.heads[0].startswith(b"GET /cat.png?size=1 HTTP/1.1\r\n")
+
+
+def test_image_of_a_url_is_embedded(origin):
+    with client_of(VectorBackend(), fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK) as client:
+        answer = ask(client, origin.url(), path="/embed")
+    assert answer.status_code == 200
+    assert answer.json()["results"][0]["embedding"]
+
+
+def test_urls_are_refused_unless_they_are_allowed():
+    with client_of() as client:
+        answer = ask(client, "https://a.example/x.jpg")
+    assert (answer.status_code, answer.json()["code"]) == (400, "unknown_field")
+    assert "fetches no images" in answer.json()["detail"]
+
+
+def test_package_is_loaded_only_if_it_is_configured():
+    program = (
+        "import sys; from gateway.app import create_app; from gateway.plugins import settings_class;"
+        "create_app(settings_class()(_env_file=None)); "
+        "assert not {'gateway_plugins.urls.fetcher', 'httpcore2'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_url_that_fails_costs_no_other_image(origin):
+    images = [origin.url(), origin.url("/none"), B64, "https://a.example/x", {**B64, "filename": "b"}, origin.url()]
+    with client_of(fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK) as client:
+        answer = ask(client, *images)
+    assert answer.status_code == 200
+    assert codes(answer) == [None, "fetch_failed", None, "url_not_allowed", None, None]
+    assert [result["index"] for result in answer.json()["results"]] == list(range(6))
+    assert answer.json()["summary"] == {"ok": 4, "failed": 2}
+
+
+def test_lone_url_that_fails_sets_the_status(origin):
+    with client_of(fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK) as client:
+        assert ask(client, origin.url("/none")).status_code == 422
+
+
+def test_name_of_the_client_is_preferred(origin):
+    with client_of(fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK) as client:
+        answer = ask(client, {"url": origin.url(), "filename": "other.png"})
+    assert answer.json()["results"][0]["filename"] == "other.png"
+
+
+@pytest.mark.parametrize(
+    ("image", "code"),
+    [
+        ({"url": "x", "b64": ""}, "invalid_body"),
+        ({"url": "x", "url2": ""}, "unknown_field"),
+        ({"url": 1}, "invalid_body"),
+        ({"url": None}, "invalid_body"),
+        ({"url": "x" * 9_000}, "invalid_body"),
+    ],
+)
+def test_invalid_member_is_refused(image, code):
+    with client_of(fetch_urls=("https://a.example",)) as client:
+        answer = ask(client, image)
+    assert (answer.status_code, answer.json()["code"]) == (400, code)
+
+
+def test_nothing_of_the_client_is_passed_on(origin, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    headers = {
+        "Authorization": "Bearer secret",
+        "X-API-Key": "secret",
+        "Cookie": "secret=1",
+        "Referer": "https://secret.example/",
+        "X-Request-ID": "secret",
+        "traceparent": "00-secret-1-01",
+    }
+    with client_of(fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK) as client:
+        assert codes(ask(client, origin.url(), headers=headers)) == [None]
+    (head,) = origin.heads
+    assert b"secret" not in head
+    sent = {line.split(b":")[0].lower() for line in head.split(b"\r\n")[1:] if line}
+    assert sent == {b"host", b"user-agent", b"accept", b"accept-encoding"}
+    assert b"Accept-Encoding: identity" in head
+
+
+class TestAddresses:
+    """The address that is connected to is the one that was checked."""
+
+    def test_address_that_is_not_public_is_refused(self):
+        hosts = [
+            *("127.0.0.1", "localhost", "2130706433", "0x7f000001", "0177.0.0.1", "127.1", "0", "10.0.0.1", "[::1]"),
+            *("169.254.169.254", "2852039166", "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]"),
+            "[fd00:ec2::254]",
+        ]
+        with client_of(fetch_urls=("http://*",)) as client:
+            answer = ask(client, *(f"http://{host}/" for host in hosts))
+        assert codes(answer) == ["url_not_allowed"] * len(hosts)
+
+    def test_name_is_resolved_once(self, names):
+        """DNS rebinding: a second lookup would have another result, and it is never made."""
+        with origin_on("127.0.0.2") as allowed:
+            names.add("rebind.test", ["127.0.0.2"], ["127.0.0.1"])
+            url = allowed.url(host="rebind.test")
+            with client_of(fetch_urls=(url.removesuffix("cat.png"),), fetch_networks=("127.0.0.2/32",)) as client:
+                assert codes(ask(client, url)) == [None]
+                assert names.lookups == ["rebind.test"]
+                # Nothing is kept: the next image is resolved and checked again.
+                assert codes(ask(client, url)) == ["url_not_allowed"]
+        assert len(allowed.heads) == 1
+
+    def test_one_address_that_is_not_allowed_refuses_the_host(self, names):
+        with origin_on("127.0.0.2") as allowed:
+            names.add("mixed.test", ["127.0.0.2", "127.0.0.1"])
+            url = allowed.url(host="mixed.test")
+            with client_of(fetch_urls=(url.removesuffix("cat.png"),), fetch_networks=("127.0.0.2/32",)) as client:
+                assert codes(ask(client, url)) == ["url_not_allowed"]
+        assert allowed.heads == []
+
+    def test_next_address_is_tried_if_one_refuses(self, names):
+        with origin_on("127.0.0.2") as origin:
+            names.add("two.test", ["127.0.0.3", "127.0.0.2"])
+            url = origin.url(host="two.test")
+            with client_of(fetch_urls=(url.removesuffix("cat.png"),), fetch_networks=LOOPBACK) as client:
+                assert codes(ask(client, url)) == [None]
+
+    def test_unknown_and_private_names_are_the_same_to_a_client(self, names):
+        """Else the service would tell which names exist in its network."""
+        names.add("private.test", ["10.0.0.1"])
+        names.add("unknown.test", socket.gaierror(socket.EAI_NONAME, "unknown"))
+        with client_of(fetch_urls=("http://*",)) as client:
+            answer = ask(client, "http://private.test/", "http://unknown.test/")
+        private, unknown = (result["error"] for result in answer.json()["results"])
+        assert private == {**unknown, "message": unknown["message"].replace("unknown.test", "private.test")}
+
+    def test_resolver_that_fails_is_an_error_of_its_own(self, names):
+        names.add("busy.test", socket.gaierror(socket.EAI_AGAIN, "try again"))
+        with client_of(fetch_urls=("http://*",)) as client:
+            assert codes(ask(client, "http://busy.test/")) == ["fetch_failed"]
+
+    def test_slow_resolver_delays_no_other_image(self, origin, names):
+        answered = threading.Event()
+        names.add("slow.test", answered)
+        try:
+            with client_of(
+                fetch_urls=(origin.url("/"), "http://*"), fetch_networks=LOOPBACK, fetch_timeout_seconds=1
+            ) as client:
+                answer = ask(client, *["http://slow.test/"] * (LOOKUPS - 1), origin.url(host="localhost"), origin.url())
+        finally:
+            answered.set()
+        assert codes(answer) == ["fetch_timeout"] * (LOOKUPS - 1) + ["url_not_allowed", None]
+
+    def test_port_that_nobody_listens_on_is_an_error(self, origin):
+        origin.close()
+        assert fetch(origin) == ["fetch_failed"]
+
+
+class TestTls:
+    """The certificate must be for the name of the URL, although the connection goes to an address."""
+
+    @pytest.mark.parametrize(("name", "code"), [("cats.test", None), ("dogs.test", "fetch_failed")])
+    def test_certificate_is_verified_by_name(self, name, code, names, tmp_path, monkeypatch):
+        authority = Authority(tmp_path)
+        pair = authority.issue("cats.test")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pair.certificate, pair.key)
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+        names.add(name, ["127.0.0.1"])
+        with origin_on(tls=context) as origin:
+            url = origin.url(host=name)
+            with client_of(fetch_urls=(url.removesuffix("cat.png"),), fetch_networks=LOOPBACK) as client:
+                assert codes(ask(client, url)) == [code]
+
+    def test_unknown_authority_is_refused(self, names, tmp_path, monkeypatch):
+        pair = Authority(tmp_path / "own").issue("cats.test")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pair.certificate, pair.key)
+        monkeypatch.setenv("SSL_CERT_FILE", str(Authority(tmp_path / "other").certificate))
+        names.add("cats.test", ["127.0.0.1"])
+        with origin_on(tls=context) as origin:
+            url = origin.url(host="cats.test")
+            with client_of(fetch_urls=(url.removesuffix("cat.png"),), fetch_networks=LOOPBACK) as client:
+                assert codes(ask(client, url)) == ["fetch_failed"]
+
+    @pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 200 OK\r\n\r\n", b"\x16\x03\x03\x40\x00"])
+    def test_host_without_tls_is_an_error(self, origin, greeting):
+        """It sends something else than TLS, or begins it and sends no more."""
+        origin.on_connect = greeting
+        url = origin.url().replace("http://", "https://")
+        with client_of(
+            fetch_urls=(url.removesuffix("cat.png"),), fetch_networks=LOOPBACK, fetch_timeout_seconds=1
+        ) as client:
+            assert codes(ask(client, url)) in (["fetch_failed"], ["fetch_timeout"])
+        origin.wait_for_open(0)
+
+    def test_slow_host_with_tls_is_left(self, names, tmp_path, monkeypatch):
+        """The connection is closed without the closing alert of the host, which may never come."""
+        authority = Authority(tmp_path)
+        pair = authority.issue("cats.test")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pair.certificate, pair.key)
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+        names.add("cats.test", ["127.0.0.1"])
+        with origin_on(tls=context) as origin:
+            origin.answers["/cat.png"] = wait_for_client
+            url = origin.url(host="cats.test")
+            with client_of(
+                fetch_urls=(url.removesuffix("cat.png"),), fetch_networks=LOOPBACK, fetch_timeout_seconds=1
+            ) as client:
+                assert codes(ask(client, url, B64)) == ["fetch_timeout", None]
+            origin.wait_for_open(0)
+
+
+class TestRedirects:
+    """A redirect is a new request under the same rules."""
+
+    @pytest.mark.parametrize("target", ["/other.png", "//127.0.0.1:{port}/other.png", "./x/../other.png"])
+    def test_redirect_is_followed(self, origin, target):
+        origin.answers["/other.png"] = response()
+        assert code_of(origin, redirect(target.format(port=origin.port))) is None
+
+    @pytest.mark.parametrize(
+        "target",
+        [
+            "http://169.254.169.254/latest/meta-data/",
+            "http://127.0.0.1:9/",
+            "http://localhost:{port}/cat.png",
+            "http://user@127.0.0.1:{port}/cat.png",
+            "file:///etc/passwd",
+            "s3://bucket/x",
+            "http://[::1/",
+            "",
+            "\x80",
+        ],
+    )
+    def test_redirect_to_elsewhere_is_refused(self, origin, target):
+        answer = response(b"", status="302 Found").replace(
+            b"\r\n\r\n", b"\r\nLocation: " + target.format(port=origin.port).encode("latin-1") + b"\r\n\r\n"
+        )
+        assert code_of(origin, answer) in ("url_not_allowed", "fetch_failed")
+        assert len(origin.heads) <= 1 + MAX_REDIRECTS
+
+    def test_redirect_to_an_address_that_is_not_public_is_refused(self, names):
+        names.add("inside.test", ["10.0.0.1"])
+        names.add("origin.test", ["127.0.0.2"])
+        with origin_on("127.0.0.2") as origin:
+            origin.answers["/cat.png"] = redirect("http://inside.test/")
+            with client_of(
+                fetch_urls=(origin.url("/", host="origin.test"), "http://*"), fetch_networks=("127.0.0.2/32",)
+            ) as client:
+                assert codes(ask(client, origin.url(host="origin.test"))) == ["url_not_allowed"]
+
+    @pytest.mark.parametrize(("count", "code"), [(MAX_REDIRECTS, None), (MAX_REDIRECTS + 1, "fetch_failed")])
+    def test_number_of_redirects_is_limited(self, origin, count, code):
+        for number in range(1, count + 1):
+            origin.answers[f"/{number}"] = redirect(f"/{number - 1}")
+        origin.answers["/0"] = response()
+        assert fetch(origin, origin.url(f"/{count}")) == [code]
+
+    def test_body_of_a_redirect_is_not_read(self, origin):
+        head = b"HTTP/1.1 302 Found\r\nLocation: /other.png\r\n\r\n"
+        origin.answers["/other.png"] = response()
+        assert code_of(origin, repeat(b"x" * 65_536, head), fetch_timeout_seconds=20) is None
+        assert origin.left.wait(10)
+
+
+class TestLimits:
+    """Size, time, type and number are bounded while the body arrives."""
+
+    @pytest.mark.parametrize(("more", "code"), [(0, None), (-1, "file_too_large")])
+    @pytest.mark.parametrize("announced", [True, False])
+    def test_size_is_limited(self, origin, more, code, announced):
+        body = response() if announced else b"HTTP/1.1 200 OK\r\n\r\n" + PNG
+        limit = len(PNG) + more
+        assert code_of(origin, body, max_file_bytes=limit, max_request_bytes=max(limit, 1_000)) == code
+
+    def test_endless_body_ends_with_the_limit(self, origin):
+        endless = repeat(b"x" * 65_536, b"HTTP/1.1 200 OK\r\n\r\n")
+        assert code_of(origin, endless, max_file_bytes=2**20) == "file_too_large"
+        assert origin.left.wait(10)
+
+    def test_images_of_a_request_have_a_limit_together(self, origin):
+        large = encode(np.random.default_rng(1).integers(0, 256, (64, 64, 3), np.uint8), ".png")
+        origin.answers["/large.png"] = response(large)
+        for limit, status in ((3 * len(large), 200), (3 * len(large) - 1, 413)):
+            with client_of(
+                fetch_urls=(origin.url("/"),),
+                fetch_networks=LOOPBACK,
+                max_file_bytes=len(large),
+                max_request_bytes=limit,
+            ) as client:
+                answer = ask(client, *[origin.url("/large.png")] * 3)
+                assert answer.status_code == status, answer.text
+        assert answer.json()["code"] == "request_too_large"
+
+    @pytest.mark.parametrize(
+        "head",
+        [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n"],
+    )
+    def test_slow_host_is_left(self, origin, head):
+        def drip(connection: socket.socket) -> None:
+            connection.sendall(head)
+            while True:
+                connection.sendall(b"a")
+                time.sleep(0.02)
+
+        began = time.monotonic()
+        origin.answers["/slow.png"] = drip
+        assert fetch(origin, origin.url("/slow.png"), origin.url(), fetch_timeout_seconds=1) == ["fetch_timeout", None]
+        assert time.monotonic() - began < 10
+        assert origin.left.wait(10)
+
+    @pytest.mark.parametrize(
+        ("head", "piece"),
+        [
+            (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+            (b"HTTP/1.1 200 OK\r\n", b"X-A: " + b"b" * 1_000 + b"\r\n"),
+            (b"HTTP/1.1 200 OK\r\nX-A: ", b"b" * 1_000),
+            (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+            (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;", b"a" * 1_000),
+            (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"A: b\r\n"),
+        ],
+    )
+    def test_endless_framing_is_refused(self, origin, head, piece):
+        assert code_of(origin, repeat(piece * 50, head), fetch_timeout_seconds=60) == "fetch_failed"
+        assert origin.left.wait(10)
+
+    @pytest.mark.anyio
+    async def test_head_is_read_in_small_pieces(self):
+        """So that a read has no more interim responses than take a millisecond or two to parse."""
+        wire = Wire(Endless([]))
+        before = len(await wire.read(65_536))
+        wire.progress()
+        assert (before, len(await wire.read(65_536))) == (HEAD_READ_BYTES, READ_BYTES)
+
+    @pytest.mark.parametrize("encoding", ["gzip", "br", "gzip, gzip", "x"])
+    def test_compressed_body_is_refused(self, code_from_one_service, encoding):
+        assert code_from_one_service(response(PNG, f"Content-Encoding: {encoding}")) == "fetch_failed"
+
+    @pytest.mark.parametrize(
+        ("content_type", "code"),
+        [
+            ("image/jpeg", None),
+            ("Image/PNG; a=b", None),
+            ("application/octet-stream", None),
+            ("binary/octet-stream", None),
+            ("text/html; charset=utf-8", "unsupported_format"),
+            ("application/json", "unsupported_format"),
+            ("", "unsupported_format"),
+        ],
+    )
+    def test_type_of_the_response_is_checked(self, code_from_one_service, content_type, code):
+        assert code_from_one_service(response(PNG, content_type=content_type)) == code
+
+    def test_format_is_recognised_by_content(self, code_from_one_service):
+        assert code_from_one_service(response(b"<html>", content_type="image/png")) == "unsupported_format"
+
+    @pytest.mark.parametrize("status", ["204 No Content", "206 Partial Content", "301 Moved", "403 No", "500 No"])
+    def test_other_status_is_an_error(self, code_from_one_service, status):
+        assert code_from_one_service(response(status=status)) == "fetch_failed"
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            b"",
+            b"x",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nx",
+            b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+            b"SSH-2.0-OpenSSH\r\n",
+        ],
+    )
+    def test_broken_response_is_an_error(self, code_from_one_service, answer):
+        assert code_from_one_service(answer) == "fetch_failed"
+
+
+class TestNumber:
+    """How much is fetched at once."""
+
+    def test_requests_are_sent_in_parallel_up_to_the_limit(self, origin):
+        gate = Gate(origin, FETCHES_PER_REQUEST)
+        assert fetch(origin, *[origin.url("/gate")] * (FETCHES_PER_REQUEST + 4)) == [None] * (FETCHES_PER_REQUEST + 4)
+        assert gate.most == FETCHES_PER_REQUEST
+
+    def test_process_fetches_no_more_than_max_fetches(self, origin):
+        gate = Gate(origin, 2)
+        assert fetch(origin, *[origin.url("/gate")] * 6, max_fetches=2) == [None] * 6
+        assert gate.most == 2
+        assert REGISTRY.get_sample_value("gateway_fetches") == 0
+
+    def test_wait_for_a_slot_has_an_end(self, origin):
+        origin.answers["/hang"] = wait_for_client
+        short = {"max_wait_seconds": 0.2, "fetch_timeout_seconds": 1}
+        with client_of(fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK, max_fetches=1, **short) as client:
+            answer = ask(client, B64, origin.url("/hang"), origin.url("/hang"))
+        assert codes(answer) == [None, "fetch_timeout", "overloaded"]
+
+    def test_slow_fetch_makes_room_for_an_upload(self, origin):
+        """When the upload buffer is full, a fetch that stands still is evicted, as a slow upload is."""
+        large = encode(np.random.default_rng(1).integers(0, 256, (400, 400, 3), np.uint8), ".png")
+
+        def stop(connection: socket.socket) -> None:
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 800_000)
+            wait_for_client(connection)
+
+        origin.answers["/stop"] = stop
+        limits = {"max_bytes_waiting": 2**20, "max_file_bytes": 10**6, "stream_frame_bytes": 2**20}
+        answers: list[httpx.Response] = []
+        with (
+            stub_service(
+                fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK, fetch_timeout_seconds=60, **limits
+            ) as url,
+            httpx.Client(base_url=url, timeout=60) as client,
+        ):
+            fetching = threading.Thread(target=lambda: answers.append(ask(client, origin.url("/stop"))))
+            fetching.start()
+            wait_for(lambda: REGISTRY.get_sample_value("gateway_waiting_bytes") >= 800_000)
+            headers = {"Content-Type": "image/png"}
+            wait_for(lambda: client.post("/predict", content=large, headers=headers).status_code == 200)
+            fetching.join(30)
+        problem = answers[0].json()
+        assert (problem["status"], problem["code"], problem["limit"]) == (503, "overloaded", "max_bytes_waiting")
+        assert len(large) > 2**20 - 800_000
+
+    def test_images_of_a_request_have_a_time_together(self, origin):
+        origin.answers["/hang"] = wait_for_client
+        limits = {"upload_timeout_seconds": 0.5, "upload_idle_timeout_seconds": 0.4, "fetch_timeout_seconds": 60}
+        with client_of(fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK, **limits) as client:
+            answer = ask(client, B64, origin.url("/hang"))
+        assert (answer.status_code, answer.json()["code"]) == (408, "upload_timeout")
+        origin.wait_for_open(0)
+
+    def test_client_that_leaves_ends_its_fetches(self, origin):
+        origin.answers["/hang"] = wait_for_client
+        body = json.dumps({"images": [{"url": origin.url("/hang")}] * 3}).encode()
+        lines = ["POST /predict HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+        head = "\r\n".join(lines) + "\r\n\r\n"
+        with stub_service(fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK, fetch_timeout_seconds=60) as url:
+            with socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as client:
+                client.sendall(head.encode() + body)
+                origin.wait_for_open(3)
+            origin.wait_for_open(0)
+            wait_for(lambda: REGISTRY.get_sample_value("gateway_fetches") == 0)
+            wait_for(lambda: REGISTRY.get_sample_value("gateway_waiting_bytes") == 0)
+
+
+class Endless(httpcore2.AsyncMockStream):
+    """A connection with as many bytes as are read."""
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109  # see httpcore2
+        return b"x" * max_bytes
+
+
+class Gate:
+    """Answers of a path wait until so many requests have been there at once."""
+
+    def __init__(self, origin: Origin, count: int) -> None:
+        self._count = count
+        self._changed = threading.Condition()
+        self._inside = 0
+        self.most = 0
+        origin.answers["/gate"] = self
+
+    def __call__(self, connection: socket.socket) -> None:
+        with self._changed:
+            self._inside += 1
+            self.most = max(self.most, self._inside)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self.most >= self._count, 5)
+            self._inside -= 1
+        connection.sendall(response())

@@ -1,0 +1,194 @@
+"""Images in Google Cloud Storage. No bucket of Google was ever asked: tokens, metadata and objects are a fake's."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import anyio
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from gateway.app import create_app
+from gateway.locations import read_location
+from gateway_plugins.urls import google_storage
+from gateway_plugins.urls.buckets import BucketsUnavailable
+from tests.gateway.api.stub import PNG, client_of
+from tests.plugins.urls.origin import origin_on, redirect
+from tests.plugins.urls.test_fetcher import ask, codes
+from tests.settings import Settings
+
+OBJECTS = {
+    "/photos/new/cat.png": "cat.png",
+    "/photos/new/a%20b%2Bc%2520%3F%23.png": "a b+c%20?#.png",
+    "/photos/new/Gr%C3%B6%C3%9Fe.png": "Größe.png",
+    "/photos/cat.png": "cat.png",
+}
+"""Paths of requests, and the names of objects."""
+
+
+class Google:
+    """A token endpoint, a metadata server and the XML API of Cloud Storage, on loopback."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.token_status, self.seconds = 200, 3_600
+        self.paths: list[str] = []
+        google = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.answer(google.token_status, google.token())
+
+            def do_GET(self) -> None:
+                google.paths.append(self.path)
+                if self.headers.get("Metadata-Flavor") == "Google":
+                    self.answer(200, google.metadata(self.path))
+                elif self.headers["Authorization"] != f"Bearer token-{google.tokens}":
+                    self.answer(401, "")
+                elif self.path in OBJECTS:
+                    self.answer(200, PNG, "image/png")
+                else:
+                    self.answer(404, "")
+
+            def answer(self, status: int, body: object, content_type: str = "application/json") -> None:
+                data = body if isinstance(body, bytes) else json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", content_type)
+                self.send_header("Content-Length", str(len(data)))
+                self.send_header("Metadata-Flavor", "Google")
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+        self.url = f"http://{self.address}"
+
+    def token(self) -> dict[str, object]:
+        """A new token; the ones before are no longer valid."""
+        if self.token_status != 200:
+            return {"error": "invalid_grant"}
+        self.tokens += 1
+        return {"access_token": f"token-{self.tokens}", "expires_in": self.seconds, "token_type": "Bearer"}
+
+    def metadata(self, path: str) -> object:
+        """What the metadata server of a machine answers."""
+        if "/token" in path:
+            return self.token()
+        return {"email": "a@example.com", "scopes": [google_storage.SCOPE], "aliases": ["default"]}
+
+
+@pytest.fixture
+def google() -> Iterator[Google]:
+    google = Google()
+    threading.Thread(target=google.server.serve_forever, daemon=True).start()
+    yield google
+    google.server.shutdown()
+    google.server.server_close()
+
+
+@pytest.fixture(scope="module")
+def private_key() -> str:
+    key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+
+
+@pytest.fixture
+def identity(google, private_key, tmp_path, monkeypatch):
+    """A service account, whose tokens are the fake's."""
+    account = {"type": "service_account", "client_email": "a@example.com", "private_key": private_key}
+    file = tmp_path / "account.json"
+    file.write_text(json.dumps({**account, "token_uri": f"{google.url}/token"}))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+
+
+@pytest.fixture
+def client(google, identity, monkeypatch):
+    monkeypatch.setattr(google_storage, "ENDPOINT", google.url)
+    with client_of(fetch_urls=("gs://photos/new",)) as client:
+        yield client
+
+
+def test_objects_are_classified_with_one_token(client, google):
+    urls = [f"gs://photos/new/{name}" for path, name in OBJECTS.items() if "/new/" in path]
+    answer = ask(client, *urls)
+    assert codes(answer) == [None] * 3
+    assert [f"gs://photos/new/{result['filename']}" for result in answer.json()["results"]] == urls
+    assert google.tokens == 1
+
+
+def test_token_that_expires_is_renewed(client, google):
+    google.seconds = 60  # tokens are renewed some minutes before
+    for count in (1, 2):
+        assert codes(ask(client, "gs://photos/new/cat.png")) == [None]
+        assert google.tokens == count
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("gs://photos/cat.png", "url_not_allowed"),
+        ("gs://secrets/cat.png", "url_not_allowed"),
+        ("gs://photos/new/../cat.png", "url_not_allowed"),
+        ("s3://photos/new/cat.png", "url_not_allowed"),
+        ("gs://photos/new/none.png", "fetch_failed"),
+    ],
+)
+def test_other_object_is_an_error(client, url, code):
+    assert codes(ask(client, url)) == [code]
+
+
+def test_token_that_cannot_be_had_is_an_error(client, google):
+    google.token_status = 400
+    answer = ask(client, "gs://photos/new/cat.png")
+    assert codes(answer) == ["fetch_failed"]
+    assert "cannot get its credentials" in answer.text
+    assert "invalid_grant" not in answer.text
+    assert google.paths == []
+
+
+def test_token_is_sent_to_cloud_storage_alone(identity, google):
+    """The host is a constant; a redirect is not followed."""
+    bucket = google_storage.GoogleStorage.open()
+    request = anyio.run(bucket.request, read_location("gs://photos/a b.png"))
+    assert str(request.location) == "https://storage.googleapis.com/photos/a%20b.png"
+    assert request.headers["authorization"] == "Bearer token-1"
+
+
+def test_redirect_is_not_followed(identity, monkeypatch):
+    with origin_on() as storage, origin_on() as other:
+        storage.answers["/photos/cat.png"] = redirect(other.url())
+        monkeypatch.setattr(google_storage, "ENDPOINT", storage.url(""))
+        with client_of(fetch_urls=("gs://photos", other.url("/")), fetch_networks=("127.0.0.0/8",)) as client:
+            assert codes(ask(client, "gs://photos/cat.png")) == ["fetch_failed"]
+        assert b"authorization: bearer token-1" in storage.heads[0].lower()
+        assert other.heads == []
+
+
+def test_machine_gives_its_identity(google, tmp_path):
+    """By the metadata server, in a process of its own: google-auth reads its address when it is imported."""
+    program = (
+        "import anyio; from gateway.locations import read_location; from gateway_plugins.urls.google_storage import *;"
+        "print(anyio.run(GoogleStorage.open().request, read_location('gs://photos/a')).headers['authorization'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("GOOGLE_", "GCE_"))}
+    environment |= {"GCE_METADATA_HOST": google.address, "GCE_METADATA_IP": google.address}
+    environment["CLOUDSDK_CONFIG"] = str(tmp_path)
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "Bearer token-1\n", done.stderr
+
+
+def test_service_without_credentials_does_not_start(tmp_path, monkeypatch):
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none"))
+    with pytest.raises(BucketsUnavailable, match=r"no credentials of Google Cloud: .*none was not found"):
+        create_app(Settings(_env_file=None, fetch_urls=("gs://photos",)))
