@@ -1,11 +1,13 @@
 """Read an image from a registry: the pull of the OCI distribution specification, with the registries' token protocol.
 
-Manifests and layers are checked against their digests. A password or token goes to its own host alone. Plain HTTP is
-spoken with this machine only.
+Manifests and layers are checked against their digests. A password goes to the registry's own origin, or to the token
+service that is known to be its own (TOKEN_SERVICES), and buys a token to pull this image and nothing else. A token goes
+to the registry alone. Plain HTTP is spoken with this machine only.
 """
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import ipaddress
 import json
@@ -17,10 +19,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeAlias
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 
+from gateway_local import redirects
 from gateway_local.triton_image.errors import ImageError, RegistryUnreachable, WrongDigest
 from gateway_local.triton_image.reference import DIGEST, Reference
 
@@ -44,7 +47,6 @@ MAX_DOCUMENT_BYTES = 8 * 2**20
 """The largest manifest or configuration; the specification asks registries for manifests of 4 MiB."""
 MAX_LAYERS = 512
 MAX_INDEX_DEPTH = 3
-MAX_REDIRECTS = 5
 ATTEMPTS = 5
 """Attempts in a row that bring nothing more of a layer, before the registry counts as away."""
 PAUSE_SECONDS = 1.0
@@ -60,6 +62,25 @@ Advance: TypeAlias = Callable[[int], None]
 """Takes bytes that have arrived; negative ones have to be sent again."""
 Credentials: TypeAlias = Mapping[str, str]
 """The `user:password` for each host, in base64, as Docker keeps them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenService:
+    """A registry's token service on another host; `stored_for` are the names that its password is stored under."""
+
+    url: str
+    service: str
+    stored_for: tuple[str, ...]
+
+
+_DOCKER = TokenService(
+    "https://auth.docker.io/token", "registry.docker.io", ("index.docker.io", "docker.io", "registry-1.docker.io")
+)
+TOKEN_SERVICES: Mapping[str, TokenService] = {
+    **dict.fromkeys(_DOCKER.stored_for, _DOCKER),
+    "registry.gitlab.com": TokenService("https://gitlab.com/jwt/auth", "container_registry", ("registry.gitlab.com",)),
+}
+"""By registry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,40 +293,21 @@ class Registry:
 
     @contextmanager
     def _follow(self, url: str, headers: Mapping[str, str], authorization: str | None) -> Iterator[httpx.Response]:
-        """GET through redirects; `authorization` goes to the first host only."""
-        self._check(url)
-        for _ in range(MAX_REDIRECTS + 1):
-            own = {"Authorization": authorization} if authorization else {}
-            request = self._client.build_request("GET", url, headers={**headers, **own})
-            response = self._client.send(request, stream=True)
+        """GET through redirects; `authorization` goes to the first origin only."""
+        with contextlib.ExitStack() as stack:
             try:
-                if not response.has_redirect_location:
-                    yield response
-                    return
-            finally:
-                response.close()
-            before, url = url, self._joined(url, response.headers["location"])
-            if _origin(before) != _origin(url):
-                authorization = None
-        raise ImageError(f"{self._reference.registry} redirects more than {MAX_REDIRECTS} times")
+                request = redirects.get(
+                    self._client, url, headers=headers, authorization=authorization, check=self._refusal
+                )
+                response = stack.enter_context(request)
+            except redirects.RedirectRefused as exc:
+                raise ImageError(f"{self._reference.registry} {exc}") from exc
+            yield response
 
-    def _joined(self, url: str, location: str) -> str:
-        try:
-            target = urljoin(url, location)
-        except ValueError as exc:
-            raise ImageError(f"{self._reference.registry} leads to {location!r}, which is no URL: {exc}") from exc
-        self._check(target)
-        return target
-
-    def _check(self, url: str) -> None:
-        """Raise ImageError unless the URL is encrypted, or the registry and the URL are on this machine."""
-        try:
-            parts = httpx.URL(url)
-        except httpx.InvalidURL as exc:
-            raise ImageError(f"{self._reference.registry} leads to {url!r}, which is no URL: {exc}") from exc
-        plain = parts.scheme == "http" and self._on_loopback and _is_loopback(parts.host)
-        if not plain and (parts.scheme != "https" or not parts.host):
-            raise ImageError(f"{self._reference.registry} leads to {url!r}, and only https is allowed")
+    def _refusal(self, url: httpx.URL) -> str:
+        """Why a URL is not asked: it must be encrypted, or the registry and the URL are on this machine."""
+        plain = url.scheme == "http" and self._on_loopback and _is_loopback(url.host)
+        return "" if plain else redirects.https_only(url)
 
     def _authorize(self, challenges: list[str]) -> str | None:
         """The Authorization that a 401 asks for."""
@@ -319,24 +321,32 @@ class Registry:
         return None
 
     def _token(self, parameters: Mapping[str, str]) -> str:
-        realm = parameters["realm"]
-        wanted = {name: parameters[name] for name in ("service", "scope") if name in parameters}
-        wanted.setdefault("scope", f"repository:{self._reference.repository}:pull")
-        self._check(realm)
-        url = httpx.URL(realm).copy_merge_params(wanted)
-        host = url.netloc.decode("ascii")
-        # Only with what is stored for the realm's own host: a registry may name any host here.
-        secret = self._credentials.get(host)
+        """A token for this image alone: the challenge chooses neither what it is for nor who gets a password."""
+        realm, registry = parameters["realm"], self._reference.registry
+        scope = {"scope": f"repository:{self._reference.repository}:pull"}
+        service = {"service": parameters["service"]} if "service" in parameters else {}
+        try:
+            url = httpx.URL(realm).copy_merge_params({**service, **scope})
+        except httpx.InvalidURL as exc:
+            raise ImageError(f"{registry} leads to {realm!r}, which is no URL: {exc}") from exc
+        known = TOKEN_SERVICES.get(registry)
+        if redirects.origin(url) == redirects.origin(httpx.URL(self._url)):
+            secret = self._credentials.get(registry)
+        elif known and redirects.origin(url) == redirects.origin(httpx.URL(known.url)):
+            secret = next((self._credentials[name] for name in known.stored_for if name in self._credentials), None)
+            url = httpx.URL(known.url).copy_merge_params({"service": known.service, **scope})
+        else:
+            secret = None
         with self._follow(str(url), {}, f"Basic {secret}" if secret else None) as response:
             if response.status_code != httpx.codes.OK:
-                registry, unsent = self._reference.registry, ""
+                host, unsent = url.netloc.decode("ascii"), ""
                 if not secret and registry in self._credentials:
-                    unsent = f"; the password for {registry} is not sent to {host}: `docker login {host}`"
+                    unsent = f"; the password for {registry} is not sent to {host}, which is not known to be its own"
                 raise ImageError(f"{host} gives no token for {self._reference} ({_status(response)}){unsent}")
             document = _json(_limited(response))
         token = document.get("token") or document.get("access_token")
         if not isinstance(token, str) or not token.isascii() or not token.isprintable():
-            raise ImageError(f"{host} sent no token")
+            raise ImageError(f"{url.host} sent no token")
         return token
 
     def _refused(self, response: httpx.Response) -> ImageError:
@@ -406,11 +416,6 @@ def _json(body: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ImageError("the registry sent a document that is not a JSON object")
     return document
-
-
-def _origin(url: str) -> tuple[str, str, int | None]:
-    parts = httpx.URL(url)
-    return parts.scheme, parts.host, parts.port
 
 
 def _status(response: httpx.Response) -> str:

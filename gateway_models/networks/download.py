@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from gateway.errors import UserError
 from gateway.files import whole_file
 from gateway.safe_path import UnsafePath, safe_name
+from gateway_local import redirects
 from gateway_local.runtime import default_cache_dir
 
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
@@ -88,13 +89,12 @@ def _https(url: str) -> Iterator[Iterator[bytes]]:
     import httpx
 
     try:
-        with (
-            httpx.Client(follow_redirects=True, timeout=TIMEOUT_SECONDS) as client,
-            client.stream("GET", url) as response,
-        ):
+        with httpx.Client(timeout=TIMEOUT_SECONDS) as client, redirects.get(client, url) as response:
             if response.status_code != httpx.codes.OK:
                 raise DownloadError(f"{url} answers {response.status_code} {response.reason_phrase}")
             yield response.iter_bytes(BLOCK_BYTES)
+    except redirects.RedirectRefused as exc:
+        raise DownloadError(f"{url} {exc}") from exc
     except httpx.HTTPError as exc:
         raise DownloadError(f"{url} cannot be fetched: {exc or type(exc).__name__}") from exc
 

@@ -28,7 +28,7 @@ def run(script: str, *arguments: str, **variables: str) -> subprocess.CompletedP
 
 
 class Asked(ThreadingHTTPServer):
-    """A server with fixed responses that records its requests."""
+    """A server with fixed responses that records its requests. The body of a redirect is its Location."""
 
     def __init__(self, answers: dict[str, tuple[int, bytes]]) -> None:
         super().__init__(("127.0.0.1", 0), Answering)
@@ -48,6 +48,8 @@ class Answering(BaseHTTPRequestHandler):
         status, answer = self.server.answers.get(self.path, self.server.answers.get("*", (404, b"")))
         self.send_response(status)
         self.send_header("Content-Length", str(len(answer)))
+        if status in range(300, 400):
+            self.send_header("Location", answer.decode())
         self.end_headers()
         self.wfile.write(answer)
 
@@ -177,6 +179,19 @@ def test_models_are_fetched_checked_and_unpacked(tmp_path):
     assert bucket.asked[0][1]["Authorization"] == "Bearer secret"
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_authorization_of_models_stays_on_its_origin(tmp_path, status):
+    """Stores redirect to signed addresses on other hosts; urllib would send them the header."""
+    with serving({}) as bucket, serving({"/m": (200, MODELS)}) as storage:
+        bucket.answers = {"/m": (status, b"/n"), "/n": (status, storage.url.encode() + b"/back")}
+        storage.answers["/back"] = (status, f"{bucket.url}/end".encode())
+        bucket.answers["/end"] = (status, f"{storage.url}/m".encode())
+        done = fetch(tmp_path, f"{bucket.url}/m", MODELS_AUTHORIZATION="Bearer secret")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [headers.get("Authorization") for _, headers, _ in bucket.asked] == ["Bearer secret", "Bearer secret", None]
+    assert [headers.get("Authorization") for _, headers, _ in storage.asked] == [None, None]
+
+
 def test_models_with_another_checksum_are_not_unpacked(tmp_path):
     with serving({"*": (200, MODELS)}) as bucket:
         done = fetch(tmp_path, f"{bucket.url}/m", content=b"another archive")
@@ -222,6 +237,15 @@ def test_helm_test_sends_a_key_and_reads_the_result():
     assert "cat" in done.stdout
     assert {headers["X-Api-Key"] for path, headers, _ in gateway.asked if path == "/predict"} == {"k"}
     assert [path for path, *_ in gateway.asked].count("/predict") == 1
+
+
+def test_key_of_the_helm_test_follows_no_redirect():
+    with serving({}) as elsewhere, serving({"/health/ready": (200, b"{}")}) as gateway:
+        gateway.answers["/predict"] = (302, f"{elsewhere.url}/predict".encode())
+        done = run("classify.py", gateway.url, API_KEY="k")
+    assert done.returncode == 1
+    assert "answers 302" in done.stderr
+    assert elsewhere.asked == []
 
 
 def test_helm_test_fails_with_the_message_of_the_response():

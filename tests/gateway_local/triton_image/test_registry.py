@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway_local.redirects import MAX_REDIRECTS
 from gateway_local.triton_image import registry as registry_module
 from gateway_local.triton_image.errors import ImageError, RegistryUnreachable, WrongDigest
 from gateway_local.triton_image.reference import Reference
@@ -16,9 +17,9 @@ from gateway_local.triton_image.registry import (
     LAYER_TYPES,
     MAX_INDEX_DEPTH,
     MAX_LAYERS,
-    MAX_REDIRECTS,
     Descriptor,
     Registry,
+    TokenService,
     stored_credentials,
 )
 from tests.faulty_registry import Asked, FaultyRegistry, Reply, faulty_registry
@@ -340,10 +341,56 @@ def test_password_goes_to_no_other_host(registry):
         ):
             connection.image("amd64")
         assert [asked.headers.get("authorization") for asked in elsewhere.requests] == [None]
-        # What is stored for that host goes there.
-        with connect(registry.host, credentials={elsewhere.host: SECRET}) as connection:
-            assert connection.image("amd64")
     assert not any("Basic" in asked.headers.get("authorization", "") for asked in registry.requests)
+
+
+def test_registry_buys_no_token_with_the_password_of_another_one(registry):
+    """A challenge may name any realm and scope: the token would be for the other registry, and come to this one."""
+    with faulty_registry() as victim:
+        victim.answer = asking_for_a_token(f"http://{victim.host}/token", secret=SECRET)
+        challenge = (
+            f'Bearer realm="http://{victim.host}/token",service="victim",scope="repository:secret/app:pull,push"'
+        )
+        registry.answer = lambda asked: Reply(401, headers={"WWW-Authenticate": challenge})
+        with (
+            connect(registry.host, credentials={victim.host: SECRET}) as connection,
+            pytest.raises(ImageError, match="gives no token"),
+        ):
+            connection.image("amd64")
+        assert [asked.headers.get("authorization") for asked in victim.requests] == [None]
+        assert not any("secret" in asked.path for asked in victim.requests)
+
+
+@pytest.mark.parametrize("extra", ["", "?scope=repository:secret/app:push"])
+def test_token_is_for_this_image_alone(registry, extra):
+    """Whatever scope a challenge or its realm names."""
+    given = asking_for_a_token(f"http://{registry.host}/token", secret=SECRET)
+    challenge = (
+        f'Bearer realm="http://{registry.host}/token{extra}",scope="registry:catalog:* repository:secret/app:push"'
+    )
+
+    def answer(asked: Asked) -> Reply | None:
+        reply = given(asked)
+        return Reply(401, headers={"WWW-Authenticate": challenge}) if reply and "manifests" in asked.path else reply
+
+    registry.answer = answer
+    with connect(registry.host, credentials={registry.host: SECRET}) as connection:
+        connection.image("amd64")
+    (asked,) = registry.asked("/token")
+    assert asked.path == "/token?scope=repository%3Anvidia%2Ftritonserver%3Apull"
+
+
+def test_token_service_that_is_known_gets_the_password(registry, monkeypatch):
+    """As Docker's, with the service and scope that are known for it."""
+    with faulty_registry() as tokens:
+        tokens.answer = asking_for_a_token("", secret=SECRET)
+        known = TokenService(f"http://{tokens.host}/token", "its-service", ("stored.example",))
+        monkeypatch.setattr(registry_module, "TOKEN_SERVICES", {registry.host: known})
+        registry.answer = asking_for_a_token(f"http://{tokens.host}/other?service=x")
+        with connect(registry.host, credentials={"stored.example": SECRET}) as connection:
+            assert connection.image("amd64")
+        (asked,) = tokens.requests
+    assert asked.path == "/token?service=its-service&scope=repository%3Anvidia%2Ftritonserver%3Apull"
 
 
 def test_realm_that_asks_for_a_realm_is_not_followed(registry):

@@ -12,12 +12,21 @@ import zlib
 DEADLINE_SECONDS = 120
 
 
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows none, so that the API key goes to the gateway alone: a redirect is an HTTPError."""
+
+    def redirect_request(self, *_: object) -> None:
+        """No request."""
+        return
+
+
 def ask(url: str, body: bytes | None = None) -> bytes:
     """A GET, or the POST of an image."""
     headers = {"Content-Type": "image/png"} if body else {}
     if key := os.environ.get("API_KEY"):
         headers["X-API-Key"] = key
-    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as answer:  # noqa: S310
+    opener = urllib.request.build_opener(NoRedirects)
+    with opener.open(urllib.request.Request(url, body, headers), timeout=30) as answer:  # noqa: S310
         return answer.read()
 
 

@@ -10,11 +10,31 @@ import shutil
 import sys
 import tarfile
 import urllib.error
+import urllib.parse
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 BLOCK_BYTES = 1 << 20
 SILENCE_SECONDS = 60
+
+
+class SameOrigin(urllib.request.HTTPRedirectHandler):
+    """Keeps Authorization on its origin: urllib sends headers to any host, also without encryption."""
+
+    def redirect_request(self, req: urllib.request.Request, *answer: Any) -> urllib.request.Request | None:  # noqa: ANN401
+        """The request that follows a redirect."""
+        request = super().redirect_request(req, *answer)
+        secret = req.unredirected_hdrs.get("Authorization")
+        if request is not None and secret and origin(request.full_url) == origin(req.full_url):
+            request.add_unredirected_header("Authorization", secret)
+        return request
+
+
+def origin(url: str) -> tuple[str, str | None, int | None]:
+    """The scheme, host and port of a URL."""
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)
 
 
 def fetch(folder: Path) -> str:
@@ -22,11 +42,13 @@ def fetch(folder: Path) -> str:
     archive, unpacked, repository = folder / "archive", folder / "unpacked", folder / "repository"
     shutil.rmtree(unpacked, ignore_errors=True)
     shutil.rmtree(repository, ignore_errors=True)
-    headers = {"Authorization": secret} if (secret := os.environ.get("MODELS_AUTHORIZATION")) else {}
     digest = hashlib.sha256()
     try:
-        request = urllib.request.Request(os.environ["MODELS_URL"], headers=headers)  # noqa: S310  # an address from the operator
-        with urllib.request.urlopen(request, timeout=SILENCE_SECONDS) as body, archive.open("wb") as file:  # noqa: S310
+        request = urllib.request.Request(os.environ["MODELS_URL"])  # noqa: S310  # an address from the operator
+        if secret := os.environ.get("MODELS_AUTHORIZATION"):
+            request.add_unredirected_header("Authorization", secret)
+        opener = urllib.request.build_opener(SameOrigin)
+        with opener.open(request, timeout=SILENCE_SECONDS) as body, archive.open("wb") as file:
             while block := body.read(BLOCK_BYTES):
                 digest.update(block)
                 file.write(block)
