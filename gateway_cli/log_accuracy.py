@@ -42,5 +42,9 @@ def evaluate_log(url: str, model: str, version: str | None, days: float | None, 
         out.print(f"… and {len(found.classes) - CLASSES_SHOWN} more classes; --json has all")
     out.print()
     out.print(f"all labelled results      {found.all.count}: {found.all}")
-    out.print(f"of those, the random ones {found.sampled.count}: {found.sampled}")
-    out.print("Rules log uncertain results, so only the random ones represent the service.")
+    out.print(f"logged at random          {found.sampled.count}: {found.sampled}")
+    out.print(f"and labelled at random    {found.drawn.count}: {found.drawn}")
+    out.print(
+        "Rules log uncertain results, and users report wrong answers more often than right ones: the accuracy of the"
+    )
+    out.print("service is that of the last line, of images that the page /label chose at random.")

@@ -33,6 +33,7 @@ _MAY_HELP = {
 """Statuses of a collector that is not set up yet, or too busy: the event is sent again."""
 _OF_REQUEST = ("width", "height", "format", "bytes", "brightness", "sharpness", "sha256", "seal")
 _OF_RESPONSE = ("index", "version", "error", "labels", "class_ids", "scores", "multi_label", "entropy", "margin")
+_OF_FEEDBACK = ("request_id", "index", "model", "label", "class_id", "key", "withdrawn", "drawn")
 _OF_BOTH = ("reasons", "share", "key", "shadow_version", "shadow_class_id", "shadow_score")
 
 
@@ -70,7 +71,7 @@ def events_of(frame: Frame, source: str) -> list[tuple[dict[str, str], bytes]]:
     row = frame.row
     number = f"{row['request_id']}/{row['index']}"
     if frame.kind is Kind.FEEDBACK:
-        data = {name: row[name] for name in ("request_id", "index", "model", "label", "class_id", "key")}
+        data = {name: row[name] for name in _OF_FEEDBACK}
         return [(_headers(FEEDBACK, number, row, source), _json(data))]
     if row.get("shadow_version"):
         number += f"/shadow-{row['shadow_version']}"

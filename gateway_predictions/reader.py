@@ -1,5 +1,6 @@
 """Reads a log: the one reader that all commands use."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -26,6 +27,8 @@ class Labelled:
     row: Row
     label: str | None
     class_id: int | None
+    is_drawn: bool = False
+    """Whether the image was chosen at random to be labelled, whatever its answer and whatever users reported."""
 
     @property
     def is_correct(self) -> bool:
@@ -100,15 +103,24 @@ class LogReader:
         return list(found.values())
 
     def labels(self) -> dict[tuple[str, int, str], Row]:
-        """The last feedback for each image, by `key_of`."""
-        return {key_of(row): row for row in self.feedback().to_pylist()}
+        """The last feedback for each image that was not withdrawn, by `key_of`.
+
+        `drawn` is whether the image was ever chosen at random to be labelled: a later report does not change that.
+        """
+        given: defaultdict[tuple[str, int, str], list[Row]] = defaultdict(list)
+        for row in self.feedback().to_pylist():
+            if not row["withdrawn"]:
+                given[key_of(row)].append(row)
+            elif given[key_of(row)]:
+                given[key_of(row)].pop()
+        return {key: {**rows[-1], "drawn": any(row["drawn"] for row in rows)} for key, rows in given.items() if rows}
 
     def labelled(self, *, model: str | None = None, since: datetime | None = None) -> list[Labelled]:
         """The results of which a client has given feedback, sorted by the time of the result."""
         labels = self.labels()
         columns = [name for name in PREDICTIONS.names if name != "embedding"]
         return [
-            Labelled(row, labels[key]["label"], labels[key]["class_id"])
+            Labelled(row, labels[key]["label"], labels[key]["class_id"], labels[key]["drawn"])
             for row in self.results(model=model, since=since, columns=columns)
             if (key := key_of(row)) in labels and row["class_ids"]
         ]

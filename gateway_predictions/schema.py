@@ -58,6 +58,8 @@ FEEDBACK = pa.schema(
         ("label", pa.string()),
         ("class_id", pa.int32()),
         ("key", pa.string()),
+        ("withdrawn", pa.bool_()),
+        ("drawn", pa.bool_()),
     ],
     metadata=_METADATA,
 )

@@ -135,6 +135,8 @@ class ServiceLog:
                 "label": feedback.label,
                 "class_id": feedback.class_id,
                 "key": feedback.key,
+                "withdrawn": feedback.withdrawn,
+                "drawn": feedback.drawn,
             }
         )
 

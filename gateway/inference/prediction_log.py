@@ -63,6 +63,10 @@ class Feedback:
     """The class of the label."""
     key: str
     """The name of the client's API key; "" if no key is required."""
+    withdrawn: bool = False
+    """Whether it takes back the last feedback for the image."""
+    drawn: bool = False
+    """Whether the image was chosen at random to be labelled."""
 
 
 class PredictionLog(Protocol):

@@ -50,6 +50,37 @@ def test_last_feedback_counts(tmp_path):
     assert found.is_correct
 
 
+def test_withdrawn_feedback_leaves_what_was_given_before(tmp_path):
+    given = [
+        ("r1", {"class_id": 3, "drawn": True}),
+        ("r2", {"wrong": True}),
+        ("r1", {"wrong": True}),
+        ("r2", {"withdrawn": True}),
+        ("r1", {"withdrawn": True}),
+        ("r3", {"withdrawn": True}),
+    ]
+    with logging_service(tmp_path) as client:
+        for name in ("r1", "r2", "r3"):
+            send(client, X_Request_ID=name)
+        for number, (name, members) in enumerate(given, 1):
+            assert give(client, request_id=name, **members).status_code == 202
+            rows(tmp_path, number, "feedback")
+        rows(tmp_path, 3)
+    (found,) = LogReader(str(tmp_path)).labelled()
+    assert (found.row["request_id"], found.class_id, found.is_drawn) == ("r1", 3, True)
+
+
+def test_label_of_a_random_image_stays_random_when_a_user_reports_it(tmp_path):
+    with logging_service(tmp_path) as client:
+        send(client, X_Request_ID="r1")
+        for number, members in enumerate(({"class_id": 0, "drawn": True}, {"wrong": True}), 1):
+            give(client, request_id="r1", **members)
+            rows(tmp_path, number, "feedback")
+        rows(tmp_path, 1)
+    (found,) = LogReader(str(tmp_path)).labelled()
+    assert (found.is_correct, found.is_drawn) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("members", "status", "words"),
     [
@@ -59,6 +90,8 @@ def test_last_feedback_counts(tmp_path):
         ({"request_id": "r", "class_id": 6}, 422, "has the classes 0 to 5"),
         ({"request_id": "r"}, 422, "exactly one of"),
         ({"request_id": "r", "label": "class 0", "wrong": True}, 422, "exactly one of"),
+        ({"request_id": "r", "withdrawn": True}, 202, ""),
+        ({"request_id": "r", "withdrawn": True, "wrong": True}, 422, "exactly one of"),
         ({"label": "class 0"}, 422, "'request_id': is missing"),
         ({"request_id": "x" * 129, "wrong": True}, 422, "at most 128 characters"),
         ({"request_id": "x" * 128, "wrong": True}, 202, ""),

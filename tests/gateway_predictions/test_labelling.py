@@ -130,6 +130,7 @@ def test_accuracy_by_day_version_and_class():
     found = accuracy(known)
     assert (found.all.hits, found.all.count) == (2, 4)
     assert (found.sampled.hits, found.sampled.count) == (2, 3)
+    assert (found.drawn.hits, found.drawn.count) == (0, 0)
     assert {day: (each.hits, each.count) for day, each in found.by_day.items()} == {
         "2026-01-01": (1, 3),
         "2026-01-02": (1, 1),
@@ -138,6 +139,27 @@ def test_accuracy_by_day_version_and_class():
     cat, dog = found.classes
     assert (str(cat.recall)[:7], cat.precision.hits, cat.precision.count) == ("100.0 %", 2, 4)
     assert (dog.label, dog.recall.hits, dog.recall.count, str(dog.precision)) == ("dog", 0, 1, "-")
+
+
+def reported(rng: np.random.Generator) -> list[Labelled]:
+    """Labels of 1,000 images, of which a model knows 80 %: the queue draws a third, users report mainly mistakes."""
+    known = []
+    for number in range(1_000):
+        is_right, is_drawn = rng.random() < 0.8, rng.random() < 1 / 3
+        if is_drawn or not is_right or rng.random() < 0.1:
+            known.append(Labelled(row(number), "cat", 0 if is_right else 1, is_drawn))
+    return known
+
+
+def test_accuracy_on_images_drawn_at_random_has_no_preference():
+    rng = np.random.default_rng(3)
+    found = [accuracy(reported(rng)) for _ in range(100)]
+    intervals = [each.drawn.interval for each in found]
+    assert np.mean([low < 0.8 < high for low, high in intervals]) > 0.88
+    assert max(each.sampled.interval[1] for each in found) < 0.75
+    known = reported(rng)
+    rules = [Labelled(row(number, reasons=["margin"]), None, None, is_drawn=True) for number in range(100)]
+    assert accuracy([*known, *rules]).drawn == accuracy(known).drawn
 
 
 class ByBrightness(ScoresBackend):

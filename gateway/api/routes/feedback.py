@@ -22,7 +22,9 @@ router = APIRouter(tags=["classify"])
 
 MAX_FEEDBACK_BYTES = 4_096
 """Upper bound of the body."""
-NO_LABEL = "Send exactly one of 'label' (the true label), 'class_id' (its class) and 'wrong' (true)."
+NO_LABEL = (
+    "Send exactly one of 'label' (the true label), 'class_id' (its class), 'wrong' (true) and 'withdrawn' (true)."
+)
 
 
 class FeedbackBody(BaseModel):
@@ -42,6 +44,10 @@ class FeedbackBody(BaseModel):
     """The true class, instead of its label."""
     wrong: bool = False
     """Whether the best prediction is wrong, if the true label is not known."""
+    withdrawn: bool = False
+    """Whether the last feedback for the image was a mistake, and does not count."""
+    drawn: bool = False
+    """Whether the image was chosen at random to be labelled, whatever its answer: such labels give the accuracy."""
 
 
 _BODY: dict[str, Any] = {
@@ -61,8 +67,8 @@ _BODY: dict[str, Any] = {
 async def give_feedback(request: Request) -> FeedbackResponse:
     """Log the true label of an image of an earlier request, or that its answer was wrong.
 
-    The last feedback for an image counts. It is joined with the logged results when the log is read, by the request's
-    id; feedback for results that were not logged has no effect.
+    The last feedback for an image counts, unless it is withdrawn. It is joined with the logged results by the request's
+    id when the log is read; feedback for results that were not logged has no effect.
     """
     context = request_context(request)
     log = context.service.log
@@ -70,12 +76,22 @@ async def give_feedback(request: Request) -> FeedbackResponse:
         raise NotFound(f"This service takes no feedback: its operator has to set {variable('log_predictions')}.")
     given = await _read(request, context)
     context.log_fields["model"] = model_name = given.model or context.settings.model
-    if sum((given.label is not None, given.class_id is not None, given.wrong)) != 1:
+    if sum((given.label is not None, given.class_id is not None, given.wrong, given.withdrawn)) != 1:
         raise InvalidParameter(NO_LABEL)
     backend = context.service.backend
     label, class_id = await named_class(backend, model_name, "", given.label, given.class_id)
     key = context.log_fields.get("key", "")
-    if not log.add_feedback(Feedback(given.request_id, given.index, model_name, label, class_id, key)):
+    feedback = Feedback(
+        given.request_id,
+        given.index,
+        model_name,
+        label,
+        class_id,
+        key,
+        withdrawn=given.withdrawn,
+        drawn=given.drawn,
+    )
+    if not log.add_feedback(feedback):
         raise Overloaded("The queue of the prediction log is full; try again later.")
     return FeedbackResponse(
         request_id=given.request_id, index=given.index, model=model_name, label=label, class_id=class_id

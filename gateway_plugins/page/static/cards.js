@@ -1,6 +1,6 @@
 // One card for each file: its picture, drawn small and only while it is near the window, and its answer.
 
-import { wrongButton } from "./feedback.js";
+import { verdictNode } from "./feedback.js";
 import { differs } from "./filters.js";
 import { bytes, count, percent } from "./words.js";
 
@@ -168,8 +168,8 @@ export function answerNode(answer, { least = 0, folded = false, predictions = an
     if (!likely.length) node.append(element("p", "unsure", least ? `No label reaches ${percent(least)}` : "No label is likely enough"));
     else if (folded) node.append(scores(likely.slice(0, 1)), ...(likely.length > 1 ? [rest(likely.slice(1))] : []));
     else node.append(scores(likely));
-    const wrong = wrongButton(answer);
-    if (wrong) node.append(wrong);
+    const verdict = verdictNode(answer);
+    if (verdict) node.append(verdict);
   }
   return node;
 }
