@@ -1,7 +1,7 @@
 """Find the images of a folder that are most similar to an image, by embeddings from a running service.
 
     pip install faiss-cpu ./gateway_client
-    python examples/nearest.py index photos --url http://127.0.0.1:8080 --model vectors
+    python examples/nearest.py index photos --gateway http://127.0.0.1:8080 --model vectors
     python examples/nearest.py find photos cat.jpg --top 5
 
 `index` computes the embeddings of images that the folder's index does not have yet, and saves them in `.nearest/`:
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("command", choices=["index", "find"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("image", type=Path, nargs="?")
-    parser.add_argument("--url", default="http://127.0.0.1:8080")
+    parser.add_argument("--gateway", default="http://127.0.0.1:8080")
     parser.add_argument("--api-key")
     parser.add_argument("--model", help="a model with embeddings; by default the index's, or the service's")
     parser.add_argument("--top", type=int, default=5)
@@ -82,14 +82,14 @@ def main() -> None:
     try:
         run(options, parser.error)
     except GatewayError as error:
-        sys.exit(f"error: {options.url}: {error.message} --url URL names another service")
+        sys.exit(f"error: {options.gateway}: {error.message} --gateway URL names another service")
 
 
 def run(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> None:
     """Index or find; raises GatewayError."""
     index = Index(options.folder)
     model, version = options.model or index.known["model"], None if options.model else index.known["version"]
-    with Gateway(options.url, options.api_key) as gateway:
+    with Gateway(options.gateway, options.api_key) as gateway:
         if options.command == "find":
             if options.image is None or index.vectors is None:
                 refuse("find needs an index and an image: run index first")

@@ -1,7 +1,7 @@
 """Classify a table of images on several machines, with Ray Data: Parquet in, Parquet out.
 
     pip install 'ray[data]' ./gateway_client
-    python examples/ray_classify.py images.parquet classified --url http://gateway:8080
+    python examples/ray_classify.py images.parquet classified --gateway http://gateway:8080
 
 The input has a column `path` with files that every worker can read: on a shared disk, or s3:// addresses and others
 that fsspec has a package for. Each of `--workers` actors has its own client, which retries temporary errors. Ray
@@ -10,7 +10,7 @@ schedules and distributes the rows.
     pip install 'ray[data]' '.[local]'
     python examples/ray_classify.py images.parquet classified --repository /shared/triton_models --workers 8 --gpus 1
 
-With `--repository` instead of `--url`, each actor runs a service of its own where Ray places it, with the models of
+With `--repository` instead of `--gateway`, each actor runs a service of its own where Ray places it, with the models of
 that repository: the cluster's cores and GPUs do the work, and no service has to run before.
 """
 
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", help="a Parquet file or folder with a column `path`")
     parser.add_argument("target", help="the folder for the Parquet files with the classes")
-    parser.add_argument("--url", default="http://127.0.0.1:8080", help="a running service")
+    parser.add_argument("--gateway", default="http://127.0.0.1:8080", help="a running service")
     parser.add_argument("--api-key")
     parser.add_argument("--repository", help="a model repository that each node can read; every actor runs a service")
     parser.add_argument("--model")
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         actor, constructor_args = ClassifyHere, (options.repository, options.model)
         cpus = 1 if options.cpus is None else options.cpus
     else:
-        actor, constructor_args = Classify, (options.url, options.api_key, options.model)
+        actor, constructor_args = Classify, (options.gateway, options.api_key, options.model)
         cpus = CLIENT_CPUS if options.cpus is None else options.cpus
     ray.init(ignore_reinit_error=True)
     total = ray.cluster_resources().get("CPU", 0)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gateway_cli.addresses import formerly_url, gateway_url
 from gateway_cli.terminal import ApiKey, Repository, ServiceModel, print_status
 from gateway_client.visible import visible
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
@@ -42,6 +43,7 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+@formerly_url("url", "--gateway")
 def classify(
     sources: Annotated[
         list[str],
@@ -64,7 +66,13 @@ def classify(
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option(help="URL of a running service; without it, one is started for this run.", show_default=False),
+        typer.Option(
+            "--gateway",
+            metavar="URL",
+            help="A running service; without it, one is started for this run.",
+            show_default=False,
+            callback=gateway_url,
+        ),
     ] = None,
     api_key: ApiKey = None,
     model: ServiceModel = None,

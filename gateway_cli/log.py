@@ -9,6 +9,7 @@ import typer
 
 from gateway.errors import UserError
 from gateway.settings import variable
+from gateway_cli.addresses import DEFAULT_GATEWAY, RunningGateway, formerly_url
 from gateway_cli.terminal import ApiKey, emit, print_status
 
 if TYPE_CHECKING:
@@ -112,12 +113,13 @@ def export(
 
 
 @log_app.command("import")
+@formerly_url("url", "--gateway")
 def import_labels(
     file: Annotated[
         Path,
         typer.Argument(help="The exported labels.csv, filled in, or Label Studio's JSON export.", show_default=False),
     ],
-    url: Annotated[str, typer.Option("--url", help="The service that has the log.")] = "http://127.0.0.1:8080",
+    url: RunningGateway = DEFAULT_GATEWAY,
     api_key: ApiKey = None,
 ) -> None:
     """Send the labels that people gave to a service as feedback; exits with 1 if it refuses any."""

@@ -18,6 +18,7 @@ from gateway.plugins import check_settings
 from gateway.quota import NO_QUOTA, InvalidQuota, Priority, Quota, read_quota
 from gateway.settings import LogFormat, Settings
 from gateway.tenants.rates import require_client
+from gateway_cli.addresses import WrongAddress, advice_for_triton, formerly_url
 from gateway_cli.capacity import capacity
 from gateway_cli.classify import classify
 from gateway_cli.log import log_app
@@ -166,7 +167,7 @@ def up(
     triton_port: Annotated[
         int,
         typer.Option(
-            help="Triton's gRPC port, for the --url of `gateway model`; 0 takes a free one.", min=0, max=LAST_PORT
+            help="Triton's gRPC port, for the --triton of `gateway model`; 0 takes a free one.", min=0, max=LAST_PORT
         ),
     ] = 0,
     *,
@@ -359,9 +360,16 @@ def triton_run(
 
 
 @triton_app.command("alive")
+@formerly_url("address", "--triton", asks=False)
 def triton_alive(
-    url: Annotated[
-        str | None, typer.Option(help="Triton's gRPC address (GATEWAY_TRITON_URL).", show_default=False)
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--triton",
+            metavar="HOST:PORT",
+            help="Triton's gRPC address (GATEWAY_TRITON_URL).",
+            show_default=False,
+        ),
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Model to send images to (GATEWAY_MODEL).", show_default=False)
@@ -378,15 +386,19 @@ def triton_alive(
     from gateway_local.liveness import reason_to_restart
 
     settings = load_settings()
+    target = address or settings.triton_url[0]
 
     async def check() -> str | None:
-        endpoint = connector(settings)(url or settings.triton_url[0])
+        endpoint = connector(settings)(target)
         try:
             return await reason_to_restart(endpoint, model or settings.model, patience_seconds=patience)
         finally:
             await endpoint.close()
 
     if (reason := asyncio.run(check())) is not None:
+        # Asked last, since a probe that succeeds has to be cheap; and never over TLS, which `kind_of` does not speak.
+        if settings.triton_ca_file is None and (advice := advice_for_triton(target)) is not None:
+            raise WrongAddress(advice)
         raise UserError(f"Triton has to be restarted: {reason}")
     print_status("Triton is alive")
 

@@ -29,7 +29,7 @@ def own_service(model_repository: Path, print_status: Callable[[str], None]) -> 
     """Start a service, wait until it is ready, and yield its URL; raises ServiceFailed."""
     port = free_port()
     options = ["--host", LOOPBACK, "--port", str(port), "--model-repository", str(model_repository)]
-    print_status(f"starting a service for this run on http://{LOOPBACK}:{port}; use --url for a running one")
+    print_status(f"starting a service for this run on http://{LOOPBACK}:{port}; use --gateway for a running one")
     with tempfile.NamedTemporaryFile("w+", prefix="gateway-classify-", suffix=".log") as log:
         # In a new session, so that Ctrl-C reaches only this process; the launcher ends the service with this process.
         launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from gateway.errors import UserError
+from gateway_cli.addresses import DEFAULT_GATEWAY, RunningGateway, formerly_url
 from gateway_cli.terminal import ApiKey, ServiceModel, emit, print_status
 from gateway_client.csv_cells import csv_line
 from gateway_client.visible import visible
@@ -23,6 +24,7 @@ SECONDS_BETWEEN_LINES = 0.2
 INTERRUPTED = 130
 
 
+@formerly_url("url", "--gateway")
 def stream(
     source: Annotated[
         str,
@@ -31,7 +33,7 @@ def stream(
             help="A video file, the number of a camera, an rtsp:// or https:// address, or - for standard input.",
         ),
     ],
-    url: Annotated[str, typer.Option(help="URL of a running service.")] = "http://127.0.0.1:8080",
+    url: RunningGateway = DEFAULT_GATEWAY,
     api_key: ApiKey = None,
     model: ServiceModel = None,
     smoothing: Annotated[

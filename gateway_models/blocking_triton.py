@@ -27,6 +27,9 @@ from gateway.triton.health.expected import READY
 
 TIMEOUT_SECONDS = 120.0
 LOAD_TIMEOUT_SECONDS = 600.0
+UNAUTHENTICATED = "StatusCode.UNAUTHENTICATED"
+NOT_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed")
+"""Parts of gRPC's own messages; UNAVAILABLE alone may also be an answer of Triton's."""
 
 
 def pad(payloads: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
@@ -41,6 +44,19 @@ def pad(payloads: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int32]
     for row, payload in zip(raw_image, payloads, strict=True):
         row[: len(payload)] = np.frombuffer(payload, dtype=np.uint8)
     return raw_image, lengths.reshape(-1, 1)
+
+
+def server_name(address: str, timeout_seconds: float) -> str | None:
+    """The name of the Open Inference Protocol's server at host:port, such as "triton"; "" if it requires a key.
+
+    None if nothing answers in time, or something else does.
+    """
+    with InferenceServerClient(address) as client:
+        try:
+            name: str = client.get_server_metadata(client_timeout=timeout_seconds).name
+        except InferenceServerException as exc:
+            return "" if exc.status() == UNAUTHENTICATED else None
+    return name
 
 
 class TritonRefused(UserError):
@@ -134,4 +150,8 @@ class BlockingTriton:
         try:
             yield
         except InferenceServerException as exc:
+            if any(sign in exc.message() for sign in NOT_CONNECTED):
+                raise TritonRefused(
+                    f"no Triton answers at {self.address}: give the gRPC address of one that runs, HOST:PORT"
+                ) from exc
             raise TritonRefused(f"Triton at {self.address} says: {exc.message()}") from exc

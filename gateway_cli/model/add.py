@@ -11,8 +11,9 @@ from gateway.environment import load_settings
 from gateway.errors import LoadFailed, UserError
 from gateway.gpus import gpu_count
 from gateway.triton.contract import SEQUENCE_MODEL
+from gateway_cli.addresses import Triton, formerly_url
 from gateway_cli.model.examples import Examples
-from gateway_cli.model.group import Url, explain_how_to_load, model_app, reload
+from gateway_cli.model.group import explain_how_to_load, model_app, reload
 from gateway_cli.model.places import takes_bucket
 from gateway_cli.model.spec_options import takes_spec
 from gateway_cli.terminal import Repository, emit, print_status
@@ -38,6 +39,7 @@ def export(
 
 
 @model_app.command("add")
+@formerly_url("address", "--triton")
 @takes_bucket
 @takes_spec
 def add(
@@ -52,7 +54,7 @@ def add(
         ),
     ] = False,
     example: Examples = None,
-    url: Url = None,
+    address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
     """Add a trained classifier: test it, append softmax or sigmoid if it has neither, and write it to the repository.
@@ -90,7 +92,7 @@ def add(
         stateful = spec.serving.sequence_model or SEQUENCE_MODEL
         if provide_stateful(stateful, model_repository):
             print_status(f"wrote {model_repository / stateful}")
-        reload(url, load=(stateful,))
+        reload(address, load=(stateful,))
     spec = replace(spec, trust=spec.trust or _trusts(spec.source))
     entry = add_model(spec, model_repository, print_status)
     if examples:
@@ -98,7 +100,7 @@ def add(
         write_examples(examples, model_repository / entry.name, labels)
     settings = load_settings()
     warn_of_memory(model_repository, settings, print_status, gpus=gpu_count())
-    if url is not None and is_loopback(url):
+    if address is not None and is_loopback(address):
         try:
             check_load(spec.name, model_repository, settings.memory_check, usable_memory())
         except LoadFailed as exc:
@@ -106,10 +108,10 @@ def add(
                 f"{spec.name} is in {model_repository}, and Triton has not loaded it:", *str(exc).splitlines()
             ) from exc
     # Loading a new ensemble loads its steps; an existing step must be reloaded to get its new version.
-    reload(url, load=entry.ensembles if spec.version is None else (entry.classifier, *entry.ensembles))
+    reload(address, load=entry.ensembles if spec.version is None else (entry.classifier, *entry.ensembles))
     service = f"http://{authority(settings.host, settings.port)}"
     added(entry, model_repository, spec.version or entry.in_use, service)
-    explain_how_to_load(spec.name, url)
+    explain_how_to_load(spec.name, address)
 
 
 def _trusts(source: str) -> bool:

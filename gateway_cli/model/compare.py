@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway_cli.model.group import Gateway, GatewayKey, Name, Url, check_gateway, model_app
+from gateway_cli.addresses import Triton, formerly_url
+from gateway_cli.model.group import Gateway, GatewayKey, Name, check_gateway, model_app
 from gateway_cli.model.proof import DecodeAs, a_number
 from gateway_cli.terminal import Repository, print_status
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
@@ -33,6 +34,7 @@ def _versions(context: typer.Context, incomplete: str) -> list[str]:
 
 
 @model_app.command("compare")
+@formerly_url("address", "--triton")
 def compare(
     name: Name,
     first: Annotated[
@@ -68,7 +70,7 @@ def compare(
         ),
     ] = None,
     decode: DecodeAs = None,
-    url: Url = None,
+    address: Triton = None,
     gateway: Gateway = None,
     api_key: GatewayKey = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
@@ -91,11 +93,11 @@ def compare(
 
     if first == second:
         raise typer.BadParameter(f"version {first} is compared with itself: name two versions")
-    check_gateway(gateway, url, decode)
+    check_gateway(gateway, address, decode)
     if gateway is not None:
         compared, labels = _over_http(gateway, name, (first, second), data, api_key)
     else:
-        compared, labels = _on_triton(name, (first, second), data, decode, url, model_repository)
+        compared, labels = _on_triton(name, (first, second), data, decode, address, model_repository)
     versions = (first, second)
     sheet_path = sheet or (None if json else Path(f"{name}-{first}-{second}.html"))
     if not compared.different:
@@ -113,7 +115,7 @@ def compare(
 
 
 def _on_triton(
-    name: str, versions: tuple[int, int], data: Path, decode: Decode | None, url: str | None, repository: Path
+    name: str, versions: tuple[int, int], data: Path, decode: Decode | None, address: str | None, repository: Path
 ) -> "tuple[Compared, Sequence[str]]":
     from gateway_models.networks.model_source import read_labels
     from gateway_models.proof.compare import compare as run
@@ -128,7 +130,7 @@ def _on_triton(
     labels = read_labels(repository / entry.classifier / LABELS)
     samples, labelled = read_samples(data, labels, multi_label=entry.multi_label)
     first, second = (entry.ensemble_of(version) for version in versions)
-    with serving(repository, (first, second), print_status, url=url) as triton:
+    with serving(repository, (first, second), print_status, url=address) as triton:
         pairs = run((first, second), triton.address, samples, resize_for(entry, decode))
         return _collected(pairs, samples, labelled=labelled), labels
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gateway_cli.addresses import Triton, formerly_url
 from gateway_cli.log import LogUrl, log_url
-from gateway_cli.model.group import Name, Url, explain_how_to_load, model_app, reload
+from gateway_cli.model.group import Name, explain_how_to_load, model_app, reload
 from gateway_cli.model.proof import a_number
 from gateway_cli.terminal import Repository, print_status
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
@@ -21,6 +22,7 @@ REFUSED_SHOWN = 20
 
 
 @model_app.command("drift")
+@formerly_url("address", "--triton")
 def drift(
     name: Name,
     reference: Annotated[
@@ -54,7 +56,7 @@ def drift(
         Path | None,
         typer.Option("--report", help="HTML file with plots; by default NAME-drift.html.", dir_okay=False),
     ] = None,
-    url: Url = None,
+    address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
     *,
     store: Annotated[
@@ -82,7 +84,7 @@ def drift(
     """
     folder, before = _reference(reference)
     if store:
-        _store(name, version, folder, before, log, url, model_repository)
+        _store(name, version, folder, before, log, address, model_repository)
         return
     source = log_url(log)
     from gateway_models.proof.drift_report import Compared, as_json, report, write_page
@@ -96,7 +98,7 @@ def drift(
     number = str(version) if version is not None else version_in(reader, name, begin, now)
     window = sample_from(reader, Period(name, number, begin, now))
     if folder is not None:
-        expected = _classified(name, int(number), folder, url, model_repository)
+        expected = _classified(name, int(number), folder, address, model_repository)
         where = str(folder)
     else:
         expected = sample_from(reader, Period(name, number, begin - timedelta(days=before), begin))
@@ -133,7 +135,7 @@ def _last(days: float) -> str:
     return "the last day" if days == 1 else f"the last {days:g} days"
 
 
-def _classified(name: str, version: int, folder: Path, url: str | None, repository: Path) -> "Sample":
+def _classified(name: str, version: int, folder: Path, address: str | None, repository: Path) -> "Sample":
     """The sample of a folder's images, classified by a Triton."""
     from gateway_models.networks.model_source import read_labels
     from gateway_models.proof.drift import chosen_files, described
@@ -146,7 +148,7 @@ def _classified(name: str, version: int, folder: Path, url: str | None, reposito
 
     entry = entry_with_version(repository, name, version)
     files = chosen_files(folder)
-    with serving(repository, (entry.ensemble_of(version),), print_status, url=url) as triton:
+    with serving(repository, (entry.ensemble_of(version),), print_status, url=address) as triton:
         answers = described(entry, version, triton.address, files)
         found = list(progress(answers, len(files), "classifying the reference"))
     refused = [each for each in found if isinstance(each, NotCompared)]
@@ -160,7 +162,13 @@ def _classified(name: str, version: int, folder: Path, url: str | None, reposito
 
 
 def _store(
-    name: str, version: int | None, folder: Path | None, days: float, log: str | None, url: str | None, repository: Path
+    name: str,
+    version: int | None,
+    folder: Path | None,
+    days: float,
+    log: str | None,
+    address: str | None,
+    repository: Path,
 ) -> None:
     """Store the sample of a folder, or of the last days of the log, with a version: by default the one in use."""
     from gateway_models.repository.manage import entry_with_version
@@ -168,7 +176,7 @@ def _store(
     entry = entry_with_version(repository, name, version)
     number = version or entry.in_use
     if folder is not None:
-        sample = _classified(name, number, folder, url, repository)
+        sample = _classified(name, number, folder, address, repository)
     else:
         source = log_url(log)
         from gateway_predictions.drift.from_log import Period, sample_from
@@ -180,5 +188,5 @@ def _store(
 
     store(entry, number, sample, repository)
     print_status(f"{len(sample)} images are the reference of version {number} of {name} in {repository}")
-    reload(url, load=entry.ensembles)
-    explain_how_to_load(name, url)
+    reload(address, load=entry.ensembles)
+    explain_how_to_load(name, address)

@@ -7,26 +7,28 @@ import typer
 
 from gateway.environment import load_settings
 from gateway.errors import UserError
-from gateway_cli.model.group import Name, Url, explain_how_to_load, model_app, reload
+from gateway_cli.addresses import Triton, formerly_url
+from gateway_cli.model.group import Name, explain_how_to_load, model_app, reload
 from gateway_cli.model.places import takes_bucket
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
 
 @model_app.command("list")
+@formerly_url("address", "--triton")
 @takes_bucket
-def list_models(url: Url = None, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
-    """Show the models of the repository; with --url, also which of them the Triton there has loaded."""
+def list_models(address: Triton = None, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
+    """Show the models of the repository; with --triton, also which of them the Triton there has loaded."""
     from gateway_models.repository.manage import entries
     from gateway_models.repository.summary import listed
 
     if found := entries(model_repository):
-        if url is None:
+        if address is None:
             listed(found)
             return
         from gateway_models.blocking_triton import BlockingTriton
 
-        with BlockingTriton(url) as triton:
+        with BlockingTriton(address) as triton:
             loaded = triton.loaded()
         listed(found, loaded)
         return
@@ -49,22 +51,24 @@ def show(name: Name, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) ->
 
 
 @model_app.command("remove")
+@formerly_url("address", "--triton")
 @takes_bucket
 def remove(
     name: Name,
-    url: Url = None,
+    address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Delete a model from the repository, and with --url from the Triton that serves it."""
+    """Delete a model from the repository, and with --triton from the Triton that serves it."""
     from gateway_models.repository.manage import check_removable
     from gateway_models.repository.manage import remove as remove_model
 
     entry = check_removable(model_repository, name, load_settings().model)
-    reload(url, unload=entry.folders)
+    reload(address, unload=entry.folders)
     emit(f"removed {name}: {', '.join(remove_model(entry, model_repository))}")
 
 
 @model_app.command("labels")
+@formerly_url("address", "--triton")
 def labels(
     name: Name,
     file: Annotated[Path, typer.Argument(help="File with one label per line.", show_default=False, dir_okay=False)],
@@ -72,7 +76,7 @@ def labels(
         list[str] | None,
         typer.Option("--prompt", help="A text with {} for the label; may be repeated. By default as before."),
     ] = None,
-    url: Url = None,
+    address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
     """Replace the labels of a model that was added with --zero-shot, without a new export of its network.
@@ -84,12 +88,13 @@ def labels(
 
     entry, gone = relabel(model_repository, name, file, read_prompts(prompt or []), print_status)
     # With the ensemble Triton loads its steps, whose outputs have other sizes than before: all at once.
-    reload(url, load=entry.ensembles, unload=gone)
+    reload(address, load=entry.ensembles, unload=gone)
     emit(f"{name} version {entry.in_use} has {entry.classes} labels, in place of the versions before")
-    explain_how_to_load(name, url)
+    explain_how_to_load(name, address)
 
 
 @model_app.command("versions")
+@formerly_url("address", "--triton")
 @takes_bucket
 def versions(
     name: Name,
@@ -100,10 +105,10 @@ def versions(
     drop: Annotated[
         int | None, typer.Option("--remove", help="Delete this version, which is not in use.", show_default=False)
     ] = None,
-    url: Url = None,
+    address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Show a model's versions, or choose the one in use. With --url, the Triton that serves it switches at once."""
+    """Show a model's versions, or choose the one in use. With --triton, the Triton that serves it switches at once."""
     from gateway_models.repository.entry import read_entry
     from gateway_models.repository.manage import remove_version, use_version
     from gateway_models.repository.summary import versioned
@@ -112,14 +117,14 @@ def versions(
         before = read_entry(model_repository, name).in_use
         use_version(model_repository, name, use)
         try:
-            reload(url, load=(name,))
+            reload(address, load=(name,))
         except UserError:
             # Triton keeps serving the previous version; the repository must agree.
             use_version(model_repository, name, before)
             raise
     if drop is not None:
         entry, gone = remove_version(model_repository, name, drop)
-        reload(url, load=(*entry.ensembles, entry.classifier), unload=gone)
+        reload(address, load=(*entry.ensembles, entry.classifier), unload=gone)
     versioned(read_entry(model_repository, name))
     if use is not None or drop is not None:
-        explain_how_to_load(name, url)
+        explain_how_to_load(name, address)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gateway_cli.addresses import gateway_url
 from gateway_cli.model.group import GatewayKey, model_app
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
@@ -52,7 +53,13 @@ def explain(
     ] = None,
     gateway: Annotated[
         str | None,
-        typer.Option("--gateway", help="A running service; by default one of its own.", show_default=False),
+        typer.Option(
+            "--gateway",
+            metavar="URL",
+            help="A running service; by default one of its own.",
+            show_default=False,
+            callback=gateway_url,
+        ),
     ] = None,
     api_key: GatewayKey = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,

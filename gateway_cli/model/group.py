@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from gateway_cli.addresses import gateway_url
 from gateway_cli.terminal import print_status
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 
@@ -30,16 +31,15 @@ Name = Annotated[
         help="The model's name, as `gateway model list` shows it.", show_default=False, autocompletion=_names
     ),
 ]
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url", metavar="HOST:PORT", help="gRPC endpoint of a Triton that serves the repository.", show_default=False
-    ),
-]
-
 Gateway = Annotated[
     str | None,
-    typer.Option("--gateway", help="Compare over HTTP, through the gateway at this URL.", show_default=False),
+    typer.Option(
+        "--gateway",
+        metavar="URL",
+        help="Compare over HTTP, through the gateway at this URL.",
+        show_default=False,
+        callback=gateway_url,
+    ),
 ]
 GatewayKey = Annotated[
     str | None,
@@ -47,28 +47,30 @@ GatewayKey = Annotated[
 ]
 
 
-def check_gateway(gateway: str | None, url: str | None, decode: object) -> None:
+def check_gateway(gateway: str | None, address: str | None, decode: object) -> None:
     """Refuse options that a comparison over HTTP cannot use."""
-    if gateway is not None and (url is not None or decode is not None):
-        raise typer.BadParameter("--gateway excludes --url and --decode: the service has its own Triton and decoding")
+    if gateway is not None and (address is not None or decode is not None):
+        raise typer.BadParameter(
+            "--gateway excludes --triton and --decode: the service has its own Triton and its own decoding"
+        )
 
 
-def reload(url: str | None, *, load: Iterable[str] = (), unload: Iterable[str] = ()) -> None:
-    """Load and unload models in a running Triton, if `url` is given."""
+def reload(address: str | None, *, load: Iterable[str] = (), unload: Iterable[str] = ()) -> None:
+    """Load and unload models in a running Triton, if its `address` is given."""
     from gateway_models.blocking_triton import BlockingTriton
 
     wanted = tuple(load)
-    if url is not None:
-        with BlockingTriton(url) as triton:
+    if address is not None:
+        with BlockingTriton(address) as triton:
             triton.unload(*unload)
             triton.load(*wanted)
-        print_status(f"Triton at {url} {'reloaded' if wanted else 'unloaded'} the model")
+        print_status(f"Triton at {address} {'reloaded' if wanted else 'unloaded'} the model")
 
 
-def explain_how_to_load(name: str, url: str | None) -> None:
-    """Without --url, print how a running service loads the change."""
-    if url is None:
+def explain_how_to_load(name: str, address: str | None) -> None:
+    """Without --triton, print how a running service loads the change."""
+    if address is None:
         print_status(
             f"a running service does not notice by itself: restart it, send it POST /models/{name}/load with an admin "
-            "key, or next time pass --url HOST:PORT, its Triton's gRPC address (gateway up --triton-port PORT)"
+            "key, or next time pass --triton HOST:PORT, its Triton's gRPC address (gateway up --triton-port PORT)"
         )

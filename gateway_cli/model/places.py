@@ -35,9 +35,9 @@ def takes_bucket(command: Callable[..., None]) -> Callable[..., None]:
                 raise typer.BadParameter(f"{folder} is a file", param_hint="--model-repository")
             command(model_repository=folder, **values)
             return
-        if values.get("url") is not None:
+        if values.get("address") is not None:
             raise typer.BadParameter(
-                "--url excludes a bucket: Tritons that follow it load the change by themselves (gateway model pull "
+                "--triton excludes a bucket: Tritons that follow it load the change by themselves (gateway model pull "
                 "--follow); others load it with POST /models/NAME/load and an admin key"
             )
         with working_copy(model_repository) as copy:

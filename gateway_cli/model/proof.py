@@ -6,7 +6,8 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from gateway_cli.model.group import Gateway, GatewayKey, Name, Url, check_gateway, model_app
+from gateway_cli.addresses import Triton, formerly_url
+from gateway_cli.model.group import Gateway, GatewayKey, Name, check_gateway, model_app
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
 from gateway_local.tuning import TUNING
@@ -40,13 +41,14 @@ Tolerance = Annotated[
 
 
 @model_app.command("parity")
+@formerly_url("address", "--triton")
 def parity(
     name: Name,
     images: Images = None,
     version: Version = None,
     tolerance: Tolerance = 1e-3,
     decode: DecodeAs = None,
-    url: Url = None,
+    address: Triton = None,
     gateway: Gateway = None,
     api_key: GatewayKey = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
@@ -66,7 +68,7 @@ def parity(
     from gateway_models.repository.summary import progress
     from gateway_models.repository.writing import LABELS
 
-    check_gateway(gateway, url, decode)
+    check_gateway(gateway, address, decode)
     entry = entry_with_version(model_repository, name, version)
     files = image_files(images or [SHIPPED_EXAMPLES])
     number = version or entry.in_use
@@ -76,7 +78,7 @@ def parity(
             results = list(progress(compare_over_http(entry, number, service, files), len(files), "comparing"))
     else:
         inputs = read_image_files(files, resize_for(entry, decode))
-        with serving(model_repository, (entry.ensemble_of(number),), print_status, url=url) as triton:
+        with serving(model_repository, (entry.ensemble_of(number),), print_status, url=address) as triton:
             on_gpu = runs_on_gpu(entry, triton)
             results = list(progress(compare(entry, number, triton, inputs), len(files), "comparing"))
     found = Parity(
@@ -90,6 +92,7 @@ def parity(
 
 
 @model_app.command("evaluate")
+@formerly_url("address", "--triton")
 def evaluate(
     name: Name,
     data: Annotated[
@@ -102,7 +105,7 @@ def evaluate(
     ] = None,
     version: Version = None,
     decode: DecodeAs = None,
-    url: Url = None,
+    address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
     *,
     compare: Annotated[
@@ -151,9 +154,9 @@ def evaluate(
     labels = read_labels(model_repository / entry.classifier / LABELS)
     samples = read_dataset(data, labels, multi_label=entry.multi_label)
     if compare:
-        if url is not None or decode is not None:
+        if address is not None or decode is not None:
             raise typer.BadParameter(
-                "--compare tries every --decode with its own Triton, and excludes --url and --decode"
+                "--compare tries every --decode with its own Triton, and excludes --triton and --decode"
             )
         found = []
         for each in alternatives(entry, version or entry.in_use, model_repository, samples, print_status):
@@ -163,7 +166,7 @@ def evaluate(
         return
     ensemble = entry.ensemble_of(version or entry.in_use)
     evaluation = Evaluation(entry.classes, entry.multi_label)
-    with serving(model_repository, (ensemble,), print_status, url=url) as triton:
+    with serving(model_repository, (ensemble,), print_status, url=address) as triton:
         answers = run(ensemble, triton.address, samples, evaluation, resize_for(entry, decode))
         for _ in progress(answers, len(samples), "evaluating"):
             pass

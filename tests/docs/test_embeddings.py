@@ -69,14 +69,14 @@ def test_example_finds_similar_images_and_sends_only_new_ones(tmp_path: Path):
     save(tmp_path / "pink.png", (60, 60, 220))
     script = PROJECT / "examples" / "nearest.py"
     with stub_service(Colours()) as url:
-        options = ("--url", url, "--model", "colours")
+        options = ("--gateway", url, "--model", "colours")
         assert run(script, "index", photos, *options) == "3 images, 3 of them new\n"
-        found = run(script, "find", photos, tmp_path / "pink.png", "--url", url, "--top", "2")
+        found = run(script, "find", photos, tmp_path / "pink.png", "--gateway", url, "--top", "2")
         save(photos / "pink.png", (60, 60, 220))
-        assert run(script, "index", photos, "--url", url) == "4 images, 1 of them new\n"
-        again = run(script, "find", photos, tmp_path / "pink.png", "--url", url, "--top", "1")
+        assert run(script, "index", photos, "--gateway", url) == "4 images, 1 of them new\n"
+        again = run(script, "find", photos, tmp_path / "pink.png", "--gateway", url, "--top", "1")
         other = subprocess.run(
-            [sys.executable, script, "find", photos, tmp_path / "pink.png", "--url", url, "--model", "others"],
+            [sys.executable, script, "find", photos, tmp_path / "pink.png", "--gateway", url, "--model", "others"],
             **IN_PROJECT,
             check=False,
         )

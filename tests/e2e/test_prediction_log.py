@@ -95,7 +95,7 @@ def test_drift_of_a_log_from_a_folder(start_gateway, light_triton, light_reposit
     rewrite(default_entry(EFFICIENTNET_LITE0), models)
     shutil.copy(light_repository / "classifier" / "labels.txt", models / "classifier")
     command = ["model", "drift", "ensemble_model", "--log", log, "--reference", tmp_path / "expected", "--json"]
-    options = ["--url", light_triton.url, "--model-repository", models]
+    options = ["--triton", light_triton.url, "--model-repository", models]
     done = CliRunner().invoke(app, [str(word) for word in (*command, *options)])
     assert done.exit_code == 3, done.output
     found = {each["name"]: each["drift"] for each in json.loads(done.stdout)["properties"]}

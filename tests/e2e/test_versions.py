@@ -54,7 +54,7 @@ class Served:
         )
         add(request, self.repository, print)
         if load:
-            self.command("versions", name, "--url", self.triton.url)
+            self.command("versions", name, "--triton", self.triton.url)
 
     def command(self, *arguments: str) -> None:
         """Run `gateway model …`."""
@@ -245,11 +245,11 @@ def test_version_is_added_switched_and_rolled_back_under_load(http, served):
         before = outcomes[200, "1"]
         wait_for(lambda: outcomes[200, "1"] > before + 20)
         assert ask(http, model="fruits", version=2)["model"]["version"] == "2"
-        served.command("versions", "fruits", "--use", "2", "--url", served.triton.url)
+        served.command("versions", "fruits", "--use", "2", "--triton", served.triton.url)
         wait_for(lambda: outcomes[200, "2"] > 20)
         assert ask(http, model="fruits", version=1)["model"]["version"] == "1"
         before = outcomes[200, "1"]
-        served.command("versions", "fruits", "--use", "1", "--url", served.triton.url)
+        served.command("versions", "fruits", "--use", "1", "--triton", served.triton.url)
         wait_for(lambda: outcomes[200, "1"] > before + 20)
     assert set(outcomes) == {(200, "1"), (200, "2")}, outcomes
 

@@ -36,7 +36,7 @@ def test_as_many_actors_as_cores_classify_a_table(tmp_path):
     paths = [*photos[1:], f"file://{photos[0]}", bad]
     table = written(tmp_path / "in.parquet", paths)
     with stub_service() as url:
-        run = classify(table, tmp_path / "out", "--url", url, "--batch", "50", "--workers", str(CORES))
+        run = classify(table, tmp_path / "out", "--gateway", url, "--batch", "50", "--workers", str(CORES))
     assert run.returncode == 0, run.stderr
     rows = pyarrow.parquet.read_table(tmp_path / "out").to_pylist()
     assert sorted(row["path"] for row in rows) == sorted(map(str, paths))

@@ -75,7 +75,7 @@ def test_add_without_url_explains_how_to_load_the_model(add):
     assert result.exit_code == 0, result.output
     (hint,) = [line for line in result.output.splitlines() if "running service" in line]
     assert "POST /models/head/load" in hint
-    assert "--url" in hint
+    assert "--triton" in hint
 
 
 def test_no_load_hint_with_url(capsys):
@@ -354,9 +354,9 @@ def test_removed_version_number_is_not_reused(add, tmp_path):
 
 
 def test_unreachable_triton_is_reported_before_removal(own_head):
-    options = ["--url=127.0.0.1:1", f"--model-repository={own_head}"]
+    options = ["--triton=127.0.0.1:1", f"--model-repository={own_head}"]
     result = CliRunner().invoke(app, ["model", "remove", "head", *options])
-    assert "Triton at 127.0.0.1:1 says" in str(result.exception)
+    assert "no Triton answers at 127.0.0.1:1" in str(result.exception)
     assert read_entry(own_head, "head")
 
 

@@ -180,5 +180,5 @@ def test_model_is_added_served_and_checked_without_a_checkout(installed, started
 
     assert best("ensemble_model") == "Egyptian cat"
     assert best("colours") in LABELS
-    proof = installed.run("model", "parity", "colours", f"--url={triton}")
+    proof = installed.run("model", "parity", "colours", f"--triton={triton}")
     assert "the served answers are the original's" in proof

@@ -205,7 +205,7 @@ def test_circle_of_export_import_and_evaluation(circle):
         writer = csv.DictWriter(file, table[0])
         writer.writeheader()
         writer.writerows(table)
-    assert "2 of 2 labels sent" in command("log", "import", out / "labels.csv", "--url", str(client.base_url))
+    assert "2 of 2 labels sent" in command("log", "import", out / "labels.csv", "--gateway", str(client.base_url))
     rows(log, 2, "feedback")
     command("log", "export", folder / "rest", "--log", log, "--unlabelled", "--most-uncertain", 9)
     rest = [each["request_id"] for each in table_of(folder / "rest")]
@@ -233,7 +233,7 @@ def test_label_studio_has_tasks_and_its_export_comes_back(circle):
     # Label Studio's JSON export is the tasks with annotations.
     exported = [{**task, "annotations": [{"result": [{**result, "value": {"choices": ["class 1"]}}]}]}]
     (out / "done.json").write_text(json.dumps([*exported, {**task, "annotations": []}]))
-    assert "1 of 1 labels sent" in command("log", "import", out / "done.json", "--url", str(client.base_url))
+    assert "1 of 1 labels sent" in command("log", "import", out / "done.json", "--gateway", str(client.base_url))
     (row,) = rows(log, 1, "feedback")
     assert (row["request_id"], row["label"]) == ("r1", "class 1")
 
@@ -241,7 +241,7 @@ def test_label_studio_has_tasks_and_its_export_comes_back(circle):
 def test_refused_labels_are_named(circle):
     client, _, folder = circle
     (folder / "labels.csv").write_text("request_id,index,model,true_label\r\nr1,0,ensemble_model,zebra\r\n")
-    printed = command("log", "import", folder / "labels.csv", "--url", str(client.base_url), code=1)
+    printed = command("log", "import", folder / "labels.csv", "--gateway", str(client.base_url), code=1)
     assert "r1, image 0: 'label': the model 'ensemble_model' has no label 'zebra'" in printed
 
 

@@ -167,6 +167,6 @@ def has_failed(state: ModelState) -> bool:
 def _warning(name: str, version: str) -> str:
     return (
         f"{name} has no version {version} that is ready, so its share of the requests is answered with 503: add it "
-        f"with gateway model add … --version {version} --url …, load it with POST /models/{name}/load, or correct "
+        f"with gateway model add … --version {version} --triton …, load it with POST /models/{name}/load, or correct "
         f"{variable('model_split')}"
     )

@@ -42,7 +42,7 @@ def service() -> Iterator[str]:
 
 
 def run(service: str, *arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["stream", *map(str, arguments), "--url", service])
+    result = CliRunner().invoke(app, ["stream", *map(str, arguments), "--gateway", service])
     assert result.exit_code == code, result.output
     return result.output
 
@@ -84,7 +84,7 @@ def test_fps_option_reduces_the_frame_rate(service, video, tmp_path):
 def test_video_may_be_read_from_standard_input(service, video):
     with video.open("rb") as file:
         result = subprocess.run(
-            [sys.executable, "-m", "gateway_cli", "stream", "-", "--smoothing", "none", "--url", service],
+            [sys.executable, "-m", "gateway_cli", "stream", "-", "--smoothing", "none", "--gateway", service],
             stdin=file,
             cwd=PROJECT,
             capture_output=True,

@@ -34,7 +34,7 @@ def photos(tmp_path):
 
 
 def test_each_image_of_a_folder_has_a_row(url, photos, tmp_path):
-    done = run(photos, "--out", tmp_path / "new" / "out.jsonl", "--url", url)
+    done = run(photos, "--out", tmp_path / "new" / "out.jsonl", "--gateway", url)
     assert done.returncode == 0, done.stderr
     rows = rows_of(tmp_path / "new" / "out.jsonl")
     assert sorted(row["path"] for row in rows) == sorted(map(str, photos.rglob("*.png")))
@@ -62,12 +62,12 @@ def test_rows_of_animated_files_have_frames(url, tmp_path):
     (tmp_path / "a.gif").write_bytes(animated("GIF", range(4)))
     (tmp_path / "b.png").write_bytes(PNG)
     out = tmp_path / "out.jsonl"
-    assert run(tmp_path, "--frames", "every:0.2s", "--out", out, "--url", url).returncode == 0
+    assert run(tmp_path, "--frames", "every:0.2s", "--out", out, "--gateway", url).returncode == 0
     rows = {row["path"].rpartition("/")[2]: row for row in rows_of(out)}
     assert [(frame["index"], frame["time_s"]) for frame in rows["a.gif"]["frames"]] == [(0, 0.0), (2, 0.2)]
     assert {frame["predictions"][0]["label"] for frame in rows["a.gif"]["frames"]} == {"cat"}
     assert len(rows["b.png"]["frames"]) == 1
-    refused = run(tmp_path, "--frames", "all", "--out", tmp_path / "out.csv", "--url", url)
+    refused = run(tmp_path, "--frames", "all", "--out", tmp_path / "out.csv", "--gateway", url)
     assert refused.returncode == 2
     assert "JSON lines" in refused.stderr
 
@@ -75,7 +75,7 @@ def test_rows_of_animated_files_have_frames(url, tmp_path):
 def test_csv_and_parquet_have_the_same_rows(url, photos, tmp_path):
     (photos / "bad.png").write_bytes(b"text")
     for kind in ("csv", "parquet"):
-        done = run(photos, "-o", tmp_path / f"out.{kind}", "--url", url)
+        done = run(photos, "-o", tmp_path / f"out.{kind}", "--gateway", url)
         assert done.returncode == 3, done.stderr
     with (tmp_path / "out.csv").open(newline="") as file:
         in_csv = {row["path"]: row for row in csv.DictReader(file)}
@@ -94,7 +94,7 @@ def test_non_utf_8_names_leave_the_output_readable(url, tmp_path):
     Path(os.fsdecode(os.fsencode(photos) + b"/\xe9.png")).write_bytes(PNG)
     expected = f"{photos}/\\udce9.png"
     for kind in ("csv", "jsonl", "parquet"):
-        assert run(photos, "-o", tmp_path / f"out.{kind}", "--url", url).returncode == 0
+        assert run(photos, "-o", tmp_path / f"out.{kind}", "--gateway", url).returncode == 0
     assert [line.partition(",")[0] for line in (tmp_path / "out.csv").read_text("utf-8").splitlines()[1:]] == [expected]
     assert pyarrow.json.read_json(tmp_path / "out.jsonl")["path"].to_pylist() == [expected]
     assert pyarrow.parquet.read_table(tmp_path / "out.parquet")["path"].to_pylist() == [expected]
@@ -104,7 +104,7 @@ def test_failures_are_counted_by_code(url, photos, tmp_path):
     for number in range(3):
         (photos / f"bad{number}.png").write_bytes(b"text")
     (photos / "empty.png").write_bytes(b"")
-    done = run(photos, "--out", tmp_path / "out.jsonl", "--url", url)
+    done = run(photos, "--out", tmp_path / "out.jsonl", "--gateway", url)
     assert done.returncode == 3
     assert "4 images failed:" in done.stderr
     assert "3 unsupported_format" in done.stderr
@@ -114,29 +114,29 @@ def test_failures_are_counted_by_code(url, photos, tmp_path):
 def test_max_failures_stops_the_run_and_keeps_its_rows(url, photos, tmp_path):
     for number in range(5):
         (photos / "000" / f"0bad{number}.png").write_bytes(b"text")
-    done = run(photos, "--out", tmp_path / "out.jsonl", "--url", url, "--max-failures", 2)
+    done = run(photos, "--out", tmp_path / "out.jsonl", "--gateway", url, "--max-failures", 2)
     assert done.returncode == 4
     assert "more than --max-failures" in done.stderr
     assert "--resume with a larger --max-failures continues" in done.stderr
     assert not (tmp_path / "out.jsonl").exists()
-    assert run(photos, "--out", tmp_path / "out.jsonl", "--url", url, "--resume").returncode == 3
+    assert run(photos, "--out", tmp_path / "out.jsonl", "--gateway", url, "--resume").returncode == 3
     assert len(rows_of(tmp_path / "out.jsonl")) == 155
 
 
 def test_existing_output_needs_overwrite(url, photos, tmp_path):
     out = tmp_path / "out.jsonl"
     out.write_text("mine\n")
-    refused = run(photos, "--out", out, "--url", url)
+    refused = run(photos, "--out", out, "--gateway", url)
     assert (refused.returncode, out.read_text()) == (1, "mine\n")
     assert "--resume" in refused.stderr
-    assert run(photos, "--out", out, "--url", url, "--overwrite").returncode == 0
+    assert run(photos, "--out", out, "--gateway", url, "--overwrite").returncode == 0
     assert len(rows_of(out)) == 150
 
 
 def test_finished_output_can_be_resumed_with_new_images(url, photos, tmp_path):
     out = tmp_path / "out.jsonl"
-    assert run(photos / "000", "--out", out, "--url", url).returncode == 0
-    assert run(photos, "--out", out, "--url", url, "--resume").returncode == 0
+    assert run(photos / "000", "--out", out, "--gateway", url).returncode == 0
+    assert run(photos, "--out", out, "--gateway", url, "--resume").returncode == 0
     assert sorted(row["path"] for row in rows_of(out)) == sorted(map(str, photos.rglob("*.png")))
 
 
@@ -150,9 +150,9 @@ def test_finished_output_can_be_resumed_with_new_images(url, photos, tmp_path):
 )
 def test_finished_output_is_not_resumed_with_other_options(url, photos, tmp_path, before, now, reason):
     out = tmp_path / "out.jsonl"
-    assert run(photos / "000", "--out", out, "--url", url, *before).returncode == 0
+    assert run(photos / "000", "--out", out, "--gateway", url, *before).returncode == 0
     rows = out.read_text()
-    refused = run(photos, "--out", out, "--url", url, "--resume", *now)
+    refused = run(photos, "--out", out, "--gateway", url, "--resume", *now)
     assert refused.returncode == 1
     assert reason in refused.stderr
     assert out.read_text() == rows
@@ -163,7 +163,7 @@ def test_paths_come_from_stdin_and_rows_go_to_stdout(url, photos):
     for separator in ("\n", "\0"):
         paths = separator.join(str(path) for path in sorted(photos.rglob("*.png"))[:3])
         code = "from gateway_cli.main import main; main()"
-        done = warm.run(code, ["classify", "-", "--url", url], environment=environment(), given=paths)
+        done = warm.run(code, ["classify", "-", "--gateway", url], environment=environment(), given=paths)
         assert done.returncode == 0, done.stderr
         assert [json.loads(line)["label"] for line in done.stdout.splitlines()] == ["cat"] * 3
 
@@ -172,7 +172,7 @@ def test_terminal_output_is_a_table(url, photos):
     controller, terminal = pty.openpty()
     (photos / "000" / "bad.png").write_bytes(b"text")
     process = subprocess.Popen(
-        command(photos / "000" / "000001.png", photos / "000" / "bad.png", "--url", url),
+        command(photos / "000" / "000001.png", photos / "000" / "bad.png", "--gateway", url),
         stdout=terminal,
         stderr=subprocess.DEVNULL,
         env={**environment(), "COLUMNS": "300", "TERM": "xterm"},
@@ -196,26 +196,26 @@ def test_terminal_output_is_a_table(url, photos):
     [
         (["none.png", "--out", "out.jsonl"], "there is no file or folder 'none.png'"),
         (["photos", "--out", "out.xlsx"], "must be .jsonl, .csv or .parquet"),
-        (["photos", "--out", "out.jsonl", "--url", "http://127.0.0.1:9"], "There is no gateway at"),
+        (["photos", "--out", "out.jsonl", "--gateway", "http://127.0.0.1:9"], "There is no gateway at"),
     ],
 )
 def test_faults_are_reported_in_one_sentence(photos, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    done = run(*arguments, *(() if "--url" in arguments else ("--url", "http://127.0.0.1:9")))
+    done = run(*arguments, *(() if "--gateway" in arguments else ("--gateway", "http://127.0.0.1:9")))
     assert done.returncode == 1
     assert message in done.stderr
 
 
 def test_remote_output_is_refused(photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = run(photos, "--out", "s3://bucket/out.jsonl", "--url", "http://127.0.0.1:9")
+    done = run(photos, "--out", "s3://bucket/out.jsonl", "--gateway", "http://127.0.0.1:9")
     assert done.returncode == 2
     assert "--out must be a file of this machine" in " ".join(done.stderr.split())
     assert not (tmp_path / "s3:").exists()
 
 
 def test_refused_parameter_ends_the_run(url, photos, tmp_path):
-    done = run(photos, "--out", tmp_path / "more.jsonl", "--url", url, "--top-k", 99999)
+    done = run(photos, "--out", tmp_path / "more.jsonl", "--gateway", url, "--top-k", 99999)
     assert done.returncode == 1
     assert "'top_k': must be at most" in done.stderr
 
@@ -226,7 +226,9 @@ def test_ctrl_c_keeps_the_rows(photos, tmp_path, number):
     journal = tmp_path / "out.jsonl.part"
     with stub_service(StubBackend(Overloaded())) as url:
         process = subprocess.Popen(
-            command(photos, "--out", tmp_path / "out.jsonl", "--url", url), env=environment(), stderr=subprocess.PIPE
+            command(photos, "--out", tmp_path / "out.jsonl", "--gateway", url),
+            env=environment(),
+            stderr=subprocess.PIPE,
         )
         # A bad image has its row while the others wait for the service.
         wait_for(lambda: journal.exists() and journal.stat().st_size, process=process)
@@ -242,9 +244,9 @@ def test_rows_have_embeddings_with_features(tmp_path):
     (photos / "bad.png").write_bytes(b"text")
     with stub_service(VectorBackend()) as url:
         for kind in ("parquet", "csv", "jsonl"):
-            assert run(photos, "--features", "-o", tmp_path / f"out.{kind}", "--url", url).returncode == 3
-        refused = run(photos, "--features", "--threshold", "0.5", "-o", tmp_path / "other.csv", "--url", url)
-        other = run(photos, "-o", tmp_path / "out.jsonl", "--resume", "--url", url)
+            assert run(photos, "--features", "-o", tmp_path / f"out.{kind}", "--gateway", url).returncode == 3
+        refused = run(photos, "--features", "--threshold", "0.5", "-o", tmp_path / "other.csv", "--gateway", url)
+        other = run(photos, "-o", tmp_path / "out.jsonl", "--resume", "--gateway", url)
     table = pyarrow.parquet.read_table(tmp_path / "out.parquet")
     assert str(table.schema.field("features").type) == "list<element: float>"
     with (tmp_path / "out.csv").open(newline="") as file:
@@ -265,6 +267,6 @@ def test_missing_key_error_names_the_option(tmp_path):
     photo = tmp_path / "a.png"
     photo.write_bytes(PNG)
     with stub_service(api_keys_file=tmp_path / "keys") as url:
-        refused, answered = run(photo, "--url", url), run(photo, "--url", url, "--api-key", key)
+        refused, answered = run(photo, "--gateway", url), run(photo, "--gateway", url, "--api-key", key)
     assert (refused.returncode, answered.returncode) == (1, 0)
     assert "by --api-key KEY, or by the variable TRITON_GATEWAY_KEY" in " ".join(refused.stderr.split())

@@ -35,7 +35,7 @@ def spoil(photos: Path, number: int) -> None:
 def test_closed_stdout_ends_the_run_silently(url, tmp_path):
     photos = folder_of(tmp_path / "photos", 600, PNG)  # more rows than a pipe holds
     with subprocess.Popen(
-        command(photos, "--url", url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+        command(photos, "--gateway", url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as process:
         assert process.stdout.readline().startswith(b"{")
         process.stdout.close()
@@ -46,7 +46,7 @@ def test_closed_stdout_ends_the_run_silently(url, tmp_path):
 def test_full_disk_under_stdout_is_reported(url, photos):
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            command(photos, "--url", url), stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=120
+            command(photos, "--gateway", url), stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=120
         )
     assert done.returncode == 1
     assert b"error: the rows cannot be written: No space left on device" in done.stderr
@@ -67,12 +67,12 @@ def test_full_disk_loses_no_written_row(url, photos, tmp_path, monkeypatch, step
 
     with monkeypatch.context() as patch:
         patch.setattr(Journal, step, full)
-        done = run(photos, "--out", out, "--url", url)
+        done = run(photos, "--out", out, "--gateway", url)
     assert done.returncode == 1
     assert "cannot be written: No space left on device; " in done.stderr
     assert f"{out}.part has the rows so far; --resume continues" in done.stderr
     assert not out.exists()
-    again = run(photos, "--out", out, "--url", url, "--resume")
+    again = run(photos, "--out", out, "--gateway", url, "--resume")
     assert again.returncode == 0
     assert f"rows from before: {5 if step == 'finish' else 2}" in again.stderr
     assert len(out.read_text().splitlines()) == 6
@@ -80,30 +80,30 @@ def test_full_disk_loses_no_written_row(url, photos, tmp_path, monkeypatch, step
 
 def test_unwritable_output_path_is_reported(url, photos, tmp_path):
     (tmp_path / "file").write_text("")
-    done = run(photos, "--out", tmp_path / "file" / "out.csv", "--url", url)
+    done = run(photos, "--out", tmp_path / "file" / "out.csv", "--gateway", url)
     assert done.returncode == 1
     assert "cannot be written: " in done.stderr
 
 
 def test_run_without_rows_leaves_no_files(url, photos, tmp_path):
     out = tmp_path / "out.jsonl"
-    for wrong in (["--url", "http://127.0.0.1:9"], ["--url", url, "--top-k", 99999]):
+    for wrong in (["--gateway", "http://127.0.0.1:9"], ["--gateway", url, "--top-k", 99999]):
         done = run(photos, "--out", out, *wrong)
         assert done.returncode == 1
         assert "--resume" not in done.stderr
         assert not Path(f"{out}.part").exists()
-    assert run(photos, "--out", out, "--url", url).returncode == 0
+    assert run(photos, "--out", out, "--gateway", url).returncode == 0
 
 
 def test_failures_of_earlier_runs_are_counted(url, photos, tmp_path):
     out = tmp_path / "out.jsonl"
     spoil(photos, 1)
-    assert run(photos, "--out", out, "--url", url).returncode == 3
+    assert run(photos, "--out", out, "--gateway", url).returncode == 3
     spoil(photos, 2)
-    done = run(photos, "--out", out, "--url", url, "--resume")
+    done = run(photos, "--out", out, "--gateway", url, "--resume")
     assert "2 images failed:\ngateway |   2 unsupported_format\n" in done.stderr
     spoil(photos, 3)
-    done = run(photos, "--out", out, "--url", url, "--resume", "--max-failures", 2)
+    done = run(photos, "--out", out, "--gateway", url, "--resume", "--max-failures", 2)
     assert done.returncode == 4
     assert "3 images failed, more than --max-failures: 3 unsupported_format; " in done.stderr
     assert len(rows_of(Path(f"{out}.part"))) == 8
@@ -128,7 +128,7 @@ def test_waiting_and_its_reason_are_shown(photos, tmp_path, monkeypatch, to_file
 
     monkeypatch.setattr(classify, "print_status", recover)
     with stub_service(backend) as url:
-        done = run(photos, *(["--out", tmp_path / "out.jsonl"] if to_file else []), "--url", url)
+        done = run(photos, *(["--out", tmp_path / "out.jsonl"] if to_file else []), "--gateway", url)
     assert done.returncode == 0
     assert "waiting: " in done.stderr
 
@@ -138,10 +138,10 @@ def test_sources_without_images_are_an_error(url, tmp_path, to_file):
     photos = tmp_path / "photos"
     photos.mkdir()
     (photos / "noending").write_bytes(PNG)
-    done = run(photos, *(["--out", tmp_path / "out.jsonl"] if to_file else []), "--url", url)
+    done = run(photos, *(["--out", tmp_path / "out.jsonl"] if to_file else []), "--gateway", url)
     assert done.returncode == 1
     assert not list(tmp_path.glob("out*"))
     assert f"skipped 1 file without an image's suffix, such as '{photos / 'noending'}'" in done.stderr
     assert f"no images in {photos}\n" in done.stderr
-    run(f"{photos}/*", "--out", tmp_path / "all.jsonl", "--url", url)
+    run(f"{photos}/*", "--out", tmp_path / "all.jsonl", "--gateway", url)
     assert len(rows_of(tmp_path / "all.jsonl")) == 1

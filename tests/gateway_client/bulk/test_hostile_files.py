@@ -111,7 +111,7 @@ def test_each_kind_of_file_has_the_expected_outcome(hostile, tmp_path):
 
 def test_each_hostile_file_has_a_row_within_bounded_memory(url, hostile, tmp_path):
     out = tmp_path / "out.jsonl"
-    done = run(hostile, "--out", out, "--url", url)
+    done = run(hostile, "--out", out, "--gateway", url)
     assert done.returncode == 3
     assert {Path(row["path"]).name: row["error"] for row in rows_of(out)} == {
         name: {"good.png": None, "sparse.png": "file_too_large"}.get(name, "unreadable_file") for name in EXPECTED
@@ -552,7 +552,7 @@ def bytes_in(pipe) -> int:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_a_run_whose_stdin_has_stalled(url, number):
     process = subprocess.Popen(
-        command("-", "--url", url), env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        command("-", "--gateway", url), env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     with process:
         process.stdin.write(b"none.png\n")
@@ -568,7 +568,7 @@ def test_ctrl_c_ends_a_run_whose_server_does_not_answer(tmp_path):
     (tmp_path / "a.png").write_bytes(PNG)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
-        process = subprocess.Popen(command(tmp_path, "--url", address), env=environment(), stderr=subprocess.PIPE)
+        process = subprocess.Popen(command(tmp_path, "--gateway", address), env=environment(), stderr=subprocess.PIPE)
         with process:
             connection, _ = server.accept()
             with connection:

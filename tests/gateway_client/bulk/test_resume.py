@@ -29,7 +29,7 @@ def test_each_image_has_one_row_after_three_kills(tmp_path):
     kept = [0]
     with stub_service(SlowBackend()) as url:
         for kill in range(3):
-            arguments = command(photos, "--out", out, "--url", url, *(["--resume"] if kill else []))
+            arguments = command(photos, "--out", out, "--gateway", url, *(["--resume"] if kill else []))
             process = subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL)
             enough = kept[-1] + 200
             wait_for(lambda enough=enough: journal.exists() and lines(journal) > enough, process=process)
@@ -38,7 +38,7 @@ def test_each_image_has_one_row_after_three_kills(tmp_path):
             kept.append(lines(journal))
         # As an editor may leave it: a row of a missing image, and an incomplete last line.
         journal.write_bytes(journal.read_bytes().rpartition(b"\n")[0] + b'\n{"path":"gone.png","error":null}\n{"pa')
-        done = run(photos, "--out", out, "--url", url, "--resume")
+        done = run(photos, "--out", out, "--gateway", url, "--resume")
     assert done.returncode == 0, done.stderr
     assert sorted(row["path"] for row in rows_of(out)) == sorted(["gone.png", *map(str, photos.rglob("*.png"))])
     assert "kept 1 row of images that are not among the sources" in done.stderr

@@ -52,7 +52,7 @@ def test_served_alternative_comes_first_and_once():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("option", ["--url=127.0.0.1:1", "--decode=fast"])
+@pytest.mark.parametrize("option", ["--triton=127.0.0.1:1", "--decode=fast"])
 def test_comparison_has_its_own_triton_and_tries_every_decode(own_head, photos, tmp_path, option):
     (tmp_path / "list.csv").write_text(f"{photos / 'cat.jpg'},0\n")
     command = ["model", "evaluate", "head", str(tmp_path / "list.csv"), "--compare", option]

@@ -219,7 +219,7 @@ def test_difference_beyond_the_tolerance_exits_with_1(gateway, photos, tolerance
     [
         ((MODEL.name, 1, 1), "compared with itself"),
         ((MODEL.name, 1, 2, "--tolerance", "nan"), "--tolerance"),
-        ((MODEL.name, 1, 2, "--url", "127.0.0.1:1"), "has its own Triton"),
+        ((MODEL.name, 1, 2, "--triton", "127.0.0.1:1"), "has its own Triton"),
         ((MODEL.name, 0, 2), "first"),
     ],
 )

@@ -258,7 +258,7 @@ def test_parity_names_the_stage_that_was_changed(server, repository, serves, pho
     for name in PHOTOS:
         # The cache has the right answers to the others.
         (tmp_path / f"{name}.jpg").write_bytes(unlike_any(photo(name)))
-    options = ["--url", server.url, "--model-repository", str(repository)]
+    options = ["--triton", server.url, "--model-repository", str(repository)]
     with serves("wrong-resize") as served:
         right = CliRunner().invoke(app, ["model", "parity", served.name, str(photos), *options])
         config = repository / served.entry.preprocessor / "config.pbtxt"
@@ -293,7 +293,7 @@ def test_parity_refuses_an_original_that_is_gone_or_another(added_head, tmp_path
 def test_evaluate_counts_what_the_service_answers(server, repository, serves, photos, tmp_path):
     files = image_files([photos])
     plot = tmp_path / "plots" / "confusion.png"
-    options = [f"--plot={plot}", f"--url={server.url}", f"--model-repository={repository}"]
+    options = [f"--plot={plot}", f"--triton={server.url}", f"--model-repository={repository}"]
     with serves("counted") as served:
         transforms = reference_transforms(served.entry.preprocessing)
         images = [transforms(Image.open(path).convert("RGB")) for path in files]
@@ -322,7 +322,7 @@ def test_version_switch_under_load_loses_no_request(repository, server, serves, 
     image = tmp_path / "image.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 60, 3), np.uint8)).save(image)
     payload, stop = image.read_bytes(), Event()
-    options = ["--url", server.url, "--model-repository", str(repository)]
+    options = ["--triton", server.url, "--model-repository", str(repository)]
 
     def ask_on() -> dict[bytes, np.ndarray]:
         seen = {}

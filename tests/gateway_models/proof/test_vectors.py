@@ -116,7 +116,7 @@ def test_served_embeddings_equal_the_eager_networks(name, gateway, repository, n
 
 
 def test_parity_compares_embeddings_with_the_original(server, repository, photos):
-    options = ["--url", server.url, "--model-repository", str(repository)]
+    options = ["--triton", server.url, "--model-repository", str(repository)]
     result = CliRunner().invoke(app, ["model", "parity", EAGER, str(photos), *options])
     assert result.exit_code == 0, result.output
     assert "embeddings       1024 numbers, cosine 1.0000000 at least" in result.output

@@ -1,0 +1,168 @@
+"""The options --gateway and --triton: one name for each kind of address, which is checked by asking the address."""
+
+import inspect
+from collections.abc import Callable
+from enum import Enum
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+
+from gateway.errors import UserError
+from gateway_cli.terminal import print_status
+
+ASK_SECONDS = 2.0
+"""Longest wait for each answer to "what are you"."""
+DEFAULT_GATEWAY = "http://127.0.0.1:8080"
+FORMER = "--url"
+
+
+class Kind(Enum):
+    """What answers at an address."""
+
+    GATEWAY = "the gateway's HTTP port"
+    GATEWAY_GRPC = "the gateway's gRPC port"
+    TRITON = "Triton's gRPC port"
+    TRITON_HTTP = "Triton's HTTP port"
+    UNKNOWN = "nothing that is known"
+
+
+class WrongAddress(UserError):
+    """The address has the wrong form, or something of another kind answers there; the message has the right option."""
+
+
+def kind_of(address: str) -> Kind:
+    """Ask host:port, or a URL, what it is; UNKNOWN if nothing answers in time, or something else does."""
+    url = address if "://" in address else f"http://{address}"
+    found = _ask_http(url)
+    return found if found is not Kind.UNKNOWN else _ask_grpc(url.partition("://")[2].rstrip("/"))
+
+
+def _ask_http(url: str) -> Kind:
+    import httpx
+
+    try:
+        with httpx.Client(timeout=ASK_SECONDS, trust_env=False) as client:
+            # The two paths that need no API key.
+            if _member(client.get(f"{url.rstrip('/')}/health/live"), "status") == "live":
+                return Kind.GATEWAY
+            if _member(client.get(f"{url.rstrip('/')}/v2"), "name") == "triton":
+                return Kind.TRITON_HTTP
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        pass
+    return Kind.UNKNOWN
+
+
+def _member(response: Any, name: str) -> object:  # noqa: ANN401  # httpx is imported late
+    document = response.json()
+    return document.get(name) if isinstance(document, dict) else None
+
+
+def _ask_grpc(target: str) -> Kind:
+    from gateway_models.blocking_triton import server_name
+
+    match server_name(target, ASK_SECONDS):
+        case "triton":
+            return Kind.TRITON
+        case None:
+            return Kind.UNKNOWN
+        case _:
+            return Kind.GATEWAY_GRPC
+
+
+def triton_address(context: typer.Context, given: str | None) -> str | None:
+    """Validate --triton: host:port without a scheme; raises WrongAddress if something else than Triton answers there.
+
+    Where nothing answers, the command itself says so.
+    """
+    if given is None or context.resilient_parsing:
+        return given
+    address = given.partition("://")[2] if "://" in given else given
+    address = address.rstrip("/")
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise WrongAddress(f"--triton {given}: the address needs the form HOST:PORT, such as 127.0.0.1:8001")
+    if (advice := advice_for_triton(address, other_option=_has(context, "--gateway"))) is not None:
+        raise WrongAddress(advice)
+    return address
+
+
+def advice_for_triton(address: str, *, other_option: bool = False) -> str | None:
+    """What to write instead of `--triton address`, or None if Triton's gRPC port or nothing known answers there."""
+    kind = kind_of(address)
+    if kind in {Kind.TRITON, Kind.UNKNOWN}:
+        return None
+    advice = "give the gRPC port of Triton, HOST:PORT (of `gateway up`: the one that its --triton-port chooses)"
+    if kind is Kind.TRITON_HTTP:
+        advice = "give its gRPC port, which is 8001 unless it was chosen"
+    elif kind is Kind.GATEWAY and other_option:
+        advice = f"write --gateway {address if '://' in address else f'http://{address}'}, or {advice}"
+    return f"--triton {address}: this is {kind.value}; {advice}"
+
+
+def gateway_url(context: typer.Context, given: str | None) -> str | None:
+    """Validate --gateway: a URL, with http:// if it has no scheme; raises WrongAddress if something else answers there.
+
+    Where nothing answers, the command itself says so, or waits for the service.
+    """
+    if given is None or context.resilient_parsing:
+        return given
+    url = given if "://" in given else f"http://{given}"
+    if not url.startswith(("http://", "https://")):
+        raise WrongAddress(f"--gateway {given}: the address needs the form http://HOST:PORT or https://HOST:PORT")
+    kind = kind_of(url)
+    if kind in {Kind.GATEWAY, Kind.UNKNOWN}:
+        return url
+    advice = f"give the gateway's HTTP address, such as {DEFAULT_GATEWAY}"
+    if kind is Kind.TRITON and _has(context, "--triton"):
+        advice = f"write --triton {url.partition('://')[2].rstrip('/')}, or {advice}"
+    raise WrongAddress(f"--gateway {given}: this is {kind.value}; {advice}")
+
+
+def _has(context: typer.Context, option: str) -> bool:
+    return any(option in parameter.opts for parameter in context.command.params)
+
+
+def formerly_url(name: str, option: str, *, asks: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate a command whose parameter `name`, now given by `option`, was --url: the old name works, with a warning.
+
+    Without `asks` the address is taken as it is.
+    """
+    check = (triton_address if option == "--triton" else gateway_url) if asks else None
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(*, former_url: str | None = None, **values: Any) -> None:  # noqa: ANN401  # of the options
+            if former_url is not None:
+                print_status(f"warning: {FORMER} is now {option}; the old name works until the next release")
+                values[name] = former_url
+            command(**values)
+
+        signature = inspect.signature(command, eval_str=True)
+        former = inspect.Parameter(
+            "former_url",
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[str | None, typer.Option(FORMER, hidden=True, callback=check)],
+        )
+        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in signature.parameters.values()]
+        run.__signature__ = signature.replace(parameters=[*parameters, former])  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in (*parameters, former)}
+        return run
+
+    return decorate
+
+
+RunningGateway = Annotated[
+    str, typer.Option("--gateway", metavar="URL", help="A running service.", callback=gateway_url)
+]
+Triton = Annotated[
+    str | None,
+    typer.Option(
+        "--triton",
+        metavar="HOST:PORT",
+        help="gRPC address of a running Triton that serves the repository.",
+        show_default=False,
+        callback=triton_address,
+    ),
+]
