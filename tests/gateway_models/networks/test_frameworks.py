@@ -183,13 +183,48 @@ def test_keras_code_needs_trust(tmp_path, warm_jobs):
         ({"module": "keras.layers", "class_name": "TFSMLayer"}, "TFSMLayer"),
         ({"layers": [{"config": {"fn": {"class_name": "__lambda__"}}}]}, "__lambda__"),
         ({"module": "keras_evil", "class_name": "Dense"}, "module keras_evil"),
-        ({"module": "keras.layers", "class_name": "StringLookup", "config": {"vocabulary": "/etc/passwd"}}, "passwd"),
+        ({"module": "keras", "class_name": "layers.Lambda"}, "Lambda layer, which is code"),
+        ({"module": "keras", "class_name": "src.layers.core.lambda_layer.Lambda"}, "Lambda layer, which is code"),
+        ({"module": "keras.src.layers.core.lambda_layer", "class_name": "Lambda"}, "Lambda layer, which is code"),
+        ({"module": "keras.initializers", "class_name": "Lambda"}, "Lambda layer, which is code"),
+        ({"module": "keras.layers", "class_name": "Conv2D", "registered_name": "evil>Conv2D"}, "not Keras's own"),
+        ({"module": "keras.utils", "class_name": "function", "config": "get_file"}, r"module keras\.utils"),
+        ({"module": "keras.layers", "class_name": "function", "config": "get_file"}, r"module keras\.layers"),
+        ({"module": "keras.ops.nn", "class_name": "function", "config": "a.b"}, "not Keras's own"),
+        ({"module": "keras.layers", "class_name": "NewLayer"}, "NewLayer"),
+        ({"module": "keras\n", "class_name": "Dense"}, "not Keras's own"),
+        ({"module": ["keras"], "class_name": "Dense"}, "not Keras's own"),
+        ({"class_name": ["Dense"]}, "not Keras's own"),
+        ({"class_name": "Lambda"}, "Lambda layer, which is code"),
+        ({"class_name": "__typespec__", "spec_name": "x", "module": "keras"}, "__typespec__"),
+        (
+            {"module": "keras.layers", "class_name": "StringLookup", "config": {"vocabulary": "/etc/passwd"}},
+            "StringLookup",
+        ),
+        ({"module": "keras.layers", "class_name": "Dense", "config": {"vocabulary": "/etc/passwd"}}, "passwd"),
     ],
 )
 def test_description_of_keras_names_no_code(config, reason):
     with pytest.raises(ModelFileError, match=reason):
         check_config({"class_name": "Sequential", "module": "keras", "config": config})
     check_config({"class_name": "Sequential", "module": "keras", "config": {"layers": []}})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"module": "keras.layers", "class_name": "Conv2D", "registered_name": None},
+        {"module": "keras.src.models.functional", "class_name": "Functional", "registered_name": "Functional"},
+        {"module": "keras.src.ops.numpy", "class_name": "Mean", "registered_name": "Mean"},
+        {"module": "builtins", "class_name": "function", "config": "relu", "registered_name": "relu"},
+        {"module": "keras.activations", "class_name": "function", "config": "gelu"},
+        {"class_name": "GlorotUniform", "config": {"seed": None}},
+        {"module": "keras", "class_name": "DTypePolicy", "config": {"name": "float32"}},
+        {"class_name": "__keras_tensor__", "config": {"shape": [None, 8]}},
+    ],
+)
+def test_description_of_keras_has_layers_and_their_parts(config):
+    check_config({"class_name": "Sequential", "module": "keras", "config": {"layers": [config]}})
 
 
 @pytest.mark.parametrize("name", ["digits.keras", "digits.skops"])
