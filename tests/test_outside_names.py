@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("gateway", "gateway_cli", "gateway_client", "gateway_local", "gateway_models", "gateway_predictions")
+PACKAGES = (
+    "gateway",
+    "gateway_cli",
+    "gateway_client",
+    "gateway_local",
+    "gateway_models",
+    "gateway_plugins",
+    "gateway_predictions",
+)
 SOURCES = {"tarfile", "zipfile", "fsspec", "huggingface_hub"}
 """Modules of Python and of libraries that give names from outside."""
 OTHERS = (
@@ -23,7 +31,7 @@ OTHERS = (
 """Modules that get such names from a file's content: a registry's manifest, an entry's record, a log's rows."""
 _ENTRY = "read_entry has checked the names of an entry's folders"
 ALLOWED = {
-    "gateway/api/client_wheel.py": {
+    "gateway_plugins/page/client_wheel.py": {
         "PACKAGE / name": "a file of this package",
         "PACKAGE / project['readme']": "this package's pyproject.toml",
     },

@@ -60,6 +60,25 @@ METADATA = tuple(
 GLOBAL_UNICAST = IPv6Network("2000::/3")
 NAT64 = IPv6Network("64:ff9b::/96")
 """The well-known prefix (RFC 6052), by which hosts with IPv6 alone reach IPv4 addresses."""
+_32_BITS = 0xFFFFFFFF
+_LAST = tuple(
+    map(
+        IPv6Network,
+        (
+            "::/96",  # IPv4-compatible
+            "::ffff:0:0/96",  # IPv4-mapped
+            "::ffff:0:0:0/96",  # IPv4-translated (RFC 2765)
+            "64:ff9b::/96",  # NAT64
+        ),
+    )
+)
+"""Forms whose last 32 bits are an IPv4 address."""
+_ISATAP = 0x5EFE
+"""Before an IPv4 address in the last 64 bits of any prefix, with or without the bit for global addresses (RFC 5214)."""
+_SIX_TO_FOUR = IPv6Network("2002::/16")
+_TEREDO = IPv6Network("2001::/32")
+_LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
+"""For translators within a network (RFC 8215)."""
 
 
 class AddressRule:
@@ -70,9 +89,10 @@ class AddressRule:
 
     def allows(self, text: str) -> bool:
         """Whether the service may connect to an address, as the resolver returns it."""
-        address = destination(ip_address(text))
-        if _within(address, METADATA):
+        written = ip_address(text)
+        if any(_within(each, METADATA) for each in (written, *inside(written))):
             return False
+        address = destination(written)
         return is_public(address) or _within(address, self._networks)
 
 
@@ -91,6 +111,29 @@ def destination(address: IPAddress) -> IPAddress:
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return IPv4Address(int(address) & 0xFFFFFFFF) if address in NAT64 else address
+
+
+def inside(address: IPAddress) -> list[IPv4Address]:
+    """The IPv4 addresses that an IPv6 address may lead to, by each form in which one has an IPv4 address inside.
+
+    Whether a form leads anywhere depends on the network: a tunnel or a translator may stand there.
+    """
+    if isinstance(address, IPv4Address):
+        return []
+    bits = int(address)
+    last = bits & _32_BITS
+    found = [last] if any(address in network for network in _LAST) else []
+    if (bits >> 32) & ~(2 << 24) & _32_BITS == _ISATAP:
+        found.append(last)
+    if address in _SIX_TO_FOUR:
+        found.append(bits >> 80 & _32_BITS)
+    if address in _TEREDO:  # the server, and the client, whose bits are inverted
+        found += [bits >> 64 & _32_BITS, last ^ _32_BITS]
+    if address in _LOCAL_NAT64:
+        # RFC 6052, 2.2: a prefix of 48, 56, 64 or 96 bits, then the address, with bits 64 to 71 left out of it.
+        without = (bits >> 64 << 56) | (bits & (1 << 56) - 1)
+        found += [last, *(without >> 120 - length - 32 & _32_BITS for length in (48, 56, 64))]
+    return [IPv4Address(each) for each in found]
 
 
 def is_public(address: IPAddress) -> bool:

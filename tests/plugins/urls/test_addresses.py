@@ -75,6 +75,42 @@ def test_metadata_is_refused_whatever_the_networks(network):
     assert not AddressRule(["0.0.0.0/0", "::/0"]).allows(str(network[-1]))
 
 
+FORMS = [
+    "::{ab}{cd}:{ef}{gh}",
+    "::ffff:{ab}{cd}:{ef}{gh}",
+    "::ffff:0:{ab}{cd}:{ef}{gh}",
+    "64:ff9b::{ab}{cd}:{ef}{gh}",
+    "64:ff9b:1::{ab}{cd}:{ef}{gh}",
+    "64:ff9b:1:1234:5678:9abc:{ab}{cd}:{ef}{gh}",
+    "64:ff9b:1:{ab}{cd}:00{ef}:{gh}00::",  # a prefix of 48 bits
+    "64:ff9b:1:12{ab}:00{cd}:{ef}{gh}::",  # of 56
+    "64:ff9b:1:1234:00{ab}:{cd}{ef}:{gh}00:0",  # of 64
+    "2002:{ab}{cd}:{ef}{gh}::1",
+    "2001:0:{ab}{cd}:{ef}{gh}:8000:1234:5678:9abc",
+    "2001:0:4136:e378:8000:63bf:{not_ab}{not_cd}:{not_ef}{not_gh}",
+    "2001:db8::5efe:{ab}{cd}:{ef}{gh}",
+    "2606:4700::200:5efe:{ab}{cd}:{ef}{gh}",
+]
+"""IPv6 addresses with an IPv4 address inside, by its bytes in hex."""
+
+
+def with_inside(form: str, address: str) -> str:
+    """An IPv6 address of a form."""
+    names, octets = ("ab", "cd", "ef", "gh"), ipaddress.IPv4Address(address).packed
+    plain = {name: f"{octet:02x}" for name, octet in zip(names, octets, strict=True)}
+    inverted = {f"not_{name}": f"{octet ^ 255:02x}" for name, octet in zip(names, octets, strict=True)}
+    return form.format(**plain, **inverted)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_metadata_is_refused_inside_an_ipv6_address(form):
+    """A translator or a tunnel of the network may lead there."""
+    rule = AddressRule(["0.0.0.0/0", "::/0"])
+    for address in ("169.254.169.254", "168.63.129.16", "100.100.100.200", "192.0.0.192"):
+        assert not rule.allows(with_inside(form, address)), address
+    assert rule.allows(with_inside(form, "10.1.2.3"))
+
+
 @given(st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6)))
 def test_public_address_is_global_for_python_as_well(address):
     """The tables are stricter than Python's: a fault in one of them has to be a fault in both."""
