@@ -135,7 +135,7 @@ class _Decoder:
         assert isinstance(self._animation, MaskedImage)
         # A copy: the heat map is written to where the scores came from.
         scores = np.frombuffer(_input(self._memory, job["nbytes"]).tobytes(), np.float32)
-        return {"size": _output(self._memory, self._animation.draw(scores)), "ends": True}
+        return {"size": _output(self._memory, self._animation.draw(scores)), "ends": job["closes"]}
 
     def _next(self, _: dict[str, Any]) -> dict[str, Any]:
         assert self._animation is not None

@@ -43,7 +43,10 @@ class MaskedImage:
         return DecodedFrame(index, 0.0, Ppm(pixels))
 
     def draw(self, scores: NDArray[np.float32]) -> bytes:
-        """The values of the heat map, fp32 [side, side], and then its overlay; `scores` has one for each image."""
+        """The values of the heat map, fp32 [side, side], and then its overlay.
+
+        `scores` has one for each image so far, or for the first ones of them.
+        """
         values = self._values(scores[1:].astype(np.float64))
         height, width = self._pixels.shape[:2]
         return values.tobytes() + overlay_of(values, height, width, least=_FAINTEST)
@@ -85,8 +88,9 @@ class MaskedImage:
         count, side = len(scores), self._masking.map_side
         shown, weight = np.zeros((side, side)), np.zeros((side, side))
         for start in range(0, count, _COPIES_AT_ONCE):  # in fp64, all of them may exceed this process's memory
-            visible = self._visible[start : start + _COPIES_AT_ONCE].astype(np.float64)
-            shown += np.tensordot(scores[start : start + _COPIES_AT_ONCE], visible, 1)
+            end = min(start + _COPIES_AT_ONCE, count)
+            visible = self._visible[start:end].astype(np.float64)
+            shown += np.tensordot(scores[start:end], visible, 1)
             weight += visible.sum(axis=0)
         hidden = scores.sum() - shown
         values: NDArray[np.float64] = shown / np.maximum(weight, _EPSILON) - hidden / np.maximum(

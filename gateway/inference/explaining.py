@@ -18,11 +18,16 @@ MAX_SIDE = 384
 """Shorter side in pixels of a masked image, if the input size of its model is unknown."""
 
 
+PREVIEW_MASKS = 150
+"""Masked copies from which the first heat map is drawn, and by which each further one has more."""
+
+
 @dataclass(slots=True)
 class Progress:
-    """How many of an explanation's images have a score."""
+    """How many of an explanation's images have a score, and the latest heat map of those."""
 
     done: int = 0
+    preview: "Explanation | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,8 @@ class ExplanationSpec:
     max_bytes: int
     """Bytes of all masked images; TooCostly beyond."""
     class_id: int | None = None
+    previews: bool = False
+    """Whether heat maps are drawn from each PREVIEW_MASKS further copies, before all are there."""
     progress: Progress = field(default_factory=Progress)
 
 
@@ -44,6 +51,8 @@ class Explanation:
     score: float
     """The score of the class for the image itself."""
     masking: Masking
+    masks: int
+    """Masked copies that the heat map was drawn from."""
     heat: HeatMap
 
 
@@ -57,6 +66,8 @@ class MaskScores:
         self._spec = spec
         self._scores: NDArray[np.float32] = np.zeros(spec.masking.images, np.float32)
         self._begun = 0
+        self._known = np.zeros(spec.masking.images, np.bool_)
+        self._first_unknown = 0
         self._missing = spec.masking.images
         self._error: GatewayError | None = None
         self._changed = asyncio.Event()
@@ -71,6 +82,7 @@ class MaskScores:
         def take(result: "Result") -> None:
             try:
                 self._scores[index] = self._score_of(result)
+                self._known[index] = True
             except GatewayError as error:
                 self._error = self._error or error
             self._missing -= 1
@@ -86,6 +98,12 @@ class MaskScores:
             await self._changed.wait()
         self.check()
         return self._scores
+
+    def first(self) -> NDArray[np.float32]:
+        """The scores of the image and of the first copies, up to one that is missing."""
+        while self._first_unknown < len(self._known) and self._known[self._first_unknown]:
+            self._first_unknown += 1
+        return self._scores[: self._first_unknown]
 
     def check(self) -> None:
         """Raise the first error of an image, if there was one."""

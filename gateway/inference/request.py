@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import anyio
+import numpy as np
+from numpy.typing import NDArray
 
 from gateway import metrics
 from gateway.deadline import Deadline
@@ -27,13 +29,13 @@ from gateway.errors import (
 from gateway.inference.animation_result import AnimationResult, as_animation
 from gateway.inference.backend import ModelLoader
 from gateway.inference.batching import QueuedImage, RequestQueue, ResultCallback
-from gateway.inference.explaining import MAX_SIDE, Explanation, ExplanationSpec, MaskScores
+from gateway.inference.explaining import MAX_SIDE, PREVIEW_MASKS, Explanation, ExplanationSpec, MaskScores
 from gateway.inference.prediction_log import ImageRecord
 from gateway.inference.request_spec import Result
 from gateway.inference.scope import Scope
 from gateway.ingest.decoders.budget import Size, shrunk_bytes
 from gateway.ingest.decoders.cost import expected_seconds
-from gateway.ingest.decoders.pool import AnimationFrame, OpenAnimation
+from gateway.ingest.decoders.pool import AnimationFrame, MaskedImage, OpenAnimation
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import check_size
@@ -362,6 +364,7 @@ class RunningRequest:
                 value=spec.max_bytes,
             )
         scores = MaskScores(spec)
+        next_preview = PREVIEW_MASKS
         async with self._service.decoders.masked(data, info, size, self._account, masking) as image:
             if image.damaged and self._spec.strict:
                 raise DamagedImage
@@ -372,10 +375,10 @@ class RunningRequest:
                     raise UndecodableImage  # the decoder has ended early
                 # A model that fails, or a class that it does not have, costs one image.
                 await scores.wait(most_missing=masking.images - 1)
-            values = await scores.wait(most_missing=0)
-            heat = await image.draw(values)
-        assert scores.class_id is not None
-        explanation = Explanation(scores.class_id, float(values[0]), masking, heat)
+                if spec.previews and len(first := scores.first()) > next_preview:
+                    next_preview += PREVIEW_MASKS
+                    spec.progress.preview = await _drawn(image, scores, first, closes=False)
+            explanation = await _drawn(image, scores, await scores.wait(most_missing=0), closes=True)
         return replace(file, explanation=explanation, model_version=scores.model_version, damaged=image.damaged)
 
     async def _permit(self, nbytes: int, deadline: Deadline, decode_seconds: float = 0) -> Permit:
@@ -453,3 +456,10 @@ def _count(result: Result, model_name: str) -> None:
         metrics.DAMAGED_IMAGES.inc()
     if result.error is None and (score := result.top_score) is not None:
         metrics.series(metrics.TOP_SCORE, model, version).observe(score)
+
+
+async def _drawn(image: MaskedImage, scores: MaskScores, values: NDArray[np.float32], *, closes: bool) -> Explanation:
+    """The explanation by the scores of an image and of its first copies, fp32 [images]."""
+    heat = await image.draw(values, closes=closes)
+    assert scores.class_id is not None
+    return Explanation(scores.class_id, float(values[0]), image.masking, len(values) - 1, heat)

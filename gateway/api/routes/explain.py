@@ -24,14 +24,14 @@ from gateway.api.problems import note
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
 from gateway.api.routes.predict import FAULTS, REQUEST_BODY
-from gateway.api.schemas import ExplainResponse, ExplanationOut, ModelOut, ProgressOut, StreamedProgress
+from gateway.api.schemas import ExplainResponse, ExplanationOut, ModelOut, PreviewOut, ProgressOut, StreamedProgress
 from gateway.errors import GatewayError, InternalError, InvalidParameter, TooManyFiles, problem_document
-from gateway.inference.explaining import ExplanationSpec
+from gateway.inference.explaining import Explanation, ExplanationSpec
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds
 from gateway.inference.request import RunningRequest
 from gateway.inference.request_spec import RequestSpec, Result
 from gateway.inference.scope import Scope as TaskScope
-from gateway.ingest.masking import DEFAULT_MASKS, MAX_GRID, MIN_GRID, Masking, Method
+from gateway.ingest.masking import DEFAULT_MASKS, MAX_GRID, MIN_GRID, HeatMap, Masking, Method
 from gateway.ingest.media_types import Uploads
 
 router = APIRouter(tags=["classify"])
@@ -98,8 +98,9 @@ async def explain(request: Request) -> Response:
         selection=None,
         strict=parameters.strict,
     )
-    spec = replace(spec, explanation=await _explanation_spec(context, spec, parameters))
-    if NDJSON in request.headers.get("accept", ""):
+    streamed = NDJSON in request.headers.get("accept", "")
+    spec = replace(spec, explanation=await _explanation_spec(context, spec, parameters, streamed=streamed))
+    if streamed:
         return ExplanationStream(context, spec, body, _only_one(uploads))
     held = context.hold_response()
     results = await classify(context, spec, body, _only_one(uploads), AnswerSize(settings.max_predictions), held)
@@ -109,7 +110,7 @@ async def explain(request: Request) -> Response:
 
 
 async def _explanation_spec(
-    context: RequestContext, spec: RequestSpec, parameters: ExplainParameters
+    context: RequestContext, spec: RequestSpec, parameters: ExplainParameters, *, streamed: bool
 ) -> ExplanationSpec:
     """How the image is masked, and the class to explain; raises InvalidParameter."""
     settings = context.settings
@@ -131,7 +132,8 @@ async def _explanation_spec(
     )
     if label is not None and class_id is None:
         raise InvalidParameter(f"'label': several classes of {spec.model_name!r} have it: send 'class_id' instead.")
-    return ExplanationSpec(masking, settings.max_masked_bytes, class_id)
+    previews = streamed and parameters.method is Method.RISE
+    return ExplanationSpec(masking, settings.max_masked_bytes, class_id, previews)
 
 
 async def _only_one(uploads: Uploads) -> Uploads:
@@ -164,12 +166,21 @@ async def _document(context: RequestContext, spec: RequestSpec, result: Result) 
             class_id=explanation.class_id,
             score=explanation.score,
             method=explanation.masking.method,
-            masks=explanation.masking.count,
-            values=[[round(value, 6) for value in row] for row in heat.values.tolist()],
+            masks=explanation.masks,
+            values=_rounded(heat),
             overlay=b64encode(heat.overlay).decode(),
             warning="damaged" if result.damaged else None,
         ),
     )
+
+
+def _preview(explanation: Explanation) -> PreviewOut:
+    heat = explanation.heat
+    return PreviewOut(masks=explanation.masks, values=_rounded(heat), overlay=b64encode(heat.overlay).decode())
+
+
+def _rounded(heat: HeatMap) -> list[list[float]]:
+    return [[round(value, 6) for value in row] for row in heat.values.tolist()]
 
 
 class ExplanationStream(Response):
@@ -188,6 +199,7 @@ class ExplanationStream(Response):
         """Send the lines; an explanation that fails before the first one gets an error status."""
         del self.headers["content-length"]
         started = False
+        sent: Explanation | None = None
 
         async def send_line(line: bytes) -> None:
             nonlocal started
@@ -197,10 +209,14 @@ class ExplanationStream(Response):
             await send({"type": "http.response.body", "body": line + b"\n", "more_body": True})
 
         async def send_progress() -> None:
+            nonlocal sent
             explanation = self._spec.explanation
             assert explanation is not None
             progress = ProgressOut(done=explanation.progress.done, total=explanation.masking.images)
-            await send_line(to_json(StreamedProgress(progress=progress)))
+            latest = explanation.progress.preview
+            preview = None if latest is None or latest is sent else _preview(latest)
+            sent = latest
+            await send_line(to_json(StreamedProgress(progress=progress, preview=preview), exclude_none=True))
 
         watch = self._request_body.wait_for_disconnect
         try:

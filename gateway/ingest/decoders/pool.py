@@ -319,14 +319,15 @@ class MaskedImage(OpenAnimation):
         self.damaged = False
         """Whether the image's data is damaged."""
 
-    async def draw(self, scores: NDArray[np.float32]) -> HeatMap:
-        """The heat map of a class with these scores, fp32 [images]; closes the image."""
+    async def draw(self, scores: NDArray[np.float32], *, closes: bool = True) -> HeatMap:
+        """The heat map of a class with these scores, fp32 [images]; closes the image unless more scores follow."""
         side = self.masking.map_side
         values_bytes = 4 * side * side
         data = scores.astype(np.float32).tobytes()
         most_bytes = values_bytes + 4 * OVERLAY_SIDE**2 + _PNG_BYTES
-        _, drawn = await self.do(HeatMapJob(info=self._info, nbytes=len(data), most_bytes=most_bytes), data)
-        self.ended = True
+        job = HeatMapJob(info=self._info, nbytes=len(data), most_bytes=most_bytes, closes=closes)
+        _, drawn = await self.do(job, data)
+        self.ended = closes
         if len(drawn) <= values_bytes:
             raise UndecodableImage  # the process was taken over
         values = np.frombuffer(drawn[:values_bytes], np.float32).reshape(side, side)

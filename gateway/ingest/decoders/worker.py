@@ -95,12 +95,14 @@ class FrameJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMapJob:
-    """Draw the heat map of the open masked image, whose scores are `nbytes` of fp32; that closes the image."""
+    """Draw the heat map of the open masked image, whose scores are `nbytes` of fp32."""
 
     info: ImageInfo
     nbytes: int
     most_bytes: int
     """Bytes of the largest heat map."""
+    closes: bool = True
+    """Whether the image is closed afterwards; False for a heat map of the copies so far."""
     kind: str = "heat map"
 
 

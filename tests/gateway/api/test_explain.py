@@ -13,6 +13,7 @@ from prometheus_client import REGISTRY
 
 from bench.damage import damaged, outcome
 from gateway.decoder.damage import DamageDetector
+from gateway.inference.explaining import PREVIEW_MASKS
 from gateway.keys import add_key
 from gateway.quota import read_quota
 from tests.asking import encode
@@ -103,6 +104,29 @@ def test_progress_is_sent_in_lines(monkeypatch):
     assert {line["progress"]["total"] for line in lines} == {82}
     assert last["explanation"]["label"] == "top left"
     assert last["model"] == {"name": "ensemble_model", "version": "1"}
+
+
+def test_heat_maps_come_before_all_copies_are_classified(monkeypatch):
+    """The first one from PREVIEW_MASKS copies; each finds the quarter that carries the class, as the last one does."""
+    monkeypatch.setattr("gateway.api.routes.explain.PROGRESS_SECONDS", 0.001)
+    with client_of(Quarters()) as client:
+        lines = [json.loads(line) for line in post(client, headers=NDJSON, masks=500).text.splitlines()]
+    previews = [line["preview"] for line in lines if "preview" in line]
+    assert [each["masks"] // PREVIEW_MASKS for each in previews] == [1, 2, 3]
+    last = lines[-1]["explanation"]
+    assert last["masks"] == 500
+    for each in (*previews, last):
+        values = np.array(each["values"])
+        assert np.unravel_index(values.argmax(), values.shape) < (14, 14)
+        assert base64.b64decode(each["overlay"]).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("masks", "count"), [(PREVIEW_MASKS - 1, 0), (PREVIEW_MASKS + 100, 1)])
+def test_few_copies_give_no_heat_map_before_the_last(monkeypatch, masks, count):
+    monkeypatch.setattr("gateway.api.routes.explain.PROGRESS_SECONDS", 0.001)
+    with client_of(Quarters()) as client:
+        lines = [json.loads(line) for line in post(client, headers=NDJSON, masks=masks).text.splitlines()]
+    assert sum("preview" in line for line in lines) == count
 
 
 def test_error_after_the_first_line_is_a_line(monkeypatch):
