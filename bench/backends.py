@@ -25,7 +25,9 @@ from bench.photos import coffee
 from bench.remote import Remote
 from bench.repository import repository
 from gateway.triton.contract import CLASSIFIER, CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
-from gateway_local.runtime import Runtime, default_cache_dir, ensure_runtime
+from gateway_local.paths import default_cache_dir
+from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.chooser import ensure_runtime
 from gateway_local.server import EmbeddedTriton
 
 LIBRARY = Path("pytorch") / "libtriton_pytorch.so"

@@ -18,7 +18,7 @@ from gateway_client.bulk.meter import Meter
 from gateway_client.bulk.run import BulkJob, FileRun
 from gateway_client.images import NamedImage
 from gateway_client.wire import NDJSON, multipart
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

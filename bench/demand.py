@@ -28,7 +28,9 @@ from bench.services import gateway_serve
 from gateway.settings import MIB
 from gateway.triton.contract import ENSEMBLE_MODEL
 from gateway.triton.model_processes import own_bytes
-from gateway_local.runtime import Runtime, default_cache_dir, ensure_runtime
+from gateway_local.paths import default_cache_dir
+from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.chooser import ensure_runtime
 from gateway_local.server import EmbeddedTriton
 from tests.gateway.triton.small_repository import write_models
 

@@ -17,7 +17,7 @@ from bench.candidates import Load, Measured, compare, started
 from bench.measurement import Measurement, percentile
 from bench.output import Into, progress, publish, table
 from bench.services import Service, gateway_up
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 NONE = "no log"
 WRITTEN = 'gateway_prediction_log_rows_total{outcome="written"} '

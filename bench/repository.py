@@ -19,7 +19,7 @@ from google.protobuf.message import Message
 from bench.output import Progress, progress
 from gateway.triton.contract import CLASSIFIER
 from gateway.triton.model_config import read_model_config
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY, default_cache_dir
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
 from gateway_local.sizing import FOLDER
 from gateway_models.networks.export import EFFICIENTNET_LITE0, MOBILENET_V3_SMALL, Recipe, default_entry, export
 from gateway_models.repository.entry import write_record

@@ -29,7 +29,7 @@ from gateway.errors import ImageError
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.resizing import PILLOW, TORCH, Resize, resize_of
 from gateway.ingest.upload import Upload
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.export import EFFICIENTNET_LITE0
 from gateway_models.proof.reference import shown
 from gateway_models.repository.preprocessing import reference_transforms

@@ -18,7 +18,7 @@ from gateway.inference.backend import Backend
 from gateway.inference.batching import BatchLimits
 from gateway.inference.prediction_log import PredictionLog
 from gateway.inference.service import InferenceService
-from gateway.ingest.decoders.budget import DecodeLimits
+from gateway.ingest.decode_budget import DecodeLimits
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import DecodePolicy
 from gateway.limits.admission import Admission
@@ -35,8 +35,8 @@ from gateway.settings import Settings
 from gateway.tenants.opening import open_rates
 from gateway.tenants.tenant import Tenants
 from gateway.time_slices import keep_what_was_made
+from gateway.triton.connect import connector
 from gateway.triton.opening import create_backend
-from gateway.triton.tls import connector
 
 PREDICTION_LOG = "gateway_predictions.service_log"
 """The module that opens the prediction log; imported only if there is one, since the service imports no package."""

@@ -10,7 +10,7 @@ import typer
 from gateway.capacity import MIB, Costs, Plan, plan
 from gateway.settings import variable
 from gateway_cli.terminal import Repository, emit, print_status
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 
 class Output(StrEnum):
@@ -87,8 +87,8 @@ def _measured(repository: Path, photo: Path | None) -> Costs:
     from gateway.environment import load_settings
     from gateway_local.cost_record import measure_costs, record_costs
     from gateway_local.display import Lines
-    from gateway_local.paths import SAMPLE, SHIPPED_EXAMPLES
-    from gateway_local.runtime import default_cache_dir, ensure_runtime
+    from gateway_local.paths import SAMPLE, SHIPPED_EXAMPLES, default_cache_dir
+    from gateway_local.runtime.chooser import ensure_runtime
     from gateway_local.up import default_model
 
     settings = load_settings()

@@ -17,7 +17,7 @@ import typer
 from gateway_cli.addresses import formerly_url, gateway_url
 from gateway_cli.terminal import ApiKey, Repository, ServiceModel, print_status
 from gateway_client.visible import visible
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 if TYPE_CHECKING:  # imported in the functions that need them, so that `gateway --help` is fast
     from rich.table import Table

@@ -27,11 +27,8 @@ from gateway_cli.stream import stream
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_client.bulk import BulkError
 from gateway_client.visible import visible
-from gateway_local.runtime import (
-    DEFAULT_MODEL_REPOSITORY,
-    default_cache_dir,
-    ensure_runtime,
-)
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
+from gateway_local.runtime.chooser import ensure_runtime
 
 if TYPE_CHECKING:
     from gateway_local.display import Display
@@ -322,14 +319,14 @@ def triton_fetch(
     Without --image, `gateway up` uses the wheel's Triton from now on.
     """
     if image is None:
-        from gateway_local.triton_image.use import use
+        from gateway_local.runtime.image.use import use
 
         if backend:
             raise UserError("--backend is for images: the wheel's Triton has the one backend python; add --image")
         use(default_cache_dir(), None)
     else:
         from gateway_cli.progress import TransferBars
-        from gateway_local.triton_image.fetch import fetch_image
+        from gateway_local.runtime.image.fetch import fetch_image
 
         bars = TransferBars(print_status)
         fetch_image(image, default_cache_dir(), print_status, backends=backend or None, progress=bars)
@@ -382,7 +379,7 @@ def triton_alive(
     """
     import asyncio
 
-    from gateway.triton.tls import connector
+    from gateway.triton.connect import connector
     from gateway_local.liveness import reason_to_restart
 
     settings = load_settings()

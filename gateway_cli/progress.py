@@ -11,7 +11,7 @@ from gateway_local.display import REMIND_SECONDS, Say, reminding
 
 
 class TransferBars:
-    """Shows the steps of gateway_local.triton_image.fetch on stderr; `say` prints a line."""
+    """Shows the steps of gateway_local.runtime.image.fetch on stderr; `say` prints a line."""
 
     def __init__(self, say: Say, console: PlainConsole | None = None) -> None:
         self._say = say

@@ -22,7 +22,8 @@ from gateway_local.api_process import ApiProcess
 from gateway_local.display import Display
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.memory_record import fingerprint
-from gateway_local.runtime import Runtime, default_cache_dir
+from gateway_local.paths import default_cache_dir
+from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_local.sizing import read, roles
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from gateway.gpus import Gpus, find_gpus
 from gateway.triton.model_config import ModelConfig
 from gateway_local.cuda_pool import arguments, pool_bytes, uncacheable
-from gateway_local.runtime import TritonRuntimeError
+from gateway_local.runtime.base import TritonRuntimeError
 
 HIDE = {"CUDA_VISIBLE_DEVICES": "-1"}
 """With it a process sees no GPU (CUDA programming guide, environment variables)."""

@@ -20,7 +20,7 @@ from gateway.triton.model_config import ModelConfig, read_model_configs, steps
 from gateway_local.cost_record import recorded_costs
 from gateway_local.memory_fit import check
 from gateway_local.memory_record import RECORD, measured_need, recorded
-from gateway_local.runtime import default_cache_dir
+from gateway_local.paths import default_cache_dir
 from gateway_local.sizing import completed_texts, write
 
 Say = Callable[[str], None]

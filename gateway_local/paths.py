@@ -28,6 +28,12 @@ def data_models() -> Path:
     return data / "triton-image-gateway" / MODELS
 
 
+def default_cache_dir() -> Path:
+    """The folder for what can be fetched again: `triton-image-gateway` in $XDG_CACHE_HOME or ~/.cache."""
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(root) if Path(root).is_absolute() else Path.home() / ".cache") / "triton-image-gateway"
+
+
 def default_model_repository(here: Path | None = None, package: Path = _PACKAGE) -> Path:
     """./triton_models if that is a model repository, else the checkout's, else the one in the user's data folder."""
     own = (here or Path.cwd()) / MODELS

@@ -20,7 +20,7 @@ from gateway_local import launch, sizing
 from gateway_local.children import Waited, get, is_ok, wait_ready
 from gateway_local.groups import REAPER, kill_group, signal_group
 from gateway_local.hosts import authority, reachable
-from gateway_local.runtime import Runtime, TritonRuntimeError
+from gateway_local.runtime.base import Runtime, TritonRuntimeError
 from gateway_local.server_log import advice, error_lines
 from gateway_local.sizing import SizedRepository
 

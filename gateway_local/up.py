@@ -27,8 +27,9 @@ from gateway_local.groups import REAPER
 from gateway_local.hosts import authority
 from gateway_local.memory_plan import StartPlan, models_to_start, plan_start, sized_configs
 from gateway_local.memory_record import RECORD, measure, record
-from gateway_local.paths import install_models, sample_image
-from gateway_local.runtime import Runtime, default_cache_dir, ensure_runtime, is_fetched
+from gateway_local.paths import default_cache_dir, install_models, sample_image
+from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.chooser import ensure_runtime, is_fetched
 from gateway_local.server import EmbeddedTriton, StartFailed
 from gateway_local.server_log import concerns_a_gpu_alone
 from gateway_local.supervisor import Readiness, Supervisor

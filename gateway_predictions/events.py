@@ -15,7 +15,7 @@ from urllib.parse import quote
 import httpx
 
 from gateway_predictions.frames import Frame, Kind
-from gateway_predictions.sinks import WriterOptions
+from gateway_predictions.options import WriterOptions
 
 REQUEST = "org.kubeflow.serving.inference.request"
 RESPONSE = "org.kubeflow.serving.inference.response"

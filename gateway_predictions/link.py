@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from gateway import metrics
-from gateway_predictions.sinks import WriterOptions
+from gateway_predictions.options import WriterOptions
 from gateway_predictions.writer import FINAL_SECONDS, arguments
 
 log = structlog.get_logger("gateway")

@@ -30,9 +30,9 @@ from gateway_predictions.drift.live import LiveDrift
 from gateway_predictions.frames import Kind, encode
 from gateway_predictions.image_measures import MEASURED_SIDE, ImageMeasures, measures_of, pixels_of
 from gateway_predictions.link import Pieces, WriterLink
+from gateway_predictions.options import WriterOptions
 from gateway_predictions.reasons import DISAGREEMENT, ERROR, LOW_MARGIN, LOW_SCORE, SAMPLE
 from gateway_predictions.requirements import check_packages
-from gateway_predictions.sinks import WriterOptions
 
 ROW_BYTES = 1_024
 """What a row without its image and embedding counts in the queue."""

@@ -2,32 +2,19 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
+from gateway_predictions.events import EventSink
 from gateway_predictions.frames import Frame, Kind
 from gateway_predictions.layout import day_of, image_path, new_feedback, new_rows
+from gateway_predictions.options import WriterOptions
 from gateway_predictions.requirements import is_collector
 from gateway_predictions.retention import Retention
 from gateway_predictions.stores import Store, open_store
 
 REMEMBERED_IMAGES = 10_000
 """Paths of images that need not be written again."""
-
-
-@dataclass(frozen=True, slots=True)
-class WriterOptions:
-    """The settings that the writer needs."""
-
-    url: str
-    file_rows: int
-    file_bytes: int
-    file_seconds: float
-    keep_days: int
-    keep_bytes: int
-    source: str = ""
-    """The name of this service in events."""
 
 
 class Sink(Protocol):
@@ -95,8 +82,6 @@ class FileSink:
 def open_sink(options: WriterOptions) -> Sink:
     """The sink of a log's URL; raises LogUnavailable."""
     if is_collector(options.url):
-        from gateway_predictions.events import EventSink
-
         return EventSink(options)
     return FileSink(options)
 

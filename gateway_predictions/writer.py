@@ -14,7 +14,8 @@ import time
 from dataclasses import asdict
 
 from gateway_predictions.frames import Frame, FrameReader
-from gateway_predictions.sinks import Sink, WriterOptions, open_sink
+from gateway_predictions.options import WriterOptions
+from gateway_predictions.sinks import Sink, open_sink
 
 FINAL_SECONDS = 5.0
 """Time to write the last rows after the service has ended."""

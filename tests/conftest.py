@@ -19,7 +19,9 @@ import structlog
 from hypothesis import HealthCheck, settings
 from tritonclient.grpc import InferenceServerClient
 
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY, Runtime, default_cache_dir, ensure_runtime
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
+from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.chooser import ensure_runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.networks import isolation
 from gateway_models.networks.export import export_default

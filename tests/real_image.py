@@ -5,9 +5,9 @@ import platform
 import sys
 from pathlib import Path
 
-from gateway_local.runtime import Runtime
-from gateway_local.triton_image.elf import read_elf
-from gateway_local.triton_image.unpack import SYSTEM
+from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.image.elf import read_elf
+from gateway_local.runtime.image.unpack import SYSTEM
 from tests.triton_images import SERVER, file, layer, link
 
 LIB = "usr/lib/x86_64-linux-gnu"

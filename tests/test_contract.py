@@ -20,7 +20,7 @@ from gateway.triton.contract import (
     breaches,
 )
 from gateway.triton.model_config import has_queue_policy, read_model_config
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from tests.settings import Settings
 
 ENCODED = {RAW_IMAGE: ("TYPE_UINT8", [-1]), RAW_IMAGE_LENGTH: ("TYPE_INT32", [1])}

@@ -17,9 +17,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway_local.triton_image.registry import INDEX_TYPES, LAYER_TYPES, MANIFEST_TYPES, Image
-from gateway_local.triton_image.unpack import unpack
-from gateway_local.triton_image.use import UnpackedImage, folder_name, open_image
+from gateway_local.runtime.image.registry import INDEX_TYPES, LAYER_TYPES, MANIFEST_TYPES, Image
+from gateway_local.runtime.image.unpack import unpack
+from gateway_local.runtime.image.use import UnpackedImage, folder_name, open_image
 from tests.processes import free_port, wait_for
 
 PROGRAM = shutil.which("docker-registry")

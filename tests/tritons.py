@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from gateway_local.runtime import Runtime
+from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
 from tests.processes import children
 

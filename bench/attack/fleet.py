@@ -14,7 +14,8 @@ from pathlib import Path
 from bench.repository import repository
 from gateway.settings import variable
 from gateway.triton.contract import PREPROCESSOR
-from gateway_local.runtime import default_cache_dir, ensure_runtime
+from gateway_local.paths import default_cache_dir
+from gateway_local.runtime.chooser import ensure_runtime
 from gateway_local.server import EmbeddedTriton
 
 TRITONS, WORKERS = 3, 2

@@ -15,8 +15,7 @@ from bench.peers.network import LABELS, MODEL
 from bench.services import Service, started
 from gateway.triton.contract import CLASSIFIER
 from gateway_local.hosts import free_port
-from gateway_local.paths import PROJECT
-from gateway_local.runtime import default_cache_dir
+from gateway_local.paths import PROJECT, default_cache_dir
 
 REQUIREMENTS = ("litserve==0.2.19", "fastapi", "uvicorn[standard]", "python-multipart")
 """torch, torchvision and OpenCV come from the environment that measures, so that they are the same for all."""

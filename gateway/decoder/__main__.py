@@ -29,7 +29,7 @@ from gateway.decoder.frames import DecodedFrame, OpenedAnimation
 from gateway.decoder.headers import read_header
 from gateway.decoder.masking import MaskedImage
 from gateway.errors import ImageError, TooCostly, UndecodableImage
-from gateway.ingest.decoders.budget import Size
+from gateway.ingest.decode_budget import Size
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo

@@ -12,7 +12,7 @@ from gateway.decoder.headers import read_header
 from gateway.decoder.opencv import cv2
 from gateway.decoder.resampling import resample
 from gateway.errors import ImageError, TooCostly, UndecodableImage
-from gateway.ingest.decoders.budget import Size, reduction
+from gateway.ingest.decode_budget import Size, reduction
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.resizing import Resize

@@ -8,7 +8,7 @@ from gateway.decoder.decoding import Ppm, finished, known
 from gateway.decoder.pillow import Animation
 from gateway.decoder.video import Video
 from gateway.errors import TooManyFrames
-from gateway.ingest.decoders.budget import Size
+from gateway.ingest.decode_budget import Size
 from gateway.ingest.frames import MOST_IN_FILE, Choice, Wanted
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo

@@ -33,7 +33,7 @@ from gateway.inference.explaining import MAX_SIDE, PREVIEW_MASKS, Explanation, E
 from gateway.inference.prediction_log import ImageRecord
 from gateway.inference.request_spec import Result
 from gateway.inference.scope import Scope
-from gateway.ingest.decoders.budget import Size, shrunk_bytes
+from gateway.ingest.decode_budget import Size, shrunk_bytes
 from gateway.ingest.decoders.cost import expected_seconds
 from gateway.ingest.decoders.pool import AnimationFrame, MaskedImage, OpenAnimation
 from gateway.ingest.frames import Wanted

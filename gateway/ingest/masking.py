@@ -6,7 +6,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.ingest.decoders.budget import Size, shrunk_bytes
+from gateway.ingest.decode_budget import Size, shrunk_bytes
 from gateway.ingest.image_info import ImageInfo
 
 SEED = 20_180_619

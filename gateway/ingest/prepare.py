@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gateway.errors import UnsupportedFormat
-from gateway.ingest.decoders.budget import Size, shrunk_bytes
+from gateway.ingest.decode_budget import Size, shrunk_bytes
 from gateway.ingest.formats.bmp import with_file_header
 from gateway.ingest.formats.png import essential
 from gateway.ingest.image_formats import ImageFormat

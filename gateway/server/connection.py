@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from uvicorn import Config
@@ -14,8 +14,7 @@ from gateway.errors import Overloaded
 from gateway.limits.connections import RESERVE_SECONDS, Connections
 from gateway.limits.pace import Pace
 from gateway.limits.pools import IDLE_SECONDS
-from gateway.server.handler import Handler, Phase
-from gateway.server.http import HttpHandler
+from gateway.server.handler import Handler, Phase, ServedConnection
 from gateway.settings import Settings
 from gateway.time_slices import TIME_SLICE_SECONDS
 
@@ -52,10 +51,13 @@ class Connection(asyncio.Protocol):
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        first_handler: Callable[[ServedConnection], Handler],
     ) -> None:
+        self._first_handler = first_handler
         self.loop = _loop or asyncio.get_running_loop()
         self.app = config.loaded_app
-        self.asgi_version = config.asgi_version
+        self.asgi_version: str = config.asgi_version
         self.root_path = config.root_path
         self.server_state = server_state
         self.app_state = app_state
@@ -95,7 +97,7 @@ class Connection(asyncio.Protocol):
             "server": _address(transport.get_extra_info("sockname")),
             "client": _address(transport.get_extra_info("peername")),
         }
-        self.handler = HttpHandler(self)
+        self.handler = self._first_handler(self)
         self.server_state.connections.add(self)  # type: ignore[arg-type]  # uvicorn lists its own classes
         self.connections.add(self)
         self.regulate()

@@ -4,7 +4,7 @@ import asyncio
 import http
 import uuid
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from pydantic_core import to_json
@@ -13,9 +13,7 @@ from starlette.types import ASGIApp, Message
 from gateway.errors import PROBLEM_MEDIA_TYPE, GatewayError, InternalError, Overloaded, problem_document
 from gateway.limits.connections import StartQueue
 from gateway.logs import AlreadyLogged
-
-if TYPE_CHECKING:
-    from gateway.server.connection import Connection
+from gateway.server.handler import ServedConnection
 
 NO_BODY = frozenset({204, 304})
 SMALL_BYTES = 2**20
@@ -30,7 +28,7 @@ class HttpCycle:
 
     def __init__(
         self,
-        connection: "Connection",
+        connection: ServedConnection,
         complete: Callable[["HttpCycle"], None],
         scope: dict[str, Any],
         *,

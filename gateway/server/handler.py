@@ -1,9 +1,17 @@
 """What a connection and the protocols that it speaks know of each other."""
 
+import asyncio
+from collections.abc import Coroutine
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
+
+from starlette.types import ASGIApp
+from uvicorn.server import ServerState
 
 from gateway.errors import Overloaded
+from gateway.limits.connections import Connections, Member
+from gateway.limits.pace import Pace
+from gateway.settings import Settings
 
 
 class Phase(Enum):
@@ -60,3 +68,50 @@ class Handler(Protocol):
 
     def lost(self) -> None:
         """The connection is closed."""
+
+
+class ServedConnection(Member, Protocol):
+    """What a handler sees of its connection."""
+
+    app: ASGIApp
+    app_state: dict[str, Any]
+    server_state: ServerState
+    settings: Settings
+    connections: Connections
+    pace: Pace
+    asgi_version: str
+    root_path: str
+    addresses: dict[str, tuple[str, int | None] | None]
+    """As an ASGI scope has them."""
+    transport: asyncio.Transport
+    writable: asyncio.Event
+    """Whether the client reads what is written for it."""
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether nothing more is parsed or written."""
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run the application in a task, for whose end the server waits when it stops."""
+        ...
+
+    def hand_over(self, handler: Handler, rest: memoryview) -> None:
+        """Let another handler continue with the bytes behind those of the handshake."""
+
+    def regulate(self) -> None:
+        """Decide again whether the socket is read and which timer runs, after the handler's state has changed."""
+
+    def expect_reading(self) -> None:
+        """A response is complete: the client has `answer_timeout_seconds` to read it."""
+
+    def stop_expecting(self) -> None:
+        """A response begins: what is written from now on says nothing about how the last one was read."""
+
+    def refuse(self, response: bytes) -> None:
+        """Write a response to a client that may still be sending, and close the connection once it was read."""
+
+    def finish(self, linger_bytes: int = ...) -> None:
+        """Write nothing more, and discard what the client sends until it closes the connection, or so much was sent."""
+
+    def close(self) -> None:
+        """Close the connection once the client has read what was written."""

@@ -2,18 +2,15 @@
 
 import urllib.parse
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httptools
 
 from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest, Overloaded
 from gateway.quantities import size
 from gateway.server.cycle import HttpCycle, error_response
-from gateway.server.handler import Phase
+from gateway.server.handler import Phase, ServedConnection
 from gateway.server.websockets import PATH, WebSocketHandler
-
-if TYPE_CHECKING:
-    from gateway.server.connection import Connection
 
 MAX_PIPELINED = 16
 """No more requests of a connection are parsed while so many wait for the response to one before them."""
@@ -41,7 +38,7 @@ class HttpHandler:
     the next request or of a body that the application did not read.
     """
 
-    def __init__(self, connection: "Connection") -> None:
+    def __init__(self, connection: ServedConnection) -> None:
         self._connection = connection
         settings = connection.settings
         self._max_header_bytes, self._max_headers = settings.max_header_bytes, settings.max_headers

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -23,6 +24,7 @@ from gateway.logs import configure_logs
 from gateway.memory import memory_limit
 from gateway.plugins import ports_of
 from gateway.server.connection import Connection
+from gateway.server.http import HttpHandler
 from gateway.server.workers import sharing
 from gateway.settings import BesideTriton, LogLevel, Settings, variable
 
@@ -125,7 +127,7 @@ def server_options(settings: Settings) -> dict[str, Any]:
         "host": settings.host,
         "port": settings.port,
         "loop": "uvloop",
-        "http": Connection,
+        "http": partial(Connection, first_handler=HttpHandler),
         "ws": "none",  # Connection speaks WebSocket itself
         "log_config": None,
         # That a worker died is a line of level info, of which our log makes a warning.

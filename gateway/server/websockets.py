@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from starlette.types import Message
@@ -18,11 +18,8 @@ from gateway.errors import InternalError, Overloaded, clear_frames
 from gateway.limits.pools import PoolLease
 from gateway.logs import AlreadyLogged
 from gateway.server.cycle import error_response, head, whole
-from gateway.server.handler import Phase
+from gateway.server.handler import Phase, ServedConnection
 from gateway.time_slices import TimeSlice
-
-if TYPE_CHECKING:
-    from gateway.server.connection import Connection
 
 PATH = b"/stream"
 """The one path at which a WebSocket may be opened."""
@@ -51,7 +48,7 @@ class WebSocketHandler:
 
     piece_bytes = 4 * 1024
 
-    def __init__(self, connection: "Connection", scope: dict[str, Any]) -> None:
+    def __init__(self, connection: ServedConnection, scope: dict[str, Any]) -> None:
         self._connection = connection
         self._scope = scope
         self._task: asyncio.Task[None] | None = None

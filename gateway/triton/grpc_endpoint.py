@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.json_format import MessageToJson
@@ -20,9 +20,7 @@ from gateway.time_slices import TimeSlice
 from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS, METADATA_TIMEOUT_SECONDS
 from gateway.triton.error_table import translate
 from gateway.triton.messages import infer_request, read_answer, read_step, step_request
-
-if TYPE_CHECKING:
-    from gateway.triton.tls import Tls
+from gateway.triton.tls import Tls
 
 T = TypeVar("T")
 
@@ -64,7 +62,7 @@ class GrpcEndpoint:
     Create it inside the event loop that uses it, after any fork: a gRPC channel does not survive a fork.
     """
 
-    def __init__(self, address: str, tls: "Tls | None" = None) -> None:
+    def __init__(self, address: str, tls: Tls | None = None) -> None:
         self.address = address
         self.supports_cancellation = False
         """Whether a call may be cancelled; false until `fetch_server_metadata` has read the version."""

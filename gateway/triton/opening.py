@@ -6,12 +6,12 @@ from collections.abc import Callable
 from gateway.memory import usable_memory
 from gateway.server.workers import shared_file
 from gateway.settings import ModelsLoaded, Settings
+from gateway.triton.connect import Connect, connector
 from gateway.triton.footprint import check_load
 from gateway.triton.health.state import Schedule
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Notes, Quarantine
 from gateway.triton.seal import Seal
-from gateway.triton.tls import Connect, connector
 from gateway.triton.triton_backend import TritonBackend
 
 

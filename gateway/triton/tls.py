@@ -2,30 +2,19 @@
 
 import ssl
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import grpc
 
 from gateway.errors import UserError
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import is_address
-from gateway.triton.grpc_endpoint import GrpcEndpoint
 
 TARGET_NAME = "grpc.ssl_target_name_override"
 
 
 class TlsError(UserError):
     """A certificate or key for the connection to Triton cannot be used; the message names its variable."""
-
-
-class Connect(Protocol):
-    """Makes the endpoint of an address."""
-
-    def __call__(self, address: str) -> GrpcEndpoint:
-        """The endpoint of host:port."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +27,6 @@ class Tls:
     def options(self) -> list[tuple[str, str]]:
         """The channel's options."""
         return [(TARGET_NAME, self.server_name)] if self.server_name else []
-
-
-def connector(settings: Settings) -> Connect:
-    """Makes endpoints for the settings: with TLS if a CA is set; raises TlsError.
-
-    The files are read once, as Triton reads its own: after they were renewed, both have to be restarted.
-    """
-    if settings.triton_ca_file is None:
-        return GrpcEndpoint
-    return partial(GrpcEndpoint, tls=read_tls(settings, settings.triton_ca_file))
 
 
 def read_tls(settings: Settings, ca_file: Path) -> Tls:

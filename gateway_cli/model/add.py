@@ -18,7 +18,7 @@ from gateway_cli.model.places import takes_bucket
 from gateway_cli.model.spec_options import takes_spec
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.hosts import authority, is_loopback
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.functions import FunctionTemplate, is_function, write_skeleton
 from gateway_models.repository.option import SERVING
 from gateway_models.repository.spec import ModelSpec

@@ -10,7 +10,7 @@ from gateway_cli.addresses import Triton, formerly_url
 from gateway_cli.model.group import Gateway, GatewayKey, Name, check_gateway, model_app
 from gateway_cli.model.proof import DecodeAs, a_number
 from gateway_cli.terminal import Repository, print_status
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.repository.spec import Decode
 
 if TYPE_CHECKING:

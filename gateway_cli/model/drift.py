@@ -11,7 +11,7 @@ from gateway_cli.log import LogUrl, log_url
 from gateway_cli.model.group import Name, explain_how_to_load, model_app, reload
 from gateway_cli.model.proof import a_number
 from gateway_cli.terminal import Repository, print_status
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 if TYPE_CHECKING:
     from gateway_predictions.drift.sample import Sample

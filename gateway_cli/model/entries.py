@@ -11,7 +11,7 @@ from gateway_cli.addresses import Triton, formerly_url
 from gateway_cli.model.group import Name, explain_how_to_load, model_app, reload
 from gateway_cli.model.places import takes_bucket
 from gateway_cli.terminal import Repository, emit, print_status
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 
 @model_app.command("list")

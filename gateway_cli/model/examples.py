@@ -8,7 +8,7 @@ import typer
 from gateway_cli.model.group import Name, model_app
 from gateway_cli.model.places import takes_bucket
 from gateway_cli.terminal import Repository, print_status
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 Examples = Annotated[
     list[Path] | None,

@@ -10,7 +10,7 @@ import typer
 from gateway_cli.addresses import gateway_url
 from gateway_cli.model.group import GatewayKey, model_app
 from gateway_cli.terminal import Repository, emit, print_status
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.proof.explain_method import ExplainMethod
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import typer
 
 from gateway_cli.addresses import gateway_url
 from gateway_cli.terminal import print_status
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 model_app = typer.Typer(
     help="Models: from a trained network to Triton's model repository.",

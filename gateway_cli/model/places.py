@@ -10,7 +10,7 @@ import typer
 
 from gateway_cli.model.group import model_app
 from gateway_cli.terminal import print_status
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 Place = Annotated[
     str,

@@ -9,7 +9,7 @@ import typer
 from gateway_cli.addresses import Triton, formerly_url
 from gateway_cli.model.group import Gateway, GatewayKey, Name, check_gateway, model_app
 from gateway_cli.terminal import Repository, emit, print_status
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_local.tuning import TUNING
 from gateway_models.proof.variants import USUAL, NetworkRuntime, TuneStep
 from gateway_models.repository.spec import Decode

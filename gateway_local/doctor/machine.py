@@ -17,21 +17,19 @@ from gateway.settings import MIB, Settings, variable
 from gateway.triton.footprint import Need, size
 from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.memory_fit import Fit, advice, fit, sentence, table
-from gateway_local.paths import PROJECT
-from gateway_local.runtime import (
+from gateway_local.paths import PROJECT, default_cache_dir
+from gateway_local.runtime.base import LibpythonMissing, find_libpython
+from gateway_local.runtime.chooser import is_fetched
+from gateway_local.runtime.image.errors import ImageUnusable
+from gateway_local.runtime.image.use import check_machine, in_use, runs_here
+from gateway_local.runtime.wheel import (
     TRITON_VERSION,
     WHEEL_PLATFORM,
     WHEEL_VERSION,
-    LibpythonMissing,
     UnsupportedPlatform,
     check_platform,
-    default_cache_dir,
-    find_libpython,
-    is_fetched,
 )
 from gateway_local.server import SHARED_MEMORY, SHM_BYTES
-from gateway_local.triton_image.errors import ImageUnusable
-from gateway_local.triton_image.use import check_machine, in_use, runs_here
 
 SHM_RECOMMENDED_BYTES = 256 * MIB
 """Shared memory for regions that grow with large batches; Docker gives a container 64 MiB by default."""

@@ -17,7 +17,7 @@ from gateway_local.doctor.rate_store import rate_store
 from gateway_local.doctor.shares import shares
 from gateway_local.doctor.tritons import own_version, tritons
 from gateway_local.memory_plan import machine_plan, sized_configs
-from gateway_local.runtime import default_cache_dir
+from gateway_local.paths import default_cache_dir
 
 COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 

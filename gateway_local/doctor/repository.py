@@ -25,7 +25,7 @@ from gateway.triton.model_config import (
 from gateway_local.cuda_pool import arguments, pool_bytes, uncacheable
 from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.memory_record import RECORD, measured_need, recorded
-from gateway_local.runtime import default_cache_dir
+from gateway_local.paths import default_cache_dir
 
 CONFIG = "config.pbtxt"
 FILE_NAMES = {

@@ -11,17 +11,18 @@ from gateway.inference.backend import Call
 from gateway.inference.probe import probe
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import Addresses
+from gateway.triton.connect import connector
 from gateway.triton.contract import breaches, pinned
 from gateway.triton.endpoint import TritonEndpoint, step_configs
 from gateway.triton.grpc_endpoint import CANCELLATION_SINCE, version_numbers
 from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, sizes
-from gateway.triton.tls import TlsError, connector
+from gateway.triton.tls import TlsError
 from gateway_local.cuda_pool import arguments, pool_bytes
 from gateway_local.doctor.demand import on_demand
 from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.doctor.shares import shares
-from gateway_local.runtime import TRITON_VERSION
-from gateway_local.triton_image.use import in_use, runs_here
+from gateway_local.runtime.image.use import in_use, runs_here
+from gateway_local.runtime.wheel import TRITON_VERSION
 
 ABSENT_MODEL = "gateway-doctor-asks"
 """A model that no repository has: if only its name is refused, Triton allows loading models."""

@@ -12,7 +12,7 @@ from gateway.errors import UserError
 from gateway.files import whole_file
 from gateway.safe_path import UnsafePath, safe_name
 from gateway_local import redirects
-from gateway_local.runtime import default_cache_dir
+from gateway_local.paths import default_cache_dir
 
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
 """The package that fsspec needs for each bucket protocol."""

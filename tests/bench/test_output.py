@@ -10,7 +10,7 @@ from bench.output import NoMarkers, put
 from bench.parts import report
 from bench.peers.measure import report as peers_report
 from bench.peers.measure import summary
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 PROJECT = DEFAULT_MODEL_REPOSITORY.parent
 TEXT = """\

@@ -10,8 +10,7 @@ from bench.services import write_counts
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
 from gateway.triton.model_config import read_model_config
 from gateway_local.memory_plan import machine_plan
-from gateway_local.paths import SHIPPED_MODELS
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, SHIPPED_MODELS
 from tests.settings import Settings
 
 

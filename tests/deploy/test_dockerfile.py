@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.triton.contract import ENSEMBLE_MODEL
-from gateway_local.runtime import Runtime
+from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_local.sizing import ARGUMENT
 from gateway_models.networks.export import EFFICIENTNET_LITE0

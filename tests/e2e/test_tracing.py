@@ -10,7 +10,7 @@ import pytest
 
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR
 from gateway.triton.grpc_endpoint import INFER
-from gateway_local.runtime import Runtime
+from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
 from tests.otlp import Collector, collecting
 from tests.photos import photo, unlike_any

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from gateway.keys import add_key
 from gateway_cli.main import app
-from gateway_local.runtime import Runtime
+from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.networks.add import add
 from gateway_models.repository.spec import ModelSpec, Serving

@@ -25,7 +25,7 @@ from gateway.decoder.decoding import decode
 from gateway.decoder.headers import read_header
 from gateway.decoder.opencv import cv2
 from gateway.errors import ImageError
-from gateway.ingest.decoders.budget import memory_limit, open_bytes
+from gateway.ingest.decode_budget import memory_limit, open_bytes
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import check_size
 from gateway.ingest.prepare import DecodePolicy, encoded, examine, needs_decoding

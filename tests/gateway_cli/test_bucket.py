@@ -12,7 +12,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from gateway_local.runtime import Runtime
+from gateway_local.runtime.base import Runtime
 from tests.buckets import S3, s3_server
 from tests.gateway_models.networks.builders import Head, save_labels, save_torchscript
 from tests.processes import running_gateway, wait_for

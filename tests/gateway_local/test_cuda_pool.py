@@ -8,7 +8,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from gateway.triton.model_config import instances_on_gpus, read_model_config
 from gateway_local.cuda_pool import DEFAULT_POOL_BYTES, arguments, pool_bytes, uncacheable
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 IMAGE_BYTES = 3 * 224 * 224 * 4 + 4
 """PREPROCESSED_IMAGE fp32 and IMAGE_STATUS int32 of one row."""

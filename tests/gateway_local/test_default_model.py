@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_local.up import NoDefaultModel, default_model
 
 ENSEMBLE = (DEFAULT_MODEL_REPOSITORY / "ensemble_model" / "config.pbtxt").read_text()

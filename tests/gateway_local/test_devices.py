@@ -8,7 +8,8 @@ from gateway.capacity import plan
 from gateway.gpus import Gpus
 from gateway_local.devices import HIDE, NO_GPU, CacheOnGpu, Devices, choose_devices
 from gateway_local.memory_plan import sized_configs
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY, Runtime
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
+from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
 
 

@@ -13,7 +13,7 @@ import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 
 from gateway.gpus import gpu_count
-from gateway_local.runtime import TritonRuntimeError
+from gateway_local.runtime.base import TritonRuntimeError
 from gateway_local.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, StartFailed, missing_code
 from gateway_local.server_log import error_lines
 from tests.processes import PROJECT, is_gone, wait_for
@@ -42,7 +42,8 @@ class TritonPythonModel:
 START_AND_WAIT = """
 import sys
 from pathlib import Path
-from gateway_local.runtime import default_cache_dir, ensure_runtime
+from gateway_local.paths import default_cache_dir
+from gateway_local.runtime.chooser import ensure_runtime
 from gateway_local.server import EmbeddedTriton
 
 server = EmbeddedTriton(ensure_runtime(default_cache_dir(), print), Path(sys.argv[1]), on_log=lambda line: None)

@@ -17,7 +17,7 @@ import pytest
 
 from gateway_local.doctor.finding import Level
 from gateway_local.doctor.tritons import tritons
-from gateway_local.runtime import Runtime
+from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
 from tests.photos import photo, unlike_any
 from tests.processes import wait_for

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from bench.attack.fleet import KILLER, make_vulnerable
-from gateway_local.runtime import Runtime
+from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.networks.add import add
 from gateway_models.repository.spec import ModelSpec, Serving

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from tests.native.pictures import noise
 
 HEIGHT, WIDTH = 24, 32

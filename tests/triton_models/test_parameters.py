@@ -13,7 +13,7 @@ from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from gateway.triton.contract import PREPROCESSOR
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.repository.writing import PREPROCESSOR_CODE
 
 WRONG = {

@@ -23,7 +23,7 @@ from gateway.errors import (
     UndecodableImage,
     UnsupportedFormat,
 )
-from gateway.ingest.decoders.budget import DecodeLimits, Size, memory_limit, open_bytes, peak_bytes
+from gateway.ingest.decode_budget import DecodeLimits, Size, memory_limit, open_bytes, peak_bytes
 from gateway.ingest.decoders.cost import (
     expected_frame_seconds,
     expected_seconds,

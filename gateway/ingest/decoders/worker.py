@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypedDict
 
 import gateway
-from gateway.ingest.decoders.budget import Size
+from gateway.ingest.decode_budget import Size
 from gateway.ingest.decoders.cost import WORKER_START_SECONDS
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_formats import ImageFormat

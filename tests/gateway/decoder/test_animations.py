@@ -13,8 +13,8 @@ import pytest
 from gateway.decoder.decoding import decode
 from gateway.decoder.in_process import inspect_whole
 from gateway.errors import TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat
+from gateway.ingest.decode_budget import DecodeLimits, open_bytes
 from gateway.ingest.decoders import pool as pool_module
-from gateway.ingest.decoders.budget import DecodeLimits, open_bytes
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.formats.png import essential
 from gateway.ingest.frames import MOST_IN_FILE, read_frames

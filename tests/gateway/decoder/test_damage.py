@@ -9,7 +9,7 @@ import pytest
 import gateway.decoder.damage
 from bench.damage import KINDS, damaged, jpegs, outcome, refused_by_pillow
 from gateway.decoder.damage import DamageDetector
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from tests.photos import PHOTOS, photo
 from tests.samples import samples
 

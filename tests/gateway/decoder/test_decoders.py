@@ -17,8 +17,8 @@ import pytest
 from gateway.decoder.decoding import decode
 from gateway.decoder.in_process import inspect_whole
 from gateway.errors import TooCostly, UndecodableImage
+from gateway.ingest.decode_budget import DecodeLimits, peak_bytes
 from gateway.ingest.decoders import pool as pool_module
-from gateway.ingest.decoders.budget import DecodeLimits, peak_bytes
 from gateway.ingest.decoders.cost import most_seconds
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.frames import Wanted

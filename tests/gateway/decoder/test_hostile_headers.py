@@ -17,7 +17,7 @@ from bench.attack.files import (
     tiff_of_two_sizes,
 )
 from gateway.errors import ImageError, ImageTooLarge
-from gateway.ingest.decoders.budget import DecodeLimits
+from gateway.ingest.decode_budget import DecodeLimits
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.image_info import Unopened
 from gateway.ingest.inspection import check_size, inspect

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gateway.errors import TruncatedImage, UndecodableImage
-from gateway.ingest.decoders.budget import DecodeLimits
+from gateway.ingest.decode_budget import DecodeLimits
 from gateway.ingest.decoders.pool import Decoders, MaskedImage
 from gateway.ingest.inspection import inspect
 from gateway.ingest.masking import RISE_MAP_SIDE, Masking, Method

@@ -13,10 +13,10 @@ from gateway.decoder import resampling
 from gateway.decoder.decoding import decode
 from gateway.decoder.in_process import inspect_whole
 from gateway.decoder.resampling import resample
-from gateway.ingest.decoders.budget import peak_bytes, reduction, shrunk_bytes
+from gateway.ingest.decode_budget import peak_bytes, reduction, shrunk_bytes
 from gateway.ingest.resizing import Resize, resize_of
 from gateway.ingest.upload_limits import Limits
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from tests.asking import encode
 from tests.settings import Settings
 

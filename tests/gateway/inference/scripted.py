@@ -17,7 +17,7 @@ from gateway.inference.batching import BatchLimits
 from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.service import InferenceService
-from gateway.ingest.decoders.budget import Size
+from gateway.ingest.decode_budget import Size
 from gateway.ingest.decoders.pool import AnimationFrame, Decoded
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_formats import ImageFormat

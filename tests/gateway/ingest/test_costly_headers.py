@@ -10,7 +10,7 @@ import pytest
 
 from gateway.decoder.in_process import prepare
 from gateway.errors import ImageError, InvalidImage, TooCostly
-from gateway.ingest.decoders.budget import decoded_bytes, memory_limit
+from gateway.ingest.decode_budget import decoded_bytes, memory_limit
 from gateway.ingest.formats.jpeg import MOST_SCANNED_PIXELS, MOST_SCANS
 from gateway.ingest.formats.step_limit import Steps
 from gateway.ingest.inspection import inspect

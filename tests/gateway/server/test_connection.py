@@ -15,6 +15,7 @@ from gateway.limits.pools import upload_buffer
 from gateway.server.connection import Connection
 from gateway.server.cycle import SMALL_BYTES
 from gateway.server.handler import Phase
+from gateway.server.http import HttpHandler
 from tests.settings import Settings
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -65,7 +66,7 @@ class Service:
         self.state = ServerState()
         app_state = {"settings": chosen, "connections": self.pool, "uploads": upload_buffer(2**20)}
         kind = type("Made", (Recorded,), {"made": self.connections})
-        self.create = lambda: kind(config, self.state, app_state)
+        self.create = lambda: kind(config, self.state, app_state, first_handler=HttpHandler)
 
     async def _serve(self, scope, receive, send) -> None:
         await self.application(scope, receive, send)

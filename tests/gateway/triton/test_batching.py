@@ -13,7 +13,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching
 
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
 from gateway.triton.model_config import has_queue_policy, read_model_config
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY, Runtime
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
+from gateway_local.runtime.base import Runtime
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import Serving
 from tests.gateway_models.repository.entries import entry

@@ -24,7 +24,7 @@ from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.error_table import SequenceLost, StubDied
 from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.model_config import steps
-from gateway_local.runtime import Runtime
+from gateway_local.runtime.base import Runtime
 from tests.gateway.triton.fake_endpoint import (
     EMBEDDING_SIZE,
     FAILS,

@@ -9,8 +9,9 @@ import pytest
 from gateway.deadline import Deadline
 from gateway.errors import TritonUnreachable
 from gateway.inference.backend import Batch, Call
-from gateway.triton.tls import TlsError, connector, read_tls
-from gateway_local.runtime import Runtime
+from gateway.triton.connect import connector
+from gateway.triton.tls import TlsError, read_tls
+from gateway_local.runtime.base import Runtime
 from tests.certificates import Authority, Pair
 from tests.gateway.triton.fleet import MODEL
 from tests.gateway.triton.small_repository import write_repository

@@ -11,10 +11,12 @@ import pytest
 
 from gateway.settings import GIB, MIB
 from gateway.triton.footprint import Footprint, Need, Runtime
-from gateway_local import runtime as triton_runtime
 from gateway_local.doctor import machine
 from gateway_local.doctor.finding import Finding, Level, fail, ok
-from gateway_local.triton_image.use import use
+from gateway_local.paths import default_cache_dir
+from gateway_local.runtime import wheel
+from gateway_local.runtime.base import LibpythonMissing
+from gateway_local.runtime.image.use import use
 from tests.settings import Settings
 from tests.triton_images import unpacked_image
 
@@ -83,7 +85,7 @@ def test_libpython_is_found():
 
 def test_python_without_libpython_fails_with_advice(monkeypatch):
     def nowhere() -> Path:
-        raise triton_runtime.LibpythonMissing("install it")
+        raise LibpythonMissing("install it")
 
     monkeypatch.setattr(machine, "find_libpython", nowhere)
     assert machine.libpython() == fail("libpython", "install it")
@@ -92,7 +94,7 @@ def test_python_without_libpython_fails_with_advice(monkeypatch):
 @pytest.mark.usefixtures("runtime")
 def test_cached_triton_needs_no_package_index(monkeypatch):
     monkeypatch.setattr(machine, "_run", lambda *command: pytest.fail(f"{command} was run"))
-    assert machine.runtime(triton_runtime.default_cache_dir()).level is Level.OK
+    assert machine.runtime(default_cache_dir()).level is Level.OK
 
 
 def test_image_in_use_needs_no_package_index(tmp_path, monkeypatch):
@@ -114,9 +116,9 @@ def test_image_for_another_python_is_a_warning(tmp_path):
 def test_image_in_use_runs_where_the_wheel_does_not(tmp_path, monkeypatch):
     """The wheel has programs for x86-64 and some versions of Python alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(triton_runtime, "PYTHON_VERSIONS", ((3, 7), (3, 8)))
+    monkeypatch.setattr(wheel, "PYTHON_VERSIONS", ((3, 7), (3, 8)))
     assert machine.system().level is Level.FAIL
-    cache = triton_runtime.default_cache_dir()
+    cache = default_cache_dir()
     cache.mkdir()
     use(cache, unpacked_image(cache))
     assert machine.system().level is Level.OK

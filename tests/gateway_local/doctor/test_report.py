@@ -8,7 +8,7 @@ import pytest
 from gateway_local.console import PlainConsole
 from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.doctor.report import show, summary
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from tests import warm
 from tests.processes import environment, free_port
 

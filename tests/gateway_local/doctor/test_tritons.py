@@ -14,9 +14,10 @@ from tritonclient.grpc import InferenceServerClient
 
 from gateway_local.doctor.finding import Finding, Level
 from gateway_local.doctor.tritons import CURRENT_IMAGE, FAULTS, known_faults, own_version, tritons
-from gateway_local.runtime import TRITON_VERSION, Runtime
+from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.image.use import use
+from gateway_local.runtime.wheel import TRITON_VERSION
 from gateway_local.server import EmbeddedTriton
-from gateway_local.triton_image.use import use
 from tests.processes import free_port
 from tests.settings import Settings
 from tests.triton_images import PYTHON, unpacked_image

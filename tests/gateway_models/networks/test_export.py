@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks import torchscript
 from gateway_models.networks.export import (
     EFFICIENTNET_LITE0,

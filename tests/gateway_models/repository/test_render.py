@@ -16,7 +16,7 @@ from gateway.triton.contract import (
     VERSION_PARAMETER,
 )
 from gateway.triton.model_config import parameters
-from gateway_local.runtime import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.render import render

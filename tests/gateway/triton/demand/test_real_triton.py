@@ -18,7 +18,7 @@ from gateway.triton.model_processes import own_bytes
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
-from gateway_local.runtime import Runtime
+from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
 from tests.gateway.triton.fleet import MODEL, call_of, wait_until
 from tests.gateway.triton.small_repository import write_models

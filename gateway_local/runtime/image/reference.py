@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
-from gateway_local.triton_image.errors import ImageError
+from gateway_local.runtime.image.errors import ImageError
 
 DEFAULT_TAG = "latest"
 MAX_LENGTH = 512

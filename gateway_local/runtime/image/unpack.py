@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from gateway.safe_path import SafePath, UnsafePath
-from gateway_local.triton_image.elf import MACHINES, NO_VERSION, Elf, NotElf, Version, read_elf
-from gateway_local.triton_image.errors import ImageError
-from gateway_local.triton_image.tree import File, Folder, ImageTree, Parts, split
+from gateway_local.runtime.image.elf import MACHINES, NO_VERSION, Elf, NotElf, Version, read_elf
+from gateway_local.runtime.image.errors import ImageError
+from gateway_local.runtime.image.tree import File, Folder, ImageTree, Parts, split
 
 if TYPE_CHECKING:  # a start of Triton needs no HTTP client
-    from gateway_local.triton_image.registry import Image
+    from gateway_local.runtime.image.registry import Image
 
 SERVER: Parts = ("opt", "tritonserver")
 PROGRAM: Parts = ("bin", "tritonserver")

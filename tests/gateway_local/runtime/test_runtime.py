@@ -9,21 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from gateway_local import runtime as triton_runtime
-from gateway_local.runtime import (
-    DEFAULT_BACKENDS,
+from gateway_local.paths import DEFAULT_BACKENDS, default_cache_dir
+from gateway_local.runtime import base, wheel
+from gateway_local.runtime.base import (
     KEEP_FREED_MEMORY,
-    WHEEL_VERSION,
     LibpythonMissing,
     Runtime,
     RuntimeFetchFailed,
     TritonRuntimeError,
-    UnsupportedPlatform,
-    check_platform,
-    default_cache_dir,
-    ensure_runtime,
     find_libpython,
 )
+from gateway_local.runtime.chooser import ensure_runtime
+from gateway_local.runtime.wheel import WHEEL_VERSION, UnsupportedPlatform, check_platform
 
 SERVER_FILES = (
     "bin/tritonserver",
@@ -194,7 +191,7 @@ def test_recent_c_library_passes(monkeypatch, version):
 
 
 def test_python_without_a_stub_is_named(monkeypatch):
-    monkeypatch.setattr(triton_runtime, "PYTHON_VERSIONS", ((3, 7), (3, 8)))
+    monkeypatch.setattr(wheel, "PYTHON_VERSIONS", ((3, 7), (3, 8)))
     with pytest.raises(UnsupportedPlatform, match=r"stubs for Python 3\.7 to 3\.8, this is 3"):
         check_platform()
 
@@ -206,7 +203,7 @@ def test_libpython_of_the_running_python_is_found():
 def test_python_without_libpython_fails_with_advice(monkeypatch, tmp_path):
     monkeypatch.setattr(sysconfig, "get_config_var", lambda name: str(tmp_path))
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
-    monkeypatch.setattr(triton_runtime, "_python_version", lambda: "3.99")
+    monkeypatch.setattr(base, "python_version", lambda: "3.99")
     with pytest.raises(
         LibpythonMissing, match=r"libpython3\.99\.so\.1\.0, .*apt install libpython3\.99.*uv venv.*--enable-shared"
     ):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway_local.triton_image import tree as image_tree
-from gateway_local.triton_image.errors import ImageError
-from gateway_local.triton_image.tree import (
+from gateway_local.runtime.image import tree as image_tree
+from gateway_local.runtime.image.errors import ImageError
+from gateway_local.runtime.image.tree import (
     MAX_DEPTH,
     MAX_HEADER_BYTES,
     MAX_LINKS,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gateway_local.redirects import MAX_REDIRECTS
-from gateway_local.triton_image import registry as registry_module
-from gateway_local.triton_image.errors import ImageError, RegistryUnreachable, WrongDigest
-from gateway_local.triton_image.reference import Reference
-from gateway_local.triton_image.registry import (
+from gateway_local.runtime.image import registry as registry_module
+from gateway_local.runtime.image.errors import ImageError, RegistryUnreachable, WrongDigest
+from gateway_local.runtime.image.reference import Reference
+from gateway_local.runtime.image.registry import (
     ATTEMPTS,
     INDEX_TYPES,
     LAYER_TYPES,

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.files import whole_file, whole_folder
-from gateway_local.runtime import Runtime, backend_files, find_libpython
-from gateway_local.triton_image.errors import ImageUnusable
-from gateway_local.triton_image.unpack import DRIVER, PROGRAM, PYTHON, STUB, Record, link_or_copy
+from gateway_local.runtime.base import Runtime, backend_files, find_libpython
+from gateway_local.runtime.image.errors import ImageUnusable
+from gateway_local.runtime.image.unpack import DRIVER, PROGRAM, PYTHON, STUB, Record, link_or_copy
 
 IN_USE = "triton-in-use"
 CHECK_SECONDS = 60.0

@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from gateway_local import paths
-from gateway_local.paths import DEFAULT_BACKENDS, SHIPPED_EXAMPLES
-from gateway_local.runtime import Runtime, default_cache_dir
-from gateway_local.triton_image.elf import read_elf
-from gateway_local.triton_image.fetch import fetch_image
-from gateway_local.triton_image.use import UnpackedImage, image_runtime, in_use, stub_failure, unloadable
+from gateway_local.paths import DEFAULT_BACKENDS, SHIPPED_EXAMPLES, default_cache_dir
+from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.image.elf import read_elf
+from gateway_local.runtime.image.fetch import fetch_image
+from gateway_local.runtime.image.use import UnpackedImage, image_runtime, in_use, stub_failure, unloadable
 from tests.processes import environment, free_port, wait_for
 from tests.real_image import VARIABLES, copy_without_cache, real_layers
 from tests.triton_images import REPOSITORY, StoredImages, needs_registry, push, running_registry

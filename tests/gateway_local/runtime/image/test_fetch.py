@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from gateway_cli.main import app
 from gateway_cli.progress import TransferBars
 from gateway_local.console import PlainConsole
-from gateway_local.triton_image import fetch
-from gateway_local.triton_image.errors import ImageError, ImageUnusable, RegistryUnreachable
-from gateway_local.triton_image.fetch import LAYERS, fetch_image
-from gateway_local.triton_image.use import in_use
+from gateway_local.runtime.image import fetch
+from gateway_local.runtime.image.errors import ImageError, ImageUnusable, RegistryUnreachable
+from gateway_local.runtime.image.fetch import LAYERS, fetch_image
+from gateway_local.runtime.image.use import in_use
 from tests.faulty_registry import FaultyRegistry, Reply, faulty_registry
 from tests.triton_images import PYTHON, REPOSITORY, StoredImages, digest, triton_like_nvidias
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway_local.runtime import find_libpython
-from gateway_local.triton_image.elf import MACHINES, MAX_STRING_BYTES, NO_VERSION, NotElf, read_elf
+from gateway_local.runtime.base import find_libpython
+from gateway_local.runtime.image.elf import MACHINES, MAX_STRING_BYTES, NO_VERSION, NotElf, read_elf
 from tests.triton_images import LOADER, elf
 
 

@@ -8,18 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway_local.runtime import (
-    DEFAULT_BACKENDS,
-    TRITON_VERSION,
-    WHEEL_VERSION,
-    Runtime,
-    default_cache_dir,
-    ensure_runtime,
-    find_libpython,
-    is_fetched,
-)
-from gateway_local.triton_image.errors import ImageUnusable
-from gateway_local.triton_image.use import IN_USE, image_runtime, in_use, use
+from gateway_local.paths import DEFAULT_BACKENDS, default_cache_dir
+from gateway_local.runtime.base import Runtime, find_libpython
+from gateway_local.runtime.chooser import ensure_runtime, is_fetched
+from gateway_local.runtime.image.errors import ImageUnusable
+from gateway_local.runtime.image.use import IN_USE, image_runtime, in_use, use
+from gateway_local.runtime.wheel import TRITON_VERSION, WHEEL_VERSION
 from tests.triton_images import LOADER, PYTHON, unpacked_image
 
 

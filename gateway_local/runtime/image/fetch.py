@@ -17,13 +17,13 @@ from typing import Protocol
 from gateway.files import locked, whole_folder
 from gateway.triton.footprint import size
 from gateway_local import paths
-from gateway_local.runtime import Say
-from gateway_local.triton_image.elf import MACHINES
-from gateway_local.triton_image.errors import ImageError, ImageUnusable, RegistryUnreachable
-from gateway_local.triton_image.reference import Reference
-from gateway_local.triton_image.registry import Advance, Image, Registry
-from gateway_local.triton_image.unpack import DEFAULT_BACKENDS, PYTHON, unpack
-from gateway_local.triton_image.use import (
+from gateway_local.runtime.base import Say
+from gateway_local.runtime.image.elf import MACHINES
+from gateway_local.runtime.image.errors import ImageError, ImageUnusable, RegistryUnreachable
+from gateway_local.runtime.image.reference import Reference
+from gateway_local.runtime.image.registry import Advance, Image, Registry
+from gateway_local.runtime.image.unpack import DEFAULT_BACKENDS, PYTHON, unpack
+from gateway_local.runtime.image.use import (
     UnpackedImage,
     folder_name,
     image_runtime,

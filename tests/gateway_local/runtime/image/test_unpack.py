@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway_local.triton_image.errors import ImageError
-from gateway_local.triton_image.registry import Image
-from gateway_local.triton_image.unpack import Record, unpack
+from gateway_local.runtime.image.errors import ImageError
+from gateway_local.runtime.image.registry import Image
+from gateway_local.runtime.image.unpack import Record, unpack
 from tests.triton_images import LOADER, SERVER, elf, file, layer, link, triton_like_nvidias
 
 VARIABLES = [

@@ -1,6 +1,6 @@
 """What can go wrong with a Triton out of an image; the messages are for users and include what to do."""
 
-from gateway_local.runtime import TritonRuntimeError
+from gateway_local.runtime.base import TritonRuntimeError
 
 
 class ImageError(TritonRuntimeError):

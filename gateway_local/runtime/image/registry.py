@@ -24,8 +24,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway_local import redirects
-from gateway_local.triton_image.errors import ImageError, RegistryUnreachable, WrongDigest
-from gateway_local.triton_image.reference import DIGEST, Reference
+from gateway_local.runtime.image.errors import ImageError, RegistryUnreachable, WrongDigest
+from gateway_local.runtime.image.reference import DIGEST, Reference
 
 INDEX_TYPES = (
     "application/vnd.oci.image.index.v1+json",

@@ -1,7 +1,7 @@
 import pytest
 
-from gateway_local.triton_image.errors import ImageError
-from gateway_local.triton_image.reference import MAX_LENGTH, Reference
+from gateway_local.runtime.image.errors import ImageError
+from gateway_local.runtime.image.reference import MAX_LENGTH, Reference
 
 DIGEST = f"sha256:{'0f' * 32}"
 

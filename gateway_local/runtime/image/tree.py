@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeAlias, cast
 
-from gateway_local.triton_image.errors import ImageError
+from gateway_local.runtime.image.errors import ImageError
 
 MAX_FILES = 500_000
 """The members of all layers together, and folders that only paths name; NVIDIA's images have about 100,000."""
