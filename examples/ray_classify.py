@@ -1,13 +1,13 @@
 """Classify a table of images on several machines, with Ray Data: Parquet in, Parquet out.
 
-    pip install 'ray[data]' ./gateway_client
+    pip install '.[ray]'
     python examples/ray_classify.py images.parquet classified --gateway http://gateway:8080
 
 The input has a column `path` with files that every worker can read: on a shared disk, or s3:// addresses and others
 that fsspec has a package for. Each of `--workers` actors has its own client, which retries temporary errors. Ray
 schedules and distributes the rows.
 
-    pip install 'ray[data]' '.[local]'
+    pip install '.[ray,local]'
     python examples/ray_classify.py images.parquet classified --repository /shared/triton_models --workers 8 --gpus 1
 
 With `--repository` instead of `--gateway`, each actor runs a service of its own where Ray places it, with the models of

@@ -86,13 +86,13 @@ def capacity(
 def _measured(repository: Path, photo: Path | None) -> Costs:
     from gateway.environment import load_settings
     from gateway_local.cost_record import measure_costs, record_costs
+    from gateway_local.default_model import default_model
     from gateway_local.display import Lines
     from gateway_local.paths import SAMPLE, SHIPPED_EXAMPLES, default_cache_dir
     from gateway_local.runtime.chooser import ensure_runtime
-    from gateway_local.up import default_model
 
     settings = load_settings()
-    name = default_model(repository, settings.model, explicit="model" in settings.model_fields_set)
+    name = default_model(repository, settings)
     runtime = ensure_runtime(default_cache_dir(), print_status)
     sample = (photo or SHIPPED_EXAMPLES / SAMPLE).read_bytes()
     display = Lines(print_status, lambda _: None)

@@ -18,9 +18,10 @@ from gateway.memory import killed_for_memory
 from gateway.plugins import ports_of
 from gateway.server.serve import check_address, export_environment
 from gateway.settings import ModelsLoaded, Settings, variable
-from gateway.triton.contract import CLASSIFIER, breaches, pinned_versions
-from gateway.triton.model_config import ModelConfig, read_model_configs
+from gateway.triton.contract import CLASSIFIER
+from gateway.triton.model_config import read_model_configs
 from gateway_local.api_process import START_TIMEOUT_SECONDS, ApiProcess
+from gateway_local.default_model import default_model
 from gateway_local.devices import Devices, choose_devices
 from gateway_local.display import STATUS_PREFIX, Display, Say
 from gateway_local.groups import REAPER
@@ -62,8 +63,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
             "unset it, or use gateway serve for a Triton elsewhere"
         )
     install_models(model_repository, say)
-    explicit = "model" in settings.model_fields_set
-    name = default_model(model_repository, settings.model, explicit=explicit)
+    name = default_model(model_repository, settings)
     if name != settings.model:
         say(f"{name} answers when a request names no model: the repository has no other")
         settings = settings.model_copy(update={"model": name})
@@ -347,55 +347,3 @@ def _force_on_signals(*processes: ApiProcess | EmbeddedTriton) -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a signal handler
     raise KeyboardInterrupt
-
-
-HOW_TO_CHOOSE = (
-    "--model-repository names a folder with one folder for each model; leave it out to serve the default model"
-)
-
-
-class NoDefaultModel(UserError):
-    """The default model is not in the repository, or there is no repository; the message names what was found."""
-
-
-def default_model(repository: Path, wanted: str, *, explicit: bool) -> str:
-    """The model that answers by default; raises NoDefaultModel with the names of the candidates.
-
-    `wanted` is the model of the settings, `explicit` whether the user has set it. If not, and the repository has only
-    one model, that model is the default. If no configuration can be read, Triton reports the errors.
-    """
-    if not repository.is_dir():
-        raise NoDefaultModel(f"there is no model repository at {repository}: {HOW_TO_CHOOSE}")
-    if not any(repository.glob("*/config.pbtxt")):
-        raise NoDefaultModel(
-            f"there are no models in {repository}: {HOW_TO_CHOOSE}, or add one to it with "
-            f"`gateway model add … --model-repository {repository}`"
-        )
-    configs = read_model_configs(repository)
-    if wanted in configs or not configs:
-        return wanted
-    names = models(configs)
-    if explicit:
-        raise NoDefaultModel(f"{repository} has no model {wanted!r}; {_there_are(names)}: correct {_how()}")
-    if len(names) == 1:
-        return names[0]
-    if not names:
-        raise NoDefaultModel(
-            f"{repository} has no model that fits the gateway's contract: add one with `gateway model add`"
-        )
-    raise NoDefaultModel(f"{repository} has no model {wanted!r}; {_there_are(names)}: choose one with {_how()}")
-
-
-def models(configs: dict[str, ModelConfig]) -> list[str]:
-    """The models that clients can request, without the ensembles that pin one version of another model."""
-    serving = [name for name, config in configs.items() if not breaches(config)]
-    versions = {ensemble for name in serving for ensemble in pinned_versions(name, serving)}
-    return sorted(set(serving) - versions)
-
-
-def _there_are(names: list[str]) -> str:
-    return f"it has {', '.join(names)}" if names else "it has none"
-
-
-def _how() -> str:
-    return f"--model NAME or {variable('model')}"

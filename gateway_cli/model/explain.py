@@ -49,7 +49,9 @@ def explain(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="PNG of the image with the map; by default IMAGE-explained.png.", dir_okay=False),
+        typer.Option(
+            "--out", help="PNG of the image with the map; by default IMAGE-explained.png here.", dir_okay=False
+        ),
     ] = None,
     gateway: Annotated[
         str | None,
@@ -99,7 +101,7 @@ def explain(
         typer.echo(found.as_json())
     else:
         emit(f"{found.label} (class {found.class_id}): {found.score:.4f}, {found.model} version {found.version}")
-    target = out or (None if json else image.with_name(f"{image.stem}-explained.png"))
+    target = out or (None if json else Path(f"{image.stem}-explained.png"))
     if target is not None:
         found.picture(image).save(target, "PNG")
         print_status(f"wrote {target}")
@@ -126,12 +128,13 @@ def _by_gradients(
     repository: Path,
 ) -> "Explained":
     from gateway.environment import load_settings
+    from gateway_local.default_model import default_model
     from gateway_models.networks.model_source import read_labels
     from gateway_models.proof.explain import explain_by_gradients
     from gateway_models.repository.manage import entry_with_version
     from gateway_models.repository.writing import LABELS
 
-    entry = entry_with_version(repository, model or load_settings().model, version)
+    entry = entry_with_version(repository, model or default_model(repository, load_settings()), version)
     labels = read_labels(repository / entry.classifier / LABELS)
     return explain_by_gradients(entry, version or entry.in_use, image, method, labels, wanted)
 

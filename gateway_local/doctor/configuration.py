@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gateway.environment import SettingsError, load_settings
 from gateway.keys import KeysError, read_keys
+from gateway.plugins import settings_class
 from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import Settings, variable
 from gateway_local.doctor.finding import Finding, fail, ok, warn
@@ -22,7 +23,7 @@ def settings() -> tuple[Settings, Finding]:
     try:
         loaded = load_settings()
     except SettingsError as exc:
-        return Settings.model_construct(), fail("settings", str(exc), "correct the variables or .env")
+        return settings_class().model_construct(), fail("settings", str(exc), "correct the variables or .env")
     given = sorted(map(variable, loaded.model_fields_set))
     return loaded, ok("settings", f"valid: {', '.join(given)}" if given else "valid, all defaults")
 

@@ -11,8 +11,9 @@ from rich.text import Text
 
 from gateway.gpus import gpu_count
 from gateway_local.console import PlainConsole
+from gateway_local.default_model import NoDefaultModel, default_model
 from gateway_local.doctor import configuration, machine, repository
-from gateway_local.doctor.finding import Finding, Level
+from gateway_local.doctor.finding import Finding, Level, fail
 from gateway_local.doctor.rate_store import rate_store
 from gateway_local.doctor.shares import shares
 from gateway_local.doctor.tritons import own_version, tritons
@@ -49,7 +50,11 @@ def examine(model_repository: Path) -> Iterator[Finding]:
         sizes = machine_plan(settings, model_repository, gpus=gpu_count())
         yield repository.sizes(configs, sizes)
         configs = sized_configs(model_repository, sizes)
-        yield repository.contract(configs, settings.model)
+        try:
+            settings = settings.model_copy(update={"model": default_model(model_repository, settings)})
+            yield repository.contract(configs, settings.model)
+        except NoDefaultModel as exc:
+            yield fail("contract", str(exc), "gateway up refuses to start without a default model")
         yield repository.tensors(configs)
         yield repository.files(model_repository, configs)
         yield repository.labels(model_repository, configs)

@@ -136,9 +136,9 @@ def test_timeout_is_in_microseconds(v2):
 
 
 def test_readme_example_prints_its_documented_output(real_gateway: Gateway):
-    (code,) = re.findall(r"```python\n(.*?InferenceServerClient.*?)```", (PROJECT / "README.md").read_text(), re.DOTALL)
+    (code,) = re.findall(r"```python\n(.*?/infer.*?)```", (PROJECT / "README.md").read_text(), re.DOTALL)
     documented = re.search(r"print\(.*\)  # (.*)", code)
-    code = code.replace("127.0.0.1:8080", real_gateway.url.removeprefix("http://"))
+    code = code.replace("http://127.0.0.1:8080", real_gateway.url)
     ran = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=PROJECT, timeout=60
     )

@@ -1,5 +1,6 @@
 """`gateway doctor` as a command."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -79,6 +80,19 @@ def test_failure_exits_1_after_all_checks(tmp_path: Path):
     assert "fail  settings: GATEWAY_WORKERS='0': must be a whole number from 1 to 64" in completed.stdout
     assert f"fail  models: {tmp_path} has no */config.pbtxt" in completed.stdout
     assert "2 failures" in completed.stderr
+
+
+def test_single_model_of_any_name_is_the_default(tmp_path: Path, model_repository: Path):
+    """As for `gateway up`, which serves it."""
+    repository = shutil.copytree(model_repository, tmp_path / "models", symlinks=True)
+    shutil.move(repository / "ensemble_model", repository / "flowers")
+    config = repository / "flowers" / "config.pbtxt"
+    config.write_text(config.read_text().replace("ensemble_model", "flowers"))
+    completed = doctor("--model-repository", repository, port=free_port())
+    assert "ok    contract: flowers fits the gateway's contract" in completed.stdout
+    other = doctor("--model-repository", repository, port=free_port(), model="birds")
+    assert "fail  contract: " in other.stdout
+    assert "has no model 'birds'; it has flowers" in other.stdout
 
 
 def test_remote_triton_is_checked_instead_of_this_machine(light_triton):

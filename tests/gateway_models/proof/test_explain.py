@@ -121,24 +121,29 @@ def test_refusal_of_the_service_is_its_own_words(file):
         explain_by_masks(url, file, {"masks": 6}, None, lambda *_: None)
 
 
-def test_command_writes_the_image_with_its_map(file):
+def test_command_writes_the_image_with_its_map(file, tmp_path_factory, monkeypatch):
+    """Into the current folder: the image's own may be a data set."""
+    here = tmp_path_factory.mktemp("here")
+    monkeypatch.chdir(here)
     with stub_service(Quarters()) as url:
         result = run(file, "--gateway", url, "--method", "occlusion", "--grid", 6)
     assert result.exit_code == 0, result.output
     assert "top left (class 0): 1.0000, ensemble_model version 1" in result.output
-    written = np.asarray(Image.open(file.with_name("corner-explained.png")))
+    assert not file.with_name("corner-explained.png").exists()
+    written = np.asarray(Image.open(here / "corner-explained.png"))
     original = np.asarray(Image.open(io.BytesIO(picture())).convert("RGB"))
     assert written.shape == original.shape
     changed = np.abs(written.astype(int) - original).sum(axis=2)
     assert changed[5:25, 5:55].mean() > 10 * changed[35:, 65:].mean()
 
 
-def test_command_prints_the_map_as_json(file):
+def test_command_prints_the_map_as_json(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with stub_service(Quarters()) as url:
         result = run(file, "--gateway", url, "--method", "occlusion", "--grid", 6, "--label", "bottom right", "--json")
     document = json.loads(result.stdout.splitlines()[-1])  # the service of this process logs there, too
     assert (document["label"], np.array(document["values"]).shape) == ("bottom right", (6, 6))
-    assert not file.with_name("corner-explained.png").exists()
+    assert not (tmp_path / "corner-explained.png").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,96 @@
+"""The examples of README and of the guides run with what `make up` installs, and nothing else."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.metadata import Distribution, distribution, distributions
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+
+from deploy.generate.third_party import needed
+from tests.processes import PROJECT
+
+PAGES = [PROJECT / "README.md", PROJECT / "gateway_client" / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
+MAKE_UP = "triton-image-gateway[local]"
+CUDA = ("nvidia-", "cuda-", "triton")
+NOT_INSTALLED = {"ray", "spark"}
+"""Extras that developers need not install."""
+WITH_EXTRAS = {"nearest.py": "nearest", "ray_classify.py": "ray", "spark_classify.py": "spark"}
+"""Examples whose docstring says which extra of pyproject.toml to install."""
+
+
+def imports(code: str) -> list[str]:
+    """The import statements of a program; none if it is not Python."""
+    try:
+        tree = ast.parse(code)
+    except SyntaxError:
+        return []
+    return [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+def programs(page: Path) -> Iterator[str]:
+    """The code blocks of a page, and the files that its commands write with <<EOF."""
+    for block in re.findall(r"^```[^\n]*\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE):
+        yield block
+        yield from re.findall(r"<<\s*'?EOF'?[^\n]*\n(.*?)^EOF$", block, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def environment_of(tmp_path_factory) -> Callable[[str], Path]:
+    """A folder for sys.path that has only the packages that pip installs for a requirement."""
+
+    @cache
+    def linked(requirement: str) -> Path:
+        folder = tmp_path_factory.mktemp("site")
+        for name in needed(requirement) | {name for name in map(name_of, distributions()) if name.startswith(CUDA)}:
+            package = distribution(name)
+            for part in {path.parts[0] for path in package.files or [] if path.parts[0] != ".."}:
+                source, target = Path(package.locate_file(part)), folder / part
+                if source.exists() and not target.exists():
+                    target.symlink_to(source)
+        return folder
+
+    return linked
+
+
+def name_of(package: Distribution) -> str:
+    return canonicalize_name(package.name)
+
+
+def try_imports(statements: list[str], site: Path) -> subprocess.CompletedProcess[str]:
+    code = f"import sys; sys.path[:0] = [{str(site)!r}, {str(PROJECT)!r}]\n" + "\n".join(statements)
+    return subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+
+
+def test_examples_of_pages(environment_of):
+    statements = {each for page in PAGES for code in programs(page) for each in imports(code)}
+    assert {"import httpx", "from gateway_client import Gateway", "import torch"} <= statements
+    run = try_imports(sorted(statements), environment_of(MAKE_UP))
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("path", sorted((PROJECT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_example_programs(path, environment_of):
+    extra = WITH_EXTRAS.get(path.name)
+    if extra is not None:
+        assert extra in tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        assert f"pip install '.[{extra}]'" in (ast.get_docstring(ast.parse(path.read_text())) or "")
+    if extra not in NOT_INSTALLED:
+        requirement = MAKE_UP if extra is None else f"triton-image-gateway[{extra}]"
+        run = try_imports(imports(path.read_text()), environment_of(requirement))
+        assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("statement", ["import pytest", "import tritonclient.http"])
+def test_what_the_examples_do_not_have(statement, environment_of):
+    """The check finds a package of the developers, also behind a package that is a requirement."""
+    run = try_imports([statement], environment_of(MAKE_UP))
+    assert "ModuleNotFoundError" in run.stderr
