@@ -21,7 +21,7 @@ from gateway import errors, metrics
 from gateway.api.routes.limits import FIXED, LIMITS
 from gateway.app import create_app
 from gateway.environment import allowed
-from gateway.plugins import settings_class
+from gateway.plugins import installed, metrics_of, settings_class
 from gateway.quantities import size
 from gateway.settings import variable
 from gateway_cli.main import app
@@ -127,8 +127,9 @@ def commands() -> str:
 
 
 def metric_table() -> str:
-    """Every metric, in the order of gateway/metrics.py."""
-    found = [metric for metric in vars(metrics).values() if isinstance(metric, MetricWrapperBase)]
+    """Every metric of the core, then those of the plug-ins."""
+    modules = [metrics, *metrics_of(installed())]
+    found = [metric for each in modules for metric in vars(each).values() if isinstance(metric, MetricWrapperBase)]
     rows = (
         (
             f"`{metric._name}{'_total' if metric._type == 'counter' else ''}`",

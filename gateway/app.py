@@ -26,7 +26,7 @@ from gateway.limits.connections import Connections
 from gateway.limits.pools import response_buffer, streams, upload_buffer
 from gateway.logs import configure_logs
 from gateway.metrics import SHARED_FOLDER, reserve_space
-from gateway.plugins import installed
+from gateway.plugins import installed, metrics_of
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
 from gateway.server.open_files import affordable_connections
@@ -53,6 +53,7 @@ def create_app(
     kinds = installed() if plugins is None else plugins
     for kind in kinds:
         kind.check(settings)
+    metrics_of(kinds)
     opened = Plugins([kind(settings) for kind in kinds])
     log = _open_prediction_log(settings)
     connect = connector(settings)
@@ -66,7 +67,7 @@ def create_app(
         async with AsyncExitStack() as stack:
             stack.push_async_callback(rates.close)
             # A gRPC channel belongs to the event loop and the process that created it, so it is created here.
-            triton = backend or create_backend(settings, connect)
+            triton = backend or opened.backend() or create_backend(settings, connect)
             stack.push_async_callback(triton.close)
             limits = DecodeLimits(
                 settings.decode_cpu_seconds,

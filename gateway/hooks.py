@@ -8,6 +8,8 @@ docs/guides/plugins.md has examples, and says what may change.
     settings                  when settings are read          variables GATEWAY_… of the plug-in's own
     check                     before the service starts       packages and files that the settings require
     ports                     before the service starts       ports that the plug-in listens on
+    check_triton              by `gateway doctor`             what is wrong with a Triton
+    metrics                   when the application is made    the plug-in's metrics
     routers, document         when the application is made    routes, and the OpenAPI document
     predict_parameters        when the application is made    parameters of POST /predict
     shapes                    when the application is made    formats of the response of POST /predict
@@ -29,6 +31,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from gateway.errors import GatewayError
+from gateway.findings import Finding
 from gateway.settings import Section, Settings
 
 if TYPE_CHECKING:  # commands that only read the settings load none of these
@@ -36,6 +39,7 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
     from opentelemetry.trace import Tracer
     from pydantic import BaseModel
 
+    from gateway.inference.backend import Backend
     from gateway.inference.service import InferenceService
     from gateway.ingest.media_types import Uploads, UploadsOrUrls
     from gateway.limits.lease import Bound
@@ -98,6 +102,9 @@ class Plugin:
 
     settings: ClassVar[type[Section] | None] = None
     """The plug-in's own settings; `Section.of` finds them in the settings of the service."""
+    metrics: ClassVar[str | None] = None
+    """Name of the module with the plug-in's metrics. It is loaded with the application, whether or not the plug-in is
+    used, so that the series exist from the start."""
 
     def __init__(self, settings: Settings) -> None:
         """Create the plug-in, once for each application."""
@@ -111,6 +118,19 @@ class Plugin:
         """Ports that the plug-in listens on."""
         del settings
         return ()
+
+    @classmethod
+    async def check_triton(cls, settings: Settings, address: str) -> Sequence[Finding]:
+        """What `gateway doctor` reports of one Triton, which has answered at an address host:port."""
+        del settings, address
+        return ()
+
+    def backend(self) -> "Backend | None":
+        """The inference server instead of the Tritons of the settings; the first plug-in that has one supplies it.
+
+        Called in the event loop that uses it; the service starts and closes it.
+        """
+        return None
 
     def routers(self) -> "Sequence[APIRouter]":
         """Routes of the API. Each endpoint declares its traits; see gateway.api.route_table."""
@@ -158,6 +178,10 @@ class Plugins:
         plugin = self._plugins[kind]
         assert isinstance(plugin, kind)
         return plugin
+
+    def backend(self) -> "Backend | None":
+        """The backend of the first plug-in that has one."""
+        return next((found for plugin in self if (found := plugin.backend()) is not None), None)
 
     def error_formats(self) -> Sequence[ErrorFormat]:
         """The error formats of all plug-ins."""

@@ -19,7 +19,7 @@ from gateway import __version__
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 M = TypeVar("M", Counter, Histogram)
 _LIVE_GAUGES = re.compile(r"gauge_live[a-z]+_(\d+)\.db")
 
@@ -43,7 +43,7 @@ STAGE_SECONDS = Histogram(
     "gateway_request_duration_seconds",
     "Time of a request with images in each stage: read, prepare, wait, infer; total is the whole request.",
     ["stage"],
-    buckets=_SECONDS,
+    buckets=SECONDS,
 )
 LOOP_PAUSE_SECONDS = Gauge(
     "gateway_event_loop_pause_seconds",
@@ -134,13 +134,13 @@ FETCHED_BYTES = Counter("gateway_fetched_bytes_total", "Bytes of images received
 FETCH_SECONDS = Histogram(
     "gateway_fetch_duration_seconds",
     "Time to fetch one image by URL, its redirects included, whatever the outcome; `gateway_images_total` has that.",
-    buckets=_SECONDS,
+    buckets=SECONDS,
 )
 
 DECODE_CPU_SECONDS = Histogram(
     "gateway_decode_cpu_seconds",
     "Processor time of one image that was decoded in the gateway.",
-    buckets=_SECONDS[:12],
+    buckets=SECONDS[:12],
 )
 DECODING_BYTES = Gauge(
     "gateway_decoding_bytes", "Bytes that the images in the decoders need.", multiprocess_mode="livesum"
@@ -192,7 +192,7 @@ STREAM_FRAMES = Counter(
 STREAM_SECONDS = Histogram(
     "gateway_stream_latency_seconds",
     "Time from the last byte of a stream's frame to its answer, its wait included.",
-    buckets=_SECONDS,
+    buckets=SECONDS,
 )
 SEQUENCES_RESTARTED = Counter(
     "gateway_sequences_restarted_total",
@@ -235,7 +235,7 @@ DRIFT_REFERENCE = Gauge(
 CALL_SECONDS = Histogram(
     "gateway_triton_call_duration_seconds",
     "Time of one call to Triton with a batch of images, retries included.",
-    buckets=_SECONDS,
+    buckets=SECONDS,
 )
 BATCH_IMAGES = Histogram(
     "gateway_batch_images", "Images in one call to Triton.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -258,38 +258,6 @@ MODEL_MISSING = Gauge(
     "1 while a model that this Triton should serve is not loaded there.",
     ["triton", "model"],
     multiprocess_mode="livemax",
-)
-MODELS_LOADED = Gauge(
-    "gateway_models_loaded",
-    "Models that a Triton has loaded, while models are loaded on demand.",
-    ["triton"],
-    multiprocess_mode="livemax",
-)
-MODELS_MEMORY = Gauge(
-    "gateway_models_memory_bytes",
-    "Host memory of those models, as last measured, at each Triton.",
-    ["triton"],
-    multiprocess_mode="livemax",
-)
-MODEL_LOOKUPS = Counter(
-    "gateway_model_lookups_total",
-    "Images whose model is loaded on demand, by outcome: loaded (a hit), not_loaded (it waits for a load), "
-    "unloaded_meanwhile (another gateway has unloaded it since).",
-    ["outcome"],
-)
-MODEL_LOADS = Counter(
-    "gateway_model_loads_total",
-    "Loads of models on demand, by outcome: requested, prefetched (ahead of a request), failed.",
-    ["outcome"],
-)
-MODEL_LOAD_SECONDS = Histogram(
-    "gateway_model_load_duration_seconds",
-    "Time from the request for a model that is not loaded to its first good probe (cold start), by model.",
-    ["model"],
-    buckets=_SECONDS,
-)
-MODEL_EVICTIONS = Counter(
-    "gateway_model_evictions_total", "Models that were unloaded because others needed their memory."
 )
 HEALINGS = Counter(
     "gateway_healings_total",
@@ -319,10 +287,6 @@ for _outcome in ("answered", "failed", "dropped"):
     STREAM_FRAMES.labels(_outcome)
 for _outcome in ("healed", "failed", "in vain"):
     HEALINGS.labels(_outcome)
-for _outcome in ("loaded", "not_loaded", "unloaded_meanwhile"):
-    MODEL_LOOKUPS.labels(_outcome)
-for _outcome in ("requested", "prefetched", "failed"):
-    MODEL_LOADS.labels(_outcome)
 for _outcome in ("written", "queue_full", "writer_lost", "refused", "shutdown", "fault"):
     PREDICTION_LOG_ROWS.labels(_outcome)
 for _reason in ("sink", "writer"):
@@ -335,23 +299,23 @@ def series(metric: M, *labels: str) -> M:
     return metric.labels(*labels)
 
 
+def forget(metric: Gauge, *labels: str) -> None:
+    """Remove a series of a gauge. In files that workers share it cannot be removed, and becomes NaN."""
+    if SHARED_FOLDER in os.environ:
+        metric.labels(*labels).set(float("nan"))
+    else:
+        with contextlib.suppress(KeyError):
+            metric.remove(*labels)
+
+
 def forget_triton(address: str) -> None:
     """Remove the metrics of a Triton whose address is no longer in DNS."""
-    for metric in (TRITON_READY, MODELS_LOADED, MODELS_MEMORY):
-        if SHARED_FOLDER not in os.environ:
-            with contextlib.suppress(KeyError):
-                metric.remove(address)
-        elif metric is TRITON_READY:  # the others exist only while models are loaded on demand
-            metric.labels(address).set(float("nan"))  # series of shared files cannot be removed
+    forget(TRITON_READY, address)
 
 
 def forget_model(name: str) -> None:
     """Remove the metrics of an unloaded model."""
-    if SHARED_FOLDER in os.environ:
-        MODEL_READY.labels(name).set(float("nan"))
-    else:
-        with contextlib.suppress(KeyError):
-            MODEL_READY.remove(name)
+    forget(MODEL_READY, name)
 
 
 def forget_key(name: str) -> None:
@@ -363,11 +327,7 @@ def forget_key(name: str) -> None:
 
 def forget_missing(address: str, model: str) -> None:
     """Remove the metric of a missing model at a Triton that is no longer used."""
-    if SHARED_FOLDER in os.environ:
-        MODEL_MISSING.labels(address, model).set(float("nan"))
-    else:
-        with contextlib.suppress(KeyError):
-            MODEL_MISSING.remove(address, model)
+    forget(MODEL_MISSING, address, model)
 
 
 def exposition() -> bytes:

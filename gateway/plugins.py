@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
+from types import ModuleType
 
 from gateway.errors import UserError
 from gateway.hooks import GROUP, Plugin, Port
@@ -36,6 +38,11 @@ def combined(plugins: Iterable[type[Plugin]]) -> type[Settings]:
 def settings_class() -> type[Settings]:
     """The class of all settings: of the core and of the installed plug-ins."""
     return combined(installed())
+
+
+def metrics_of(plugins: Iterable[type[Plugin]]) -> Sequence[ModuleType]:
+    """The modules of metrics of some plug-ins; their series exist once they are loaded."""
+    return [import_module(plugin.metrics) for plugin in plugins if plugin.metrics is not None]
 
 
 def check_settings(settings: Settings) -> None:

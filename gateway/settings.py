@@ -51,13 +51,6 @@ class MemoryCheck(StrEnum):
     OFF = "off"
 
 
-class ModelsLoaded(StrEnum):
-    """Which models a Triton has loaded: `all` of its repository, or those that were requested, within a budget."""
-
-    ALL = "all"
-    DEMAND = "demand"
-
-
 class BesideTriton(StrEnum):
     """Whether a Triton shares the machine, and where it runs networks."""
 
@@ -346,44 +339,6 @@ class RateSettings(Section):
     """Redis or Valkey in which gateways share the rates of keys, such as redis://host:6379/0. Needs the extra fleet."""
 
 
-class DemandSettings(Section):
-    """Models on demand."""
-
-    needs: ClassVar[Pairs] = (("models_gpu_memory_bytes", "models_memory_bytes"),)
-
-    models_loaded: ModelsLoaded = ModelsLoaded.ALL
-    """all: each Triton has all models; demand: those of recent requests, within `models_memory_bytes`."""
-    models_memory_bytes: int = Field(0, ge=0, le=64 * KIB * GIB)
-    """With models_loaded=demand, which needs it: host memory for the models of one Triton, the default one included."""
-    models_gpu_memory_bytes: int = Field(0, ge=0, le=KIB * GIB)
-    """With models_loaded=demand: memory of each GPU for models; 0 if it is not limited."""
-    models_load_seconds: float = Field(60.0, gt=0, le=600)
-    """With models_loaded=demand: longest time that a request waits for its model to load, then 503."""
-    models_kept_seconds: float = Field(5.0, ge=0, le=3_600)
-    """With models_loaded=demand: time for which a loaded model is not unloaded for another one."""
-    models_prefetch: bool = True
-    """With models_loaded=demand: whether models are loaded ahead of their next request, by the rate of requests."""
-    triton_metrics_port: int = Field(8002, ge=0, le=65_535)
-    """With models_loaded=demand: port of Triton's metrics, which show its memory; 0 for none."""
-
-    def faults(self) -> list[str]:
-        """Models on demand need a budget, and no list of all models."""
-        if self.models_loaded is not ModelsLoaded.DEMAND:
-            return []
-        faults = []
-        if not self.models_memory_bytes:
-            faults.append(
-                f"{variable('models_loaded')}=demand needs {variable('models_memory_bytes')}: set it to the memory "
-                "that the models of one Triton may take, such as 16GiB"
-            )
-        if ALL_MODELS in Settings.of(self).load_models:
-            faults.append(
-                f"{variable('load_models')}=* loads every model, and {variable('models_loaded')}=demand does not: name "
-                "the models that always stay loaded, or leave it empty"
-            )
-        return faults
-
-
 class RolloutSettings(Section):
     """Splits and shadows of versions."""
 
@@ -478,7 +433,6 @@ class Settings(
     MediaSettings,
     StreamSettings,
     RolloutSettings,
-    DemandSettings,
     RateSettings,
     CoreSettings,
 ):

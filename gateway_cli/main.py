@@ -175,8 +175,8 @@ def up(
     The first start fetches Triton from its wheel (55 MB) unless an image's is in use, and exports the default model if
     the repository has none.
     """
+    from gateway.findings import Level
     from gateway.triton.model_config import read_model_configs
-    from gateway_local.doctor.finding import Level
     from gateway_local.doctor.repository import files, has_version
     from gateway_local.doctor.shares import shares
     from gateway_local.up import up as run_up
@@ -212,8 +212,8 @@ def doctor(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
 
     If GATEWAY_TRITON_URL is set, this checks that Triton instead of what `gateway up` needs.
     """
+    from gateway.findings import Level
     from gateway_local.console import PlainConsole
-    from gateway_local.doctor.finding import Level
     from gateway_local.doctor.report import examine, show, summary
 
     with PlainConsole(stderr=True).status("checking"):

@@ -12,7 +12,7 @@ from gateway.cores import usable_cores
 from gateway.environment import load_settings
 from gateway.gpus import find_gpus
 from gateway.memory import MACHINE, Memory, memory_limit, usable_memory
-from gateway.settings import MemoryCheck, ModelsLoaded, Settings, variable
+from gateway.settings import MemoryCheck, Settings, variable
 from gateway.triton.contract import pinned_versions
 from gateway.triton.footprint import Need, size
 from gateway.triton.health.expected import ALL
@@ -22,6 +22,7 @@ from gateway_local.memory_fit import check
 from gateway_local.memory_record import RECORD, measured_need, recorded
 from gateway_local.paths import default_cache_dir
 from gateway_local.sizing import completed_texts, write
+from gateway_plugins.demand.settings import DemandSettings
 
 Say = Callable[[str], None]
 
@@ -107,7 +108,7 @@ def models_to_start(settings: Settings, configs: Mapping[str, ModelConfig]) -> t
 
     These are the default model and those of `load_models`, with all their versions, and the stateful models of streams.
     """
-    if settings.models_loaded is ModelsLoaded.ALL:
+    if not DemandSettings.of(settings).on_demand:
         return (ALL,)
     named = (settings.model, *settings.load_models)
     versions = (version for name in named for version in pinned_versions(name, configs))
@@ -125,7 +126,7 @@ def _need(repository: Path, sizes: Plan, settings: Settings) -> Need:
     found = measured_need(
         repository, {name: config for name, config in configs.items() if name in parts}, known, gpus=sizes.gpus
     )
-    return replace(found, usual_bytes=max(found.usual_bytes, settings.models_memory_bytes))
+    return replace(found, usual_bytes=max(found.usual_bytes, DemandSettings.of(settings).models_memory_bytes))
 
 
 def _smallest_need(settings: Settings) -> int:

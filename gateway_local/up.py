@@ -17,7 +17,7 @@ from gateway.gpus import Gpus, find_gpus
 from gateway.memory import killed_for_memory
 from gateway.plugins import ports_of
 from gateway.server.serve import check_address, export_environment
-from gateway.settings import ModelsLoaded, Settings, variable
+from gateway.settings import Settings, variable
 from gateway.triton.contract import CLASSIFIER
 from gateway.triton.model_config import read_model_configs
 from gateway_local.api_process import START_TIMEOUT_SECONDS, ApiProcess
@@ -35,6 +35,7 @@ from gateway_local.server import EmbeddedTriton, StartFailed
 from gateway_local.server_log import concerns_a_gpu_alone
 from gateway_local.supervisor import Readiness, Supervisor
 from gateway_local.tuning import hint
+from gateway_plugins.demand.settings import DemandSettings
 
 POLL_SECONDS = 0.2
 CHECK_SECONDS, REPORT_SECONDS = 1.0, 60.0
@@ -94,7 +95,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
             start(triton, say, settings.triton_start_timeout_seconds)
         say(f"Triton has loaded its models after {time.monotonic() - loading:.1f} s on {triton.url} (gRPC)")
         with display.waiting("starting the API"):
-            if settings.models_loaded is ModelsLoaded.DEMAND:
+            if DemandSettings.of(settings).on_demand:
                 export_environment({"triton_metrics_port": triton.metrics_port})
             api = ApiProcess(settings, triton.url, load_models=",".join(started_models))
             api.start()

@@ -6,11 +6,12 @@ from gateway.plugins import settings_class
 
 if TYPE_CHECKING:
     from gateway import settings
+    from gateway_plugins.demand.settings import DemandSettings
     from gateway_plugins.oip.settings import GrpcSettings
     from gateway_plugins.otlp.settings import OtlpSettings
     from gateway_plugins.urls.settings import UrlSettings
 
-    class Settings(GrpcSettings, OtlpSettings, UrlSettings, settings.Settings):
+    class Settings(DemandSettings, GrpcSettings, OtlpSettings, UrlSettings, settings.Settings):
         """What mypy sees."""
 else:
     Settings = settings_class()

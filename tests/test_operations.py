@@ -11,6 +11,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from gateway import errors, metrics
 from gateway.keys import add_key
+from gateway.plugins import installed, metrics_of
 from gateway.settings import variable
 from tests.gateway.api.stub import PNG, StubBackend, client_of
 from tests.processes import PROJECT
@@ -33,7 +34,8 @@ ALERTS = PROJECT / "deploy/helm/triton-image-gateway/files/alerts.yml"
 RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
 METRICS = {
     f"{metric._name}_total" if metric._type == "counter" else metric._name: metric
-    for metric in vars(metrics).values()
+    for module in (metrics, *metrics_of(installed()))
+    for metric in vars(module).values()
     if isinstance(metric, MetricWrapperBase)
 }
 SERIES_SUFFIXES = {"histogram": ("_bucket", "_count", "_sum")}
@@ -67,7 +69,7 @@ def test_log_field_table_matches_the_code(tmp_path):
 
 
 def test_event_table_has_every_event():
-    packages = [PROJECT / "gateway", PROJECT / "gateway_predictions"]
+    packages = [PROJECT / "gateway", PROJECT / "gateway_plugins", PROJECT / "gateway_predictions"]
     sources = [path.read_text() for package in packages for path in package.rglob("*.py")]
     known = {
         name

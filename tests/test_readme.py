@@ -26,7 +26,7 @@ def test_error_modules_tree_has_every_code():
 def test_page_repeats_no_image_whose_file_is_at_fault():
     from gateway import errors
 
-    script = (PROJECT / "gateway" / "api" / "static" / "entry.js").read_text()
+    script = (PROJECT / "gateway_plugins" / "page" / "static" / "entry.js").read_text()
     known = re.findall(r'"(\w+)"', re.search(r"FILE_FAULTS = new Set\(\[(.*?)\]", script, re.DOTALL)[1])
     faults = {error.code for error in TABLES["error_classes"](errors.ImageError)}
     assert set(known) == faults | {"unreadable_file"}

@@ -5,52 +5,50 @@ from collections.abc import Callable
 
 from gateway.memory import usable_memory
 from gateway.server.workers import shared_file
-from gateway.settings import ModelsLoaded, Settings
+from gateway.settings import Settings
 from gateway.triton.connect import Connect, connector
 from gateway.triton.footprint import check_load
 from gateway.triton.health.state import Schedule
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Notes, Quarantine
 from gateway.triton.seal import Seal
-from gateway.triton.triton_backend import TritonBackend
+from gateway.triton.triton_backend import BackendOptions, TritonBackend
 
 
 def create_backend(settings: Settings, connect: Connect | None = None) -> TritonBackend:
     """Create the backend for the settings; the caller starts it inside the event loop that uses it."""
+    return TritonBackend(open_pool(settings, connect, aperture=settings.triton_aperture), **options(settings))
+
+
+def open_pool(
+    settings: Settings, connect: Connect | None = None, *, aperture: int, on_demand: bool = False
+) -> TritonPool:
+    """The Tritons of the settings, of which this process uses at least `aperture`; all if that is 0."""
     schedule = Schedule(
         settings.ready_interval_seconds, settings.ready_timeout_seconds, failures=settings.heal_after_failures
     )
-    on_demand = settings.models_loaded is ModelsLoaded.DEMAND
-    tritons = TritonPool(
+    return TritonPool(
         settings.triton_url,
         model_name=settings.model,
         schedule=schedule,
         heal=settings.heal,
-        # With models on demand each Triton has others, so a gateway needs all of them.
-        share=Share(0 if on_demand else settings.triton_aperture, settings.max_images_in_flight),
+        share=Share(aperture, settings.max_images_in_flight),
         splits=(settings.model_split, settings.model_shadow),
         load=settings.load_models,
         on_demand=on_demand,
         connect=connect or connector(settings),
     )
-    seal = Seal(_cache_secret(settings))
-    quarantine = Quarantine(settings.quarantine_seconds, notes=Notes(shared_file("quarantine")))
-    hold_seconds = settings.max_wait_seconds if settings.hold_without_triton else 0.0
-    check = _load_check(settings)
-    if on_demand:
-        from gateway.triton.demand.opening import open_backend  # loaded only if it is set
 
-        return open_backend(
-            settings, tritons, seal=seal, quarantine=quarantine, hold_seconds=hold_seconds, check_load=check
-        )
-    return TritonBackend(
-        tritons,
-        model_name=settings.model,
-        seal=seal,
-        quarantine=quarantine,
-        hold_seconds=hold_seconds,
-        check_load=check,
-    )
+
+def options(settings: Settings) -> BackendOptions:
+    """The options of the settings for a TritonBackend."""
+    return {
+        "model_name": settings.model,
+        "seal": Seal(_cache_secret(settings)),
+        "quarantine": Quarantine(settings.quarantine_seconds, notes=Notes(shared_file("quarantine"))),
+        "hold_seconds": settings.max_wait_seconds if settings.hold_without_triton else 0.0,
+        "check_load": _load_check(settings),
+    }
 
 
 def _load_check(settings: Settings) -> Callable[[str], str | None] | None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NotRequired, TypedDict, Unpack
 
 import structlog
 
@@ -76,30 +77,32 @@ class RetryBudget:
         return True
 
 
+class BackendOptions(TypedDict):
+    """The options of a TritonBackend."""
+
+    model_name: str
+    seal: Seal
+    quarantine: Quarantine
+    hold_seconds: NotRequired[float]
+    """While no Triton is ready, a call waits up to this long for one; by default it does not wait."""
+    check_load: NotRequired[Callable[[str], str | None] | None]
+    """Gets the name of a model that is to be loaded; it may return a warning, or raise LoadFailed."""
+
+
 class TritonBackend:
     """Sends each call to a ready Triton of the pool; see gateway.triton.pool.
 
-    `start` it inside the event loop that uses it. While none is ready, a call waits up to `hold_seconds` for one.
-    `check_load` gets the name of a model that is to be loaded; it may return a warning, or raise LoadFailed.
+    `start` it inside the event loop that uses it.
     """
 
-    def __init__(
-        self,
-        pool: TritonPool,
-        *,
-        model_name: str,
-        seal: Seal,
-        quarantine: Quarantine,
-        hold_seconds: float = 0.0,
-        check_load: Callable[[str], str | None] | None = None,
-    ) -> None:
+    def __init__(self, pool: TritonPool, **options: Unpack[BackendOptions]) -> None:
         self._pool = pool
-        self._hold_seconds = hold_seconds
-        self._check_load = check_load
-        self._model_name = model_name
-        self._seal = seal
+        self._hold_seconds = options.get("hold_seconds", 0.0)
+        self._check_load = options.get("check_load")
+        self._model_name = options["model_name"]
+        self._seal = options["seal"]
+        self._quarantine = options["quarantine"]
         self._recent = RecentCodes()
-        self._quarantine = quarantine
         self._budget = RetryBudget()
         self._one_suspect = asyncio.Lock()
 

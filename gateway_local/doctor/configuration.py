@@ -6,11 +6,11 @@ import socket
 from pathlib import Path
 
 from gateway.environment import SettingsError, load_settings
+from gateway.findings import Finding, fail, ok, warn
 from gateway.keys import KeysError, read_keys
 from gateway.plugins import settings_class
 from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import Settings, variable
-from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.hosts import reachable
 
 TRITON_PORTS = {"gRPC": 8001, "HTTP": 8000, "metrics": 8002}

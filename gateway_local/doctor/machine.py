@@ -11,11 +11,11 @@ from pathlib import Path
 from gateway.buffers import needed
 from gateway.cgroups import OWN
 from gateway.cores import usable_cores
+from gateway.findings import Finding, fail, ok, warn
 from gateway.gpus import driver_too_old
 from gateway.memory import usable_memory
 from gateway.settings import MIB, Settings, variable
 from gateway.triton.footprint import Need, size
-from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.memory_fit import Fit, advice, fit, sentence, table
 from gateway_local.paths import PROJECT, default_cache_dir
 from gateway_local.runtime.base import LibpythonMissing, find_libpython

@@ -2,10 +2,10 @@
 
 import time
 
+from gateway.findings import Finding, fail, ok, warn
 from gateway.quota import Rate
 from gateway.settings import Settings, variable
 from gateway.tenants.rates import ProcessRates, RateStoreUnavailable, require_client
-from gateway_local.doctor.finding import Finding, fail, ok, warn
 
 CHECK = "rate store"
 KEY = "doctor?"

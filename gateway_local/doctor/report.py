@@ -9,11 +9,11 @@ from rich.styled import Styled
 from rich.table import Table
 from rich.text import Text
 
+from gateway.findings import Finding, Level, fail
 from gateway.gpus import gpu_count
 from gateway_local.console import PlainConsole
 from gateway_local.default_model import NoDefaultModel, default_model
 from gateway_local.doctor import configuration, machine, repository
-from gateway_local.doctor.finding import Finding, Level, fail
 from gateway_local.doctor.rate_store import rate_store
 from gateway_local.doctor.shares import shares
 from gateway_local.doctor.tritons import own_version, tritons

@@ -5,6 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gateway.capacity import Plan
+from gateway.findings import Finding, fail, ok, warn
 from gateway.gpus import gpu_count
 from gateway.ingest.resizing import names_release
 from gateway.safe_path import SafePath, UnsafePath, safe_name
@@ -23,7 +24,6 @@ from gateway.triton.model_config import (
     steps,
 )
 from gateway_local.cuda_pool import arguments, pool_bytes, uncacheable
-from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.memory_record import RECORD, measured_need, recorded
 from gateway_local.paths import default_cache_dir
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
+from gateway.findings import Finding, fail, ok, warn
 from gateway.settings import Settings, variable
-from gateway_local.doctor.finding import Finding, fail, ok, warn
 
 Shares = Mapping[str, Mapping[str, int]]
 

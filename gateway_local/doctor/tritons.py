@@ -7,8 +7,10 @@ from pathlib import Path
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ModelNotFound
+from gateway.findings import Finding, fail, ok, warn
 from gateway.inference.backend import Call
 from gateway.inference.probe import probe
+from gateway.plugins import installed
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import Addresses
 from gateway.triton.connect import connector
@@ -18,8 +20,6 @@ from gateway.triton.grpc_endpoint import CANCELLATION_SINCE, version_numbers
 from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, sizes
 from gateway.triton.tls import TlsError
 from gateway_local.cuda_pool import arguments, pool_bytes
-from gateway_local.doctor.demand import on_demand
-from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.doctor.shares import shares
 from gateway_local.runtime.image.use import in_use, runs_here
 from gateway_local.runtime.wheel import TRITON_VERSION
@@ -143,7 +143,7 @@ async def check_endpoint(endpoint: TritonEndpoint, settings: Settings) -> list[F
         await _contract(endpoint, settings),
         await _inference(endpoint, settings),
         *await _shares(endpoint, settings),
-        *await on_demand(endpoint, settings),
+        *[each for plugin in installed() for each in await plugin.check_triton(settings, endpoint.address)],
     ]
 
 

@@ -11,6 +11,7 @@ from deploy.generate import CHART
 from deploy.generate.dashboards import BOARDS
 from deploy.generate.panels import IMAGE_FAULTS, Panel
 from gateway import metrics
+from gateway.plugins import installed, metrics_of
 from tests.deploy.prometheus import expression
 from tests.deploy.test_alerts import RULES
 
@@ -37,7 +38,8 @@ SERIES = {
     **TRITONS,
     **{
         f"{metric._name}{suffix}": {*metric._labelnames, *(["le"] if suffix == "_bucket" else [])}
-        for metric in vars(metrics).values()
+        for module in (metrics, *metrics_of(installed()))
+        for metric in vars(module).values()
         if isinstance(metric, MetricWrapperBase)
         for suffix in BRINGS.get(metric._type, ("",))
     },

@@ -36,7 +36,9 @@ def test_names_of_a_page_exist(page):
 ANY_INDEX = re.compile(r"index[-_]url(?:=| +|\", \")https?://(?!127\.|localhost)", re.IGNORECASE)
 
 
-@pytest.mark.parametrize("folder", ["gateway", "gateway_cli", "gateway_local", "gateway_models", "deploy", "docs"])
+@pytest.mark.parametrize(
+    "folder", ["gateway", "gateway_cli", "gateway_local", "gateway_models", "gateway_plugins", "deploy", "docs"]
+)
 def test_no_package_index_is_chosen_for_users(folder):
     """Commands and advice leave the address to the reader: many machines reach one mirror alone."""
     kinds = {".py", ".md", ".yml", ".yaml"}

@@ -260,18 +260,3 @@ def test_invalid_number_of_bytes_is_refused(monkeypatch, text):
     monkeypatch.setenv("GATEWAY_MAX_FILE_BYTES", text)
     with pytest.raises(SettingsError, match="must be a whole number from 1 to 1073741824"):
         load_settings()
-
-
-def test_models_on_demand_need_a_budget(monkeypatch):
-    assert "GATEWAY_MODELS_LOADED=demand needs GATEWAY_MODELS_MEMORY_BYTES" in refusal(
-        monkeypatch, models_loaded="demand"
-    )
-    monkeypatch.setenv("GATEWAY_MODELS_MEMORY_BYTES", "1")
-    assert load_settings().models_memory_bytes == 1
-
-
-def test_models_on_demand_are_not_all_loaded(monkeypatch):
-    fields = {"models_loaded": "demand", "models_memory_bytes": "16GiB"}
-    assert "name the models that always stay loaded" in refusal(monkeypatch, load_models="*", **fields)
-    monkeypatch.setenv("GATEWAY_LOAD_MODELS", "flowers,birds")
-    assert load_settings().load_models == ("flowers", "birds")

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway_local.doctor.finding import Level
+from gateway.findings import Level
 from gateway_local.doctor.tritons import tritons
 from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.findings import Level
 from gateway.keys import add_key
 from gateway_local.doctor import configuration
-from gateway_local.doctor.finding import Level
 from tests.processes import free_port
 from tests.settings import Settings
 

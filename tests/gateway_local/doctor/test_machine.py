@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from gateway.findings import Finding, Level, fail, ok
 from gateway.settings import GIB, MIB
 from gateway.triton.footprint import Footprint, Need, Runtime
 from gateway_local.doctor import machine
-from gateway_local.doctor.finding import Finding, Level, fail, ok
 from gateway_local.paths import default_cache_dir
 from gateway_local.runtime import wheel
 from gateway_local.runtime.base import LibpythonMissing

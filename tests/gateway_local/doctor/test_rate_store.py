@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from gateway.findings import Finding, Level
 from gateway.tenants import rate_store as store_of_rates
-from gateway_local.doctor.finding import Finding, Level
 from gateway_local.doctor.rate_store import rate_store
 from tests.gateway.tenants.stores import Store, needs_store
 from tests.settings import Settings

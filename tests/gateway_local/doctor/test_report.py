@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.findings import Finding, fail, ok, warn
 from gateway_local.console import PlainConsole
-from gateway_local.doctor.finding import Finding, fail, ok, warn
 from gateway_local.doctor.report import show, summary
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from tests import warm

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from gateway.capacity import plan
+from gateway.findings import Finding, Level
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR, SEQUENCE_MODEL
 from gateway_local.doctor import repository
-from gateway_local.doctor.finding import Finding, Level
 from gateway_local.memory_plan import sized_configs
 
 

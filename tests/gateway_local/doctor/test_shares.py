@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from gateway.findings import Finding, Level
 from gateway_local.doctor import tritons
-from gateway_local.doctor.finding import Finding, Level
 from gateway_local.doctor.shares import shares
 from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 from tests.settings import Settings

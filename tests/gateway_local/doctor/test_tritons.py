@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import InferenceServerClient
 
-from gateway_local.doctor.finding import Finding, Level
+from gateway.findings import Finding, Level
 from gateway_local.doctor.tritons import CURRENT_IMAGE, FAULTS, known_faults, own_version, tritons
 from gateway_local.runtime.base import Runtime
 from gateway_local.runtime.image.use import use

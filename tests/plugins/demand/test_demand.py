@@ -17,9 +17,9 @@ from gateway.errors import (
     TritonUnreachable,
 )
 from gateway.triton.balancing import rendezvous_order
-from gateway.triton.demand.memory import HOST
-from tests.gateway.triton.demand.fleet import DemandGateway, gateways_of, loaded
+from gateway_plugins.demand.memory import HOST
 from tests.gateway.triton.fleet import MODEL, call_of, wait_until
+from tests.plugins.demand.fleet import DemandGateway, gateways_of, loaded
 
 
 async def classify(gateway: DemandGateway, model: str, *, seconds: float = 20, image: bytes = b"image") -> str:

@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from gateway_local.doctor.demand import on_demand
-from gateway_local.doctor.finding import Finding, Level
-from tests.gateway.triton.demand.fleet import FakeMeter, triton_with
+from gateway.findings import Finding, Level
+from gateway_plugins.demand.doctor import check_triton
+from gateway_plugins.demand.plugin import Demand
 from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
+from tests.plugins.demand.fleet import FakeMeter, triton_with
 from tests.settings import Settings
 
 DEMAND = {"models_loaded": "demand", "models_memory_bytes": 2**30}
@@ -20,11 +21,11 @@ class SeenMeter(FakeMeter):
 
 def findings(triton: FakeTriton, meter: FakeMeter, **settings: object) -> list[Finding]:
     endpoint = FakeEndpoint("10.0.0.1:8001", triton)
-    return asyncio.run(on_demand(endpoint, Settings(_env_file=None, **settings), meter))
+    return asyncio.run(check_triton(endpoint, Settings(_env_file=None, **settings), meter))
 
 
 def test_nothing_is_said_without_models_on_demand():
-    assert findings(triton_with(2), SeenMeter({})) == []
+    assert asyncio.run(Demand.check_triton(Settings(_env_file=None), "10.0.0.1:8001")) == ()
 
 
 def test_triton_with_few_models_is_as_it_should_be():

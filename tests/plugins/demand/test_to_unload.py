@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
 
-from gateway.triton.demand.memory import (
+from gateway_plugins.demand.memory import (
     HOST,
     Budget,
     Claim,
@@ -17,7 +17,7 @@ from gateway.triton.demand.memory import (
     total,
     used,
 )
-from gateway.triton.demand.usage import HALF_LIFE_SECONDS, TritonUsage, Usage, percentile
+from gateway_plugins.demand.usage import HALF_LIFE_SECONDS, TritonUsage, Usage, percentile
 
 GPU = "GPU-1"
 EXPOSITION = """

@@ -18,7 +18,6 @@ import anyio
 import structlog
 from tritonclient.grpc.service_pb2 import ModelStatisticsResponse, RepositoryIndexResponse
 
-from gateway import metrics
 from gateway.deadline import Deadline
 from gateway.errors import (
     ContractBroken,
@@ -32,11 +31,16 @@ from gateway.errors import (
 from gateway.inference.backend import LoadTimes
 from gateway.inference.uncancelled import Uncancelled
 from gateway.limits.lease import Bound
+from gateway.metrics import WATCH_FAULTS, forget, series
 from gateway.quantities import size
 from gateway.settings import MIB
 from gateway.triton.balancing import IMAGES_EACH, rendezvous_order
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR, pinned, pinned_versions
-from gateway.triton.demand.memory import (
+from gateway.triton.health.expected import LOADING, READY, UNLOADING
+from gateway.triton.health.reloading import machine_lock
+from gateway.triton.pool import Replica, TritonPool
+from gateway_plugins.demand import metrics
+from gateway_plugins.demand.memory import (
     HOST,
     Amounts,
     Budget,
@@ -48,10 +52,7 @@ from gateway.triton.demand.memory import (
     to_unload,
     total,
 )
-from gateway.triton.demand.usage import TritonUsage, Usage
-from gateway.triton.health.expected import LOADING, READY, UNLOADING
-from gateway.triton.health.reloading import machine_lock
-from gateway.triton.pool import Replica, TritonPool
+from gateway_plugins.demand.usage import TritonUsage, Usage
 
 log = structlog.get_logger("gateway")
 
@@ -153,6 +154,8 @@ class DemandLoader:
         """By Triton: the names that it has loaded."""
         self._listed: set[str] = set()
         """All names in the repositories of the Tritons in use."""
+        self._reported: set[str] = set()
+        """Tritons that have series of metrics."""
         self._refused: dict[str, GatewayError] = {}
         """Names in the repositories that are no models for clients, such as steps."""
         self._failed: dict[str, tuple[float, GatewayError]] = {}
@@ -188,7 +191,7 @@ class DemandLoader:
         elsewhere = self._elsewhere(holders)
         # If the only Triton is away, the call reports that, or is held.
         found = any(replica.health.reachable for replica in holders) or (bool(holders) and not elsewhere)
-        metrics.series(metrics.MODEL_LOOKUPS, "loaded" if found else "not_loaded").inc()
+        series(metrics.MODEL_LOOKUPS, "loaded" if found else "not_loaded").inc()
         if not found:
             await self._wait(unit, deadline, elsewhere)
         self._usage_of(unit).request(self._clock())
@@ -203,7 +206,7 @@ class DemandLoader:
             if unit in _in_state(index, READY):
                 return False
             self._pool.forget(replica.address, {unit, *pinned_versions(unit, self._listed)})
-        metrics.series(metrics.MODEL_LOOKUPS, "unloaded_meanwhile").inc()
+        series(metrics.MODEL_LOOKUPS, "unloaded_meanwhile").inc()
         await self._wait(unit, deadline)
         return True
 
@@ -212,7 +215,7 @@ class DemandLoader:
         unit = self._unit(model_name)
         if not (without := self._elsewhere(self._pool.holders(unit))):
             return False
-        metrics.series(metrics.MODEL_LOOKUPS, "not_loaded").inc()
+        series(metrics.MODEL_LOOKUPS, "not_loaded").inc()
         await self._wait(unit, deadline, without)
         return True
 
@@ -386,7 +389,7 @@ class DemandLoader:
             return False
         self._triton_usage[address].mark_loaded(unit)
         self._usage_of(unit).add_load(seconds)
-        metrics.series(metrics.MODEL_LOAD_SECONDS, unit).observe(seconds)
+        series(metrics.MODEL_LOAD_SECONDS, unit).observe(seconds)
         log.info("demand_loaded", triton=address, model=unit, seconds=round(seconds, 3))
         self._owner.start(self._measure(replica, unit, before, change), Context())
         return True
@@ -548,15 +551,24 @@ class DemandLoader:
         return {self._unit(name) for name in replica.health.models}
 
     def _report(self, replica: Replica) -> None:
+        self._reported.add(replica.address)
         held = self._held(replica)
         metrics.MODELS_LOADED.labels(replica.address).set(len(held))
         amounts = sum(self._amounts.get(unit, {}).get(HOST, 0) for unit in held)
         metrics.MODELS_MEMORY.labels(replica.address).set(amounts)
 
+    def _forget_metrics(self) -> None:
+        """Remove the metrics of Tritons that are no longer used."""
+        for address in self._reported - {replica.address for replica in self._pool.replicas}:
+            self._reported.remove(address)
+            forget(metrics.MODELS_LOADED, address)
+            forget(metrics.MODELS_MEMORY, address)
+
     async def _run(self) -> None:
         """Follow the Tritons until cancelled."""
         while True:
             try:
+                self._forget_metrics()
                 for replica in self._pool.replicas:
                     with suppress(GatewayError):
                         await self._refresh(replica)
@@ -565,7 +577,7 @@ class DemandLoader:
                 if self._policy.prefetch:
                     self._prefetch()
             except Exception:
-                metrics.WATCH_FAULTS.inc()
+                WATCH_FAULTS.inc()
                 log.exception("watch_fault", triton="")
             await asyncio.sleep(self._policy.refresh_seconds)
 

@@ -9,9 +9,6 @@ import pytest
 
 from gateway.deadline import Deadline
 from gateway.errors import ModelNotFound
-from gateway.triton.demand.backend import DemandBackend
-from gateway.triton.demand.loader import DemandLoader, LoadPolicy
-from gateway.triton.demand.memory import HOST, Budget, LocalMeter
 from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.health.state import Schedule
 from gateway.triton.model_processes import own_bytes
@@ -20,6 +17,9 @@ from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
+from gateway_plugins.demand.backend import DemandBackend
+from gateway_plugins.demand.loader import DemandLoader, LoadPolicy
+from gateway_plugins.demand.memory import HOST, Budget, LocalMeter
 from tests.gateway.triton.fleet import MODEL, call_of, wait_until
 from tests.gateway.triton.small_repository import write_models
 from tests.tritons import running_triton

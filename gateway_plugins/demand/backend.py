@@ -1,22 +1,21 @@
 """The Backend over Tritons whose models are loaded on demand."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Unpack
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import Call, InferResult, ModelInfo
 from gateway.triton.catalogue import NOT_SERVED
-from gateway.triton.demand.loader import DemandLoader
 from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS
 from gateway.triton.error_table import StubDied
 from gateway.triton.pool import TritonPool
-from gateway.triton.quarantine import Quarantine
-from gateway.triton.seal import Seal
-from gateway.triton.triton_backend import LIST_HINT, TritonBackend
+from gateway.triton.triton_backend import LIST_HINT, BackendOptions, TritonBackend
 from gateway.triton.triton_sequence import TritonSequence
 from gateway.validation import near
+from gateway_plugins.demand.loader import DemandLoader
 
 MOST_RELOADS = 3
 """How often a call loads its model again: each time, another gateway has unloaded it meanwhile."""
@@ -30,25 +29,8 @@ class DemandBackend(TritonBackend):
     loads it again.
     """
 
-    def __init__(
-        self,
-        pool: TritonPool,
-        loader: DemandLoader,
-        *,
-        model_name: str,
-        seal: Seal,
-        quarantine: Quarantine,
-        hold_seconds: float = 0.0,
-        check_load: Callable[[str], str | None] | None = None,
-    ) -> None:
-        super().__init__(
-            pool,
-            model_name=model_name,
-            seal=seal,
-            quarantine=quarantine,
-            hold_seconds=hold_seconds,
-            check_load=check_load,
-        )
+    def __init__(self, pool: TritonPool, loader: DemandLoader, **options: Unpack[BackendOptions]) -> None:
+        super().__init__(pool, **options)
         self._loader = loader
         self._tritons = pool
         self._described: dict[str, ModelInfo] = {}

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from gateway.triton.demand.backend import DemandBackend
-from gateway.triton.demand.loader import DemandLoader, LoadPolicy
-from gateway.triton.demand.memory import HOST, Amounts, Budget
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
+from gateway_plugins.demand.backend import DemandBackend
+from gateway_plugins.demand.loader import DemandLoader, LoadPolicy
+from gateway_plugins.demand.memory import HOST, Amounts, Budget
 from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, wait_until
 

@@ -1,18 +1,17 @@
 """Checks of a Triton whose models are loaded on demand."""
 
 from gateway.errors import GatewayError
-from gateway.settings import ModelsLoaded, Settings, variable
-from gateway.triton.demand.memory import Meter, MetricsMeter
+from gateway.findings import Finding, ok, warn
+from gateway.settings import Settings, variable
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.health.expected import READY
-from gateway_local.doctor.finding import Finding, ok, warn
+from gateway_plugins.demand.memory import Meter, MetricsMeter
+from gateway_plugins.demand.settings import DemandSettings
 
 
-async def on_demand(endpoint: TritonEndpoint, settings: Settings, meter: Meter | None = None) -> list[Finding]:
-    """Whether this Triton loads only what is needed, and shows its memory; nothing without models on demand."""
-    if settings.models_loaded is not ModelsLoaded.DEMAND:
-        return []
-    meter = meter or MetricsMeter(settings.triton_metrics_port)
+async def check_triton(endpoint: TritonEndpoint, settings: Settings, meter: Meter | None = None) -> list[Finding]:
+    """Whether this Triton loads only what is needed, and shows its memory."""
+    meter = meter or MetricsMeter(DemandSettings.of(settings).triton_metrics_port)
     try:
         return [await _start(endpoint, settings), *await _memory(endpoint, settings, meter)]
     except GatewayError:

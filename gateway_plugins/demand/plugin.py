@@ -1,0 +1,44 @@
+"""Models on demand: loaded when a request needs them, and unloaded for others."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gateway.findings import Finding
+from gateway.hooks import Plugin
+from gateway.settings import Settings
+from gateway_plugins.demand.settings import DemandSettings
+
+if TYPE_CHECKING:
+    from gateway.inference.backend import Backend
+
+
+class Demand(Plugin):
+    """Does nothing unless models are loaded on demand."""
+
+    settings = DemandSettings
+    metrics = "gateway_plugins.demand.metrics"
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    @classmethod
+    async def check_triton(cls, settings: Settings, address: str) -> Sequence[Finding]:
+        """Whether a Triton loads only what is needed, and shows its memory."""
+        if not DemandSettings.of(settings).on_demand:
+            return ()
+        from gateway.triton.connect import connector
+        from gateway_plugins.demand.doctor import check_triton
+
+        endpoint = connector(settings)(address)
+        try:
+            return await check_triton(endpoint, settings)
+        finally:
+            await endpoint.close()
+
+    def backend(self) -> "Backend | None":
+        """See Plugin.backend."""
+        if not DemandSettings.of(self._settings).on_demand:
+            return None
+        from gateway_plugins.demand.opening import open_backend
+
+        return open_backend(self._settings)
