@@ -5,11 +5,13 @@ and a whole archive as far as `InflationBudget` allows.
 """
 
 import bz2
+import gzip
+import io
 import lzma
 import os
 import struct
 import tarfile
-import weakref
+import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -18,22 +20,18 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from gateway_client import NamedImage
-from gateway_client.bulk.inflate import (
-    LZMA_HEADER_BYTES,
-    Deflate,
-    InflationBudget,
-    inflated,
-    inflater_of,
-    lzma_of_zip,
-)
-from gateway_client.files import PIECE_BYTES, open_regular, read_most
+from gateway_client.files import PIECE_BYTES, Stream, open_regular, read_most
 
 ARCHIVE_SUFFIXES = frozenset({".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".zip"})
 MAX_HEADER_BYTES = 2**20
 """Bytes of all headers of one member of a tar: its name, its pax records and the map of a sparse file."""
 MAX_ZIP_LIST_BYTES = 64 * 2**20
 """Bytes of a zip's list of members, which takes about ten times as much memory: some 700,000 members."""
-_LOCAL_HEADER = struct.Struct("<4s22xHH")
+FREE_BYTES = 2**30
+MAX_RATIO = 100
+"""An archive may inflate to FREE_BYTES plus MAX_RATIO times its own size."""
+MAX_LZMA_BYTES = 256 * 2**20
+"""Maximum memory for LZMA; `xz -9` needs 65 MiB."""
 _ENCRYPTED = 0x1
 
 DAMAGED = (
@@ -79,22 +77,60 @@ def _refuse(reason: str) -> bytes:
     raise OSError(reason)
 
 
-def _budget(file: BinaryIO) -> InflationBudget:
-    found = os.fstat(file.fileno())
-    return InflationBudget(
-        min(found.st_size, found.st_blocks * 512)
-    )  # the apparent size of a sparse file exceeds its data
+class InflatesTooFar(ValueError):
+    """An archive inflates to more than its size allows."""
+
+
+class InflationBudget:
+    """Limits the total bytes that one archive may inflate to; threads share it."""
+
+    def __init__(self, archive_bytes: int) -> None:
+        self._left = FREE_BYTES + MAX_RATIO * archive_bytes
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of_file(cls, file: BinaryIO) -> Self:
+        """The budget of an open archive; what a sparse file does not store does not count."""
+        status = os.fstat(file.fileno())
+        return cls(min(status.st_size, status.st_blocks * 512))
+
+    def charge(self, nbytes: int) -> None:
+        """Count bytes; raises InflatesTooFar beyond the limit."""
+        with self._lock:
+            self._left -= nbytes
+            if self._left < 0:
+                raise InflatesTooFar(
+                    f"the archive inflates to more than {FREE_BYTES >> 30} GiB and {MAX_RATIO} times its size"
+                )
+
+
+class _Charged:
+    """A stream whose bytes count towards a budget."""
+
+    def __init__(self, stream: Stream, budget: InflationBudget) -> None:
+        self._stream, self._budget = stream, budget
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        self._budget.charge(len(data))
+        return data
 
 
 # --- zip -------------------------------------------------------------------------------------------------------------
 
 
-class _ZipList:
-    """The file that zipfile reads the list of members from; raises BadZipFile if the list is too long."""
+class _ZipSource:
+    """The file that zipfile reads; raises BadZipFile if the list of members is too long.
+
+    It is closed with the last member that may be read: threads read them later than they are listed.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
+
+    def __del__(self) -> None:
+        self._file.close()
 
     def read(self, size: int = MAX_ZIP_LIST_BYTES) -> bytes:
         if not 0 <= size <= MAX_ZIP_LIST_BYTES:
@@ -102,146 +138,112 @@ class _ZipList:
         return read_most(self._file, size - 1)  # memory grows as bytes arrive: a declared size may be wrong
 
 
-class _ZipFile:
-    """A zip whose members are read from several threads; it stays open while a member may be read."""
+def _zip(path: Path, wanted: Callable[[str], bool], max_file_bytes: int) -> Iterator[NamedImage]:
+    file = open_regular(path)
+    archive, budget = zipfile.ZipFile(_ZipSource(file)), InflationBudget.of_file(file)  # type: ignore[arg-type]
+    for member in archive.infolist():
+        if not member.is_dir() and wanted(member.filename):
+            yield NamedImage(f"{path}/{member.filename}", partial(_zip_member, archive, member, budget, max_file_bytes))
 
-    def __init__(self, path: Path) -> None:
-        with open_regular(path) as file:
-            with zipfile.ZipFile(_ZipList(file)) as listed:
-                self.members = listed.infolist()
-            self._budget = _budget(file)
-            self._handle = os.dup(file.fileno())
-        weakref.finalize(self, os.close, self._handle)
 
-    def read(self, member: zipfile.ZipInfo, max_bytes: int) -> bytes:
-        """Read at most `max_bytes` + 1 bytes of a member; raises OSError if it is damaged."""
-        try:
-            wanted = min(member.file_size, max_bytes + 1)
-            data = read_most(_Pieces(self._pieces(member)), wanted - 1)
-            if len(data) < wanted:
-                raise EOFError("it has fewer bytes than declared")
-            if wanted == member.file_size and zlib.crc32(data) != member.CRC:
-                raise ValueError("its CRC-32 is wrong")
-        except DAMAGED as exc:
-            raise OSError(_reason(exc)) from exc
-        return data
-
-    def _pieces(self, member: zipfile.ZipInfo) -> Iterator[bytes]:
+def _zip_member(
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, budget: InflationBudget, max_file_bytes: int
+) -> bytes:
+    """Read at most `max_file_bytes` + 1 bytes of a member; raises OSError if it is damaged."""
+    try:
         if member.flag_bits & _ENCRYPTED:
             raise ValueError("it is encrypted")
-        for piece in self._inflated(member):
-            self._budget.charge(len(piece))
-            yield piece
-
-    def _inflated(self, member: zipfile.ZipInfo) -> Iterator[bytes]:
-        signature, name, extra = _LOCAL_HEADER.unpack(os.pread(self._handle, _LOCAL_HEADER.size, member.header_offset))
-        if signature != b"PK\3\4":
-            raise ValueError("its header is damaged")
-        chunks = self._chunks(member.header_offset + _LOCAL_HEADER.size + name + extra, member.compress_size)
-        match member.compress_type:
-            case zipfile.ZIP_STORED:
-                return chunks
-            case zipfile.ZIP_DEFLATED:
-                return inflated(chunks, partial(Deflate, -zlib.MAX_WBITS))
-            case zipfile.ZIP_BZIP2:
-                return inflated(chunks, bz2.BZ2Decompressor)
-            case zipfile.ZIP_LZMA:
-                first = next(chunks, b"")
-                inflater = lzma_of_zip(first[:LZMA_HEADER_BYTES])
-                return inflated(_after(first[LZMA_HEADER_BYTES:], chunks), lambda: inflater)
-        raise ValueError(f"it is compressed by method {member.compress_type}, which is not supported")
-
-    def _chunks(self, begin: int, size: int) -> Iterator[bytes]:
-        end = begin + size
-        while begin < end and (chunk := os.pread(self._handle, min(PIECE_BYTES, end - begin), begin)):
-            begin += len(chunk)
-            yield chunk
-
-
-def _after(first: bytes, chunks: Iterator[bytes]) -> Iterator[bytes]:
-    if first:
-        yield first
-    yield from chunks
-
-
-def _zip(path: Path, wanted: Callable[[str], bool], max_file_bytes: int) -> Iterator[NamedImage]:
-    archive = _ZipFile(path)
-    for member in archive.members:
-        if not member.is_dir() and wanted(member.filename):
-            yield NamedImage(f"{path}/{member.filename}", partial(archive.read, member, max_file_bytes))
+        if member.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+            # zipfile inflates the others without a bound on memory.
+            raise ValueError(f"it is compressed by zip's method {member.compress_type}: pack the archive with Deflate")
+        with archive.open(member) as content:
+            data = read_most(_Charged(content, budget), max_file_bytes)
+        if len(data) < min(member.file_size, max_file_bytes + 1):
+            raise EOFError("it has fewer bytes than declared")
+    except DAMAGED as exc:
+        raise OSError(_reason(exc)) from exc
+    return data
 
 
 # --- tar -------------------------------------------------------------------------------------------------------------
 
 
-class _Pieces:
-    """A forward-only file over an iterator of bytes."""
+class _LzmaFile(io.RawIOBase):
+    """Decompresses concatenated LZMA streams; lzma.LZMAFile has no limit on memory."""
 
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-        self._piece = memoryview(b"")
-        self._position = 0
+    def __init__(self, file: BinaryIO, container: int) -> None:
+        self._file = file
+        self._container = container
+        self._decompressor = self._new()
 
-    def tell(self) -> int:
-        return self._position
+    def _new(self) -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(self._container, memlimit=MAX_LZMA_BYTES)
 
-    def read(self, size: int) -> bytes:
-        found = []
-        while size > 0 and self._fill():
-            found.append(bytes(self._take(size)))
-            size -= len(found[-1])
-        return b"".join(found)
-
-    def seek(self, position: int) -> int:
-        while self._position < position and self._fill():
-            self._take(position - self._position)
-        return self._position
-
-    def _fill(self) -> bool:
-        while not self._piece:
-            if (piece := next(self._pieces, None)) is None:
-                return False
-            self._piece = memoryview(piece)
+    def readable(self) -> bool:
         return True
 
-    def _take(self, size: int) -> memoryview:
-        taken, self._piece = self._piece[:size], self._piece[size:]
-        self._position += len(taken)
-        return taken
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # as io.BufferedReader calls it
+        piece = b""
+        while not piece:
+            data = b""
+            if self._decompressor.eof:
+                data = self._decompressor.unused_data.lstrip(b"\0")  # xz pads with zeros
+                while not data:
+                    if not (chunk := self._file.read(PIECE_BYTES)):
+                        return 0
+                    data = chunk.lstrip(b"\0")
+                self._decompressor = self._new()
+            elif self._decompressor.needs_input and not (data := self._file.read(PIECE_BYTES)):
+                raise EOFError("it ends too early")
+            piece = self._decompressor.decompress(data, len(buffer))
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+def _decompressed(file: BinaryIO) -> Stream | None:
+    """The content of a compressed file; None if it is not compressed."""
+    beginning = file.peek(6)  # type: ignore[attr-defined]
+    if beginning.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=file)
+    if beginning.startswith(b"BZh"):
+        return bz2.BZ2File(file)
+    for signature, container in ((b"\xfd7zXZ\0", lzma.FORMAT_XZ), (b"]\0\0", lzma.FORMAT_ALONE)):
+        if beginning.startswith(signature):
+            return io.BufferedReader(_LzmaFile(file, container), PIECE_BYTES)
+    return None
 
 
 class _TarStream:
     """The file that tarfile reads: forward-only, with at most `allowance` bytes read per member."""
 
     def __init__(self, file: BinaryIO) -> None:
-        new = inflater_of(file.peek(16)[:16])  # type: ignore[attr-defined]
-        self._stream = file if new is None else _Pieces(_charged(inflated(_chunks(file), new), _budget(file)))
+        self._file = file
+        content = _decompressed(file)
+        self._content = content and _Charged(content, InflationBudget.of_file(file))
+        self._position = 0
         self.allowance = MAX_HEADER_BYTES
 
     def tell(self) -> int:
-        return self._stream.tell()
+        return self._position
 
     def read(self, size: int) -> bytes:
         self.allowance -= size
         if self.allowance < 0:
             raise tarfile.ReadError(f"a header has more than {MAX_HEADER_BYTES >> 20} MiB")
-        return self._stream.read(size)
+        data = (self._content or self._file).read(size)
+        self._position += len(data)
+        return data
 
     def seek(self, position: int) -> int:
-        if position < self._stream.tell():
+        if position < self._position:
             raise tarfile.ReadError("a header refers to what is before it")  # which may loop forever
-        return self._stream.seek(position)
-
-
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(PIECE_BYTES):
-        yield chunk
-
-
-def _charged(pieces: Iterator[bytes], budget: InflationBudget) -> Iterator[bytes]:
-    for piece in pieces:
-        budget.charge(len(piece))
-        yield piece
+        if self._content is None:
+            self._position = self._file.seek(position)
+        while self._position < position:
+            if not (skipped := self._content.read(min(position - self._position, PIECE_BYTES))):
+                break
+            self._position += len(skipped)
+        return self._position
 
 
 def _tar(path: Path, wanted: Callable[[str], bool], max_file_bytes: int) -> Iterator[NamedImage]:

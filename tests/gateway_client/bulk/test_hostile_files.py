@@ -28,8 +28,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from gateway_client.bulk import BulkError, inflate, parquet, remote, tables
-from gateway_client.bulk.inflate import InflatesTooFar, InflationBudget
+from gateway_client.bulk import BulkError, archives, parquet, remote, tables
+from gateway_client.bulk.archives import InflatesTooFar, InflationBudget
 from gateway_client.bulk.sources import Sources
 from gateway_client.files import read_file
 from tests.gateway.api.stub import PNG
@@ -238,14 +238,32 @@ def in_little_memory(work):
         return ast.literal_eval(answer.read())
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 @pytest.mark.parametrize("declared", [None, 1000])
-def test_zip_member_is_inflated_up_to_its_limit(tmp_path, zeros, method, declared):
+def test_zip_member_is_inflated_up_to_its_limit(tmp_path, zeros, declared):
     """Also if its declared size is wrong."""
-    zip_of(tmp_path / "a.zip", method, zeros, declared=declared)
+    zip_of(tmp_path / "a.zip", zipfile.ZIP_DEFLATED, zeros, declared=declared)
     found = in_little_memory(lambda: outcomes(tmp_path / "a.zip"))
     assert found["good.png"] == PNG
-    assert found["bomb.png"] == (TOO_LARGE if declared is None else "its CRC-32 is wrong")
+    assert found["bomb.png"] == (TOO_LARGE if declared is None else "Bad CRC-32 for file 'bomb.png'")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_zip_methods_without_a_bound_on_memory_are_refused(tmp_path, zeros, method):
+    zip_of(tmp_path / "a.zip", method, zeros)
+    found = in_little_memory(lambda: outcomes(tmp_path / "a.zip"))
+    assert set(found) == {"good.png", "bomb.png"}
+    assert set(found.values()) == {f"it is compressed by zip's method {method}: pack the archive with Deflate"}
+
+
+def test_encrypted_zip_member_has_a_row(tmp_path):
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.png", PNG)
+        archive.writestr("good.png", PNG)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\1\2") + 8] |= 1  # in the list of members
+    path.write_bytes(data)
+    assert outcomes(path) == {"a.png": "it is encrypted", "good.png": PNG}
 
 
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
@@ -342,9 +360,9 @@ def test_sparse_members_and_long_names_are_read(tmp_path):
 
 def test_archive_inflation_is_limited(tmp_path, monkeypatch):
     """Overlapping and skipped members count as well."""
-    monkeypatch.setattr(inflate, "FREE_BYTES", 2 * LIMIT)
+    monkeypatch.setattr(archives, "FREE_BYTES", 2 * LIMIT)
     budget = InflationBudget(10)
-    budget.charge(2 * LIMIT + 10 * inflate.MAX_RATIO)
+    budget.charge(2 * LIMIT + 10 * archives.MAX_RATIO)
     with pytest.raises(InflatesTooFar):
         budget.charge(1)
     path = tmp_path / "a.tar"

@@ -241,10 +241,9 @@ def test_damaged_tar_header_is_an_error(photos, tmp_path):
     assert {found["1.png"], found["b.png"]} == {"ok"}
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_damaged_zip_member_affects_only_its_image(tmp_path, method):
+def test_damaged_zip_member_affects_only_its_image(tmp_path):
     archive = tmp_path / "a.zip"
-    with zipfile.ZipFile(archive, "w", method) as file:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for name in ("a.png", "b.png"):
             file.writestr(name, random.Random(1).randbytes(5_000))
     whole = archive.read_bytes()
