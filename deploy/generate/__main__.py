@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from deploy.generate import CHART, DEPLOY, dashboards, manifests, third_party, values, version
+from deploy.generate import CHART, DEPLOY, manifests, third_party, values, version
 
 
 def files() -> Iterator[tuple[Path, str]]:
@@ -12,8 +12,6 @@ def files() -> Iterator[tuple[Path, str]]:
     yield CHART / "values.schema.json", values.schema()
     readme = CHART / "README.md"
     yield readme, values.with_table(readme.read_text())
-    for name, text in dashboards.files().items():
-        yield CHART / "files" / "dashboards" / name, text
     for name, text in manifests.files().items():
         yield DEPLOY / "kubernetes" / name, text
     yield third_party.PATH, third_party.text()

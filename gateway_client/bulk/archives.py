@@ -140,7 +140,7 @@ class _ZipSource:
 
 def _zip(path: Path, wanted: Callable[[str], bool], max_file_bytes: int) -> Iterator[NamedImage]:
     file = open_regular(path)
-    archive, budget = zipfile.ZipFile(_ZipSource(file)), InflationBudget.of_file(file)  # type: ignore[arg-type]
+    archive, budget = zipfile.ZipFile(_ZipSource(file)), InflationBudget.of_file(file)
     for member in archive.infolist():
         if not member.is_dir() and wanted(member.filename):
             yield NamedImage(f"{path}/{member.filename}", partial(_zip_member, archive, member, budget, max_file_bytes))
@@ -219,7 +219,7 @@ class _TarStream:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         content = _decompressed(file)
-        self._content = content and _Charged(content, InflationBudget.of_file(file))
+        self._content = None if content is None else _Charged(content, InflationBudget.of_file(file))
         self._position = 0
         self.allowance = MAX_HEADER_BYTES
 
@@ -239,9 +239,8 @@ class _TarStream:
             raise tarfile.ReadError("a header refers to what is before it")  # which may loop forever
         if self._content is None:
             self._position = self._file.seek(position)
-        while self._position < position:
-            if not (skipped := self._content.read(min(position - self._position, PIECE_BYTES))):
-                break
+            return self._position
+        while skipped := self._content.read(min(position - self._position, PIECE_BYTES)):
             self._position += len(skipped)
         return self._position
 

@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from deploy.generate import CHART
-from deploy.generate.panels import Query
 from tests.processes import free_port, wait_for
 
 ALERTS = CHART / "files" / "alerts.yml"
@@ -30,10 +29,11 @@ def promtool(*arguments: str, given: str | None = None) -> str:
     return done.stdout
 
 
-def expression(query: Query, *, window: str = "30s", span: str = "10m") -> str:
+def expression(query: str, *, window: str = "30s", span: str = "10m") -> str:
     """A panel's expression as Grafana sends it, with `All` for every variable."""
-    text = query.expression.replace("$sel", 'namespace=~".*"').replace("$model", ".*")
-    return text.replace("$window", window).replace("$__range", span)
+    for variable, value in (("$namespace", ".*"), ("$model", ".*"), ("$__rate_interval", window), ("$__range", span)):
+        query = query.replace(variable, value)
+    return query
 
 
 @dataclass(frozen=True)

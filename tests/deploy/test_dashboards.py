@@ -2,20 +2,25 @@
 
 import json
 import re
+from typing import Any
 
 import promql_parser
 import pytest
 from prometheus_client.metrics import MetricWrapperBase
 
 from deploy.generate import CHART
-from deploy.generate.dashboards import BOARDS
-from deploy.generate.panels import IMAGE_FAULTS, Panel
 from gateway import metrics
+from gateway.errors import ServiceError
 from gateway.plugins import installed, metrics_of
 from tests.deploy.prometheus import expression
 from tests.deploy.test_alerts import RULES
 
-PANELS = [panel for board in BOARDS for row in board.rows for panel in row.panels]
+BOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
+PANELS = [panel for path in BOARDS for panel in json.loads(path.read_text())["panels"] if panel["type"] != "row"]
+IMAGE_FAULTS = "|".join(
+    sorted({error.code for error in ServiceError.__subclasses__()} - {"internal_error", "load_failed"})
+)
+"""The outcomes of images that are faults of the service; the two excluded codes never belong to one image."""
 TRITONS = {
     "nv_inference_request_success": {"model"},
     "nv_inference_count": {"model"},
@@ -46,27 +51,41 @@ SERIES = {
 }
 
 
-@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.title)
-def test_panel_queries_existing_metrics(panel: Panel):
-    for query in panel.queries:
+def queries(panel: dict[str, Any]) -> list[str]:
+    """The expressions of a panel."""
+    return [target["expr"] for target in panel["targets"]]
+
+
+def labels(selector: promql_parser.VectorSelector) -> set[str]:
+    """The labels that a selector asks for."""
+    return {matcher.name for matcher in selector.matchers.matchers}
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_panel_queries_existing_metrics(panel):
+    for target in panel["targets"]:
         found: list[object] = []
-        promql_parser.walk(promql_parser.parse(expression(query)), found.append)
+        promql_parser.walk(promql_parser.parse(expression(target["expr"])), found.append)
         selectors = [each for each in found if isinstance(each, promql_parser.VectorSelector)]
         assert selectors
         for selector in selectors:
             assert selector.name in SERIES
-            asked = {matcher.name for matcher in selector.matchers.matchers}
-            assert asked <= SERIES[selector.name] | {"namespace"}
-        legend = set(re.findall(r"\{\{(\w+)\}\}", query.legend))
+            assert labels(selector) <= SERIES[selector.name] | {"namespace"}
+            assert "namespace" in labels(selector), "the chosen namespace has no effect"
+        legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
         assert legend <= {"instance"}.union(*(SERIES[selector.name] for selector in selectors))
-    assert panel.meaning.endswith(".")
+    assert panel["description"].endswith(".")
 
 
 def test_dashboards_and_alert_use_the_same_error_codes():
+    """Those of all faults of the service that an image can have."""
     assert f'outcome=~"{IMAGE_FAULTS}"' in RULES["GatewayImagesFail"]["expr"]
+    expressions = {panel["title"]: queries(panel) for panel in PANELS}
+    assert f'outcome=~"{IMAGE_FAULTS}"' in expressions["Failed through the service"][0]
+    assert f'outcome!~"ok|{IMAGE_FAULTS}"' in expressions["Share of bad images"][0]
 
 
-@pytest.mark.parametrize("path", sorted((CHART / "files" / "dashboards").glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
 def test_dashboard_can_be_provisioned(path):
     board = json.loads(path.read_text())
     assert re.fullmatch(r"[a-z-]{1,40}", board["uid"])
