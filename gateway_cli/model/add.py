@@ -49,7 +49,7 @@ def add(
         bool,
         typer.Option(
             "--stream",
-            help="Also write the stateful model for its streams, if it is missing.",
+            help="Check that the repository's stateful model can follow its streams; it is written if it is missing.",
             rich_help_panel=SERVING,
         ),
     ] = False,
@@ -98,6 +98,10 @@ def add(
     if examples:
         labels = read_labels(model_repository / entry.classifier / LABELS)
         write_examples(examples, model_repository / entry.name, labels)
+    # For the streams of every model. One that is there may be the user's own: --stream checks it.
+    stateful_models = () if (model_repository / SEQUENCE_MODEL).exists() else (SEQUENCE_MODEL,)
+    for name in stateful_models:
+        provide_stateful(name, model_repository)
     settings = load_settings()
     warn_of_memory(model_repository, settings, print_status, gpus=gpu_count())
     if address is not None and is_loopback(address):
@@ -108,7 +112,8 @@ def add(
                 f"{spec.name} is in {model_repository}, and Triton has not loaded it:", *str(exc).splitlines()
             ) from exc
     # Loading a new ensemble loads its steps; an existing step must be reloaded to get its new version.
-    reload(address, load=entry.ensembles if spec.version is None else (entry.classifier, *entry.ensembles))
+    models = entry.ensembles if spec.version is None else (entry.classifier, *entry.ensembles)
+    reload(address, load=(*stateful_models, *models))
     service = f"http://{authority(settings.host, settings.port)}"
     added(entry, model_repository, spec.version or entry.in_use, service)
     explain_how_to_load(spec.name, address)

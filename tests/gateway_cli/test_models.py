@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.errors import UserError
 from gateway.gpus import gpu_count
+from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.model_config import read_model_config
 from gateway_cli.main import app, main
 from gateway_cli.model.group import explain_how_to_load
@@ -68,6 +69,18 @@ def test_options_reach_the_configuration_files(add, tmp_path):
     assert config.dynamic_batching.max_queue_delay_microseconds == 100
     assert "cache on, and on the network" in result.output
     assert read_entry(tmp_path / "models", "head").serving.cache_classifier
+
+
+def test_repository_can_follow_streams(add, tmp_path):
+    """One stateful model serves all models; a folder of its name that is there may be the user's own."""
+    stateful = tmp_path / "models" / SEQUENCE_MODEL / "config.pbtxt"
+    assert add().exit_code == 0
+    assert read_model_config(stateful).HasField("sequence_batching")
+    stateful.write_text('backend: "python"')
+    assert add("--name=second").exit_code == 0
+    assert stateful.read_text() == 'backend: "python"'
+    refused = add("--name=third", "--stream")
+    assert "needs sequence_batching" in str(refused.exception)
 
 
 def test_add_without_url_explains_how_to_load_the_model(add):
