@@ -13,6 +13,7 @@ docs/guides/plugins.md has examples, and says what may change.
     routers, document         when the application is made    routes, and the OpenAPI document
     predict_parameters        when the application is made    parameters of POST /predict
     shapes                    when the application is made    formats of the response of POST /predict
+    json_bodies               when the application is made    forms of the JSON body of POST /predict
     authenticator             when the application is made    who may call: another check than files of API keys
     callers                   when the application is made    limits of each API key
     backend                   when the service starts         the inference server
@@ -25,6 +26,7 @@ docs/guides/plugins.md has examples, and says what may change.
     observer                  when the service has started    sees each call and each result
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
@@ -40,7 +42,9 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
     from pydantic import BaseModel
 
     from gateway.inference.backend import Backend
+    from gateway.inference.request_spec import RequestSpec, Result
     from gateway.inference.service import InferenceService
+    from gateway.ingest.json_body import ForeignBody
     from gateway.ingest.media_types import Uploads, UploadsOrUrls
     from gateway.limits.lease import Bound
     from gateway.limits.pools import Pool
@@ -79,6 +83,27 @@ class ErrorFormat:
     def applies(self, path: str) -> bool:
         """Whether a path of a request has this format."""
         return path == self.path or path.startswith(f"{self.path}/")
+
+
+class AnswerShape(ABC):
+    """A response format of POST /predict: how to write each file's result, and the JSON around the results."""
+
+    documents: ClassVar[Any]
+    """The response schema, a pydantic model or a union of them, for the OpenAPI page."""
+    shows_a_lone_error: ClassVar[bool]
+    """Whether the error of a single file is a result like others; else the response is a problem document."""
+
+    fits_much: ClassVar[bool] = False
+    """Whether the schema fits many responses of other formats. It is then the last in the OpenAPI document, because
+    generated clients parse a response by the first schema that fits."""
+
+    @abstractmethod
+    def item(self, result: "Result", query: "RequestSpec") -> object:
+        """Convert one file's result or error to plain data for JSON."""
+
+    @abstractmethod
+    def around(self, results: "Sequence[Result]", query: "RequestSpec") -> tuple[bytes, bytes]:
+        """The JSON before and after the items, which are separated by commas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +164,14 @@ class Plugin:
     def document(self, schema: dict[str, Any]) -> None:
         """Complete the OpenAPI document."""
 
+    def shapes(self) -> Mapping[str, AnswerShape]:
+        """Formats of the response of POST /predict, by the value of its parameter `format`."""
+        return {}
+
+    def json_bodies(self) -> "Sequence[ForeignBody]":
+        """Forms of the JSON body of POST /predict."""
+        return ()
+
     def error_formats(self) -> Sequence[ErrorFormat]:
         """The formats of error responses below some paths, if they are no problem documents."""
         return ()
@@ -178,6 +211,14 @@ class Plugins:
         plugin = self._plugins[kind]
         assert isinstance(plugin, kind)
         return plugin
+
+    def shapes(self) -> dict[str, AnswerShape]:
+        """The response formats of all plug-ins."""
+        return {name: shape for plugin in self for name, shape in plugin.shapes().items()}
+
+    def json_bodies(self) -> "Sequence[ForeignBody]":
+        """The forms of JSON bodies of all plug-ins."""
+        return [each for plugin in self for each in plugin.json_bodies()]
 
     def backend(self) -> "Backend | None":
         """The backend of the first plug-in that has one."""

@@ -13,8 +13,9 @@ from gateway.api.body import Body
 from gateway.api.problems import note
 from gateway.api.request_context import RequestContext
 from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut
-from gateway.api.shapes import AnswerShape, Native
+from gateway.api.shapes import Native
 from gateway.errors import AnswerTooLarge, GatewayError, ImageError, InvalidParameter, ServiceError, problem_document
+from gateway.hooks import AnswerShape
 from gateway.inference.request import RunningRequest
 from gateway.inference.request_spec import RequestSpec, Result
 from gateway.ingest.media_types import Uploads

@@ -21,7 +21,6 @@ from gateway.settings import Settings
 from gateway.tenants.tenant import Tenants
 
 ROUTERS = (
-    predict.router,
     embed.router,
     explain.router,
     feedback.router,
@@ -63,7 +62,7 @@ def assemble(settings: Settings, plugins: Plugins, check: KeyCheck | None, lifes
         # Generated clients use it as the name of their functions: predict, list_models, …
         generate_unique_id_function=lambda route: route.name,
     )
-    routers = (*ROUTERS, *(router for plugin in plugins for router in plugin.routers()))
+    routers = (predict.router(plugins), *ROUTERS, *(router for plugin in plugins for router in plugin.routers()))
     formats = plugins.error_formats()
     app.state.routes = routes = RouteTable(routers)
     openapi.complete(app, routes, formats)

@@ -12,7 +12,8 @@ from starlette.requests import ClientDisconnect, Request
 from gateway import metrics
 from gateway.api.request_context import RequestContext
 from gateway.errors import GatewayError, Overloaded, UnsupportedMediaType, UploadTimeout, UploadTooSlow
-from gateway.ingest.media_types import Form, Uploads, open_uploads
+from gateway.ingest.json_body import ForeignBody, Form
+from gateway.ingest.media_types import Uploads, open_uploads
 from gateway.ingest.upload_limits import Limits
 from gateway.limits.pace import Pace
 from gateway.quantities import size
@@ -55,11 +56,13 @@ class Body:
         self._left_seconds = self._settings.upload_timeout_seconds
         self._ended = asyncio.Event()
 
-    async def open_uploads(self, limits: Limits, names: Sequence[str]) -> tuple[Form, Uploads]:
+    async def open_uploads(
+        self, limits: Limits, names: Sequence[str], foreign: Sequence[ForeignBody] = ()
+    ) -> tuple[Form, Uploads]:
         """Read up to the first file: see gateway.ingest.media_types.open_uploads."""
         content_type = self._request.headers.get("content-type", "")
         fetch = None if self._fetcher is None else partial(self._fetcher, part=self._part)
-        return await open_uploads(content_type, self.announced_bytes, self, limits, names, self.hold, fetch)
+        return await open_uploads(content_type, self.announced_bytes, self, limits, names, self.hold, fetch, foreign)
 
     async def wait_for_disconnect(self) -> None:
         """Wait until the client disconnects, and raise ClientDisconnect.

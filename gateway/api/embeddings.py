@@ -15,8 +15,9 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 
 from gateway.api.schemas import ErrorOut, ModelOut, PredictionOut, Schema, SummaryOut
-from gateway.api.shapes import AnswerShape, Foreign, Native
+from gateway.api.shapes import Foreign, Native
 from gateway.errors import GatewayError
+from gateway.hooks import AnswerShape
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
 from gateway.inference.request_spec import RequestSpec, Result
 

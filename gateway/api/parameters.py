@@ -2,17 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from starlette.requests import Request
 
 from gateway.api.body import Body, open_body
 from gateway.api.log_fields import caller_of
 from gateway.api.request_context import RequestContext
-from gateway.api.shapes import Shape
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Embeddings
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
@@ -26,6 +26,9 @@ P = TypeVar("P", bound=BaseModel)
 
 LISTS = frozenset({"labels"})
 """Parameters that may be repeated."""
+
+NATIVE = "native"
+"""The name of this service's own response format."""
 
 MAX_REPORTED = 10
 """Invalid parameters that one response reports."""
@@ -55,8 +58,20 @@ class PredictParameters(BaseModel):
     """Frames of animations and videos that get a result each: a number, evenly spread; all; one in every:0.5s."""
     strict: bool = False
     """Whether a damaged JPEG is refused; by default its result has `warning`."""
-    format: Shape = Shape.NATIVE
+    format: str = NATIVE
     """The format of the response: this service's own, or that of another service."""
+
+
+@lru_cache
+def predict_parameters(formats: tuple[str, ...]) -> type[PredictParameters]:
+    """The parameters with the possible values of `format`."""
+    # The OpenAPI document names this class, and generated clients with it.
+    shape = StrEnum("Shape", {name.upper(): name for name in formats})  # type: ignore[misc]  # no literal
+    shape.__doc__ = "The format of a response."
+    description = PredictParameters.model_fields["format"].description
+    return create_model(
+        "PredictParameters", __base__=PredictParameters, format=(shape, Field(shape(NATIVE), description=description))
+    )
 
 
 def query_parameters(parameters: type[P], query_string: bytes) -> P:

@@ -1,15 +1,15 @@
-"""JSON bodies with images in base64 or by URL: the gateway's own, and that of Hugging Face's Inference API.
+"""JSON bodies with images in base64 or by URL.
 
     {"images": [{"b64": "…", "filename": "cat.jpg"}, {"url": "https://…"}]}
-    {"inputs": "…", "parameters": {"top_k": 5, "function_to_apply": "softmax"}}
 
-huggingface_hub's InferenceClient.image_classification sends the second as soon as there are parameters, and otherwise
-the raw image.
+Plug-ins may read the bodies of other services; see ForeignBody.
 """
 
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
+from typing import ClassVar
 
-from gateway.errors import ImageError, InvalidImage, InvalidParameter, UnknownField
+from gateway.errors import ImageError, InvalidImage, UnknownField
 from gateway.ingest.base64_stream import Base64Decoder
 from gateway.ingest.json_source import JsonSource, invalid
 from gateway.ingest.upload import (
@@ -25,20 +25,52 @@ from gateway.ingest.upload import (
 from gateway.ingest.upload_limits import Limits
 
 EXAMPLE = '{"images": [{"b64": "…"}]}'
-HUGGINGFACE = "huggingface"
-"""The format of the response to a body of Hugging Face; see gateway.api.shapes."""
-HUGGINGFACE_PARAMETERS = ("top_k", "function_to_apply")
+Form = dict[str, list[str]]
+"""The values of each parameter in a body."""
+
+
+class ForeignBody(ABC):
+    """The JSON body of another service, recognised by the name of its first member."""
+
+    members: ClassVar[Collection[str]]
+    """Names that the first member may have."""
+    parameters: ClassVar[Sequence[str]]
+    """Parameters that the body may have."""
+
+    @abstractmethod
+    async def read(
+        self, source: JsonSource, first: str, members: AsyncIterator[str], limits: Limits, hold: Hold
+    ) -> Sequence[Upload | Parameter]:
+        """The parameters, then the images of a body whose first member's name was read.
+
+        `members` are the names of the others, each of which is to be read before the next one. Raises InvalidBody,
+        UnknownField or InvalidParameter.
+        """
+
+    @abstractmethod
+    def settle(self, form: Form, query: Collection[str]) -> Callable[[str, bool], None] | None:
+        """Remove from the parameters of a body those that the route does not have.
+
+        `query` are the names of the parameters in the query. Returns a check of the removed ones, or None; it gets the
+        name of the model and whether it is multi-label, and raises InvalidParameter.
+        """
 
 
 async def read_json(
-    chunks: AsyncIterable[bytes], limits: Limits, names: Sequence[str], hold: Hold = uncounted, *, urls: bool = False
+    chunks: AsyncIterable[bytes],
+    limits: Limits,
+    names: Sequence[str],
+    hold: Hold = uncounted,
+    *,
+    urls: bool = False,
+    foreign: Sequence[ForeignBody] = (),
 ) -> AsyncIterator[Upload | Reference | Parameter]:
     """Yield the parameters and the images of a body, in order, each as soon as it is complete.
 
-    `names` are the route's parameters; `urls` is whether images may be URLs. Base64 is decoded as it arrives, so that
-    at most the bytes of one image are held. Bad base64 and an image beyond `max_file_bytes` are that image's error.
-    Raises InvalidBody, UnknownField, InvalidParameter, TooManyFiles or RequestTooLarge, after the images before the
-    fault.
+    `names` are the route's parameters, `urls` is whether images may be URLs, and `foreign` are other forms of bodies.
+    Base64 is decoded as it arrives, so that at most the bytes of one image are held. Bad base64 and an image beyond
+    `max_file_bytes` are that image's error. Raises InvalidBody, UnknownField, InvalidParameter, TooManyFiles or
+    RequestTooLarge, after the images before the fault.
     """
     source = JsonSource(chunks, limits)
     symbol = await source.symbol()
@@ -50,10 +82,9 @@ async def read_json(
     name = await anext(members, None)
     if name is None:
         raise invalid(f"it has no images; send {EXAMPLE}")
-    if name in ("inputs", "parameters"):
-        if "labels" not in names:
-            raise UnknownField(f"Hugging Face's 'inputs' is for POST /predict: send {EXAMPLE}.")
-        for part in await _read_huggingface(source, name, members, limits, hold):
+    other = next((each for each in foreign if name in each.members), None)
+    if other is not None:
+        for part in await other.read(source, name, members, limits, hold):
             yield part
         hold(0)
     elif name in names:
@@ -114,40 +145,3 @@ async def _read_image(source: JsonSource, index: int, limits: Limits, hold: Hold
     if image is None:
         raise invalid(f"image {index} has no b64")
     return Upload(index, clean_filename(filename or ""), *image)
-
-
-async def _read_huggingface(
-    source: JsonSource, first: str, members: AsyncIterator[str], limits: Limits, hold: Hold
-) -> list[Upload | Parameter]:
-    """Read a body whose first member's name was read; the response has Hugging Face's format, too."""
-    parameters: list[Upload | Parameter] = [Parameter("format", HUGGINGFACE)]
-    upload: Upload | None = None
-    seen: set[str] = set()
-    name: str | None = first
-    while name is not None:
-        if name in seen:
-            raise invalid(f"there are two members {name}")
-        seen.add(name)
-        if name == "inputs":
-            await source.expect(b'"', "inputs must be a string, the image in base64")
-            upload = Upload(0, "", *await read_base64(source, limits, hold))
-        elif name == "parameters":
-            parameters += _huggingface_parameters(await source.value())
-        else:
-            raise UnknownField(f"Beside inputs, the body's only member is parameters, not {name[:80]!r}.")
-        name = await anext(members, None)
-    if upload is None:
-        raise invalid("inputs is missing")
-    return [*parameters, upload]
-
-
-def _huggingface_parameters(value: object) -> list[Parameter]:
-    if value is None:
-        return []
-    if not isinstance(value, dict):
-        raise invalid("parameters must be an object")
-    unknown = value.keys() - set(HUGGINGFACE_PARAMETERS)
-    if unknown:
-        names = " and ".join(HUGGINGFACE_PARAMETERS)
-        raise InvalidParameter(f"{min(unknown)[:80]!r} is not a parameter: there are {names}.")
-    return [Parameter(name, str(each)) for name, each in value.items() if each is not None]

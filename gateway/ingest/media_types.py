@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from typing import TypeVar, cast
 
 from gateway.errors import InvalidParameter, NoFiles, UnknownField, UnsupportedMediaType
-from gateway.ingest.json_body import HUGGINGFACE_PARAMETERS, read_json
+from gateway.ingest.json_body import ForeignBody, Form, read_json
 from gateway.ingest.multipart import read_multipart
 from gateway.ingest.upload import Hold, Parameter, Reference, Upload, file_too_large, request_too_large, uncounted
 from gateway.ingest.upload_limits import Limits
@@ -16,8 +16,6 @@ UploadsOrUrls = AsyncGenerator[Upload | Reference, None]
 """The images of one request as they arrive, of which some are to be fetched."""
 Fetch = Callable[[UploadsOrUrls], Uploads]
 """Fetches the images of a request that are URLs."""
-Form = dict[str, list[str]]
-"""The values of each parameter in a body."""
 U = TypeVar("U", bound=Upload | Reference)
 
 NO_FILES = "The request has no files: send them as multipart/form-data, such as curl -F files=@cat.jpg."
@@ -32,11 +30,13 @@ async def open_uploads(
     names: Sequence[str],
     hold: Hold = uncounted,
     fetch: Fetch | None = None,
+    foreign: Sequence[ForeignBody] = (),
 ) -> tuple[Form, Uploads]:
     """Read a body up to its first file: its parameters, which must be among `names`, and the uploads as they arrive.
 
-    Without `fetch`, images cannot be URLs. Raises UnsupportedMediaType, NoFiles, and what the reader of the media type
-    raises; so do the uploads. A body is not read if its Content-Length exceeds a limit.
+    Without `fetch`, images cannot be URLs; `foreign` are further forms of JSON bodies. Raises UnsupportedMediaType,
+    NoFiles, and what the reader of the media type raises; so do the uploads. A body is not read if its Content-Length
+    exceeds a limit.
     """
     media_type = content_type.partition(";")[0].strip().lower()
     raw = media_type.startswith("image/") or media_type == "application/octet-stream"
@@ -54,8 +54,8 @@ async def open_uploads(
     if raw:
         return {}, read_raw(chunks, limits, hold)
     if media_type == "application/json":
-        names = (*names, *HUGGINGFACE_PARAMETERS)
-        body = read_json(chunks, limits, names, hold, urls=fetch is not None)
+        names = (*names, *(name for each in foreign for name in each.parameters))
+        body = read_json(chunks, limits, names, hold, urls=fetch is not None, foreign=foreign)
         form, images = await _split(body, names, NO_IMAGES)
         return form, cast("Uploads", images) if fetch is None else fetch(images)
     return await _split(read_multipart(chunks, content_type, limits, hold), names, NO_FILES)

@@ -1,5 +1,7 @@
 """POST /predict: images in, labels and scores out."""
 
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
@@ -8,17 +10,14 @@ from starlette.responses import Response
 
 from gateway.api.answers import respond
 from gateway.api.body import open_body
-from gateway.api.parameters import PredictParameters, query_parameters, request_spec, with_form
+from gateway.api.parameters import NATIVE, predict_parameters, query_parameters, request_spec, with_form
 from gateway.api.request_context import request_context
 from gateway.api.route_table import traits
 from gateway.api.schemas import Problem
-from gateway.api.shapes import SHAPES, PredictDocuments, Shape
-from gateway.errors import InvalidParameter
-from gateway.inference.backend import Backend
+from gateway.api.shapes import Native
+from gateway.hooks import AnswerShape, Plugins
 from gateway.inference.selection import Selection
 from gateway.ingest.frames import read_frames
-
-router = APIRouter(tags=["classify"])
 
 RAW_IMAGE = {"type": "string", "format": "binary", "description": "One raw image."}
 IMAGE_IN_BASE64: dict[str, Any] = {
@@ -53,7 +52,7 @@ REQUEST_BODY: dict[str, Any] = {
         "application/json": {
             "schema": {
                 "type": "object",
-                "description": "Images in base64. Hugging Face's `inputs` and `parameters` are accepted, too.",
+                "description": "Images in base64.",
                 "required": ["images"],
                 "additionalProperties": False,
                 "properties": {"images": {"type": "array", "minItems": 1, "items": IMAGE_IN_BASE64}},
@@ -81,54 +80,53 @@ FAULTS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def _documented(parameters: Annotated[PredictParameters, QueryParameter()]) -> None:
-    """Declares the parameters in the OpenAPI document; the endpoint parses them itself."""
+def router(plugins: Plugins) -> APIRouter:
+    """The route, with the response formats and JSON bodies of some plug-ins."""
+    shapes: dict[str, AnswerShape] = {NATIVE: Native(), **plugins.shapes()}
+    foreign = plugins.json_bodies()
+    known = predict_parameters(tuple(shapes))
+    names = tuple(known.model_fields)
+    schemas = [shape.documents for shape in sorted(shapes.values(), key=lambda shape: shape.fits_much)]
+    api = APIRouter(tags=["classify"])
 
+    def documented(parameters: Annotated[known, QueryParameter()]) -> None:  # type: ignore[valid-type]
+        """Declares the parameters in the OpenAPI document; the endpoint parses them itself."""
 
-@router.post(
-    "/predict",
-    summary="Classify images",
-    response_model=PredictDocuments,
-    responses={200: {"description": "At least one file was classified; each file has its own result."}, **FAULTS},
-    openapi_extra={"requestBody": REQUEST_BODY},
-    dependencies=[Depends(_documented)],
-)
-@traits(takes_images=True, direct=True)
-async def predict(request: Request) -> Response:
-    """Classify one or more images. Each file gets its own result, in order: a bad file does not affect the others.
-
-    Files are classified as they arrive, while the rest of a large upload is still being received.
-    """
-    context = request_context(request)
-    service, settings = context.service, context.settings
-    parameters = query_parameters(PredictParameters, request.scope["query_string"])
-    with context.stats.stages["read"]:
-        body = open_body(request, context)
-        form, uploads = await body.open_uploads(service.policy.limits, tuple(PredictParameters.model_fields))
-    function = form.pop("function_to_apply", [])
-    if form.get("format", [])[-1:] == [Shape.HUGGINGFACE] and "format" in parameters.model_fields_set:
-        del form["format"]  # the format that the body implies is only a default
-    parameters = with_form(parameters, form)
-    spec = request_spec(
-        request,
-        context,
-        model_name=parameters.model or settings.model,
-        version=parameters.version,
-        timeout_seconds=parameters.timeout,
-        selection=Selection.of(parameters, settings),
-        frames=None if parameters.frames is None else read_frames(parameters.frames, settings.max_frames),
-        strict=parameters.strict,
+    @api.post(
+        "/predict",
+        summary="Classify images",
+        response_model=reduce(or_, schemas),
+        responses={200: {"description": "At least one file was classified; each file has its own result."}, **FAULTS},
+        openapi_extra={"requestBody": REQUEST_BODY},
+        dependencies=[Depends(documented)],
     )
-    if function:
-        await _check_function(function[-1], service.backend, spec.model_name)
-    return await respond(request, context, spec, body, uploads, SHAPES[parameters.format])
+    @traits(takes_images=True, direct=True)
+    async def predict(request: Request) -> Response:
+        """Classify one or more images. Each file gets its own result, in order: a bad file does not affect the others.
 
-
-async def _check_function(function: str, backend: Backend, model_name: str) -> None:
-    """Check Hugging Face's `function_to_apply`; raises InvalidParameter if it is not the model's last layer."""
-    ends_in = "sigmoid" if (await backend.model(model_name)).multi_label else "softmax"
-    if function != ends_in:
-        raise InvalidParameter(
-            f"'function_to_apply': {model_name!r} ends in {ends_in}, and its scores are returned unchanged; "
-            f"leave it out, or send {ends_in!r}."
+        Files are classified as they arrive, while the rest of a large upload is still being received.
+        """
+        context = request_context(request)
+        service, settings = context.service, context.settings
+        parameters = query_parameters(known, request.scope["query_string"])
+        with context.stats.stages["read"]:
+            body = open_body(request, context)
+            form, uploads = await body.open_uploads(service.policy.limits, names, foreign)
+        checks = [each.settle(form, parameters.model_fields_set) for each in foreign] if form else ()
+        parameters = with_form(parameters, form)
+        spec = request_spec(
+            request,
+            context,
+            model_name=parameters.model or settings.model,
+            version=parameters.version,
+            timeout_seconds=parameters.timeout,
+            selection=Selection.of(parameters, settings),
+            frames=None if parameters.frames is None else read_frames(parameters.frames, settings.max_frames),
+            strict=parameters.strict,
         )
+        for check in checks:
+            if check is not None:
+                check(spec.model_name, (await service.backend.model(spec.model_name)).multi_label)
+        return await respond(request, context, spec, body, uploads, shapes[parameters.format])
+
+    return api

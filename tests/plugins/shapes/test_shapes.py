@@ -1,15 +1,19 @@
 """Responses in the shapes of other services."""
 
+import base64
 import json
 
 import pytest
 from pydantic import TypeAdapter
 
-from gateway.api.shapes import SHAPES, Shape
+from gateway.api.shapes import Native
+from gateway.app import create_app
 from gateway.errors import Overloaded
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction
-from tests.gateway.api.stub import PNG, Client, StubBackend, client_of
+from gateway_plugins.shapes.shapes import SHAPES
+from tests.gateway.api.stub import PNG, Client, StubBackend, client_of, client_of_app
+from tests.settings import Settings
 
 ROW = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9), Prediction("dog", 1, 0.7)))
 TEXT = b"not an image"
@@ -84,9 +88,10 @@ def test_several_files_get_a_list_with_errors_in_place(client, shape):
     assert SENTENCE in ERRORS[shape](listed[1])
 
 
-@pytest.mark.parametrize("shape", Shape)
+@pytest.mark.parametrize("shape", ["native", *SHAPES])
 def test_responses_of_every_shape_match_the_openapi_document(client, shape):
-    documents = TypeAdapter(SHAPES[shape].documents)
+    shapes = {**SHAPES, "native": Native()}
+    documents: TypeAdapter[object] = TypeAdapter(shapes[shape].documents)
     for contents in ([PNG], [PNG, TEXT]):
         documents.validate_python(ask(client, shape, *contents))
 
@@ -145,3 +150,14 @@ def test_streamed_lines_have_the_native_shape_only(client):
     headers = {"Accept": "application/x-ndjson"}
     answer = client.post("/predict", params={"format": "torchserve"}, files={"f": PNG}, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
+
+
+def test_service_without_plugins_has_its_own_format_alone():
+    app = create_app(Settings(_env_file=None), Seer(), plugins=())
+    assert app.openapi()["components"]["schemas"]["Shape"]["enum"] == ["native"]
+    with client_of_app(app) as client:
+        answer = client.post("/predict", params={"format": "torchserve"}, files={"f": PNG})
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
+        answer = client.post("/predict", json={"inputs": base64.b64encode(PNG).decode()})
+        assert (answer.status_code, answer.json()["code"]) == (400, "unknown_field")
+        assert client.post("/predict", files={"f": PNG}).json()["summary"] == {"ok": 1, "failed": 0}

@@ -1,0 +1,1 @@
+"""The response formats of other services, and the JSON body of Hugging Face."""

@@ -1,0 +1,79 @@
+"""The JSON body of Hugging Face's Inference API.
+
+    {"inputs": "…", "parameters": {"top_k": 5, "function_to_apply": "softmax"}}
+
+huggingface_hub's InferenceClient.image_classification sends it as soon as there are parameters, and otherwise the raw
+image.
+"""
+
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from functools import partial
+
+from gateway.errors import InvalidParameter, UnknownField
+from gateway.ingest.json_body import ForeignBody, Form, read_base64
+from gateway.ingest.json_source import JsonSource, invalid
+from gateway.ingest.upload import Hold, Parameter, Upload
+from gateway.ingest.upload_limits import Limits
+
+FORMAT = "huggingface"
+"""The format of the response."""
+PARAMETERS = ("top_k", "function_to_apply")
+
+
+class HuggingFaceBody(ForeignBody):
+    """See this module; the response has Hugging Face's format, too."""
+
+    members = ("inputs", "parameters")
+    parameters = PARAMETERS
+
+    async def read(
+        self, source: JsonSource, first: str, members: AsyncIterator[str], limits: Limits, hold: Hold
+    ) -> Sequence[Upload | Parameter]:
+        """See ForeignBody.read."""
+        parameters: list[Upload | Parameter] = [Parameter("format", FORMAT)]
+        upload: Upload | None = None
+        seen: set[str] = set()
+        name: str | None = first
+        while name is not None:
+            if name in seen:
+                raise invalid(f"there are two members {name}")
+            seen.add(name)
+            if name == "inputs":
+                await source.expect(b'"', "inputs must be a string, the image in base64")
+                upload = Upload(0, "", *await read_base64(source, limits, hold))
+            elif name == "parameters":
+                parameters += _parameters(await source.value())
+            else:
+                raise UnknownField(f"Beside inputs, the body's only member is parameters, not {name[:80]!r}.")
+            name = await anext(members, None)
+        if upload is None:
+            raise invalid("inputs is missing")
+        return [*parameters, upload]
+
+    def settle(self, form: Form, query: Collection[str]) -> Callable[[str, bool], None] | None:
+        """The format that the body implies is only a default; `function_to_apply` must be what the model ends in."""
+        if form.get("format", [])[-1:] == [FORMAT] and "format" in query:
+            del form["format"]
+        function = form.pop("function_to_apply", [])
+        return partial(_check_function, function[-1]) if function else None
+
+
+def _check_function(function: str, model_name: str, multi_label: bool) -> None:  # noqa: FBT001  # called by position
+    ends_in = "sigmoid" if multi_label else "softmax"
+    if function != ends_in:
+        raise InvalidParameter(
+            f"'function_to_apply': {model_name!r} ends in {ends_in}, and its scores are returned unchanged; "
+            f"leave it out, or send {ends_in!r}."
+        )
+
+
+def _parameters(value: object) -> list[Parameter]:
+    if value is None:
+        return []
+    if not isinstance(value, dict):
+        raise invalid("parameters must be an object")
+    unknown = value.keys() - set(PARAMETERS)
+    if unknown:
+        names = " and ".join(PARAMETERS)
+        raise InvalidParameter(f"{min(unknown)[:80]!r} is not a parameter: there are {names}.")
+    return [Parameter(name, str(each)) for name, each in value.items() if each is not None]
