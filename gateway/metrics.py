@@ -207,7 +207,8 @@ PREDICTION_LOG_ROWS = Counter(
 )
 PREDICTION_LOG_FAILURES = Counter(
     "gateway_prediction_log_failures_total",
-    "Failures of the prediction log that are retried: sink (a write failed), writer (its process ended).",
+    "Failures of the prediction log that are retried: sink (a write failed), writer (its process ended or "
+    "did not start), retention (old files were not deleted).",
     ["reason"],
 )
 PREDICTION_LOG_QUEUE_ROWS = Gauge(
@@ -289,7 +290,7 @@ for _outcome in ("healed", "failed", "in vain"):
     HEALINGS.labels(_outcome)
 for _outcome in ("written", "queue_full", "writer_lost", "refused", "shutdown", "fault"):
     PREDICTION_LOG_ROWS.labels(_outcome)
-for _reason in ("sink", "writer"):
+for _reason in ("sink", "writer", "retention"):
     PREDICTION_LOG_FAILURES.labels(_reason)
 
 

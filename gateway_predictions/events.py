@@ -55,6 +55,10 @@ class EventSink:
             del frames[0]
             yield int(taken)
 
+    def warning(self) -> str:
+        """See Sink.warning: there is none."""
+        return ""
+
     def _send(self, headers: dict[str, str], body: bytes) -> bool:
         """Send an event; False if it is refused. Raises httpx.HTTPError if sending it again may help."""
         response = self._client.post(self._url, headers=headers, content=body)

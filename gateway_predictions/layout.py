@@ -63,7 +63,11 @@ def stored_image(path: str) -> SafePath:
 
 def day_in(path: str) -> date | None:
     """The day in a file's path."""
-    folder = path.rsplit("/", 2)[-2] if path.count("/") >= 2 else ""
+    return day_named(path.rsplit("/", 2)[-2]) if path.count("/") >= 2 else None
+
+
+def day_named(folder: str) -> date | None:
+    """The day that a folder is named after."""
     try:
         return date.fromisoformat(folder) if _DAY.fullmatch(folder) else None
     except ValueError:

@@ -93,7 +93,12 @@ class WriterLink:
         pause, longest = RESTART_SECONDS
         while not (self._closing and not self._queue):
             began = time.monotonic()
-            await self._serve()
+            try:
+                await self._serve()
+            except OSError as exc:  # no process, memory or file for a writer: there may be later
+                log.error(  # noqa: TRY400  # the reason is the machine's, not the code's
+                    "prediction_log_writer_not_started", reason=str(exc) or type(exc).__name__
+                )
             if self._closing:
                 return
             metrics.PREDICTION_LOG_FAILURES.labels("writer").inc()
@@ -187,6 +192,10 @@ class WriterLink:
             if self._failing:
                 self._failing = False
                 log.info("prediction_log_writes_again", url=self._options.url)
+            return
+        if warning := report.get("warning"):
+            metrics.PREDICTION_LOG_FAILURES.labels("retention").inc()
+            log.error("prediction_log_not_shortened", url=self._options.url, reason=str(warning))
             return
         metrics.PREDICTION_LOG_FAILURES.labels("sink").inc()
         if not self._failing:

@@ -1,53 +1,103 @@
 """Deletes what is older than the log keeps, and the oldest days of a log that is too large."""
 
+import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 
-from gateway_predictions.layout import FEEDBACK, IMAGES, ROWS, day_in
-from gateway_predictions.stores import Store, StoredFile
+from gateway_predictions.layout import FEEDBACK, IMAGES, ROWS, day_named
+from gateway_predictions.stores import Store
 
-INTERVAL_SECONDS = 600.0
+INTERVAL_SECONDS = 3600.0
+"""Time between two attempts to apply the limits."""
+OPEN_DAYS = 2
+"""Days whose files may become more: today, and yesterday, of which the last rows may not be written yet."""
 
 
 class Retention:
-    """Applies the limits of a log now and then. Several writers may do so at once."""
+    """Applies the limits of a log now and then, in a thread of its own: a slow or failing store never delays a row.
+
+    Several writers may do so at once. The folders of days are listed, and files only in those that are deleted, or
+    whose size is needed and not known: days that have ended are measured once.
+    """
 
     def __init__(self, store: Store, keep_days: int, keep_bytes: int) -> None:
         self._store = store
         self._keep_days = keep_days
         self._keep_bytes = keep_bytes
         self._due = 0.0
+        self._sizes: dict[str, int] = {}
+        self._thread: threading.Thread | None = None
+        self._failure = ""
 
-    def apply_if_due(self) -> None:
-        """Apply the limits, at most every INTERVAL_SECONDS; the first time at once."""
-        if time.monotonic() >= self._due:
-            apply_limits(self._store, self._keep_days, self._keep_bytes, datetime.now(UTC).date())
-            self._due = time.monotonic() + INTERVAL_SECONDS
+    def start_if_due(self) -> None:
+        """Begin to apply the limits, at most every INTERVAL_SECONDS and one at a time; the first time at once."""
+        is_running = self._thread is not None and self._thread.is_alive()
+        if not (self._keep_days or self._keep_bytes) or is_running or time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + INTERVAL_SECONDS
+        self._thread = threading.Thread(target=self._run, name="retention", daemon=True)
+        self._thread.start()
+
+    def failure(self) -> str:
+        """Why the last attempt failed, once; "" if it did not."""
+        failure, self._failure = self._failure, ""
+        return failure
+
+    def _run(self) -> None:
+        try:
+            apply_limits(self._store, self._keep_days, self._keep_bytes, datetime.now(UTC).date(), self._sizes)
+        except Exception as exc:  # each store raises its own errors
+            self._failure = f"{type(exc).__name__}: {exc}"
 
 
-def apply_limits(store: Store, keep_days: int, keep_bytes: int, today: date) -> int:
+def apply_limits(
+    store: Store, keep_days: int, keep_bytes: int, today: date, sizes: dict[str, int] | None = None
+) -> int:
     """Delete files older than `keep_days`, then the oldest days until at most `keep_bytes` are left; 0: no limit.
 
-    Today's files are never deleted. Returns the number of deleted files.
+    Today's files are never deleted. `sizes` remembers the bytes in folders of days that have ended. Returns the number
+    of deleted files.
     """
-    if not keep_days and not keep_bytes:
-        return 0
-    by_day: defaultdict[date, list[StoredFile]] = defaultdict(list)
-    for below in (ROWS, FEEDBACK, IMAGES):
-        for file in store.files(below):
-            if (day := day_in(file.path)) is not None:
-                by_day[day].append(file)
-    total = sum(file.nbytes for files in by_day.values() for file in files)
-    first = today - timedelta(days=keep_days)
-    deleted = 0
-    for day in sorted(by_day):
-        if day >= today:
+    by_day: defaultdict[date, list[str]] = defaultdict(list)
+    for folder in _folders(store):
+        if (day := day_named(folder.rpartition("/")[2])) is not None:
+            by_day[day].append(folder)
+    sizes = {} if sizes is None else sizes
+    expired = {day for day in by_day if keep_days and day < min(today, today - timedelta(days=keep_days))}
+    deleted = sum(_delete(store, folder) for day in sorted(expired) for folder in by_day[day])
+    if not keep_bytes:
+        return deleted
+    kept = {
+        day: sum(_nbytes(store, folder, day, today, sizes) for folder in by_day[day]) for day in by_day.keys() - expired
+    }
+    total = sum(kept.values())
+    for day in sorted(kept):
+        if total <= keep_bytes or day >= today:
             break
-        if not (keep_days and day < first) and not (keep_bytes and total > keep_bytes):
-            continue
-        for file in by_day[day]:
-            store.delete(file.path)
-            total -= file.nbytes
-            deleted += 1
+        deleted += sum(_delete(store, folder) for folder in by_day[day])
+        total -= kept[day]
     return deleted
+
+
+def _folders(store: Store) -> Iterator[str]:
+    """The folders of days: images/DAY, feedback/DAY and rows/MODEL/DAY."""
+    for top in (IMAGES, FEEDBACK, *(f"{ROWS}/{model}" for model in store.folders(ROWS))):
+        yield from (f"{top}/{name}" for name in store.folders(top))
+
+
+def _nbytes(store: Store, folder: str, day: date, today: date, sizes: dict[str, int]) -> int:
+    if folder in sizes:
+        return sizes[folder]
+    nbytes = sum(file.nbytes for file in store.files(folder))
+    if day <= today - timedelta(days=OPEN_DAYS):
+        sizes[folder] = nbytes
+    return nbytes
+
+
+def _delete(store: Store, folder: str) -> int:
+    files = list(store.files(folder))
+    for file in files:
+        store.delete(file.path)
+    return len(files)

@@ -28,6 +28,10 @@ class Sink(Protocol):
         """
         ...
 
+    def warning(self) -> str:
+        """A fault that concerns no row, once; "" if there is none."""
+        ...
+
 
 class FileSink:
     """Writes a Parquet file for each model and day, and the images beside them."""
@@ -45,7 +49,7 @@ class FileSink:
 
         from gateway_predictions.schema import FEEDBACK, PREDICTIONS, table_of
 
-        self._retention.apply_if_due()
+        self._retention.start_if_due()
         frames.sort(key=_place)
         while frames:
             kind, model, day = place = _place(frames[0])
@@ -59,6 +63,11 @@ class FileSink:
             self._store.write(path, data.getvalue())
             del frames[: len(part)]
             yield len(part)
+
+    def warning(self) -> str:
+        """See Sink.warning: old files that could not be deleted."""
+        failure = self._retention.failure()
+        return failure and f"old files are not deleted: {failure}"
 
     def _row(self, frame: Frame, day: str) -> dict[str, object]:
         return {**frame.row, "embedding": frame.embedding, "image": self._write_image(frame, day)}

@@ -41,6 +41,10 @@ class Store(Protocol):
         """Yield the files below a folder, sorted by path; none if there is no such folder."""
         ...
 
+    def folders(self, below: str) -> list[str]:
+        """The names of the folders in a folder; [] if there is no such folder."""
+        ...
+
     def delete(self, path: str) -> None:
         """Delete a file; a missing one is not an error."""
         ...
@@ -85,6 +89,14 @@ class FolderStore:
                     except FileNotFoundError:
                         continue
                     yield StoredFile(path.relative_to(self._root).as_posix(), nbytes)
+
+    def folders(self, below: str) -> list[str]:
+        """See Store.folders."""
+        try:
+            with os.scandir(self._file(below)) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
     def delete(self, path: str) -> None:
         """See Store.delete; folders that become empty are deleted as well."""
@@ -134,6 +146,15 @@ class BucketStore:
             return
         for name in sorted(found):
             yield StoredFile(str(name).removeprefix(f"{self._root}/"), int(found[name]["size"] or 0))
+
+    def folders(self, below: str) -> list[str]:
+        """See Store.folders."""
+        try:
+            entries = self._system.ls(self._object(below), detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        names = (str(entry["name"]).rstrip("/").rpartition("/")[2] for entry in entries if entry["type"] == "directory")
+        return sorted(names)
 
     def delete(self, path: str) -> None:
         """See Store.delete."""

@@ -1,8 +1,9 @@
 """The writer: a process that receives rows from a gateway process and writes them, so that no request waits for it.
 
 `python -m gateway_predictions.writer HANDLE OPTIONS` reads messages (see `frames`) from a socket, and sends lines of
-JSON: {"written": ROWS, "refused": ROWS}, or {"failed": TEXT} for each attempt that failed. It ends when the service
-closes the socket, however that ends, after a last attempt to write what it has.
+JSON: {"written": ROWS, "refused": ROWS}, {"failed": TEXT} for each attempt that failed, or {"warning": TEXT} for a
+fault that concerns no row. It ends when the service closes the socket, however that ends, after a last attempt to write
+what it has.
 """
 
 import json
@@ -81,6 +82,8 @@ class Writer:
                 for done in self._sink.write(self._frames):
                     self._report({"written": done, "refused": left - len(self._frames) - done})
                     left = len(self._frames)
+                if warning := self._sink.warning():
+                    self._report({"warning": warning})
             except Exception as exc:  # each sink raises its own errors
                 self._report({"failed": f"{type(exc).__name__}: {exc}"})
                 if self._ending:

@@ -1,17 +1,23 @@
 """What a log keeps, and how one image is deleted."""
 
 import hashlib
+import threading
 from datetime import date, timedelta
 
 import pyarrow.parquet as pq
 import pytest
 
+from gateway_predictions import sinks
 from gateway_predictions.forget import Forgotten, forget
+from gateway_predictions.frames import Frame, Kind
 from gateway_predictions.layout import day_in, image_path, model_folder
 from gateway_predictions.reader import LogReader
 from gateway_predictions.requirements import LogUnavailable
 from gateway_predictions.retention import apply_limits
-from gateway_predictions.stores import FolderStore
+from gateway_predictions.schema import PREDICTIONS
+from gateway_predictions.sinks import FileSink, WriterOptions
+from gateway_predictions.stores import BucketStore, FolderStore
+from tests.buckets import s3_server
 from tests.gateway.api.stub import PNG
 from tests.gateway_predictions.logged import files, logging_service, rows, send
 from tests.processes import wait_for
@@ -60,6 +66,85 @@ def test_foreign_files_are_left_alone(tmp_path):
     apply_limits(store, 1, 1, TODAY)
     assert ages(FolderStore(tmp_path / "none")) == []
     assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == ["file", "notes.txt"]
+
+
+class Counting(FolderStore):
+    """Records which folders are listed, file by file; may refuse, or wait, when folders are listed."""
+
+    def __init__(self, root, before_listing=lambda: None) -> None:
+        super().__init__(root)
+        self.listed: list[str] = []
+        self._before_listing = before_listing
+
+    def files(self, below):
+        self.listed.append(below)
+        return super().files(below)
+
+    def folders(self, below):
+        self._before_listing()
+        return super().folders(below)
+
+
+def test_files_are_listed_only_where_they_are_needed(tmp_path):
+    aged_log(tmp_path, [0, 1, 2, 30, 31])
+    store = Counting(tmp_path)
+    apply_limits(store, 30, 0, TODAY)
+    assert {day_in(f"{folder}/file") for folder in store.listed} == {TODAY - timedelta(days=31)}
+    sizes = {}
+    apply_limits(store, 0, 1_000, TODAY, sizes)
+    store.listed.clear()
+    apply_limits(store, 0, 1_000, TODAY, sizes)
+    assert {(TODAY - day_in(f"{folder}/file")).days for folder in store.listed} == {0, 1}
+    apply_limits(store, 0, 60, TODAY, sizes)
+    assert ages(store) == [0, 1, 2]
+
+
+def refuse() -> None:
+    raise PermissionError("this key may not list")
+
+
+def sink_of(store, monkeypatch, **options):
+    monkeypatch.setattr(sinks, "open_store", lambda url: store)
+    known = {"file_rows": 1, "file_bytes": 1, "file_seconds": 1.0, "keep_days": 30, "keep_bytes": 0}
+    return FileSink(WriterOptions(url="memory", **known | options))
+
+
+def frame() -> Frame:
+    row = dict.fromkeys(PREDICTIONS.names) | {"model": "m", "time": 0, "request_id": "r", "index": 0, "reasons": []}
+    return Frame(Kind.PREDICTION, row, None, b"", 1)
+
+
+def test_bucket_that_may_not_be_listed_gets_rows(tmp_path, monkeypatch):
+    sink = sink_of(Counting(tmp_path, refuse), monkeypatch)
+    assert list(sink.write([frame()])) == [1]
+    warnings = []
+    wait_for(lambda: warnings.append(sink.warning()) or any(warnings))
+    assert max(warnings) == "old files are not deleted: PermissionError: this key may not list"
+    assert sink.warning() == ""
+    assert list(sink.write([frame()])) == [1]
+    assert len(files(tmp_path)) == 2
+
+
+def test_listing_that_hangs_delays_no_row(tmp_path, monkeypatch):
+    hang = threading.Event()
+    try:
+        sink = sink_of(Counting(tmp_path, hang.wait), monkeypatch)
+        assert list(sink.write([frame()])) == [1]
+        assert len(files(tmp_path)) == 1
+    finally:
+        hang.set()
+
+
+def test_a_bucket_keeps_the_limits_too(tmp_path, monkeypatch):
+    with s3_server(tmp_path, "logs") as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        aged_log(tmp_path / "logs" / "team", [0, 30, 31])
+        store = BucketStore("s3://logs/team")
+        assert store.folders("rows") == ["m"]
+        assert store.folders("rows/none") == []
+        assert apply_limits(store, 30, 0, TODAY) == 2
+    assert ages(FolderStore(tmp_path / "logs" / "team")) == [0, 30]
 
 
 def test_running_service_applies_the_limits(tmp_path):

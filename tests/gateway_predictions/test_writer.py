@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import subprocess
 from pathlib import Path
 
 import psutil
@@ -75,6 +76,25 @@ def test_killed_writer_is_replaced_and_its_rows_are_counted(tmp_path):
         written = len(rows(tmp_path))
     assert found["written"] == written >= 5
     assert sum(found.values()) == 35
+
+
+def test_writer_that_cannot_be_started_is_tried_again(tmp_path, monkeypatch):
+    """As without a free process or file: the log goes on once there is one."""
+    real, attempts = subprocess.Popen, []
+
+    def start(command, *arguments, **options):
+        if "gateway_predictions.writer" in command:
+            attempts.append(command)
+            if len(attempts) <= 2:
+                raise BlockingIOError(11, "Resource temporarily unavailable")
+        return real(command, *arguments, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    with counted() as found, logging_service(tmp_path) as client:
+        send_many(client, 5)
+        assert len(rows(tmp_path, 5)) == 5
+    assert found == {"written": 5}
+    assert len(attempts) == 3
 
 
 def test_stopped_writer_delays_no_request(tmp_path):

@@ -149,16 +149,21 @@ class Worker:
         self._cpu_seconds = self._charged_seconds = 0.0
         with theirs:
             handles = (theirs.fileno(), self._memory)
-            # A new program, not a fork: the child inherits no threads and no locks.
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "gateway.decoder", *map(str, handles), str(os.getpid())],
-                env=_environment(max_image_pixels),
-                pass_fds=handles,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            try:
+                # A new program, not a fork: the child inherits no threads and no locks.
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "gateway.decoder", *map(str, handles), str(os.getpid())],
+                    env=_environment(max_image_pixels),
+                    pass_fds=handles,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            except BaseException:
+                self._socket.close()
+                os.close(self._memory)
+                raise
 
     @property
     def pid(self) -> int:

@@ -21,6 +21,7 @@ from gateway.ingest.decode_budget import DecodeLimits, peak_bytes
 from gateway.ingest.decoders import pool as pool_module
 from gateway.ingest.decoders.cost import most_seconds
 from gateway.ingest.decoders.pool import Decoders
+from gateway.ingest.decoders.worker import Worker
 from gateway.ingest.frames import Wanted
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
@@ -268,6 +269,21 @@ async def test_cancelled_wait_for_memory_does_not_block_later_images():
             task.cancel()
         await asyncio.gather(first, behind, return_exceptions=True)
         assert (pool._slots.bounds[0].free, pool._slots.bounds[1].free) == (3, room)
+
+
+def test_decoder_that_cannot_be_started_keeps_no_files(monkeypatch):
+    """As without a free process: each attempt would keep a file of shared memory and a socket."""
+
+    def refuse(*arguments, **options):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with monkeypatch.context() as changed:
+        changed.setattr(subprocess, "Popen", refuse)
+        for _ in range(10):
+            with pytest.raises(BlockingIOError):
+                Worker(1_000_000)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
 async def test_pool_leaves_no_processes():
