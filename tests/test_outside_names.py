@@ -23,6 +23,7 @@ OTHERS = (
     "gateway_local/triton_image/unpack.py",
     "gateway_models/networks/onnx_graph.py",
     "gateway_models/repository/entry.py",
+    "gateway_plugins/page/model_examples.py",
     "gateway_predictions/export.py",
     "gateway_predictions/forget.py",
     "gateway_predictions/layout.py",
@@ -66,6 +67,10 @@ ALLOWED = {
         "repository / self.classifier": _ENTRY,
         "repository / self.classifier / str(version)": _ENTRY,
         "repository / self.classifier / str(version) / self.format.filename": "one of a few names",
+    },
+    "gateway_plugins/page/model_examples.py": {
+        "folder / entry.file": "a name of _FILE",
+        "repository / model_name": "a name of _MODEL",
     },
     "gateway_predictions/stores.py": {"Path(folder) / name": "a file that was listed"},
 }

@@ -84,9 +84,6 @@ def find_source(spec: ModelSpec) -> Source:
         if not folder.is_dir():
             folder = fetch_folder(name, offline=spec.offline, zero_shot=spec.zero_shot is not None)
         return _folder(spec, folder)
-        if not folder.is_dir():
-            folder = fetch_folder(name, offline=spec.offline, zero_shot=spec.zero_shot is not None)
-        return _folder(spec, folder)
     path = Path(text).expanduser().absolute()
     if framework := framework_of(path):
         return _framework(spec, path, framework)

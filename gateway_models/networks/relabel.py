@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from gateway.files import whole_file
 from gateway_models.networks.isolation import RELABEL, Job, Report, work
 from gateway_models.networks.labels import given_labels
 from gateway_models.repository.entry import Entry, EntryError, Version, read_entry
@@ -42,7 +43,8 @@ def relabel(
         entry = replace(old, versions={number: Version(spec, outcome)}, in_use=number)
         target = entry.model_file(repository, number).parent
         shutil.copytree(folder, target)
-    (repository / old.classifier / LABELS).write_text("".join(f"{text}\n" for text in spec.texts), encoding="utf-8")
+    with whole_file(repository / old.classifier / LABELS) as draft:
+        draft.write_text("".join(f"{text}\n" for text in spec.texts), encoding="utf-8")
     retire(repository, name, *old.versions)
     rewrite(entry, repository)
     gone = tuple(each for each in old.folders if each not in entry.folders)

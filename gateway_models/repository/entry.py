@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gateway.errors import UserError
+from gateway.files import whole_file
 from gateway.ingest.resizing import PILLOW, names_release
 from gateway.safe_path import UnsafePath, safe_name
 from gateway.triton.contract import pinned
@@ -199,7 +200,8 @@ def check_name(name: str) -> None:
 
 def write_record(entry: Entry, repository: Path) -> None:
     """Write the entry's record, origin.json."""
-    (repository / entry.name / RECORD).write_bytes(_RECORD.dump_json(entry, indent=2) + b"\n")
+    with whole_file(repository / entry.name / RECORD) as draft:
+        draft.write_bytes(_RECORD.dump_json(entry, indent=2) + b"\n")
 
 
 def read_entry(repository: Path, name: str) -> Entry:

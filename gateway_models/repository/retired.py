@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from gateway.files import whole_file
 from gateway_models.repository.entry import EntryError, first_fault
 
 FILE = "retired.json"
@@ -24,7 +25,8 @@ def retire(repository: Path, name: str, *versions: int) -> None:
     """Record the numbers of removed versions; raises EntryError."""
     known = _read(repository)
     known[name] = sorted({*known.get(name, ()), *versions})
-    (repository / FILE).write_text(json.dumps(known, indent=2) + "\n")
+    with whole_file(repository / FILE) as draft:
+        draft.write_text(json.dumps(known, indent=2) + "\n")
 
 
 def _read(repository: Path) -> dict[str, list[int]]:

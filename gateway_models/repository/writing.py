@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from gateway.files import whole_file
 from gateway.triton.contract import PREPROCESSOR
 from gateway_local.memory_plan import size_models
 from gateway_local.paths import SHIPPED_MODELS
@@ -88,7 +89,9 @@ def _write_configs(entry: Entry, repository: Path) -> None:
     for folder, text in render(entry).items():
         path = repository / folder
         path.mkdir(parents=True, exist_ok=True)
-        (path / "config.pbtxt").write_text(text)
+        # Triton, which may read it at any moment, sees the old text or the new one.
+        with whole_file(path / "config.pbtxt") as draft_file:
+            draft_file.write_text(text)
     for name, version in entry.ensembles.items():
         # Triton takes an ensemble's version from its folder, which is empty.
         keep = repository / name / str(version)

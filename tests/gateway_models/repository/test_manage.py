@@ -1,5 +1,6 @@
 """What happens to the versions of a model after it was added."""
 
+import contextlib
 import json
 import shutil
 
@@ -10,8 +11,9 @@ from gateway_models.networks.add import add
 from gateway_models.repository.entry import EntryError, read_entry
 from gateway_models.repository.manage import remove, remove_version, use_version
 from gateway_models.repository.spec import ModelSpec
-from gateway_models.repository.writing import staging
+from gateway_models.repository.writing import rewrite, staging
 from tests.gateway_models.networks.builders import Head, save_torchscript
+from tests.gateway_models.repository.entries import entry
 
 
 def test_full_disk_is_reported(tmp_path):
@@ -56,3 +58,17 @@ def test_record_that_cannot_be_read_is_named(own_head):
     path.write_text(json.dumps({"name": "head"}))
     with pytest.raises(EntryError, match=r"cannot read .*origin\.json"):
         read_entry(own_head, "head")
+
+
+def test_configurations_are_replaced_as_a_whole(tmp_path):
+    """Triton may read one at any moment; what it has opened stays as it was."""
+    old = entry()
+    paths = [tmp_path / name for name in ("head/config.pbtxt", "head_classifier/config.pbtxt", "head/origin.json")]
+    rewrite(old, tmp_path)
+    with contextlib.ExitStack() as stack:
+        opened = [stack.enter_context(path.open()) for path in paths]
+        before = [path.read_text() for path in paths]
+        rewrite(old.with_serving(max_batch_size=old.serving.max_batch_size + 1), tmp_path)
+        assert [path.read_text() for path in paths] != before
+        assert [file.read() for file in opened] == before
+    assert not list(tmp_path.rglob(".*"))
