@@ -14,14 +14,13 @@ from gateway.api.middleware import RequestContextMiddleware, SecurityHeaders
 from gateway.api.problems import add_handlers
 from gateway.api.request_context import State
 from gateway.api.route_table import RouteTable
-from gateway.api.routes import embed, explain, feedback, health, limits, models, predict, stream
+from gateway.api.routes import explain, feedback, health, limits, models, predict, stream
 from gateway.hooks import Plugins
 from gateway.keys import KeyFile
 from gateway.settings import Settings
 from gateway.tenants.tenant import Tenants
 
 ROUTERS = (
-    embed.router,
     explain.router,
     feedback.router,
     stream.router,

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
 
-from gateway.api.embeddings import EmbeddingParameters
 from gateway.api.parameters import PredictParameters
 from gateway.inference.parameters import ModelVersion
 from gateway.streams.options import StreamParameters
 from gateway.validation import fault
+from gateway_plugins.embed.embeddings import EmbeddingParameters
 
 
 class Colour(StrEnum):

@@ -10,8 +10,8 @@ import cv2
 import numpy as np
 import pytest
 
-from gateway.api.embeddings import EmbeddingParameters
 from gateway.inference.backend import Call, InferResult, Row
+from gateway_plugins.embed.embeddings import EmbeddingParameters
 from tests.asking import encode
 from tests.e2e.test_api_docs import matches, values
 from tests.gateway.api.stub import VECTOR, VectorBackend
