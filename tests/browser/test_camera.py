@@ -90,6 +90,8 @@ def test_labels_of_frame_and_sequence_are_shown_over_the_video(page: Page):
     for colour in ("red", "blue"):
         expect(page.locator("#camera-own")).to_contain_text(f"This frame: {colour}")
     expect(page.locator("#camera-label")).to_have_text(first or "")
+    expect(page.locator("#camera-held:visible")).to_have_text("held")
+    expect(page.locator("#camera-held")).to_be_hidden()
     expect(page.locator("#camera-answers h2")).to_have_text(["Over the sequence", "In this frame"])
     expect(page.locator("#camera-fps")).to_have_text(re.compile(r"\d\.\d"))
     expect(page.locator("#camera-latency")).to_have_text(re.compile(r"\d ms"))

@@ -1,8 +1,12 @@
 """The viewer shows which parts of a picture carry a label, for one model or two."""
 
+import asyncio
+import re
+
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
+from gateway.inference.backend import Call, InferResult
 from tests.browser.backend import ColourBackend, picture
 from tests.gateway.streams.stub import stream_service
 
@@ -32,6 +36,33 @@ def test_map_lies_over_the_picture_as_strong_as_wanted(page: Page):
     expect(heat).to_have_css("opacity", "0")
 
 
+def test_map_of_a_plain_picture_says_that_no_part_matters(page: Page):
+    open_picture(page)
+    page.get_by_role("button", name="Why?").click()
+    expect(page.locator(".map .nothing")).to_contain_text("No part matters")
+
+
+class Slow(ColourBackend):
+    """Takes a moment for each call."""
+
+    async def infer(self, call: Call) -> InferResult:
+        await asyncio.sleep(0.1)
+        return await super().infer(call)
+
+
+def test_map_is_shown_from_150_copies_and_becomes_sharper(context: BrowserContext):
+    with stream_service(Slow(), model="colours") as (address, _):
+        page = context.new_page()
+        page.goto(f"http://{address}")
+        open_picture(page)
+        page.get_by_role("button", name="Why?").click()
+        for copies in (150, 300):
+            expect(page.locator(".map")).to_contain_text(re.compile(f"From the first {copies // 10}\\d copies"))
+            assert page.locator(".map .heat").evaluate(DRAWN)
+        expect(page.locator("#viewer").get_by_text("Explaining")).to_have_count(0)
+        expect(page.locator(".map")).not_to_contain_text("From the first")
+
+
 def test_maps_of_two_models_are_side_by_side(page: Page):
     page.select_option("#compare", "moods")
     open_picture(page)
@@ -39,7 +70,7 @@ def test_maps_of_two_models_are_side_by_side(page: Page):
         page.get_by_role("button", name="Why?").first.click()
     maps = page.locator("#viewer-maps .map")
     expect(maps).to_have_count(2)
-    expect(maps.locator("figcaption span")).to_have_text(["colours version 2", "moods version 1"])
+    expect(maps.locator(".of-model")).to_have_text(["colours version 2", "moods version 1"])
     left, right = (maps.nth(position).bounding_box() for position in range(2))
     assert left
     assert right
@@ -55,6 +86,7 @@ def test_map_stays_with_its_picture(page: Page):
     page.get_by_role("button", name="Open blue.png").click()
     page.get_by_role("button", name="Why?").click()
     expect(page.locator("#viewer-maps .map")).to_have_count(1)
+    expect(page.locator("#viewer").get_by_text("Explaining")).to_have_count(0)
     page.get_by_role("button", name="Next").click()
     expect(page.locator("#viewer-maps")).to_be_hidden()
     expect(page.locator("#viewer-picture")).to_be_visible()

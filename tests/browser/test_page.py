@@ -5,7 +5,8 @@ import json
 import re
 
 import pytest
-from playwright.sync_api import BrowserContext, FilePayload, Page, expect
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, FilePayload, Page, expect
 
 from gateway.keys import add_key
 from tests.animations import video
@@ -57,7 +58,7 @@ def test_each_image_gets_a_card_with_labels_and_model(page: Page):
     expect(page.locator("#tally")).to_have_text("2 classified, 1 failed")
     shows(page, "blue-0.png", "green-0.png", "broken.png")
     labelled(page, ["blue", "green", "red"], ["green", "blue", "red"], [])
-    expect(page.locator(".card .model")).to_have_text(["colours version 2", "colours version 2"])
+    expect(page.locator(".card .model")).to_have_count(0)
     expect(page.locator(".card code")).to_have_text("unsupported_format")
     expect(page.locator(".picture:visible")).to_have_count(2)
     symbols = page.locator(".card .placeholder").all()
@@ -182,6 +183,8 @@ def test_pictures_of_the_same_name_show_their_folder(page: Page):
         list(picture("blue")),
     )
     shows(page, "photos/a/same.png", "photos/b/same.png")
+    page.locator(".thumb").last.click()
+    expect(page.locator("#viewer-name")).to_have_text("photos/b/same.png")
 
 
 def test_saved_page_needs_nothing_else(page: Page, context: BrowserContext, tmp_path):
@@ -191,8 +194,22 @@ def test_saved_page_needs_nothing_else(page: Page, context: BrowserContext, tmp_
     saved = context.new_page()
     context.set_offline(True)
     saved.goto(path.as_uri())
-    expect(saved.locator("h1")).to_have_text("2 images, colours version 2")
+    expect(saved.locator("h1")).to_have_text("2 images, classified")
+    facts = saved.locator("header span")
+    expect(facts.first).to_have_text("colours version 2")
+    expect(facts.nth(1)).to_have_text(re.compile(r"\d{1,2} \w+ 20\d\d at \d\d:\d\d"))
+    expect(facts.last).to_have_text(page.url)
     expect(saved.locator("figure").first.locator("li").first).to_have_text("blue 90.0%")
+    grounds = []
+    for scheme in ("light", "dark"):
+        saved.emulate_media(color_scheme=scheme)
+        grounds.append(saved.evaluate("getComputedStyle(document.body).backgroundColor"))
+        assert Axe().run(saved).violations_count == 0
+    assert grounds[0] != grounds[1]
+    saved.set_viewport_size({"width": 390, "height": 844})
+    score = saved.locator("figure b").first.bounding_box()
+    assert score
+    assert score["height"] < 30  # on one line
     expect(saved.locator("small")).to_have_text(["blue-0.png", "<b>bad.png"])
     assert saved.evaluate("document.querySelector('img').naturalWidth") == 320
     context.set_offline(False)
@@ -213,15 +230,16 @@ def test_another_model_or_number_of_labels_asks_to_run_again(page: Page):
     page.select_option("#model", "colours 1")
     expect(page.locator("#again")).to_have_text("Run again with these settings")
     page.click("#again")
-    expect(page.locator(".card .model")).to_have_text("colours version 1")
     expect(page.locator("#again")).to_have_text("Run again")
+    page.get_by_role("button", name="Open blue-0.png").click()
+    expect(page.locator("#viewer .model")).to_have_text("colours version 1")
 
 
 def test_two_models_answer_side_by_side(page: Page, tmp_path):
     page.select_option("#compare", "moods")
     add(page, photos(blue=1, red=1))
     expect(page.locator("#tally")).to_have_text("2 classified")
-    expect(page.locator(".card").first.locator(".model")).to_have_text(["colours version 2", "moods version 1"])
+    expect(page.locator(".card").first.locator(".model")).to_have_text(["colours", "moods"])
     boxes = [node.bounding_box() for node in page.locator(".card").first.locator(".answer").all()]
     assert boxes[0]
     assert boxes[1]
@@ -249,6 +267,12 @@ def test_two_models_answer_side_by_side(page: Page, tmp_path):
     assert [(each["filename"], each["model"]["name"]) for each in saved["results"]] == [
         (name, model) for name in ("blue-0.png", "red-0.png") for model in ("colours", "moods")
     ]
+
+
+def test_version_is_shown_where_versions_differ(page: Page):
+    page.select_option("#compare", "colours 1")
+    add(page, photos(blue=1))
+    expect(page.locator(".card .model")).to_have_text(["colours version 2", "colours version 1"])
 
 
 def test_saved_results_name_the_model_and_every_label(page: Page, tmp_path):
@@ -288,6 +312,59 @@ def test_images_are_grouped_by_label(page: Page):
     page.get_by_label("Group by label").uncheck()
     expect(page.locator(".group")).to_have_count(0)
     shows(page, "red-0.png", "blue-0.png", "blue-1.png", "broken.png")
+
+
+def test_groups_have_the_colours_of_their_classes(page: Page):
+    add(page, photos(blue=2, red=1))
+    expect(page.locator("[data-hue]")).to_have_count(0)
+    page.get_by_label("Group by label").check()
+    headings, chips = page.locator(".group"), page.locator(".chip")
+    for each in (headings, chips):
+        expect(each.first).to_have_attribute("data-hue", "0")
+        expect(each.last).to_have_attribute("data-hue", "1")
+    bars = page.locator(".card .scores li:first-child .fill:visible")
+    colours = bars.evaluate_all("all => all.map((each) => getComputedStyle(each).backgroundColor)")
+    assert colours[0] == colours[1] != colours[2]
+    page.get_by_label("Group by label").uncheck()
+    expect(page.locator("[data-hue]")).to_have_count(0)
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_bars_and_cards_move_unless_motion_is_reduced(page: Page, motion: str):
+    page.emulate_media(reduced_motion=motion)
+    add(page, photos(blue=1))
+    moving = "node => getComputedStyle(node).animationName"
+    names = [page.locator(each).first.evaluate(moving) for each in (".card", ".card .fill")]
+    assert names == (["none", "none"] if motion == "reduce" else ["settle", "fill"])
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_small_picture_fills_its_field(page: Page, width: int, height: int):
+    page.set_viewport_size({"width": width, "height": height})
+    add(page, photos(blue=1))
+    page.get_by_role("button", name="Open blue-0.png").click()
+    expect(page.locator("#viewer-image.enlarged, #viewer-image[style*=width]")).to_have_count(1)
+    box, field = (page.locator(each).bounding_box() for each in ("#viewer-image", "#viewer .stage"))
+    assert box
+    assert field
+    assert box["width"] > 0.9 * field["width"]
+    assert box["width"] / box["height"] == pytest.approx(2, abs=0.02)
+    assert box["y"] + box["height"] <= field["y"] + field["height"]
+
+
+def test_phone_shows_its_button_first_in_words_that_fit(browser: Browser, service: str):
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    page = context.new_page()
+    page.goto(service)
+    expect(page.locator("#example-answer .label").first).to_have_text("red")
+    button, example = page.get_by_text("Choose pictures").bounding_box(), page.locator("#example").bounding_box()
+    assert button
+    assert example
+    assert button["y"] < example["y"]
+    assert button["y"] + button["height"] < 844
+    expect(page.get_by_text("Take a photo")).to_be_visible()
+    expect(page.get_by_text("Drop images")).to_be_hidden()
+    context.close()
 
 
 def test_slider_hides_labels_below_the_threshold(page: Page):

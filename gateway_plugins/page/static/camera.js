@@ -140,6 +140,7 @@ function drawAnswer() {
   $("camera-label").textContent = best ? best.label : last ? "No label is likely enough" : "";
   $("camera-score").textContent = best ? percent(best.score) : "";
   const [ownBest] = own;
+  $("camera-held").hidden = !(best && last?.sequence && ownBest && ownBest.class_id !== best.class_id);
   $("camera-own").textContent = last?.sequence && ownBest ? `This frame: ${ownBest.label}, ${percent(ownBest.score)}` : "";
   $("camera-words").hidden = !last;
   const lists = [];

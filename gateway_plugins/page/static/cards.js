@@ -39,12 +39,16 @@ export class Cards {
   }
 
   /**
-   * Show these, in this order: entries as cards, groups (`{ title, files }`) as headings above theirs. Predictions below
-   * `least` are left out; `level` is that of the cards' headings, and `names` gives the name of an entry.
+   * Show these, in this order: entries as cards, groups (`{ title, files, hue }`) as headings above theirs. Predictions
+   * below `least` are left out; `level` is that of the cards' headings, `names` gives the name of an entry, and `models`
+   * the words for the model of an answer.
    */
-  show(items, { least, level, names }) {
+  show(items, { least, level, names, models }) {
+    let hue;
     items.forEach((item, position) => {
-      const node = item.files ? heading(item) : this.#card(item, least, names(item));
+      const node = item.files ? heading(item) : this.#card(item, least, names(item), models);
+      if (item.files) hue = item.hue;
+      colour(node, hue);
       if (!item.files) part(node, "name").setAttribute("aria-level", level);
       const there = this.#list.children[position] ?? null;
       if (there === node) return;
@@ -58,7 +62,7 @@ export class Cards {
     }
   }
 
-  #card(entry, least, name) {
+  #card(entry, least, name, models) {
     let card = this.#cards.get(entry);
     if (!card) {
       card = this.#template.content.firstElementChild.cloneNode(true);
@@ -72,7 +76,10 @@ export class Cards {
     if (card.named !== name) {
       card.named = part(card, "name").textContent = part(card, "name").title = name;
     }
-    const shown = entry.answers.map(({ state, result, error }) => (state === "sent" ? "waiting" : (error ?? result ?? state)));
+    const shown = entry.answers.flatMap((answer) => {
+      const { state, result, error } = answer;
+      return [state === "sent" ? "waiting" : (error ?? result ?? state), models(answer)];
+    });
     const same = card.shown?.length === shown.length && card.shown.every((each, position) => each === shown[position]);
     if (same && card.least === least) return card;
     Object.assign(card, { shown, least });
@@ -82,7 +89,7 @@ export class Cards {
     // Small images are not cropped: cropped and enlarged, they could not be recognised.
     card.toggleAttribute("data-small", width !== undefined && (width < SMALL || height < SMALL));
     part(card, "disagree").hidden = !differs(entry, least);
-    part(card, "answers").replaceChildren(...entry.answers.map((answer) => answerNode(answer, { least, folded: true })));
+    part(card, "answers").replaceChildren(...entry.answers.map((answer) => answerNode(answer, { least, folded: true, words: models(answer) })));
     return card;
   }
 
@@ -138,6 +145,12 @@ function kind(file) {
   return dot > 0 && file.name.length - dot <= 6 ? file.name.slice(dot + 1).toUpperCase() : "File";
 }
 
+/** Give a node the colour of its class, or none. */
+function colour(node, hue) {
+  if (hue === undefined) delete node.dataset.hue;
+  else node.dataset.hue = hue;
+}
+
 function heading({ title, files }) {
   const row = element("li", "group");
   row.title = title;
@@ -147,13 +160,14 @@ function heading({ title, files }) {
 }
 
 /**
- * One model's answer: its name, then its predictions with a score of at least `least`, or the reason why there are none.
- * If `folded`, all but the first prediction are shown on demand.
+ * One model's answer: its name in `words`, then its predictions with a score of at least `least`, or the reason why there
+ * are none. If `folded`, all but the first prediction are shown on demand.
  */
-export function answerNode(answer, { least = 0, folded = false, predictions = answer.result?.predictions } = {}) {
+export function answerNode(answer, { least = 0, folded = false, words = answer.modelInWords } = {}) {
+  const predictions = answer.result?.predictions;
   const node = element("div", "answer");
   node.dataset.state = answer.state;
-  if (answer.modelInWords) node.append(element("p", "model", answer.modelInWords));
+  if (words) node.append(element("p", "model", words));
   if (answer.state === "error") {
     const code = element("code", "", answer.error.code);
     if (answer.requestId) code.title = `Request ${answer.requestId}`;

@@ -66,7 +66,7 @@ export class Answer {
     return this.result?.predictions[0] ?? null;
   }
 
-  /** The model and its version as text, "" before a result. */
+  /** The model and its version as text, "" before a result. The cards leave out what all of them share. */
   get modelInWords() {
     return this.model?.version ? `${this.model.name} version ${this.model.version}` : "";
   }

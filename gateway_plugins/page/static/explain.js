@@ -5,16 +5,23 @@ import { post } from "./exchange.js";
 import { askForKey, withKey } from "./key.js";
 import { percent } from "./words.js";
 
-/** The explanation of an answer, if there is one. */
+/** The largest difference of the score that still counts as none. */
+const NOTHING = 0.02;
+
+/** The explanation of each explained answer, and the last map of one that is not finished. */
 const explanations = new WeakMap();
+const previews = new WeakMap();
 
 export const isExplained = (answer) => explanations.has(answer);
+/** Whether there is a map to show, finished or not. */
+export const isDrawn = (answer) => isExplained(answer) || previews.has(answer);
 
 /**
- * Request the explanation of an answer's best label. `progress` is called with the share of the work that is done. Throws
- * Error with the service's reason, and AbortError if `signal` is aborted.
+ * Request the explanation of an answer's best label. `progress` is called with the share of the work that is done, and
+ * `sharper` when there is a map, or a better one. Throws Error with the service's reason, and AbortError if `signal` is
+ * aborted.
  */
-export async function explain(answer, { signal, progress }) {
+export async function explain(answer, { signal, progress, sharper }) {
   const { entry, best, model, query } = answer;
   const parameters = new URLSearchParams({ class_id: best.class_id });
   if (model?.name) parameters.set("model", model.name);
@@ -24,11 +31,24 @@ export async function explain(answer, { signal, progress }) {
   form.append("files", entry.file, entry.name);
   let last = null;
   const line = (document) => {
-    if (document.progress) progress(document.progress.done / document.progress.total);
-    else last = document;
+    if (!document.progress) {
+      last = document;
+      return;
+    }
+    const { done, total } = document.progress;
+    progress(done / total);
+    if (document.preview) {
+      previews.set(answer, { label: best.label, score: best.score, ...document.preview });
+      sharper();
+    }
   };
   const headers = withKey({ Accept: "application/x-ndjson" });
-  const response = await post(`explain?${parameters}`, form, { headers, signal, sent: () => {}, line });
+  let response;
+  try {
+    response = await post(`explain?${parameters}`, form, { headers, signal, sent: () => {}, line });
+  } finally {
+    previews.delete(answer);
+  }
   askForKey(response);
   const { explanation, error } = response.streamed ? (last ?? {}) : { error: problemOf(response.text) };
   if (!explanation) throw new Error(error?.detail ?? `The gateway answered ${response.status}.`);
@@ -43,9 +63,13 @@ function problemOf(text) {
   }
 }
 
-/** The map of an explained answer, over a copy of the picture (an image element) if the browser can show it. */
+/** Whether hiding any part changes the score. */
+const matters = (values) => values.flat().some((value) => Math.abs(value) >= NOTHING);
+
+/** The map of an answer, over a copy of the picture (an image element) if the browser can show it. */
 export function mapNode(answer, picture) {
-  const { label, score, overlay } = explanations.get(answer);
+  const finished = explanations.get(answer);
+  const { label, score, overlay, masks, values } = finished ?? previews.get(answer);
   const copy = picture.cloneNode();
   copy.removeAttribute("id");
   const heat = element("img", "heat");
@@ -54,7 +78,13 @@ export function mapNode(answer, picture) {
   const box = element("div", "picture-box");
   box.append(...(picture.naturalWidth ? [copy] : []), heat);
   const words = element("figcaption", "");
-  words.append(element("strong", "", `${label}, ${percent(score)}`), element("span", "", answer.modelInWords));
+  words.append(element("strong", "", `${label}, ${percent(score)}`), element("span", "of-model", answer.modelInWords));
+  if (!finished) words.append(element("span", "", `From the first ${masks} copies`));
+  else if (!matters(values)) {
+    const nothing = element("span", "nothing", "No part matters: whatever is hidden, the score stays within 2%.");
+    nothing.setAttribute("role", "status");
+    words.append(nothing);
+  }
   const figure = element("figure", "map");
   figure.append(box, words);
   return figure;

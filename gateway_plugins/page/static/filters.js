@@ -15,6 +15,33 @@ export const differs = (entry, least) => {
   return one !== other;
 };
 
+/**
+ * The words for the model of each answer, as far as answers differ: none if all have one model and version, the name if
+ * there are several models, and the version of a model that answered with several.
+ */
+export function modelWords(entries) {
+  const versions = new Map();
+  for (const { answers } of entries) {
+    for (const { model } of answers) {
+      if (!model?.version) continue;
+      if (!versions.has(model.name)) versions.set(model.name, new Set());
+      versions.get(model.name).add(model.version);
+    }
+  }
+  return ({ model }) => {
+    const several = versions.get(model?.name)?.size > 1;
+    if (several) return `${model.name} version ${model.version}`;
+    return versions.size > 1 && model?.version ? model.name : "";
+  };
+}
+
+/** Names of entries: with the folder where several have the same name. */
+export function entryNames(entries) {
+  const times = new Map();
+  for (const { name } of entries) times.set(name, (times.get(name) ?? 0) + 1);
+  return ({ name, folder }) => (folder && times.get(name) > 1 ? `${folder}/${name}` : name);
+}
+
 const KINDS = {
   all: () => true,
   ok: (entry) => entry.state === "ok",

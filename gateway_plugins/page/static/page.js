@@ -3,6 +3,7 @@
 import { drawAsked, onChoice, queries, share, takeAddress } from "./choice.js";
 import { droppedFiles } from "./drop.js";
 import { Entry } from "./entry.js";
+import { entryNames } from "./filters.js";
 import { classifyExample, drawExample, onSamples, showExample } from "./example.js";
 import { keyMissing, onKey, UNAUTHORIZED } from "./key.js";
 import { announce, Results } from "./results.js";
@@ -25,7 +26,10 @@ let frame = 0;
 let loaded = false;
 
 const store = new Store();
-const viewer = new Viewer(() => results.shown);
+const viewer = new Viewer(
+  () => results.shown,
+  () => entryNames(entries),
+);
 const results = new Results({ open: (entry) => viewer.open(entry), changed: draw });
 
 /** Add files, each alone or as `[file, folder]`. */

@@ -1,5 +1,6 @@
 // Results as files.
 
+import { entryNames, modelWords } from "./filters.js";
 import { count, csv, percent } from "./words.js";
 
 const THUMBNAIL_WIDTH = 320;
@@ -10,17 +11,12 @@ const PAGE = `<!doctype html>
 <meta name="color-scheme" content="light dark">
 <title>TITLE</title>
 <style>
-  body { max-width: 1180px; margin: 32px auto; padding: 0 20px; font: 15px/1.5 system-ui, sans-serif; }
-  main { display: grid; grid-template-columns: repeat(auto-fill, minmax(220px, 1fr)); gap: 18px; }
-  figure { margin: 0; border: 1px solid color-mix(in srgb, currentcolor 25%, transparent); border-radius: 12px; overflow: hidden; }
-  img { display: block; width: 100%; aspect-ratio: 16 / 10; object-fit: contain; background: color-mix(in srgb, currentcolor 12%, transparent); }
-  figcaption { padding: 12px 14px; overflow-wrap: anywhere; }
-  ol { margin: 0 0 8px; padding: 0; list-style: none; }
-  li { display: flex; justify-content: space-between; gap: 12px; }
-  li:first-child { font-size: 18px; font-weight: 650; }
-  p { margin: 0 0 4px; }
+STYLE
 </style>
+<header>
 <h1>TITLE</h1>
+<p>FACTS</p>
+</header>
 <main>
 CARDS
 </main>
@@ -49,25 +45,37 @@ export function saveCsv(entries) {
   download(named(entries, "csv"), csv([["filename", "model", "version", "rank", "label", "score", "error"], ...rows]), "text/csv");
 }
 
-/** A page with the pictures, small, and their labels; it needs no service and no other file. */
+/** A page in this page's style with the pictures, small, and their labels; it needs no service and no other file. */
 export async function savePage(entries) {
+  const styles = ["assets/tokens.css", "assets/saved.css"].map(async (path) => (await fetch(path)).text());
+  const style = (await Promise.all(styles)).join("\n");
+  const names = entryNames(entries);
+  const words = modelWords(entries);
   const cards = [];
-  for (const entry of entries) cards.push(await figure(entry));
+  for (const entry of entries) cards.push(await figure(entry, names(entry), words));
   const models = new Set(answersOf(entries).map(({ modelInWords }) => modelInWords).filter(Boolean));
-  const title = [`${count(entries.length)} ${entries.length === 1 ? "image" : "images"}`, ...models].join(", ");
-  const document = PAGE.replace("TITLE", () => escaped(title)).replace("TITLE", () => escaped(title)).replace("CARDS", () => cards.join("\n"));
-  download(named(entries, "html"), document, "text/html");
+  const title = `${count(entries.length)} ${entries.length === 1 ? "image" : "images"}, classified`;
+  const now = new Date();
+  const date = `<time datetime="${now.toISOString()}">${now.toLocaleString("en-GB", { dateStyle: "long", timeStyle: "short" })}</time>`;
+  const facts = [...[...models].map(escaped), date, escaped(new URL(".", document.baseURI).href)];
+  const parts = { TITLE: escaped(title), STYLE: style, FACTS: facts.map((fact) => `<span>${fact}</span>`).join(" "), CARDS: cards.join("\n") };
+  download(named(entries, "html"), PAGE.replace(/TITLE|STYLE|FACTS|CARDS/g, (name) => parts[name]), "text/html");
 }
 
-async function figure(entry) {
+async function figure(entry, name, words) {
   const picture = await thumbnail(entry.file);
   const answers = entry.answers.map((answer) => {
-    const rows = (answer.result?.predictions ?? []).map(({ label, score }) => `<li><span>${escaped(label)}</span> ${percent(score)}</li>`);
-    const model = entry.answers.length > 1 ? `<p>${escaped(answer.modelInWords)}</p>` : "";
-    return model + (rows.length ? `<ol>${rows.join("")}</ol>` : `<p>${escaped(answer.inWords)}</p>`);
+    const model = words(answer) ? `<p class="model">${escaped(words(answer))}</p>` : "";
+    const rows = (answer.result?.predictions ?? []).map(row);
+    return model + (rows.length ? `<ol>${rows.join("")}</ol>` : `<p${answer.error ? ' class="error"' : ""}>${escaped(answer.inWords)}</p>`);
   });
   const shown = picture ? `<img src="${picture}" alt="">` : "";
-  return `<figure>${shown}<figcaption>${answers.join("")}<small>${escaped(entry.name)}</small></figcaption></figure>`;
+  return `<figure>${shown}<figcaption>${answers.join("")}<small>${escaped(name)}</small></figcaption></figure>`;
+}
+
+function row({ label, score }) {
+  const width = Math.min(100, Math.max(0, score * 100)).toFixed(1);
+  return `<li><span>${escaped(label)}</span> <b>${percent(score)}</b><i><u style="width:${width}%"></u></i></li>`;
 }
 
 /** A small JPEG of a file as a data URL; "" where the browser cannot show it. */

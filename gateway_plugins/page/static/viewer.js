@@ -3,30 +3,33 @@
 import { answerNode, element, scores } from "./cards.js";
 import { least } from "./choice.js";
 import { withoutFrames } from "./entry.js";
-import { explain, isExplained, mapNode } from "./explain.js";
+import { explain, isDrawn, isExplained, mapNode } from "./explain.js";
 import { withKey } from "./key.js";
 import { factsOf } from "./service.js";
 import { seen } from "./filters.js";
 import { bytes, count, percent } from "./words.js";
 
 const PREVIEW_WIDTH = 160;
-/** Pixels to which the longer side of a smaller picture is enlarged, at most. */
-const ENLARGED = 480;
+/** How many times a picture is enlarged before its pixels are shown as squares. */
+const PIXELATED = 4;
+const NARROW = matchMedia("(max-width: 860px)");
 const WHY = "Why?";
 
 const $ = (id) => document.getElementById(id);
 
-/** `entries` returns the entries to page through. */
+/** `entries` returns the entries to page through, `names` the function that gives the name of each. */
 export class Viewer {
   #entries;
+  #names;
   #entry = null;
   /** Whether the browser can show the picture. */
   #shows = true;
   /** Ends the explanations that are requested. */
   #leaving = new AbortController();
 
-  constructor(entries) {
+  constructor(entries, names) {
     this.#entries = entries;
+    this.#names = names;
     $("viewer-close").addEventListener("click", () => $("viewer").close());
     $("viewer-previous").addEventListener("click", () => this.#step(-1));
     $("viewer-next").addEventListener("click", () => this.#step(1));
@@ -44,6 +47,7 @@ export class Viewer {
       this.#drawSeen();
       this.#drawMaps();
     });
+    addEventListener("resize", () => enlarge($("viewer-image")));
     $("viewer-image").addEventListener("error", () => this.#showPicture(false));
     $("viewer-heat").addEventListener("input", () => $("viewer-maps").style.setProperty("--heat", $("viewer-heat").value));
   }
@@ -51,7 +55,7 @@ export class Viewer {
   open(entry) {
     this.#release();
     this.#entry = entry;
-    $("viewer-name").textContent = entry.name;
+    $("viewer-name").textContent = this.#names()(entry);
     const { width, height } = entry.first.result ?? {};
     $("viewer-facts").textContent = [...(width ? [`${width} × ${height}`] : []), bytes(entry.file.size)].join(", ");
     $("viewer-previous").disabled = !this.#neighbour(-1);
@@ -80,7 +84,7 @@ export class Viewer {
   }
 
   #drawMaps() {
-    const explained = (this.#entry?.answers ?? []).filter(isExplained);
+    const explained = (this.#entry?.answers ?? []).filter(isDrawn);
     $("viewer-maps").replaceChildren(...explained.map((answer) => mapNode(answer, $("viewer-image"))));
     this.#arrange();
   }
@@ -113,7 +117,13 @@ export class Viewer {
       button.textContent = "Explaining";
       button.parentElement.querySelector(".unexplained")?.remove();
       try {
-        await explain(answer, { signal, progress: (share) => (button.textContent = `Explaining, ${Math.round(share * 100)}%`) });
+        await explain(answer, {
+          signal,
+          progress: (share) => (button.textContent = `Explaining, ${Math.round(share * 100)}%`),
+          sharper: () => {
+            if (!signal.aborted) this.#drawMaps();
+          },
+        });
         if (signal.aborted) return;
         button.remove();
         this.#drawMaps();
@@ -225,11 +235,18 @@ export class Viewer {
   }
 }
 
-/** Show a small picture several times as large, with its pixels. */
+/** Show a picture as large as its field allows; the pixels of a tiny one are squares. */
 function enlarge(image) {
-  const times = Math.floor(ENLARGED / Math.max(image.naturalWidth, image.naturalHeight));
-  image.style.width = times > 1 ? `${image.naturalWidth * times}px` : "";
-  image.classList.toggle("enlarged", times > 2);
+  const stage = document.querySelector("#viewer .stage");
+  if (!image.naturalWidth || !stage.clientWidth) return;
+  const { paddingLeft, paddingTop } = getComputedStyle(stage);
+  const across = stage.clientWidth - 2 * parseFloat(paddingLeft);
+  // Above the words, the field is as high as its picture.
+  const field = NARROW.matches ? Infinity : stage.clientHeight - 2 * parseFloat(paddingTop);
+  const down = Math.min(field, parseFloat(getComputedStyle(image).maxHeight));
+  const times = Math.min(across / image.naturalWidth, down / image.naturalHeight);
+  image.style.width = times > 1 ? `${Math.floor(image.naturalWidth * times)}px` : "";
+  image.classList.toggle("enlarged", times > PIXELATED);
 }
 
 const isWhole = ({ part }) => part.width === 1 && part.height === 1;
