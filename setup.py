@@ -1,5 +1,6 @@
-"""What pyproject.toml cannot say: the folders beside the package that a wheel must bring along."""
+"""What pyproject.toml cannot say: what a wheel must bring along beside its packages."""
 
+import runpy
 import shutil
 from pathlib import Path
 
@@ -11,13 +12,17 @@ GENERATED = shutil.ignore_patterns("__pycache__", "model.pt", "labels.txt", "ori
 
 
 class BuildWithModels(build_py):
-    """Copies them to gateway_local/shipped, where `gateway_local.paths` looks when there is no checkout."""
+    """Adds the models, backends and examples, in gateway_local/shipped, and the client's wheel, for GET /client/."""
 
     def run(self) -> None:
-        """Build, then copy."""
+        """Build, then add what a checkout has elsewhere."""
         super().run()
         if self.editable_mode:
             return
+        page = Path("gateway_plugins", "page")
+        client = Path(self.build_lib, page, "client")
+        client.mkdir(parents=True, exist_ok=True)
+        runpy.run_path(str(page / "client_build.py"))["build_client"](Path("gateway_client"), client)
         for name in SHIPPED:
             # An image that only runs the API is built without them.
             if Path(name).is_dir():

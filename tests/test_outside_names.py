@@ -32,10 +32,6 @@ OTHERS = (
 """Modules that get such names from a file's content: a registry's manifest, an entry's record, a log's rows."""
 _ENTRY = "read_entry has checked the names of an entry's folders"
 ALLOWED = {
-    "gateway_plugins/page/client_wheel.py": {
-        "PACKAGE / name": "a file of this package",
-        "PACKAGE / project['readme']": "this package's pyproject.toml",
-    },
     "gateway_local/doctor/repository.py": {
         "repository / name": "a folder that was listed",
         "repository / name / version": "a setting",

@@ -11,11 +11,12 @@ from gateway_predictions import sinks
 from gateway_predictions.forget import Forgotten, forget
 from gateway_predictions.frames import Frame, Kind
 from gateway_predictions.layout import day_in, image_path, model_folder
+from gateway_predictions.options import WriterOptions
 from gateway_predictions.reader import LogReader
 from gateway_predictions.requirements import LogUnavailable
 from gateway_predictions.retention import apply_limits
 from gateway_predictions.schema import PREDICTIONS
-from gateway_predictions.sinks import FileSink, WriterOptions
+from gateway_predictions.sinks import FileSink
 from gateway_predictions.stores import BucketStore, FolderStore
 from tests.buckets import s3_server
 from tests.gateway.api.stub import PNG

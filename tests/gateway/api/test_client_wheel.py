@@ -1,24 +1,27 @@
 """The wheel of the Python client, as the service offers it: pip installs it from the address of the service."""
 
+import io
 import re
 import subprocess
 import sys
 import venv
 import zipfile
-from email.parser import Parser
 from pathlib import Path
 
 import pytest
 
 import gateway_client
 from gateway import __version__
+from gateway.errors import NotFound
+from gateway_plugins.page import client_build
+from gateway_plugins.page import client_wheel as page
+from gateway_plugins.page.client_build import build_client
 from gateway_plugins.page.client_wheel import client_wheel
 from tests.gateway.api.stub import client_of
 from tests.processes import PROJECT
 from tests.stub_service import stub_service
 
 WHEEL = f"triton_gateway_client-{__version__}-py3-none-any.whl"
-BUILD = "import sys, setuptools.build_meta as build; print(build.build_wheel(sys.argv[1]))"
 
 
 @pytest.fixture(scope="module")
@@ -27,51 +30,30 @@ def client():
         yield client
 
 
-def members(path: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(path) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+def test_wheel_has_every_module_and_equal_files_make_equal_wheels(tmp_path):
+    """Each process of a checkout builds its own; pip compares their hashes with the one that the page names."""
+    modules = {path.relative_to(PROJECT).as_posix() for path in (PROJECT / "gateway_client").rglob("*.py")}
+    with zipfile.ZipFile(io.BytesIO(client_wheel().data)) as archive:
+        names = set(archive.namelist())
+    assert modules | {"gateway_client/py.typed"} == {name for name in names if ".dist-info/" not in name}
+    assert build_client(PROJECT / "gateway_client", tmp_path).read_bytes() == client_wheel().data
 
 
-@pytest.fixture(scope="module")
-def ours(tmp_path_factory) -> dict[str, bytes]:
-    path = tmp_path_factory.mktemp("ours") / client_wheel().name
-    path.write_bytes(client_wheel().data)
-    return members(path)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory) -> dict[str, bytes]:
-    """What setuptools builds of the same folder."""
-    folder = tmp_path_factory.mktemp("built")
-    source = folder / "gateway_client"
-    for path in (PROJECT / "gateway_client").rglob("*"):
-        if path.is_file() and "__pycache__" not in path.parts:
-            target = source / path.relative_to(PROJECT / "gateway_client")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(path.read_bytes())
-    subprocess.run([sys.executable, "-c", BUILD, str(folder)], cwd=source, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    assert wheel.name == WHEEL
-    return members(wheel)
-
-
-def test_wheel_equals_what_setuptools_builds(ours, built):
-    # setuptools adds the names of the packages, which nothing needs.
-    assert set(ours) == {name for name in built if not name.endswith("top_level.txt")}
-    generated = ("METADATA", "WHEEL", "RECORD")
-    for name, content in ours.items():
-        if not name.endswith(generated):
-            assert content == built[name], name
-    (metadata,) = (name for name in ours if name.endswith("METADATA"))
-    found, wanted = (Parser().parsestr(each[metadata].decode()) for each in (ours, built))
-    ignored = {"Dynamic"}
-    assert sorted(found.items()) == sorted(item for item in wanted.items() if item[0] not in ignored)
-    assert found.get_payload() == wanted.get_payload()
+def test_wheel_that_the_distribution_brings_is_served(tmp_path, monkeypatch):
+    (tmp_path / WHEEL).write_bytes(b"built with the distribution")
+    monkeypatch.setattr(page, "BROUGHT", tmp_path)
+    assert page.client_wheel.__wrapped__().data == b"built with the distribution"
 
 
 def test_wheel_has_the_version_of_the_service():
     assert gateway_client.__version__ == __version__
     assert client_wheel().name == WHEEL
+
+
+def test_checkout_without_setuptools_names_the_folder_to_install(monkeypatch):
+    monkeypatch.setattr(client_build, "BUILD", "import no_setuptools")
+    with pytest.raises(NotFound, match=r"no setuptools .* install \./gateway_client"):
+        page.client_wheel.__wrapped__()
 
 
 def test_wheel_is_revalidated_and_other_names_are_not_found(client):
