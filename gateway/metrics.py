@@ -186,14 +186,6 @@ STREAMS_STOPPED = Counter(
     "Streams that the gateway ended: idle (no frame), displaced (for another stream), key_removed.",
     ["reason"],
 )
-STREAM_FRAMES = Counter(
-    "gateway_stream_frames_total", "Frames of streams: answered, failed, or dropped for newer ones.", ["outcome"]
-)
-STREAM_SECONDS = Histogram(
-    "gateway_stream_latency_seconds",
-    "Time from the last byte of a stream's frame to its answer, its wait included.",
-    buckets=SECONDS,
-)
 SEQUENCES_RESTARTED = Counter(
     "gateway_sequences_restarted_total",
     "Times that a stream's state was lost because a Triton or a model's process ended.",
@@ -284,8 +276,6 @@ for _reason in ("idle", "pipelining", "refused", "slow", "unread"):
     CONNECTIONS_CLOSED.labels(_reason)
 for _reason in ("idle", "displaced", "key_removed"):
     STREAMS_STOPPED.labels(_reason)
-for _outcome in ("answered", "failed", "dropped"):
-    STREAM_FRAMES.labels(_outcome)
 for _outcome in ("healed", "failed", "in vain"):
     HEALINGS.labels(_outcome)
 for _outcome in ("written", "queue_full", "writer_lost", "refused", "shutdown", "fault"):

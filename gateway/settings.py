@@ -351,7 +351,7 @@ class RolloutSettings(Section):
 
 
 class StreamSettings(Section):
-    """Streams of frames."""
+    """Streams of frames, over WebSockets and gRPC."""
 
     not_above: ClassVar[Pairs] = (("stream_frame_bytes", "max_bytes_waiting"),)
 
@@ -359,8 +359,6 @@ class StreamSettings(Section):
     """Open streams of one process; then a new one replaces the longest without a frame, or gets 503 `overloaded`."""
     stream_frame_bytes: int = Field(4 * MIB, ge=KIB, le=64 * MIB)
     """Bytes of one frame of a stream; a larger one ends the stream with close code 1009."""
-    stream_frames_waiting: int = Field(2, ge=1, le=1_000)
-    """Frames of one stream that may wait; at the limit the oldest are dropped, or with `drop=never` new ones wait."""
     stream_frames_in_flight: int = Field(2, ge=1, le=64)
     """Frames of one stream that may be classified at once."""
     stream_idle_seconds: float = Field(30.0, gt=0, le=3_600)

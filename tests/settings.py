@@ -9,9 +9,10 @@ if TYPE_CHECKING:
     from gateway_plugins.demand.settings import DemandSettings
     from gateway_plugins.oip.settings import GrpcSettings
     from gateway_plugins.otlp.settings import OtlpSettings
+    from gateway_plugins.streams.settings import FrameSettings
     from gateway_plugins.urls.settings import UrlSettings
 
-    class Settings(DemandSettings, GrpcSettings, OtlpSettings, UrlSettings, settings.Settings):
+    class Settings(DemandSettings, FrameSettings, GrpcSettings, OtlpSettings, UrlSettings, settings.Settings):
         """What mypy sees."""
 else:
     Settings = settings_class()

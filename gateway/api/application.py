@@ -14,7 +14,7 @@ from gateway.api.middleware import RequestContextMiddleware, SecurityHeaders
 from gateway.api.problems import add_handlers
 from gateway.api.request_context import State
 from gateway.api.route_table import RouteTable
-from gateway.api.routes import explain, feedback, health, limits, models, predict, stream
+from gateway.api.routes import explain, feedback, health, limits, models, predict
 from gateway.hooks import Plugins
 from gateway.keys import KeyFile
 from gateway.settings import Settings
@@ -23,7 +23,6 @@ from gateway.tenants.tenant import Tenants
 ROUTERS = (
     explain.router,
     feedback.router,
-    stream.router,
     models.router,
     models.admin_router,
     limits.router,

@@ -18,14 +18,13 @@ from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics, tracing
 from gateway.api.auth import KeyCheck
-from gateway.api.problems import note, problem
+from gateway.api.problems import error_message, note, problem
 from gateway.api.request_context import KEY, RequestContext
 from gateway.api.route_table import KnownRoute, RouteTable
 from gateway.api.server_span import begin, finish
 from gateway.errors import GatewayError, InternalError, InvalidParameter, RateLimited, clear_frames
 from gateway.inference.request_stats import RequestStats
 from gateway.logs import AlreadyLogged
-from gateway.streams.messages import error_message
 from gateway.tenants.tenant import REFUSAL_SECONDS, Tenant
 
 log = structlog.get_logger("gateway")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -51,7 +52,7 @@ class KnownRoute:
     traits: Traits
 
 
-_TRAITS: dict[Endpoint, Traits] = {}
+_TRAITS: WeakKeyDictionary[Endpoint, Traits] = WeakKeyDictionary()
 _DEFAULT = Traits()
 
 

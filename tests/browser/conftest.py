@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.browser.backend import ColourBackend, picture, video
-from tests.gateway.streams.stub import stream_service
+from tests.plugins.streams.stub import stream_service
 
 WANTED = "no browser: `apt-get install chromium` (or set CHROMIUM to one), then run these tests again"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -10,7 +10,7 @@ from websockets.sync.client import connect
 from gateway.keys import add_key
 from tests.browser.backend import ColourBackend, picture
 from tests.browser.conftest import PATIENCE_MS
-from tests.gateway.streams.stub import stream_service
+from tests.plugins.streams.stub import stream_service
 from tests.processes import PROJECT, wait_for
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 
 from gateway.inference.backend import Call, InferResult
 from tests.browser.backend import ColourBackend, picture
-from tests.gateway.streams.stub import stream_service
+from tests.plugins.streams.stub import stream_service
 
 pytestmark = pytest.mark.slow
 DRAWN = "image => image.complete && image.naturalWidth > 0"

@@ -9,8 +9,8 @@ from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from gateway_predictions.reader import LogReader
 from tests.browser.backend import ColourBackend, picture
-from tests.gateway.streams.stub import stream_service
 from tests.gateway_predictions.logged import EVERYTHING, rows
+from tests.plugins.streams.stub import stream_service
 
 pytestmark = pytest.mark.slow
 

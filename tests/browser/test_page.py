@@ -12,7 +12,7 @@ from gateway.keys import add_key
 from tests.animations import video
 from tests.browser.backend import ColourBackend, animation, picture
 from tests.browser.conftest import read_download
-from tests.gateway.streams.stub import stream_service
+from tests.plugins.streams.stub import stream_service
 from tests.processes import wait_for
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.keys import add_key
-from tests.gateway.streams.stub import FrameBackend, frame, stream_service
+from tests.plugins.streams.stub import FrameBackend, frame, stream_service
 from tests.processes import PROJECT, environment
 
 EXAMPLE = PROJECT / "examples" / "stream.mjs"

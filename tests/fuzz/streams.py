@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from bench.attack.parsers import SMALL_BMP
-from gateway.streams.options import StreamParameters
+from gateway_plugins.streams.options import StreamParameters
 from tests.fuzz.http import damage, split
 from tests.fuzz.json_texts import json_text
 from tests.fuzz.service import BATCH, SECONDS_TO_END, Case, Report, Server, run_cases

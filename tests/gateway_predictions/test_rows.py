@@ -214,7 +214,7 @@ def test_animation_has_one_row(tmp_path):
 def test_frames_of_a_stream_have_their_numbers(tmp_path):
     from websockets.sync.client import connect
 
-    from tests.gateway.streams.stub import FrameBackend, frame, stream_service
+    from tests.plugins.streams.stub import FrameBackend, frame, stream_service
 
     with stream_service(FrameBackend(), log_predictions=str(tmp_path), **EVERYTHING) as (address, _):
         headers = {"X-Request-ID": "s1", "X-Log-Fields": "camera=7"}

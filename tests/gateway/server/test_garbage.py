@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.gateway.streams.stub import FrameBackend, frame, stream_service
+from tests.plugins.streams.stub import FrameBackend, frame, stream_service
 
 TIMES = 10
 UPGRADE = (

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.inference.selection import Selection
-from gateway.streams.messages import predictions_of
+from gateway_plugins.streams.messages import predictions_of
 
 
 class HeldLabel:

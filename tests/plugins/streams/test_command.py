@@ -16,7 +16,7 @@ from gateway_cli.capture import VideoUnreadable, frames
 from gateway_cli.follow import FRAME_COLUMNS, SEGMENT_COLUMNS, FrameAnswer, segments
 from gateway_cli.main import app
 from gateway_cli.stream import clock
-from tests.gateway.streams.stub import FrameBackend, stream_service
+from tests.plugins.streams.stub import FrameBackend, stream_service
 from tests.processes import PROJECT
 
 FPS, SIDE = 10, 32

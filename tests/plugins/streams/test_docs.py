@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 from gateway.server.websockets import GOING_DOWN, MAX_FRAGMENTS, POLICY
-from gateway.streams.options import StreamParameters
 from gateway_cli.follow import FRAME_COLUMNS, SEGMENT_COLUMNS
-from tests.gateway.streams.stub import LABELS, FrameBackend, stream_service
+from gateway_plugins.streams.options import StreamParameters
+from tests.plugins.streams.stub import LABELS, FrameBackend, stream_service
 from tests.processes import PROJECT
 
 TEXT = (PROJECT / "docs" / "guides" / "streams.md").read_text()

@@ -17,8 +17,8 @@ from prometheus_client import REGISTRY
 from websockets.sync.client import connect
 
 from gateway.server.websockets import MAX_FRAGMENTS
-from gateway.streams import session
-from tests.gateway.streams.stub import FrameBackend, frame, stream_service
+from gateway_plugins.streams import session
+from tests.plugins.streams.stub import FrameBackend, frame, stream_service
 from tests.processes import wait_for
 
 TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9

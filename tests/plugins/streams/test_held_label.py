@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gateway.inference.selection import Selection
-from gateway.streams.held_label import HeldLabel
+from gateway_plugins.streams.held_label import HeldLabel
 
 LABELS = ("cat", "dog", "cow")
 MARGIN = 0.15

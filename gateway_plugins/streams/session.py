@@ -8,7 +8,8 @@ from collections.abc import Sequence as TextSequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway import json_text, metrics
+from gateway import json_text
+from gateway.api.problems import error_message
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, InvalidParameter, Overloaded, StreamIdle, Unauthorized
 from gateway.inference.request_spec import UNKNOWN_CALLER, Caller, RequestSpec, Result
@@ -18,13 +19,16 @@ from gateway.inference.service import InferenceService
 from gateway.ingest.upload import Upload
 from gateway.json_text import JsonError
 from gateway.limits.pools import IDLE_SECONDS, PoolLease
+from gateway.metrics import STREAMS_STOPPED
 from gateway.settings import Settings
-from gateway.streams.held_label import HeldLabel
-from gateway.streams.messages import error_message, frame_message, parameters_message, predictions_of, sequence_member
-from gateway.streams.options import Smoothing, StreamParameters, read_parameters
-from gateway.streams.waiting import StreamFrame, WaitingFrames
 from gateway.tenants.tenant import Tenant
 from gateway.time_slices import TimeSlice
+from gateway_plugins.streams import metrics
+from gateway_plugins.streams.held_label import HeldLabel
+from gateway_plugins.streams.messages import frame_message, parameters_message, predictions_of, sequence_member
+from gateway_plugins.streams.options import Smoothing, StreamParameters, read_parameters
+from gateway_plugins.streams.settings import FrameSettings
+from gateway_plugins.streams.waiting import StreamFrame, WaitingFrames
 
 Receive = Callable[[], Awaitable[bytes | str | None]]
 """The next message of the client: a frame, a text, or None at its end. Raises the errors that end the stream."""
@@ -88,7 +92,7 @@ class StreamSession:
         self._held = HeldLabel()
         self._labels: dict[str | None, TextSequence[str]] = {}
         self.stats = StreamStats()
-        self._waiting = WaitingFrames(settings.stream_frames_waiting, buffer, self.stats.drop)
+        self._waiting = WaitingFrames(FrameSettings.of(settings).stream_frames_waiting, buffer, self.stats.drop)
         self._in_progress: asyncio.Queue[StreamFrame | None] = asyncio.Queue()
         self._account = service.stream_account()
         self._slots = asyncio.Semaphore(settings.stream_frames_in_flight)
@@ -177,7 +181,7 @@ class StreamSession:
             if done:
                 raise self._stop_error.result()
             if not self._is_allowed():
-                metrics.STREAMS_STOPPED.labels("key_removed").inc()
+                STREAMS_STOPPED.labels("key_removed").inc()
                 raise Unauthorized("The API key with which this stream was opened has been removed.")
 
     async def _next_message(self, receive: Receive) -> bytes | str | None:
@@ -191,7 +195,7 @@ class StreamSession:
                 if self._has_frames:
                     self._active_at = asyncio.get_running_loop().time()
                 elif self.idle_seconds >= limit:
-                    metrics.STREAMS_STOPPED.labels("idle").inc()
+                    STREAMS_STOPPED.labels("idle").inc()
                     raise StreamIdle(
                         f"No frame came for {limit:g} s.", limit="stream_idle_seconds", value=limit
                     ) from None

@@ -12,7 +12,7 @@ from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import Result
 from gateway.inference.selection import Selection
 from gateway.inference.sequence import SequenceScores
-from gateway.streams.options import FIXED, StreamParameters
+from gateway_plugins.streams.options import FIXED, StreamParameters
 
 
 def predictions_of(
@@ -88,11 +88,6 @@ def sequence_member(
 def parameters_message(parameters: StreamParameters) -> bytes:
     """The response to a text message: the parameters from the next frame on."""
     return to_json({"type": "parameters", "parameters": parameters.model_dump(exclude=set(FIXED))})
-
-
-def error_message(error: GatewayError) -> bytes:
-    """An error that does not belong to a frame."""
-    return to_json({"type": "error", "error": fault(error)})
 
 
 def fault(error: GatewayError | None) -> dict[str, str] | None:

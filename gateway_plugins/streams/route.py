@@ -17,8 +17,8 @@ from gateway.inference.request_spec import UNKNOWN_CALLER, version_of
 from gateway.limits.pools import AtWork
 from gateway.server.websockets import GOING_DOWN, NO_ROOM
 from gateway.settings import Settings
-from gateway.streams.options import StreamParameters, read_parameters
-from gateway.streams.session import StreamSession
+from gateway_plugins.streams.options import StreamParameters, read_parameters
+from gateway_plugins.streams.session import StreamSession
 
 router = APIRouter(tags=["classify"])
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gateway.errors import Overloaded
 from gateway.inference.request_spec import Result
 from gateway.limits.pools import PoolLease
-from gateway.streams.options import Drop, StreamParameters
+from gateway_plugins.streams.options import Drop, StreamParameters
 
 
 @dataclass(slots=True)

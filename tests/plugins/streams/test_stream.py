@@ -18,9 +18,9 @@ from gateway.errors import InferenceFailed, ModelUnavailable
 from gateway.keys import add_key, remove_key
 from gateway.quota import read_quota
 from gateway.server import connection
-from gateway.streams import session
-from gateway.streams.session import TEXTS_PER_SECOND
-from tests.gateway.streams.stub import FrameBackend, frame, stream_service
+from gateway_plugins.streams import session
+from gateway_plugins.streams.session import TEXTS_PER_SECOND
+from tests.plugins.streams.stub import FrameBackend, frame, stream_service
 from tests.processes import wait_for
 
 TIMEOUT_SECONDS = 60

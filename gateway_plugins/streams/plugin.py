@@ -1,0 +1,23 @@
+"""WS /stream."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gateway.hooks import Plugin
+from gateway_plugins.streams.settings import FrameSettings
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+
+class Streams(Plugin):
+    """Frames of a video or a camera over a WebSocket."""
+
+    settings = FrameSettings
+    metrics = "gateway_plugins.streams.metrics"
+
+    def routers(self) -> "Sequence[APIRouter]":
+        """The route."""
+        from gateway_plugins.streams.route import router
+
+        return (router,)
