@@ -1,16 +1,18 @@
 """GET /openapi.json: FastAPI's document, completed: media types of errors and results, bodies that are streams."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter, FastAPI, Request
 from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.responses import JSONResponse, Response
 
 from gateway.api.problems import format_of
 from gateway.api.route_table import Access, RouteTable, traits
+from gateway.api.schemas import ModelOut, StreamedProgress, StreamedSummary
 from gateway.errors import PROBLEM_MEDIA_TYPE
 from gateway.hooks import ErrorFormat
 
@@ -19,6 +21,9 @@ router = APIRouter(include_in_schema=False)
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
 RESULT_STATUSES = ("413", "415", "422", "502", "503", "504")
 """Error statuses whose body may also be a list of results: when none of several files was classified."""
+
+LINES = "x-itemSchema"
+"""The schema of each line of JSON lines: what OpenAPI 3.2 calls `itemSchema`, which 3.1 does not have."""
 
 _REFERENCE = "#/components/schemas/{model}"
 _BODIES: dict[str, Any] = {}
@@ -64,21 +69,58 @@ def complete(app: FastAPI, routes: RouteTable, formats: Sequence[ErrorFormat]) -
             schema["components"]["schemas"].pop(unused, None)
         for route in routes:
             if route.traits.takes_images and format_of(route.path, formats) is None:
-                _declare_results(schema["paths"][route.path]["post"]["responses"])
+                _declare_results(schema["paths"][route.path]["post"]["responses"], schema["components"]["schemas"])
         schema["components"]["schemas"] |= _BODIES
+        for name, lines in _line_schemas().items():
+            schema["components"]["schemas"].setdefault(name, lines)
 
     add(app, change)
 
 
-def _declare_results(answers: dict[str, Any]) -> None:
-    results = answers["200"]["content"]["application/json"]["schema"].get("anyOf", ())
+def _declare_results(answers: dict[str, Any], schemas: dict[str, Any]) -> None:
+    whole = answers["200"]["content"]["application/json"]["schema"]
+    results = whole.get("anyOf", ())
     for status in RESULT_STATUSES if results else ():  # an explanation is of one image, whose error is a problem
         # Generated clients parse each body by the first media type that they know, and as the first schema
         # that fits.
         as_json = {"schema": {"anyOf": [PROBLEM, *results]}}
         answers[status]["content"] = {"application/json": as_json, **answers[status]["content"]}
     lines = "A line for each result as it is ready, then the summary." if results else "The progress, then the result."
-    answers["200"]["content"]["application/x-ndjson"] = {"schema": {"type": "string", "description": lines}}
+    answers["200"]["content"]["application/x-ndjson"] = {
+        "schema": {"type": "string", "description": lines},
+        LINES: {"anyOf": [*_lines(results or [whole], schemas), _object(error=PROBLEM)]},
+    }
+
+
+def _lines(documents: Sequence[dict[str, Any]], schemas: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The schemas of a response's lines, from the schemas of its documents."""
+    for document in documents:
+        properties = schemas.get(document.get("$ref", "").rpartition("/")[2], {}).get("properties", {})
+        if "results" in properties:  # each line has the model, which a document has once
+            yield {"allOf": [properties["results"]["items"], _object(model=_refer(ModelOut))]}
+            yield _refer(StreamedSummary)
+        if "explanation" in properties:
+            yield _refer(StreamedProgress)
+            yield document
+
+
+def _object(**properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _refer(model: type[BaseModel]) -> dict[str, Any]:
+    return {"$ref": _REFERENCE.format(model=model.__name__)}
+
+
+def _line_schemas() -> dict[str, Any]:
+    """The schemas that only lines have; FastAPI does not know them."""
+    modes: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+        (StreamedSummary, "serialization"),
+        (StreamedProgress, "serialization"),
+    ]
+    _, found = models_json_schema(modes, ref_template=_REFERENCE)
+    schemas: dict[str, Any] = found["$defs"]
+    return schemas
 
 
 def _declare_problem(status: str, response: dict[str, Any]) -> None:
@@ -96,7 +138,13 @@ async def openapi(request: Request) -> Response:
     document = _documents.get(app)
     if document is None:
         document = _documents[app] = asyncio.get_running_loop().run_in_executor(None, _openapi_json, app)
-    return Response(await asyncio.shield(document), media_type=JSONResponse.media_type)
+    try:
+        content = await asyncio.shield(document)
+    except Exception:
+        if _documents.get(app) is document:
+            del _documents[app]  # else this failure would be the answer for ever
+        raise
+    return Response(content, media_type=JSONResponse.media_type)
 
 
 def _openapi_json(app: FastAPI) -> bytes:

@@ -138,12 +138,6 @@ class StreamedProgress(Schema):
     """In the first line after it was drawn."""
 
 
-class StreamedResult(ResultOut):
-    """A line of a stream of results, with the model, which the summary has only at the end."""
-
-    model: ModelOut
-
-
 class StreamedSummary(Schema):
     """The last line of a stream of results."""
 

@@ -15,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 from gateway.errors import (
     ContractBroken,
     GatewayError,
+    InferenceFailed,
     LoadFailed,
     ModelNotFound,
     ModelUnavailable,
@@ -144,6 +145,8 @@ class Models:
             except GatewayError as exc:
                 if health is not None:
                     health.suspect(ensemble, exc, sent_at)
+                if isinstance(exc, InferenceFailed) and self._health is not None and self._health.is_broken(ensemble):
+                    raise ContractBroken(f"The model {ensemble!r} does not fit the gateway's contract.") from exc
                 raise
             if health is not None:
                 health.answered(ensemble, sent_at)
@@ -190,6 +193,16 @@ class Models:
             if not any(name in pinned_versions(other, [name]) for other in _names(index)):
                 described.setdefault(name, ModelInfo(name, (), ready=False, classes=0, reason=NOT_SERVED))
         return [described[name] for name in sorted(described)]
+
+    async def one(self, name: str) -> ModelInfo | None:
+        """One of `all`; None if there is no such model. Other models are not asked for."""
+        index = await self._endpoint.index()
+        names = _names(index)
+        info = await describe(self._endpoint, name, index, self._ensemble_labels) if name in names else None
+        lacks = self._health is not None and name in self._health.lacking()
+        if info is None and lacks and not any(name in pinned_versions(other, [name]) for other in names):
+            info = ModelInfo(name, (), ready=False, classes=0, reason=NOT_SERVED)
+        return info
 
     async def suggestion(self, name: str) -> str:
         """A question that suggests the model with the most similar name; "" if the model exists, or none is similar."""

@@ -40,7 +40,6 @@ from gateway.triton.pool import Replica, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import RecentCodes, Seal
 from gateway.triton.triton_sequence import TritonSequence
-from gateway.validation import near
 
 log = structlog.get_logger("gateway")
 
@@ -185,12 +184,13 @@ class TritonBackend:
 
     async def model(self, name: str) -> ModelInfo:
         """One of `models`; raises ModelNotFound, or ModelUnavailable for one that should be there."""
-        found = {info.name: info for info in await self.models()}
-        if name in found:
-            return found[name]
+        models = self._choose().models
+        if (info := await models.one(name)) is not None:
+            return info
         if any(replica.health.lacks(name) for replica in self._pool.replicas):
             raise ModelUnavailable(NOT_LOADED)
-        raise ModelNotFound(f"There is no model {name!r} that classifies images; {near(name, found) or LIST_HINT}")
+        hint = await models.suggestion(name)
+        raise ModelNotFound(f"There is no model {name!r} that classifies images; {hint or LIST_HINT}")
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
         """The labels of one version's classes; see Backend.labels."""

@@ -8,7 +8,14 @@ from typing import NamedTuple
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from gateway.errors import GatewayError, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
+from gateway.errors import (
+    ContractBroken,
+    GatewayError,
+    InferenceFailed,
+    ModelNotFound,
+    ModelUnavailable,
+    TritonUnreachable,
+)
 from gateway.inference.backend import EndpointHealth, ModelHealth, ProbeResult
 from gateway.triton.contract import pinned
 from gateway.triton.error_table import NOT_LOADED, StubDied
@@ -135,6 +142,11 @@ class HealthState:
         """When a reload last ended."""
         self.probe_soon, self.recovery_needed, self.models_missing = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._reachable = False
+
+    def is_broken(self, name: str) -> bool:
+        """Whether the last probe of an ensemble found that it does not keep the contract."""
+        model = self.models.get(name)
+        return model is not None and isinstance(model.error, ContractBroken)
 
     @property
     def ready(self) -> bool:

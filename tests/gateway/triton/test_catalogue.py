@@ -2,17 +2,21 @@
 
 import asyncio
 import traceback
+from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
 from tritonclient.grpc.model_config_pb2 import DataType
 
 from gateway.deadline import Deadline
-from gateway.errors import LoadFailed, ModelNotFound, NoFeatures
-from gateway.inference.backend import Batch, Call, Embeddings
+from gateway.errors import ContractBroken, InferenceFailed, LoadFailed, ModelNotFound, NoFeatures
+from gateway.inference.backend import Batch, Call, Embeddings, ProbeResult
 from gateway.inference.selection import Selection
 from gateway.triton.catalogue import Models, Remembered
 from gateway.triton.contract import SEQUENCE_MODEL
+from gateway.triton.health.expected import ExpectedModels
+from gateway.triton.health.state import HealthState, Schedule
 from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 
 
@@ -27,6 +31,34 @@ async def test_failed_model_does_not_break_the_list(triton):
     assert (bad.name, bad.ready, bad.labels) == ("bad", False, ())
     assert bad.reason
     assert (bad.classes, bad.versions, bad.steps) == (2, ("1",), ("preprocessor", "broken"))
+
+
+async def test_one_model_is_described_without_the_others(triton):
+    """A request of Hugging Face with function_to_apply needs one model's description, of hundreds."""
+    asked: list[str] = []
+
+    class Counting(FakeEndpoint):
+        async def config(self, name, version=""):
+            asked.append(name)
+            return await super().config(name, version)
+
+    models = Models(Counting("10.0.0.1:8001", triton))
+    good = await models.one("good")
+    assert "bad" not in asked
+    assert [good] == [info for info in await models.all() if info.name == "good"]
+    for name in ("net", "nothing"):
+        assert await models.one(name) is None
+
+
+async def test_failure_of_a_model_that_breaks_the_contract_has_that_code(triton):
+    """Readiness knows why, so the answer says it too, instead of 502 inference_failed."""
+    health = HealthState("10.0.0.1:8001", ExpectedModels("bad"), Schedule(1.0, 1.0))
+    models = Models(FakeEndpoint("10.0.0.1:8001", triton), health)
+    with pytest.raises(InferenceFailed):
+        await models.infer(replace(call(Embeddings.NONE), model_name="bad"))
+    health.record(health.default, ProbeResult(datetime.now(UTC), 0.1, ContractBroken("no IMAGE_STATUS")), 0.0)
+    with pytest.raises(ContractBroken, match="'bad' does not fit"):
+        await models.infer(replace(call(Embeddings.NONE), model_name="bad"))
 
 
 @pytest.mark.parametrize(
