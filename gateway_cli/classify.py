@@ -1,13 +1,12 @@
 """`gateway classify`: a folder, an archive, a bucket or a table of images to a table of their classes."""
 
 import json
-import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,14 +23,22 @@ if TYPE_CHECKING:  # imported in the functions that need them, so that `gateway 
 
     from gateway_client import Gateway
     from gateway_client.bulk.meter import Meter
+    from gateway_client.bulk.partitions import PartitionedRun
     from gateway_client.bulk.run import BulkJob
     from gateway_client.bulk.sources import LeftOut
 
 KEY_ADVICE = ": give it by --api-key KEY, or by the variable TRITON_GATEWAY_KEY"
 TABLE_ROWS = 50
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""With one slash, since Path merges two of them."""
+FILE_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".parquet")
 JSON_LINES = {".jsonl", ".ndjson"}
+
+
+class PartFormat(StrEnum):
+    """The format of the files in a folder."""
+
+    PARQUET = "parquet"
+    JSONL = "jsonl"
+    CSV = "csv"
 
 
 class Exit(IntEnum):
@@ -55,12 +62,12 @@ def classify(
         ),
     ],
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--out",
             "-o",
-            help="File to write the rows to: .jsonl, .csv or .parquet.",
-            dir_okay=False,
+            help="File to write the rows to: .jsonl, .csv or .parquet. Or a folder for many files: out/, "
+            "s3://bucket/out/.",
             show_default=False,
         ),
     ] = None,
@@ -106,6 +113,20 @@ def classify(
     concurrency: Annotated[
         int, typer.Option(help="Maximum number of concurrent requests; fewer while the service is busy.", min=1, max=64)
     ] = 4,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER/COUNT",
+            help="Classify only this part of the images, such as 3/16: each of 16 processes takes one.",
+            show_default=False,
+        ),
+    ] = None,
+    rows_per_file: Annotated[
+        int, typer.Option(help="For a folder: rows of each of its files.", min=1, max=10_000_000)
+    ] = 10_000,
+    file_format: Annotated[
+        PartFormat, typer.Option("--format", help="For a folder: the format of its files.")
+    ] = PartFormat.PARQUET,
     max_failures: Annotated[
         int | None,
         typer.Option(help="Stop when more images than this have failed.", min=0, show_default="never"),
@@ -129,15 +150,20 @@ def classify(
     from gateway.errors import UserError
     from gateway_cli.own_service import own_service
     from gateway_client import Gateway, GatewayError
+    from gateway_client.bulk.partitions import PartitionedRun, is_folder
+    from gateway_client.bulk.remote import is_url
     from gateway_client.bulk.run import BulkJob
+    from gateway_client.bulk.shards import read_shard
     from gateway_client.errors import Unauthorized
 
     if resume and (overwrite or out is None):
         raise typer.BadParameter("--resume needs --out and excludes --overwrite")
-    if out is not None and _URL.match(str(out)):
-        raise typer.BadParameter(f"--out must be a file of this machine, not {str(out)!r}: copy it there afterwards")
-    if frames is not None and out is not None and out.suffix.lower() not in JSON_LINES:
-        raise typer.BadParameter(f"--frames needs an output of JSON lines, such as {out.with_suffix('.jsonl')}")
+    if out is not None and is_url(out) and out.lower().endswith(FILE_SUFFIXES):
+        raise typer.BadParameter(f"--out {out}: in a bucket the output is a folder of files, such as s3://bucket/out/")
+    suffix = None if out is None else f".{file_format.value}" if is_folder(out) else Path(out).suffix.lower()
+    if frames is not None and suffix is not None and suffix not in JSON_LINES:
+        how = "--format jsonl" if is_folder(str(out)) else f"such as {Path(str(out)).with_suffix('.jsonl')}"
+        raise typer.BadParameter(f"--frames needs an output of JSON lines, {how}")
     parameters: dict[str, Any] = {"model": model, "version": version, "top_k": top_k, "threshold": threshold}
     if frames is not None:
         parameters["frames"] = frames
@@ -148,11 +174,20 @@ def classify(
             raise typer.BadParameter("--features excludes --threshold and --labels")
         # At least one class, for the columns of the best class.
         parameters = {"model": model, "version": version, "top_k": top_k or 1}
-    job = BulkJob(tuple(sources), column, parameters, max_failures, features)
+    part = None if shard is None else read_shard(shard)
+    job = BulkJob(tuple(sources), column, parameters, max_failures, features, part)
     with ExitStack() as stack:
         stack.enter_context(_interrupted_by_sigterm())
         try:
-            run = _to_file(job, out, stack, resume=resume, overwrite=overwrite) if out is not None else _to_stdout(job)
+            if out is None:
+                run = _to_stdout(job)
+            elif is_folder(out):
+                files = PartitionedRun(
+                    job, out, resume=resume, overwrite=overwrite, rows_per_file=rows_per_file, suffix=str(suffix)
+                )
+                run = _to_folder(stack.enter_context(files))
+            else:
+                run = _to_file(job, Path(out), stack, resume=resume, overwrite=overwrite)
             address = url or stack.enter_context(own_service(model_repository, print_status))
             gateway = stack.enter_context(Gateway(address, api_key, concurrency=concurrency))
             code = run(gateway)
@@ -189,13 +224,13 @@ def _to_file(
             with shown() as show:
                 run.run(gateway, show)
         except TooManyFailures as exc:
-            print_status(f"{exc}{_how_to_continue(out, 'with a larger --max-failures')}")
+            print_status(f"{exc}{_how_to_continue(str(out), 'with a larger --max-failures')}")
             return Exit.GAVE_UP
         except NoImages:
             _print_left_out(run.sources.left_out)
             raise
         except (UserError, BulkError) as error:
-            raise UserError(f"{error}{_how_to_continue(out)}") from error
+            raise UserError(f"{error}{_how_to_continue(str(out))}") from error
         meter = run.meter
         if run.journal.foreign:
             print_status(f"kept {counted(run.journal.foreign, 'row')} of images that are not among the sources")
@@ -208,12 +243,42 @@ def _to_file(
     return work
 
 
+def _to_folder(run: "PartitionedRun") -> Callable[["Gateway"], Exit]:
+    from gateway.errors import UserError
+    from gateway_client.bulk import BulkError
+    from gateway_client.bulk.meter import counted, duration
+    from gateway_client.bulk.run import NoImages, TooManyFailures
+
+    def work(gateway: "Gateway") -> Exit:
+        try:
+            with shown() as show:
+                run.run(gateway, show)
+        except TooManyFailures as exc:
+            print_status(f"{exc}{_how_to_continue(run.out, 'with a larger --max-failures')}")
+            return Exit.GAVE_UP
+        except NoImages:
+            _print_left_out(run.sources.left_out)
+            raise
+        except (UserError, BulkError) as error:
+            raise UserError(f"{error}{_how_to_continue(run.out)}") from error
+        meter = run.meter
+        if meter.before:
+            print_status(f"rows from before: {meter.before:,}")
+        print_status(
+            f"{visible(run.out)}: {counted(meter.before + meter.done, 'row')}; {counted(meter.done, 'image')} in "
+            f"{duration(meter.seconds)}, {meter.done / max(meter.seconds, 1e-9):,.1f}/s"
+        )
+        return _summary(meter, run.sources.left_out)
+
+    return work
+
+
 def _to_stdout(job: "BulkJob") -> Callable[["Gateway"], Exit]:
     from gateway_client.bulk.meter import Meter
     from gateway_client.bulk.run import NoImages, TooManyFailures, rows
     from gateway_client.bulk.sources import Sources
 
-    found = Sources(job.sources, column=job.column)
+    found = Sources(job.sources, column=job.column, shard=job.shard)
 
     def work(gateway: "Gateway") -> Exit:
         meter = Meter()
@@ -300,10 +365,13 @@ def _print_left_out(left_out: "LeftOut") -> None:
         print_status(f"skipped {folders} that a link leads to a second time, such as {left_out.folder!r}")
 
 
-def _how_to_continue(out: Path | None, how: str = "") -> str:
+def _how_to_continue(out: str | None, how: str = "") -> str:
     from gateway_client.bulk.journal import journal_of
+    from gateway_client.bulk.partitions import is_folder
 
-    if out is None or not (part := journal_of(out)).exists() or not part.stat().st_size:
+    if out is not None and is_folder(out):
+        return f"; the files in {visible(out)} are whole; {' '.join(filter(None, ('--resume', how)))} continues"
+    if out is None or not (part := journal_of(Path(out))).exists() or not part.stat().st_size:
         return ""
     return f"; {visible(part)} has the rows so far; {' '.join(filter(None, ('--resume', how)))} continues"
 

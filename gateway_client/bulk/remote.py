@@ -33,7 +33,7 @@ def list_urls(url: str, wanted: Callable[[str], bool], max_file_bytes: int) -> I
     if _is_web(url) and not url.endswith("/") and not any(sign in url for sign in "*["):
         yield image_at(url, max_file_bytes)
         return
-    system, path = _open(url)
+    system, path = open_url(url)
     protocol = url.partition("://")[0]
     try:
         if any(sign in path for sign in "*?["):
@@ -54,7 +54,19 @@ def list_urls(url: str, wanted: Callable[[str], bool], max_file_bytes: int) -> I
     except Exception as exc:  # each file system raises its own errors, such as botocore's NoCredentialsError
         raise RemoteUnavailable(f"{url} cannot be listed: {exc or type(exc).__name__}") from exc
     if not found:
-        raise RemoteUnavailable(f"{url} contains no images")
+        raise RemoteUnavailable(f"{url} {_why_empty(system, path)}")
+
+
+def _why_empty(system: Any, path: str) -> str:  # noqa: ANN401  # fsspec has no types
+    """Whether there is no such bucket, nothing below the prefix, or nothing that is an image."""
+    bucket = path.lstrip("/").partition("/")[0]
+    try:
+        system.ls(bucket, detail=False)
+    except FileNotFoundError:
+        return f"cannot be listed: there is no bucket {bucket!r}"
+    except Exception:  # the bucket may forbid to list more than the prefix
+        return "contains no images"
+    return "contains no images"
 
 
 def image_at(url: str, max_file_bytes: int) -> NamedImage:
@@ -64,7 +76,7 @@ def image_at(url: str, max_file_bytes: int) -> NamedImage:
     if "::" in url:
         return NamedImage(url, partial(_refuse, "chained URLs, with ::, are not supported"))
     try:
-        system, path = _open(url)
+        system, path = open_url(url)
     except RemoteUnavailable as exc:
         return NamedImage(url, partial(_refuse, str(exc)))
     return NamedImage(url, partial(_read, system, path, max_file_bytes))
@@ -126,7 +138,8 @@ def _read(system: Any, path: str, max_file_bytes: int) -> bytes:  # noqa: ANN401
     return data[: max_file_bytes + 1]
 
 
-def _open(url: str) -> tuple[Any, str]:
+def open_url(url: str) -> tuple[Any, str]:
+    """The file system of a URL, by fsspec, and the path in it; raises RemoteUnavailable."""
     protocol = url.partition("://")[0]
     package = PACKAGES.get(protocol, "fsspec and what it needs for this protocol")
     missing = f"{protocol}:// needs {package}: pip install {PACKAGES.get(protocol, 'fsspec')}"

@@ -13,9 +13,13 @@ from gateway_client.bulk import BulkError
 from gateway_client.bulk.journal import Journal, journal_of
 from gateway_client.bulk.meter import Meter
 from gateway_client.bulk.rows import Row, row_of
+from gateway_client.bulk.shards import Shard
 from gateway_client.bulk.sinks import converter
 from gateway_client.bulk.sources import Sources, count
 from gateway_client.visible import visible
+
+INDEX = "index"
+"""The member of an indexed row with its image's position among those that were sent."""
 
 
 class OutputExists(BulkError):
@@ -45,6 +49,8 @@ class BulkJob:
     max_failures: int | None = None
     features: bool = False
     """Whether each row has the image's embedding."""
+    shard: Shard | None = None
+    """The part of the images that this run classifies."""
 
 
 def rows(
@@ -53,6 +59,8 @@ def rows(
     left: Callable[[int], Iterable[NamedImage]],
     meter: Meter,
     tick: Callable[[Meter], None],
+    *,
+    indexed: bool = False,
 ) -> Generator[Row, None, None]:
     """Yield a row for each image, as it is ready; raises TooManyFailures, NoImages and the client's errors.
 
@@ -70,12 +78,14 @@ def rows(
     with closing(results):
         for result in results:
             meter.count(result)
-            yield row_of(result, features=job.features)
+            row = row_of(result, features=job.features)
+            yield {**row, INDEX: result.index} if indexed else row
             tick(meter)
             if job.max_failures is not None and meter.failed > job.max_failures:
                 codes = ", ".join(f"{number} {code}" for code, number in meter.codes.most_common())
                 raise TooManyFailures(f"{meter.failed} images failed, more than --max-failures: {codes}")
-    if not meter.before and not meter.done:
+    # A shard of few images may have none.
+    if not meter.before and not meter.done and job.shard is None:
         raise NoImages(f"no images in {visible(', '.join(job.sources))}")
 
 
@@ -86,7 +96,7 @@ class FileRun:
         self.job, self.out = job, out
         self._convert = converter(out, features=job.features)
         self.journal = Journal(journal_of(out), features=job.features, options=job.parameters)
-        self.sources = Sources(job.sources, column=job.column)
+        self.sources = Sources(job.sources, column=job.column, shard=job.shard)
         with _writing(self.journal.path):
             self._begin(resume=resume, overwrite=overwrite)
         self.meter = Meter(before=self.journal.rows, failed_before=self.journal.failed)
@@ -121,7 +131,7 @@ class FileRun:
 
         Finished rows stay in the journal, whatever happens. Raises OutputUnwritable, and the errors of `rows`.
         """
-        _count_in_background(self.job, self.meter)
+        count_in_background(self.job, self.meter)
         with closing(rows(self.job, gateway, self._left, self.meter, tick)) as answers:
             for row in answers:
                 with _writing(self.journal.path):
@@ -141,12 +151,12 @@ def _writing(path: Path) -> Iterator[None]:
         raise OutputUnwritable(f"{path} cannot be written: {exc.strerror or exc}") from exc
 
 
-def _count_in_background(job: BulkJob, meter: Meter) -> None:
+def count_in_background(job: BulkJob, meter: Meter) -> None:
     """Count the images in a thread and set the meter's total when done."""
 
     def work() -> None:
         try:
-            meter.total = count(job.sources, column=job.column)
+            meter.total = count(job.sources, column=job.column, shard=job.shard)
         except (BulkError, OSError):
             return  # the run meets the same error when it reads the images, and reports it
 

@@ -22,6 +22,7 @@ from gateway_client import NamedImage
 from gateway_client.bulk import BulkError
 from gateway_client.bulk.archives import ARCHIVE_SUFFIXES, read_archive
 from gateway_client.bulk.remote import image_at, is_url, list_urls
+from gateway_client.bulk.shards import Shard
 from gateway_client.bulk.tables import MAX_LINE_BYTES, TABLE_SUFFIXES, NoPath, TableUnreadable, read_paths
 from gateway_client.bulk.walk import EVERYTHING, Pattern, split, walk
 from gateway_client.files import DEFAULT_FILE_BYTES, read_file
@@ -67,26 +68,28 @@ Reading = Callable[[int], Iterator[NamedImage]]
 class Sources:
     """Opens all sources; raises SourceMissing and TableUnreadable before the first image is read."""
 
-    def __init__(self, sources: Iterable[str], *, column: str | None = None) -> None:
+    def __init__(self, sources: Iterable[str], *, column: str | None = None, shard: Shard | None = None) -> None:
+        self._shard = shard
         self.left_out = LeftOut()
         self._opened = [_open(source, column, self.left_out) for source in sources]
 
     def images(self, max_file_bytes: int = DEFAULT_FILE_BYTES) -> Iterator[NamedImage]:
-        """Yield the images of all sources, in order.
+        """Yield the images of all sources, or those of the shard, in order.
 
         At most `max_file_bytes` + 1 bytes of each are read. An unreadable file or folder is also an item: its `read`
         raises OSError with the reason.
         """
-        return (image for reading in self._opened for image in reading(max_file_bytes))
+        every = (image for reading in self._opened for image in reading(max_file_bytes))
+        return every if self._shard is None else filter(self._shard.has, every)
 
 
-def count(sources: Iterable[str], *, column: str | None = None) -> int | None:
+def count(sources: Iterable[str], *, column: str | None = None, shard: Shard | None = None) -> int | None:
     """The number of images; None if only reading everything would show it."""
     number = 0
     for source in sources:
         if source == STDIN or is_url(source) or _is_tar(source):
             return None
-        for _ in Sources([source], column=column).images():
+        for _ in Sources([source], column=column, shard=shard).images():
             number += 1
     return number
 

@@ -1,0 +1,210 @@
+"""Outputs of many files, and shards: nothing lost, nothing doubled, whatever ends a run."""
+
+import json
+import random
+import subprocess
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+from gateway_client.bulk.partitions import LocalFolder
+from gateway_client.bulk.shards import MAX_SHARDS, Shard, ShardUnreadable, read_shard
+from tests.buckets import s3_server
+from tests.gateway.api.stub import PNG
+from tests.gateway_client.bulk.running import command, folder_of, run
+from tests.gateway_client.bulk.test_resume import SlowBackend
+from tests.processes import environment, wait_for
+from tests.stub_service import stub_service
+
+
+def paths_of(folder: Path) -> list[str]:
+    """The images of all rows of a folder's files, sorted."""
+    tables = [pyarrow.parquet.read_table(path, columns=["path"]) for path in sorted(folder.glob("*.parquet"))]
+    return sorted(path for table in tables for path in table.column("path").to_pylist())
+
+
+def images_of(photos: Path) -> list[str]:
+    return sorted(map(str, photos.rglob("*.png")))
+
+
+@pytest.fixture(scope="module")
+def service():
+    with stub_service() as url:
+        yield url
+
+
+def test_files_have_the_rows_of_successive_images(tmp_path, service):
+    photos, out = folder_of(tmp_path / "photos", 250, PNG), tmp_path / "out"
+    done = run(photos, "--out", f"{out}/", "--rows-per-file", 100, "--gateway", service)
+    assert done.returncode == 0, done.stderr
+    assert "250 rows; 250 images" in done.stderr
+    tables = [pyarrow.parquet.read_table(path) for path in sorted(out.iterdir())]
+    assert [table.num_rows for table in tables] == [100, 100, 50]
+    assert [set(table.column("path").to_pylist()) for table in tables] == [
+        set(images_of(photos)[first : first + 100]) for first in (0, 100, 200)
+    ]
+    assert paths_of(out) == images_of(photos)
+    again = run(photos, "--out", out, "--rows-per-file", 100, "--gateway", service)
+    assert again.returncode == 1
+    assert "continue with --resume" in again.stderr
+    resumed = run(photos, "--out", out, "--rows-per-file", 100, "--gateway", service, "--resume")
+    assert "rows from before: 250" in resumed.stderr
+    assert "250 rows; 0 images" in resumed.stderr
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_missing_file_alone_is_written_again(tmp_path, service, gone):
+    photos, out = folder_of(tmp_path / "photos", 250, PNG), tmp_path / "out"
+    arguments = (photos, "--out", f"{out}/", "--rows-per-file", 100, "--gateway", service)
+    assert run(*arguments).returncode == 0
+    before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+    sorted(out.iterdir())[gone].unlink()
+    assert run(*arguments, "--resume").returncode == 0
+    after = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+    assert after.keys() == before.keys()
+    assert [name for name in sorted(after) if after[name] != before[name]] == [sorted(before)[gone]]
+
+
+@pytest.mark.parametrize("change", ["less", "more", "options", "size", "format"])
+def test_other_sources_or_options_are_refused(tmp_path, service, change):
+    photos, out = folder_of(tmp_path / "photos", 150, PNG), tmp_path / "out"
+    size, options = ("--rows-per-file", 100), ()
+    assert run(photos, "--out", f"{out}/", *size, "--gateway", service).returncode == 0
+    match change:
+        case "less":
+            for path in list(photos.rglob("*.png"))[:60]:
+                path.unlink()
+        case "more":
+            (photos / "000" / "000000a.png").write_bytes(PNG)
+        case "options":
+            options = ("--top-k", 1)
+        case "size":
+            size = ("--rows-per-file", 75)
+        case "format":
+            options = ("--format", "jsonl")
+    refused = run(photos, "--out", f"{out}/", *size, *options, "--gateway", service, "--resume")
+    assert refused.returncode == 1
+    assert "another format" in refused.stderr if change == "format" else "--overwrite to start again" in refused.stderr
+    new = run(photos, "--out", f"{out}/", *size, *options, "--gateway", service, "--overwrite")
+    assert new.returncode == 0, new.stderr
+    if change != "format":
+        assert paths_of(out) == images_of(photos)
+
+
+def test_shards_divide_the_images(tmp_path, service):
+    photos, out = folder_of(tmp_path / "photos", 300, PNG), tmp_path / "out"
+    for number in (1, 2, 3, 4):
+        done = run(photos, "--shard", f"{number}/4", "--out", f"{out}/", "--rows-per-file", 50, "--gateway", service)
+        assert done.returncode == 0, done.stderr
+    assert paths_of(out) == images_of(photos)
+    assert {path.name.split("-000")[0] for path in out.iterdir()} == {f"part-{number}-of-4" for number in (1, 2, 3, 4)}
+    other = run(photos, "--shard", "1/5", "--out", f"{out}/", "--gateway", service)
+    assert "another division into shards" in other.stderr
+
+
+def test_shard_without_images_is_done(tmp_path, service):
+    """Sixteen pods of ten images: one may have none, which is no failure of the job."""
+    photos = folder_of(tmp_path / "photos", 1, PNG)
+    codes = [run(photos, "--shard", f"{n}/8", "-o", f"{tmp_path / 'out'}/", "--gateway", service) for n in range(1, 9)]
+    assert [done.returncode for done in codes] == [0] * 8
+    assert paths_of(tmp_path / "out") == images_of(photos)
+
+
+@pytest.mark.parametrize("text", ["0/4", "5/4", "1", "1/0", "-1/4", f"1/{MAX_SHARDS + 1}", "1/4/2", "²/4"])
+def test_unreadable_shard(text):
+    with pytest.raises(ShardUnreadable, match="NUMBER/COUNT"):
+        read_shard(text)
+
+
+def test_largest_shard():
+    assert read_shard(f"{MAX_SHARDS}/{MAX_SHARDS}") == Shard(MAX_SHARDS, MAX_SHARDS)
+
+
+def test_jsonl_and_csv(tmp_path, service):
+    photos = folder_of(tmp_path / "photos", 3, PNG)
+    for kind in ("jsonl", "csv"):
+        out = tmp_path / kind
+        assert run(photos, "--out", f"{out}/", "--format", kind, "--gateway", service).returncode == 0
+        (file,) = out.iterdir()
+        assert file.name.startswith("part-000000-")
+        assert len(file.read_text().splitlines()) == 3 + (kind == "csv")
+    row = json.loads((next((tmp_path / "jsonl").iterdir())).read_text().splitlines()[0])
+    assert "index" not in row
+
+
+def test_failed_write_leaves_no_file(tmp_path, service, monkeypatch):
+    """A full disk: the file is whole or not there, and --resume writes it."""
+    photos, out = folder_of(tmp_path / "photos", 30, PNG), tmp_path / "out"
+    put = LocalFolder.put
+
+    def full(folder: LocalFolder, file: Path, name: str) -> None:
+        if "-000001-" in name:
+            raise OSError(28, "No space left on device")
+        put(folder, file, name)
+
+    arguments = (photos, "--out", f"{out}/", "--rows-per-file", 10, "--gateway", service)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFolder, "put", full)
+        failed = run(*arguments)
+    assert failed.returncode == 1
+    assert "No space left on device" in failed.stderr
+    assert "--resume continues" in failed.stderr
+    assert run(*arguments, "--resume").returncode == 0
+    assert paths_of(out) == images_of(photos)
+
+
+@pytest.mark.slow
+def test_shards_that_are_killed_at_random(tmp_path):
+    """Four processes, each of which is killed twice and resumed."""
+    photos, out = folder_of(tmp_path / "photos", 2_000, PNG), tmp_path / "out"
+    chance = random.Random(7)
+
+    def start(number: int, url: str, *options: object) -> subprocess.Popen[bytes]:
+        arguments = (photos, "--shard", f"{number}/4", "--out", f"{out}/", "--rows-per-file", 40, "--gateway", url)
+        return subprocess.Popen(command(*arguments, *options), env=environment(), stderr=subprocess.DEVNULL)
+
+    def files(number: int) -> int:
+        return len(list(out.glob(f"part-{number}-of-4-*"))) if out.exists() else 0
+
+    with stub_service(SlowBackend()) as url:
+        for _ in range(2):
+            running = {number: start(number, url, "--resume") for number in (1, 2, 3, 4)}
+            for number, process in running.items():
+                enough = files(number) + chance.randint(1, 3)
+                wait_for(lambda number=number, enough=enough: files(number) >= enough, process=process)
+                process.kill()
+            for process in running.values():
+                process.wait()
+        running = {number: start(number, url, "--resume") for number in (1, 2, 3, 4)}
+        assert [process.wait(120) for process in running.values()] == [0] * 4
+    assert paths_of(out) == images_of(photos)
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory):
+    with s3_server(tmp_path_factory.mktemp("s3"), "photos") as s3, pytest.MonkeyPatch.context() as patch:
+        for name, value in s3.environment.items():
+            patch.setenv(name, value)
+        yield s3
+
+
+def test_bucket(tmp_path, service, bucket):
+    """From a bucket into a bucket; a file that is there is not sent again."""
+    folder_of(bucket.folder / "photos" / "in", 25, PNG)
+    arguments = ("s3://photos/in/", "-o", "s3://photos/out/", "--rows-per-file", 10, "--gateway", service)
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    out = bucket.folder / "photos" / "out"
+    assert len(paths_of(out)) == len(set(paths_of(out))) == 25
+    sorted(out.iterdir())[1].unlink()
+    resumed = run(*arguments, "--resume")
+    assert "25 rows; 10 images" in resumed.stderr, resumed.stderr
+    assert len(set(paths_of(out))) == 25
+    assert run(*arguments).returncode == 1
+
+
+def test_empty_and_missing_buckets(service, bucket):
+    (bucket.folder / "photos" / "empty").mkdir()
+    assert "contains no images" in run("s3://photos/empty/", "--gateway", service).stderr
+    assert "there is no bucket 'nobucket'" in run("s3://nobucket/x", "--gateway", service).stderr
