@@ -74,11 +74,11 @@ def limits() -> str:
     fields = Settings.model_fields
     rows = [
         (f"`{variable(name)}`", default(name), f"`{error.code}`", fields[name].description or "")
-        for name, (_, error) in LIMITS.items()
+        for name, (_, error) in {**LIMITS, **Settings.all_limits()}.items()
     ]
     rows += [
         (f"`{name}`", f"{value:g} {unit}", f"`{error.code}`", "See below; not a setting.")
-        for name, (value, unit, error) in FIXED.items()
+        for name, (value, unit, error) in {**FIXED, **Settings.all_fixed_limits()}.items()
     ]
     return table(("limit", "default", "beyond it", "meaning"), rows)
 

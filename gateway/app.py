@@ -1,6 +1,5 @@
 """Builds the ASGI application from the settings and the plug-ins."""
 
-import importlib
 import mimetypes
 import os
 from collections.abc import AsyncIterator, Sequence
@@ -15,9 +14,9 @@ from gateway.api.routes.health import is_ready
 from gateway.environment import load_settings
 from gateway.hooks import Plugin, Plugins, Runtime
 from gateway.inference.backend import Backend
-from gateway.inference.batching import BatchLimits
-from gateway.inference.prediction_log import PredictionLog
+from gateway.inference.observer import Observers
 from gateway.inference.service import InferenceService
+from gateway.inference.tools import BatchLimits, Tools
 from gateway.ingest.decode_budget import DecodeLimits
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import DecodePolicy
@@ -38,9 +37,6 @@ from gateway.time_slices import keep_what_was_made
 from gateway.triton.connect import connector
 from gateway.triton.opening import create_backend
 
-PREDICTION_LOG = "gateway_predictions.service_log"
-"""The module that opens the prediction log; imported only if there is one, since the service imports no package."""
-
 
 def create_app(
     settings: Settings, backend: Backend | None = None, plugins: Sequence[type[Plugin]] | None = None
@@ -55,7 +51,6 @@ def create_app(
         kind.check(settings)
     metrics_of(kinds)
     opened = Plugins([kind(settings) for kind in kinds])
-    log = _open_prediction_log(settings)
     connect = connector(settings)
     # Everything that reports the limit must report the one that applies.
     settings = settings.model_copy(update={"max_connections": affordable_connections(settings.max_connections)})
@@ -67,7 +62,7 @@ def create_app(
         async with AsyncExitStack() as stack:
             stack.push_async_callback(rates.close)
             # A gRPC channel belongs to the event loop and the process that created it, so it is created here.
-            triton = backend or opened.backend() or create_backend(settings, connect)
+            triton = backend or opened.backend() or create_backend(settings, connect, splits=opened.versions())
             stack.push_async_callback(triton.close)
             limits = DecodeLimits(
                 settings.decode_cpu_seconds,
@@ -76,13 +71,10 @@ def create_app(
                 settings.request_cpu_seconds,
             )
             decoders = await stack.enter_async_context(Decoders(settings.decoders, limits=limits))
-            if log is not None:
-                stack.push_async_callback(log.close)
-            service = _service(settings, triton, decoders, log)
+            service = _service(settings, triton, decoders, Observers(opened.observers()))
             stack.push_async_callback(service.close)
             await triton.start()
-            if log is not None:
-                await log.start(decoders)
+            await service.start()
             draining = stack.enter_context(draining_on_signals(settings.shutdown_delay_seconds))
             connections = Connections(settings.max_connections)
             state = State(
@@ -137,15 +129,7 @@ def prepare(app: FastAPI) -> None:
     mimetypes.init()
 
 
-def _open_prediction_log(settings: Settings) -> PredictionLog | None:
-    """The log of predictions, if one is set."""
-    if settings.log_predictions is None:
-        return None
-    log: PredictionLog = importlib.import_module(PREDICTION_LOG).open_log(settings)
-    return log
-
-
-def _service(settings: Settings, backend: Backend, decoders: Decoders, log: PredictionLog | None) -> InferenceService:
+def _service(settings: Settings, backend: Backend, decoders: Decoders, observers: Observers) -> InferenceService:
     admission = Admission(
         max_images=settings.max_images_in_flight,
         max_bytes=settings.max_bytes_in_flight,
@@ -153,13 +137,7 @@ def _service(settings: Settings, backend: Backend, decoders: Decoders, log: Pred
         max_wait_seconds=settings.max_wait_seconds,
         decoders=settings.decoders,
     )
+    batches = BatchLimits(settings.batch_max_images, settings.batch_max_bytes, settings.request_max_calls)
     return InferenceService(
-        backend,
-        admission,
-        DecodePolicy.from_settings(settings),
-        BatchLimits(settings.batch_max_images, settings.batch_max_bytes, settings.request_max_calls),
-        decoders,
-        settings.model_shadow,
-        log,
-        backend.loader,
+        Tools(backend, admission, DecodePolicy.from_settings(settings), batches, decoders), observers
     )

@@ -22,8 +22,10 @@ docs/guides/plugins.md has examples, and says what may change.
     error_formats             when the application is made    error responses that are no problem documents
     tracer                    when the application is made    spans of requests
     admit                     for each image                  waits, or refuses an image, before it has a permit
-    specify                   for each request                what the parameters of POST /predict mean
-    observer                  when the service has started    sees each call and each result
+    version, versions         for each request                which version of a model answers
+    request_fields            for each request                what observers get of the headers
+    expansion                 for each request                several images of one upload
+    observer                  when the service starts         sees each call and each result
 """
 
 from abc import ABC, abstractmethod
@@ -32,8 +34,9 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, InvalidParameter
 from gateway.findings import Finding
+from gateway.setting_values import Shares
 from gateway.settings import Section, Settings
 
 if TYPE_CHECKING:  # commands that only read the settings load none of these
@@ -42,7 +45,10 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
     from pydantic import BaseModel
 
     from gateway.inference.backend import Backend
-    from gateway.inference.request_spec import RequestSpec, Result
+    from gateway.inference.expansion import Expansion
+    from gateway.inference.observer import Observer
+    from gateway.inference.request_spec import RequestSpec
+    from gateway.inference.result import Result
     from gateway.inference.service import InferenceService
     from gateway.ingest.json_body import ForeignBody
     from gateway.ingest.media_types import Uploads, UploadsOrUrls
@@ -150,11 +156,13 @@ class Plugin:
         del settings, address
         return ()
 
-    def backend(self) -> "Backend | None":
+    def backend(self, versions: "Sequence[Shares]") -> "Backend | None":
         """The inference server instead of the Tritons of the settings; the first plug-in that has one supplies it.
 
-        Called in the event loop that uses it; the service starts and closes it.
+        `versions` are those of models that plug-ins may choose, which it should have loaded. Called in the event loop
+        that uses it; the service starts and closes it.
         """
+        del versions
         return None
 
     def routers(self) -> "Sequence[APIRouter]":
@@ -189,6 +197,35 @@ class Plugin:
         del runtime
         return nullcontext()
 
+    def version(self, model_name: str, headers: Mapping[str, str], client: str) -> str | None:
+        """The version that answers a request which names none, "" for the one in use; None leaves it to others.
+
+        `client` identifies the client, if the route knows one.
+        """
+        del model_name, headers, client
+        return None
+
+    def versions(self) -> "Sequence[Shares]":
+        """The versions of models that `version` may choose, which Tritons should have loaded."""
+        return ()
+
+    def request_fields(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """Fields of a request for observers, from its headers; raises InvalidParameter."""
+        del headers
+        return {}
+
+    def expansion(self, parameter: str, value: str) -> "Expansion | None":
+        """What makes several images of each upload, if a parameter of POST /predict asks for it; else None.
+
+        Raises InvalidParameter. It serves one request.
+        """
+        del parameter, value
+        return None
+
+    def observer(self) -> "Observer | None":
+        """What sees the results of all requests."""
+        return None
+
     def fetcher(self) -> Fetcher | None:
         """What makes uploads of references; None if bodies must not refer to images."""
         return None
@@ -202,6 +239,10 @@ class Plugins:
 
     def __init__(self, plugins: Sequence[Plugin] = ()) -> None:
         self._plugins = {type(plugin): plugin for plugin in plugins}
+        self._version = [plugin.version for plugin in plugins if type(plugin).version is not Plugin.version]
+        self._request_fields = [
+            plugin.request_fields for plugin in plugins if type(plugin).request_fields is not Plugin.request_fields
+        ]
 
     def __iter__(self) -> Iterator[Plugin]:
         return iter(self._plugins.values())
@@ -222,11 +263,39 @@ class Plugins:
 
     def backend(self) -> "Backend | None":
         """The backend of the first plug-in that has one."""
-        return next((found for plugin in self if (found := plugin.backend()) is not None), None)
+        return next((found for plugin in self if (found := plugin.backend(self.versions())) is not None), None)
 
     def error_formats(self) -> Sequence[ErrorFormat]:
         """The error formats of all plug-ins."""
         return [each for plugin in self for each in plugin.error_formats()]
+
+    def version(self, model_name: str, headers: Mapping[str, str], client: str) -> str | None:
+        """The version that the first plug-in chooses."""
+        return next(
+            (found for choose in self._version if (found := choose(model_name, headers, client)) is not None), None
+        )
+
+    def request_fields(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """The fields of a request, of all plug-ins."""
+        fields: dict[str, str] = {}
+        for read in self._request_fields:
+            fields.update(read(headers))
+        return fields
+
+    def observers(self) -> "Sequence[Observer]":
+        """The observers of all plug-ins."""
+        return [found for plugin in self if (found := plugin.observer()) is not None]
+
+    def versions(self) -> "Sequence[Shares]":
+        """The versions of all plug-ins."""
+        return [each for plugin in self for each in plugin.versions()]
+
+    def expansion(self, parameter: str, value: str) -> "Expansion":
+        """The expansion of the first plug-in that knows a parameter; raises InvalidParameter."""
+        for plugin in self:
+            if (found := plugin.expansion(parameter, value)) is not None:
+                return found
+        raise InvalidParameter(f"{parameter!r}: this service has no plug-in for it.")
 
     def fetcher(self) -> Fetcher | None:
         """The fetcher of the first plug-in that has one."""

@@ -11,7 +11,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from gateway import setting_values
 from gateway.cores import usable_cores
-from gateway.setting_values import ALL_MODELS, Shares, if_text, percentages_of, shadows_of, split_of, unless_none
+from gateway.errors import GatewayError
 
 ENV_PREFIX = "GATEWAY_"
 ENV_FILE = ".env"
@@ -67,6 +67,8 @@ TlsFile = Annotated[Path | None, BeforeValidator(setting_values.not_empty("a Tri
 
 
 Pairs = Sequence[tuple[str, str]]
+Limits = Mapping[str, tuple[str, type[GatewayError]]]
+FixedLimits = Mapping[str, tuple[float, str, type[GatewayError]]]
 
 
 class Section(BaseSettings):
@@ -85,6 +87,10 @@ class Section(BaseSettings):
     """Pairs of settings of which the first must not be larger than the second."""
     needs: ClassVar[Pairs] = ()
     """Pairs of settings of which the first has no effect without the second."""
+    limits: ClassVar[Limits] = {}
+    """The settings that are limits of a request or the service: the unit of each, and the error beyond it."""
+    fixed_limits: ClassVar[FixedLimits] = {}
+    """Limits that are not settings: the value of each, its unit, and the error beyond it."""
 
     @classmethod
     def of(cls, settings: "Section") -> Self:
@@ -113,6 +119,18 @@ class Section(BaseSettings):
     def pairs(cls, name: str) -> Pairs:
         """All pairs of `not_above` or `needs`."""
         return [pair for section in cls.sections() for pair in vars(section).get(name, ())]
+
+    @classmethod
+    def all_limits(cls) -> Limits:
+        """The limits of all sections."""
+        return {name: limit for section in cls.sections() for name, limit in vars(section).get("limits", {}).items()}
+
+    @classmethod
+    def all_fixed_limits(cls) -> FixedLimits:
+        """The limits of all sections that are not settings."""
+        return {
+            name: limit for section in cls.sections() for name, limit in vars(section).get("fixed_limits", {}).items()
+        }
 
     def each(self, method: str) -> Iterator[Any]:
         """The result of a method of each section that has one."""
@@ -339,17 +357,6 @@ class RateSettings(Section):
     """Redis or Valkey in which gateways share the rates of keys, such as redis://host:6379/0. Needs the extra fleet."""
 
 
-class RolloutSettings(Section):
-    """Splits and shadows of versions."""
-
-    model_split: Annotated[Shares, NoDecode, BeforeValidator(if_text(split_of))] = {}
-    """Shares of a model's requests that go to its versions, such as flowers=1:90,2:10; several with semicolons."""
-    model_split_header: HeaderName = "X-Client-ID"
-    """Header whose value ties a client to one version of a split; without it the version is random."""
-    model_shadow: Annotated[Shares, NoDecode, BeforeValidator(if_text(shadows_of))] = {}
-    """Shadow versions: percentages of a model's requests that they also classify, unreturned, such as flowers=2:10."""
-
-
 class StreamSettings(Section):
     """Streams of frames, over WebSockets and gRPC."""
 
@@ -365,72 +372,8 @@ class StreamSettings(Section):
     """Longest time without a frame before a stream is closed."""
 
 
-class MediaSettings(Section):
-    """Frames of animations, and explanations."""
-
-    max_frames: int = Field(1_000, ge=1, le=10_000)
-    """Frames of all files in a request with `frames`; a file with more gets `too_many_frames`."""
-    max_masks: int = Field(2_000, ge=1, le=10_000)
-    """Masked copies of an image in one explanation; more are refused with 422 `invalid_parameter`."""
-    max_masked_bytes: int = Field(GIB, ge=MIB, le=64 * GIB)
-    """Bytes of the masked copies of one explanation; more are refused with `too_costly`."""
-
-
-Percentages = Annotated[dict[str, float], NoDecode, BeforeValidator(if_text(percentages_of))]
-
-
-LOG_WRITER_BYTES = 100 * MIB
-"""Memory of the prediction log's writer without its rows: Python and PyArrow."""
-
-
-class PredictionLogSettings(Section):
-    """The prediction log."""
-
-    log_predictions: Annotated[str | None, AfterValidator(unless_none(setting_values.log_url))] = None
-    """Folder, bucket (s3://…) or CloudEvents collector (http://…) of the prediction log. Needs the extra log."""
-    log_predictions_share: Annotated[dict[str, float], NoDecode, BeforeValidator(if_text(percentages_of))] = {
-        ALL_MODELS: 1.0
-    }
-    """Percentage of images whose results are logged, at random: one number, or one by model as *=1,flowers=100."""
-    log_predictions_below_score: float = Field(0.0, ge=0, le=1)
-    """Results whose best score is below this are always logged."""
-    log_predictions_below_margin: float = Field(0.0, ge=0, le=1)
-    """Results whose two best scores differ by less than this are always logged."""
-    log_predictions_disagreements: bool = True
-    """Whether results are always logged that a shadow version contradicts."""
-    log_predictions_errors: bool = True
-    """Whether images that failed are always logged."""
-    log_predictions_images: bool = False
-    """Whether the image files of logged results are stored."""
-    log_predictions_embeddings: bool = True
-    """Whether the embeddings of logged results are stored, for models that have them."""
-    log_predictions_fields_header: HeaderName = "X-Log-Fields"
-    """Header with fields of the client's choice for the rows of its request, such as camera=7,site=berlin."""
-    log_predictions_queue_bytes: int = Field(32 * MIB, ge=MIB, le=GIB)
-    """Bytes of results and images of one process that may wait to be logged; more are dropped and counted."""
-    log_predictions_file_rows: int = Field(10_000, ge=1, le=1_000_000)
-    """Rows after which a file of the log is written."""
-    log_predictions_file_bytes: int = Field(64 * MIB, ge=MIB, le=GIB)
-    """Bytes of rows and images after which a file of the log is written."""
-    log_predictions_file_seconds: float = Field(60.0, ge=0.1, le=86_400)
-    """Longest time until a row is written; what is not written yet is lost if the writer is killed."""
-    log_predictions_keep_days: int = Field(30, ge=0, le=36_500)
-    """Days after which rows and images are deleted; 0 for never."""
-    log_predictions_keep_bytes: int = Field(10 * GIB, ge=0, le=1_024 * 1_024 * GIB)
-    """Bytes of the log above which its oldest days are deleted; 0 for no limit."""
-
-    def process_bytes(self) -> int:
-        """The queue, and the writer with the rows of a file and the file that it makes of them."""
-        if self.log_predictions is None:
-            return 0
-        return LOG_WRITER_BYTES + self.log_predictions_queue_bytes + 2 * self.log_predictions_file_bytes
-
-
 class Settings(
-    PredictionLogSettings,
-    MediaSettings,
     StreamSettings,
-    RolloutSettings,
     RateSettings,
     CoreSettings,
 ):

@@ -45,8 +45,9 @@ def log_url(given: str | None) -> str:
     """The log to use; raises LogUnavailable if none is named, or a package is missing that its reader imports."""
     from gateway.environment import load_settings
     from gateway_predictions.requirements import LogUnavailable, check_packages
+    from gateway_predictions.settings import PredictionLogSettings
 
-    url = given or load_settings().log_predictions
+    url = given or PredictionLogSettings.of(load_settings()).log_predictions
     if url is None:
         raise LogUnavailable(f"no prediction log is named: set --log or {variable('log_predictions')}")
     check_packages(url)

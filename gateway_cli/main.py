@@ -114,10 +114,6 @@ def _settings(**options: object) -> Settings:
     check_settings(settings)
     if settings.rate_store_url is not None:
         require_client()
-    if settings.log_predictions is not None:
-        from gateway_predictions.requirements import check_packages
-
-        check_packages(settings.log_predictions)
     return settings
 
 

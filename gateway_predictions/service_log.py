@@ -17,9 +17,12 @@ import numpy as np
 from pydantic_core import to_json
 
 from gateway.errors import ImageError, Overloaded
+from gateway.inference.observer import Observer, Observers
 from gateway.inference.prediction import Predictions
-from gateway.inference.prediction_log import LOGGED_CLASSES, Feedback, ImageRecord, ShadowClass
-from gateway.inference.request_spec import RequestSpec, Result
+from gateway.inference.record import ImageRecord, ShadowClass
+from gateway.inference.request_spec import RequestSpec
+from gateway.inference.result import Result
+from gateway.inference.tools import Tools
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import encoded
 from gateway.ingest.upload import Upload
@@ -27,13 +30,16 @@ from gateway.setting_values import ALL_MODELS
 from gateway.settings import DecodeMode, Settings
 from gateway.time_slices import TimeSlice
 from gateway_predictions.drift.live import LiveDrift
+from gateway_predictions.feedback import Feedback
 from gateway_predictions.frames import Kind, encode
 from gateway_predictions.image_measures import MEASURED_SIDE, ImageMeasures, measures_of, pixels_of
 from gateway_predictions.link import Pieces, WriterLink
 from gateway_predictions.options import WriterOptions
 from gateway_predictions.reasons import DISAGREEMENT, ERROR, LOW_MARGIN, LOW_SCORE, SAMPLE
-from gateway_predictions.requirements import check_packages
+from gateway_predictions.settings import PredictionLogSettings
 
+LOGGED_CLASSES = 5
+"""The log keeps the scores of this many best classes, whatever the client selects, so that rows can be compared."""
 ROW_BYTES = 1_024
 """What a row without its image and embedding counts in the queue."""
 HASHED_INLINE_BYTES = 2**20
@@ -44,17 +50,15 @@ MEASURE_TIMEOUT_SECONDS = 0.5
 """Longest time for that; the next rows wait meanwhile."""
 
 
-def open_log(settings: Settings) -> "ServiceLog":
-    """The log of the settings; raises LogUnavailable if a package is missing."""
-    assert settings.log_predictions is not None
-    check_packages(settings.log_predictions)
-    return ServiceLog(settings)
+class ServiceLog(Observer):
+    """Chooses results at random and by rules, and queues them for the writer; what does not fit is dropped."""
 
+    best_classes = LOGGED_CLASSES
+    keeps_records = True
+    takes_feedback = True
 
-class ServiceLog:
-    """Chooses results at random and by rules, and queues them for the writer; see PredictionLog."""
-
-    def __init__(self, settings: Settings, *, chance: Callable[[], float] = random.random) -> None:
+    def __init__(self, service: Settings, *, chance: Callable[[], float] = random.random) -> None:
+        settings = PredictionLogSettings.of(service)
         url = settings.log_predictions or ""
         options = WriterOptions(
             url=url,
@@ -66,29 +70,26 @@ class ServiceLog:
             source=os.uname().nodename,
         )
         self._settings = settings
+        self._decodes = service.decode is not DecodeMode.NEVER
+        self.keeps_embeddings = settings.log_predictions_embeddings
         self._link_of = partial(WriterLink, options, settings.log_predictions_queue_bytes)
         self._link: WriterLink | None = None
         self._chance = chance
         self._live = LiveDrift()
         self._decoders: Decoders | None = None
         self._measured_at = -math.inf
-        self._models = {settings.model}
+        self._models = {service.model}
         """Models that have answered; other names may be made up by clients."""
-
-    @property
-    def keeps_embeddings(self) -> bool:
-        """See PredictionLog."""
-        return self._settings.log_predictions_embeddings
 
     @property
     def writer_pid(self) -> int | None:
         """The process id of the writer."""
         return None if self._link is None else self._link.writer_pid
 
-    async def start(self, decoders: Decoders | None = None) -> None:
-        """Start the writer. Without `decoders`, images are not measured."""
-        if self._settings.decode is not DecodeMode.NEVER:
-            self._decoders = decoders
+    async def start(self, tools: Tools, others: Observers) -> None:  # noqa: ARG002
+        """Start the writer."""
+        if self._decodes:
+            self._decoders = tools.decoders
         self._link = self._link_of()
         self._link.start()
 
@@ -97,9 +98,8 @@ class ServiceLog:
         if self._link is not None:
             await self._link.close()
 
-    def offer(self, spec: RequestSpec, result: Result) -> None:
-        """See PredictionLog.offer."""
-        record = result.record
+    def done(self, spec: RequestSpec, result: Result, record: ImageRecord | None) -> None:
+        """Log the result, if it is chosen."""
         if record is None:
             return
         if result.error is None:
@@ -119,13 +119,13 @@ class ServiceLog:
         if reasons:
             self._add(spec, result, record, reasons, share)
 
-    def offer_disagreement(self, spec: RequestSpec, result: Result, shadow: ShadowClass) -> None:
-        """See PredictionLog.offer_disagreement. The row is in addition to one that was logged with the answer."""
-        if self._settings.log_predictions_disagreements and result.record is not None:
-            self._add(spec, result, result.record, [DISAGREEMENT], self._share(spec.model_name), shadow)
+    def disagreed(self, spec: RequestSpec, result: Result, record: ImageRecord | None, shadow: ShadowClass) -> None:
+        """Log a result that a shadow version contradicts, beside the row that was logged with the answer."""
+        if self._settings.log_predictions_disagreements and record is not None:
+            self._add(spec, result, record, [DISAGREEMENT], self._share(spec.model_name), shadow)
 
     def add_feedback(self, feedback: Feedback) -> bool:
-        """See PredictionLog.add_feedback."""
+        """Log a client's feedback; False if the queue is full."""
         row = to_json(
             {
                 "time": _now(),
@@ -254,8 +254,8 @@ def row_of(
         "brightness": None if measures is None else measures.brightness,
         "sharpness": None if measures is None else measures.sharpness,
         "seal": record.seal.hex(),
-        "key": spec.caller.key,
-        "fields": dict(spec.caller.fields),
+        "key": spec.key,
+        "fields": dict(spec.fields),
         "shadow_version": None if shadow is None else shadow.version,
         "shadow_class_id": None if shadow is None else shadow.class_id,
         "shadow_score": None if shadow is None else shadow.score,

@@ -7,12 +7,25 @@ from gateway.plugins import settings_class
 if TYPE_CHECKING:
     from gateway import settings
     from gateway_plugins.demand.settings import DemandSettings
+    from gateway_plugins.media.settings import MediaSettings
     from gateway_plugins.oip.settings import GrpcSettings
     from gateway_plugins.otlp.settings import OtlpSettings
+    from gateway_plugins.rollouts.settings import RolloutSettings
     from gateway_plugins.streams.settings import FrameSettings
     from gateway_plugins.urls.settings import UrlSettings
+    from gateway_predictions.settings import PredictionLogSettings
 
-    class Settings(DemandSettings, FrameSettings, GrpcSettings, OtlpSettings, UrlSettings, settings.Settings):
+    class Settings(
+        DemandSettings,
+        FrameSettings,
+        GrpcSettings,
+        MediaSettings,
+        OtlpSettings,
+        PredictionLogSettings,
+        RolloutSettings,
+        UrlSettings,
+        settings.Settings,
+    ):
         """What mypy sees."""
 else:
     Settings = settings_class()

@@ -17,7 +17,8 @@ from gateway.api.shapes import Native
 from gateway.errors import AnswerTooLarge, GatewayError, ImageError, InvalidParameter, ServiceError, problem_document
 from gateway.hooks import AnswerShape
 from gateway.inference.request import RunningRequest
-from gateway.inference.request_spec import RequestSpec, Result
+from gateway.inference.request_spec import RequestSpec
+from gateway.inference.result import Result
 from gateway.ingest.media_types import Uploads
 from gateway.limits.pools import PoolLease
 from gateway.time_slices import TimeSlice
@@ -42,8 +43,8 @@ async def respond(
     streamed = NDJSON in request.headers.get("accept", "")
     if streamed and native is None:
         raise InvalidParameter(f"'format': lines ({NDJSON}) are available in the native format only.")
-    if spec.frames is not None and native is None:
-        raise InvalidParameter("'frames': answers for each frame are available in the native format only.")
+    if spec.expansion is not None and native is None:
+        raise InvalidParameter(spec.expansion.native_only)
     if streamed and native is not None:
         return ResultStream(context, spec, body, uploads, native)
     held = context.hold_response()
@@ -104,8 +105,7 @@ class AnswerSize:
         numbers = [array for array in (result.scores, result.embedding) if array is not None]
         self._scores += sum(map(len, numbers))
         self.add_predictions(predictions)
-        results = 1 + len(result.frames or ())
-        return RESULT_BYTES * results + PREDICTION_BYTES * predictions + sum(array.nbytes for array in numbers)
+        return RESULT_BYTES * result.parts + PREDICTION_BYTES * predictions + sum(array.nbytes for array in numbers)
 
     def add_predictions(self, count: int) -> None:
         """Count predictions with a label; raises AnswerTooLarge."""

@@ -14,15 +14,13 @@ from gateway.api.middleware import RequestContextMiddleware, SecurityHeaders
 from gateway.api.problems import add_handlers
 from gateway.api.request_context import State
 from gateway.api.route_table import RouteTable
-from gateway.api.routes import explain, feedback, health, limits, models, predict
+from gateway.api.routes import health, limits, models, predict
 from gateway.hooks import Plugins
 from gateway.keys import KeyFile
 from gateway.settings import Settings
 from gateway.tenants.tenant import Tenants
 
 ROUTERS = (
-    explain.router,
-    feedback.router,
     models.router,
     models.admin_router,
     limits.router,
@@ -95,6 +93,6 @@ def _allow_origins(app: FastAPI, settings: Settings, plugins: Plugins) -> None:
         CORSMiddleware,
         allow_origins=settings.cors_origins,
         allow_methods=["GET", "POST"],
-        allow_headers=[*REQUEST_HEADERS, *of_plugins, settings.model_split_header],
+        allow_headers=[*REQUEST_HEADERS, *of_plugins],
         expose_headers=[*RESPONSE_HEADERS, *of_plugins],
     )

@@ -11,14 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from starlette.requests import Request
 
 from gateway.api.body import Body, open_body
-from gateway.api.log_fields import caller_of
 from gateway.api.request_context import RequestContext
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Embeddings
+from gateway.inference.expansion import Expansion
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
-from gateway.inference.request_spec import UNKNOWN_CALLER, RequestSpec, timeout_within, version_of
+from gateway.inference.request_spec import RequestSpec, timeout_within
 from gateway.inference.selection import Selection
-from gateway.ingest.frames import PATTERN, Wanted
+from gateway.ingest.frames import PATTERN
 from gateway.ingest.media_types import Uploads
 from gateway.validation import NAME_CHARACTERS, fault, near
 
@@ -87,7 +87,7 @@ async def open_uploads(request: Request, context: RequestContext, parameters: ty
     of_query = query_parameters(parameters, request.scope["query_string"])
     with context.stats.stages["read"]:
         body = open_body(request, context)
-        form, uploads = await body.open_uploads(context.service.policy.limits, tuple(parameters.model_fields))
+        form, uploads = await body.open_uploads(context.service.tools.policy.limits, tuple(parameters.model_fields))
     return with_form(of_query, form), body, uploads
 
 
@@ -153,14 +153,14 @@ def request_spec(
     version: str | None,
     timeout_seconds: float | None,
     selection: Selection | None,
-    frames: Wanted | None = None,
+    expansion: Expansion | None = None,
     embeddings: Embeddings = Embeddings.NONE,
     strict: bool = False,
     client: str = "",
 ) -> RequestSpec:
-    """Create the specification of a request; without a version, the model's split selects one.
+    """Create the specification of a request; without a version, a plug-in may choose one.
 
-    It selects the same one for the same client: the value of its header or, without the header, `client`.
+    `client` identifies the client, for a plug-in that chooses the same one for the same client.
 
     Raises InvalidParameter if the timeout exceeds its limit, or the header with fields for the log is malformed, and
     Forbidden if the API key may not use the model.
@@ -169,8 +169,7 @@ def request_spec(
     seconds = timeout_within(
         timeout_seconds, default=settings.default_timeout_seconds, most=settings.max_timeout_seconds
     )
-    client = request.headers.get(settings.model_split_header, "") or client
-    model_version, split = version_of(settings.model_split, model_name, version, client)
+    model_version, split = context.version_of(model_name, version, request.headers, client)
     context.log_fields["model"] = model_name
     context.check_model(model_name)
     return RequestSpec(
@@ -181,8 +180,9 @@ def request_spec(
         timeout_seconds=seconds,
         request_id=context.request_id,
         split=split,
-        frames=frames,
-        caller=UNKNOWN_CALLER if settings.log_predictions is None else caller_of(request, context),
+        expansion=expansion,
+        key=context.log_fields.get("key", ""),
+        fields=context.shared["plugins"].request_fields(request.headers),
         strict=strict,
         stats=context.stats,
         charges=context.charges,

@@ -1,6 +1,6 @@
 """The context of one HTTP request or WebSocket, and the objects that all requests share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict, TypeVar, cast
@@ -77,6 +77,18 @@ class RequestContext:
     def plugin(self, kind: type[P]) -> P:
         """The plug-in of a class, whose routes use it."""
         return self.shared["plugins"].get(kind)
+
+    def version_of(
+        self, model_name: str, version: str | None, headers: Mapping[str, str], client: str = ""
+    ) -> tuple[str, bool]:
+        """The version that answers, "" for the one in use, and whether a plug-in has chosen it.
+
+        `version` is the one that the client asks for, if any; `client` identifies it.
+        """
+        if version is not None:
+            return version, False
+        chosen = self.shared["plugins"].version(model_name, headers, client)
+        return chosen or "", chosen is not None
 
     def check_model(self, name: str) -> None:
         """Raise Forbidden if the API key may not use a model."""

@@ -10,7 +10,8 @@ from gateway.api.schemas import PredictResponse
 from gateway.errors import GatewayError
 from gateway.hooks import AnswerShape
 from gateway.inference.prediction import Prediction, Predictions
-from gateway.inference.request_spec import RequestSpec, Result
+from gateway.inference.request_spec import RequestSpec
+from gateway.inference.result import Result
 
 
 class Native(AnswerShape):
@@ -64,25 +65,17 @@ def result_out(result: Result) -> dict[str, object]:
         "status": "ok" if result.error is None else "error",
         "width": result.width,
         "height": result.height,
-        "predictions": _predictions_out(result.predictions),
-        "error": None if result.error is None else _error_out(result.error),
+        "predictions": predictions_out(result.predictions),
+        "error": None if result.error is None else error_out(result.error),
     }
     if result.damaged and result.error is None:
         out["warning"] = "damaged"
-    if result.frames is not None:
-        out["frames"] = [
-            {
-                "index": frame.index,
-                "time_s": None if frame.seconds is None else round(frame.seconds, 3),
-                "predictions": _predictions_out(frame.predictions),
-                "error": None if frame.error is None else _error_out(frame.error),
-            }
-            for frame in result.frames
-        ]
+    out.update(result.members())
     return out
 
 
-def _predictions_out(predictions: Iterable[Prediction]) -> list[dict[str, object]]:
+def predictions_out(predictions: Iterable[Prediction]) -> list[dict[str, object]]:
+    """Convert predictions to plain data."""
     known = Predictions.of(predictions)
     return [
         {"label": label, "class_id": class_id, "score": score}
@@ -90,5 +83,6 @@ def _predictions_out(predictions: Iterable[Prediction]) -> list[dict[str, object
     ]
 
 
-def _error_out(error: GatewayError) -> dict[str, str]:
+def error_out(error: GatewayError) -> dict[str, str]:
+    """Convert an error to plain data."""
     return {"code": error.code, "message": error.message}

@@ -28,12 +28,14 @@ from gateway.errors import (
     UndecodableImage,
 )
 from gateway.inference.backend import Backend, Batch, Call, CallLimits, Embeddings, InferResult, Row
+from gateway.inference.expansion import Report
+from gateway.inference.observer import CallImage, Observers
 from gateway.inference.prediction import Predictions
-from gateway.inference.prediction_log import LOGGED_CLASSES, PredictionLog
-from gateway.inference.request_spec import RequestSpec, Result
+from gateway.inference.record import ImageRecord
+from gateway.inference.request_spec import RequestSpec
 from gateway.inference.request_stats import Stage
-from gateway.inference.shadow import Shadows
-from gateway.inference.uncancelled import Uncancelled
+from gateway.inference.result import Answer, Result
+from gateway.inference.tools import Tools
 from gateway.limits.admission import COSTLY_SECONDS, COSTLY_SHARE, Permit
 
 CALL_SECONDS = 0.1
@@ -42,18 +44,6 @@ LIMITS_SECONDS = 1.0
 """How long the backend's limits of calls are cached."""
 SEALED_INLINE_BYTES = 2**20
 """A larger image is sealed on a thread, so that it does not block the event loop."""
-
-ResultCallback = Callable[[Result], None]
-"""Takes the result of one image."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """Limits of calls: `max_images` and `max_bytes` in each, and `max_calls` with images of one request at once."""
-
-    max_images: int
-    max_bytes: int
-    max_calls: int
 
 
 class Lane(NamedTuple):
@@ -73,7 +63,7 @@ ALONE = Lane(0, costly=False)
 
 @dataclass(eq=False, slots=True)
 class QueuedImage:
-    """An image with its permit, from its admission to its result; `answer` is called with the result.
+    """An image with its permit, from its admission to its result; `report` is called with the result.
 
     `file` is the result of its file so far: its name and size.
     """
@@ -82,9 +72,11 @@ class QueuedImage:
     payload: bytes = field(repr=False)
     permit: Permit
     deadline: Deadline
-    answer: ResultCallback
+    report: Report
     decode_seconds: float = 0.0
     """Expected processor time of decoding in the preprocessor."""
+    record: ImageRecord | None = None
+    """What observers need of the image, if any do."""
     queue: "RequestQueue" = field(init=False)
     lane: Lane = field(init=False)
     seal: bytes = b""
@@ -111,6 +103,7 @@ class RequestQueue:
     def __init__(self, batcher: "Batcher", spec: RequestSpec) -> None:
         self._batcher = batcher
         self.spec = spec
+        self.best_classes = batcher.best_classes
         self.context = copy_context()
         """The request's trace and log fields."""
         self.group = (spec.model_version, spec.selection, spec.embeddings)
@@ -192,21 +185,17 @@ class Batcher:
     RequestError of the backend ends the requests of its call; every other error is the result of the call's images.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        limits: BatchLimits,
-        uncancelled: Uncancelled,
-        shadows: Shadows,
-        log: PredictionLog | None = None,
-    ) -> None:
-        self._backend = backend
-        self._least_classes = 0 if log is None else LOGGED_CLASSES
-        self._logs_embeddings = log is not None and log.keeps_embeddings
-        self._limits = limits
-        self._uncancelled = uncancelled
-        self._shadows = shadows
+    def __init__(self, tools: Tools, observers: Observers) -> None:
+        self._backend = tools.backend
+        self._limits = tools.batches
+        self._uncancelled = tools.uncancelled
+        self._observers = observers
         self._models: dict[str, ModelQueue] = {}
+
+    @property
+    def best_classes(self) -> int:
+        """How many best classes observers need of each image."""
+        return self._observers.best_classes
 
     def queue(self, spec: RequestSpec) -> RequestQueue:
         """The queue of a new request, which must close it."""
@@ -324,7 +313,7 @@ class Batcher:
             ",".join(queue.spec.request_id for queue in queues),
             run_to_completion=not batch_call.cancellable,
             embeddings=self._embeddings(first),
-            least_classes=self._least_classes,
+            least_classes=self._observers.best_classes,
         )
         metrics.BATCH_IMAGES.observe(len(items))
         batch_call.began = time.perf_counter()
@@ -337,8 +326,9 @@ class Batcher:
         batch_call.task.add_done_callback(partial(self._ended, model, batch_call))
 
     def _embeddings(self, spec: RequestSpec) -> Embeddings:
-        """Which embeddings the calls of a request return: for the client, or else for the log."""
-        return Embeddings.IF_ANY if self._logs_embeddings and spec.embeddings is Embeddings.NONE else spec.embeddings
+        """Which embeddings the calls of a request return: for the client, or else for observers."""
+        kept = self._observers.keep_embeddings and spec.embeddings is Embeddings.NONE
+        return Embeddings.IF_ANY if kept else spec.embeddings
 
     def _ended(self, model: ModelQueue, call: BatchCall, task: "asyncio.Task[InferResult]") -> None:
         """Send the next call, and report the results of the one that has ended."""
@@ -368,14 +358,14 @@ class Batcher:
         results = {item: _result(item, rows[item], result) for item in open_items}
         for item in open_items:
             self._finish(item, results[item])
-        if not self._shadows.enabled:
+        if not self._observers.call_done:
             return
         for queue in call.queues:  # after the results are reported and the permits released
             if items := [item for item in open_items if item.queue is queue]:
                 part = replace(result, rows=tuple(rows[item] for item in items))
-                self._shadows.offer(
-                    queue.spec, [item.payload for item in items], part, [results[item] for item in items]
-                )
+                images = [CallImage(item.payload, results[item], item.record) for item in items]
+                for call_done in self._observers.call_done:
+                    call_done(queue.spec, part, images)
 
     def _report_error(self, queue: RequestQueue, items: list[QueuedImage], error: BaseException) -> None:
         """Report an error of a call to one of its requests, which has these images in it."""
@@ -428,7 +418,7 @@ class Batcher:
         self._forget(item)
         item.permit.release()
         try:
-            item.answer(result)
+            item.report(result, item.record)
         except Exception as error:  # must not affect other images of the call
             item.queue.fail(error)
 
@@ -454,28 +444,24 @@ def _ignore(_error: Exception) -> None:
 
 
 def _result(item: QueuedImage, row: Row, answer: InferResult) -> Result:
-    file, record = item.file, item.file.record
+    file, record = item.file, item.record
     damaged = file.damaged or row.damaged
     if damaged and item.queue.spec.strict and row.decoded and row.error is None:
         row = Row(decoded=True, error=DamagedImage())
     embedding = row.embedding
-    if record is not None:  # a copy, since the frames of a file share one
-        best = row.best if len(row.best) else Predictions.of(row.predictions)[:LOGGED_CLASSES]
-        reference = answer.drift_reference
-        record = replace(record, seal=item.seal, best=best, embedding=embedding, drift_reference=reference)
+    if record is not None:
+        record.seal, record.embedding, record.drift_reference = item.seal, embedding, answer.drift_reference
+        record.best = row.best if len(row.best) else Predictions.of(row.predictions)[: item.queue.best_classes]
         if item.queue.spec.embeddings is Embeddings.NONE:
-            embedding = None  # only the log asked for it
+            embedding = None  # only an observer asked for it
     return Result(
         file.index,
         file.filename,
         file.width,
         file.height,
-        row.predictions,
-        row.scores,
-        embedding,
+        Answer(row.predictions, row.scores, embedding),
         row.error or (None if row.decoded else UndecodableImage()),
         None if row.error else answer.model_version,
         answer.multi_label,
-        record=record,
-        damaged=damaged,
+        damaged,
     )

@@ -1,13 +1,14 @@
 """Builds the backend from the settings."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gateway.memory import usable_memory
 from gateway.server.workers import shared_file
 from gateway.settings import Settings
 from gateway.triton.connect import Connect, connector
 from gateway.triton.footprint import check_load
+from gateway.triton.health.expected import Shares
 from gateway.triton.health.state import Schedule
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Notes, Quarantine
@@ -15,13 +16,24 @@ from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import BackendOptions, TritonBackend
 
 
-def create_backend(settings: Settings, connect: Connect | None = None) -> TritonBackend:
-    """Create the backend for the settings; the caller starts it inside the event loop that uses it."""
-    return TritonBackend(open_pool(settings, connect, aperture=settings.triton_aperture), **options(settings))
+def create_backend(
+    settings: Settings, connect: Connect | None = None, *, splits: Sequence[Shares] = ()
+) -> TritonBackend:
+    """Create the backend for the settings; the caller starts it inside the event loop that uses it.
+
+    `splits` are the versions of models that get requests or images.
+    """
+    pool = open_pool(settings, connect, aperture=settings.triton_aperture, splits=splits)
+    return TritonBackend(pool, **options(settings))
 
 
 def open_pool(
-    settings: Settings, connect: Connect | None = None, *, aperture: int, on_demand: bool = False
+    settings: Settings,
+    connect: Connect | None = None,
+    *,
+    aperture: int,
+    splits: Sequence[Shares],
+    on_demand: bool = False,
 ) -> TritonPool:
     """The Tritons of the settings, of which this process uses at least `aperture`; all if that is 0."""
     schedule = Schedule(
@@ -33,7 +45,7 @@ def open_pool(
         schedule=schedule,
         heal=settings.heal,
         share=Share(aperture, settings.max_images_in_flight),
-        splits=(settings.model_split, settings.model_shadow),
+        splits=splits,
         load=settings.load_models,
         on_demand=on_demand,
         connect=connect or connector(settings),

@@ -4,19 +4,21 @@ from collections.abc import Callable, Iterator, Mapping
 
 from gateway.findings import Finding, fail, ok, warn
 from gateway.settings import Settings, variable
+from gateway_plugins.rollouts.settings import RolloutSettings
 
 Shares = Mapping[str, Mapping[str, int]]
 
 
 def shares(settings: Settings, has: Callable[[str, str], bool]) -> Iterator[Finding]:
     """A finding for each of the two that is set; `has` returns whether a model, by name, has a version."""
-    if settings.model_split:
-        yield _finding("split", "model_split", settings.model_split, has) or ok(
-            "split", _text(settings.model_split, "")
+    rollouts = RolloutSettings.of(settings)
+    if rollouts.model_split:
+        yield _finding("split", "model_split", rollouts.model_split, has) or ok(
+            "split", _text(rollouts.model_split, "")
         )
-    if settings.model_shadow:
-        yield _finding("shadow", "model_shadow", settings.model_shadow, has) or ok(
-            "shadow", f"receives {_text(settings.model_shadow, ' %')}"
+    if rollouts.model_shadow:
+        yield _finding("shadow", "model_shadow", rollouts.model_shadow, has) or ok(
+            "shadow", f"receives {_text(rollouts.model_shadow, ' %')}"
         )
 
 

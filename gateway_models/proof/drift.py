@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from gateway.decoder.in_process import small_pixels
 from gateway.environment import load_settings
 from gateway.errors import ImageError
-from gateway.inference.prediction_log import LOGGED_CLASSES
 from gateway.ingest.upload_limits import Limits
 from gateway_client.files import read_file
 from gateway_models.proof.dataset import Sample
@@ -33,7 +32,7 @@ from gateway_predictions.drift.sample import (
 )
 from gateway_predictions.drift.sample import Sample as DriftSample
 from gateway_predictions.image_measures import MEASURED_SIDE, measures_of
-from gateway_predictions.service_log import entropy
+from gateway_predictions.service_log import LOGGED_CLASSES, entropy
 
 
 def chosen_files(folder: Path, most: int = MOST_IMAGES) -> list[Path]:

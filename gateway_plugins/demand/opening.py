@@ -1,5 +1,8 @@
 """Builds the backend with models on demand from the settings."""
 
+from collections.abc import Sequence
+
+from gateway.setting_values import Shares
 from gateway.settings import Settings
 from gateway.triton.footprint import SERVER_BYTES, need
 from gateway.triton.model_config import read_model_configs, steps
@@ -10,11 +13,11 @@ from gateway_plugins.demand.memory import HOST, Amounts, Budget, LocalMeter, Met
 from gateway_plugins.demand.settings import DemandSettings
 
 
-def open_backend(settings: Settings) -> DemandBackend:
+def open_backend(settings: Settings, versions: Sequence[Shares]) -> DemandBackend:
     """The backend of the settings."""
     demand = DemandSettings.of(settings)
     # Each Triton has other models, so a gateway needs all of them.
-    pool = open_pool(settings, aperture=0, on_demand=True)
+    pool = open_pool(settings, aperture=0, splits=versions, on_demand=True)
     repository = settings.model_repository
     port = demand.triton_metrics_port
     loader = DemandLoader(

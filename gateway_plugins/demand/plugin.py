@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from gateway.findings import Finding
 from gateway.hooks import Plugin
+from gateway.setting_values import Shares
 from gateway.settings import Settings
 from gateway_plugins.demand.settings import DemandSettings
 
@@ -35,10 +36,10 @@ class Demand(Plugin):
         finally:
             await endpoint.close()
 
-    def backend(self) -> "Backend | None":
+    def backend(self, versions: "Sequence[Shares]") -> "Backend | None":
         """See Plugin.backend."""
         if not DemandSettings.of(self._settings).on_demand:
             return None
         from gateway_plugins.demand.opening import open_backend
 
-        return open_backend(self._settings)
+        return open_backend(self._settings, versions)

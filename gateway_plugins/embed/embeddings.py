@@ -19,7 +19,8 @@ from gateway.api.shapes import Foreign, Native
 from gateway.errors import GatewayError
 from gateway.hooks import AnswerShape
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
-from gateway.inference.request_spec import RequestSpec, Result
+from gateway.inference.request_spec import RequestSpec
+from gateway.inference.result import Result
 
 
 class VectorShape(StrEnum):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from gateway.errors import InvalidParameter, ModelUnavailable, no_features
-from gateway.inference.request_spec import Result
+from gateway.inference.result import Result
 from gateway.inference.sequence import SequenceScores
 from gateway.time_slices import TimeSlice
 from gateway_plugins.oip.documents import FEATURES, PREDICTION, SEQUENCE_FRAMES, SEQUENCE_PREDICTION, STATUS

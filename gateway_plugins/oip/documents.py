@@ -25,6 +25,8 @@ from pydantic_core import to_json
 from gateway.hooks import ErrorFormat
 from gateway.inference.backend import ModelInfo
 
+HEADER_LENGTH = "Inference-Header-Content-Length"
+"""The header with the bytes of JSON at the start of a binary body."""
 IMAGE = "IMAGE"
 PREDICTION, STATUS, FEATURES = "PREDICTION", "STATUS", "FEATURES"
 SEQUENCE_PREDICTION, SEQUENCE_FRAMES = "SEQUENCE_PREDICTION", "SEQUENCE_FRAMES"

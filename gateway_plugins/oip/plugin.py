@@ -11,8 +11,6 @@ from gateway_plugins.oip.settings import GrpcSettings
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-HEADER_LENGTH = "Inference-Header-Content-Length"
-
 
 class OpenInferenceProtocol(Plugin):
     """The Open Inference Protocol."""
@@ -50,6 +48,8 @@ class OpenInferenceProtocol(Plugin):
 
     def cors_headers(self) -> Sequence[str]:
         """The length of the JSON in a binary body."""
+        from gateway_plugins.oip.documents import HEADER_LENGTH
+
         return (HEADER_LENGTH,)
 
     def lifespan(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:

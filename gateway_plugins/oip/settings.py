@@ -1,14 +1,21 @@
 """The settings of the Open Inference Protocol over gRPC."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from pydantic import Field
 
-from gateway.settings import GIB, MIB, Section, Settings, variable
+from gateway.errors import Overloaded, RequestTooLarge
+from gateway.settings import GIB, MIB, Limits, Section, Settings, variable
 
 
 class GrpcSettings(Section):
     """The Open Inference Protocol over gRPC."""
+
+    limits: ClassVar[Limits] = {
+        "grpc_max_calls": ("calls", Overloaded),
+        "grpc_max_message_bytes": ("bytes", RequestTooLarge),
+    }
 
     grpc_port: int = Field(0, ge=0, le=65_535)
     """Port of the Open Inference Protocol over gRPC; 0 for none. Needs the extra grpc."""

@@ -12,7 +12,8 @@ from gateway.api.schemas import Schema
 from gateway.api.shapes import Foreign
 from gateway.errors import GatewayError
 from gateway.hooks import AnswerShape
-from gateway.inference.request_spec import RequestSpec, Result
+from gateway.inference.request_spec import RequestSpec
+from gateway.inference.result import Result
 
 
 class HuggingFaceClass(Schema):

@@ -9,7 +9,7 @@ from pydantic_core import to_json
 
 from gateway.errors import GatewayError
 from gateway.inference.prediction import Prediction
-from gateway.inference.request_spec import Result
+from gateway.inference.result import Result
 from gateway.inference.selection import Selection
 from gateway.inference.sequence import SequenceScores
 from gateway_plugins.streams.options import FIXED, StreamParameters

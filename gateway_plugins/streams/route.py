@@ -9,11 +9,9 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics
-from gateway.api.log_fields import caller_of
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import Problem
 from gateway.errors import Forbidden, UpgradeRequired
-from gateway.inference.request_spec import UNKNOWN_CALLER, version_of
 from gateway.limits.pools import AtWork
 from gateway.server.websockets import GOING_DOWN, NO_ROOM
 from gateway.settings import Settings
@@ -100,8 +98,7 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
     given = {name: query.getlist(name) if name in _LISTS else value for name, value in query.items()}
     parameters = read_parameters(given, settings)
     model_name = parameters.model or settings.model
-    client = connection.headers.get(settings.model_split_header, "")
-    version, _ = version_of(settings.model_split, model_name, parameters.version, client)
+    version, _ = context.version_of(model_name, parameters.version, connection.headers)
     context.log_fields["model"] = model_name
     context.check_model(model_name)
     # A frame that cannot wait is dropped: no upload is evicted for it.
@@ -115,7 +112,8 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
         model=(model_name, version),
         request_id=context.request_id,
         is_allowed=context.is_allowed,
-        caller=UNKNOWN_CALLER if settings.log_predictions is None else caller_of(connection, context),
+        key=context.log_fields.get("key", ""),
+        fields=context.shared["plugins"].request_fields(connection.headers),
         tenant=context.tenant,
     )
 

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from collections.abc import Sequence as TextSequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,8 @@ from gateway import json_text
 from gateway.api.problems import error_message
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, InvalidParameter, Overloaded, StreamIdle, Unauthorized
-from gateway.inference.request_spec import UNKNOWN_CALLER, Caller, RequestSpec, Result
+from gateway.inference.request_spec import RequestSpec
+from gateway.inference.result import Result
 from gateway.inference.scope import Scope
 from gateway.inference.sequence import FrameSequence, SequenceScores
 from gateway.inference.service import InferenceService
@@ -76,10 +77,11 @@ class StreamSession:
         model: tuple[str, str],
         request_id: str,
         is_allowed: Callable[[], bool] = lambda: True,
-        caller: Caller = UNKNOWN_CALLER,
+        key: str = "",
+        fields: Mapping[str, str] | None = None,
         tenant: Tenant | None = None,
     ) -> None:
-        self._caller = caller
+        self._key, self._fields = key, fields or {}
         self._service = service
         self._settings = settings
         self._buffer = buffer
@@ -172,7 +174,7 @@ class StreamSession:
     async def close(self) -> None:
         """End the sequence in Triton; only needed if `run` is not called."""
         if self._sequence is not None:
-            await self._service.uncancelled.run(self._sequence.close())
+            await self._service.tools.uncancelled.run(self._sequence.close())
 
     async def _supervise(self) -> None:
         """Raise the error of `evict`, or Unauthorized once the API key of the stream is removed."""
@@ -269,7 +271,8 @@ class StreamSession:
             selection=None,
             timeout_seconds=frame.parameters.timeout_seconds(self._settings),
             request_id=self._request_id,
-            caller=self._caller,
+            key=self._key,
+            fields=self._fields,
             charges=None if self._tenant is None else self._tenant.charges(),
         )
         outcome: Result | Exception

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gateway.errors import Overloaded
-from gateway.inference.request_spec import Result
+from gateway.inference.result import Result
 from gateway.limits.pools import PoolLease
 from gateway_plugins.streams.options import Drop, StreamParameters
 

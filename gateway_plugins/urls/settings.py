@@ -5,11 +5,17 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 
 from gateway import setting_values
-from gateway.settings import Listed, Pairs, Section
+from gateway.errors import FetchTimeout, Overloaded
+from gateway.settings import Limits, Listed, Pairs, Section
 
 
 class UrlSettings(Section):
     """Images by URL."""
+
+    limits: ClassVar[Limits] = {
+        "fetch_timeout_seconds": ("seconds", FetchTimeout),
+        "max_fetches": ("images", Overloaded),
+    }
 
     needs: ClassVar[Pairs] = (("fetch_networks", "fetch_urls"),)
 

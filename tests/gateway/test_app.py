@@ -10,7 +10,7 @@ OPTIONAL = (
     "gateway_plugins.urls.fetcher",
     "gateway_plugins.otlp.exporter",
     "grpc_reflection.",
-    "gateway_predictions",
+    "gateway_predictions.service_log",
     "pyarrow",
 )
 """Packages of optional parts."""

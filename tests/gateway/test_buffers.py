@@ -4,7 +4,8 @@ import pytest
 
 from gateway.buffers import HELD, LEAST, fitted, needed
 from gateway.capacity import WORKER_BYTES
-from gateway.settings import LOG_WRITER_BYTES, MIB
+from gateway.settings import MIB
+from gateway_predictions.settings import LOG_WRITER_BYTES
 from tests.settings import Settings
 
 

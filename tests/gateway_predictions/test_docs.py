@@ -2,8 +2,6 @@
 
 import re
 
-from gateway.api.log_fields import MAX_FIELDS, MAX_FIELDS_BYTES
-from gateway.api.routes.feedback import MAX_FEEDBACK_BYTES
 from gateway.settings import GIB
 from gateway_cli.model.drift import DRIFTED
 from gateway_predictions import reasons
@@ -11,6 +9,8 @@ from gateway_predictions.drift.comparison import CONFIDENCE, LEAST_DISTANCE, LEA
 from gateway_predictions.drift.distances import MOST_NAMES
 from gateway_predictions.drift.live import STORED_IMAGES
 from gateway_predictions.drift.sample import EMBEDDING, MOST_IMAGES, NAMES, NUMBERS
+from gateway_predictions.feedback_route import MAX_FEEDBACK_BYTES
+from gateway_predictions.request_fields import MAX_FIELDS, MAX_FIELDS_BYTES
 from gateway_predictions.schema import PREDICTIONS
 from tests.processes import PROJECT
 from tests.settings import Settings

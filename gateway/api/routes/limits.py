@@ -3,11 +3,9 @@
 from fastapi import APIRouter, Request
 
 from gateway.api.request_context import request_context
-from gateway.api.routes.explain import MAX_EXPLAINED
 from gateway.api.schemas import KeyQuotaOut, LimitOut, LimitsResponse, RateOut
 from gateway.errors import (
     AnswerTooLarge,
-    FetchTimeout,
     FileTooLarge,
     GatewayError,
     HeadersTooLarge,
@@ -18,7 +16,6 @@ from gateway.errors import (
     StreamIdle,
     TooCostly,
     TooManyFiles,
-    TooManyFrames,
     UploadTimeout,
     UploadTooSlow,
 )
@@ -40,9 +37,6 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
     "request_cpu_seconds": ("seconds", TooCostly),
     "decode_cpu_seconds": ("seconds", TooCostly),
     "decode_memory_bytes": ("bytes", TooCostly),
-    "max_frames": ("frames", TooManyFrames),
-    "max_masks": ("masks", InvalidParameter),
-    "max_masked_bytes": ("bytes", TooCostly),
     "max_image_pixels": ("pixels", ImageTooLarge),
     "max_image_side": ("pixels", ImageTooLarge),
     "max_header_bytes": ("bytes", HeadersTooLarge),
@@ -52,11 +46,7 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
     "upload_idle_timeout_seconds": ("seconds", UploadTimeout),
     "min_upload_bytes_per_second": ("bytes/s", UploadTooSlow),
     "upload_grace_seconds": ("seconds", UploadTooSlow),
-    "fetch_timeout_seconds": ("seconds", FetchTimeout),
-    "max_fetches": ("images", Overloaded),
     "max_connections": ("connections", Overloaded),
-    "grpc_max_calls": ("calls", Overloaded),
-    "grpc_max_message_bytes": ("bytes", RequestTooLarge),
     "max_streams": ("streams", Overloaded),
     "stream_idle_seconds": ("seconds", StreamIdle),
     "max_images_in_flight": ("images", Overloaded),
@@ -69,16 +59,15 @@ LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
     "max_top_k": ("predictions", InvalidParameter),
     "max_predictions": ("predictions", AnswerTooLarge),
 }
-"""Each setting that is a limit: its unit, and the error if it is exceeded."""
+"""Each setting of the core that is a limit: its unit, and the error if it is exceeded."""
 
 FIXED: dict[str, tuple[float, str, type[GatewayError]]] = {
-    "max_explained": (MAX_EXPLAINED, "images", TooManyFiles),
     "request_cpu_seconds_per_image": (SECONDS_PER_IMAGE, "seconds/image", TooCostly),
     "request_cpu_seconds_per_megabyte": (SECONDS_PER_MEGABYTE, "seconds/MB", TooCostly),
     "request_cpu_seconds_per_megabyte_of_slow_codecs": (SECONDS_PER_MEGABYTE_OF_SLOW_CODECS, "seconds/MB", TooCostly),
     "stream_cpu_seconds_per_second": (STREAM_SECONDS_PER_SECOND, "seconds/s", TooCostly),
 }
-"""Each limit that is not a setting: its value, its unit, and the error if it is exceeded."""
+"""Each limit of the core that is not a setting: its value, its unit, and the error if it is exceeded."""
 
 
 @router.get("/limits", summary="The limits of a request and of the service")
@@ -91,11 +80,11 @@ async def get_limits(request: Request) -> LimitsResponse:
     settings = context.settings
     limits = [
         LimitOut(name=name, value=getattr(settings, name), unit=unit, code=error.code, setting=variable(name))
-        for name, (unit, error) in LIMITS.items()
+        for name, (unit, error) in {**LIMITS, **settings.all_limits()}.items()
     ]
     fixed = [
         LimitOut(name=name, value=value, unit=unit, code=error.code, setting=None)
-        for name, (value, unit, error) in FIXED.items()
+        for name, (value, unit, error) in {**FIXED, **settings.all_fixed_limits()}.items()
     ]
     key = None if context.tenant is None else _quota(context.tenant)
     return LimitsResponse(limits=[*limits, *fixed], key=key)

@@ -25,7 +25,7 @@ async def list_models(request: Request) -> ModelsResponse:
     return ModelsResponse(
         default=context.settings.model,
         models=[_detail(info) for info in models],
-        feedback=context.service.log is not None,
+        feedback=context.service.observers.take_feedback,
     )
 
 

@@ -17,7 +17,6 @@ from gateway.api.schemas import Problem
 from gateway.api.shapes import Native
 from gateway.hooks import AnswerShape, Plugins
 from gateway.inference.selection import Selection
-from gateway.ingest.frames import read_frames
 
 RAW_IMAGE = {"type": "string", "format": "binary", "description": "One raw image."}
 IMAGE_IN_BASE64: dict[str, Any] = {
@@ -111,7 +110,7 @@ def router(plugins: Plugins) -> APIRouter:
         parameters = query_parameters(known, request.scope["query_string"])
         with context.stats.stages["read"]:
             body = open_body(request, context)
-            form, uploads = await body.open_uploads(service.policy.limits, names, foreign)
+            form, uploads = await body.open_uploads(service.tools.policy.limits, names, foreign)
         checks = [each.settle(form, parameters.model_fields_set) for each in foreign] if form else ()
         parameters = with_form(parameters, form)
         spec = request_spec(
@@ -121,7 +120,7 @@ def router(plugins: Plugins) -> APIRouter:
             version=parameters.version,
             timeout_seconds=parameters.timeout,
             selection=Selection.of(parameters, settings),
-            frames=None if parameters.frames is None else read_frames(parameters.frames, settings.max_frames),
+            expansion=None if parameters.frames is None else plugins.expansion("frames", parameters.frames),
             strict=parameters.strict,
         )
         for check in checks:

@@ -18,12 +18,11 @@ from gateway.api.route_table import traits
 from gateway.errors import InvalidBody, NoFiles
 from gateway.inference.backend import Embeddings
 from gateway.inference.client_sequence import add_images
-from gateway.inference.request_spec import Result
+from gateway.inference.result import Result
 from gateway.ingest.media_types import uploads_from
 from gateway.ingest.upload import request_too_large
 from gateway_plugins.oip.answer import OK, Scored, encode
-from gateway_plugins.oip.documents import InferenceResponse
-from gateway_plugins.oip.plugin import HEADER_LENGTH
+from gateway_plugins.oip.documents import HEADER_LENGTH, InferenceResponse
 from gateway_plugins.oip.reader import InferenceReader
 from gateway_plugins.oip.routes.documentation import REQUEST, RESPONSES
 from gateway_plugins.oip.routes.metadata import ModelName, ModelVersion
@@ -65,7 +64,7 @@ async def infer_version(request: Request, name: ModelName, version: ModelVersion
 async def _infer(request: Request, model_name: str, version: str | None) -> Response:
     context = request_context(request)
     service, settings = context.service, context.settings
-    limits = service.policy.limits
+    limits = service.tools.policy.limits
     body = open_body(request, context)
     if body.announced_bytes > limits.max_request_bytes:
         raise request_too_large(limits)

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +13,12 @@ from gateway.deadline import Deadline
 from gateway.decoder.headers import read_header
 from gateway.errors import GatewayError
 from gateway.inference.backend import Call, CallLimits, EndpointHealth, InferResult, ModelInfo, ModelLoader, Row
-from gateway.inference.batching import BatchLimits
+from gateway.inference.observer import Observers
 from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.service import InferenceService
+from gateway.inference.tools import BatchLimits, Tools
+from gateway.inference.uncancelled import Uncancelled
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.decoders.pool import AnimationFrame, Decoded
 from gateway.ingest.frames import Wanted
@@ -27,6 +29,7 @@ from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 from gateway.limits.admission import Admission
+from gateway_plugins.rollouts.shadow import Shadows
 from tests.settings import Settings
 
 
@@ -114,6 +117,7 @@ class ScriptedBackend:
         self.wanted: Resize | None = None
         self.at_once: Callable[[PendingCall], None] | None = None
         self.limits: CallLimits | None = None
+        self.loader: ModelLoader | None = None
         self.alone: set[bytes] = set()
         """The images that must have calls of their own."""
 
@@ -276,7 +280,7 @@ def service_of(
     batch_bytes: int = 10**6,
     loader: ModelLoader | None = None,
     **limits: Any,
-) -> InferenceService:
+) -> "ScriptedService":
     """A service whose limits are small, and changed by `limits`."""
     admission = {
         "max_images": 4,
@@ -286,15 +290,24 @@ def service_of(
     }
     batches = BatchLimits(max_images=batch_images, max_bytes=batch_bytes, max_calls=request_calls)
     admission.update(limits)
-    return InferenceService(
-        backend,
-        Admission(**admission),
-        DecodePolicy.from_settings(Settings(_env_file=None)),
-        batches,
-        decoders or ScriptedDecoders(),
-        shadow,
-        loader=loader,
-    )
+    backend.loader = loader
+    policy = DecodePolicy.from_settings(Settings(_env_file=None))
+    tools = Tools(backend, Admission(**admission), policy, batches, decoders or ScriptedDecoders())
+    return ScriptedService(tools, shadow or {})
+
+
+class ScriptedService(InferenceService):
+    """A service with shadow versions, which has started."""
+
+    def __init__(self, tools: Tools, shadow: dict[str, dict[str, int]]) -> None:
+        self.shadows = Shadows(shadow)
+        super().__init__(tools, Observers([self.shadows] if shadow else []))
+        with suppress(StopIteration):  # it waits for nothing
+            self.start().send(None)
+
+    @property
+    def uncancelled(self) -> Uncancelled:
+        return self.tools.uncancelled
 
 
 class ScriptedLoader:

@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.ingest.frames import Wanted
+from gateway_plugins.media.animation import Frames
 from tests.encoders import png_bomb
 from tests.gateway.inference.scripted import Loop, ScriptedBackend, body_of, collected, query, service_of, start
 from tests.samples import encode, photograph
@@ -53,11 +54,11 @@ def test_costly_image_does_not_starve_photographs(loop):
 def test_refused_files_are_charged_for_their_inspection(loop, monkeypatch):
     """Each decode takes 0.5 s; a request has 6 s, and more with each file."""
     clock = iter(range(1_000))
-    monkeypatch.setattr("gateway.inference.request.time.thread_time", lambda: next(clock) / 2)
+    monkeypatch.setattr("gateway.inference.steps.time.thread_time", lambda: next(clock) / 2)
     codes = answered(loop, *[b"\x89PNG\r\n\x1a\n" + bytes(100)] * 10)
     assert codes == ["invalid_image"] * 7 + ["too_costly"] * 3
 
 
 def test_still_images_are_charged_when_frames_are_requested(loop):
-    codes = answered(loop, *[BLACK] * 200, frames=Wanted(10, 3))
+    codes = answered(loop, *[BLACK] * 200, expansion=Frames(Wanted(10, 3)))
     assert set(codes) == {"ok", "too_costly"}

@@ -83,7 +83,7 @@ class Requests(RuleBasedStateMachine):
             batch_images=3,
         )
         self.backend.alone.update(UPLOADS["alone"])
-        self.spare = self.service.shadows._spare
+        self.spare = self.service.shadows.spare
         self.spare.bytes.most = MAX_BYTES  # a quarter of it is less than an image
         self.uploads = upload_buffer(1_000)
         self.clients: list[Client] = []

@@ -6,8 +6,8 @@ import pytest
 
 from gateway.inference.backend import InferResult, Row
 from gateway.inference.prediction import Prediction, Predictions
-from gateway.inference.request import MAX_UNREAD_PREDICTIONS, ReadyResults
-from gateway.inference.request_spec import Result
+from gateway.inference.ready_results import MAX_UNREAD_PREDICTIONS, ReadyResults
+from gateway.inference.result import Answer, Result
 from tests.gateway.inference.scripted import Body, Loop, ScriptedBackend, query, service_of, start
 from tests.gateway.inference.test_service import PNG
 
@@ -18,8 +18,8 @@ MANY = Predictions.of(Prediction("x", number, 0.5) for number in range(MAX_UNREA
 async def test_queue_blocks_past_its_limit(results, waits):
     ready = ReadyResults()
     for number in range(results):
-        ready.put(Result(number, "x", predictions=MANY))
-    waiting = asyncio.ensure_future(ready.fewer_than_too_many())
+        ready.put(Result(number, "x", answer=Answer(MANY)))
+    waiting = asyncio.ensure_future(ready.wait_for_space())
     await asyncio.sleep(0)
     assert waiting.done() is not waits
     await ready.take()

@@ -224,7 +224,7 @@ def test_image_is_decoded_to_the_size_of_the_model_input(loop, resize):
     service = service_of(backend, decoders=decoders)
     request = start(loop, collected(service, body_of(GIF), query()))
     loop.settle()
-    assert decoders.sizes == [resize or service.policy.max_side]
+    assert decoders.sizes == [resize or service.tools.policy.max_side]
     decoders.finish()
     loop.settle()
     backend.calls[0].answer()

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from gateway import metrics
 from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, DeadlineExceeded, GatewayError, InferenceFailed, UndecodableImage
-from gateway.inference.backend import Backend, Batch, Call, InferResult, Row
+from gateway.inference.backend import Batch, Call, InferResult, Row
+from gateway.inference.observer import CallImage, Observer, Observers
 from gateway.inference.prediction import Predictions
-from gateway.inference.prediction_log import PredictionLog, ShadowClass
-from gateway.inference.request_spec import RequestSpec, Result
+from gateway.inference.record import ShadowClass
+from gateway.inference.request_spec import RequestSpec
 from gateway.inference.scope import Scope
-from gateway.inference.uncancelled import Uncancelled
+from gateway.inference.tools import Tools
 from gateway.limits.lease import Lease
 from gateway.limits.spare_capacity import SpareCapacity
 from gateway.time_slices import TimeSlice
@@ -32,70 +33,55 @@ SAME, DIFFERENT, SKIPPED = "same", "different", "skipped"
 Scores = NDArray[np.float32]
 
 
-class Shadows:
+class Shadows(Observer):
     """Calls shadow versions with images that were answered; their failures never affect a client.
 
     It owns its tasks: requests do not wait for them, and they end with the service. A shadow is called once, with a
-    lease of `spare` capacity.
+    lease of spare capacity. `shares` maps models to their shadow versions and percentages.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        spare: SpareCapacity,
-        uncancelled: Uncancelled,
-        shares: Mapping[str, Mapping[str, int]],
-        prediction_log: PredictionLog | None = None,
-        *,
-        chance: Callable[[], float] = random.random,
-    ) -> None:
-        self._backend = backend
-        self._spare = spare
-        self._uncancelled = uncancelled
-        self.enabled = bool(shares)
-        """Whether any model has a shadow version."""
+    def __init__(self, shares: Mapping[str, Mapping[str, int]], *, chance: Callable[[], float] = random.random) -> None:
         self._shares = shares
         self._chance = chance
-        self._log = prediction_log
         self._scope = Scope()
         self._failing: set[tuple[str, str]] = set()
         """Models and versions whose last call failed."""
 
+    async def start(self, tools: Tools, others: Observers) -> None:
+        """Use the backend of the service, and its capacity that no request needs."""
+        self._backend = tools.backend
+        self._uncancelled = tools.uncancelled
+        self._others = others
+        self.spare = SpareCapacity(tools.admission)
+
     def __len__(self) -> int:
         return len(self._scope)
 
-    def offer(
-        self,
-        query: RequestSpec,
-        images: Sequence[bytes],
-        answer: InferResult,
-        results: Sequence[Result] = (),
-    ) -> None:
+    def call_done(self, spec: RequestSpec, answer: InferResult, images: Sequence[CallImage]) -> None:
         """Start calls to the shadow versions of a model, by their shares, for images with the rows of `answer`.
 
-        `results` are those of the images, for the prediction log, which gets those that a shadow contradicts. Returns
-        at once. Skipped as incomparable: rows without a likeliest class, and requests that select labels. Masked images
-        of explanations are skipped as well.
+        Returns at once. Skipped as incomparable: rows without a likeliest class, and requests that select labels.
+        Images of the lowest priority, such as masked copies, are skipped as well.
         """
-        shares = self._shares.get(query.model_name)
-        labelled = query.selection is not None and query.selection.labels
-        if shares is None or labelled or query.explanation is not None:
+        shares = self._shares.get(spec.model_name)
+        labelled = spec.selection is not None and spec.selection.labels
+        gives_way = spec.expansion is not None and spec.expansion.gives_way
+        if shares is None or labelled or gives_way:
             return
         for version, percent in shares.items():
             if version == answer.model_version or 100 * self._chance() >= percent:
                 continue
-            known: Sequence[Result | None] = results or [None] * len(images)
-            comparable = [each for each in zip(images, answer.rows, known, strict=True) if _has_top(each[1])]
-            chosen = comparable[: self._spare.images.most]  # part of a batch that exceeds the spare capacity
+            comparable = [each for each in zip(images, answer.rows, strict=True) if _has_top(each[1])]
+            chosen = comparable[: self.spare.images.most]  # part of a batch that exceeds the spare capacity
             if not chosen:
                 continue
-            lease = self._spare.take(len(chosen), sum(_bytes_held(image, result) for image, _, result in chosen))
+            lease = self.spare.take(len(chosen), sum(_bytes_held(image) for image, _ in chosen))
             skipped = len(comparable) - (0 if lease is None else len(chosen))
             if skipped:
-                metrics.SHADOW_IMAGES.labels(SKIPPED, query.model_name, version).inc(skipped)
+                metrics.SHADOW_IMAGES.labels(SKIPPED, spec.model_name, version).inc(skipped)
             if lease is None:
                 continue
-            compared = _Compared(query, version, *map(tuple, zip(*chosen, strict=True)))
+            compared = _Compared(spec, version, *map(tuple, zip(*chosen, strict=True)))
             # In its own context: the request, with its trace and log fields, may end first.
             task = Context().run(self._scope.start, self._run(compared, lease))
             task.add_done_callback(partial(_release, lease))
@@ -109,10 +95,10 @@ class Shadows:
         try:
             result = await self._infer(compared, lease)
             time_slice = TimeSlice()
-            for row, shadow, answered in zip(compared.rows, result.rows, compared.results, strict=True):
-                top = _compare(row, shadow, *key)
-                if top is not None and self._log is not None and answered is not None and answered.record is not None:
-                    self._log.offer_disagreement(compared.query, answered, top)
+            for row, shadow, image in zip(compared.rows, result.rows, compared.images, strict=True):
+                if (top := _compare(row, shadow, *key)) is not None:
+                    for disagreed in self._others.disagreed:
+                        disagreed(compared.spec, image.result, image.record, top)
                 await time_slice.pause_if_over()
         except GatewayError as error:
             metrics.SHADOW_IMAGES.labels(error.code, *key).inc(len(compared.rows))
@@ -126,7 +112,7 @@ class Shadows:
     async def _infer(self, compared: "_Compared", lease: Lease) -> InferResult:
         cancellable = self._backend.supports_cancellation
         call = Call(
-            Batch(compared.images),
+            Batch(tuple(image.payload for image in compared.images)),
             compared.model_name,
             compared.version,
             None,
@@ -154,21 +140,14 @@ class Shadows:
 
 
 class _Compared:
-    """Images of a request, the rows and results of their answer, and the version to compare with."""
+    """Images of a request with the rows of their answer, and the version to compare with."""
 
-    __slots__ = ("images", "model_name", "query", "request_id", "results", "rows", "version")
+    __slots__ = ("images", "model_name", "request_id", "rows", "spec", "version")
 
-    def __init__(
-        self,
-        query: RequestSpec,
-        version: str,
-        images: Sequence[bytes],
-        rows: Sequence[Row],
-        results: Sequence[Result | None],
-    ) -> None:
-        self.query, self.version = query, version
-        self.model_name, self.request_id = query.model_name, query.request_id
-        self.images, self.rows, self.results = images, rows, results
+    def __init__(self, spec: RequestSpec, version: str, images: Sequence[CallImage], rows: Sequence[Row]) -> None:
+        self.spec, self.version = spec, version
+        self.model_name, self.request_id = spec.model_name, spec.request_id
+        self.images, self.rows = images, rows
 
 
 def difference(answered: Row, scores: Scores) -> tuple[bool, float]:
@@ -202,10 +181,10 @@ def _has_top(row: Row) -> bool:
     return row.decoded and row.error is None and (row.scores is not None or len(row.predictions) > 0)
 
 
-def _bytes_held(image: bytes, result: Result | None) -> int:
-    """The bytes of an image that is sent to a shadow version, and of its file if the log may need that."""
-    record = None if result is None else result.record
-    return len(image) + (0 if record is None or record.data is image else len(record.data))
+def _bytes_held(image: CallImage) -> int:
+    """The bytes of an image that is sent to a shadow version, and of its file if an observer may need that."""
+    record = image.record
+    return len(image.payload) + (0 if record is None or record.data is image.payload else len(record.data))
 
 
 def _compare(answered: Row, shadow: Row, model_name: str, version: str) -> ShadowClass | None:

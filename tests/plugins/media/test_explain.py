@@ -13,9 +13,9 @@ from prometheus_client import REGISTRY
 
 from bench.damage import damaged, outcome
 from gateway.decoder.damage import DamageDetector
-from gateway.inference.explaining import PREVIEW_MASKS
 from gateway.keys import add_key
 from gateway.quota import read_quota
+from gateway_plugins.media.explaining import PREVIEW_MASKS
 from tests.asking import encode
 from tests.gateway.api.quarters import Quarters, picture
 from tests.gateway.api.stub import PNG, Client, client_of
@@ -93,7 +93,7 @@ def test_copies_are_classified_in_batches_without_selection():
 
 
 def test_progress_is_sent_in_lines(monkeypatch):
-    monkeypatch.setattr("gateway.api.routes.explain.PROGRESS_SECONDS", 0.001)
+    monkeypatch.setattr("gateway_plugins.media.explain_route.PROGRESS_SECONDS", 0.001)
     with client_of(Quarters()) as client:
         answer = post(client, headers=NDJSON, method="occlusion", grid=8)
     assert answer.headers["content-type"].startswith("application/x-ndjson")
@@ -108,7 +108,7 @@ def test_progress_is_sent_in_lines(monkeypatch):
 
 def test_heat_maps_come_before_all_copies_are_classified(monkeypatch):
     """The first one from PREVIEW_MASKS copies; each finds the quarter that carries the class, as the last one does."""
-    monkeypatch.setattr("gateway.api.routes.explain.PROGRESS_SECONDS", 0.001)
+    monkeypatch.setattr("gateway_plugins.media.explain_route.PROGRESS_SECONDS", 0.001)
     with client_of(Quarters()) as client:
         lines = [json.loads(line) for line in post(client, headers=NDJSON, masks=500).text.splitlines()]
     previews = [line["preview"] for line in lines if "preview" in line]
@@ -123,14 +123,14 @@ def test_heat_maps_come_before_all_copies_are_classified(monkeypatch):
 
 @pytest.mark.parametrize(("masks", "count"), [(PREVIEW_MASKS - 1, 0), (PREVIEW_MASKS + 100, 1)])
 def test_few_copies_give_no_heat_map_before_the_last(monkeypatch, masks, count):
-    monkeypatch.setattr("gateway.api.routes.explain.PROGRESS_SECONDS", 0.001)
+    monkeypatch.setattr("gateway_plugins.media.explain_route.PROGRESS_SECONDS", 0.001)
     with client_of(Quarters()) as client:
         lines = [json.loads(line) for line in post(client, headers=NDJSON, masks=masks).text.splitlines()]
     assert sum("preview" in line for line in lines) == count
 
 
 def test_error_after_the_first_line_is_a_line(monkeypatch):
-    monkeypatch.setattr("gateway.api.routes.explain.PROGRESS_SECONDS", 0.001)
+    monkeypatch.setattr("gateway_plugins.media.explain_route.PROGRESS_SECONDS", 0.001)
     with client_of(Quarters(fails_after=40)) as client:
         answer = post(client, headers=NDJSON, method="occlusion", grid=16)
     assert answer.status_code == 200

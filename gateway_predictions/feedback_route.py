@@ -1,7 +1,7 @@
 """POST /feedback: what is really in an image of an earlier request, for the prediction log."""
 
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,10 +15,11 @@ from gateway.api.route_table import traits
 from gateway.api.schemas import FeedbackResponse, Problem
 from gateway.errors import InvalidBody, InvalidParameter, NotFound, Overloaded, RequestTooLarge
 from gateway.inference.parameters import ModelName
-from gateway.inference.prediction_log import Feedback
 from gateway.settings import variable
+from gateway_predictions.feedback import Feedback
 
-router = APIRouter(tags=["classify"])
+if TYPE_CHECKING:
+    from gateway_predictions.service_log import ServiceLog
 
 MAX_FEEDBACK_BYTES = 4_096
 """Upper bound of the body."""
@@ -56,46 +57,51 @@ _BODY: dict[str, Any] = {
 }
 
 
-@router.post(
-    "/feedback",
-    summary="Report the true label of an image",
-    status_code=HTTPStatus.ACCEPTED,
-    responses={status: {"model": Problem} for status in (400, 404, 413, 422, 503)},
-    openapi_extra={"requestBody": _BODY},
-)
-@traits()
-async def give_feedback(request: Request) -> FeedbackResponse:
-    """Log the true label of an image of an earlier request, or that its answer was wrong.
+def router(log: "ServiceLog | None") -> APIRouter:
+    """The route, which logs feedback in `log`; None refuses it."""
+    api = APIRouter(tags=["classify"])
 
-    The last feedback for an image counts, unless it is withdrawn. It is joined with the logged results by the request's
-    id when the log is read; feedback for results that were not logged has no effect.
-    """
-    context = request_context(request)
-    log = context.service.log
-    if log is None:
-        raise NotFound(f"This service takes no feedback: its operator has to set {variable('log_predictions')}.")
-    given = await _read(request, context)
-    context.log_fields["model"] = model_name = given.model or context.settings.model
-    if sum((given.label is not None, given.class_id is not None, given.wrong, given.withdrawn)) != 1:
-        raise InvalidParameter(NO_LABEL)
-    backend = context.service.backend
-    label, class_id = await named_class(backend, model_name, "", given.label, given.class_id)
-    key = context.log_fields.get("key", "")
-    feedback = Feedback(
-        given.request_id,
-        given.index,
-        model_name,
-        label,
-        class_id,
-        key,
-        withdrawn=given.withdrawn,
-        drawn=given.drawn,
+    @api.post(
+        "/feedback",
+        summary="Report the true label of an image",
+        status_code=HTTPStatus.ACCEPTED,
+        responses={status: {"model": Problem} for status in (400, 404, 413, 422, 503)},
+        openapi_extra={"requestBody": _BODY},
     )
-    if not log.add_feedback(feedback):
-        raise Overloaded("The queue of the prediction log is full; try again later.")
-    return FeedbackResponse(
-        request_id=given.request_id, index=given.index, model=model_name, label=label, class_id=class_id
-    )
+    @traits()
+    async def give_feedback(request: Request) -> FeedbackResponse:
+        """Log the true label of an image of an earlier request, or that its answer was wrong.
+
+        The last feedback for an image counts, unless it is withdrawn. It is joined with the logged results by the
+        request's id when the log is read; feedback for results that were not logged has no effect.
+        """
+        context = request_context(request)
+        if log is None:
+            raise NotFound(f"This service takes no feedback: its operator has to set {variable('log_predictions')}.")
+        given = await _read(request, context)
+        context.log_fields["model"] = model_name = given.model or context.settings.model
+        if sum((given.label is not None, given.class_id is not None, given.wrong, given.withdrawn)) != 1:
+            raise InvalidParameter(NO_LABEL)
+        backend = context.service.backend
+        label, class_id = await named_class(backend, model_name, "", given.label, given.class_id)
+        key = context.log_fields.get("key", "")
+        feedback = Feedback(
+            given.request_id,
+            given.index,
+            model_name,
+            label,
+            class_id,
+            key,
+            withdrawn=given.withdrawn,
+            drawn=given.drawn,
+        )
+        if not log.add_feedback(feedback):
+            raise Overloaded("The queue of the prediction log is full; try again later.")
+        return FeedbackResponse(
+            request_id=given.request_id, index=given.index, model=model_name, label=label, class_id=class_id
+        )
+
+    return api
 
 
 async def _read(request: Request, context: RequestContext) -> FeedbackBody:

@@ -3,24 +3,12 @@
 import re
 from urllib.parse import unquote
 
-from starlette.requests import HTTPConnection
-
-from gateway.api.request_context import RequestContext
 from gateway.errors import InvalidParameter
-from gateway.inference.request_spec import Caller
 
 MAX_FIELDS = 16
 MAX_FIELDS_BYTES = 1_024
 """Upper bound of the header."""
 _FIELD = re.compile(r"\s*([A-Za-z0-9_.-]{1,64})\s*=\s*([^\s,;\"\\]*)\s*")
-
-
-def caller_of(connection: HTTPConnection, context: RequestContext) -> Caller:
-    """The client's key and fields; raises InvalidParameter if the header is malformed or exceeds a limit."""
-    name = context.settings.log_predictions_fields_header
-    text = connection.headers.get(name, "")
-    key = context.log_fields.get("key", "")
-    return Caller(key, read_fields(text, name) if text else {})
 
 
 def read_fields(text: str, header: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from gateway.inference.request_spec import choose
+from gateway_plugins.rollouts.split import choose
 
 SHARES = {"1": 90, "2": 10}
 

@@ -26,18 +26,18 @@ from gateway.api.route_table import traits
 from gateway.api.routes.predict import FAULTS, REQUEST_BODY
 from gateway.api.schemas import ExplainResponse, ExplanationOut, ModelOut, PreviewOut, ProgressOut, StreamedProgress
 from gateway.errors import GatewayError, InternalError, InvalidParameter, TooManyFiles, problem_document
-from gateway.inference.explaining import Explanation, ExplanationSpec
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds
 from gateway.inference.request import RunningRequest
-from gateway.inference.request_spec import RequestSpec, Result
+from gateway.inference.request_spec import RequestSpec
+from gateway.inference.result import Result
 from gateway.inference.scope import Scope as TaskScope
 from gateway.ingest.masking import DEFAULT_MASKS, MAX_GRID, MIN_GRID, HeatMap, Masking, Method
 from gateway.ingest.media_types import Uploads
+from gateway_plugins.media.explaining import ExplainedResult, Explanation, MaskedCopies
+from gateway_plugins.media.settings import MAX_EXPLAINED, MediaSettings
 
 router = APIRouter(tags=["classify"])
 
-MAX_EXPLAINED = 1
-"""Images in one request."""
 PROGRESS_SECONDS = 0.25
 """Time between two lines with the progress of a stream."""
 
@@ -99,7 +99,7 @@ async def explain(request: Request) -> Response:
         strict=parameters.strict,
     )
     streamed = NDJSON in request.headers.get("accept", "")
-    spec = replace(spec, explanation=await _explanation_spec(context, spec, parameters, streamed=streamed))
+    spec = replace(spec, expansion=await _masked_copies(context, spec, parameters, streamed=streamed))
     if streamed:
         return ExplanationStream(context, spec, body, _only_one(uploads))
     held = context.hold_response()
@@ -109,11 +109,11 @@ async def explain(request: Request) -> Response:
     return PiecedAnswer(deque((document,)), held)
 
 
-async def _explanation_spec(
+async def _masked_copies(
     context: RequestContext, spec: RequestSpec, parameters: ExplainParameters, *, streamed: bool
-) -> ExplanationSpec:
+) -> MaskedCopies:
     """How the image is masked, and the class to explain; raises InvalidParameter."""
-    settings = context.settings
+    settings = MediaSettings.of(context.settings)
     if parameters.masks is not None and parameters.method is not Method.RISE:
         raise InvalidParameter("'masks': only rise takes a number; that of occlusion follows from 'grid'.")
     if parameters.label is not None and parameters.class_id is not None:
@@ -133,7 +133,7 @@ async def _explanation_spec(
     if label is not None and class_id is None:
         raise InvalidParameter(f"'label': several classes of {spec.model_name!r} have it: send 'class_id' instead.")
     previews = streamed and parameters.method is Method.RISE
-    return ExplanationSpec(masking, settings.max_masked_bytes, class_id, previews)
+    return MaskedCopies(masking, settings.max_masked_bytes, class_id, previews=previews)
 
 
 async def _only_one(uploads: Uploads) -> Uploads:
@@ -151,7 +151,7 @@ async def _document(context: RequestContext, spec: RequestSpec, result: Result) 
     """The response for a result; raises its error."""
     if result.error is not None:
         raise result.error
-    explanation = result.explanation
+    explanation = result.explanation if isinstance(result, ExplainedResult) else None
     if explanation is None:
         raise InternalError
     labels = await context.service.backend.labels(spec.model_name, spec.model_version)
@@ -210,10 +210,10 @@ class ExplanationStream(Response):
 
         async def send_progress() -> None:
             nonlocal sent
-            explanation = self._spec.explanation
-            assert explanation is not None
-            progress = ProgressOut(done=explanation.progress.done, total=explanation.masking.images)
-            latest = explanation.progress.preview
+            copies = self._spec.expansion
+            assert isinstance(copies, MaskedCopies)
+            progress = ProgressOut(done=copies.done, total=copies.masking.images)
+            latest = copies.preview
             preview = None if latest is None or latest is sent else _preview(latest)
             sent = latest
             await send_line(to_json(StreamedProgress(progress=progress, preview=preview), exclude_none=True))
@@ -250,7 +250,7 @@ async def _with_progress(results: RunningRequest, report: Callable[[], Awaitable
             await asyncio.wait({task}, timeout=PROGRESS_SECONDS)
             if not task.done():
                 await report()
-    (found,) = outcome
-    if isinstance(found, Exception):
-        raise found
-    return found
+    (ended,) = outcome
+    if isinstance(ended, Exception):
+        raise ended
+    return ended

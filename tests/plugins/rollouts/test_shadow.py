@@ -1,7 +1,8 @@
 """Shadow versions: called on their share, with spare capacity, and without effect on clients."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,15 @@ import structlog
 from gateway import metrics
 from gateway.errors import ContractBroken, GatewayError, ImageQuarantined, ModelNotFound, TritonUnreachable
 from gateway.inference.backend import Call, InferResult, Row
-from gateway.inference.explaining import ExplanationSpec
+from gateway.inference.observer import CallImage, Observers
 from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import RequestSpec
+from gateway.inference.result import Result
 from gateway.inference.selection import Selection
-from gateway.inference.shadow import TIMEOUT_SECONDS, Shadows, difference
-from gateway.inference.uncancelled import Uncancelled
 from gateway.ingest.masking import Masking, Method
 from gateway.limits.spare_capacity import SpareCapacity
+from gateway_plugins.media.explaining import MaskedCopies
+from gateway_plugins.rollouts.shadow import TIMEOUT_SECONDS, Shadows, difference
 from tests.asking import encode
 from tests.gateway.api.stub import MODEL, StubBackend, client_of
 from tests.gateway.inference.scripted import (
@@ -35,6 +37,7 @@ from tests.gateway.inference.scripted import (
 
 PNG = encode(np.zeros((4, 4, 3), np.uint8), ".png")
 ALWAYS = {"m": {"2": 100}}
+IMAGES = [CallImage(PNG, Result(0, "a.png"), None)]
 
 
 def answering(pending: PendingCall) -> None:
@@ -104,7 +107,7 @@ def test_shadow_gets_its_share(loop):
     throws = [0.0, 0.099, 0.1, 0.5, 0.999]
     shadows, _ = shadows_of(backend, {"m": {"2": 10}}, throws)
     for _ in throws:
-        loop.call_soon(shadows.offer, query(), [PNG], answered())
+        loop.call_soon(shadows.call_done, query(), answered(), IMAGES)
     loop.settle()
     assert len(backend.calls) == 2
     close(loop, shadows)
@@ -114,7 +117,7 @@ def test_two_shadows_get_their_own_shares(loop):
     backend = ScriptedBackend()
     shadows, _ = shadows_of(backend, {"m": {"2": 50, "3": 50}}, [0.1, 0.9, 0.2, 0.2], max_images=40)
     for _ in range(2):
-        loop.call_soon(shadows.offer, query(), [PNG], answered())
+        loop.call_soon(shadows.call_done, query(), answered(), IMAGES)
     loop.settle()
     assert [pending.call.model_version for pending in backend.calls] == ["2", "2", "3"]
     close(loop, shadows)
@@ -126,7 +129,7 @@ def test_two_shadows_get_their_own_shares(loop):
         (query(), InferResult("m", "2", (Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),)),))),
         (RequestSpec("other", "", None, 30, "r"), None),
         (RequestSpec("m", "", Selection(labels=("cat",)), 30, "r"), None),
-        (RequestSpec("m", "", None, 30, "r", explanation=ExplanationSpec(Masking(Method.RISE, 8, 5), 2**20)), None),
+        (RequestSpec("m", "", None, 30, "r", expansion=MaskedCopies(Masking(Method.RISE, 8, 5), 2**20)), None),
         (query(), InferResult("m", "1", (Row(decoded=False),))),
         (query(), InferResult("m", "1", (Row(decoded=True),))),
         (query(), InferResult("m", "1", (Row(decoded=True, error=ImageQuarantined()),))),
@@ -136,7 +139,7 @@ def test_two_shadows_get_their_own_shares(loop):
 def test_incomparable_requests_are_not_sent_to_the_shadow(loop, asked, answer):
     backend = ScriptedBackend()
     shadows, spare = shadows_of(backend)
-    loop.call_soon(shadows.offer, asked, [PNG], answer or answered())
+    loop.call_soon(shadows.call_done, asked, answer or answered(), IMAGES)
     loop.settle()
     assert not backend.calls
     assert spare.images.held == 0
@@ -146,7 +149,9 @@ def test_only_answered_images_of_a_batch_are_sent(loop):
     backend = ScriptedBackend()
     shadows, _ = shadows_of(backend)
     rows = (Row(decoded=False), answered().rows[0])
-    loop.call_soon(shadows.offer, query(), [b"broken", PNG], InferResult("m", "1", rows))
+    loop.call_soon(
+        shadows.call_done, query(), InferResult("m", "1", rows), [replace(IMAGES[0], payload=b"broken"), *IMAGES]
+    )
     loop.settle()
     assert [list(pending.call.batch.images) for pending in backend.calls] == [[PNG]]
     close(loop, shadows)
@@ -156,7 +161,7 @@ def test_part_of_a_batch_beyond_spare_capacity_is_sent(loop):
     backend = ScriptedBackend()
     shadows, _ = shadows_of(backend, max_images=8)
     with counted() as found:
-        loop.call_soon(shadows.offer, query(), [PNG] * 3, InferResult("m", "1", answered().rows * 3))
+        loop.call_soon(shadows.call_done, query(), InferResult("m", "1", answered().rows * 3), IMAGES * 3)
         loop.settle()
     assert [len(pending.call.batch) for pending in backend.calls] == [2]
     assert found == {"skipped": 1}
@@ -206,7 +211,7 @@ def test_slow_shadow_times_out_and_releases_its_lease(loop, supports_cancellatio
     assert result.error is None
     assert found == {"deadline_exceeded": 1}
     assert backend.calls[1].cancelled is supports_cancellation
-    spare = service.shadows._spare
+    spare = service.shadows.spare
     assert spare.images.held == (0 if supports_cancellation else 1)
     if not supports_cancellation:
         looks(backend.pending[0], 1.0)
@@ -231,7 +236,7 @@ def test_failing_shadow_is_counted_and_affects_no_client(loop, error, outcome):
         loop.settle()
     assert result.error is None
     assert found == {outcome: 1}
-    assert service.shadows._spare.images.held == 0
+    assert service.shadows.spare.images.held == 0
     assert idle(service)
 
 
@@ -266,7 +271,7 @@ def test_shadow_outlives_the_request_and_ends_with_the_service(loop):
         loop.finish(start(loop, service.close()))
     assert backend.calls[1].cancelled
     assert found == {}
-    assert (service.shadows._spare.images.held, len(service.shadows)) == (0, 0)
+    assert (service.shadows.spare.images.held, len(service.shadows)) == (0, 0)
 
 
 def test_uncancellable_shadow_call_is_left_to_its_owner(loop):
@@ -280,7 +285,7 @@ def test_uncancellable_shadow_call_is_left_to_its_owner(loop):
     looks(backend.pending[0], 1.0)
     loop.finish(closing)
     assert not backend.calls[1].cancelled
-    assert service.shadows._spare.images.held == 0
+    assert service.shadows.spare.images.held == 0
 
 
 @pytest.mark.parametrize(
@@ -320,10 +325,13 @@ def shadows_of(
     backend: ScriptedBackend, shares: Any = ALWAYS, throws: list[float] | None = None, **limits: int
 ) -> tuple[Shadows, SpareCapacity]:
     """Shadows by themselves; `throws` are what chance comes to."""
-    spare = SpareCapacity(service_of(backend, max_images=limits.pop("max_images", 8)).admission)
+    tools = service_of(backend, max_images=limits.pop("max_images", 8)).tools
     left = iter(throws or [])
     chance = (lambda: next(left)) if throws else (lambda: 0.0)
-    return Shadows(backend, spare, Uncancelled(), shares, chance=chance), spare
+    shadows = Shadows(shares, chance=chance)
+    with suppress(StopIteration):  # it waits for nothing
+        shadows.start(tools, Observers()).send(None)
+    return shadows, shadows.spare
 
 
 def answered() -> InferResult:
@@ -341,7 +349,7 @@ def test_start_and_end_of_a_failure_are_logged_once(loop):
     outcomes: list[GatewayError | None] = [ModelNotFound(), ModelNotFound(), None, None]
     with structlog.testing.capture_logs() as captured:
         for outcome in outcomes:
-            loop.call_soon(shadows.offer, query(), [PNG], answered())
+            loop.call_soon(shadows.call_done, query(), answered(), IMAGES)
             loop.settle()
             (pending,) = backend.pending
             if outcome is None:

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.errors import TooCostly
 from gateway.ingest.frames import Wanted
+from gateway_plugins.media.animation import Frames
 from tests.animations import animated
 from tests.gateway.inference.scripted import (
     Body,
@@ -30,7 +31,7 @@ class Asked:
         body = Body()
         body.send(GIF)
         body.end()
-        asked = query(timeout_seconds, frames=Wanted(10, count))
+        asked = query(timeout_seconds, expansion=Frames(Wanted(10, count)))
         self.task = start(self.loop, collected(self.service, body, asked, None))
         self.loop.settle()
 

@@ -1,0 +1,102 @@
+"""One upload, many images: the seam of frames and of masked copies."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from gateway.deadline import Deadline
+from gateway.inference.record import ImageRecord
+from gateway.inference.result import Result
+from gateway.ingest.decode_budget import Size
+from gateway.ingest.decoders.pool import AnimationFrame, Decoders, OpenAnimation
+from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.prepare import DecodePolicy
+from gateway.ingest.upload import Upload
+from gateway.limits.account import Account
+
+Report = Callable[[Result, ImageRecord | None], None]
+"""Takes the result of one image or file."""
+
+
+class ExpandedUpload(Protocol):
+    """An upload that becomes several images; see gateway.inference.steps.ImageTask."""
+
+    upload: Upload
+    info: ImageInfo
+    file: Result
+    """The result of the file so far: its name and size."""
+    deadline: Deadline
+    report: Report
+
+    @property
+    def policy(self) -> DecodePolicy:
+        """Which images the gateway decodes itself."""
+        ...
+
+    @property
+    def decoders(self) -> Decoders:
+        """What opens the file."""
+        ...
+
+    @property
+    def account(self) -> Account:
+        """What the request's decoding is charged to."""
+        ...
+
+    @property
+    def strict(self) -> bool:
+        """Whether a damaged image is an error."""
+        ...
+
+    @property
+    def begun(self) -> bool:
+        """Whether an image of the request has had a permit."""
+        ...
+
+    async def size(self, max_side: int | None = None) -> Size:
+        """The size to which an image is decoded; its shorter side has at most `max_side` if its model is unknown."""
+        ...
+
+    async def charge(self) -> None:
+        """Charge one more image to the API key; waits while its rate is used up. Raises RateLimited."""
+        ...
+
+    async def add(self, images: OpenAnimation, nbytes: int, begin: Callable[[AnimationFrame], Report]) -> bool:
+        """Queue the next image of an open file, of up to `nbytes`, with what `begin` returns; False if there is none.
+
+        The image has a permit of its own, for which this waits.
+        """
+        ...
+
+
+class Expansion(Protocol):
+    """What makes several images of each upload of one request."""
+
+    @property
+    def takes_videos(self) -> bool:
+        """Whether a file may be a video."""
+        ...
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether the images have the lowest priority, and no observer sees them."""
+        ...
+
+    @property
+    def native_only(self) -> str:
+        """The error if another format than the native one is asked for."""
+        ...
+
+    def applies(self, info: ImageInfo) -> bool:
+        """Whether an upload becomes several images; if not, it is one image as usual."""
+        ...
+
+    def single(self, report: Report) -> Report:
+        """What takes the result of an upload that is one image, or has an error."""
+        ...
+
+    async def run(self, image: ExpandedUpload) -> None:
+        """Make and queue the images of an upload, and report one result of the file.
+
+        Raises ImageError, DeadlineExceeded, or what ends the request.
+        """
+        ...

@@ -1,0 +1,213 @@
+"""What an explanation asks for and returns, and the scores of its masked images until all are there."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.errors import (
+    DamagedImage,
+    GatewayError,
+    InferenceFailed,
+    RequestError,
+    TooCostly,
+    UndecodableImage,
+)
+from gateway.inference.expansion import ExpandedUpload, Report
+from gateway.inference.record import ImageRecord
+from gateway.inference.request import within
+from gateway.inference.result import Result
+from gateway.inference.steps import NOT_SERVED
+from gateway.ingest.decode_budget import shrunk_bytes
+from gateway.ingest.decoders.pool import MaskedImage
+from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.masking import HeatMap, Masking
+from gateway.ingest.prepare import masked_here
+
+MAX_SIDE = 384
+"""Shorter side in pixels of a masked image, if the input size of its model is unknown."""
+
+
+PREVIEW_MASKS = 150
+"""Masked copies from which the first heat map is drawn, and by which each further one has more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Explanation:
+    """Which parts of an image carry the score of a class."""
+
+    class_id: int
+    score: float
+    """The score of the class for the image itself."""
+    masking: Masking
+    masks: int
+    """Masked copies that the heat map was drawn from."""
+    heat: HeatMap
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedResult(Result):
+    """The result of a file in a request for an explanation."""
+
+    explanation: Explanation | None = field(default=None, compare=False)
+
+
+class MaskedCopies:
+    """Explains the score of a class: None is the likeliest one. See gateway.inference.expansion.Expansion.
+
+    TooCostly is the error of a file whose masked copies have more than `max_bytes` together.
+    """
+
+    takes_videos = False
+    gives_way = True
+    native_only = "An explanation is available in the native format only."
+
+    def __init__(
+        self, masking: Masking, max_bytes: int, class_id: int | None = None, *, previews: bool = False
+    ) -> None:
+        self.masking = masking
+        self.class_id = class_id
+        self.done = 0
+        """How many of the images have a score."""
+        self.preview: Explanation | None = None
+        """With `previews`, the latest heat map, drawn from each PREVIEW_MASKS further copies."""
+        self._max_bytes = max_bytes
+        self._previews = previews
+
+    def applies(self, info: ImageInfo) -> bool:  # noqa: ARG002
+        """Every image has masked copies."""
+        return True
+
+    def single(self, report: Report) -> Report:
+        """A file that cannot be read has an error."""
+        return report
+
+    async def run(self, image: ExpandedUpload) -> None:
+        """Classify masked copies of an image; the result is the heat map of a class, or the first error of a copy."""
+        try:
+            result = await within(image.deadline, self._explained(image))
+        except RequestError:
+            raise
+        except GatewayError as error:
+            if isinstance(error, NOT_SERVED) and not image.begun:
+                raise
+            result = replace(image.file, error=error)
+        image.report(result, None)
+
+    async def _explained(self, image: ExpandedUpload) -> Result:
+        masking = self.masking
+        data = masked_here(image.upload, image.info, image.policy)
+        size = await image.size(MAX_SIDE)
+        nbytes = shrunk_bytes(image.info, size)
+        if masking.total_bytes(image.info, size) > self._max_bytes:
+            raise TooCostly(
+                f"The masked images would have {masking.total_bytes(image.info, size):,} bytes, and "
+                f"{self._max_bytes:,} are allowed: ask for fewer masks or a smaller grid.",
+                limit="max_masked_bytes",
+                value=self._max_bytes,
+            )
+        scores = MaskScores(self)
+        next_preview = PREVIEW_MASKS
+        async with image.decoders.masked(data, image.info, size, image.account, masking) as copies:
+            if copies.damaged and image.strict:
+                raise DamagedImage
+            for number in range(masking.images):
+                if number:  # the image itself is paid with the file
+                    await image.charge()
+                if not await image.add(copies, nbytes, lambda _: scores.begin()):
+                    raise UndecodableImage  # the decoder has ended early
+                # A model that fails, or a class that it does not have, costs one image.
+                await scores.wait(most_missing=masking.images - 1)
+                if self._previews and len(first := scores.first()) > next_preview:
+                    next_preview += PREVIEW_MASKS
+                    self.preview = await _drawn(copies, scores, first, closes=False)
+            explanation = await _drawn(copies, scores, await scores.wait(most_missing=0), closes=True)
+        file = image.file
+        return ExplainedResult(
+            file.index,
+            file.filename,
+            file.width,
+            file.height,
+            model_version=scores.model_version,
+            damaged=copies.damaged,
+            explanation=explanation,
+        )
+
+
+class MaskScores:
+    """The scores of one class for an image and its masked copies, as they arrive.
+
+    The image itself comes first, since the class may be its likeliest one. An error of any copy is that of the whole.
+    """
+
+    def __init__(self, copies: MaskedCopies) -> None:
+        self._copies = copies
+        self._scores: NDArray[np.float32] = np.zeros(copies.masking.images, np.float32)
+        self._begun = 0
+        self._known = np.zeros(copies.masking.images, np.bool_)
+        self._first_unknown = 0
+        self._missing = copies.masking.images
+        self._error: GatewayError | None = None
+        self._changed = asyncio.Event()
+        self.class_id = copies.class_id
+        self.model_version: str | None = None
+
+    def begin(self) -> Report:
+        """What takes the result of the next image."""
+        index = self._begun
+        self._begun += 1
+
+        def take(result: Result, record: ImageRecord | None) -> None:  # noqa: ARG001
+            try:
+                self._scores[index] = self._score_of(result)
+                self._known[index] = True
+            except GatewayError as error:
+                self._error = self._error or error
+            self._missing -= 1
+            self._copies.done += 1
+            self._changed.set()
+
+        return take
+
+    async def wait(self, *, most_missing: int) -> NDArray[np.float32]:
+        """The scores once at most `most_missing` are missing; raises the first error of an image at once."""
+        while self._error is None and self._missing > most_missing:
+            self._changed.clear()
+            await self._changed.wait()
+        self.check()
+        return self._scores
+
+    def first(self) -> NDArray[np.float32]:
+        """The scores of the image and of the first copies, up to one that is missing."""
+        while self._first_unknown < len(self._known) and self._known[self._first_unknown]:
+            self._first_unknown += 1
+        return self._scores[: self._first_unknown]
+
+    def check(self) -> None:
+        """Raise the first error of an image, if there was one."""
+        if self._error is not None:
+            raise self._error
+
+    def _score_of(self, result: Result) -> float:
+        """The score of the class; raises the image's error, or InferenceFailed if the score is no number."""
+        if result.error is not None:
+            raise result.error
+        if result.scores is None:
+            raise UndecodableImage
+        if self.class_id is None:
+            self.class_id = int(result.scores.argmax())
+        self.model_version = self.model_version or result.model_version
+        if self.class_id >= len(result.scores):
+            raise InferenceFailed
+        score = float(result.scores[self.class_id])
+        if not np.isfinite(score):
+            raise InferenceFailed
+        return score
+
+
+async def _drawn(image: MaskedImage, scores: MaskScores, values: NDArray[np.float32], *, closes: bool) -> Explanation:
+    """The explanation by the scores of an image and of its first copies, fp32 [images]."""
+    heat = await image.draw(values, closes=closes)
+    assert scores.class_id is not None
+    return Explanation(scores.class_id, float(values[0]), image.masking, len(values) - 1, heat)

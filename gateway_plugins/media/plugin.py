@@ -1,0 +1,36 @@
+"""Frames of animations and videos, and explanations by masked copies."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gateway.hooks import Plugin
+from gateway.settings import Settings
+from gateway_plugins.media.settings import MediaSettings
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from gateway.inference.expansion import Expansion
+
+
+class Media(Plugin):
+    """The parameter `frames` of POST /predict, and POST /explain."""
+
+    settings = MediaSettings
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = MediaSettings.of(settings)
+
+    def routers(self) -> "Sequence[APIRouter]":
+        """POST /explain."""
+        from gateway_plugins.media.explain_route import router
+
+        return (router,)
+
+    def expansion(self, parameter: str, value: str) -> "Expansion | None":
+        """The frames that a request wants."""
+        if parameter != "frames":
+            return None
+        from gateway_plugins.media.animation import Frames, read_frames
+
+        return Frames(read_frames(value, self._settings.max_frames))

@@ -1,0 +1,46 @@
+"""Roll-outs: splits choose the version that answers, shadows classify a share of the images as well."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gateway.hooks import Plugin
+from gateway.setting_values import Shares
+from gateway.settings import Settings
+from gateway_plugins.rollouts.settings import RolloutSettings
+from gateway_plugins.rollouts.split import version_of
+
+if TYPE_CHECKING:
+    from gateway.inference.observer import Observer
+
+
+class Rollouts(Plugin):
+    """Does nothing unless a model has a split or a shadow."""
+
+    settings = RolloutSettings
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = RolloutSettings.of(settings)
+
+    def cors_headers(self) -> Sequence[str]:
+        """The header that ties a client to a version."""
+        return (self._settings.model_split_header,)
+
+    def versions(self) -> Sequence[Shares]:
+        """The versions that get requests, or images."""
+        return self._settings.model_split, self._settings.model_shadow
+
+    def version(self, model_name: str, headers: Mapping[str, str], client: str) -> str | None:
+        """The version that the split of a model selects; the same one for the same client."""
+        split = self._settings.model_split
+        if model_name not in split:
+            return None
+        client = headers.get(self._settings.model_split_header, "") or client
+        return version_of(split, model_name, None, client)[0]
+
+    def observer(self) -> "Observer | None":
+        """What calls shadow versions."""
+        if not self._settings.model_shadow:
+            return None
+        from gateway_plugins.rollouts.shadow import Shadows
+
+        return Shadows(self._settings.model_shadow)

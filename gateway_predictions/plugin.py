@@ -1,0 +1,57 @@
+"""The prediction log as a plug-in of the service."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gateway.hooks import Plugin
+from gateway.settings import Settings
+from gateway_predictions.request_fields import read_fields
+from gateway_predictions.requirements import check_packages
+from gateway_predictions.settings import PredictionLogSettings
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from gateway.inference.observer import Observer
+    from gateway_predictions.service_log import ServiceLog
+
+
+class PredictionLog(Plugin):
+    """Logs results, and the feedback on them; does nothing but refuse feedback unless a log is set."""
+
+    settings = PredictionLogSettings
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = PredictionLogSettings.of(settings)
+        self.log = _open(settings) if self._settings.log_predictions is not None else None
+
+    @classmethod
+    def check(cls, settings: Settings) -> None:
+        """Raise LogUnavailable if a log is set and a package for it is missing."""
+        url = PredictionLogSettings.of(settings).log_predictions
+        if url is not None:
+            check_packages(url)
+
+    def routers(self) -> "Sequence[APIRouter]":
+        """POST /feedback."""
+        from gateway_predictions.feedback_route import router
+
+        return (router(self.log),)
+
+    def request_fields(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """The fields of the client's choice; raises InvalidParameter."""
+        if self.log is None:
+            return {}
+        name = self._settings.log_predictions_fields_header
+        text = headers.get(name, "")
+        return read_fields(text, name) if text else {}
+
+    def observer(self) -> "Observer | None":
+        """What logs results."""
+        return self.log
+
+
+def _open(settings: Settings) -> "ServiceLog":
+    from gateway_predictions.service_log import ServiceLog  # loads PyArrow's companions only if a log is set
+
+    return ServiceLog(settings)
