@@ -2,13 +2,15 @@
 
 Every image costs processor time in four stages: the gateway (HTTP, multipart, gRPC), Triton itself, the preprocessor
 (decoding and resizing) and, on a machine without a GPU, the network. The plan gives each stage as many processes as it
-needs at the rate of the whole. Standard library only: it also runs in NVIDIA's image, beside Triton.
+needs at the rate of all cores. GPUs reduce that rate only if the network's time on them was measured. Standard library
+only: it also runs in NVIDIA's image, beside Triton.
 """
 
 import math
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 CALL_IMAGES = 8
 """Images of one call: small calls keep every preprocessor busy, and the network's queue merges them again."""
@@ -29,14 +31,20 @@ IN_FLIGHT_PER_CORE = 2 * CALL_IMAGES
 """Images in flight of all workers for each busy core: a call that it works on, and one that waits."""
 IN_FLIGHT_PER_GPU = 2 * GPU_BATCH * GPU_INSTANCES
 """The same for each busy GPU: a batch in work and one that waits, for each instance."""
+SLOW_GPU_MS = 0.3
+"""Time of a slow GPU for one image, where none was measured. It decides only how many GPUs count as busy."""
 MIB = 2**20
 NETWORK_BYTES, PREPROCESSOR_BYTES = 500 * MIB, 64 * MIB
 """Memory of a process with torch, and of one without, measured under load with the default model. Shared memory is
 counted once."""
 WORKER_BYTES = 150 * MIB
 """Memory of one gateway process without images."""
+DEFAULT_PINNED_POOL_BYTES = 256 * MIB
+"""Triton's pool of pinned host memory, from which tensors are copied to a GPU, if no option says otherwise."""
 REGION_BYTES = 16 * MIB
 """Shared memory of one Python-backend process, and the step by which it grows for large batches."""
+SHARED_BYTES = 4 * REGION_BYTES
+"""Shared memory of one Python-backend process under load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +59,38 @@ class Costs:
     triton_ms: float = 0.3
     preprocessor_ms: float = 1.8
     network_ms: float = 12.7
-    gpu_network_ms: float = 0.3
-    """Time of a GPU for one image in a batch. Not measured: it assumes about 3,300 images/s."""
+    gpu_network_ms: float | None = None
+    """Time of a GPU for one image in a batch; None if it was not measured, and then the cores alone limit a plan."""
 
     def __post_init__(self) -> None:
-        if min(self.gateway_ms, self.triton_ms, self.preprocessor_ms, self.network_ms, self.gpu_network_ms) <= 0:
+        times = (self.gateway_ms, self.triton_ms, self.preprocessor_ms, self.network_ms, self.gpu_network_ms)
+        if any(each is not None and each <= 0 for each in times):
             raise ValueError("a plan needs times above 0")
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Costs of a text such as "preprocessor_ms=2.1,gpu_network_ms=0.08"; those that it lacks have their defaults.
+
+        Raises ValueError for another name, or for a time that is no number above 0.
+        """
+        names = [each.name for each in fields(cls)]
+        times = {}
+        for item in filter(None, map(str.strip, text.split(","))):
+            name, _, value = item.partition("=")
+            try:
+                times[name] = float(value)
+            except ValueError:
+                times[name] = math.nan
+            if name not in names or not 0 < times[name] < math.inf:
+                known = ", ".join(names)
+                raise ValueError(f"{item!r} is no NAME=MILLISECONDS with a time above 0 and one of the names {known}")
+        return cls(**times)
+
+    @property
+    def text(self) -> str:
+        """What `read` takes: the costs that are not the defaults; "" if all are."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        return ",".join(f"{name}={value:g}" for name, value in found.items() if value != getattr(Costs(), name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +102,16 @@ class Stage:
     where: str
     """Where each instance runs, and how long it takes for an image."""
     images_per_second: float
+    """Infinite for a GPU whose time was not measured."""
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.count} {self.where}, up to {self.images_per_second:,.0f} images/s"
+        limit = f", up to {self.images_per_second:,.0f} images/s" if self.images_per_second < math.inf else ""
+        return f"{self.name}: {self.count} {self.where}{limit}"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Counts and limits for one machine that runs both the gateway and Triton, and the expected throughput."""
+    """Counts and limits for one machine, and the expected throughput."""
 
     cores: float
     gpus: int
@@ -88,36 +124,42 @@ class Plan:
     """Triton's threads that handle gRPC calls."""
     images_in_flight: int
     """Images in flight of one worker."""
+    triton_alone: bool = False
+    """Whether the cores are Triton's alone; else a gateway shares them."""
     all_cores: float = 0
     """Cores of the machine; more than `cores` where memory does not suffice for processes on all of them."""
 
     @property
     def machine_images_per_second(self) -> float:
-        """What all cores together can do, or all GPUs where that is less."""
-        return machine_rate(self.cores, self.gpus, self.costs)
+        """What all cores together can do, or all GPUs where that is measured to be less."""
+        return machine_rate(self.cores, self.gpus, self.costs, triton_alone=self.triton_alone)
+
+    @property
+    def core_ms(self) -> float:
+        """Processor time of an image in all stages that run on these cores."""
+        return _milliseconds(self.gpus, self.costs, triton_alone=self.triton_alone)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The stages whose processes were counted."""
         costs = self.costs
         if self.gpus:
-            gpus = f"on {_counted(self.gpus, 'GPU')}, {costs.gpu_network_ms:g} ms of a GPU for an image"
-            network = Stage("network", self.networks * self.gpus, gpus, self.gpus * 1_000 / costs.gpu_network_ms)
+            where = f"on {_counted(self.gpus, 'GPU')}"
+            network = Stage("network", self.networks * self.gpus, f"{where}, whose time was not measured", math.inf)
+            if costs.gpu_network_ms is not None:
+                where += f", {costs.gpu_network_ms:g} ms of a GPU for an image"
+                network = replace(network, where=where, images_per_second=self.gpus * 1_000 / costs.gpu_network_ms)
         else:
             network = _stage("network", self.networks, costs.network_ms)
-        return (
-            _stage("gateway", self.workers, costs.gateway_ms),
-            _stage("preprocessor", self.preprocessors, costs.preprocessor_ms),
-            network,
-        )
+        gateway = () if self.triton_alone else (_stage("gateway", self.workers, costs.gateway_ms),)
+        return (*gateway, _stage("preprocessor", self.preprocessors, costs.preprocessor_ms), network)
 
     @property
     def ceilings(self) -> dict[str, float]:
-        """Images per second that each stage can process by itself, and all cores together."""
-        total = _milliseconds(self.gpus, self.costs)
+        """Images per second of all cores together, and of each stage by itself, unless it was not measured."""
         return {
-            "all cores together": self.cores * 1_000 / total,
-            **{stage.name: stage.images_per_second for stage in self.stages},
+            "all cores together": self.cores * 1_000 / self.core_ms,
+            **{each.name: each.images_per_second for each in self.stages if each.images_per_second < math.inf},
         }
 
     @property
@@ -143,7 +185,7 @@ class Plan:
     @property
     def shared_memory_bytes(self) -> int:
         """Shared memory of the Python-backend processes under load."""
-        return 4 * REGION_BYTES * (self.preprocessors + self.networks * max(1, self.gpus))
+        return SHARED_BYTES * (self.preprocessors + self.networks * max(1, self.gpus))
 
     @property
     def models_bytes(self) -> int:
@@ -153,15 +195,22 @@ class Plan:
     @property
     def memory_bytes(self) -> int:
         """Memory of all processes without images."""
-        return self.workers * WORKER_BYTES + self.models_bytes
+        return (0 if self.triton_alone else self.workers * WORKER_BYTES) + self.models_bytes
+
+    @property
+    def all_images_in_flight(self) -> int:
+        """Images in flight of all workers: those that may be in Triton at once."""
+        return self.workers * self.images_in_flight
 
     @property
     def machine(self) -> str:
         """The cores and GPUs of the plan, in words."""
         gpus = _counted(self.gpus, "GPU") if self.gpus else "no GPU"
+        alone = " for Triton alone" if self.triton_alone else ""
         if self.all_cores > self.cores:
-            return f"{self.cores:g} of {_counted(self.all_cores, 'core')}, since memory allows no more, and {gpus}"
-        return f"{_counted(self.cores, 'core')}, {gpus}"
+            cores = f"{self.cores:g} of {_counted(self.all_cores, 'core')}"
+            return f"{cores}, since memory allows no more, and {gpus}{alone}"
+        return f"{_counted(self.cores, 'core')}, {gpus}{alone}"
 
     def settings(self) -> dict[str, int]:
         """The gateway's settings by field."""
@@ -182,19 +231,22 @@ class Plan:
         ]
 
 
-def plan(cores: float, gpus: int, costs: Costs | None = None) -> Plan:
-    """The plan for a machine; raises ValueError for no core or a negative number of GPUs."""
+def plan(cores: float, gpus: int, costs: Costs | None = None, *, triton_alone: bool = False) -> Plan:
+    """The plan for a machine; raises ValueError for no core or a negative number of GPUs.
+
+    With `triton_alone` no gateway shares the cores, and its stage takes none of their time.
+    """
     costs = costs or Costs()
     if cores <= 0 or gpus < 0:
         raise ValueError("a plan needs more than 0 cores, and no fewer than 0 GPUs")
-    rate = machine_rate(cores, gpus, costs)
+    rate = machine_rate(cores, gpus, costs, triton_alone=triton_alone)
     workers = _processes(rate, costs.gateway_ms, MAX_WORKERS)
     spare = min(SPARE_INSTANCES, int(cores))
     preprocessors = max(spare, _processes(rate, costs.preprocessor_ms, MAX_INSTANCES))
     networks = GPU_INSTANCES if gpus else max(spare, _processes(rate, costs.network_ms, MAX_INSTANCES))
-    in_flight = IN_FLIGHT_PER_CORE * rate * _milliseconds(gpus, costs) / 1_000
+    in_flight = IN_FLIGHT_PER_CORE * rate * _milliseconds(gpus, costs, triton_alone=triton_alone) / 1_000
     if gpus:
-        in_flight += IN_FLIGHT_PER_GPU * _processes(rate, costs.gpu_network_ms, gpus)
+        in_flight += IN_FLIGHT_PER_GPU * _processes(rate, costs.gpu_network_ms or SLOW_GPU_MS, gpus)
     calls = math.ceil(round(in_flight / workers / CALL_IMAGES, 9))
     threads = 1 + _processes(rate, costs.triton_ms, MAX_GRPC_THREADS - 1)
     return Plan(
@@ -206,26 +258,41 @@ def plan(cores: float, gpus: int, costs: Costs | None = None) -> Plan:
         networks=networks,
         grpc_threads=max(MIN_GRPC_THREADS, threads),
         images_in_flight=max(MIN_IN_FLIGHT, calls * CALL_IMAGES),
+        triton_alone=triton_alone,
     )
 
 
-def fitting_plan(cores: float, gpus: int, costs: Costs | None, fits: Callable[[Plan], bool]) -> Plan:
+def pinned_pool_bytes(image_bytes: int, images_in_flight: int) -> int:
+    """The size of Triton's pool of pinned memory, in whole MiB: all images in flight, as the network takes them.
+
+    Without room in it, Triton takes ordinary memory, from which copies to a GPU are slower.
+    """
+    return max(DEFAULT_PINNED_POOL_BYTES, math.ceil(image_bytes * images_in_flight / MIB) * MIB)
+
+
+def fitting_plan(
+    cores: float, gpus: int, costs: Costs | None, fits: Callable[[Plan], bool], *, triton_alone: bool = False
+) -> Plan:
     """The plan for as many of the machine's cores as fit, so that the stages stay in proportion; at least one."""
     choices = [*range(1, math.ceil(cores)), cores]
+    plans = [plan(usable, gpus, costs, triton_alone=triton_alone) for usable in choices]
     # The first choice that does not fit; a plan for more cores never needs less.
-    too_many = bisect_left(choices, True, key=lambda usable: not fits(plan(usable, gpus, costs)))  # noqa: FBT003
-    return replace(plan(choices[max(0, too_many - 1)], gpus, costs), all_cores=cores)
+    too_many = bisect_left(plans, True, key=lambda each: not fits(each))  # noqa: FBT003
+    return replace(plans[max(0, too_many - 1)], all_cores=cores)
 
 
-def machine_rate(cores: float, gpus: int, costs: Costs) -> float:
-    """Images per second of all cores together, or of all GPUs where that is less."""
-    by_cores = cores * 1_000 / _milliseconds(gpus, costs)
-    return min(by_cores, gpus * 1_000 / costs.gpu_network_ms) if gpus else by_cores
+def machine_rate(cores: float, gpus: int, costs: Costs, *, triton_alone: bool = False) -> float:
+    """Images per second of all cores together, or of all GPUs where that is measured to be less."""
+    by_cores = cores * 1_000 / _milliseconds(gpus, costs, triton_alone=triton_alone)
+    if not gpus or costs.gpu_network_ms is None:
+        return by_cores
+    return min(by_cores, gpus * 1_000 / costs.gpu_network_ms)
 
 
-def _milliseconds(gpus: int, costs: Costs) -> float:
-    """Processor time of an image in all stages; a GPU takes over only the network."""
-    return costs.gateway_ms + costs.triton_ms + costs.preprocessor_ms + (0 if gpus else costs.network_ms)
+def _milliseconds(gpus: int, costs: Costs, *, triton_alone: bool) -> float:
+    """Processor time of an image in all stages on these cores; a GPU takes over only the network."""
+    gateway_ms = 0 if triton_alone else costs.gateway_ms
+    return gateway_ms + costs.triton_ms + costs.preprocessor_ms + (0 if gpus else costs.network_ms)
 
 
 def _processes(rate: float, milliseconds: float, most: int) -> int:

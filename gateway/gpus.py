@@ -10,6 +10,22 @@ from pathlib import Path
 
 OLDEST_DRIVERS = {11: 450, 12: 525, 13: 580}
 """The oldest branch of NVIDIA's driver for each CUDA major version (CUDA compatibility guide, minor versions)."""
+DRIVER = "libcuda.so.1"
+"""The library of NVIDIA's driver; the container toolkit puts the host's into a container that is given a GPU."""
+FAULTS = {
+    35: "the driver is older than this CUDA needs; update the driver",
+    46: "the GPU is in use by another process in exclusive mode, or not available; nvidia-smi shows its processes",
+    100: "the driver sees no GPU: give one to the container, and look at CUDA_VISIBLE_DEVICES",
+    101: "CUDA_VISIBLE_DEVICES, or the container, names a GPU that does not exist",
+    304: "the driver's device files cannot be opened: look at the permissions of /dev/nvidia*",
+    802: "the GPUs are not initialised yet: nvidia-fabricmanager must run on machines with NVSwitch",
+    803: "the driver's library and its kernel module have different versions: restart the machine after an update of "
+    "the driver, and the container",
+    804: "the driver is too old for the CUDA of this image, and its compatibility libraries do not support this GPU; "
+    "update the driver",
+    999: "the driver failed for an unknown reason; `dmesg` of the machine may have it (NVRM, Xid)",
+}
+"""Advice by CUDA's error numbers (cuda.h, CUresult)."""
 TORCH_CHECK_SECONDS = 120.0
 _TORCH_CHECK = "import torch; print(torch.cuda.is_available())"
 
@@ -25,6 +41,8 @@ class Gpus:
     driver_cuda: tuple[int, int] | None = None
     torch_cuda: tuple[int, int] | None = None
     torch_sees_them: bool = True
+    fault: str = ""
+    """Why a driver that is installed reports no GPU."""
 
     @property
     def usable(self) -> int:
@@ -53,7 +71,7 @@ def find_gpus() -> Gpus:
     """The GPUs of this machine; takes seconds if there are any, because a child process imports torch."""
     count = gpu_count()
     if not count:
-        return Gpus(0)
+        return Gpus(0, fault=gpu_fault() if _driver() is not None else "")
     return Gpus(count, _driver_cuda(), _torch_cuda(), _torch_sees_them())
 
 
@@ -70,16 +88,36 @@ def _first_number(version: str) -> int:
 
 def gpu_count() -> int:
     """The number of GPUs that the CUDA driver reports; 0 without a driver."""
+    return _counted_gpus()[0]
+
+
+def gpu_fault() -> str:
+    """Why the CUDA driver reports no GPU, with CUDA's error number, and what to do; "" if it reports one."""
+    count, error = _counted_gpus()
+    if count:
+        return ""
+    if error is None:
+        return f"there is no NVIDIA driver here ({DRIVER} cannot be loaded)"
+    # A driver can report success and no device, where a variable hides all of them.
+    number = error or 100
+    version = _driver_cuda()
+    supported = f"; the driver runs CUDA {_dotted(version)} at most" if version else ""
+    return f"CUDA error {number}: {FAULTS.get(number, 'cuda.h explains it, under CUresult')}{supported}"
+
+
+def _counted_gpus() -> tuple[int, int | None]:
+    """The number of GPUs, and CUDA's error number; None without a driver."""
     cuda = _driver()
+    if cuda is None:
+        return 0, None
     count = ctypes.c_int(0)
-    if cuda is None or cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
-        return 0
-    return count.value
+    error = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
+    return (0 if error else count.value), error
 
 
 def _driver() -> ctypes.CDLL | None:
     try:
-        return ctypes.CDLL("libcuda.so.1")
+        return ctypes.CDLL(DRIVER)
     except OSError:
         return None
 

@@ -201,6 +201,10 @@ class CoreSettings(Section):
     """Cores to compute counts of processes and limits of images for; 0 for those of the machine or container."""
     beside_triton: BesideTriton = BesideTriton.NO
     """Compute workers and limits of images that are not set, for a machine with a Triton on its cpu or gpu; or no."""
+    triton_alone: bool = False
+    """Size Triton's models for cores that no gateway shares, as in a pod of its own; the chart sets it."""
+    costs: Annotated[str, Field(min_length=0, max_length=500), AfterValidator(setting_values.costs)] = ""
+    """What an image costs, as `gateway capacity --measure` prints it; when empty, what it found on this machine."""
 
     # Access
     api_keys_file: KeyFile = None

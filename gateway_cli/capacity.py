@@ -103,6 +103,14 @@ def _measured(repository: Path, photo: Path | None) -> Costs:
     return costs
 
 
+def _network(found: Plan) -> str:
+    if not found.gpus:
+        return f"{found.costs.network_ms:g} in the network"
+    if found.costs.gpu_network_ms is None:
+        return "a time of a GPU that was not measured: `--measure` on that machine, or `--gpu-ms`"
+    return f"{found.costs.gpu_network_ms:g} of a GPU"
+
+
 def _report(found: Plan, variables: list[str]) -> list[str]:
     preferred = ",".join(map(str, found.preferred))
     kind = "KIND_GPU" if found.gpus else "KIND_CPU"
@@ -112,8 +120,7 @@ def _report(found: Plan, variables: list[str]) -> list[str]:
         f"{found.machine}: about {found.images_per_second:,.0f} images/s, limited by: {found.limited_by}",
         *(f"  {part:<20}{rate:>8,.0f} images/s" for part, rate in found.ceilings.items()),
         f"  an image takes {costs.gateway_ms:g} ms of a core in the gateway, {costs.triton_ms:g} in Triton, "
-        f"{costs.preprocessor_ms:g} in the preprocessor, and "
-        + (f"{costs.gpu_network_ms:g} of a GPU" if found.gpus else f"{costs.network_ms:g} in the network"),
+        f"{costs.preprocessor_ms:g} in the preprocessor, and " + _network(found),
         "",
         "# what `gateway up` and the containers choose by themselves; to write it down instead:",
         "# .env, for the gateway",

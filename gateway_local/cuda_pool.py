@@ -9,16 +9,13 @@ buffer, and the answer is wrong without an error (Triton's server issues 7148 an
 import math
 from collections.abc import Mapping
 
+from gateway.capacity import DEFAULT_PINNED_POOL_BYTES, pinned_pool_bytes
 from gateway.triton.model_config import DataType, ModelConfig, instances_on_gpus
+from gateway_local.sizing import BYTES
 
 DEFAULT_POOL_BYTES = 64 * 2**20
+PINNED_OPTION = "--pinned-memory-pool-byte-size"
 OPTION = "--cuda-memory-pool-byte-size"
-_BYTES = {
-    "TYPE_BOOL": 1, "TYPE_UINT8": 1, "TYPE_INT8": 1,
-    "TYPE_UINT16": 2, "TYPE_INT16": 2, "TYPE_FP16": 2, "TYPE_BF16": 2,
-    "TYPE_UINT32": 4, "TYPE_INT32": 4, "TYPE_FP32": 4,
-    "TYPE_UINT64": 8, "TYPE_INT64": 8, "TYPE_FP64": 8,
-}  # fmt: skip
 Configs = Mapping[str, ModelConfig]
 
 
@@ -59,6 +56,13 @@ def arguments(sizes: Mapping[int, int]) -> list[str]:
     return [f"{OPTION}={gpu}:{size}" for gpu, size in sorted(sizes.items()) if size > DEFAULT_POOL_BYTES]
 
 
+def pinned_arguments(configs: Configs, images_in_flight: int) -> list[str]:
+    """Triton's option for the pool of pinned host memory, if the images in flight exceed the default."""
+    image_bytes = max((_row_bytes(configs[producer]) for producer, _ in _pairs(configs)), default=0)
+    size = pinned_pool_bytes(image_bytes, images_in_flight)
+    return [f"{PINNED_OPTION}={size}"] if size > DEFAULT_PINNED_POOL_BYTES else []
+
+
 def _pairs(configs: Configs) -> list[tuple[str, list[str]]]:
     """Each Python step of an ensemble, with the steps that read its outputs."""
     followers: dict[str, set[str]] = {}
@@ -80,6 +84,6 @@ def _pairs(configs: Configs) -> list[tuple[str, list[str]]]:
 def _row_bytes(config: ModelConfig) -> int:
     """Bytes of all outputs for one image; an unknown dimension counts as one."""
     return sum(
-        math.prod(max(1, int(dim)) for dim in output.dims) * _BYTES.get(DataType.Name(output.data_type), 4)
+        math.prod(max(1, int(dim)) for dim in output.dims) * BYTES.get(DataType.Name(output.data_type), 4)
         for output in config.output
     )

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 from gateway.gpus import Gpus, find_gpus
 from gateway.triton.model_config import ModelConfig
-from gateway_local.cuda_pool import arguments, pool_bytes, uncacheable
+from gateway_local.cuda_pool import PINNED_OPTION, arguments, pinned_arguments, pool_bytes, uncacheable
 from gateway_local.runtime.base import TritonRuntimeError
 
 HIDE = {"CUDA_VISIBLE_DEVICES": "-1"}
 """With it a process sees no GPU (CUDA programming guide, environment variables)."""
 
-NO_GPU = ("--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0")
+NO_GPU = ("--allow-gpu-metrics=false", f"{PINNED_OPTION}=0")
 """Without a GPU both only cause errors in Triton's log: of NVML, DCGM and pinned memory."""
 
 Say = Callable[[str], None]
@@ -35,10 +35,13 @@ def choose_devices(
     """Options for running models on this machine's GPUs; `say` gets what the operator must know.
 
     GPUs that torch cannot use are hidden from Triton, which would put KIND_AUTO models on them and not start. If a
-    Python step leaves tensors on a GPU, their pool is sized for `images_in_flight`. Raises CacheOnGpu.
+    Python step leaves tensors on a GPU, their pool is sized for `images_in_flight`; so is the pool of pinned memory.
+    Raises CacheOnGpu.
     """
     found = gpus()
     if not found.count:
+        if found.fault:
+            say(f"models run on the CPU: {found.fault}")
         return Devices(NO_GPU)
     if not found.usable:
         say(f"models run on the CPU, and the GPU is hidden from Triton: {found.why_not}")
@@ -52,4 +55,4 @@ def choose_devices(
     options = arguments(sizes)
     if options:
         say(f"a preprocessor leaves its images on the GPU, so Triton gets {' '.join(options)}")
-    return Devices(tuple(options))
+    return Devices((*options, *pinned_arguments(configs, images_in_flight)))

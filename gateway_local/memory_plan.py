@@ -7,7 +7,7 @@ from pathlib import Path
 from google.protobuf import text_format
 
 from gateway.buffers import LEAST, fitted, needed
-from gateway.capacity import Plan, fitting_plan
+from gateway.capacity import Costs, Plan, fitting_plan
 from gateway.cores import usable_cores
 from gateway.environment import load_settings
 from gateway.gpus import find_gpus
@@ -79,11 +79,15 @@ def machine_plan(
     """The plan for this machine, its GPUs and a repository's models; with `free_bytes`, one that fits into them."""
 
     def fits(sizes: Plan) -> bool:
-        beside = _smallest_need(settings.model_copy(update=settings.unset(sizes.settings())))
+        beside = 0
+        if not settings.triton_alone:
+            beside = _smallest_need(settings.model_copy(update=settings.unset(sizes.settings())))
         return free_bytes is None or _need(repository, sizes, settings).usual_bytes + beside <= free_bytes
 
     found = find_gpus().usable if gpus is None else gpus
-    return fitting_plan(settings.cores or usable_cores(), found, recorded_costs(repository), fits)
+    costs = Costs.read(settings.costs) if settings.costs else recorded_costs(repository)
+    cores = settings.cores or usable_cores()
+    return fitting_plan(cores, found, costs, fits, triton_alone=settings.triton_alone)
 
 
 def size_models(repository: Path) -> None:

@@ -10,18 +10,26 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
-from gateway.capacity import Plan, fitting_plan
+from gateway.capacity import MIB, SHARED_BYTES, Costs, Plan, fitting_plan, pinned_pool_bytes
 from gateway.cores import usable_cores
-from gateway.gpus import gpu_count
+from gateway.gpus import gpu_count, gpu_fault
 from gateway.memory import memory_limit
-from gateway_local.sizing import ARGUMENT, SizedRepository
+from gateway_local.sizing import ARGUMENT, SizedRepository, image_bytes
 
 CORES_VARIABLE = "GATEWAY_CORES"
 """Cores to size for, such as those that a pod requests; without it, or with 0, those of the container."""
+ALONE_VARIABLE, COSTS_VARIABLE = "GATEWAY_TRITON_ALONE", "GATEWAY_COSTS"
+"""Whether no gateway shares the cores; and what an image costs, as `gateway capacity --measure` prints it."""
+DEVICES_VARIABLE = "DEVICES"
+"""The GPUs to use, such as 0,2 or GPU-…; all if it is empty or says so."""
+TRUE = frozenset({"1", "true", "yes", "on", "y", "t"})
+"""Values of a true setting, as pydantic reads them."""
 REPOSITORY, THREADS = "--model-repository", "--grpc-infer-thread-count"
+PINNED = "--pinned-memory-pool-byte-size"
+SHARED_MEMORY = "/dev/shm"  # noqa: S108  # where POSIX shared memory lives on Linux
 CHECK_SECONDS = 2.0
 HELP_SECONDS = 30.0
 
@@ -32,16 +40,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--require-gpu", action="store_true", help="end with an error if no GPU can be seen")
     parser.add_argument("command", nargs=argparse.REMAINDER, help=f"tritonserver {REPOSITORY}=… …")
     options = parser.parse_args(arguments)
+    use_devices(os.environ)
     gpus = gpu_count()
     if options.require_gpu and not gpus:
         sys.exit(
-            "sized | no GPU can be seen, and this image runs networks on GPUs: give the container one (docker run "
-            "--gpus all; nvidia.com/gpu in Kubernetes) and check the driver with nvidia-smi, or use the image for CPUs"
+            f"sized | no GPU can be seen, and this image runs networks on GPUs: {gpu_fault()}. Give it a GPU "
+            "(docker run --gpus all; nvidia.com/gpu in Kubernetes), check the driver with nvidia-smi, or use the image "
+            "for CPUs"
         )
     repository = value_of(options.command, REPOSITORY)
     if repository is None:
         sys.exit(f"sized | tritonserver's {REPOSITORY} is missing")
-    chosen = container_plan(os.environ.get(CORES_VARIABLE, ""), gpus, memory_limit())
+    chosen = container_plan(os.environ, gpus, memory_limit())
     for line in chosen.explained():
         say(line)
     sized = SizedRepository(Path(repository), chosen, linked=True)
@@ -49,6 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     word = f"{REPOSITORY}={repository}"
     command = [f"{REPOSITORY}={sized.path}" if each == word else each for each in options.command]
     command.append(ARGUMENT)
+    if gpus and value_of(command, PINNED) is None:
+        size = pinned_pool_bytes(image_bytes(sized.path), chosen.all_images_in_flight)
+        command.append(f"{PINNED}={size}")
+    shared = os.statvfs(SHARED_MEMORY)
+    if warning := short_of_shared_memory(shared.f_blocks * shared.f_frsize, chosen):
+        say(warning)
     if value_of(command, THREADS) is None and has_option(command[0], THREADS):
         command.append(f"{THREADS}={chosen.grpc_threads}")
     server = os.getpid()
@@ -63,18 +79,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
             say(f"the models cannot be sized again: {exc}")
 
 
+def use_devices(environment: MutableMapping[str, str]) -> None:
+    """Have CUDA, and so Triton, use only the GPUs of DEVICES_VARIABLE, with the numbers that nvidia-smi gives them."""
+    devices = environment.get(DEVICES_VARIABLE, "").strip()
+    if devices.lower() not in {"", "all"}:
+        environment.update(CUDA_VISIBLE_DEVICES=devices, CUDA_DEVICE_ORDER="PCI_BUS_ID")
+
+
 def say(text: str) -> None:
     """Write a line to the container's log."""
     sys.stderr.write(f"sized | {text}\n")
     sys.stderr.flush()
 
 
-def container_plan(cores: str, gpus: int, memory_bytes: int | None) -> Plan:
+def container_plan(environment: Mapping[str, str], gpus: int, memory_bytes: int | None) -> Plan:
     """The plan for the cores of a variable, or else of the container, and its memory; raises ValueError."""
-    wanted = float(cores or 0)
-    found = min(wanted, usable_cores()) if wanted > 0 else usable_cores()
-    # On a GPU, networks run in Triton's own process.
-    return fitting_plan(found, gpus, None, lambda plan: memory_bytes is None or plan.models_bytes <= memory_bytes)
+    wanted = float(environment.get(CORES_VARIABLE) or 0)
+    return fitting_plan(
+        min(wanted, usable_cores()) if wanted > 0 else usable_cores(),
+        gpus,
+        Costs.read(environment.get(COSTS_VARIABLE, "")),
+        # On a GPU, networks run in Triton's own process.
+        lambda plan: memory_bytes is None or plan.models_bytes <= memory_bytes,
+        triton_alone=environment.get(ALONE_VARIABLE, "").lower() in TRUE,
+    )
+
+
+def short_of_shared_memory(there_bytes: int, chosen: Plan) -> str:
+    """A warning if the preprocessors may need more shared memory than there is; else ""."""
+    wanted = SHARED_BYTES * chosen.preprocessors
+    if there_bytes >= wanted:
+        return ""
+    return (
+        f"warning: {SHARED_MEMORY} has {there_bytes // MIB:,} MiB, and preprocessors may need {wanted // MIB:,} MiB "
+        "under load: docker run --shm-size, shm_size in Compose, triton.sharedMemory in the chart"
+    )
 
 
 def value_of(command: Sequence[str], option: str) -> str | None:

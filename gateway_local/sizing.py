@@ -24,6 +24,18 @@ FOLDER = "configs"
 PARAMETER = "sized_for"  # gateway.triton.model_config.SIZED_FOR, which needs protobuf
 """The parameter of a completed configuration that says what its numbers were computed from."""
 RAW_IMAGE = "RAW_IMAGE"
+TORCHSCRIPT = "pytorch_libtorch"
+FUSER = "ENABLE_TENSOR_FUSER"
+"""Parameter of NVIDIA's libtorch backend. TorchScript's fuser compiles kernels for each batch size at the second call
+with it, while clients wait, and a queue forms every size up to max_batch_size. Without it there is nothing to compile.
+"""
+BYTES = {
+    "TYPE_BOOL": 1, "TYPE_UINT8": 1, "TYPE_INT8": 1,
+    "TYPE_UINT16": 2, "TYPE_INT16": 2, "TYPE_FP16": 2, "TYPE_BF16": 2,
+    "TYPE_UINT32": 4, "TYPE_INT32": 4, "TYPE_FP32": 4,
+    "TYPE_UINT64": 8, "TYPE_INT64": 8, "TYPE_FP64": 8,
+}  # fmt: skip
+"""Bytes of an element by Triton's data type."""
 _HEAD = "# Written from ../config.pbtxt when Triton was started; change that file.\n"
 _TOKEN = re.compile(
     r"""(?P<space>\s+|\#[^\n]*)|(?P<text>"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|(?P<mark>[{}\[\]<>:,;])"""
@@ -150,6 +162,10 @@ def completed(text: str, *, preprocessor: bool, chosen: Plan) -> str:
         kind = "KIND_CPU" if preprocessor else "KIND_GPU" if chosen.gpus else "KIND_AUTO"
         count = _count(chosen, preprocessor=preprocessor, on_gpu=on_gpus[0])
         edits.append((config.end, config.end, f"\ninstance_group {{ kind: {kind} count: {count} }}\n"))
+    written = {each.first("key") for each in config.all("parameters")}
+    if any(on_gpus) and config.first("platform") == TORCHSCRIPT and FUSER not in written:
+        parameter = f'parameters {{ key: "{FUSER}" value: {{ string_value: "false" }} }}'
+        edits.append((config.end, config.end, f"\n{parameter}\n"))
     for batching in config.all("dynamic_batching"):
         most = int(config.first("max_batch_size") or 0)
         preferred = [size for size in (chosen.preferred if any(on_gpus) else CPU_PREFERRED) if size <= most]
@@ -191,6 +207,21 @@ def _count(chosen: Plan, *, preprocessor: bool, on_gpu: bool) -> int:
     if preprocessor:
         return math.ceil(chosen.preprocessors / chosen.gpus) if on_gpu else chosen.preprocessors
     return chosen.networks if on_gpu or not chosen.gpus else plan(chosen.cores, 0, chosen.costs).networks
+
+
+def image_bytes(repository: Path) -> int:
+    """Bytes of one image between the steps of an ensemble that takes RAW_IMAGE: the most of its preprocessors.
+
+    A dimension that is not fixed counts as one.
+    """
+    configs = {name: config for name, (_, config) in read(repository).items()}
+    preprocessors = [configs[name] for name, reads in roles(configs).items() if reads and name in configs]
+    return max((sum(map(_row_bytes, each.all("output"))) for each in preprocessors), default=0)
+
+
+def _row_bytes(output: Field) -> int:
+    dims = (max(1, int(each.value)) for each in output.all("dims"))
+    return math.prod(dims) * BYTES.get(output.first("data_type"), 4)
 
 
 def completed_texts(repository: Path, chosen: Plan) -> dict[str, str]:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from uvicorn.supervisors import Multiprocess
 
 from gateway.buffers import fitted
-from gateway.capacity import plan
+from gateway.capacity import Costs, plan
 from gateway.cores import usable_cores
 from gateway.errors import UserError
 from gateway.logs import configure_logs
@@ -104,7 +104,8 @@ def _sized(settings: Settings) -> Settings:
         return settings
     cores = settings.cores or usable_cores()
     # A container without GPUs cannot count them: as many as the cores can feed.
-    sizes = plan(cores, math.ceil(cores) if settings.beside_triton is BesideTriton.GPU else 0)
+    gpus = math.ceil(cores) if settings.beside_triton is BesideTriton.GPU else 0
+    sizes = plan(cores, gpus, Costs.read(settings.costs))
     chosen = settings.unset(sizes.settings())
     log.info("settings_sized_to_machine", cores=cores, beside_triton=settings.beside_triton.value, **chosen)
     export_environment(chosen)

@@ -1,20 +1,28 @@
 """The arithmetic of docs/guides/sizing.md."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from gateway.capacity import (
     CALL_IMAGES,
+    DEFAULT_PINNED_POOL_BYTES,
     IN_FLIGHT_PER_GPU,
     MAX_INSTANCES,
     MAX_WORKERS,
+    MIB,
     SPARE_INSTANCES,
     Costs,
     fitting_plan,
+    pinned_pool_bytes,
     plan,
 )
+from tests.processes import PROJECT
 from tests.settings import Settings
 
 COSTS = Costs()
@@ -69,10 +77,102 @@ def test_stages_can_do_about_the_same(cores, gpus):
 
 def test_gpu_machine_is_divided_by_the_cost_of_each_stage():
     found = plan(16, 1)
-    # One GPU classifies 3,333 images/s: 4.7 processes of the gateway, and 6 preprocessors.
-    assert (found.workers, found.preprocessors, found.networks) == (5, 6, 2)
+    # 16 cores feed 4,571 images/s: 6.4 processes of the gateway, and 8.2 preprocessors.
+    assert (found.workers, found.preprocessors, found.networks) == (7, 9, 2)
     assert found.preferred == (8, 16, 32)
-    assert found.images_per_second == pytest.approx(1_000 / COSTS.gpu_network_ms)
+    assert found.images_per_second == pytest.approx(16_000 / (1.4 + 0.3 + 1.8))
+
+
+def test_measured_gpu_can_be_the_limit():
+    """A GPU reduces the counts only if its time is known."""
+    found = plan(16, 1, Costs(gpu_network_ms=0.3))
+    assert (found.workers, found.preprocessors, found.networks) == (5, 6, 2)
+    assert found.images_per_second == pytest.approx(1_000 / 0.3)
+    assert plan(16, 1, Costs(gpu_network_ms=0.05)).preprocessors == plan(16, 1).preprocessors
+
+
+def test_triton_alone_has_all_cores():
+    found = plan(12, 1, triton_alone=True)
+    assert found.preprocessors == 11
+    assert [stage.name for stage in found.stages] == ["preprocessor", "network"]
+    assert found.machine == "12 cores, 1 GPU for Triton alone"
+    assert found.memory_bytes == found.models_bytes
+    assert plan(12, 1).preprocessors == 7
+
+
+def test_pinned_pool_holds_the_images_in_flight():
+    image = 3 * 224 * 224 * 4
+    most = DEFAULT_PINNED_POOL_BYTES // image
+    assert pinned_pool_bytes(image, most) == DEFAULT_PINNED_POOL_BYTES
+    assert pinned_pool_bytes(image, most + 1) == DEFAULT_PINNED_POOL_BYTES + MIB
+    # 64 cores and 8 GPUs have 1.1 GB in flight.
+    assert pinned_pool_bytes(image, plan(64, 8).all_images_in_flight) > 4 * DEFAULT_PINNED_POOL_BYTES
+
+
+def test_guide_has_the_plans_of_eight_machines():
+    text = (PROJECT / "docs" / "guides" / "sizing.md").read_text()
+    rows = re.findall(r"^\| (\d+) cores(?:, (\d+) GPUs?)?( for Triton alone)? \|(.*--grpc.*)\|$", text, re.MULTILINE)
+    assert len(rows) == 8
+    for cores, gpus, alone, columns in rows:
+        found = plan(int(cores), int(gpus or 0), triton_alone=bool(alone))
+        *_, preprocessors, networks, options, rate = (each.strip() for each in columns.split("|"))
+        assert (int(preprocessors), int(networks)) == (found.preprocessors, found.networks)
+        assert rate == f"{found.images_per_second:,.0f}"
+        wanted = f"`--grpc-infer-thread-count={found.grpc_threads}`"
+        if gpus:
+            size = pinned_pool_bytes(3 * 224 * 224 * 4 + 4, found.all_images_in_flight)
+            wanted += f" `--pinned-memory-pool-byte-size={size}`"
+        assert options == wanted
+
+
+TIMES = st.floats(0.1, 50)
+ALL_COSTS = st.builds(
+    Costs,
+    gateway_ms=TIMES,
+    triton_ms=TIMES,
+    preprocessor_ms=TIMES,
+    network_ms=TIMES,
+    gpu_network_ms=st.none() | TIMES,
+)
+
+
+@given(st.integers(1, 64), st.integers(0, 8), st.booleans(), st.just(COSTS) | ALL_COSTS)
+@example(16, 1, False, COSTS)
+@example(12, 1, True, COSTS)
+def test_no_stage_idles_a_core_while_another_is_the_limit(cores, gpus, triton_alone, costs):
+    """Only the cores and measured GPUs are limits, and no stage has a whole process more than it can use."""
+    found = plan(cores, gpus, costs, triton_alone=triton_alone)
+    rate = found.images_per_second
+    idle_cores = cores - rate * found.core_ms / 1_000
+    gpu_is_the_limit = gpus and costs.gpu_network_ms is not None and rate >= gpus * 999 / costs.gpu_network_ms
+    assert idle_cores <= 1 or gpu_is_the_limit
+    for stage in found.stages:
+        if stage.name == "network" and gpus:
+            continue
+        busy = rate * stage.count / stage.images_per_second
+        assert stage.count - busy < 1 + 1e-6 or stage.count <= SPARE_INSTANCES
+        assert stage.count <= max(cores, SPARE_INSTANCES)
+
+
+@given(ALL_COSTS)
+def test_costs_are_read_as_they_are_written(costs):
+    again = Costs.read(costs.text)
+    for name in ("gateway_ms", "triton_ms", "preprocessor_ms", "network_ms", "gpu_network_ms"):
+        assert getattr(again, name) == pytest.approx(getattr(costs, name), rel=1e-5)
+
+
+@pytest.mark.parametrize("text", ["network_ms", "network_ms=", "network_ms=0", "network_ms=nan", "cpu_ms=1", "1.5"])
+def test_costs_of_other_names_and_times_are_refused(text):
+    with pytest.raises(ValueError, match="no NAME=MILLISECONDS"):
+        Costs.read(text)
+    with pytest.raises(ValidationError, match="no NAME=MILLISECONDS"):
+        Settings(_env_file=None, costs=text)
+
+
+def test_costs_that_are_not_given_are_the_defaults():
+    assert Costs.read("") == COSTS
+    assert Costs.read(" gpu_network_ms=0.08, ") == Costs(gpu_network_ms=0.08)
+    assert COSTS.text == ""
 
 
 def test_two_cores_without_a_gpu_get_the_defaults_of_the_settings():
@@ -148,9 +248,10 @@ def test_plan_that_never_fits_is_that_of_one_core():
 
 def test_explanation_has_a_line_for_each_stage():
     first, *stages = plan(16, 1).explained()
-    assert first.startswith("sized for 16 cores, 1 GPU: about 3,333 images/s, limited by ")
+    assert first.startswith("sized for 16 cores, 1 GPU: about 4,571 images/s, limited by all cores together")
     assert [line.partition(":")[0] for line in stages] == ["gateway", "preprocessor", "network"]
-    assert stages[1] == "preprocessor: 6 instances, 1.8 ms of a core for an image, up to 3,333 images/s"
+    assert stages[1] == "preprocessor: 9 instances, 1.8 ms of a core for an image, up to 5,000 images/s"
+    assert stages[2] == "network: 2 on 1 GPU, whose time was not measured"
 
 
 if __name__ == "__main__":

@@ -16,15 +16,15 @@ def run(*options):
 
 def test_report_has_throughput_bottleneck_and_settings():
     output = run("--cores", "16", "--gpus", "1")
-    assert output.startswith("16 cores, 1 GPU: about 3,333 images/s, limited by: ")
+    assert output.startswith("16 cores, 1 GPU: about 4,571 images/s, limited by: all cores together")
     for line in (
-        "GATEWAY_WORKERS=5",
-        "kind: KIND_CPU count: 6",
+        "GATEWAY_WORKERS=7",
+        "kind: KIND_CPU count: 9",
         "kind: KIND_GPU count: 2",
         "preferred_batch_size: [ 8, 16, 32 ]",
         "max_queue_delay_microseconds: 1000",
-        "--grpc-infer-thread-count=2",
-        "--preprocessor-instances 6 --instances 2 --preferred 8,16,32",
+        "--grpc-infer-thread-count=3",
+        "--preprocessor-instances 9 --instances 2 --preferred 8,16,32",
     ):
         assert line in output
 

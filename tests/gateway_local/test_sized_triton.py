@@ -4,16 +4,17 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gateway.capacity import plan
+from gateway.capacity import SHARED_BYTES, plan
 from gateway.cores import usable_cores
 from gateway.gpus import gpu_count
 from gateway.triton.model_config import read_model_config
 from gateway_local.paths import SHIPPED_MODELS
-from gateway_local.sized_triton import container_plan
+from gateway_local.sized_triton import container_plan, short_of_shared_memory, use_devices
 from gateway_local.sizing import ARGUMENT
 from tests.processes import PROJECT, wait_for
 
@@ -110,11 +111,41 @@ def test_command_without_a_repository_is_refused():
 
 @pytest.mark.parametrize("cores", ["", "0", "4096"])
 def test_container_never_counts_more_cores_than_it_may_use(cores):
-    assert container_plan(cores, 1, None).cores == usable_cores()
+    assert container_plan({"GATEWAY_CORES": cores}, 1, None).cores == usable_cores()
 
 
 def test_container_counts_the_cores_that_the_pod_requests_and_its_memory():
-    assert container_plan("1", 0, None).cores == 1
-    assert container_plan("1", 0, 2**20).cores == 1
+    assert container_plan({"GATEWAY_CORES": "1"}, 0, None).cores == 1
+    assert container_plan({"GATEWAY_CORES": "1"}, 0, 2**20).cores == 1
     whole = plan(usable_cores(), 1)
-    assert container_plan("", 1, whole.models_bytes).preprocessors == whole.preprocessors
+    assert container_plan({}, 1, whole.models_bytes).preprocessors == whole.preprocessors
+
+
+@pytest.mark.parametrize(
+    ("devices", "wanted"),
+    [
+        ("all", {}),
+        ("", {}),
+        ("2,3", {"CUDA_VISIBLE_DEVICES": "2,3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        (" GPU-5f ", {"CUDA_VISIBLE_DEVICES": "GPU-5f", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+    ],
+)
+def test_devices_are_those_of_the_variable(devices, wanted):
+    environment = {"DEVICES": devices}
+    use_devices(environment)
+    assert environment == {"DEVICES": devices, **wanted}
+
+
+def test_triton_alone_is_sized_for_all_cores_of_its_pod():
+    alone = container_plan({"GATEWAY_TRITON_ALONE": "true"}, 1, None)
+    assert alone == replace(plan(usable_cores(), 1, triton_alone=True), all_cores=usable_cores())
+
+
+def test_measured_costs_are_used():
+    assert container_plan({"GATEWAY_COSTS": "gpu_network_ms=20"}, 1, None).images_per_second == pytest.approx(50)
+
+
+def test_too_little_shared_memory_is_reported():
+    chosen = plan(12, 1, triton_alone=True)
+    assert not short_of_shared_memory(11 * SHARED_BYTES, chosen)
+    assert "has 703 MiB, and preprocessors may need 704 MiB" in short_of_shared_memory(11 * SHARED_BYTES - 1, chosen)

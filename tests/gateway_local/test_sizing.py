@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+import httpx
 import pytest
 from google.protobuf import text_format
 from hypothesis import given
@@ -13,7 +14,8 @@ from gateway.capacity import plan
 from gateway.triton.model_config import SIZED_FOR, ModelConfig, ModelInstanceGroup, parameters, read_model_config
 from gateway_local import sizing
 from gateway_local.paths import SHIPPED_MODELS
-from gateway_local.sizing import SizedRepository, completed, completed_texts, parse, write
+from gateway_local.sizing import FUSER, SizedRepository, completed, completed_texts, image_bytes, parse, write
+from tests.tritons import running_triton
 
 GPU, CPU = plan(16, 1), plan(16, 0)
 AUTO, KIND_CPU, KIND_GPU = (getattr(ModelInstanceGroup, f"KIND_{name}") for name in ("AUTO", "CPU", "GPU"))
@@ -48,7 +50,7 @@ def test_shipped_models_are_completed(repository):
     found = {name: config_of(text) for name, text in completed_texts(repository, GPU).items()}
     assert sorted(found) == ["classifier", "preprocessor"]
     assert groups(found["classifier"]) == [(KIND_GPU, 2, [])]
-    assert groups(found["preprocessor"]) == [(KIND_CPU, 6, [])]
+    assert groups(found["preprocessor"]) == [(KIND_CPU, 9, [])]
     batching = found["classifier"].dynamic_batching
     assert (list(batching.preferred_batch_size), batching.max_queue_delay_microseconds) == ([8, 16, 32], 1000)
     # As render.py writes them, and those of the batches that a GPU gets.
@@ -95,7 +97,7 @@ def test_gpu_that_is_not_there_is_left_to_triton():
 
 
 def test_preprocessor_stays_on_the_cpu_unless_it_says_otherwise():
-    assert groups(sized("", preprocessor=True)) == [(KIND_CPU, 6, [])]
+    assert groups(sized("", preprocessor=True)) == [(KIND_CPU, 9, [])]
     text = "instance_group [ { kind: KIND_GPU } ]"
     assert groups(sized(text, plan(64, 8), preprocessor=True)) == [(KIND_GPU, 5, [])]
 
@@ -127,7 +129,52 @@ def test_only_steps_of_ensembles_of_images_are_completed(tmp_path):
         (tmp_path / name / "config.pbtxt").write_text(text)
     found = completed_texts(tmp_path, GPU)
     assert sorted(found) == ["decoder", "net"]
-    assert groups(config_of(found["decoder"])) == [(KIND_CPU, 6, [])]
+    assert groups(config_of(found["decoder"])) == [(KIND_CPU, 9, [])]
+
+
+@pytest.mark.parametrize("gpus", range(9))
+@pytest.mark.parametrize("triton_alone", [False, True])
+def test_every_completed_configuration_is_one_of_triton(repository, gpus, triton_alone):
+    """Each parses by NVIDIA's model_config.proto, and has the numbers of the plan."""
+    for cores in range(1, 65):
+        chosen = plan(cores, gpus, triton_alone=triton_alone)
+        found = {name: config_of(text) for name, text in completed_texts(repository, chosen).items()}
+        assert groups(found["classifier"]) == [(KIND_GPU if gpus else AUTO, chosen.networks, [])]
+        assert groups(found["preprocessor"]) == [(KIND_CPU, chosen.preprocessors, [])]
+        assert tuple(found["classifier"].dynamic_batching.preferred_batch_size) == chosen.preferred
+
+
+def test_torchscript_on_a_gpu_is_not_fused():
+    """The fuser compiles for each batch size at its second call, while clients wait; what is written stays."""
+    torchscript = 'platform: "pytorch_libtorch"'
+    assert parameters(sized(torchscript))[FUSER] == "false"
+    assert FUSER not in parameters(sized(torchscript, CPU))
+    assert FUSER not in parameters(sized('platform: "onnxruntime_onnx"'))
+    written = f'{torchscript} parameters {{ key: "{FUSER}" value {{ string_value: "true" }} }}'
+    assert parameters(sized(written))[FUSER] == "true"
+
+
+@pytest.mark.parametrize(("form", "wanted"), [("TYPE_FP32", 602_112), ("TYPE_UINT8", 150_528)])
+def test_bytes_of_an_image_are_those_between_the_steps(repository, form, wanted):
+    path = repository / "preprocessor" / "config.pbtxt"
+    text = path.read_text()
+    assert "TYPE_FP32" in text
+    path.write_text(text.replace("TYPE_FP32", form))
+    assert image_bytes(repository) == wanted + 4
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("chosen", [plan(1, 1), plan(2, 1, triton_alone=True)], ids=["shared", "alone"])
+def test_configurations_for_gpus_load_and_warm_up(runtime, model_repository, tmp_path, chosen):
+    """In a Triton without a GPU: all but the device, so KIND_GPU is read as KIND_CPU."""
+    copy = shutil.copytree(model_repository, tmp_path / "models", ignore=shutil.ignore_patterns("configs"))
+    for name, text in completed_texts(copy, chosen).items():
+        (copy / name / "config.pbtxt").write_text(text.replace("KIND_GPU", "KIND_CPU"))
+    with running_triton(runtime, copy) as server:
+        loaded = httpx.get(f"{server.http_url}/v2/models/classifier/config").json()
+    assert loaded["instance_group"][0]["count"] == chosen.networks
+    assert [each["batch_size"] for each in loaded["model_warmup"]] == [1, 4, 8, 16, 32]
+    assert loaded["parameters"][FUSER] == {"string_value": "false"}
 
 
 @pytest.mark.parametrize("text", ["a {", "a: ", "}", "a [ b", 'a: "b', "a: [ 1", "a { b: }"])
