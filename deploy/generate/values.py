@@ -16,7 +16,7 @@ Schema = dict[str, Any]
 
 _TRITON = {"triton_url", "triton_ca_file", "triton_certificate_file", "triton_key_file", "triton_server_name"}
 Settings = settings_class()
-OWN = frozenset({"host", "port", "log_format", "api_keys_file", "admin_keys_file", *_TRITON}) | {
+OWN = frozenset({"triton_alone", "host", "port", "log_format", "api_keys_file", "admin_keys_file", *_TRITON}) | {
     field for field in Settings.model_fields if is_secret(Settings, field)
 }
 """Settings that the chart makes itself, or takes from a Secret."""
@@ -145,7 +145,7 @@ RULES: dict[str, Schema] = {
     "triton.models.bucket.url": {"type": "string", "pattern": "^((https?|s3|gs|as)://.+)?$"},
     "triton.models.bucket.sha256": {"type": "string", "pattern": "^([0-9a-fA-F]{64})?$"},
     "triton.models.bucket.sizeLimit": QUANTITY,
-    "triton.sharedMemory": QUANTITY,
+    "triton.sharedMemory": {**QUANTITY, "pattern": f"{QUANTITY['pattern']}|^$"},
     "triton.redis.port": PORT,
     "triton.probes.model": TEXT,
     "triton.probes.livenessTimeoutSeconds": {"type": "integer", "minimum": 3},

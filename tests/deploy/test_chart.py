@@ -11,7 +11,15 @@ import yaml
 
 from deploy.generate import CHART
 from deploy.generate.helm import Rendered, render
-from gateway.capacity import CALL_IMAGES, IN_FLIGHT_PER_CORE, IN_FLIGHT_PER_GPU, MIN_IN_FLIGHT, MIN_WAITING
+from gateway.capacity import (
+    CALL_IMAGES,
+    IN_FLIGHT_PER_CORE,
+    IN_FLIGHT_PER_GPU,
+    MIN_IN_FLIGHT,
+    MIN_WAITING,
+    SHARED_BYTES,
+    plan,
+)
 from gateway.settings import variable
 from gateway_local.server import EXIT_TIMEOUT_SECONDS
 from gateway_models.repository.tensorrt import TENSORRT_CACHE
@@ -214,6 +222,18 @@ def test_models_are_sized_to_the_requested_processors(releases):
     for release in releases.values():
         sources = {each["name"]: each.get("valueFrom") for each in container(release, "triton")["env"]}
         assert sources["GATEWAY_CORES"] == {"resourceFieldRef": {"resource": "requests.cpu"}}
+        assert {"name": "GATEWAY_TRITON_ALONE", "value": "true"} in container(release, "triton")["env"]
+
+
+def test_shared_memory_suffices_for_the_processes(of_sizes):
+    for cores, gpus, _, release in of_sizes:
+        (volume,) = [each for each in pod(release, "triton")["volumes"] if each["name"] == "shared-memory"]
+        size = volume["emptyDir"]["sizeLimit"]
+        assert size.endswith("Mi")
+        chosen = plan(cores, gpus, triton_alone=True)
+        # NVIDIA's backends run networks without processes of their own.
+        processes = chosen.preprocessors + (0 if gpus else chosen.networks)
+        assert processes * SHARED_BYTES <= int(size[:-2]) * 2**20 <= (max(2, cores) + 3) * SHARED_BYTES
 
 
 def variables(release: Rendered) -> dict[str, str]:

@@ -7,7 +7,7 @@ import sys
 import pytest
 import yaml
 
-from gateway.capacity import plan
+from gateway.capacity import MAX_INSTANCES, SHARED_BYTES, plan
 from gateway_local.server import EXIT_TIMEOUT_SECONDS
 from tests.deploy.conftest import compose_file, laid_over
 from tests.settings import Settings
@@ -104,7 +104,12 @@ def test_the_gateway_is_healthy_when_it_classifies(compose):
 
 
 def test_shared_memory_suffices_for_the_preprocessor(compose):
-    assert compose["services"]["triton"]["shm_size"] == "1gb"
+    assert compose["services"]["triton"]["shm_size"] == "8gb"
+    assert 2 * MAX_INSTANCES * SHARED_BYTES == 8 * 2**30
+
+
+def test_one_variable_names_the_gpus(compose):
+    assert compose["services"]["triton"]["environment"]["DEVICES"] == "${DEVICES:-all}"
 
 
 def test_a_service_may_finish_its_requests_before_it_is_killed(compose):

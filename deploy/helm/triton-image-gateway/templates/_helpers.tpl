@@ -40,12 +40,25 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+
 {{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{ printf "%.0f" . }}{{- else -}}{{ . }}{{- end -}}
 {{- end -}}
 
+{{/* Cores that one Triton requests. */}}
+{{- define "tig.cores" -}}
+{{- $profile := include "tig.profile" . | fromYaml -}}
+{{- $resources := .Values.triton.resources | default $profile.tritonResources -}}
+{{- $cpu := dig "requests" "cpu" (dig "limits" "cpu" "1" $resources) $resources | toString -}}
+{{- ternary (divf (trimSuffix "m" $cpu | float64) 1000) (float64 $cpu) (hasSuffix "m" $cpu) -}}
+{{- end -}}
+
+{{/* Size of /dev/shm: 64 MiB for each Python process, as gateway/capacity.py has it; with models on the CPU these are one or two more
+than there are cores, and at least four. */}}
+{{- define "tig.sharedMemory" -}}
+{{- mul 64 (add 2 (max 2 (int (ceil (include "tig.cores" . | float64))))) -}}Mi
+{{- end -}}
+
 {{/* Images that one Triton can have in flight: 16 for each core and 128 for each GPU, as gateway/capacity.py has them. */}}
 {{- define "tig.inFlightPerTriton" -}}
 {{- $profile := include "tig.profile" . | fromYaml -}}
 {{- $resources := .Values.triton.resources | default $profile.tritonResources -}}
-{{- $cpu := dig "requests" "cpu" (dig "limits" "cpu" "1" $resources) $resources | toString -}}
-{{- $cores := ternary (divf (trimSuffix "m" $cpu | float64) 1000) (float64 $cpu) (hasSuffix "m" $cpu) -}}
+{{- $cores := include "tig.cores" . | float64 -}}
 {{- /* nvidia.com/gpu, and slices of one, such as nvidia.com/mig-1g.10gb. */ -}}
 {{- $gpus := 0.0 -}}
 {{- range $name, $count := dig "limits" dict $resources -}}
