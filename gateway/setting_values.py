@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Collection
 from fractions import Fraction
 
-from gateway.capacity import Costs
 from gateway.locations import read_prefix
 
 ALL_MODELS = "*"
@@ -140,12 +139,6 @@ def rate_store(url: str) -> str:
         msg = "must be the URL of a Redis or Valkey, such as redis://host:6379/0, rediss://… for TLS, or unix:///path"
         raise ValueError(msg)
     return match["scheme"].replace("valkey", "redis") + match["rest"]
-
-
-def costs(text: str) -> str:
-    """Check the times of an image, such as "preprocessor_ms=2.1,gpu_network_ms=0.08"."""
-    Costs.read(text)
-    return text
 
 
 def origins(given: tuple[str, ...]) -> tuple[str, ...]:

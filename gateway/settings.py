@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from gateway import setting_values
+from gateway.capacity import Costs
 from gateway.cores import usable_cores
 from gateway.errors import GatewayError
 
@@ -171,6 +172,12 @@ class Section(BaseSettings):
         return f"{variable(field)}={getattr(self, field)}{default}"
 
 
+def _costs(text: str) -> str:
+    """Check the times of an image, such as "preprocessor_ms=2.1,gpu_network_ms=0.08"."""
+    Costs.read(text)
+    return text
+
+
 class CoreSettings(Section):
     """The settings of the core."""
 
@@ -203,7 +210,7 @@ class CoreSettings(Section):
     """Compute workers and limits of images that are not set, for a machine with a Triton on its cpu or gpu; or no."""
     triton_alone: bool = False
     """Size Triton's models for cores that no gateway shares, as in a pod of its own; the chart sets it."""
-    costs: Annotated[str, Field(min_length=0, max_length=500), AfterValidator(setting_values.costs)] = ""
+    costs: Annotated[str, Field(min_length=0, max_length=500), AfterValidator(_costs)] = ""
     """What an image costs, as `gateway capacity --measure` prints it; when empty, what it found on this machine."""
 
     # Access
