@@ -305,14 +305,21 @@ class DemandLoader:
 
     async def _load_of(self, unit: str, but: Collection[str], patient_until: float) -> GatewayError | None:
         """Load a model, or wait for its load in progress; returns the error of the load."""
-        failed_until, error = self._failed.get(unit, (-math.inf, None))
-        if self._clock() < failed_until:
+        if (error := self._failure(unit)) is not None:
             return error
         replicas = [replica for replica in self._order(unit) if replica.address not in but]
         claim = Claim(busy_too=self._clock() >= patient_until)
         task = self._loads.get(unit) or self._begin(unit, replicas, claim)
         await asyncio.wait({task})  # unlike await task, its cancellation does not cancel the task
         return task.result()
+
+    def _failure(self, unit: str) -> GatewayError | None:
+        """The error of a model that could not be loaded a moment ago."""
+        failed_until, error = self._failed.get(unit, (-math.inf, None))
+        if self._clock() < failed_until:
+            return error
+        self._failed.pop(unit, None)
+        return None
 
     def _begin(
         self, unit: str, replicas: Sequence[Replica], claim: Claim, *, ahead: bool = False
@@ -333,7 +340,8 @@ class DemandLoader:
             except (TritonUnreachable, NoRoom) as error:
                 last = error
             except GatewayError as error:
-                if not isinstance(error, ModelNotFound):  # a name that a client has made up is not kept
+                if not isinstance(error, ModelNotFound) and unit in self._listed:
+                    # A name that a client has made up is not kept, whatever has failed.
                     self._failed[unit] = (self._clock() + FAILED_SECONDS, error)
                     metrics.MODEL_LOADS.labels("failed").inc()
                     log.warning("demand_load_failed", triton=replica.address, model=unit, cause=error.message)
@@ -348,7 +356,8 @@ class DemandLoader:
         address, began = replica.address, self._clock()
         # Before its turn, which names that clients make up must not take from models.
         if unit not in self._listed:
-            await self._list(replica)
+            with _hanging_is_away():
+                await self._list(replica)
         if unit not in self._listed:
             raise ModelNotFound(await self._unknown(replica, unit))
         if _is_step(unit, self._listed):
@@ -557,18 +566,26 @@ class DemandLoader:
         amounts = sum(self._amounts.get(unit, {}).get(HOST, 0) for unit in held)
         metrics.MODELS_MEMORY.labels(replica.address).set(amounts)
 
-    def _forget_metrics(self) -> None:
-        """Remove the metrics of Tritons that are no longer used."""
-        for address in self._reported - {replica.address for replica in self._pool.replicas}:
+    def _forget_gone(self) -> None:
+        """Remove what is known of Tritons that are no longer used, and their metrics: pods change their addresses."""
+        used = {replica.address for replica in self._pool.replicas}
+        for address in self._reported - used:
             self._reported.remove(address)
             forget(metrics.MODELS_LOADED, address)
             forget(metrics.MODELS_MEMORY, address)
+        self._unmeasured &= used
+        in_progress = {address for address, units in self._loading.items() if units}
+        in_progress |= {address for address, lock in self._turns.items() if lock.locked()}
+        kept = used | in_progress
+        for known in (self._loading, self._changes, self._turns, self._triton_usage, self._lists, self._ready):
+            for address in known.keys() - kept:
+                known.pop(address, None)
 
     async def _run(self) -> None:
         """Follow the Tritons until cancelled."""
         while True:
             try:
-                self._forget_metrics()
+                self._forget_gone()
                 for replica in self._pool.replicas:
                     with suppress(GatewayError):
                         await self._refresh(replica)
@@ -616,7 +633,7 @@ class DemandLoader:
         best: tuple[float, str, Replica] | None = None
         for unit, usage in self._usage.items():
             seconds, most = usage.interval_seconds(now), usage.take_most_in_flight()
-            if seconds > PREFETCH_INTERVAL_SECONDS or unit in self._loads or unit in self._failed:
+            if seconds > PREFETCH_INTERVAL_SECONDS or unit in self._loads or self._failure(unit) is not None:
                 continue
             holders = {replica.address for replica in self._pool.holders(unit)}
             copies = max(1, -(-most // IMAGES_EACH))
@@ -636,12 +653,14 @@ class DemandLoader:
     @asynccontextmanager
     async def _turn(self, replica: Replica) -> AsyncIterator[RepositoryIndexResponse]:
         """Decide what one Triton has loaded, one task at a time, by its current index."""
-        until = time.monotonic() + LOCK_SECONDS
         async with self._turns[replica.address]:
+            until = time.monotonic() + LOCK_SECONDS
             while True:
                 with self._take_lock(f"{replica.address} models") as held:
                     if held or time.monotonic() >= until:
-                        yield await self._refresh(replica)
+                        with _hanging_is_away():
+                            index = await self._refresh(replica)
+                        yield index
                         return
                 await asyncio.sleep(POLL_SECONDS)
 
@@ -661,6 +680,15 @@ class DemandLoader:
 
     def _usage_of(self, unit: str) -> Usage:
         return self._usage.setdefault(unit, Usage())
+
+
+@contextmanager
+def _hanging_is_away() -> Iterator[None]:
+    """A Triton that does not say which models it has is as good as away: another one may load the model."""
+    try:
+        yield
+    except DeadlineExceeded as exc:
+        raise TritonUnreachable from exc
 
 
 def _in_state(index: RepositoryIndexResponse, *states: str) -> set[str]:

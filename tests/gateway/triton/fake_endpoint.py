@@ -48,6 +48,8 @@ class FakeTriton:
     instances: int = 1
     """Instances of each step; only the first one dies of a KILLER image or by `kill`."""
     away: bool = False
+    hangs: bool = False
+    """Whether each call ends at its deadline."""
     dead: set[str] = field(default_factory=set)
     """Steps with a dead process."""
     failing: set[str] = field(default_factory=set)
@@ -305,6 +307,8 @@ class FakeEndpoint:
         await asyncio.sleep(0)
         if self.triton.away:
             raise TritonUnreachable
+        if self.triton.hangs:
+            raise DeadlineExceeded
 
 
 def _model(step: str) -> str:

@@ -69,8 +69,10 @@ class DemandGateway:
         self.tritons = tritons
         self.meter = FakeMeter(tritons)
         self.estimates: dict[str, Amounts] = {}
+        self.dns = list(tritons)
+        """The addresses of the name by which the gateway finds its Tritons."""
         self.pool = TritonPool(
-            list(tritons),
+            ["tritons.test:8001"],
             model_name=MODEL,
             schedule=SCHEDULE,
             heal=True,
@@ -78,6 +80,7 @@ class DemandGateway:
             load=load,
             on_demand=True,
             connect=lambda address: FakeEndpoint(address, tritons[address]),
+            lookup=self._look_up,
         )
         options = {"kept_seconds": 0.0, "prefetch": False, "refresh_seconds": 0.02, **policy}
         self.loader = DemandLoader(
@@ -90,6 +93,9 @@ class DemandGateway:
         self.backend = DemandBackend(
             self.pool, self.loader, model_name=MODEL, seal=Seal(b"secret of a test"), quarantine=Quarantine(600)
         )
+
+    async def _look_up(self, host: str, port: int) -> list[str]:
+        return list(self.dns)
 
     async def all_ready(self) -> None:
         await wait_until(lambda: all(health.ready for health in self.backend.health()))

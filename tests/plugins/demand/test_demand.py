@@ -10,6 +10,7 @@ from prometheus_client import REGISTRY
 from gateway.deadline import Deadline
 from gateway.errors import (
     DeadlineExceeded,
+    GatewayError,
     LoadFailed,
     ModelNotFound,
     ModelUnavailable,
@@ -17,6 +18,7 @@ from gateway.errors import (
     TritonUnreachable,
 )
 from gateway.triton.balancing import rendezvous_order
+from gateway_plugins.demand import loader as loader_module
 from gateway_plugins.demand.memory import HOST
 from tests.gateway.triton.fleet import MODEL, call_of, wait_until
 from tests.plugins.demand.fleet import DemandGateway, gateways_of, loaded
@@ -313,6 +315,60 @@ async def test_model_is_loaded_elsewhere_if_its_triton_ends_during_the_load():
         assert await waiting == "m0"
         (other,) = (triton for name, triton in gateway.tritons.items() if name != address)
         assert "m0" in loaded(other)
+
+
+async def test_model_is_loaded_elsewhere_while_its_triton_hangs():
+    """Its health is known only after some probes."""
+    async with gateways_of(tritons=2) as (gateway,):
+        first, *_ = rendezvous_order(gateway.tritons, "m0")
+        gateway.tritons[first].hangs = True
+        await gateway.loader.loaded("m0", "", Deadline.after(20))
+        (other,) = gateway.tritons.keys() - {first}
+        assert "m0" in loaded(gateway.tritons[other])
+
+
+async def test_made_up_names_are_not_kept_while_a_triton_hangs():
+    """Each one would be kept for ever, and a client can make up any number of them."""
+    async with gateways_of(refresh_seconds=1000.0) as (gateway,):
+        (triton,) = gateway.tritons.values()
+        await classify(gateway, "m0")
+        triton.hangs = True
+        with pytest.raises(GatewayError):
+            await gateway.loader.loaded("made-up", "", Deadline.after(20))
+        triton.hangs = False
+        with pytest.raises(ModelNotFound):
+            await gateway.loader.loaded("made-up", "", Deadline.after(20))
+
+
+async def test_model_that_failed_once_is_prefetched_later(monkeypatch):
+    monkeypatch.setattr(loader_module, "FAILED_SECONDS", 0.05)
+    async with gateways_of(prefetch=True) as (gateway,):
+        (triton,) = gateway.tritons.values()
+        for _ in range(10):
+            await classify(gateway, "m0")
+        triton.refuses_to_load.add("m0")
+        triton.never_loaded |= {"m0", *triton.ensembles["m0"]}
+        failed = triton.done.count(("load", "m0"))
+        await wait_until(lambda: triton.done.count(("load", "m0")) > failed)
+        assert "m0" not in loaded(triton)
+        triton.refuses_to_load.clear()
+        await wait_until(lambda: "m0" in loaded(triton))
+
+
+async def test_tritons_that_are_gone_are_forgotten():
+    """Pods get new addresses with each restart."""
+    async with gateways_of(tritons=2) as (gateway,):
+        kept, gone = gateway.tritons
+        await classify(gateway, "m0")
+
+        def known() -> set[str]:
+            """Addresses by which the loader keeps anything."""
+            values = vars(gateway.loader).values()
+            return {key for value in values if isinstance(value, dict | set) for key in value if key in gateway.tritons}
+
+        await wait_until(lambda: known() == {kept, gone})
+        gateway.dns.remove(gone)
+        await wait_until(lambda: known() == {kept})
 
 
 async def test_only_triton_that_is_away_is_reported():
