@@ -100,6 +100,7 @@ def _measured(repository: Path, photo: Path | None) -> Costs:
     costs, network = measure_costs(settings, repository, runtime, sample, display)
     record_costs(costs, network)
     print_status(f"measured with {network.name}; the next `gateway up` with this network uses these costs")
+    print_status(f"for containers: {variable('costs')}={costs.text}")
     return costs
 
 

@@ -3,29 +3,34 @@
 import contextlib
 import itertools
 import json
+import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-from gateway.capacity import Costs
+from gateway.capacity import GPU_BATCH, Costs, plan
+from gateway.cores import usable_cores
 from gateway.errors import UserError
 from gateway.files import whole_file
+from gateway.gpus import find_gpus
 from gateway.plugins import ports_of
 from gateway.settings import LogLevel, Settings, variable
+from gateway.triton.model_config import read_model_configs
 from gateway.triton.model_processes import STUB
 from gateway_local.api_process import ApiProcess
+from gateway_local.devices import choose_devices
 from gateway_local.display import Display
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.memory_record import fingerprint
 from gateway_local.paths import default_cache_dir
 from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
-from gateway_local.sizing import read, roles
+from gateway_local.sizing import BYTES, CONFIG, Field, parse, read, roles
 
 RECORD = "costs.json"
 FORMAT = 1
@@ -33,6 +38,8 @@ WARM_UP_SECONDS, SLICE_SECONDS = 2.0, 5.0
 SLICES = 3
 """Most slices of time in which images are sent; fewer if ENOUGH_IMAGES were answered."""
 ENOUGH_IMAGES, LEAST_IMAGES = 500, 50
+WARM_UP_BATCHES, BATCHES = 5, 20
+"""Batches of a network that are sent before, and while its time on a GPU is measured."""
 IN_FLIGHT = 16
 """Single uploads in flight: enough that calls are shared, as under load."""
 API, TRITON = "the API", "Triton's server"
@@ -69,6 +76,66 @@ def record_costs(costs: Costs, network: Path, folder: Path | None = None) -> Non
         draft.write_text(json.dumps(document, indent=2) + "\n")
 
 
+def batch_milliseconds(server: str, name: str, config: Field) -> float:
+    """Milliseconds of one image in batches of up to GPU_BATCH in a network, from Triton's own statistics.
+
+    One call at a time, so that no other instance shares the GPU: its copies to the device, its computation and the
+    copies back. `server` is the HTTP endpoint, a URL without a path. Raises NotMeasured.
+    """
+    size = min(GPU_BATCH, int(config.first("max_batch_size") or 1)) or 1
+    (given,) = config.all("input")
+    shape = [size, *(max(1, int(each.value)) for each in given.all("dims"))]
+    data_type = given.first("data_type")
+    content = bytes(math.prod(shape) * BYTES[data_type])
+    tensor = {
+        "name": given.first("name"),
+        "shape": shape,
+        "datatype": data_type.removeprefix("TYPE_"),
+        "parameters": {"binary_data_size": len(content)},
+    }
+    header = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(header))}
+    connection = HTTPConnection(server.removeprefix("http://"), timeout=60)
+
+    def spent() -> tuple[int, int]:
+        """Executions of this batch size, and their nanoseconds."""
+        (model,) = json.loads(_asked(connection, "GET", f"/v2/models/{name}/stats"))["model_stats"][-1:]
+        (of_size,) = [each for each in model["batch_stats"] if each["batch_size"] == size] or [None]
+        if of_size is None:
+            return 0, 0
+        parts = ("compute_input", "compute_infer", "compute_output")
+        return of_size["compute_infer"]["count"], sum(of_size[part]["ns"] for part in parts)
+
+    with contextlib.closing(connection):
+        for counted in (WARM_UP_BATCHES, BATCHES):
+            before = spent()
+            for _ in range(counted):
+                _asked(connection, "POST", f"/v2/models/{name}/infer", header + content, headers)
+        after = spent()
+    executions, nanoseconds = after[0] - before[0], after[1] - before[1]
+    if executions < BATCHES:
+        raise NotMeasured(f"{name} ran {executions} of {BATCHES} batches of {size}")
+    return nanoseconds / executions / size / 1e6
+
+
+def _asked(
+    connection: HTTPConnection,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> bytes:
+    try:
+        connection.request(method, path, body, dict(headers or {}))
+        response = connection.getresponse()
+        content = response.read()
+    except (OSError, HTTPException) as exc:
+        raise NotMeasured(f"Triton did not answer {method} {path}: {exc}") from exc
+    if response.status != HTTPStatus.OK:
+        raise NotMeasured(f"Triton answered {method} {path} with {response.status}: {content[:300].decode()}")
+    return content
+
+
 def measure_costs(
     settings: Settings, repository: Path, runtime: Runtime, sample: bytes, display: Display
 ) -> tuple[Costs, Path]:
@@ -80,8 +147,22 @@ def measure_costs(
         raise NotMeasured(f"the measurement sends images without a key: unset {variable('api_keys_file')} for it")
     os.environ[variable("log_level")] = LogLevel.ERROR.value  # of the API, a child process
     preprocessors, networks = _steps(repository, settings.model)
+    gpus = find_gpus()
+    sizes = plan(usable_cores(), gpus.usable)
+    configs = read_model_configs(repository)
+    devices = choose_devices(configs, display.say, images_in_flight=sizes.all_images_in_flight, gpus=lambda: gpus)
+    gpu_network_ms = None
     settings = settings.model_copy(update={"port": free_port(), **{port.setting: 0 for port in ports_of(settings)}})
-    triton = EmbeddedTriton(runtime, repository, on_log=display.log, cache_bytes=0, load_models=(settings.model,))
+    triton = EmbeddedTriton(
+        runtime,
+        repository,
+        on_log=display.log,
+        cache_bytes=0,
+        load_models=(settings.model,),
+        extra_arguments=devices.arguments,
+        environment=devices.environment,
+        sizes=sizes,
+    )
     with triton, contextlib.ExitStack() as stack:
         with display.waiting("starting Triton"):
             triton.wait_ready(settings.triton_start_timeout_seconds)
@@ -99,6 +180,10 @@ def measure_costs(
                 images += _send(settings.port, sample, SLICE_SECONDS)
                 slices += 1
             after = _cpu_seconds(api.pid, triton.pid)
+        if gpus.usable:
+            with display.waiting("sending batches to the network"):
+                config = parse((repository / networks[-1] / CONFIG).read_text())
+                gpu_network_ms = batch_milliseconds(triton.http_url, networks[-1], config)
     display.say(f"{images} images in {slices * SLICE_SECONDS:g} s")
     if images < LEAST_IMAGES:
         raise NotMeasured("these are too few to measure their cost")
@@ -113,6 +198,15 @@ def measure_costs(
         preprocessor_ms=milliseconds(preprocessors),
         network_ms=milliseconds(networks),
     )
+    if gpu_network_ms is not None:
+        # What a network on a GPU takes of the cores is Triton's own time with NVIDIA's backends, and a core's was not
+        # measured.
+        costs = replace(
+            costs,
+            triton_ms=milliseconds([TRITON, *networks]),
+            network_ms=Costs().network_ms,
+            gpu_network_ms=round(gpu_network_ms, 4),
+        )
     return costs, repository / networks[-1]
 
 

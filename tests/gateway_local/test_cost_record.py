@@ -3,11 +3,23 @@
 from pathlib import Path
 
 import cv2
+import httpx
 import numpy as np
 import pytest
 
-from gateway_local.cost_record import NotMeasured, measure_costs, numbered, record_costs, recorded_costs
+from gateway.capacity import GPU_BATCH
+from gateway_local.cost_record import (
+    BATCHES,
+    WARM_UP_BATCHES,
+    NotMeasured,
+    batch_milliseconds,
+    measure_costs,
+    numbered,
+    record_costs,
+    recorded_costs,
+)
 from gateway_local.display import Lines
+from gateway_local.sizing import parse
 from tests.processes import PROJECT
 from tests.settings import Settings
 
@@ -50,3 +62,16 @@ def test_costs_of_each_stage_are_measured_and_kept(light_repository, runtime, tm
     assert costs.network_ms < costs.preprocessor_ms + costs.gateway_ms
     record_costs(costs, network, tmp_path)
     assert recorded_costs(light_repository, tmp_path) == costs
+
+
+@pytest.mark.triton
+def test_time_of_a_batch_is_that_of_tritons_statistics(light_triton, light_repository):
+    """The way in which a network's time on a GPU is measured, with a network on the CPU."""
+    config = parse((light_repository / "classifier" / "config.pbtxt").read_text())
+    milliseconds = batch_milliseconds(light_triton.http_url, "classifier", config)
+    assert 0 < milliseconds < 100
+    statistics = httpx.get(f"{light_triton.http_url}/v2/models/classifier/stats").json()["model_stats"][0]
+    (of_size,) = [each for each in statistics["batch_stats"] if each["batch_size"] == GPU_BATCH]
+    assert of_size["compute_infer"]["count"] == WARM_UP_BATCHES + BATCHES
+    with pytest.raises(NotMeasured, match="other"):
+        batch_milliseconds(light_triton.http_url, "other", config)
