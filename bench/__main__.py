@@ -59,7 +59,7 @@ def main(
         list[str] | None,
         typer.Option(help="With --peers: NAME=REPOSITORY or NAME@MODEL=REPOSITORY, also measured; repeatable."),
     ] = None,
-    files: Annotated[int, typer.Option(help="With --peers: also one request of so many files.", min=0)] = 0,
+    files: Annotated[int, typer.Option(help="With --peers: also one request with this number of files.", min=0)] = 0,
     megapixels: Annotated[int, typer.Option(help="With --peers: also photographs of 12, 24 or 49 megapixels.")] = 0,
     into: Annotated[
         list[Path] | None, typer.Option("--write", help="Put the tables into this document as well; repeatable.")

@@ -1,7 +1,7 @@
 """`python -m bench.demand`: models on demand against all models loaded, for Zipf-distributed requests.
 
-Several real Tritons share a repository of small Python models, each with two processes, that take so long and so much
-memory to load; gateways of their own are in front of them. Every model has the same network, so the answers are alike:
+Several real Tritons share a repository of small Python models, each with two processes, whose load takes a given time
+and memory; gateways of their own are in front of them. Every model has the same network, so the answers are alike:
 what differs is which of them is loaded. Each row is one run with fresh Tritons and gateways.
 """
 
@@ -49,7 +49,7 @@ class Run:
     statuses: Counter[int] = field(default_factory=Counter)
     lookups: Counter[str] = field(default_factory=Counter)
     loads: list[tuple[int, float, float]] = field(default_factory=list)
-    """Of each model and gateway: the number of its loads, and their p50 and p99 in seconds."""
+    """For each model and gateway, the number of its loads, and their p50 and p99 in seconds."""
 
     @property
     def hit_rate(self) -> float:

@@ -3,7 +3,7 @@
 Three films are made of photographs, with cuts at known frames: noise, changing light, and blends from one photograph
 to the next. For the label of each frame and of each kind of smoothing, the table has the changes of the label (the
 cuts are the true ones), the mean delay in frames from a cut to the label of the new photograph, and the frames with
-another label than that of their photograph.
+another label than their photograph.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 In each round another key sends alone, and then beside a flood over many connections with each set of quotas. The flood
 sends its next request as soon as it has any answer, whatever Retry-After says. `--simulated 0.02` puts a simulated
-Triton behind the gateway, which takes so long for each call and no processor time: what remains is the order of the
+Triton behind the gateway, which takes 20 ms for each call and no processor time: what remains is the order of the
 gateway. With the defaults it takes three minutes.
 """
 

@@ -88,7 +88,7 @@ class Series(list[Measurement]):
         return 1e3 * statistics.median(percentile(each.latencies_seconds, percent) for each in self)
 
     def ratio(self, to: Sequence[Measurement], of: Callable[[Measurement], float] = lambda each: each.rate) -> Ratio:
-        """The ratios of the rate, or of another figure, to that of another series."""
+        """The ratios of the rate, or of another figure, to the rate of another series."""
         ratios = [of(mine) / of(other) for mine, other in zip(self, to, strict=True)]
         return Ratio(statistics.median(ratios), min(ratios), max(ratios))
 

@@ -86,7 +86,7 @@ def _change(repository: Path, change: str) -> None:
 def set_field(message: Message, path: list[str], value: str) -> None:
     """Set a field by its path; commas separate the items of a list, and an empty value removes a message.
 
-    Of repeated messages the first one counts. Raises AttributeError, KeyError, TypeError or ValueError.
+    The first of repeated messages counts. Raises AttributeError, KeyError, TypeError or ValueError.
     """
     *parents, name = path
     target: Any = message

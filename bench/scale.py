@@ -40,7 +40,7 @@ MODEL = "ensemble_model"
 IMAGE_BYTES = 100_000
 GOOD_SECONDS = 1.0
 INSTANCES = 2
-"""Of a simulated Triton."""
+"""Instances of each model in a simulated Triton."""
 SCHEDULE = Schedule(5.0, 5.0)
 TARGET_FULLNESS = 0.7
 """The target of the chart's autoscaler, and of the rule that it had before."""
@@ -288,7 +288,7 @@ class Overload:
     gateway_limit: int = 256
     rate: float = 150.0
     triton_seconds: float = 0.04
-    """Of an image; with two instances each, two Tritons classify 100 images a second."""
+    """The time of one image; with two instances each, two Tritons classify 100 images a second."""
 
 
 async def adding(gateways: int, overload: Overload) -> list[str]:

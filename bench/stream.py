@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--fps", type=float, default=10.0, help="frames a second of each stream")
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--minutes", type=float, help="in place of --seconds: streams that come and go for so long")
+    parser.add_argument("--minutes", type=float, help="in place of --seconds: streams open and close for this time")
     given = parser.parse_args(arguments)
     before = gauges(given.url)
     options = {"streams": given.streams, "fps": given.fps}

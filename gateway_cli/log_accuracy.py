@@ -47,4 +47,4 @@ def evaluate_log(url: str, model: str, version: str | None, days: float | None, 
     out.print(
         "Rules log uncertain results, and users report wrong answers more often than right ones: the accuracy of the"
     )
-    out.print("service is that of the last line, of images that the page /label chose at random.")
+    out.print("service is in the last line, for images that the page /label chose at random.")

@@ -19,7 +19,7 @@ class TransferBars:
 
     @contextmanager
     def step(self, text: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
-        """Show a step of so many bytes; yields a function that takes those done."""
+        """Show a step of `total_bytes`; yields a function that takes the number of bytes that were done."""
         if not self._console.is_terminal:
             with self._lines(text, total_bytes) as advance:
                 yield advance

@@ -131,7 +131,7 @@ class ApiProcess:
     def stop(self, grace_seconds: float | None = None) -> None:
         """Stop the API: requests in flight may finish within the grace period, then the process is killed.
 
-        By default the grace period is that of the settings: time for load balancers to notice, then time for requests.
+        By default the grace period is in the settings: time for load balancers to notice, then time for requests.
         """
         if self._process is None or self._stopped:
             return

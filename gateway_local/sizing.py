@@ -53,7 +53,7 @@ class Field:
     fields: list["Field"] = field(default_factory=list)
     start: int = 0
     end: int = 0
-    """Of a message, the offset of its closing brace."""
+    """The offset behind the value; for a message, the offset of its closing brace."""
 
     def all(self, *path: str) -> list["Field"]:
         """The fields at a path of names."""

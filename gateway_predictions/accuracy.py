@@ -21,12 +21,12 @@ class ClassAccuracy:
 
     @property
     def recall(self) -> Share:
-        """Of the images that show the class, those that were recognised."""
+        """The share of the images with the class that were recognised."""
         return Share(self.found, self.true)
 
     @property
     def precision(self) -> Share:
-        """Of the answers with the class, those that were right."""
+        """The share of the answers with the class that were right."""
         return Share(self.right, self.predicted)
 
 
@@ -93,7 +93,7 @@ def drawn(known: Iterable[Labelled]) -> list[Labelled]:
 
 
 def _predicted(each: Labelled) -> str:
-    """The label of the best class; that of the feedback if the request was for scores without labels."""
+    """The label of the best class, or the feedback's label if the request was for scores without labels."""
     if each.is_correct and each.label is not None:
         return each.label
     return str(each.row["labels"][0])

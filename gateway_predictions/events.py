@@ -1,8 +1,8 @@
 """Events for a collector: the CloudEvents that KServe's logger sends, one for a request and one for its response.
 
 KServe: pkg/logger/worker.go. CloudEvents 1.0, HTTP binding, binary mode: attributes are headers `ce-…`, and the body is
-the data. The data of a request is an instance of KServe's protocol V1, that of a response a prediction; both have the
-other columns of the log's row as well.
+the data. The data of a request is an instance of KServe's protocol V1, the data of a response a prediction; both have
+the other columns of the log's row as well.
 """
 
 import json

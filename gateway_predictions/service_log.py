@@ -265,8 +265,8 @@ def row_of(
 def entropy(scores: list[float], *, multi_label: bool) -> float:
     """The entropy in nats of the best classes' scores and of the rest, counted as one class.
 
-    It is at most that of all classes, and as the number of best classes is constant, comparable between rows. For a
-    multi-label model, the mean of the classes' binary entropies.
+    It is at most the entropy of all classes, and as the number of best classes is constant, comparable between rows.
+    For a multi-label model, the mean of the classes' binary entropies.
     """
     if multi_label:
         return sum(_term(score) + _term(1 - score) for score in scores) / len(scores)

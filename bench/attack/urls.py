@@ -12,7 +12,7 @@ from bench.attack.target import Attacks, PromiseBroken, ServiceOptions, Target, 
 from gateway_local.hosts import LOOPBACK
 
 PORT = 18_397
-"""Of the hostile host, which the attacked service may use."""
+"""The port of the hostile host, which the attacked service may use."""
 HOST = f"http://{LOOPBACK}:{PORT}"
 BIND_SECONDS = 60.0
 OPTIONS = ServiceOptions(

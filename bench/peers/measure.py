@@ -62,7 +62,7 @@ def summary(measured: Mapping[str, Measured]) -> str:
 
 
 def ratio_to_faster_peer(services: Mapping[str, Series], name: str) -> Ratio:
-    """A service's rate divided by that of the peer that was faster in the same round."""
+    """A service's rate divided by the rate of the faster peer in the same round."""
     rounds = zip(*(services[peer] for peer in COMMANDS), strict=True)
     return services[name].ratio([max(peers, key=lambda each: each.rate) for peers in rounds])
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gateway_predictions.drift.sample import Sample
 
 DRIFTED = 3
-"""The exit status of a window that has drifted; 1 is that of an error, such as too few images."""
+"""The exit status of a window that has drifted; 1 means an error, such as too few images."""
 REFUSED_SHOWN = 20
 
 

@@ -53,7 +53,7 @@ def parity(
     api_key: GatewayKey = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Check that served results equal those of the original model, with images prepared by PIL and torchvision.
+    """Check that served results equal the original model's, with images prepared by PIL and torchvision.
 
     Exits with 1 if a probability differs by more than the tolerance.
     """

@@ -20,7 +20,7 @@ UNTESTED = (
 
 
 def check_engine(kind: str, spec: ModelSpec, written_as: Format) -> None:
-    """Raise SourceError where the spec asks for what an engine cannot be; `kind` is that of the source."""
+    """Raise SourceError where the spec asks for what an engine cannot be; `kind` is the source's kind."""
     if kind != ENGINE:
         if written_as is Format.TENSORRT:
             raise SourceError(

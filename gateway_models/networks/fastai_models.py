@@ -83,7 +83,7 @@ def _preprocessing(learner: Any) -> Preprocessing | None:  # noqa: ANN401
     height, width = _size(resizes[0].size)
     method = str(getattr(resizes[0], "method", ""))
     for step in batch:
-        # A size of the batch's transforms, as of aug_transforms(size=224), is that of the network.
+        # A size of the batch's transforms, such as aug_transforms(size=224), is the network's input size.
         if type(step).__name__ in WARPS and getattr(step, "size", None):
             height, width = _size(step.size)
     if height != width or method not in {"crop", "squish"}:
@@ -111,6 +111,6 @@ def _size(size: int | Iterable[int]) -> tuple[int, int]:
 
 
 def _three(values: torch.Tensor) -> tuple[float, float, float]:
-    # Of fp32: 0.485 and not 0.48500001430511475.
+    # The values are fp32: 0.485 and not 0.48500001430511475.
     one, two, three = (round(value, 6) for value in values.flatten().tolist())
     return one, two, three

@@ -19,7 +19,7 @@ from gateway_models.repository.spec import AUTO
 
 NAME_IT = "use --features LAYER, a layer whose output is [N, size], or [N, channels, height, width] to be averaged"
 NO_LENGTH = 1e-5
-"""Part of the longest embedding's length up to which another is rounding, such as that of an even image."""
+"""An embedding shorter than this part of the longest one is rounding noise, such as the embedding of an even image."""
 _PASSING = frozenset(
     {
         "_to_copy",
@@ -90,7 +90,7 @@ def check_embeddings(run: Callable[[Tensor], tuple[Tensor, Tensor]], side: int, 
     alone = torch.cat([run(image[None])[1].float() for image in batch])
     if not torch.allclose(together, alone, atol=ALONE_TOLERANCE * max(1.0, float(together.abs().max()))):
         raise ModelFileError(f"the embedding of an image depends on the others in its batch: {NAME_IT}")
-    # Of noise alone they may all be zero vectors.
+    # The embeddings of noise may all be zero vectors.
     others = run(torch.cat(batches[3:]))[1].float()
     if not (together - others[0]).any() and not (others - others[0]).any():
         raise ModelFileError(f"its embeddings are the same for every image: {NAME_IT}")

@@ -30,7 +30,7 @@ class _Decompressor(Protocol):
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
-# joblib compresses pickles; 47 makes zlib take its own header and that of gzip.
+# joblib compresses pickles; 47 makes zlib take its own header and gzip's.
 _COMPRESSIONS: dict[bytes, Callable[[], _Decompressor]] = {
     b"\x1f\x8b": lambda: zlib.decompressobj(47),
     b"\x78": lambda: zlib.decompressobj(47),

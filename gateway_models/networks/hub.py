@@ -30,7 +30,7 @@ ZERO_SHOT = ("CLIPModel", "SiglipModel")
 """Architectures of transformers with an image tower and a text tower in one space."""
 EXTRA = "pip install 'triton-image-gateway[huggingface]'"
 MAX_JSON_DEPTH = 16
-"""Levels of nested configurations, such as that of a backbone."""
+"""Levels of nested configurations, such as a backbone's."""
 CODE = frozenset({"auto_map", "custom_pipelines", "trust_remote_code", "quantization_config", "use_kernels"})
 """Keys of config.json that make transformers import code of the folder or of another package."""
 IMPLEMENTATIONS = frozenset(
@@ -264,7 +264,7 @@ def _timm_folder(path: Path, config: Mapping[str, Any]) -> ModelFolder:
     if refused := sorted(LOADS & arguments.keys()):
         raise HubError(
             f"{path / CONFIG} has {refused[0]} in model_args, which makes timm load other files: remove it, since "
-            "the weights are those of the folder"
+            "the weights come from the folder"
         )
     names = config.get("label_names") or config["pretrained_cfg"].get("label_names") or ()
     return ModelFolder(

@@ -34,8 +34,8 @@ class WorkFailed(UserError):
 class Job:
     """The network of a completed spec, to be tested and written into `folder`.
 
-    `kind` is that of model_source.Source; `labels` is the number of labels. With `describe`, it is only described, and
-    the spec may be incomplete.
+    `kind` is the kind of model_source.Source; `labels` is the number of labels. With `describe`, it is only described,
+    and the spec may be incomplete.
     """
 
     spec: ModelSpec
@@ -55,7 +55,7 @@ class Job:
 
     @property
     def side(self) -> int:
-        """That of the images in pixels."""
+        """Height and width of the images in pixels."""
         return self.spec.prepared.crop_size
 
 

@@ -92,7 +92,7 @@ def open_keras(spec: ModelSpec) -> "KerasNetwork":
         check_config(_config(path))
     try:
         with tempfile.TemporaryDirectory(prefix="keras-") as folder:
-            # Keras goes by the name, which need not be that of the content.
+            # Keras chooses the reader by the name, which need not fit the content.
             named = Path(folder) / f"model{'.keras' if zipfile.is_zipfile(path) else '.h5'}"
             named.symlink_to(path)
             model = keras.saving.load_model(named, compile=False, safe_mode=not spec.trust)

@@ -13,7 +13,7 @@ from gateway_client.files import read_text
 from gateway_models.networks.hub import numbered
 
 MAX_LABELS_BYTES = 64 * 2**20
-"""The size limit of a labels file: a thousand times that of the largest data sets."""
+"""The size limit of a labels file: a thousand times the size that the largest data sets need."""
 TABLES = {".csv": ",;", ".tsv": "\t"}
 _NUMBERED = re.compile(r"(\d+)(?:\s*:\s*|\s+)(\S.*)")
 

@@ -39,7 +39,7 @@ class SourceError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A model's source, inspected: `spec` has its absolute path, that of its weights, and the SHA-256 of these files.
+    """A model's source, inspected: `spec` has its absolute path, its weights' path, and the SHA-256 of these files.
 
     `kind` is torchscript, onnx, exported, engine, torchvision, timm, huggingface, recipe, function or the key of a
     framework; `like` names the torchvision weights whose preprocessing it was trained with. `labels` and

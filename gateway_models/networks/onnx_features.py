@@ -27,7 +27,7 @@ _LINEAR = frozenset({"Gemm", "MatMul"})
 def inner_tensor(model: Any, scores: str, layer: str) -> str:  # noqa: ANN401  # onnx is imported where it is used
     """The name of the tensor with the embeddings of a model with the output `scores`; raises ModelFileError.
 
-    `layer` is the name of a tensor, that of a node for its output, or AUTO.
+    `layer` is the name of a tensor, the name of a node for its output, or AUTO.
     """
     nodes = list(model.graph.node)
     if layer == AUTO:

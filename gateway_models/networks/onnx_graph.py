@@ -97,7 +97,7 @@ def _check_reach(model: Any, folder: Path) -> None:  # noqa: ANN401
 
 
 def _lies_in(name: str, folder: Path) -> bool:
-    """Whether a name is that of a regular file in a folder, not of a link."""
+    """Whether a folder has a regular file, not a link, of this name."""
     try:
         path = safe_name(name).below(folder)
     except UnsafePath:

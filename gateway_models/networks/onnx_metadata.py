@@ -115,7 +115,7 @@ def _labels(text: str, path: Path) -> tuple[str, ...]:
 
 
 def _preprocessing(text: str) -> Preprocessing | None:
-    """That of classify_transforms in ultralytics/data/augment.py, with its default mean of 0 and std of 1."""
+    """As classify_transforms in ultralytics/data/augment.py prepares images, with its defaults: mean 0 and std 1."""
     sides = _literal(text)
     if isinstance(sides, int):
         sides = [sides]

@@ -61,7 +61,7 @@ def _task(outputs: Mapping[str, Sequence[int | None]], side: int) -> str:
     for shape in outputs.values():
         wide = sorted(size for size in shape[1:] if size and size > 1)
         if len(shape) == 4 and len(wide) >= 2:
-            # Of height, width and channels, the two that are equal are the sides.
+            # The sizes are height, width and channels; the two that are equal are the sides.
             cell = next((one for one, other in pairwise(wide) if one == other), wide[0])
             return BACKBONE if cell * COARSEST <= side else SEGMENTATION
         if len(shape) == 3 and len(wide) == 2:

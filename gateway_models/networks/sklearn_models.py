@@ -15,7 +15,7 @@ from gateway_models.networks.job_checks import report
 from gateway_models.repository.spec import ModelSpec
 
 OPSET = 18
-"""Of the operators of ONNX; skl2onnx chooses that of ai.onnx.ml."""
+"""The version of ONNX's operators; skl2onnx chooses the version of ai.onnx.ml."""
 PIXELS, FLAT = "pixels", "flat"
 
 

@@ -60,7 +60,7 @@ def as_json(compared: Compared) -> str:
 
 
 def report(compared: Compared, path: Path | None) -> None:
-    """Print the distance of each property and the verdict; `path` is that of the page."""
+    """Print the distance of each property and the verdict; `path` is the path of the page."""
     out = console()
     table = Table("property", "distance", "95 % interval", "p", "", box=None, pad_edge=False)
     for shift in compared.drift.shifts:

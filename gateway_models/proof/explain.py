@@ -92,7 +92,7 @@ def explain_by_masks(
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         raise GatewayRefused(f"{address} does not answer: {exc}") from exc
     except (ValueError, LookupError, TypeError) as exc:
-        raise GatewayRefused(f"the answer of {address} is not that of a gateway") from exc
+        raise GatewayRefused(f"the answer of {address} does not come from a gateway") from exc
     raise GatewayRefused(f"the answer of {address} ended before its result")
 
 

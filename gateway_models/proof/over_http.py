@@ -33,7 +33,7 @@ def described(url: str, model: str, api_key: str | None = None) -> dict[str, Any
     except (httpx.HTTPError, httpx.InvalidURL) as exc:
         raise GatewayRefused(f"{path} does not answer: {exc}") from exc
     except (ValueError, LookupError, TypeError) as exc:
-        raise GatewayRefused(f"the answer of {path} is not that of a gateway") from exc
+        raise GatewayRefused(f"the answer of {path} does not come from a gateway") from exc
     raise GatewayRefused(f"{path}: {reason}")
 
 
@@ -85,7 +85,7 @@ class OverHttp:
             reason = str(answer["error"])
         except (ValueError, LookupError, TypeError) as exc:
             raise GatewayRefused(
-                f"{self._path} returned status {response.status_code}, but its body is not that of a gateway"
+                f"{self._path} returned status {response.status_code}, but its body does not come from a gateway"
             ) from exc
         if response.status_code in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.NOT_FOUND}:
             raise GatewayRefused(f"{self._path}: {reason}")

@@ -71,6 +71,6 @@ def cpu_seconds(pid: int) -> dict[int, float]:
 def cpu_seconds_used(before: dict[int, float], after: dict[int, float]) -> float:
     """The processor time between two results of `cpu_seconds`, without processes that have ended between them.
 
-    Those of an earlier configuration end late: what they had used before must not be subtracted.
+    Processes of an earlier configuration end late: what they had used before must not be subtracted.
     """
     return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())

@@ -4,7 +4,7 @@
     gs://bucket/models          Google Cloud Storage
     as://account/container/models   Azure Blob Storage, as Triton writes it
 
-The libraries find the credentials: those of the environment, of the machine or of the pod's identity.
+The libraries find the credentials: in the environment, on the machine or from the pod's identity.
 
 Readers need no lock: an object appears whole, files appear before the configurations that name them, those of steps
 before those of ensembles, and deletions come last.

@@ -189,5 +189,5 @@ def _side(value: object) -> int:
 
 
 def _three(value: object) -> tuple[float, ...]:
-    # Of any length: Preprocessing checks that there are three.
+    # The result may have any length: Preprocessing checks that there are three.
     return tuple(float(part) for part in _list(value))

@@ -286,7 +286,7 @@ class ModelSpec:
             read=from_file,
         ),
     ] = None
-    """None means that of the existing versions, of `like`, or of the source."""
+    """None: as the existing versions, `like`, or the source have it."""
     resize_library: Annotated[
         str | None,
         Option("Library that resizes: pillow (default), with the pixels of the installed Pillow, or torch.", IMAGES),
@@ -334,7 +334,7 @@ class ModelSpec:
     precision: Annotated[Precision, Option("Precision to compute in.", SERVING)] = Precision.FP32
     format: Annotated[
         Format | None,
-        Option("Storage format; by default that of the source.", SERVING, type=FormatOption, read=_format),
+        Option("Storage format; by default the source's.", SERVING, type=FormatOption, read=_format),
     ] = None
     serving: Serving = field(default_factory=Serving)
     tensor: Annotated[

@@ -109,7 +109,7 @@ def check_free(folder: Path) -> None:
 
 
 def _reason(exc: OSError) -> str:
-    """The text of an error; for shutil.Error, which has a list of failures, that of the first."""
+    """The text of an error; for shutil.Error, which has a list of failures, the text of the first failure."""
     if isinstance(exc, shutil.Error) and exc.args and isinstance(exc.args[0], list):
         return str(exc.args[0][0][-1]).partition("] ")[2].partition(": '")[0] or str(exc)
     return str(exc)

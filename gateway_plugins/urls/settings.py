@@ -26,4 +26,4 @@ class UrlSettings(Section):
     fetch_timeout_seconds: float = Field(10.0, gt=0, le=3_600)
     """Time to fetch one image, its redirects included; then its error is `fetch_timeout`."""
     max_fetches: int = Field(64, ge=1, le=10_000)
-    """Images that one process fetches at once; further ones wait for `max_wait_seconds` at most, then `overloaded`."""
+    """Images that one process fetches at once; the others wait for `max_wait_seconds` at most, then `overloaded`."""

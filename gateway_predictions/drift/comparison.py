@@ -49,11 +49,11 @@ class Shift:
     method: str
     distance: float
     interval: tuple[float, float]
-    """Of 95 %, by bootstrap."""
+    """The 95 % confidence interval of the distance, by bootstrap."""
     p_value: float
     """The share of windows without drift with a property that is as improbable as this one."""
     images: tuple[int, int]
-    """Of the reference and of the window: those whose property is known."""
+    """Images of the reference and of the window whose property is known."""
     is_alarm: bool
 
 
@@ -63,9 +63,9 @@ class Drift:
 
     shifts: Sequence[Shift]
     images: tuple[int, int]
-    """Of the reference and of the window."""
+    """Images of the reference and of the window."""
     requests: tuple[int, int]
-    """With which they were sent: few requests with many images each are little evidence."""
+    """Requests that sent these images: few requests with many images each are little evidence."""
     confidence: float
 
     @property

@@ -28,7 +28,7 @@ class Distance(Protocol):
 
 
 class KolmogorovSmirnov:
-    """Of numbers: the largest difference between the shares of images up to some value; 0 to 1."""
+    """The distance of numbers: the largest difference between the shares of images up to some value; 0 to 1."""
 
     method = "Kolmogorov–Smirnov"
 
@@ -45,7 +45,7 @@ class KolmogorovSmirnov:
 
 
 class StabilityIndex:
-    """Of names: the population stability index; 0.1 is a moderate shift by custom, and 0.25 a large one."""
+    """The distance of names: the population stability index; by custom 0.1 is a moderate shift, 0.25 a large one."""
 
     method = "PSI"
 
@@ -64,10 +64,10 @@ class StabilityIndex:
 
 
 class MeanDiscrepancy:
-    """Of vectors: the maximum mean discrepancy (A. Gretton et al., JMLR 13, 2012) with a Gaussian kernel; 0 to 1.4.
+    """The distance of vectors: the maximum mean discrepancy with a Gaussian kernel; 0 to 1.4.
 
-    The square of the kernel's width is the median of the squared distances. The estimate of the square is unbiased, and
-    counts as 0 where it is negative.
+    Source: A. Gretton et al., JMLR 13, 2012. The square of the kernel's width is the median of the squared distances.
+    The estimate of the square is unbiased, and counts as 0 where it is negative.
     """
 
     method = "MMD"

@@ -94,7 +94,7 @@ def sample_from(log: LogReader, period: Period, most: int = MOST_IMAGES) -> Samp
 
 
 def _smallest(kept: list[_Kept], rows: pa.Table, most: int) -> list[_Kept]:
-    """The rows with the smallest keys of those kept so far and of further ones; sorted by key."""
+    """The rows with the smallest keys among `kept` and `rows`, sorted by key."""
     keys = [order_of(request_id or "") for request_id in rows["request_id"].to_pylist()]
     last = kept[-1][0] if len(kept) >= most else None
     chosen = [number for number, key in enumerate(keys) if last is None or key <= last]

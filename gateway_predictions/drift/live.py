@@ -37,7 +37,7 @@ class LiveReference:
 
     images: int
     shares: Mapping[str, Sequence[float]]
-    """Of the bins of SCORE and ENTROPY."""
+    """The share of each bin of SCORE and ENTROPY."""
     classes: Mapping[int, tuple[str, float]]
     """Label and share of the most frequent classes, by number; the others have the rest."""
 
@@ -74,7 +74,7 @@ def read_reference(text: str) -> LiveReference:
     except (LookupError, TypeError, AttributeError, RecursionError) as exc:
         raise ValueError(f"not a reference: {exc!r}") from exc
     if any(len(shares[name]) != len(bounds) + 1 for name, bounds in BOUNDS.items()):
-        raise ValueError("the bins are those of another release")
+        raise ValueError("the bins belong to another release")
     return LiveReference(images, shares, classes)
 
 
@@ -151,7 +151,7 @@ def _shares(values: NDArray[np.float64], bounds: Sequence[float]) -> list[float]
 
 
 def _distinct(labels: Mapping[int, str]) -> dict[int, str]:
-    """The labels; those that occur twice, or are that of all other classes, with their number."""
+    """The labels; a label that occurs twice, or is the name of all other classes, has its number behind it."""
     times = Counted(labels.values())
     return {
         number: label if times[label] == 1 and label != OTHER else f"{label} ({number})"

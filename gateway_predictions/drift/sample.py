@@ -18,7 +18,7 @@ NAMES = (CLASS, FORMAT)
 """Properties that are one of several names: the best class, by its number, and the format of the file."""
 EMBEDDING = "embedding"
 DECIMALS = 3
-"""Of scores and entropies. Triton gives scores as text of 6 decimals, and as numbers: rounded, both are alike at 1."""
+"""Decimals of scores and entropies. Triton gives scores as text of 6 decimals or as numbers; rounded, they agree."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,7 +213,7 @@ def test_promtool_accepts_the_rules():
 
 
 def group(case: Case, series: dict[str, str], *, fires: bool) -> dict[str, object]:
-    """A test of promtool's: whether the alert fires after so many minutes."""
+    """A test of promtool's: whether the alert fires after the minutes of the case."""
     expression = f'count(ALERTS{{alertname="{case.alert}", alertstate="firing"}}) > bool 0'
     return {
         "name": f"{case.alert} {'fires' if fires else 'is silent'}",

@@ -78,7 +78,7 @@ def test_panel_queries_existing_metrics(panel):
 
 
 def test_dashboards_and_alert_use_the_same_error_codes():
-    """Those of all faults of the service that an image can have."""
+    """The codes of all faults of the service that an image can have."""
     assert f'outcome=~"{IMAGE_FAULTS}"' in RULES["GatewayImagesFail"]["expr"]
     expressions = {panel["title"]: queries(panel) for panel in PANELS}
     assert f'outcome=~"{IMAGE_FAULTS}"' in expressions["Failed through the service"][0]

@@ -131,7 +131,7 @@ def test_start_is_complete_with_the_model():
         ({**READY, "/v2/repository/index": (200, b"[]")}, "it has none"),
         (
             {**READY, **LOADED},
-            "Triton has no model tulips: set triton.probes.model to that of an ensemble; it has flowers",
+            "Triton has no model tulips: set triton.probes.model to an ensemble's name; it has flowers",
         ),
         (
             {**READY, "/v2/repository/index": (200, b'[{"name":"tulips","state":"UNAVAILABLE","reason":"no file"}]')},

@@ -27,7 +27,7 @@ CHECKOUT = "/home/you/triton-image-gateway"
 STARTED = "Ctrl-C stops everything"
 """The last line of a command that keeps running beside the next ones."""
 PORTS = ("8080", "8001", "8082")
-"""Those of the tutorial."""
+"""The values of the tutorial."""
 ANY_LINES = "…"
 
 

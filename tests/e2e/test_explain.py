@@ -16,7 +16,7 @@ pytestmark = pytest.mark.triton
 CAT = Path(__file__).parents[2] / "examples" / "cat.jpg"
 LABEL = "Egyptian cat"
 PART = 0.25
-"""Of the image: its hottest and its coldest part, which are hidden in turn."""
+"""The share of the image that is hidden: its hottest part, then its coldest part."""
 
 
 @pytest.fixture

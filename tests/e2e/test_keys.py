@@ -31,7 +31,7 @@ def key_of(keys: Path, name: str, **options: str) -> dict[str, str]:
 
 
 def flood(gateways: list[Gateway], key: dict[str, str], count: int, connections: int = 16) -> Counter[int]:
-    """The statuses of so many requests, spread over gateways and connections."""
+    """The statuses of `count` requests, spread over gateways and connections."""
 
     def send(number: int) -> list[int]:
         with gateways[number % len(gateways)].client(headers=key) as client:

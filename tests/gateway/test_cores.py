@@ -9,7 +9,7 @@ from gateway.cores import usable_cores
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A machine with so many CPUs, of which each core has some, and without control groups."""
+    """A machine with `cpus` CPUs, `threads` for each core, and without control groups."""
 
     def made(cpus: int, threads: int) -> dict:
         monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cpus)))

@@ -14,7 +14,7 @@ from gateway_local.hosts import LOOPBACK, free_port
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Of a server that answers `/ready` with 200 and everything else with 503."""
+    """The port of a server that answers `/ready` with 200 and everything else with 503."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

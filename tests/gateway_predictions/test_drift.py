@@ -110,7 +110,7 @@ def test_p_values_are_adjusted_for_the_number_of_properties():
 
 
 def test_false_alarms_are_as_rare_as_promised():
-    """Of windows without drift, at most 1 - confidence raise an alarm by any property."""
+    """At most 1 - confidence of the windows without drift raise an alarm by any property."""
     alarms = 0
     for number in range(150):
         pool = images(260, number)

@@ -69,7 +69,7 @@ def test_an_image_is_exported_once():
 
 
 def test_embeddings_spread_the_uncertain_images():
-    """Of four groups of near-duplicates, each is met once, although one group is the most uncertain."""
+    """Each of four groups of near-duplicates is chosen once, although one group is the most uncertain."""
     rng = np.random.default_rng(0)
     groups = np.eye(4, dtype=np.float32)
     known = [

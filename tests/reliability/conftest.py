@@ -86,7 +86,7 @@ class Load:
                 self._stop.wait(self.pause_seconds if outcome == 200 else 0.1)
 
     def outcomes(self, since: float = 0.0) -> Counter[int | str]:
-        """Of the requests that were sent from a moment on, and are answered."""
+        """The outcomes of answered requests that were sent at `since` or later."""
         return Counter(outcome for sent_at, _, outcome in list(self.answers) if sent_at >= since)
 
 

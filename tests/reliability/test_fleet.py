@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.triton, pytest.mark.long, needs_store]
 
 PER_SECOND, BURST = 5, 10
 FLOOD_CLIENTS = 8
-"""Of `fast`, at each gateway."""
+"""Clients of the key `fast` at each gateway."""
 IN_FLIGHT = 8
 SHARE = 0.25
 LIMITS = {"max_images_in_flight": IN_FLIGHT, "max_images_waiting": 6, "ready_interval_seconds": 1}

@@ -42,7 +42,7 @@ class Progress(Protocol):
     """Shows how far a long step is."""
 
     def step(self, text: str, total_bytes: int) -> AbstractContextManager[Advance]:
-        """Show, for as long as the block lasts, a step of so many bytes; call what it yields with those done."""
+        """Show a step of `total_bytes` during a `with` block; yields a function that takes the bytes that were done."""
         ...
 
 

@@ -30,7 +30,7 @@ MAX_HEADER_BYTES = 128 * 2**10
 MAX_DEPTH = 128
 """Folders within folders."""
 MAX_PATH_LENGTH = 4096
-"""Of a member, and of what a link leads to: Linux's PATH_MAX."""
+"""The longest path of a member, and of a link's target: Linux's PATH_MAX."""
 MAX_LINKS = 40
 """Symbolic links followed for one path, as in Linux."""
 BLOCK_BYTES = 2**20

@@ -65,7 +65,7 @@ def children():
 
 
 def cpu_seconds_of_children():
-    """Of those that have ended and been waited for."""
+    """Processor time of children that have ended and been waited for."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

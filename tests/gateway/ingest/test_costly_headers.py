@@ -36,7 +36,7 @@ def passes(data: bytes) -> bool:
 
 
 def progressive(side: int = 64, scans: int = 0, between: bytes = b"", behind: bytes = b"") -> bytes:
-    """A progressive JPEG of so many scans in all."""
+    """A progressive JPEG with this number of scans."""
     data = encode(photograph().resize((side, side)), "JPEG", progressive=True)
     more = max(scans - data.count(b"\xff\xda"), 0)
     return data.removesuffix(b"\xff\xd9") + between + EMPTY_SCAN * more + b"\xff\xd9" + behind

@@ -27,7 +27,7 @@ def account(seconds=BASE, most=MOST):
 
 
 async def decode(account, expected, takes, most=MOST):
-    """Decode an image that takes so long, or as long as it may; returns the seconds that it took."""
+    """Decode an image for `takes` seconds, or as long as it may; returns the seconds that it took."""
     async with account.spending(expected, most) as spending:
         await asyncio.sleep(0)
         spending.spent_seconds = min(takes, spending.cpu_seconds)

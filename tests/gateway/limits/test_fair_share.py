@@ -33,7 +33,7 @@ async def crowd(gate: Admission, order: list[str], **shares: tuple[FairShare, in
 
 @pytest.mark.parametrize(("weight", "expected"), [(1.0, 10), (0.5, 5), (2.0, 20), (BULK_WEIGHT, 1)])
 async def test_shares_alternate_by_their_weights(weight, expected):
-    """Of the first permits that both wait for, a share gets its weight for each one of the other's."""
+    """While both wait, a share gets permits in proportion to its weight."""
     gate, order = admission(max_images_waiting=200), []
     held = await gate.permits().acquire(1)
     tasks = await crowd(gate, order, flood=(FairShare(weight), 90), other=(FairShare(1.0), 90))

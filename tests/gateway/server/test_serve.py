@@ -32,7 +32,7 @@ class Counted(asyncio.Protocol):
 
 
 async def iterations_to_accept(count: int) -> int:
-    """How many iterations of the event loop it takes to accept so many clients that have connected already."""
+    """How many iterations of the event loop it takes to accept `count` clients that have connected already."""
     loop = asyncio.get_running_loop()
     sockets = listening_sockets(uvicorn.Config("nothing:app", host=LOOPBACK, port=0, log_config=None))
     servers = [await loop.create_server(Counted, sock=each) for each in sockets]

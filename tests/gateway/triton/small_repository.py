@@ -112,7 +112,7 @@ def write_repository(folder: Path) -> Path:
 
 
 def write_models(folder: Path, number: int, load_seconds: float = 0.0, nbytes: int = 0) -> list[str]:
-    """Write the repository, and so many models more with steps of their own: m00, m01, …; returns their names.
+    """Write the repository and `number` models with steps of their own: m00, m01, …; returns their names.
 
     Each network takes `load_seconds` to load, and `nbytes` of memory.
     """

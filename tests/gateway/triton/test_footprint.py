@@ -22,7 +22,7 @@ ONNX = 'backend: "onnxruntime"'
 
 
 def model(repository: Path, name: str, text: str, *, versions: int = 1, weights: int = 0) -> ModelConfig:
-    """Write a model whose versions have a file of so many bytes each."""
+    """Write a model whose versions have a file of `weights` bytes each."""
     folder = repository / name
     for version in range(1, versions + 1):
         (folder / str(version)).mkdir(parents=True)

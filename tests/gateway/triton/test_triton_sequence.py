@@ -179,7 +179,7 @@ def ids_of_a_worker(count: int) -> set[int]:
 
 
 def test_forked_workers_draw_different_ids():
-    """Of 10,000 sequences at once the chance that two share one of 2 ** 62 ids is 1 in 90 billion."""
+    """The chance that two of 10,000 sequences at once share one of 2 ** 62 ids is 1 in 90 billion."""
     with multiprocessing.get_context("fork").Pool(2) as workers:
         first, second = workers.map(ids_of_a_worker, [200, 200], chunksize=1)
     assert len(first | second) == 400

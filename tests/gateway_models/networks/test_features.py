@@ -182,7 +182,7 @@ def test_added_network_gives_embeddings_and_scores(kind, changes, tmp_path):
     assert entry.embedding_size == 16
     scores, vectors = written_answers(entry, repository, IMAGES)
     inner = network.features(IMAGES).mean((2, 3)) if changes.get("features") else inner_of(network)
-    # Of half a precision half the digits.
+    # Half the precision has half the digits.
     tolerance = 1e-5 if "precision" not in changes else 0.05
     assert torch.allclose(scores.float(), network(IMAGES).softmax(1), atol=tolerance)
     assert torch.allclose(vectors.float(), inner, atol=tolerance)

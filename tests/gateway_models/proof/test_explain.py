@@ -85,7 +85,7 @@ def test_network_without_gradients_says_so(method):
     ids=str,
 )
 def test_map_lies_where_the_network_saw_the_image(resize, seen):
-    """Of an image of 80 × 40: the centre of 24 or 32 pixels, in an overlay of 448 × 224."""
+    """The map of an image of 80 × 40 covers the centre of 24 or 32 pixels, in an overlay of 448 × 224."""
     crop = 24 if len(resize) == 1 else 32
     preprocessing = Preprocessing(resize, crop, "bilinear", (0.5,) * 3, (0.5,) * 3)
     whole = spread(np.ones((7, 7), np.float32), (80, 40), preprocessing)

@@ -19,7 +19,7 @@ MODEL_BYTES = 100
 
 
 def ensembles(number: int) -> dict[str, tuple[str, ...]]:
-    """The default model, and so many others: m0, m1, …"""
+    """The default model, and `number` others: m0, m1, …"""
     names = [MODEL, *(f"m{index}" for index in range(number))]
     return {name: (f"{name}_preprocessor", f"{name}_classifier") for name in names}
 
@@ -112,7 +112,7 @@ async def gateways_of(
     triton: Mapping[str, object] | None = None,
     **policy,
 ) -> AsyncIterator[list[DemandGateway]]:
-    """Gateways over the same Tritons, each with room for so many models, the default one included."""
+    """Gateways over the same Tritons, each with room for `room` models, the default one included."""
     fakes = {f"10.0.0.{index}:8001": triton_with(models, **(triton or {})) for index in range(1, tritons + 1)}
     found = [DemandGateway(fakes, room=room, name=str(index), load=load, **policy) for index in range(number)]
     for gateway in found:

@@ -50,7 +50,7 @@ class Origin:
         return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}{path}"
 
     def wait_for_open(self, count: int) -> None:
-        """Wait until so many connections are open."""
+        """Wait until `count` connections are open."""
         with self._changed:
             assert self._changed.wait_for(lambda: self.open == count, 10), self.open
 

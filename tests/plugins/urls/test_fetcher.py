@@ -543,7 +543,7 @@ class Endless(httpcore2.AsyncMockStream):
 
 
 class Gate:
-    """Answers of a path wait until so many requests have been there at once."""
+    """Answers of a path wait until `count` requests have been there at once."""
 
     def __init__(self, origin: Origin, count: int) -> None:
         self._count = count

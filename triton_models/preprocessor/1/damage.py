@@ -9,7 +9,7 @@ import os
 import re
 
 WARNING = re.compile(rb"(Corrupt JPEG data|Premature end of JPEG file|Inconsistent progression).*\n?")
-"""libjpeg's warnings of damaged data; others, such as that of an unknown JFIF version, do not affect pixels."""
+"""libjpeg's warnings of damaged data; others, such as the warning of an unknown JFIF version, do not affect pixels."""
 
 
 class DamageDetector:

@@ -211,7 +211,7 @@ def test_broken_connections_are_continued(registry, tmp_path):
 
 
 def cutting(most: int):
-    """Replies that end after so many bytes of the body, with a Content-Length for all of it."""
+    """Replies that end after `most` bytes of the body, with a Content-Length for all of it."""
 
     def answer(asked: Asked) -> Reply:
         start = int(asked.headers.get("range", "bytes=0-")[6:-1])

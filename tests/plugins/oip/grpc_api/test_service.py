@@ -198,7 +198,7 @@ async def test_compressed_message_is_refused():
 
 
 async def test_calls_beyond_the_limit_are_refused():
-    """Of several connections: the calls of one connection wait in its client, as HTTP/2 provides."""
+    """The calls come from several connections: those of one would wait in its client, as HTTP/2 provides."""
     async with serving(grpc_max_calls=1) as address, channel_to(address) as channel, channel_to(address) as other:
         stream = channel.stream_stream(f"{METHODS}/ModelStreamInfer")()
         await stream.write(request(PNG).SerializeToString())

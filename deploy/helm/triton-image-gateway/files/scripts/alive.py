@@ -51,7 +51,7 @@ def start_fault(model: str, timeout_seconds: float, url: str) -> str:
     found = [each for each in models if each["name"] == model]
     if not found:
         names = ", ".join(sorted({each["name"] for each in models}))
-        return f"Triton has no model {model}: set triton.probes.model to that of an ensemble; it has {names or 'none'}"
+        return f"Triton has no model {model}: set triton.probes.model to an ensemble's name; it has {names or 'none'}"
     if not any(each.get("state") == "READY" for each in found):
         reasons = "; ".join(filter(None, (each.get("reason", "") for each in found)))
         return f"Triton has not loaded the model {model}: {reasons or 'no reason is given'}"
