@@ -78,6 +78,21 @@ CONTAINER_CONTEXT = _closed(
     procMount=_or_null(TEXT),
 )
 
+PROBE = _closed(
+    initialDelaySeconds=SECONDS,
+    periodSeconds=COUNT,
+    timeoutSeconds=COUNT,
+    failureThreshold=COUNT,
+    successThreshold=COUNT,
+    terminationGracePeriodSeconds=COUNT,
+)
+"""Numbers of a probe."""
+ACCESS_MODES: Schema = {
+    "type": "array",
+    "minItems": 1,
+    "items": {"enum": ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"]},
+}
+
 RULES: dict[str, Schema] = {
     "profile": {"enum": ["gpu", "cpu"]},
     "profiles.*.tritonResources": MAP,
@@ -104,6 +119,16 @@ RULES: dict[str, Schema] = {
     "*.resources": MAP,
     "*.strategy.*": SHARE,
     "*.pdb.maxUnavailable": SHARE,
+    "*.pdb.minAvailable": {**SHARE, "type": [*SHARE["type"], "null"]},
+    "*.revisionHistoryLimit": {"type": "integer", "minimum": 0},
+    "*.service.ipFamilyPolicy": {"enum": ["SingleStack", "PreferDualStack", "RequireDualStack", ""]},
+    "*.service.ipFamilies": {"type": "array", "items": {"enum": ["IPv4", "IPv6"]}, "maxItems": 2},
+    "*.probes.readiness": PROBE,
+    "*.probes.liveness": PROBE,
+    "triton.*.size": QUANTITY,
+    "triton.models.pvc.size": QUANTITY,
+    "triton.tensorrtCache.accessModes": ACCESS_MODES,
+    "triton.models.pvc.accessModes": ACCESS_MODES,
     "*.nodeSelector": MAP_OF_TEXT,
     "*.tolerations": LIST_OF_MAPS,
     "*.affinity": MAP,
@@ -157,6 +182,15 @@ RULES: dict[str, Schema] = {
     "ingress.annotations": MAP_OF_TEXT,
     "ingress.hosts": {"type": "array", "items": {"type": "string", "minLength": 1}},
     "ingress.tls": LIST_OF_MAPS,
+    "ingress.paths": {
+        "type": "array",
+        "minItems": 1,
+        "items": _closed(
+            ("path",),
+            path={"type": "string", "pattern": "^/"},
+            pathType={"enum": ["Exact", "Prefix", "ImplementationSpecific"]},
+        ),
+    },
     "httpRoute.parentRefs": LIST_OF_MAPS,
     "httpRoute.hostnames": {"type": "array", "items": TEXT},
     "httpRoute.requestTimeout": {"type": "string", "pattern": "^(([0-9]+(ms|s|m|h))+)?$"},
@@ -175,9 +209,18 @@ def setting_schema(field: str) -> Schema:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"enum": [choice.value for choice in kind]}
     name = {bool: "boolean", int: "integer", float: "number"}.get(kind, "string")
+    for word, units in _UNITS.items():
+        if kind in {int, float} and word in field:
+            bounds["pattern"] = f"^[0-9]+(\\.[0-9]+)? ?({units})$"
+            return {
+                "type": [name, "string"],
+                **{_JSON_NAMES.get(bound, bound): value for bound, value in bounds.items()},
+            }
     return {"type": name, **{_JSON_NAMES[bound]: value for bound, value in bounds.items()}}
 
 
+_UNITS = {"bytes": "kB|MB|GB|KiB|MiB|GiB", "seconds": "s"}
+"""Units that gateway/setting_values.py reads, by a word in the setting's name."""
 _JSON_NAMES = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",

@@ -42,7 +42,7 @@ def container(release: Rendered, part: str) -> dict[str, Any]:
 
 
 def test_there_are_sets_for_many_platforms():
-    assert len(FILES) >= 25
+    assert len(FILES) >= 60
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -252,3 +252,74 @@ def test_service_has_a_fixed_port_of_the_nodes(releases):
     balancer = find(releases["metallb-load-balancer"], "Service", "-gateway")["spec"]
     assert balancer["loadBalancerSourceRanges"] == ["10.0.0.0/8", "192.168.7.0/24"]
     assert "nodePort" not in balancer["ports"][0]
+
+
+def test_units_of_limits_become_numbers_where_they_are_used(releases):
+    release = releases["limits-with-units"]
+    annotations = find(release, "Ingress", "-gateway")["metadata"]["annotations"]
+    assert annotations["nginx.ingress.kubernetes.io/proxy-body-size"] == str(2 * 2**30)
+    assert annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"] == "130"
+    # The delay of 10 s, the grace, and 10 s more.
+    assert pod(release, "gateway")["terminationGracePeriodSeconds"] == 65
+    assert find(release, "ConfigMap", "-gateway")["data"]["GATEWAY_MAX_REQUEST_BYTES"] == "2GiB"
+    for wrong in ("2GIB", "2 apples", "GiB"):
+        (refused,) = render([{"gateway": {"settings": {"GATEWAY_MAX_REQUEST_BYTES": wrong}}}])
+        assert "GATEWAY_MAX_REQUEST_BYTES" in refused.error
+
+
+def test_paths_of_an_ingress(releases):
+    rules = find(releases["ingress-with-paths"], "Ingress", "-gateway")["spec"]["rules"]
+    assert [rule["host"] for rule in rules] == ["images.example.com", "pictures.example.com"]
+    for rule in rules:
+        paths = [(each["path"], each["pathType"]) for each in rule["http"]["paths"]]
+        assert paths == [("/predict", "Exact"), ("/models", "Prefix")]
+
+
+def test_budget_has_one_of_two_numbers(releases):
+    for name, wanted in (("budget-by-minimum", {"minAvailable"}), ("vault-agent", {"maxUnavailable"})):
+        for part in ("gateway", "triton"):
+            spec = find(releases[name], "PodDisruptionBudget", f"-{part}")["spec"]
+            assert spec.keys() & {"minAvailable", "maxUnavailable"} == wanted
+    (release,) = render([{"gateway": {"pdb": {"minAvailable": 0}}}])
+    assert find(release, "PodDisruptionBudget", "-gateway")["spec"]["minAvailable"] == 0
+
+
+def test_created_claims_are_mounted_and_stay(releases):
+    release = releases["claims-of-the-chart"]
+    claims = {each["metadata"]["name"]: each for each in release.documents if each["kind"] == "PersistentVolumeClaim"}
+    volumes = pod(release, "triton")["volumes"]
+    mounted = {each["persistentVolumeClaim"]["claimName"] for each in volumes if "persistentVolumeClaim" in each}
+    assert mounted == claims.keys() == {"images-triton-models", "images-triton-tensorrt"}
+    models = claims["images-triton-models"]
+    assert models["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert models["spec"]["storageClassName"] == "efs"
+    assert models["spec"]["resources"] == {"requests": {"storage": "50Gi"}}
+    assert claims["images-triton-tensorrt"]["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert "PersistentVolumeClaim" not in {each["kind"] for each in releases["existing-claims"].documents}
+
+
+def test_services_have_the_families_of_addresses(releases):
+    for part in ("gateway", "triton"):
+        spec = find(releases["ipv6-alone"], "Service", f"-{part}")["spec"]
+        assert (spec["ipFamilyPolicy"], spec["ipFamilies"]) == ("SingleStack", ["IPv6"])
+        assert "ipFamilyPolicy" not in find(releases["vault-agent"], "Service", f"-{part}")["spec"]
+
+
+def test_probes_have_the_given_numbers(releases):
+    release = releases["slow-nodes-slow-probes"]
+    assert container(release, "gateway")["readinessProbe"]["initialDelaySeconds"] == 5
+    assert container(release, "gateway")["livenessProbe"]["periodSeconds"] == 30
+    assert container(release, "triton")["readinessProbe"]["periodSeconds"] == 15
+
+
+def test_history_of_deployments_is_limited(releases):
+    limits = {
+        part: find(releases["few-revisions"], "Deployment", f"-{part}")["spec"]["revisionHistoryLimit"]
+        for part in ("gateway", "triton")
+    }
+    assert limits == {"gateway": 3, "triton": 0}
+
+
+def test_gateway_is_closed_to_prometheus_where_there_is_none(releases):
+    (rule,) = find(releases["network-policy-without-prometheus"], "NetworkPolicy", "-gateway")["spec"]["ingress"]
+    assert [next(iter(each)) for each in rule["from"]] == ["namespaceSelector", "podSelector"]

@@ -40,6 +40,13 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+
 {{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{ printf "%.0f" . }}{{- else -}}{{ . }}{{- end -}}
 {{- end -}}
 
+{{/* The claim with TensorRT's engines; empty if there is none. */}}
+{{- define "tig.tensorrtClaim" -}}
+{{- with .Values.triton.tensorrtCache -}}
+{{- default (ternary (printf "%s-tensorrt" (include "tig.triton" $)) "" .create) .claimName -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Cores that one Triton requests. */}}
 {{- define "tig.cores" -}}
 {{- $profile := include "tig.profile" . | fromYaml -}}
@@ -139,7 +146,15 @@ than there are cores, and at least four. */}}
 {{/* One number of the settings, or its default in gateway/settings.py. Give: (list . "GATEWAY_X" default) */}}
 {{- define "tig.number" -}}
 {{- $settings := include "tig.settings" (index . 0) | fromYaml -}}
-{{- get $settings (index . 1) | default (index . 2) | float64 | ceil | printf "%.0f" -}}
+{{- $value := get $settings (index . 1) | default (index . 2) -}}
+{{- $unit := 1.0 -}}
+{{- if kindIs "string" $value -}}
+{{- /* As gateway/setting_values.py reads them: 2 GiB, 30 s. */ -}}
+{{- $units := dict "kB" 1e3 "MB" 1e6 "GB" 1e9 "KiB" 1024 "MiB" 1048576 "GiB" 1073741824 "s" 1 "" 1 -}}
+{{- $unit = get $units (regexFind "[A-Za-z]*$" $value) -}}
+{{- $value = regexFind "^[0-9.]+" (replace "," "" $value) -}}
+{{- end -}}
+{{- mulf (float64 $value) $unit | ceil | printf "%.0f" -}}
 {{- end -}}
 
 {{/* Where pods may run. Give: (list . "gateway") */}}
@@ -330,7 +345,7 @@ scaleDown:
 {{/* What contradicts itself, though each value is allowed. */}}
 {{- define "tig.check" -}}
 {{- with .Values.triton -}}
-{{- if and (eq .models.source "pvc") (not .models.pvc.claimName) -}}
+{{- if and (eq .models.source "pvc") (not .models.pvc.claimName) (not .models.pvc.create) -}}
 {{- fail "triton.models.pvc.claimName: name the claim, since triton.models.source is pvc" -}}
 {{- end -}}
 {{- if eq .models.source "bucket" -}}
