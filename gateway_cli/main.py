@@ -344,7 +344,10 @@ def triton_run(
         typer.Argument(help="More arguments of tritonserver, after --.", show_default=False),
     ] = None,
 ) -> None:
-    """Run Triton alone, in the foreground; point `gateway serve` at it with GATEWAY_TRITON_URL."""
+    """Run Triton alone, in the foreground; point `gateway serve` at it with GATEWAY_TRITON_URL.
+
+    It is started again if it dies or hangs.
+    """
     from gateway_local.up import run_triton
 
     settings, ports = load_settings(), (grpc_port, http_port, metrics_port)

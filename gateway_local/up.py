@@ -117,16 +117,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
             Supervisor(api, say, start_timeout_seconds=START_TIMEOUT_SECONDS),
             Readiness(api.readiness, say),
         )
-        memory, sizes_at = KillReports(say), 0.0
-        while True:
-            for each in checks:
-                each.check()
-            REAPER.check()
-            memory.check()
-            if time.monotonic() >= sizes_at:  # the repository may be on a slow network disk
-                triton.update_sizes()
-                sizes_at = time.monotonic() + CHECK_SECONDS
-            time.sleep(POLL_SECONDS)
+        _keep_running(triton, *checks, say=say)
     except KeyboardInterrupt:
         say("stopping; Ctrl-C again ends everything at once")
     finally:
@@ -140,6 +131,20 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
             # Triton's only client, the API, has finished. Triton takes seconds to end its stubs, so they are killed.
             triton.stop(*([] if triton_port else [IDLE_GRACE_SECONDS]))
         say(f"stopped after {time.monotonic() - stopping:.1f} s")
+
+
+def _keep_running(triton: EmbeddedTriton, *checks: Supervisor | Readiness, say: Say) -> None:
+    """Apply the checks until one raises GivenUp, or a signal interrupts."""
+    memory, sizes_at = KillReports(say), 0.0
+    while True:
+        for each in checks:
+            each.check()
+        REAPER.check()
+        memory.check()
+        if time.monotonic() >= sizes_at:  # the repository may be on a slow network disk
+            triton.update_sizes()
+            sizes_at = time.monotonic() + CHECK_SECONDS
+        time.sleep(POLL_SECONDS)
 
 
 class Startable(Protocol):
@@ -235,7 +240,10 @@ def run_triton(
     display: Display,
     arguments: Sequence[str] = (),
 ) -> None:
-    """Run Triton alone on (gRPC, HTTP, metrics) ports until a signal; raises TritonRuntimeError or UpFailed."""
+    """Run Triton alone on (gRPC, HTTP, metrics) ports until a signal, and start it again if it dies or hangs.
+
+    Raises TritonRuntimeError, UpFailed or GivenUp.
+    """
     install_models(model_repository, display.say)
     runtime = _prepare(settings, model_repository, display)
     grpc_port, http_port, metrics_port = ports
@@ -261,10 +269,11 @@ def run_triton(
         with display.waiting(f"starting Triton with the models of {model_repository}"):
             start(triton, display.say, settings.triton_start_timeout_seconds)
         display.say(f"Triton has loaded its models and listens on {triton.url} (gRPC)")
-        while triton.wait(CHECK_SECONDS) is None:
-            triton.update_sizes()
-        code = triton.poll()
-        raise UpFailed(f"Triton ended with code {code}")
+        _keep_running(
+            triton,
+            Supervisor(triton, display.say, start_timeout_seconds=settings.triton_start_timeout_seconds),
+            say=display.say,
+        )
     except KeyboardInterrupt:
         display.say("stopping")
     finally:

@@ -37,15 +37,27 @@ CURRENT_IMAGE = "nvcr.io/nvidia/tritonserver:26.11-py3"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of every Triton older than the version `fixed_in`, which is in NVIDIA's images since `release`."""
+    """A fault of every Triton older than the version `fixed_in`, which is in NVIDIA's images since `release`.
+
+    With `is_open`, no release is known to have fixed it: it was not reported for `fixed_in` and newer versions.
+    """
 
     fixed_in: tuple[int, int]
     release: str
     text: str
     advice: str
+    is_open: bool = False
 
 
 FAULTS = (
+    Fault(
+        (2, 56),
+        "25.03",
+        "can abort as a whole when a process of its Python backend crashes while models are loaded under load "
+        "(server issue 8882, open, reported up to 25.02)",
+        "gateway up, gateway triton run and Docker start it again; calls go to another Triton, if there is one",
+        is_open=True,
+    ),
     Fault(
         CANCELLATION_SINCE,
         "24.12",
@@ -150,7 +162,11 @@ async def check_endpoint(endpoint: TritonEndpoint, settings: Settings) -> list[F
 def known_faults(version: str) -> list[Finding]:
     """The faults of a version such as 2.51.0."""
     return [
-        warn("Triton's version", f"{version}, older than {fault.release}, {fault.text}", fault.advice)
+        warn(
+            "Triton's version",
+            f"{version} {fault.text}" if fault.is_open else f"{version}, older than {fault.release}, {fault.text}",
+            fault.advice,
+        )
         for fault in _faults(version)
     ]
 
