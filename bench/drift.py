@@ -36,7 +36,7 @@ from gateway_predictions.drift.sample import (
 )
 from gateway_predictions.image_measures import MEASURED_SIDE, measures_of
 from gateway_predictions.service_log import entropy
-from gateway_predictions.shares import Share
+from gateway_predictions.shares import Proportion
 from tests.photos import PHOTOS, pixels
 
 SAME = "the same"
@@ -121,7 +121,7 @@ def main(
                 found = compare(sample_of(reference), sample_of(chosen), permutations=permutations, bootstraps=1)
                 alarms += bool(found.alarms)
                 causes.update(shift.name for shift in found.alarms)
-            cells.append(str(Share(alarms, windows)))
+            cells.append(str(Proportion(alarms, windows)))
             progress(f"{name}, {size} images: {alarms} of {windows}")
         rows.append([name, *cells, ", ".join(f"{cause} {count}" for cause, count in causes.most_common(4)) or "–"])
     publish(table(header, rows), into, "bench.drift")

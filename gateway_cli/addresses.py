@@ -17,7 +17,7 @@ DEFAULT_GATEWAY = "http://127.0.0.1:8080"
 FORMER = "--url"
 
 
-class Kind(Enum):
+class ServerKind(Enum):
     """What answers at an address."""
 
     GATEWAY = "the gateway's HTTP port"
@@ -31,26 +31,26 @@ class WrongAddress(UserError):
     """The address has the wrong form, or something of another kind answers there; the message has the right option."""
 
 
-def kind_of(address: str) -> Kind:
+def kind_of(address: str) -> ServerKind:
     """Ask host:port, or a URL, what it is; UNKNOWN if nothing answers in time, or something else does."""
     url = address if "://" in address else f"http://{address}"
     found = _ask_http(url)
-    return found if found is not Kind.UNKNOWN else _ask_grpc(url.partition("://")[2].rstrip("/"))
+    return found if found is not ServerKind.UNKNOWN else _ask_grpc(url.partition("://")[2].rstrip("/"))
 
 
-def _ask_http(url: str) -> Kind:
+def _ask_http(url: str) -> ServerKind:
     import httpx
 
     try:
         with httpx.Client(timeout=ASK_SECONDS, trust_env=False) as client:
             # The two paths that need no API key.
             if _member(client.get(f"{url.rstrip('/')}/health/live"), "status") == "live":
-                return Kind.GATEWAY
+                return ServerKind.GATEWAY
             if _member(client.get(f"{url.rstrip('/')}/v2"), "name") == "triton":
-                return Kind.TRITON_HTTP
+                return ServerKind.TRITON_HTTP
     except (httpx.HTTPError, httpx.InvalidURL, ValueError):
         pass
-    return Kind.UNKNOWN
+    return ServerKind.UNKNOWN
 
 
 def _member(response: Any, name: str) -> object:  # noqa: ANN401  # httpx is imported late
@@ -58,16 +58,16 @@ def _member(response: Any, name: str) -> object:  # noqa: ANN401  # httpx is imp
     return document.get(name) if isinstance(document, dict) else None
 
 
-def _ask_grpc(target: str) -> Kind:
+def _ask_grpc(target: str) -> ServerKind:
     from gateway_models.blocking_triton import server_name
 
     match server_name(target, ASK_SECONDS):
         case "triton":
-            return Kind.TRITON
+            return ServerKind.TRITON
         case None:
-            return Kind.UNKNOWN
+            return ServerKind.UNKNOWN
         case _:
-            return Kind.GATEWAY_GRPC
+            return ServerKind.GATEWAY_GRPC
 
 
 def triton_address(context: typer.Context, given: str | None) -> str | None:
@@ -90,12 +90,12 @@ def triton_address(context: typer.Context, given: str | None) -> str | None:
 def advice_for_triton(address: str, *, other_option: bool = False) -> str | None:
     """What to write instead of `--triton address`, or None if Triton's gRPC port or nothing known answers there."""
     kind = kind_of(address)
-    if kind in {Kind.TRITON, Kind.UNKNOWN}:
+    if kind in {ServerKind.TRITON, ServerKind.UNKNOWN}:
         return None
     advice = "give the gRPC port of Triton, HOST:PORT (of `gateway up`: the one that its --triton-port chooses)"
-    if kind is Kind.TRITON_HTTP:
+    if kind is ServerKind.TRITON_HTTP:
         advice = "give its gRPC port, which is 8001 unless it was chosen"
-    elif kind is Kind.GATEWAY and other_option:
+    elif kind is ServerKind.GATEWAY and other_option:
         advice = f"write --gateway {address if '://' in address else f'http://{address}'}, or {advice}"
     return f"--triton {address}: this is {kind.value}; {advice}"
 
@@ -111,10 +111,10 @@ def gateway_url(context: typer.Context, given: str | None) -> str | None:
     if not url.startswith(("http://", "https://")):
         raise WrongAddress(f"--gateway {given}: the address needs the form http://HOST:PORT or https://HOST:PORT")
     kind = kind_of(url)
-    if kind in {Kind.GATEWAY, Kind.UNKNOWN}:
+    if kind in {ServerKind.GATEWAY, ServerKind.UNKNOWN}:
         return url
     advice = f"give the gateway's HTTP address, such as {DEFAULT_GATEWAY}"
-    if kind is Kind.TRITON and _has(context, "--triton"):
+    if kind is ServerKind.TRITON and _has(context, "--triton"):
         advice = f"write --triton {url.partition('://')[2].rstrip('/')}, or {advice}"
     raise WrongAddress(f"--gateway {given}: this is {kind.value}; {advice}")
 

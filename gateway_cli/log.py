@@ -104,11 +104,11 @@ def export(
 ) -> None:
     """Write logged results to a folder to be labelled: a CSV, the images, and tasks for Label Studio."""
     source = log_url(log)
-    from gateway_predictions.export import Wanted
+    from gateway_predictions.export import ExportSelection
     from gateway_predictions.export import export as run
     from gateway_predictions.reader import LogReader
 
-    wanted = Wanted(model, since(days), unlabelled, most_uncertain, by, diverse)
+    wanted = ExportSelection(model, since(days), unlabelled, most_uncertain, by, diverse)
     count = run(LogReader(source), folder, wanted)
     emit(f"{folder}: {count} images to label")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gateway_predictions.reader import Labelled
 from gateway_predictions.reasons import SAMPLE
-from gateway_predictions.shares import Share
+from gateway_predictions.shares import Proportion
 
 
 @dataclass(slots=True)
@@ -20,14 +20,14 @@ class ClassAccuracy:
     predicted: int = 0
 
     @property
-    def recall(self) -> Share:
+    def recall(self) -> Proportion:
         """The share of the images with the class that were recognised."""
-        return Share(self.found, self.true)
+        return Proportion(self.found, self.true)
 
     @property
-    def precision(self) -> Share:
+    def precision(self) -> Proportion:
         """The share of the answers with the class that were right."""
-        return Share(self.right, self.predicted)
+        return Proportion(self.right, self.predicted)
 
 
 @dataclass(slots=True)
@@ -39,11 +39,11 @@ class LogAccuracy:
     well. `drawn` has no such preference: both the rows and the images to label were chosen at random.
     """
 
-    all: Share
-    sampled: Share
-    drawn: Share
-    by_day: dict[str, Share] = field(default_factory=dict)
-    by_version: dict[str, Share] = field(default_factory=dict)
+    all: Proportion
+    sampled: Proportion
+    drawn: Proportion
+    by_day: dict[str, Proportion] = field(default_factory=dict)
+    by_version: dict[str, Proportion] = field(default_factory=dict)
     classes: list[ClassAccuracy] = field(default_factory=list)
 
     def document(self) -> dict[str, object]:
@@ -99,18 +99,18 @@ def _predicted(each: Labelled) -> str:
     return str(each.row["labels"][0])
 
 
-def _share(known: Iterable[Labelled]) -> Share:
+def _share(known: Iterable[Labelled]) -> Proportion:
     hits = [each.is_correct for each in known]
-    return Share(sum(hits), len(hits))
+    return Proportion(sum(hits), len(hits))
 
 
-def _grouped(known: Iterable[Labelled], group: Callable[[Labelled], str]) -> dict[str, Share]:
+def _grouped(known: Iterable[Labelled], group: Callable[[Labelled], str]) -> dict[str, Proportion]:
     groups: defaultdict[str, list[Labelled]] = defaultdict(list)
     for each in known:
         groups[group(each)].append(each)
     return {name: _share(groups[name]) for name in sorted(groups)}
 
 
-def _plain(share: Share) -> dict[str, object]:
+def _plain(share: Proportion) -> dict[str, object]:
     low, high = share.interval
     return {"images": share.count, "correct": share.hits, "share": share.value, "low": low, "high": high}

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import httpx
 
-from gateway_predictions.frames import Frame, Kind
+from gateway_predictions.frames import Frame, RowKind
 from gateway_predictions.options import WriterOptions
 
 REQUEST = "org.kubeflow.serving.inference.request"
@@ -74,7 +74,7 @@ def events_of(frame: Frame, source: str) -> list[tuple[dict[str, str], bytes]]:
     """The headers and the data of a row's events."""
     row = frame.row
     number = f"{row['request_id']}/{row['index']}"
-    if frame.kind is Kind.FEEDBACK:
+    if frame.kind is RowKind.FEEDBACK:
         data = {name: row[name] for name in _OF_FEEDBACK}
         return [(_headers(FEEDBACK, number, row, source), _json(data))]
     if row.get("shadow_version"):

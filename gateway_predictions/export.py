@@ -30,7 +30,7 @@ class ExportFailed(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExportSelection:
     """Which results to export: with `unlabelled` those without feedback, with `count` the most uncertain ones."""
 
     model: str | None = None
@@ -41,7 +41,7 @@ class Wanted:
     diverse: bool = True
 
 
-def chosen(log: LogReader, wanted: Wanted) -> list[Row]:
+def chosen(log: LogReader, wanted: ExportSelection) -> list[Row]:
     """The results to export."""
     columns = ["time", "version", "labels", "class_ids", "scores", "margin", "entropy", "sha256", "image", "format"]
     columns += ["embedding"] if wanted.diverse and wanted.count is not None else []
@@ -55,7 +55,7 @@ def chosen(log: LogReader, wanted: Wanted) -> list[Row]:
     return most_uncertain(rows, wanted.count, wanted.uncertainty, diverse=wanted.diverse)
 
 
-def export(log: LogReader, folder: Path, wanted: Wanted) -> int:
+def export(log: LogReader, folder: Path, wanted: ExportSelection) -> int:
     """Write the folder, which must be missing or empty; returns the number of images. Raises ExportFailed."""
     rows = chosen(log, wanted)
     if not rows:

@@ -13,7 +13,7 @@ from typing import Any
 _HEAD = struct.Struct("<BIII")
 
 
-class Kind(IntEnum):
+class RowKind(IntEnum):
     """The kind of a row."""
 
     PREDICTION = 1
@@ -24,14 +24,14 @@ class Kind(IntEnum):
 class Frame:
     """One row. `embedding` is fp32, little-endian; `image` is the uploaded file, if images are stored."""
 
-    kind: Kind
+    kind: RowKind
     row: dict[str, Any]
     embedding: bytes = field(default=b"", repr=False)
     image: bytes = field(default=b"", repr=False)
     nbytes: int = 0
 
 
-def encode(kind: Kind, row: bytes, embedding: bytes = b"", image: bytes = b"") -> list[bytes]:
+def encode(kind: RowKind, row: bytes, embedding: bytes = b"", image: bytes = b"") -> list[bytes]:
     """The pieces of a message; `row` is JSON."""
     return [_HEAD.pack(kind, len(row), len(embedding), len(image)), row, embedding, image]
 
@@ -53,7 +53,7 @@ class FrameReader:
             if len(self._buffer) < end:
                 break
             yield Frame(
-                Kind(kind),
+                RowKind(kind),
                 json.loads(self._buffer[at : at + row]),
                 bytes(self._buffer[at + row : at + row + embedding]),
                 bytes(self._buffer[end - image : end]),

@@ -31,7 +31,7 @@ from gateway.settings import DecodeMode, Settings
 from gateway.time_slices import TimeSlice
 from gateway_predictions.drift.live import LiveDrift
 from gateway_predictions.feedback import Feedback
-from gateway_predictions.frames import Kind, encode
+from gateway_predictions.frames import RowKind, encode
 from gateway_predictions.image_measures import MEASURED_SIDE, ImageMeasures, measures_of, pixels_of
 from gateway_predictions.link import Pieces, WriterLink
 from gateway_predictions.options import WriterOptions
@@ -141,7 +141,7 @@ class ServiceLog(Observer):
         )
 
         async def pieces() -> Pieces:
-            return encode(Kind.FEEDBACK, row)
+            return encode(RowKind.FEEDBACK, row)
 
         return self._link is not None and self._link.add(pieces, ROW_BYTES)
 
@@ -211,7 +211,7 @@ class ServiceLog(Observer):
             # What is not an image, or not known to be one, is not stored.
             image = record.data if self._settings.log_predictions_images and record.format else b""
             await time_slice.pause_if_over()
-            return encode(Kind.PREDICTION, to_json({**row, "sha256": sha256}), embedding, image)
+            return encode(RowKind.PREDICTION, to_json({**row, "sha256": sha256}), embedding, image)
 
         embedding_bytes = 0 if record.embedding is None else record.embedding.nbytes
         self._link.add(pieces, ROW_BYTES + len(record.data) + embedding_bytes)

@@ -8,8 +8,8 @@ Z_95 = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """A share of some images, such as the accuracy."""
+class Proportion:
+    """A proportion of some images, such as the accuracy."""
 
     hits: int
     count: int

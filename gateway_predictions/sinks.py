@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from gateway_predictions.events import EventSink
-from gateway_predictions.frames import Frame, Kind
+from gateway_predictions.frames import Frame, RowKind
 from gateway_predictions.layout import day_of, image_path, new_feedback, new_rows
 from gateway_predictions.options import WriterOptions
 from gateway_predictions.requirements import is_collector
@@ -56,10 +56,10 @@ class FileSink:
             part = [frame for frame in frames if _place(frame) == place]
             rows = [self._row(frame, day) for frame in part]
             data = io.BytesIO()
-            schema = PREDICTIONS if kind is Kind.PREDICTION else FEEDBACK
+            schema = PREDICTIONS if kind is RowKind.PREDICTION else FEEDBACK
             pq.write_table(table_of(rows, schema), data, compression="zstd")
             now = datetime.now(UTC)
-            path = new_rows(model, day, now) if kind is Kind.PREDICTION else new_feedback(day, now)
+            path = new_rows(model, day, now) if kind is RowKind.PREDICTION else new_feedback(day, now)
             self._store.write(path, data.getvalue())
             del frames[: len(part)]
             yield len(part)
@@ -95,6 +95,6 @@ def open_sink(options: WriterOptions) -> Sink:
     return FileSink(options)
 
 
-def _place(frame: Frame) -> tuple[Kind, str, str]:
+def _place(frame: Frame) -> tuple[RowKind, str, str]:
     """The file of a row: its kind, its model for predictions, and its day."""
-    return frame.kind, frame.row["model"] if frame.kind is Kind.PREDICTION else "", day_of(frame.row["time"])
+    return frame.kind, frame.row["model"] if frame.kind is RowKind.PREDICTION else "", day_of(frame.row["time"])

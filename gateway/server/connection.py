@@ -36,8 +36,8 @@ STRETCH_BYTES = 64 * 1024
 class Connection(asyncio.Protocol):
     """Owns a connection: its transport, its timer, and the bytes that were received and not parsed yet.
 
-    A handler parses and runs the application. `regulate` alone decides whether the socket is read and which timer runs;
-    it is called after every event, and by the handler after whatever may change its phase.
+    A handler parses and runs the application. `update_reading` alone decides whether the socket is read and which timer
+    runs; it is called after every event, and by the handler when its phase may have changed.
     """
 
     handler: Handler
@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         self.handler = self._first_handler(self)
         self.server_state.connections.add(self)  # type: ignore[arg-type]  # uvicorn lists its own classes
         self.connections.add(self)
-        self.regulate()
+        self.update_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's
         """Stop the timers, release the slot, and notify the application."""
@@ -130,20 +130,20 @@ class Connection(asyncio.Protocol):
         self.writable.clear()
         self.connections.stall(self)
         self._slow_reader.start(self.transport)
-        self.regulate()
+        self.update_reading()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
         self.writable.set()
         self.connections.read_on(self)
         self._slow_reader.stop()
-        self.regulate()
+        self.update_reading()
 
     def shutdown(self) -> None:
         """The server stops."""
         if not self.is_closing:
             self.handler.shutdown()
-            self.regulate()
+            self.update_reading()
 
     @property
     def is_idle(self) -> bool:
@@ -179,11 +179,11 @@ class Connection(asyncio.Protocol):
         if rest:
             self._unparsed.appendleft(rest)
 
-    def expect_reading(self) -> None:
+    def start_read_timeout(self) -> None:
         """A response is complete: the client has `answer_timeout_seconds` to read it."""
         self._slow_reader.start(self.transport)
 
-    def stop_expecting(self) -> None:
+    def stop_read_timeout(self) -> None:
         """A response begins: what is written from now on says nothing about how the last one was read."""
         if self.writable.is_set():
             self._slow_reader.stop()
@@ -207,15 +207,15 @@ class Connection(asyncio.Protocol):
         self._lingers, self._linger_bytes = True, linger_bytes
         self.connections.idle(self)
         self.transport.write_eof()
-        self.regulate()
+        self.update_reading()
 
     def close(self) -> None:
         """Close the connection once the client has read what was written."""
         self.transport.close()
         self._slow_reader.start(self.transport)
-        self.regulate()
+        self.update_reading()
 
-    def regulate(self) -> None:
+    def update_reading(self) -> None:
         """Decide whether the socket is read, and which timer runs."""
         if self.phase is Phase.CLOSED:
             return
@@ -281,7 +281,7 @@ class Connection(asyncio.Protocol):
                     self.transport.abort()
             case _:
                 self.handler.expire()
-        self.regulate()
+        self.update_reading()
 
     def _parse(self) -> None:
         """Parse until everything is parsed, the handler takes no more, or other clients have waited long enough."""
@@ -297,7 +297,7 @@ class Connection(asyncio.Protocol):
             self.handler.feed(data)
             if unparsed and time.perf_counter() > ends:
                 break
-        self.regulate()
+        self.update_reading()
 
 
 class SlowReaderTimeout:

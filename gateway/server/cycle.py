@@ -131,7 +131,7 @@ class HttpCycle:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body.clear()
         self.buffered_bytes = 0
-        self._connection.regulate()
+        self._connection.update_reading()
         return {"type": "http.request", "body": body, "more_body": self._more_body}
 
     async def _send(self, message: Message) -> None:

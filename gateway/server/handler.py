@@ -98,13 +98,13 @@ class ServedConnection(Member, Protocol):
     def hand_over(self, handler: Handler, rest: memoryview) -> None:
         """Let another handler continue with the bytes behind those of the handshake."""
 
-    def regulate(self) -> None:
+    def update_reading(self) -> None:
         """Decide again whether the socket is read and which timer runs, after the handler's state has changed."""
 
-    def expect_reading(self) -> None:
+    def start_read_timeout(self) -> None:
         """A response is complete: the client has `answer_timeout_seconds` to read it."""
 
-    def stop_expecting(self) -> None:
+    def stop_read_timeout(self) -> None:
         """A response begins: what is written from now on says nothing about how the last one was read."""
 
     def refuse(self, response: bytes) -> None:

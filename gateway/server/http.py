@@ -160,7 +160,7 @@ class HttpHandler:
         if not self._cycles or self._cycles[0] is not cycle:
             return  # the connection is lost or given up
         self._cycles.popleft()
-        connection.expect_reading()
+        connection.start_read_timeout()
         if not cycle.keep_alive:
             self._cycles.clear()
             if self._receiving is None:
@@ -174,7 +174,7 @@ class HttpHandler:
         else:
             self._begun = self._receiving is not None
             connection.connections.idle(connection)
-        connection.regulate()
+        connection.update_reading()
 
     # Called by the parser
 
@@ -313,7 +313,7 @@ class HttpHandler:
             expects_continue=self._expects_continue,
             start_queue=None if first and health else start_queue,
         )
-        connection.stop_expecting()
+        connection.stop_read_timeout()
         self._receiving = cycle
         self._cycles.append(cycle)
         if len(self._cycles) == 1:

@@ -177,7 +177,7 @@ class WebSocketHandler:
         self._discards = True
         self._protocol = self._new_protocol()  # with nothing of a frame that is not complete
         self._leave(NO_ROOM)
-        self._connection.regulate()
+        self._connection.update_reading()
 
     def shutdown(self) -> None:
         """Let the application finish what it has begun, and close."""
@@ -224,7 +224,7 @@ class WebSocketHandler:
         message = self._messages.popleft()
         self._waiting_bytes -= _payload_bytes(message)
         self._count()
-        self._connection.regulate()
+        self._connection.update_reading()
         return message
 
     async def _send(self, message: Message) -> None:
@@ -257,7 +257,7 @@ class WebSocketHandler:
         lines = head(HTTPStatus.SWITCHING_PROTOCOLS, headers)
         self._accepted = True
         self._connection.transport.write(lines + b"\r\n")
-        self._connection.regulate()
+        self._connection.update_reading()
 
     def _deny(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self._leave(ABNORMAL)
@@ -284,7 +284,7 @@ class WebSocketHandler:
         self._leave(code, reason)
         self._drop()
         self._flush()
-        self._connection.regulate()
+        self._connection.update_reading()
 
     def _fail(self, code: int, reason: str) -> None:
         """End the connection of a client that does not follow the protocol."""

@@ -44,7 +44,7 @@ class ModelFileError(UserError):
     """A file contains no model that can be served; the message names its content and what to do instead."""
 
 
-class Kind(StrEnum):
+class FileKind(StrEnum):
     """The content of a file."""
 
     TORCHSCRIPT = "TorchScript"
@@ -62,25 +62,25 @@ class Kind(StrEnum):
 
 
 ADVICE = {
-    Kind.STATE_DICT: "it has weights but no network. Name the architecture: `gateway model add torchvision:ARCH "
+    FileKind.STATE_DICT: "it has weights but no network. Name the architecture: `gateway model add torchvision:ARCH "
     "--weights {path}` or timm:ARCH, or build the network in Python, load the weights into it and save it by {export}",
-    Kind.CHECKPOINT: "it has weights but no network. Name the architecture: "
+    FileKind.CHECKPOINT: "it has weights but no network. Name the architecture: "
     "`gateway model add torchvision:ARCH --weights {path}` or timm:ARCH, or build the network in Python, load the "
     "weights into it and save it by {export}",
-    Kind.PICKLED_MODULE: "loading it would run code from the file, so it is not loaded here. If you trust it and "
+    FileKind.PICKLED_MODULE: "loading it would run code from the file, so it is not loaded here. If you trust it and "
     "can import its classes, load it in Python and save it with {export}",
-    Kind.AOTI_PACKAGE: "it is machine code for one type of processor or GPU, without the original network that "
+    FileKind.AOTI_PACKAGE: "it is machine code for one type of processor or GPU, without the original network that "
     "its answers could be compared with. Add the program that it was compiled from: {export}",
-    Kind.WRAPPED_ENGINE: "as Ultralytics writes it, and Triton cannot load it so. Cut the header off: "
+    FileKind.WRAPPED_ENGINE: "as Ultralytics writes it, and Triton cannot load it so. Cut the header off: "
     "python3 -c \"import sys; d = open(sys.argv[1], 'rb').read(); n = int.from_bytes(d[:4], 'little') + 4; "
     "open('model.plan', 'wb').write(d[n:])\" {path}",
-    Kind.SAFETENSORS: "it has weights but no network. Name the architecture: `gateway model add torchvision:ARCH "
+    FileKind.SAFETENSORS: "it has weights but no network. Name the architecture: `gateway model add torchvision:ARCH "
     "--weights {path}`, timm:ARCH for one of timm, or the folder with its config.json for one of Hugging Face",
-    Kind.PICKLE: "unpickling can run any code, so it is not loaded here. If you trust it, load it in Python and "
+    FileKind.PICKLE: "unpickling can run any code, so it is not loaded here. If you trust it, load it in Python and "
     "save the network with {export}",
-    Kind.UNKNOWN: "use a program of torch.export (model.pt2), TorchScript (model.pt), ONNX (model.onnx), a folder of "
-    "Hugging Face, torchvision:ARCH or timm:ARCH, or a model of another framework: docs/guides/model-sources.md lists "
-    "them",
+    FileKind.UNKNOWN: "use a program of torch.export (model.pt2), TorchScript (model.pt), ONNX (model.onnx), a folder "
+    "of Hugging Face, torchvision:ARCH or timm:ARCH, or a model of another framework: docs/guides/model-sources.md "
+    "lists them",
 }
 EXPORT = (
     "torch.export.save(torch.export.export(model.eval(), (torch.rand(2, 3, 224, 224),), "
@@ -89,7 +89,7 @@ EXPORT = (
 """What a message advises: without deprecated calls, and with nothing but torch. Tests run it."""
 
 
-Content = Kind | Framework
+Content = FileKind | Framework
 """What a file is: of torch, ONNX or TensorRT, or of another framework."""
 
 
@@ -112,11 +112,11 @@ def kind_of(path: Path) -> Content:
     except (OSError, zipfile.BadZipFile) as exc:
         raise ModelFileError(f"cannot read {path}: {exc}") from exc
     if head[:4] in ENGINE_MAGIC:
-        return Kind.ENGINE
+        return FileKind.ENGINE
     if head[3:6] == b'\0{"':
-        return Kind.WRAPPED_ENGINE
+        return FileKind.WRAPPED_ENGINE
     if head[8:10] == b'{"':
-        return Kind.SAFETENSORS
+        return FileKind.SAFETENSORS
     # ModelProto starts with ir_version, field 1, a small varint, and then opset_import or producer_name.
     if (
         head[:1] == b"\x08"
@@ -124,8 +124,8 @@ def kind_of(path: Path) -> Content:
         and head[1] < 32
         and head[2:3] in {b"\x12", b"\x1a", b"\x22", b"\x3a", b"\x42"}
     ):
-        return Kind.ONNX
-    return Kind.UNKNOWN
+        return FileKind.ONNX
+    return FileKind.UNKNOWN
 
 
 def refuse(path: Path, kind: Content) -> ModelFileError:
@@ -139,7 +139,7 @@ def refuse(path: Path, kind: Content) -> ModelFileError:
 def alone(path: Path, kind: Content) -> str:
     """Advice on how to save only the weights of a trusted file."""
     loaded = f"torch.load({str(path)!r}, map_location='cpu', weights_only=False)"
-    if kind is Kind.PICKLED_MODULE:
+    if kind is FileKind.PICKLED_MODULE:
         return f"save only its weights, in Python, and use that file: torch.save({loaded}.state_dict(), 'weights.pt')"
     return (
         "save only its weights, in Python, by their key in the file, and use that file: "
@@ -153,13 +153,13 @@ def _kind_of_zip(path: Path) -> Content:
             return framework
         names = {name.partition("/")[2]: name for name in archive.namelist()}
         if "constants.pkl" in names and any(name.startswith("code/") for name in names):
-            return Kind.TORCHSCRIPT
+            return FileKind.TORCHSCRIPT
         if any(name.endswith("serialized_exported_program.json") or name.startswith("models/") for name in names):
-            return Kind.EXPORTED_PROGRAM
+            return FileKind.EXPORTED_PROGRAM
         if any(name.startswith("data/aotinductor/") for name in names):
-            return Kind.AOTI_PACKAGE
+            return FileKind.AOTI_PACKAGE
         if "data.pkl" not in names:
-            return Kind.UNKNOWN
+            return FileKind.UNKNOWN
         with archive.open(names["data.pkl"]) as pickle:
             return _kind_of_pickle(pickle.read(MAX_PICKLE_BYTES))
 
@@ -168,8 +168,8 @@ def _kind_of_compressed(file: BinaryIO, decompressor: _Decompressor) -> Content:
     try:
         data = decompressor.decompress(file.read(MAX_PICKLE_BYTES), MAX_PICKLE_BYTES)
     except (OSError, ValueError, zlib.error, lzma.LZMAError):
-        return Kind.UNKNOWN
-    return _kind_of_pickle(data) if data[:1] == b"\x80" else Kind.UNKNOWN
+        return FileKind.UNKNOWN
+    return _kind_of_pickle(data) if data[:1] == b"\x80" else FileKind.UNKNOWN
 
 
 def _kind_of_legacy(file: BinaryIO) -> Content:
@@ -207,13 +207,13 @@ def _kind_of_pickle(data: bytes) -> Content:
         module for module in modules if not module.startswith(_TENSOR_GLOBALS) or module.startswith("torch.nn.modules")
     ]
     if any(module.startswith("torch.nn.modules") for module in foreign):
-        return Kind.PICKLED_MODULE
+        return FileKind.PICKLED_MODULE
     if not any(module.startswith(("torch._utils", "torch.storage")) for module in modules):
-        return Kind.PICKLE
+        return FileKind.PICKLE
     if _CHECKPOINT_KEYS & strings:
         # It may also have other objects of the training: loading only the weights refuses those that could run code.
-        return Kind.CHECKPOINT
-    return Kind.PICKLED_MODULE if foreign else Kind.STATE_DICT
+        return FileKind.CHECKPOINT
+    return FileKind.PICKLED_MODULE if foreign else FileKind.STATE_DICT
 
 
 def _opcodes(data: bytes) -> Iterator[tuple[str, object]]:

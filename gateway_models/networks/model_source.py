@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gateway.errors import UserError
 from gateway_client.files import read_text
-from gateway_models.networks.file_kinds import Kind, ModelFileError, alone, kind_of, refuse
+from gateway_models.networks.file_kinds import FileKind, ModelFileError, alone, kind_of, refuse
 from gateway_models.networks.frameworks import Framework, with_members
 from gateway_models.networks.functions import FunctionSource, find_function, is_function
 from gateway_models.networks.hub import (
@@ -25,7 +25,12 @@ from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import from_weights, weights_enum
 from gateway_models.repository.spec import ModelSpec
 
-KINDS = {Kind.TORCHSCRIPT: "torchscript", Kind.ONNX: "onnx", Kind.EXPORTED_PROGRAM: "exported", Kind.ENGINE: "engine"}
+KINDS = {
+    FileKind.TORCHSCRIPT: "torchscript",
+    FileKind.ONNX: "onnx",
+    FileKind.EXPORTED_PROGRAM: "exported",
+    FileKind.ENGINE: "engine",
+}
 """Files that are complete models, and their `kind` in Source."""
 TORCHVISION = "torchvision:"
 REPEATED_SHOWN = 3
@@ -99,7 +104,7 @@ def find_source(spec: ModelSpec) -> Source:
     kind = kind_of(path)
     if kind not in KINDS:
         raise refuse(path, kind)
-    found = described(path) if kind is Kind.ONNX else Described()
+    found = described(path) if kind is FileKind.ONNX else Described()
     return Source(
         replace(spec, source=str(path), sha256=digest(path)),
         KINDS[kind],
@@ -186,10 +191,10 @@ def _weights(text: str) -> Path:
             f"there is no file {path}; --weights takes a file; --like takes the name of torchvision weights"
         )
     kind = kind_of(path)
-    if kind not in {Kind.STATE_DICT, Kind.CHECKPOINT, Kind.SAFETENSORS}:
-        if kind is Kind.UNKNOWN:
+    if kind not in {FileKind.STATE_DICT, FileKind.CHECKPOINT, FileKind.SAFETENSORS}:
+        if kind is FileKind.UNKNOWN:
             raise ModelFileError(f"{path} contains no weights; save them with torch.save(model.state_dict(), …)")
-        advice = f". If you trust it, {alone(path, kind)}" if kind in {Kind.PICKLED_MODULE, Kind.PICKLE} else ""
+        advice = f". If you trust it, {alone(path, kind)}" if kind in {FileKind.PICKLED_MODULE, FileKind.PICKLE} else ""
         raise ModelFileError(
             f"{path} is {kind.value}, but --weights takes a state dict, a checkpoint that contains one, or safetensors"
             f"{advice}"

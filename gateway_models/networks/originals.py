@@ -11,7 +11,7 @@ from gateway.errors import UserError
 from gateway_models.networks.adapted import PLAIN, Adapted, Form, arranged, known_form
 from gateway_models.networks.engines import check_original
 from gateway_models.networks.features import Featured
-from gateway_models.networks.file_kinds import Kind, ModelFileError, kind_of
+from gateway_models.networks.file_kinds import FileKind, ModelFileError, kind_of
 from gateway_models.networks.function_process import NetworkCall, function_process, network_process
 from gateway_models.networks.functions import find_function, is_function
 from gateway_models.networks.hub import HUGGING_FACE, TIMM, read_folder, read_zero_shot_folder
@@ -52,7 +52,7 @@ def original_module(spec: ModelSpec, classes: int | None) -> nn.Module:
 
 def load_written(path: Path, *, trust: bool = False) -> nn.Module:
     """Load the network of a TorchScript or torch.export file, in eval mode; raises UserError."""
-    if kind_of(path) is Kind.EXPORTED_PROGRAM:
+    if kind_of(path) is FileKind.EXPORTED_PROGRAM:
         from gateway_models.networks.programs import load_program
 
         return load_program(path, trust=trust)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gateway_models.networks.architectures import Shapes, fitting, shapes_of
-from gateway_models.networks.file_kinds import EXPORT, Kind, ModelFileError, alone, kind_of
+from gateway_models.networks.file_kinds import EXPORT, FileKind, ModelFileError, alone, kind_of
 from gateway_models.networks.job_checks import report
 
 CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model")
@@ -20,7 +20,7 @@ _PREFIXES = ("module.", "_orig_mod.", "model.")
 
 def read_state_dict(path: Path) -> Mapping[str, Tensor]:
     """The weights in safetensors, a state dict or a checkpoint; raises ModelFileError."""
-    values = _safetensors(path) if kind_of(path) is Kind.SAFETENSORS else _torch(path)
+    values = _safetensors(path) if kind_of(path) is FileKind.SAFETENSORS else _torch(path)
     for key in CHECKPOINT_KEYS:
         if isinstance(values, dict) and isinstance(values.get(key), dict):
             values = values[key]

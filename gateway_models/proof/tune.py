@@ -69,7 +69,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadResult:
     """What a variant did under load for some time."""
 
     images: int
@@ -177,7 +177,7 @@ class Tuner:
 
         A machine that becomes slower or faster meanwhile then favours none of them.
         """
-        found: dict[Variant, list[Load]] = {}
+        found: dict[Variant, list[LoadResult]] = {}
         failed: set[Variant] = set()
         for variant, turns in groupby([*variants, *reversed(variants)]):
             if variant in failed:
@@ -192,7 +192,7 @@ class Tuner:
                 cpu_ms = 1_000 * sum(load.cpu_seconds for load in loads) / max(1, images)
                 yield replace(measured, images_per_second=images / seconds, cpu_ms=cpu_ms)
 
-    def measure(self, variant: Variant, turns: int) -> tuple[Measured, list[Load]]:
+    def measure(self, variant: Variant, turns: int) -> tuple[Measured, list[LoadResult]]:
         """A variant's answers, and what it did under load, `turns` times; without figures if it could not be served."""
         if reason := variant.missing():
             return Measured(variant, 0.0, 0.0, reason), []
@@ -264,7 +264,7 @@ class Tuner:
         same = sum(int(answer.argmax()) == int(expected.argmax()) for answer, expected in pairs)
         return max(float(np.abs(answer - expected).max()) for answer, expected in pairs), same / len(pairs)
 
-    def _load(self, entry: Entry) -> Load:
+    def _load(self, entry: Entry) -> LoadResult:
         batch = [self.files[number % len(self.files)] for number in range(CALL_IMAGES)]
         read = reader(resize_for(entry))
         stop = threading.Event()
@@ -297,7 +297,7 @@ class Tuner:
             caller.join()
         if failures:
             raise failures[0]
-        return Load(CALL_IMAGES * sum(started <= at <= ended for at in finished), ended - started, used)
+        return LoadResult(CALL_IMAGES * sum(started <= at <= ended for at in finished), ended - started, used)
 
     def _cpu_seconds(self) -> dict[int, float]:
         return cpu_seconds(self._client.pid) if self._client.pid else {}

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from gateway_cli.main import app
 from gateway_predictions.accuracy import accuracy
-from gateway_predictions.export import Wanted, export
+from gateway_predictions.export import ExportSelection, export
 from gateway_predictions.reader import Labelled, LogReader
 from gateway_predictions.requirements import LogUnavailable
 from gateway_predictions.schema import PREDICTIONS
@@ -281,7 +281,7 @@ def test_a_row_names_no_file_outside_of_the_images(tmp_path, image):
     (tmp_path / "log/images/day/out.jpg").symlink_to(tmp_path / "secret.txt")
     log = log_with(image.format(tmp=tmp_path), tmp_path / "log")
     with pytest.raises(LogUnavailable, match="whose image is not one of the log's"):
-        export(log, tmp_path / "out", Wanted())
+        export(log, tmp_path / "out", ExportSelection())
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 
@@ -289,7 +289,7 @@ def test_an_image_of_the_log_is_exported(tmp_path):
     log = log_with("images/2026-01-01/abc.jpg", tmp_path / "log")
     (tmp_path / "log/images/2026-01-01").mkdir(parents=True)
     (tmp_path / "log/images/2026-01-01/abc.jpg").write_bytes(b"image")
-    assert export(log, tmp_path / "out", Wanted()) == 1
+    assert export(log, tmp_path / "out", ExportSelection()) == 1
     assert (tmp_path / "out/images/abc.jpg").read_bytes() == b"image"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway_predictions import sinks
 from gateway_predictions.forget import Forgotten, forget
-from gateway_predictions.frames import Frame, Kind
+from gateway_predictions.frames import Frame, RowKind
 from gateway_predictions.layout import day_in, image_path, model_folder
 from gateway_predictions.options import WriterOptions
 from gateway_predictions.reader import LogReader
@@ -112,7 +112,7 @@ def sink_of(store, monkeypatch, **options):
 
 def frame() -> Frame:
     row = dict.fromkeys(PREDICTIONS.names) | {"model": "m", "time": 0, "request_id": "r", "index": 0, "reasons": []}
-    return Frame(Kind.PREDICTION, row, None, b"", 1)
+    return Frame(RowKind.PREDICTION, row, None, b"", 1)
 
 
 def test_bucket_that_may_not_be_listed_gets_rows(tmp_path, monkeypatch):

@@ -38,7 +38,7 @@ ARCHITECTURES = dict(zip(MACHINES, ("amd64", "arm64"), strict=True))
 """Go's words for architectures, which registries use, by `platform.machine()`."""
 
 
-class Progress(Protocol):
+class FetchProgress(Protocol):
     """Shows how far a long step is."""
 
     def step(self, text: str, total_bytes: int) -> AbstractContextManager[Advance]:
@@ -59,7 +59,12 @@ class NoProgress:
 
 
 def fetch_image(
-    name: str, cache_dir: Path, say: Say, *, backends: Sequence[str] | None = None, progress: Progress | None = None
+    name: str,
+    cache_dir: Path,
+    say: Say,
+    *,
+    backends: Sequence[str] | None = None,
+    progress: FetchProgress | None = None,
 ) -> UnpackedImage:
     """Fetch the image REGISTRY/NAME[:TAG|@DIGEST] unless it is in the cache, and use its Triton from now on.
 
@@ -89,7 +94,7 @@ def _fetch(
     cache_dir: Path,
     say: Say,
     backends: Sequence[str] | None,
-    progress: Progress,
+    progress: FetchProgress,
 ) -> UnpackedImage:
     # A digest names the same bytes for ever, so that its registry need not be asked.
     if reference.digest and (kept := _kept(cache_dir, reference, architecture, backends)):
@@ -149,7 +154,7 @@ def _wanted(image: UnpackedImage, backends: Sequence[str] | None) -> Sequence[st
     return backends if backends is not None else [name for name in DEFAULT_BACKENDS if name in image.record.available]
 
 
-def _download(registry: Registry, image: Image, cache_dir: Path, progress: Progress) -> list[Path]:
+def _download(registry: Registry, image: Image, cache_dir: Path, progress: FetchProgress) -> list[Path]:
     """Download the image's layers, those that are not there yet; returns their files."""
     folder = cache_dir / LAYERS
     folder.mkdir(exist_ok=True)

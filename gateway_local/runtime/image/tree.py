@@ -69,14 +69,14 @@ class Folder:
 
 
 Node: TypeAlias = File | Symlink | Folder
-Wanted: TypeAlias = Callable[[Parts], bool]
+MemberFilter: TypeAlias = Callable[[Parts], bool]
 """Whether the content of the file at a path may be needed."""
 
 
 class ImageTree:
     """The files of an image. `contents` is an empty folder for their contents."""
 
-    def __init__(self, contents: Path, wanted: Wanted) -> None:
+    def __init__(self, contents: Path, wanted: MemberFilter) -> None:
         self._contents = contents
         self._wanted = wanted
         self._root = Folder(0, 0)

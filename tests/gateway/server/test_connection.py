@@ -43,8 +43,8 @@ class Recorded(Connection):
         self.phases: list[Phase] = []
         self.unwatched: list[Phase] = []
 
-    def regulate(self) -> None:
-        super().regulate()
+    def update_reading(self) -> None:
+        super().update_reading()
         self.phases.append(self.phase)
         if self.phase is not Phase.CLOSED and not self.is_watched:
             self.unwatched.append(self.phase)

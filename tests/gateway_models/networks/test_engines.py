@@ -10,7 +10,7 @@ from gateway.errors import UserError
 from gateway.triton.contract import breaches
 from gateway.triton.model_config import read_model_config
 from gateway_models.networks.add import add
-from gateway_models.networks.file_kinds import Kind, kind_of, refuse
+from gateway_models.networks.file_kinds import FileKind, kind_of, refuse
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.repository.entry import read_entry
 from gateway_models.repository.preprocessing import Preprocessing
@@ -132,9 +132,9 @@ def test_header_before_an_engine_is_cut_off_by_the_advised_command(tmp_path):
     header = b'{"stride": 32, "imgsz": [224, 224]}'
     path = tmp_path / "yolo.engine"
     path.write_bytes(len(header).to_bytes(4, "little") + header + b"ftrt" + CODE)
-    assert kind_of(path) is Kind.WRAPPED_ENGINE
-    advice = str(refuse(path, Kind.WRAPPED_ENGINE))
+    assert kind_of(path) is FileKind.WRAPPED_ENGINE
+    advice = str(refuse(path, FileKind.WRAPPED_ENGINE))
     _, command, argument = advice.partition("python3 -c ")[2].split('"')
     subprocess.run([sys.executable, "-c", command, argument.strip()], cwd=tmp_path, check=True)
     assert (tmp_path / "model.plan").read_bytes() == b"ftrt" + CODE
-    assert kind_of(tmp_path / "model.plan") is Kind.ENGINE
+    assert kind_of(tmp_path / "model.plan") is FileKind.ENGINE

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from gateway_models.networks.file_kinds import MAX_PICKLE_BYTES, Kind, ModelFileError, kind_of, refuse
+from gateway_models.networks.file_kinds import MAX_PICKLE_BYTES, FileKind, ModelFileError, kind_of, refuse
 from gateway_models.networks.jobs import stored_bytes
 from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source, read_labels
 from gateway_models.networks.weights import read_state_dict
@@ -41,11 +41,11 @@ def saved(value: object, path: Path, **options: object) -> Path:
 @pytest.mark.parametrize(
     ("value", "kind"),
     [
-        (Head().state_dict(), Kind.STATE_DICT),
-        ({"epoch": 3, "state_dict": Head().state_dict(), "optimizer": {}}, Kind.CHECKPOINT),
-        ({"state_dict": Head().state_dict(), "args": Namespace(lr=0.1)}, Kind.CHECKPOINT),
-        (nn.Linear(2, 2), Kind.PICKLED_MODULE),
-        (Head(), Kind.PICKLED_MODULE),
+        (Head().state_dict(), FileKind.STATE_DICT),
+        ({"epoch": 3, "state_dict": Head().state_dict(), "optimizer": {}}, FileKind.CHECKPOINT),
+        ({"state_dict": Head().state_dict(), "args": Namespace(lr=0.1)}, FileKind.CHECKPOINT),
+        (nn.Linear(2, 2), FileKind.PICKLED_MODULE),
+        (Head(), FileKind.PICKLED_MODULE),
     ],
     ids=["state dict", "checkpoint", "checkpoint with its options", "module of torch", "module of one's own"],
 )
@@ -55,8 +55,8 @@ def test_torch_save_files_are_detected_without_loading(tmp_path, value, kind, ne
 
 
 def test_torchscript_and_onnx_are_detected_by_content(tmp_path):
-    assert kind_of(save_torchscript(Head(), tmp_path / "weights.bin")) is Kind.TORCHSCRIPT
-    assert kind_of(save_onnx(Head(), tmp_path / "model.pt")) is Kind.ONNX
+    assert kind_of(save_torchscript(Head(), tmp_path / "weights.bin")) is FileKind.TORCHSCRIPT
+    assert kind_of(save_onnx(Head(), tmp_path / "model.pt")) is FileKind.ONNX
 
 
 def test_aotinductor_package_is_not_a_torch_export_program(tmp_path):
@@ -64,14 +64,14 @@ def test_aotinductor_package_is_not_a_torch_export_program(tmp_path):
     with zipfile.ZipFile(tmp_path / "model.pt2", "w") as archive:
         for name in ("data/aotinductor/model/ckd.wrapper.so", "archive_format", "archive_version", "byteorder"):
             archive.writestr(f"model/{name}", b"")
-    assert kind_of(tmp_path / "model.pt2") is Kind.AOTI_PACKAGE
+    assert kind_of(tmp_path / "model.pt2") is FileKind.AOTI_PACKAGE
 
 
 def test_other_files_are_no_models(tmp_path):
     (tmp_path / "model.pt").write_bytes(b"\xff\xd8\xff\xe0 a photo")
-    assert kind_of(tmp_path / "model.pt") is Kind.UNKNOWN
+    assert kind_of(tmp_path / "model.pt") is FileKind.UNKNOWN
     (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b'{"a": 1}')
-    assert kind_of(tmp_path / "model.safetensors") is Kind.SAFETENSORS
+    assert kind_of(tmp_path / "model.safetensors") is FileKind.SAFETENSORS
     with pytest.raises(ModelFileError, match="cannot read"):
         kind_of(tmp_path / "absent.pt")
 
@@ -95,11 +95,11 @@ def test_pickle_with_code_is_refused_unexecuted(tmp_path, torch_saved):
 @pytest.mark.parametrize(
     ("kind", "advice"),
     [
-        (Kind.STATE_DICT, r"torchvision:ARCH --weights model\.pt"),
-        (Kind.CHECKPOINT, r"torchvision:ARCH --weights model\.pt"),
-        (Kind.PICKLED_MODULE, r"torch\.export\.save\(torch\.export\.export\(model\.eval"),
-        (Kind.AOTI_PACKAGE, r"Add the program that it was compiled from: torch\.export\.save"),
-        (Kind.UNKNOWN, r"TorchScript \(model\.pt\), ONNX"),
+        (FileKind.STATE_DICT, r"torchvision:ARCH --weights model\.pt"),
+        (FileKind.CHECKPOINT, r"torchvision:ARCH --weights model\.pt"),
+        (FileKind.PICKLED_MODULE, r"torch\.export\.save\(torch\.export\.export\(model\.eval"),
+        (FileKind.AOTI_PACKAGE, r"Add the program that it was compiled from: torch\.export\.save"),
+        (FileKind.UNKNOWN, r"TorchScript \(model\.pt\), ONNX"),
     ],
 )
 def test_refusal_contains_advice(kind, advice):
@@ -125,7 +125,7 @@ def test_mixed_pickle_is_refused_with_code_to_save_its_weights(tmp_path, monkeyp
 
 
 def test_checkpoint_is_called_one_once():
-    assert str(refuse(Path("model.pt"), Kind.CHECKPOINT)).count("a training checkpoint") == 1
+    assert str(refuse(Path("model.pt"), FileKind.CHECKPOINT)).count("a training checkpoint") == 1
 
 
 def test_misspelt_architecture_gets_suggestions():
@@ -166,7 +166,7 @@ def test_pickle_bomb_is_classified_by_its_first_megabytes(tmp_path):
     assert path.stat().st_size < 2**20
     tracemalloc.start()
     try:
-        assert kind_of(path) is Kind.PICKLE
+        assert kind_of(path) is FileKind.PICKLE
         assert tracemalloc.get_traced_memory()[1] < 4 * MAX_PICKLE_BYTES
     finally:
         tracemalloc.stop()

@@ -12,7 +12,7 @@ from gateway.triton.model_config import read_model_config
 from gateway_cli.main import app
 from gateway_local.tuning import machine
 from gateway_models.proof import variants
-from gateway_models.proof.tune import Load, Measured, Tuner, report
+from gateway_models.proof.tune import LoadResult, Measured, Tuner, report
 from gateway_models.proof.variants import USUAL, NetworkRuntime, TuneStep, Variant, variants_of
 from gateway_models.repository.entry import Entry, read_entry
 from gateway_models.repository.spec import Decode, Format, Precision, Serving
@@ -126,7 +126,7 @@ class Played(Tuner):
             self.order.append(variant.described().partition(",")[0])
             # Each turn is slower than the one before, as a machine that gets busy.
             images = 1_000.0 * self.slower ** len(self.order)
-            loads.append(Load(images, 1.0, 2.0))
+            loads.append(LoadResult(images, 1.0, 2.0))
         reason = "it crashed" if variant.described().startswith(self.failing or "-") else ""
         return Measured(variant, 0.0, 0.0, reason), [] if reason else loads
 
