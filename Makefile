@@ -16,10 +16,21 @@ of_dotenv = $(shell sed -n 's/^$(1)=//p' .env | tail -n 1)
 export PIP_INDEX_URL ?= $(call of_dotenv,PIP_INDEX_URL)
 export PIP_EXTRA_INDEX_URL ?= $(call of_dotenv,PIP_EXTRA_INDEX_URL)
 endif
+# PyTorch's builds without CUDA, by its installation page: `make up CPU=1` takes them.
+CPU =
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+ifneq ($(CPU),)
+export PIP_EXTRA_INDEX_URL := $(CPU_INDEX)
+endif
 # Printed before torch is downloaded for the first time, on a machine without a GPU, unless another index is named.
-CPU_BUILDS := no NVIDIA GPU here: most of the download is CUDA that nothing loads. Without it: Ctrl-C, a line \
-  PIP_EXTRA_INDEX_URL=<the index of PyTorch's installation page for "CPU"> in .env, and the same command again
+CPU_BUILDS := no NVIDIA GPU here: most of the download is CUDA that nothing loads. "make up CPU=1" takes the CPU builds of \
+  $(CPU_INDEX) instead
 CUDA_IS_USELESS = $(if $(PIP_EXTRA_INDEX_URL)$(wildcard /proc/driver/nvidia /dev/nvidiactl /dev/dxg $(VENV)/lib/python3*/site-packages/torch),,yes)
+# On a terminal it is asked; elsewhere, as in CI, only said.
+ASK_FOR_CPU_BUILDS = $(if $(CUDA_IS_USELESS),echo '$(CPU_BUILDS)'; if [ -t 0 ]; then printf 'take the CPU builds? [Y/n] '; \
+  read -r answer; [ "$$answer" = n ] || export PIP_EXTRA_INDEX_URL=$(CPU_INDEX); fi;)
+# What pip downloads, of which most is torch; the lines about what is there already would hide it.
+PROGRESS = --progress-bar on
 # In place of pip's pages about "requires-python", or of Debian's about a missing ensurepip.
 CAN_INSTALL := import sys; v = sys.version_info; ok = (3, 11) <= v[:2] <= (3, 13); \
   sys.exit(None if ok else "this is Python %d.%d, and the service needs 3.11, 3.12 or 3.13: make PYTHON=python3.12 …" % v[:2])
@@ -56,8 +67,7 @@ $(BIN)/python:
 
 $(INSTALLED): $(SOURCES) | $(BIN)/python
 	@echo "installing the gateway, Triton's Python parts and torch into $(VENV)"
-	@$(if $(CUDA_IS_USELESS),echo '$(subst ','\'',$(CPU_BUILDS))')
-	@began=$$(date +%s); $(PIP_INSTALL) --no-compile -e '.[local$(EXTRAS:%=,%)]' && { $(COMPILE); } && \
+	@$(ASK_FOR_CPU_BUILDS) began=$$(date +%s); $(subst --quiet,$(PROGRESS),$(PIP_INSTALL)) --no-compile -e '.[local$(EXTRAS:%=,%)]' && { $(COMPILE); } && \
 	  echo "installed in $$(($$(date +%s) - began)) s"
 	@touch $@
 
@@ -89,7 +99,7 @@ $(VENV)/.installed-generator: | $(BIN)/python
 
 install: $(INSTALLED) $(VENV)/.installed-native ## install into .venv; EXTRAS=heic also decodes HEIC
 
-up: $(INSTALLED) $(VENV)/.installed-native ## start Triton and the gateway on http://127.0.0.1:8080, Ctrl-C stops both; PORT=9000, ARGS=--help
+up: $(INSTALLED) $(VENV)/.installed-native ## start Triton and the gateway on http://127.0.0.1:8080, Ctrl-C stops both; PORT=9000, CPU=1, ARGS=--help
 # PORT from the command line alone, since some tools export a variable of that name.
 	@exec $(BIN)/gateway up $(if $(filter command,$(firstword $(origin PORT))),--port $(PORT)) $(ARGS)
 

@@ -118,8 +118,8 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
             Readiness(api.readiness, say),
         )
         _keep_running(triton, *checks, say=say)
-    except KeyboardInterrupt:
-        say("stopping; Ctrl-C again ends everything at once")
+    except Stopped as stopped:
+        say(f"stopping after {stopped}; Ctrl-C again ends everything at once")
     finally:
         _force_on_signals(*([api] if api else []), triton)
         stopping = time.monotonic()
@@ -355,5 +355,9 @@ def _force_on_signals(*processes: ApiProcess | EmbeddedTriton) -> None:
         signal.signal(number, force)
 
 
+class Stopped(KeyboardInterrupt):
+    """SIGINT or SIGTERM has arrived; the message is its name."""
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a signal handler
-    raise KeyboardInterrupt
+    raise Stopped(signal.Signals(number).name)

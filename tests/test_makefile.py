@@ -143,3 +143,14 @@ def test_flaky_test_is_named_and_does_not_fail_make_test(tmp_path):
 def test_faults_fail_make_test(tmp_path, fault):
     ran = run_suite(tmp_path, {**SUITE, "test_fault.py": FAULTS[fault]})
     assert ran.returncode not in (pytest.ExitCode.OK, pytest.ExitCode.USAGE_ERROR), ran.stdout + ran.stderr
+
+
+def test_builds_without_cuda():
+    """CPU=1 takes them, over another index of the shell; a machine without a GPU is told of it."""
+    show = ["make", "--silent", "--eval=show: ; @echo $$PIP_EXTRA_INDEX_URL", "show"]
+    shown = subprocess.run([*show, "CPU=1"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    assert shown == "https://download.pytorch.org/whl/cpu"
+    if not Path("/dev/nvidiactl").exists():
+        commands = make("--dry-run", "--always-make", "up", "VENV=build/none", PIP_EXTRA_INDEX_URL="")
+        assert 'no NVIDIA GPU here: most of the download is CUDA that nothing loads. "make up CPU=1"' in commands
+        assert "no NVIDIA GPU" not in make("--dry-run", "--always-make", "up", "VENV=build/none", "CPU=1")

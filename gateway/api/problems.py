@@ -70,6 +70,10 @@ def note(log_fields: MutableMapping[str, object], error: GatewayError) -> None:
         log_fields["cause"] = cause
 
 
+USUAL = {"/classify": "/predict", "/infer": "/predict"}
+"""Paths that other services have for what ours does under another one."""
+
+
 def add_handlers(app: Starlette, routes: RouteTable) -> None:
     """Convert FastAPI's and Starlette's own errors to GatewayErrors, which RequestContextMiddleware handles."""
     paths = sorted(route.path for route in routes.literal.values() if route.path != "/")
@@ -82,7 +86,7 @@ def add_handlers(app: Starlette, routes: RouteTable) -> None:
                 f"There is nothing at {shown}: models are loaded and unloaded over HTTP only where "
                 "GATEWAY_ADMIN_KEYS_FILE is set."
             )
-        meant = near(shown, paths, most=2)
+        meant = f"did you mean {USUAL[shown]!r}?" if shown in USUAL else near(shown, paths, most=2)
         return NotFound(f"There is nothing at {shown}; {meant + ' See' if meant else 'see'} /docs.")
 
     async def handle_validation_error(_: Request, exc: Exception) -> Response:

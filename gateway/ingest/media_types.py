@@ -43,9 +43,10 @@ async def open_uploads(
     if not raw and media_type not in {"multipart/form-data", "application/json"}:
         raise UnsupportedMediaType(
             f"Send multipart/form-data with files, one raw image as image/*, or application/json; not "
-            f"{media_type[:80]!r}."
+            f"{media_type[:80]!r}{FORM_ADVICE if media_type == FORM else ''}."
             if media_type
-            else "The request has no Content-Type: send multipart/form-data with files, or one raw image as image/*."
+            else "The request has no Content-Type: send multipart/form-data with files, or one raw image as image/*: "
+            "requests.post(url, files={'files': file})."
         )
     if raw and announced_bytes > limits.max_file_bytes:
         raise file_too_large(limits)
@@ -59,6 +60,10 @@ async def open_uploads(
         form, images = await _split(body, names, NO_IMAGES)
         return form, cast("Uploads", images) if fetch is None else fetch(images)
     return await _split(read_multipart(chunks, content_type, limits, hold), names, NO_FILES)
+
+
+FORM = "application/x-www-form-urlencoded"
+FORM_ADVICE = ", as curl -d does: write curl -F files=@cat.jpg"
 
 
 async def read_raw(chunks: AsyncIterable[bytes], limits: Limits, hold: Hold = uncounted) -> Uploads:
@@ -79,21 +84,32 @@ async def _split(
     parameters: Form = {}
     async for part in parts:
         if not isinstance(part, Parameter):
-            return parameters, uploads_from(part, parts)
-        if part.name not in names:
-            hint = near(part.name, names) or "a file has one, such as curl -F files=@cat.jpg."
-            raise UnknownField(
-                f"The form field {part.name[:NAME_CHARACTERS]!r} has no file name and is not a parameter; {hint} "
-                f"Parameters are {', '.join(names)}."
-            )
+            return parameters, uploads_from(part, parts, names)
+        _check_known(part, names)
         parameters.setdefault(part.name, []).append(part.value)
     raise NoFiles(no_files)
 
 
-async def uploads_from(first: U, rest: AsyncIterator[U | Parameter]) -> AsyncGenerator[U, None]:
-    """Yield uploads of which the first was read before; raises InvalidParameter for a parameter between them."""
+def _check_known(part: Parameter, names: Sequence[str]) -> None:
+    if part.name not in names:
+        hint = near(part.name, names) or "a file has one, such as curl -F files=@cat.jpg."
+        raise UnknownField(
+            f"The form field {part.name[:NAME_CHARACTERS]!r} has no file name and is not a parameter; {hint} "
+            f"Parameters are {', '.join(names)}."
+        )
+
+
+async def uploads_from(
+    first: U, rest: AsyncIterator[U | Parameter], names: Sequence[str] | None = None
+) -> AsyncGenerator[U, None]:
+    """Yield uploads of which the first was read before.
+
+    Raises InvalidParameter for a parameter between them, and UnknownField for one that is not in `names`.
+    """
     yield first
     async for part in rest:
         if isinstance(part, Parameter):
+            if names is not None:
+                _check_known(part, names)
             raise InvalidParameter(f"The form field {part.name!r} must come before the first file.")
         yield part

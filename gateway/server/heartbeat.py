@@ -18,7 +18,9 @@ BEAT_SECONDS = 0.01
 WINDOW_SECONDS = 15
 """Prometheus scrapes every 15 seconds by default, so that no pause is lost between two scrapes."""
 LONG_SECONDS = 0.05
-"""Longest pause that a request may cause; longer pauses are logged."""
+"""Longest pause that a request may cause; longer pauses are logged if the loop computed through them."""
+BUSY_SECONDS = 0.25
+"""Longest pause of a busy machine that is not logged."""
 QUIET_SECONDS = 60
 """Interval of log lines about pauses in which the loop used little processor time, as on a busy machine."""
 
@@ -41,11 +43,12 @@ class _Logged:
 
 
 class Pauses:
-    """The longest pause of the last WINDOW_SECONDS, published as a metric; those above LONG_SECONDS are logged too.
+    """The longest pause of the last WINDOW_SECONDS, published as a metric; long ones are logged too.
 
-    A pause that the loop computed through is a fault of the gateway's, and its second has a line of its own. Others
-    are the machine's: the first one has a line, and those of the next QUIET_SECONDS have one together. They are logged
-    only while a client is connected (`connected`), since without clients they have no effect.
+    A pause above LONG_SECONDS that the loop computed through is a fault of the gateway's, and its second has a line of
+    its own. Others, above BUSY_SECONDS, are the machine's: the first one has a line, and those of the next
+    QUIET_SECONDS have one together. They are logged only while a client is connected (`connected`), since without
+    clients they have no effect.
     `now` and pauses are in seconds of a monotonic clock.
     """
 
@@ -64,7 +67,7 @@ class Pauses:
         self._longest[-1] = max(self._longest[-1], pause_seconds)
         if pause_seconds > LONG_SECONDS and cpu_seconds > LONG_SECONDS:
             self._computed.add((pause_seconds, cpu_seconds))
-        elif pause_seconds > LONG_SECONDS and self._connected():
+        elif pause_seconds > BUSY_SECONDS and self._connected():
             self._idle.add((pause_seconds, cpu_seconds))
         metrics.LOOP_PAUSE_SECONDS.set(self.longest_seconds)
 

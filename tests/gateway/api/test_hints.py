@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from tests.gateway.api.stub import ROUTES, Client, client_of
+from tests.gateway.api.stub import PNG, ROUTES, Client, client_of
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +20,7 @@ def client() -> Iterator[Client]:
         ("/predict/", "'/predict'"),
         ("/v1/predict", "'/predict'"),
         ("/PREDICT", "'/predict'"),
+        ("/classify", "'/predict'"),
         ("/health", "'/health/live' or '/health/ready'"),
         ("/limit", "'/limits'"),
     ],
@@ -55,6 +56,27 @@ def test_misspelt_field_gets_a_suggestion(client, name, hint):
     answer = client.post("/predict", files={name: (None, "cat.jpg")})
     assert answer.json()["code"] == "unknown_field"
     assert f"{name!r} has no file name and is not a parameter; {hint} Parameters are top_k," in answer.json()["detail"]
+
+
+def test_field_after_the_files(client):
+    """A parameter is too late; what is none is called unknown, not late."""
+    for name, status, words in (("top_k", 422, "must come before the first file"), ("topk", 400, "mean 'top_k'?")):
+        answer = client.post("/predict", files=[("files", ("cat.png", PNG)), (name, (None, "2"))])
+        assert answer.status_code == status
+        assert words in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "command"),
+    [
+        ({"content-type": "application/x-www-form-urlencoded"}, "as curl -d does: write curl -F files=@cat.jpg."),
+        ({}, "requests.post(url, files={'files': file})."),
+    ],
+)
+def test_image_as_the_whole_body_gets_the_right_command(client, headers, command):
+    answer = client.post("/predict", content=PNG, headers=headers)
+    assert answer.status_code == 415
+    assert command in answer.json()["detail"]
 
 
 def test_parameter_in_a_json_body_error_mentions_the_query(client):

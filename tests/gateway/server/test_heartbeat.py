@@ -6,7 +6,7 @@ import time
 import structlog
 from prometheus_client import REGISTRY
 
-from gateway.server.heartbeat import LONG_SECONDS, QUIET_SECONDS, WINDOW_SECONDS, Pauses, heartbeat
+from gateway.server.heartbeat import BUSY_SECONDS, LONG_SECONDS, QUIET_SECONDS, WINDOW_SECONDS, Pauses, heartbeat
 
 
 def told() -> float:
@@ -31,12 +31,13 @@ def test_long_pause_is_logged_after_its_second():
     pauses = Pauses(100.0)
     with structlog.testing.capture_logs() as captured:
         pauses.note(100.5, 2 * LONG_SECONDS, LONG_SECONDS)
-        pauses.note(100.9, LONG_SECONDS + 0.001, 0.0)
+        pauses.note(100.9, BUSY_SECONDS + 0.001, 0.0)
         assert captured == []
         pauses.note(101.0, 0.0, 0.0)
-        pauses.note(102.0, LONG_SECONDS, 0.0)
+        pauses.note(102.0, LONG_SECONDS, LONG_SECONDS)
+        pauses.note(102.1, BUSY_SECONDS, 0.0)
         pauses.note(103.0, 0.0, 0.0)
-    expected = {"event": "loop_paused", "log_level": "warning", "seconds": 0.1, "cpu_seconds": 0.05, "count": 2}
+    expected = {"event": "loop_paused", "log_level": "warning", "seconds": 0.251, "cpu_seconds": 0.0, "count": 1}
     assert captured == [expected]
 
 
@@ -44,9 +45,9 @@ def test_pauses_of_a_busy_machine_are_logged_once_a_minute():
     pauses = Pauses(100.0)
     with structlog.testing.capture_logs() as captured:
         for second in range(100, 100 + 2 * QUIET_SECONDS + 2):
-            pauses.note(second + 0.5, LONG_SECONDS + second / 1000, 0.01)
+            pauses.note(second + 0.5, BUSY_SECONDS + second / 1000, 0.01)
     assert [event["count"] for event in captured] == [1, QUIET_SECONDS, QUIET_SECONDS]
-    assert [event["seconds"] for event in captured] == [0.15, 0.21, 0.27]
+    assert [event["seconds"] for event in captured] == [0.35, 0.41, 0.47]
 
 
 def test_pauses_of_the_machine_without_clients_are_not_logged():
@@ -62,10 +63,10 @@ def test_pauses_of_the_machine_without_clients_are_not_logged():
 def test_last_pause_is_logged_when_its_minute_ends():
     pauses = Pauses(100.0)
     with structlog.testing.capture_logs() as captured:
-        pauses.note(100.5, 2 * LONG_SECONDS, 0.0)
-        pauses.note(101.5, 3 * LONG_SECONDS, 0.0)
+        pauses.note(100.5, 2 * BUSY_SECONDS, 0.0)
+        pauses.note(101.5, 3 * BUSY_SECONDS, 0.0)
         pauses.note(101.0 + QUIET_SECONDS, 0.0, 0.0)
-    assert [(event["count"], event["seconds"]) for event in captured] == [(1, 0.1), (1, 0.15)]
+    assert [(event["count"], event["seconds"]) for event in captured] == [(1, 0.5), (1, 0.75)]
 
 
 def test_pauses_by_the_gateway_are_logged_every_second():
