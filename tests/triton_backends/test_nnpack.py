@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 import torch
 
-BACKEND = Path(__file__).parents[2] / "triton_backends" / "pytorch" / "model.py"
+BACKEND = Path(__file__).parents[2] / "triton_backends" / "pytorch" / "on_torch.py"
 
 
 @pytest.mark.parametrize(

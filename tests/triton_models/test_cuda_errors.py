@@ -56,7 +56,7 @@ def failing_with(monkeypatch, error: Exception | None) -> None:
     monkeypatch.setattr(torch, "zeros", pretended)
 
 
-BOTH = ["triton_models/preprocessor/1/on_torch.py", "triton_backends/pytorch/model.py"]
+BOTH = ["triton_models/preprocessor/1/on_torch.py", "triton_backends/pytorch/on_torch.py"]
 
 
 @pytest.mark.parametrize("path", BOTH)
@@ -86,7 +86,7 @@ def test_no_error_ends_a_process_on_a_cpu(load, monkeypatch, path):
 def test_torchscript_model_ends_its_process_after_a_sticky_error(load, monkeypatch):
     module = load(BOTH[1])
     failing_with(monkeypatch, RuntimeError("CUDA error: an illegal memory access was encountered"))
-    model = module.TritonPythonModel()
+    model = module.Instance.__new__(module.Instance)
     model.device = CUDA
     monkeypatch.setattr(model, "_run", lambda _: (_ for _ in ()).throw(RuntimeError("CUDA error: illegal memory")))
     with pytest.raises(Ended):
@@ -106,7 +106,7 @@ def test_torchscript_model_ends_its_process_after_a_sticky_error(load, monkeypat
     ],
 )
 def test_onnx_model_ends_its_process_after_a_sticky_error(load, message, ends):
-    module = load("triton_backends/onnxruntime/model.py")
+    module = load("triton_backends/onnxruntime/onnx_execution.py")
     if ends:
         with pytest.raises(Ended):
             module.end_if_gpu_is_lost(RuntimeError(message))

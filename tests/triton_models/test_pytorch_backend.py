@@ -29,7 +29,7 @@ def backend() -> ModuleType:
         # As Triton's stub imports it.
         patch.setitem(sys.modules, "triton_python_backend_utils", ModuleType("triton_python_backend_utils"))
         patch.syspath_prepend(BACKEND)
-        spec = importlib.util.spec_from_file_location("pytorch_backend", BACKEND / "model.py")
+        spec = importlib.util.spec_from_file_location("pytorch_backend", BACKEND / "on_torch.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module

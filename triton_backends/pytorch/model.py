@@ -4,196 +4,90 @@ Triton takes it for `platform: "pytorch_libtorch"` where it finds `pytorch/model
 model repository serves here and under the real backend. config.pbtxt has the same effect: tensors by
 position, instance kinds, versions, and these parameters of https://github.com/triton-inference-server/pytorch_backend:
 INTRA_OP_THREAD_COUNT, INTER_OP_THREAD_COUNT, DISABLE_OPTIMIZED_EXECUTION, INFERENCE_MODE.
+
+On a CPU, ONNX Runtime runs a TorchScript network that has a cpu.onnx beside it (docs/adr/0047); the last two
+parameters have no effect then. Such a process does not import torch: it starts sooner and needs less memory.
 """
 
-import ctypes
-import gc
+import importlib
 import json
-import os
-import platform
-import re
-import warnings
 from pathlib import Path
 from typing import Any
 
-# torch's objects live as long as the process: garbage collections during its import would take a quarter of the time,
-# and each later full collection would traverse them while a request waits.
-gc.disable()
-import torch  # noqa: E402
-import triton_python_backend_utils as pb_utils  # noqa: E402
-from torch import Tensor  # noqa: E402
+import triton_python_backend_utils as pb_utils
 
-# A module beside this file: Triton's stub adds its folder to sys.path.
-from torch_archives import clean_program, clean_torchscript, path_of  # noqa: E402
-
-gc.freeze()
-gc.enable()
-
-# The platform is TorchScript, so torch's deprecation warnings do not help users.
-warnings.filterwarnings("ignore", message=r".*torch\.jit\.\w+.*deprecated")
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # mallopt(3)
-KEPT_BYTES = 2**30
-LOST_GPU = 74
-"""Exit code of a process that can no longer use its GPU (EX_IOERR of sysexits.h)."""
+# Modules beside this file: Triton's stub adds its folder to sys.path.
+from cpu_network import NETWORK, ONNXRUNTIME, Choice, choose
+from positions import by_position
 
 
 class TritonPythonModel:
-    """One instance of a TorchScript module or an exported program on one device."""
+    """One instance of a network on one device."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load model.pt onto the instance's device; raises TritonModelException, with what to do, if it cannot."""
+        """Load the network onto the instance's device; raises TritonModelException, with what to do, if it cannot."""
         config = json.loads(args["model_config"])
         parameters = {name: entry["string_value"] for name, entry in config["parameters"].items()}
-        # One core per instance by default, so that instances do not compete for cores.
-        torch.set_num_threads(int(parameters.get("INTRA_OP_THREAD_COUNT", 1)))
-        torch.set_num_interop_threads(int(parameters.get("INTER_OP_THREAD_COUNT", 1)))
-        leave_out_nnpack()
-        self.optimized = not is_true(parameters.get("DISABLE_OPTIMIZED_EXECUTION", "false"))
-        self.inference_mode = is_true(parameters.get("INFERENCE_MODE", "true"))
-        self.inputs = by_position(config["input"])
-        self.outputs = by_position(config["output"])
-        self.device = device_of(args)
-        if self.device.type == "cpu":
-            keep_freed_memory()
-
         path = Path(pb_utils.get_model_dir()) / (config.get("default_model_filename") or "model.pt")
         if not path.is_file():
             raise pb_utils.TritonModelException(
                 f"there is no {path}: `gateway model export` writes the default model, `gateway model add` any other"
             )
-        try:
-            self.model = load(path, self.device)
-        except Exception as exc:  # UnsafeArchive, TorchScript's RuntimeError, or any error of torch.export
-            kind = "program of torch.export" if path.suffix == ".pt2" else "TorchScript module"
-            raise pb_utils.TritonModelException(
-                f"{path} is not a {kind} that torch {torch.__version__} loads: {exc}"
-            ) from exc
-        pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {path} on {describe(self.device)}")
+        name = args["model_instance_name"]
+        choice = choose(path) if args["model_instance_kind"] == "CPU" else None
+        self.instance = on_onnxruntime(path, choice, config, parameters, args) if choice else None
+        if self.instance is None:
+            # Imported here: a process that ONNX Runtime serves has no torch.
+            self.instance = importlib.import_module("on_torch").Instance(path, config, parameters, args)
+            reason = f": {choice.reason}" if choice and path.suffix == ".pt" else ""
+            pb_utils.Logger.log_info(f"{name} runs {path} by {self.instance.described}{reason}")
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Run the requests as one batch; if that fails, one by one, so that each gets its own response or error."""
+        responses: list[Any] = self.instance.execute(requests)
+        return responses
+
+
+def on_onnxruntime(
+    path: Path, choice: Choice, config: dict[str, Any], parameters: dict[str, str], args: dict[str, str]
+) -> Any:  # noqa: ANN401  # an Execution
+    """The network in ONNX Runtime on the CPU; None where torch has to run it, with a warning if that is unexpected."""
+    problem = choice.reason if choice.damaged else ""
+    if choice.runtime == ONNXRUNTIME:
         try:
-            return self._run(requests)
-        except Exception as exc:  # Triton must get one response for each request, whatever the error
-            end_if_gpu_is_lost(self.device)
-            if len(requests) > 1:
-                return [self.execute([request])[0] for request in requests]
-            return [pb_utils.InferenceResponse(error=pb_utils.TritonError(f"{type(exc).__name__}: {exc}"))]
-
-    def _run(self, requests: list[Any]) -> list[Any]:
-        # DLPack both ways: the backend's own conversion to numpy is built against numpy 1.
-        given = [
-            [torch.from_dlpack(pb_utils.get_input_tensor_by_name(request, name).to_dlpack()) for name in self.inputs]
-            for request in requests
-        ]
-        sizes = [len(tensors[0]) for tensors in given]
-        batch = [
-            self._to_device(torch.cat(parts) if len(parts) > 1 else parts[0]) for parts in zip(*given, strict=True)
-        ]
-        with torch.inference_mode(self.inference_mode), torch.jit.optimized_execution(self.optimized):
-            results = self.model(*batch)
-        if isinstance(results, Tensor):
-            results = (results,)
-        if len(results) < len(self.outputs):
-            raise ValueError(f"the model has {len(results)} outputs, config.pbtxt has {len(self.outputs)}")
-        # Detached, since DLPack refuses tensors that require gradients, and in C order, which Triton needs.
-        parts = [result.detach().contiguous().split(sizes) for result in results[: len(self.outputs)]]
-        return [
-            pb_utils.InferenceResponse(
-                [pb_utils.Tensor.from_dlpack(name, part) for name, part in zip(self.outputs, row, strict=True)]
-            )
-            for row in zip(*parts, strict=True)
-        ]
-
-    def _to_device(self, tensor: Tensor) -> Tensor:
-        # Images in channels-last order: convolutions on the CPU and on tensor cores take a third less time.
-        # Not uint8 pixels: a network that normalises them converts the order afterwards, in less time.
-        images = tensor.dim() == 4 and tensor.is_floating_point()
-        memory_format = torch.channels_last if images else torch.contiguous_format
-        return tensor.to(self.device).contiguous(memory_format=memory_format)
-
-
-def load(path: Path, device: torch.device) -> Any:  # noqa: ANN401  # a function of tensors
-    """A TorchScript module, or a program of torch.export (.pt2), on a device; raises UnsafeArchive.
-
-    Files in the repository are checked as well, since users may copy files into it by hand: torch loads a copy with
-    only the checked contents.
-    """
-    if path.suffix != ".pt2":
-        with clean_torchscript(path) as file:
-            return torch.jit.load(path_of(file), map_location=device).eval()
-    with clean_program(path) as file:
-        program = torch.export.load(file)
-    if device.type != "cpu":
-        # Imported here, since it takes a second. A program keeps the device that it was exported on.
-        from torch.export.passes import move_to_device_pass
-
-        program = move_to_device_pass(program, device)
-    return program.module()
-
-
-def by_position(tensors: list[dict[str, Any]]) -> list[str]:
-    """The tensors' names in the order of the model's arguments: NAME__0, NAME__1, …, else in the order of the list."""
-    names = [tensor["name"] for tensor in tensors]
-    positions = [re.search(r"__(\d+)$", name) for name in names]
-    if not all(positions):
-        return names
-    return sorted(names, key=lambda name: int(name.rpartition("__")[2]))
-
-
-def device_of(args: dict[str, str]) -> torch.device:
-    """The torch device of this instance; raises TritonModelException if it must be a GPU and torch finds none."""
-    kind = args["model_instance_kind"]
-    if kind == "CPU" or (kind == "MODEL" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise pb_utils.TritonModelException(
-            "instance_group asks for a GPU and torch sees none: use KIND_AUTO or KIND_CPU, or install a torch with CUDA"
+            return _execution(path, choice, config, parameters, args)
+        except ImportError as exc:
+            problem = f"ONNX Runtime is not installed ({exc}): pip install 'triton-image-gateway[local]'"
+        except Exception as exc:  # ONNX Runtime's errors have no common base class
+            problem = f"ONNX Runtime cannot run {NETWORK}: {exc}"
+    if problem:
+        pb_utils.Logger.log_warn(
+            f"{args['model_instance_name']}: torch runs {path}, not ONNX Runtime: {problem}. "
+            "Add the model again, or run `gateway model tune`"
         )
-    return torch.device("cuda", int(args["model_instance_device_id"]))
+    return None
 
 
-def end_if_gpu_is_lost(device: torch.device) -> None:
-    """End this process if nothing runs on its GPU any more.
-
-    After some errors, such as a device-side assert or a GPU that fell off the bus, a process cannot use its CUDA
-    context again: it would fail every request, while Triton reports it as ready. The gateway recovers from a process
-    that died.
-    """
-    if device.type != "cuda":
-        return
-    try:
-        torch.zeros(1, device=device).add_(1).item()
-    except torch.OutOfMemoryError:
-        return
-    except RuntimeError as exc:
-        pb_utils.Logger.log_error(f"the GPU is lost to this process, which ends: {exc}")
-        os._exit(LOST_GPU)  # without cleaning up, which needs the GPU
-
-
-def leave_out_nnpack() -> None:
-    """Turn NNPACK off on x86 without AVX2, which it needs: it would warn in the log at every convolution."""
-    if platform.machine() == "x86_64" and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
-        torch.backends.nnpack.set_flags(_enabled=False)
-
-
-def keep_freed_memory() -> None:
-    """Have malloc keep the memory that large batches free, instead of returning it to the kernel.
-
-    By default glibc maps each allocation of 32 MB or more again: page faults for the activations of a batch of 32 then
-    take longer than the arithmetic.
-    """
-    libc = ctypes.CDLL(None)
-    libc.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
-    libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
-
-
-def describe(device: torch.device) -> str:
-    """A device's name for the log."""
-    return f"GPU {device.index} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else "the CPU"
-
-
-def is_true(text: str) -> bool:
-    """Whether a parameter's text is true, in the libtorch backend's spelling."""
-    return text.strip().lower() in {"true", "1"}
+def _execution(
+    path: Path, choice: Choice, config: dict[str, Any], parameters: dict[str, str], args: dict[str, str]
+) -> Any:  # noqa: ANN401
+    execution, sessions = (importlib.import_module(name) for name in ("onnx_execution", "on_onnxruntime"))
+    threads = {
+        "intra_op_thread_count": parameters.get("INTRA_OP_THREAD_COUNT", "1"),
+        "inter_op_thread_count": parameters.get("INTER_OP_THREAD_COUNT", "1"),
+    }
+    session = sessions.Session(choice.network, {}, threads, args)
+    inputs, outputs = by_position(config["input"]), by_position(config["output"])
+    if len(session.inputs) != len(inputs) or len(session.outputs) < len(outputs):
+        raise ValueError(
+            f"it has {len(session.inputs)} inputs and {len(session.outputs)} outputs, config.pbtxt has {len(inputs)} "
+            f"and {len(outputs)}"
+        )
+    pb_utils.Logger.log_info(
+        f"{args['model_instance_name']} runs {path.with_name(NETWORK)} by {session.described}: {choice.reason}"
+    )
+    return execution.Execution(
+        session,
+        dict(zip(inputs, session.inputs, strict=True)),
+        dict(zip(outputs, session.outputs, strict=False)),
+    )

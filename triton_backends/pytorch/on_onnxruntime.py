@@ -1,0 +1,1 @@
+../onnxruntime/on_onnxruntime.py

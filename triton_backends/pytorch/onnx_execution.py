@@ -1,0 +1,1 @@
+../onnxruntime/onnx_execution.py
