@@ -104,7 +104,9 @@ ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 COPY --from=wheels /wheels /wheels
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip --python /opt/gateway/bin/python install -c constraints.txt /wheels/*.whl \
+    pip --python /opt/gateway/bin/python install -c constraints.txt onnxruntime /wheels/*.whl \
+ # A second copy, for C programs, of what the Python module contains.
+ && rm -f /opt/gateway/lib/python3*/site-packages/onnxruntime/capi/libonnxruntime.so.* \
  && useradd --uid 1000 --create-home triton-server
 COPY --from=fetched /var/cache/triton-image-gateway /var/cache/triton-image-gateway
 COPY --from=model /app/triton_models /app/triton_models

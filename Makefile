@@ -184,4 +184,4 @@ sanitize: ready ## test the resize kernel with the address and undefined-behavio
 
 clean: ## remove the virtual environment and what was generated
 	rm -rf $(VENV) build dist *.egg-info native/build native/src/*.egg-info .*_cache
-	rm -f triton_models/*/[0-9]*/model.pt triton_models/*/labels.txt
+	rm -f triton_models/*/[0-9]*/model.pt triton_models/*/[0-9]*/cpu.onnx triton_models/*/[0-9]*/cpu.json triton_models/*/labels.txt

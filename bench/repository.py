@@ -19,13 +19,14 @@ from google.protobuf.message import Message
 from bench.output import Progress, progress
 from gateway.triton.contract import CLASSIFIER
 from gateway.triton.model_config import read_model_config
+from gateway_local import cpu_network
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
 from gateway_local.sizing import FOLDER
 from gateway_models.networks.export import EFFICIENTNET_LITE0, MOBILENET_V3_SMALL, Recipe, default_entry, export
 from gateway_models.repository.entry import write_record
 
 RECIPES: dict[str, Recipe] = {"mobilenet-v3-small": MOBILENET_V3_SMALL, "efficientnet-lite0": EFFICIENTNET_LITE0}
-GENERATED = ("model.pt", "labels.txt")
+GENERATED = ("model.pt", *cpu_network.FILES, "labels.txt")
 
 
 class NoSuchSetting(Exception):
@@ -54,6 +55,9 @@ def write(model: str, changes: Iterable[str], copy: Path, report: Progress) -> N
     path = exported / "1" / "model.pt" if model in RECIPES else Path(model)
     (copy / CLASSIFIER / "1").mkdir(exist_ok=True)
     shutil.copy2(path, copy / CLASSIFIER / "1" / "model.pt")
+    for name in cpu_network.FILES:
+        if (path.with_name(name)).is_file():
+            shutil.copy2(path.with_name(name), copy / CLASSIFIER / "1")
     shutil.copy2(exported / "labels.txt", copy / CLASSIFIER)
     if model in RECIPES:  # for `gateway model tune`, which compares with the original
         write_record(default_entry(replace(recipe, preprocessing=EFFICIENTNET_LITE0.preprocessing)), copy)

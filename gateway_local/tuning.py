@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from gateway.cores import usable_cores
-from gateway.triton.footprint import TORCH
+from gateway.triton.footprint import TORCH, runs_in_onnxruntime
 from gateway.triton.model_config import ModelConfig, steps
 from gateway_local.cpu_features import cpu_name
+from gateway_local.cpu_network import choice
 from gateway_local.paths import at
 
+WARNING = "warning: "
 TUNING = "tuning.json"
 """The file in a model's folder with the table of `tune` and the machine that it was measured on."""
 ORIGIN = "origin.json"
@@ -46,7 +48,27 @@ def _untuned(repository: Path, name: str, configs: Mapping[str, ModelConfig]) ->
     if not (repository / name / ORIGIN).is_file() or _tuned_here(repository / name / TUNING):
         return None
     networks = (configs[step] for step in steps(configs[name]) if step in configs)
-    return next((each for each in networks if (each.backend or each.platform) in TORCH), None)
+    by_torch = (each for each in networks if (each.backend or each.platform) in TORCH)
+    return next((each for each in by_torch if not runs_in_onnxruntime(repository / each.name)), None)
+
+
+def runtimes(repository: Path, configs: Mapping[str, ModelConfig], model: str, *, gpus: int) -> list[str]:
+    """A line about what runs the TorchScript of `model` on this CPU and why, and a warning for each damaged record."""
+    if gpus:
+        return []
+    lines = []
+    own = set(steps(configs[model])) if model in configs else set()
+    for name, config in configs.items():
+        if (config.backend or config.platform) not in TORCH:
+            continue
+        for file in sorted(repository.glob(f"{name}/[0-9]*/model.pt")):
+            runtime, reason, damaged = choice(file)
+            text = f"{name} version {file.parent.name} runs by {runtime.described} on this CPU: {reason}"
+            if damaged:
+                lines.append(f"{WARNING}{text}; add the model again, or run `gateway model tune`")
+            elif name in own:
+                lines.append(text)
+    return lines
 
 
 def _tuned_here(path: Path) -> bool:

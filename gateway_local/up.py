@@ -34,7 +34,7 @@ from gateway_local.runtime.chooser import ensure_runtime, is_fetched
 from gateway_local.server import EmbeddedTriton, StartFailed
 from gateway_local.server_log import concerns_a_gpu_alone
 from gateway_local.supervisor import Readiness, Supervisor
-from gateway_local.tuning import hint
+from gateway_local.tuning import hint, runtimes
 from gateway_plugins.demand.settings import DemandSettings
 
 POLL_SECONDS = 0.2
@@ -108,7 +108,10 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
         say(
             f"next: every request with a form at {address}/docs; `{program()} model add --help` serves a model of yours"
         )
-        if line := hint(model_repository, read_model_configs(model_repository), settings.model, gpus=gpus.usable):
+        configs = read_model_configs(model_repository)
+        for text in runtimes(model_repository, configs, settings.model, gpus=gpus.usable):
+            say(text)
+        if line := hint(model_repository, configs, settings.model, gpus=gpus.usable):
             say(line.replace("`gateway ", f"`{program()} "))
         say("Ctrl-C stops everything")
         _record_memory(triton)

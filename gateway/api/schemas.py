@@ -173,6 +173,8 @@ class ModelDetail(Schema):
     """Null unless models are loaded on demand and the process that answers has loaded it."""
     precision: str | None
     """Number format of the network: fp32, bf16 or fp16."""
+    runtime: str | None
+    """What runs the network: onnxruntime, torchscript, torch-export, openvino, libtorch, tensorrt or python."""
     multi_label: bool
     """Whether each class has an independent probability, so that an image can have several classes."""
     decode: str

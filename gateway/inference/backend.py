@@ -142,6 +142,8 @@ class ModelInfo:
     """Why the model is not ready, if Triton gives a reason."""
     vector_size: int = 0
     """Size of the embeddings in FEATURES; 0 if the model has none."""
+    runtime: str | None = None
+    """What runs the network, such as onnxruntime or torchscript; None if that is unknown."""
     steps: tuple[str, ...] = field(default=())
     """The models that the ensemble runs, in order."""
     loaded: bool = True

@@ -53,6 +53,8 @@ All of them run the one `flowers_preprocessor` and the versions of the one `flow
 """
 PRECISION_PARAMETER, MULTI_LABEL_PARAMETER = "precision", "multi_label"
 """Parameters of an ensemble: fp32, bf16 or fp16; and `true` if each class has a probability of its own."""
+CPU_RUNTIME_PARAMETER, TORCHSCRIPT = "cpu_runtime", "torchscript"
+"""Parameter of an ensemble: what runs its TorchScript network on a CPU in this project's backend; and its default."""
 DECODE_PARAMETER, EXACT, FAST = "decode", "exact", "fast"
 """Parameter of an ensemble, and its values: whether large JPEGs are decoded pixel by pixel, or at a reduced scale."""
 

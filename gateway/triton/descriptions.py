@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput
 from tritonclient.grpc.service_pb2 import ModelStatisticsResponse, RepositoryIndexResponse
 
 from gateway.deadline import Deadline
@@ -29,6 +29,7 @@ from gateway.triton.contract import (
 )
 from gateway.triton.endpoint import METADATA_TIMEOUT_SECONDS, TritonEndpoint
 from gateway.triton.model_config import parameters, steps
+from gateway.triton.runtimes import network_runtime
 from gateway.triton.workload import StepWorkload, Workload, has_cache
 
 ALL_CLASSES = 2**31 - 1
@@ -82,13 +83,15 @@ async def describe(
         steps=names,
     )
     try:
-        height, width, tensor = await _input_of(endpoint, names[-1]) if names else (None, None, None)
+        network = await endpoint.config(names[-1]) if names else ModelConfig()
+        height, width, tensor = _input_of(network)
         resize, crop = await _sizes_of(endpoint, names[0]) if names else ((), ())
         labels = await labels_of(name, versions[-1])
     except GatewayError as error:
         # A failed model must not break the list or the descriptions of other models.
         return replace(info, ready=False, reason=error.message)
     info = replace(info, input_height=height, input_width=width, tensor=tensor)
+    info = replace(info, runtime=network_runtime(network, values))
     return replace(info, resize_size=resize, crop_size=crop, labels=labels)
 
 
@@ -141,9 +144,9 @@ async def _statistics(endpoint: TritonEndpoint, name: str) -> ModelStatisticsRes
         return ModelStatisticsResponse()
 
 
-async def _input_of(endpoint: TritonEndpoint, step: str) -> tuple[int | None, int | None, str | None]:
-    """Height and width in pixels of a step's input, and its type; None for each if it is no image."""
-    image = (await endpoint.config(step)).input[0]
+def _input_of(network: ModelConfig) -> tuple[int | None, int | None, str | None]:
+    """Height and width in pixels of a model's input, and its type; None for each if it is no image."""
+    image = next(iter(network.input), ModelInput())
     if len(image.dims) != 3:
         return None, None, None
     return int(image.dims[-2]), int(image.dims[-1]), image_tensor(image.data_type)

@@ -5,6 +5,7 @@ the libraries of its runtime, which all processes of that runtime share.
 """
 
 import importlib.util
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -137,6 +138,8 @@ def check_load(name: str, repository: Path, how: MemoryCheck, memory: Memory | N
 def footprint(folder: Path, config: ModelConfig, *, gpus: int = 0) -> Footprint:
     """The estimated footprint of one model, whose folder may not be complete yet."""
     runtime = runtime_of(config)
+    if runtime in {Runtime.TORCH_CPU, Runtime.TORCH_CUDA} and not gpus and runs_in_onnxruntime(folder):
+        runtime = Runtime.ONNX
     cost = COSTS[runtime]
     files = (path for path in version_files(folder) if path.suffix != ".py")
     weights = 0 if gpus else max((path.stat().st_size for path in files), default=0)
@@ -147,6 +150,16 @@ def footprint(folder: Path, config: ModelConfig, *, gpus: int = 0) -> Footprint:
         cost.least_bytes + weights,
         cost.usual_bytes + weights,
     )
+
+
+def runs_in_onnxruntime(folder: Path) -> bool:
+    """Whether ONNX Runtime runs every version of a TorchScript network on a CPU, by the records beside them."""
+    networks = list(folder.glob("[0-9]*/model.pt"))
+    try:
+        records = [json.loads(path.with_name("cpu.json").read_bytes()) for path in networks]
+        return bool(records) and all(record["runtime"] == "onnxruntime" for record in records)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def version_files(folder: Path) -> list[Path]:

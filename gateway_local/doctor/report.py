@@ -60,6 +60,7 @@ def examine(model_repository: Path) -> Iterator[Finding]:
         yield repository.labels(model_repository, configs)
         yield repository.batching(configs)
         yield repository.resize_library(configs)
+        yield repository.networks(model_repository, configs, gpu_count())
         in_flight = settings.workers * settings.max_images_in_flight
         yield repository.gpu_memory(configs, gpu_count(), in_flight)
         yield from shares(settings, lambda name, version: repository.has_version(model_repository, name, version))

@@ -26,6 +26,7 @@ from gateway.triton.model_config import (
 from gateway_local.cuda_pool import arguments, pool_bytes, uncacheable
 from gateway_local.memory_record import RECORD, measured_need, recorded
 from gateway_local.paths import default_cache_dir
+from gateway_local.tuning import WARNING, runtimes
 
 CONFIG = "config.pbtxt"
 FILE_NAMES = {
@@ -179,6 +180,16 @@ def resize_library(configs: Configs) -> Finding:
             f"set resize_library to pillow in {CONFIG}, and compare: gateway model parity NAME",
         )
     return ok("resize library", "no model names a Pillow release")
+
+
+def networks(repository: Path, configs: Configs, gpus: int) -> Finding:
+    """Whether what was recorded about the networks' runtime on a CPU belongs to their files."""
+    warnings = [
+        line.removeprefix(WARNING) for line in runtimes(repository, configs, "", gpus=gpus) if line.startswith(WARNING)
+    ]
+    if warnings:
+        return warn("networks", "\n".join(warnings), "until then it needs up to twice the processor time")
+    return ok("networks", "no record of a network's runtime is damaged")
 
 
 def gpu_memory(configs: Configs, gpus: int, images_in_flight: int) -> Finding:

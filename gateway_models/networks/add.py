@@ -15,6 +15,7 @@ from gateway_models.networks.add_checks import (
     first_version,
     tensor_between,
 )
+from gateway_models.networks.cpu_choice import with_cpu_form
 from gateway_models.networks.download import fetch, is_remote
 from gateway_models.networks.engines import ENGINE, check_engine, take
 from gateway_models.networks.functions import FunctionConfig
@@ -76,6 +77,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
         job = Job(spec, source.kind, len(labels), network)
         outcome = take(job, report) if source.kind == ENGINE else work(job, report, timeout_seconds=timeout_seconds)
         check_devices(outcome.cpu_only, spec.serving, report)
+        outcome = with_cpu_form(job, outcome, report, timeout_seconds=timeout_seconds)
         version = Version(spec, outcome)
         file = network / outcome.format.filename
         if old is None:
@@ -107,6 +109,8 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
         raise SourceError("--tensorrt is for ONNX, whose backend builds the engine: add --format onnx")
     if spec.serving.openvino and written_as is not Format.ONNX:
         raise SourceError("--openvino is for ONNX, which it runs: add --format onnx")
+    if spec.serving.cpu_runtime and written_as is not Format.TORCHSCRIPT:
+        raise SourceError("--cpu-runtime is for TorchScript: leave it out, or add --format torchscript")
     # By default, a new version has the preprocessing of the others.
     preprocessing = find_preprocessing(
         source, spec.preprocessing or (old.preprocessing if old and spec.like is None else None)

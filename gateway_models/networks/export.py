@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.errors import UserError
-from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR
+from gateway.triton.contract import CLASSIFIER, CPU_RUNTIME_PARAMETER, ENSEMBLE_MODEL, PREPROCESSOR
 from gateway.triton.model_config import parameters, read_model_config
+from gateway_local import cpu_network
+from gateway_local.cpu_network import CpuRuntime
 from gateway_models.repository.entry import RECORD, Entry, Outcome, Version, write_record
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec
@@ -20,7 +23,7 @@ from gateway_models.repository.spec import Format, ImageTensor, ModelSpec
 if TYPE_CHECKING:
     from torch import nn
 
-RECIPE_VERSION = 3
+RECIPE_VERSION = 4
 """Part of every stamp: raised when a recipe's output changes."""
 STAMP = "stamp.json"
 INPUT_SIZE = 224
@@ -86,10 +89,12 @@ EFFICIENTNET_LITE0 = Recipe(
     Preprocessing((224, 224), 224, "bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
 )
 MOBILENET_V3_SMALL = Recipe("mobilenet-v3-small-untrained", _mobilenet_v3_small, ("torchvision",), None)
+PROBED = Preprocessing((224, 224), 224, "bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+"""Prepares the photographs for an untrained model."""
 RECIPES = {recipe.name: recipe for recipe in (EFFICIENTNET_LITE0, MOBILENET_V3_SMALL)}
 
 
-def default_entry(recipe: Recipe) -> Entry:
+def default_entry(recipe: Recipe, cpu_runtime: CpuRuntime = CpuRuntime.ONNXRUNTIME) -> Entry:
     """The record of the default model, from which triton_models' config.pbtxt files can be rendered."""
     spec = ModelSpec(
         f"recipe:{recipe.name}",
@@ -98,7 +103,7 @@ def default_entry(recipe: Recipe) -> Entry:
         format=Format.TORCHSCRIPT,
         tensor=ImageTensor.FP32,
     )
-    outcome = Outcome(1000, "softmax", 0.0, Format.TORCHSCRIPT)
+    outcome = Outcome(1000, "softmax", 0.0, Format.TORCHSCRIPT, cpu_runtime=cpu_runtime)
     return Entry(ENSEMBLE_MODEL, {1: Version(spec, outcome)}, preprocessor=PREPROCESSOR, classifier=CLASSIFIER)
 
 
@@ -135,18 +140,32 @@ def export(recipe: Recipe, repository: Path, report: Report, *, force: bool = Fa
     import torch
     from torchvision.models import EfficientNet_B0_Weights
 
+    from gateway_models.networks.cpu_form import convert
     from gateway_models.networks.torchscript import export_torchscript
 
     generator = torch.Generator().manual_seed(0)
     example = torch.rand((4, 3, INPUT_SIZE, INPUT_SIZE), generator=generator) * 2 - 1
     export_torchscript(recipe.build(), example, path, extra_files={STAMP: stamp})
+    found = convert(path, recipe.preprocessing or PROBED, ImageTensor.FP32)
+    cpu_network.write(found, path)
+    _set_cpu_runtime(repository / ENSEMBLE_MODEL / "config.pbtxt", found.runtime)
+    report(f"on a CPU it runs by {found.runtime.described}: {found.reason}")
     categories = EfficientNet_B0_Weights.IMAGENET1K_V1.meta["categories"]
     labels.write_text("".join(f"{category}\n" for category in categories))
     # `gateway model parity` finds the original by the record; an untrained model has none.
     record.unlink(missing_ok=True)
     if recipe.preprocessing is not None and record.parent.is_dir():
-        write_record(default_entry(recipe), repository)
+        write_record(default_entry(recipe, found.runtime), repository)
     return path
+
+
+def _set_cpu_runtime(config: Path, runtime: CpuRuntime) -> None:
+    """Correct the parameter that says what runs the network, in the ensemble's configuration, if there is one."""
+    if config.is_file():
+        text = config.read_text()
+        changed = re.sub(rf'(key: "{CPU_RUNTIME_PARAMETER}".*?string_value: )"\w*"', rf'\1"{runtime.value}"', text)
+        if changed != text:
+            config.write_text(changed)
 
 
 def check_preprocessing(recipe: Recipe, repository: Path) -> None:

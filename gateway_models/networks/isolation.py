@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from gateway.errors import UserError
+from gateway_local.cpu_network import NETWORK, CpuNetwork, CpuRuntime
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.frameworks import Description
 from gateway_models.repository.entry import Outcome
@@ -21,6 +22,8 @@ TIMEOUT_SECONDS = 600.0
 """The time limit to probe and write one network; a large one takes minutes on a slow machine."""
 PROGRESS = "progress: "
 RELABEL = "relabel"
+CPU_FORM = "cpu-form"
+"""The kind of a job that converts the model.pt in its folder for ONNX Runtime."""
 """The kind of a job that replaces the labels of a zero-shot network."""
 
 Report = Callable[[str], None]
@@ -60,6 +63,7 @@ class Job:
 
 
 JOB, OUTCOME, DESCRIPTION = TypeAdapter(Job), TypeAdapter(Outcome), TypeAdapter(Description)
+CPU_NETWORK = TypeAdapter(CpuNetwork)
 
 
 def start_process() -> subprocess.Popen[str]:
@@ -81,6 +85,15 @@ def work(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) 
 def describe(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Description:
     """Describe the model of a job in a separate process; raises ModelFileError with its reason, or WorkFailed."""
     return DESCRIPTION.validate_python(_answer(replace(job, describe=True), report, timeout_seconds))
+
+
+def convert_for_cpu(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> CpuNetwork:
+    """Convert the TorchScript that a job has written in a process of its own: a failure leaves the network as it is."""
+    try:
+        return CPU_NETWORK.validate_python(_answer(replace(job, kind=CPU_FORM), report, timeout_seconds))
+    except (ModelFileError, WorkFailed) as exc:
+        job.file(Format.TORCHSCRIPT).with_name(NETWORK).unlink(missing_ok=True)
+        return CpuNetwork(CpuRuntime.TORCHSCRIPT, str(exc))
 
 
 def _answer(job: Job, report: Report, timeout_seconds: float) -> dict[str, Any]:

@@ -14,15 +14,26 @@ from typing import Any
 import torch
 
 from gateway.errors import UserError
+from gateway_models.networks.cpu_form import do_cpu_form
 from gateway_models.networks.framework_job import do_framework
 from gateway_models.networks.frameworks import framework_named
 from gateway_models.networks.function_job import do_function
 from gateway_models.networks.hub import HUGGING_FACE
-from gateway_models.networks.isolation import DESCRIPTION, JOB, OUTCOME, RELABEL, TIMEOUT_SECONDS, Job
+from gateway_models.networks.isolation import (
+    CPU_FORM,
+    CPU_NETWORK,
+    DESCRIPTION,
+    JOB,
+    OUTCOME,
+    RELABEL,
+    TIMEOUT_SECONDS,
+    Job,
+)
 from gateway_models.networks.onnx_job import do_onnx
 from gateway_models.networks.torch_job import do_torch
 from gateway_models.networks.zero_shot import do_relabel
 from gateway_models.repository.entry import Outcome
+from gateway_models.repository.spec import Format
 
 GIB = 2**30
 SPARE_BYTES = 8 * GIB
@@ -74,7 +85,9 @@ def do(job: Job) -> Outcome:
 def _answer(job: Job) -> dict[str, Any]:
     framework = framework_named(job.kind)
     found: dict[str, Any]
-    if framework and job.describe:
+    if job.kind == CPU_FORM:
+        found = CPU_NETWORK.dump_python(do_cpu_form(job), mode="json")
+    elif framework and job.describe:
         found = DESCRIPTION.dump_python(framework.open(job.spec).description, mode="json")
     else:
         found = OUTCOME.dump_python(do(job), mode="json")
@@ -87,14 +100,19 @@ def _confine(job: Job) -> None:
         staged = sum(path.stat().st_size for path in job.folder.rglob("*") if path.is_file())
         confine(staged, cpu_seconds=TIMEOUT_SECONDS * (os.cpu_count() or 2), address_space=False)
         return
+    files = [job.file(Format.TORCHSCRIPT)] if job.kind == CPU_FORM else _source_files(job)
+    # The parent enforces the wall clock; the CPU limit ends a process that the parent could not kill.
+    confine(sum(map(stored_bytes, files)), cpu_seconds=TIMEOUT_SECONDS * max(2, torch.get_num_threads()))
+
+
+def _source_files(job: Job) -> list[Path]:
     source = job.spec.source
     files = [path for path in (Path(source), Path(job.spec.weights or "")) if path.is_file()]
     if framework_named(job.kind):
         files += [path for path in Path(source).rglob("*") if path.is_file()]
     if source.startswith(HUGGING_FACE):
         files = list(Path(source.removeprefix(HUGGING_FACE)).glob("*.safetensors"))
-    # The parent enforces the wall clock; the CPU limit ends a process that the parent could not kill.
-    confine(sum(map(stored_bytes, files)), cpu_seconds=TIMEOUT_SECONDS * max(2, torch.get_num_threads()))
+    return files
 
 
 def main() -> None:

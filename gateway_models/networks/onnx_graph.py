@@ -259,9 +259,11 @@ def from_module(
         try:
             with torch.no_grad(), without_deprecations():
                 example = torch.rand((2, 3, side, side)) if example is None else example
-                torch.onnx.export(
+                if not isinstance(module, torch.jit.ScriptModule):
                     # The exporter copies eager modules, and modules that wrap TorchScript cannot be copied.
-                    torch.jit.freeze(torch.jit.trace(module.eval(), example)),  # type: ignore[no-untyped-call]
+                    module = torch.jit.trace(module.eval(), example)  # type: ignore[no-untyped-call]
+                torch.onnx.export(
+                    torch.jit.freeze(module),
                     (example,),
                     path,
                     input_names=["images"],

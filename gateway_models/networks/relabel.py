@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gateway.files import whole_file
-from gateway_models.networks.isolation import RELABEL, Job, Report, work
+from gateway_models.networks.cpu_choice import with_cpu_form
+from gateway_models.networks.isolation import RELABEL, TIMEOUT_SECONDS, Job, Report, work
 from gateway_models.networks.labels import given_labels
 from gateway_models.repository.entry import Entry, EntryError, Version, read_entry
 from gateway_models.repository.retired import retire, retired
@@ -39,7 +40,9 @@ def relabel(
     with staging(repository) as folder:
         for path in (current, current.parent / LABEL_EMBEDDINGS):
             shutil.copyfile(path, folder / path.name)
-        outcome = work(Job(spec, RELABEL, len(spec.texts), folder), report)
+        job = Job(spec, RELABEL, len(spec.texts), folder)
+        outcome = work(job, report)
+        outcome = with_cpu_form(job, outcome, report, timeout_seconds=TIMEOUT_SECONDS)
         entry = replace(old, versions={number: Version(spec, outcome)}, in_use=number)
         target = entry.model_file(repository, number).parent
         shutil.copytree(folder, target)

@@ -16,6 +16,8 @@ import numpy as np
 from rich.table import Table
 
 from gateway.errors import UserError
+from gateway_local import cpu_network
+from gateway_local.cpu_network import CpuRuntime
 from gateway_local.tuning import TUNING, machine
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.networks.add import add
@@ -96,7 +98,7 @@ class Tuner:
             raise NoImages("none of the images can be read, so nothing can be measured")
         self.seconds = seconds
         self.measured: list[Measured] = []
-        self._networks: dict[tuple[Format, Precision], Entry] = {}
+        self._networks: dict[tuple[Format, Precision, CpuRuntime | None], Entry] = {}
 
     def __enter__(self) -> "Tuner":
         with ExitStack() as stack:
@@ -134,7 +136,7 @@ class Tuner:
 
     def keep(self, chosen: Variant) -> Entry:
         """Write a measured variant into the tuned entry; returns the new entry."""
-        network = self._networks[chosen.format, chosen.precision]
+        network = self._networks[_key(chosen)]
         number = self.entry.in_use
         old_file = self.entry.model_file(self.repository, number)
         outcome = network.versions[1].outcome
@@ -148,8 +150,14 @@ class Tuner:
             preprocessing=replace(self.entry.preprocessing, resize_library=chosen.resize_library),
         )
         quantized_again = chosen.precision is Precision.INT8 and self.calibrate is not None
-        if quantized_again or (chosen.format, chosen.precision) != (self.entry.format, self.entry.precision):
-            shutil.copyfile(network.model_file(self._scratch, 1), entry.model_file(self.repository, number))
+        before = (self.entry.format, self.entry.precision, self.entry.versions[number].outcome.cpu_runtime)
+        if quantized_again or (chosen.format, chosen.precision, outcome.cpu_runtime) != before:
+            made, target = network.model_file(self._scratch, 1), entry.model_file(self.repository, number)
+            cpu_network.remove(old_file)
+            shutil.copyfile(made, target)
+            for name in cpu_network.FILES:
+                if made.with_name(name).is_file():
+                    shutil.copyfile(made.with_name(name), target.with_name(name))
             if chosen.format is not self.entry.format:
                 old_file.unlink()
         rewrite(entry, self.repository)
@@ -198,6 +206,9 @@ class Tuner:
             return Measured(variant, 0.0, 0.0, reason), []
         try:
             network = self._network(variant)
+            if variant.has_cpu_form and network.versions[1].outcome.cpu_runtime is not CpuRuntime.ONNXRUNTIME:
+                _, reason, _ = cpu_network.choice(network.model_file(self._scratch, 1))
+                return Measured(variant, 0.0, 0.0, reason), []
             preprocessing = replace(network.preprocessing, resize_library=variant.resize_library)
             entry = network.changed(serving=variant.serving, preprocessing=preprocessing)
             rewrite(entry, self._scratch)
@@ -212,7 +223,7 @@ class Tuner:
             return Measured(variant, 0.0, 0.0, str(exc).splitlines()[0]), []
 
     def _network(self, variant: Variant) -> Entry:
-        key = (variant.format, variant.precision)
+        key = _key(variant)
         if key not in self._networks and variant.precision is Precision.INT8:
             self._networks[key] = self._quantized(variant)
         if key not in self._networks:
@@ -220,12 +231,12 @@ class Tuner:
             # What was trusted when it was added still is: the original's digest is unchanged.
             spec = replace(
                 version.spec,
-                name=f"{variant.format.value}-{variant.precision.value}",
+                name="-".join(filter(None, key)),
                 labels=self.repository / self.entry.classifier / LABELS,
                 input=version.outcome.input,
                 precision=variant.precision,
                 format=variant.format,
-                serving=Serving(),
+                serving=Serving(cpu_runtime=variant.serving.cpu_runtime),
                 sha256=None,
                 version=None,
             )
@@ -301,6 +312,11 @@ class Tuner:
 
     def _cpu_seconds(self) -> dict[int, float]:
         return cpu_seconds(self._client.pid) if self._client.pid else {}
+
+
+def _key(variant: Variant) -> tuple[Format, Precision, CpuRuntime | None]:
+    """Variants with the same key have the same files."""
+    return variant.format, variant.precision, variant.serving.cpu_runtime
 
 
 def _ignore_progress(text: str) -> None:  # the signature of Report

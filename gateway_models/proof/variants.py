@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from gateway.gpus import gpu_count
 from gateway.ingest.resizing import PILLOW, TORCH
 from gateway_local.cpu_features import has_bf16
+from gateway_local.cpu_network import CpuRuntime
 from gateway_models.networks.model_source import framework_of
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Decode, Format, OpenVino, Precision, Serving
@@ -54,7 +55,20 @@ class Variant:
     @property
     def runtime(self) -> NetworkRuntime:
         """What runs the network."""
-        return NetworkRuntime.OPENVINO if self.serving.openvino else NetworkRuntime(self.format.value)
+        if self.serving.openvino:
+            return NetworkRuntime.OPENVINO
+        return NetworkRuntime.ONNX if self.has_cpu_form else NetworkRuntime(self.format.value)
+
+    @property
+    def has_cpu_form(self) -> bool:
+        """Whether it is TorchScript that ONNX Runtime runs, on a machine without a GPU."""
+        return (
+            self.format is Format.TORCHSCRIPT
+            and self.precision is Precision.FP32
+            and self.serving.cpu_runtime is not CpuRuntime.TORCHSCRIPT
+            and not self.serving.gpus
+            and not gpu_count()
+        )
 
     def missing(self) -> str:
         """How to install what this variant needs; empty if nothing is missing."""
@@ -67,6 +81,7 @@ class Variant:
         """A line for tables."""
         in_bf16 = self.serving.openvino is OpenVino.BF16 and self.precision is Precision.FP32
         precision = Precision.BF16 if in_bf16 else self.precision
+        runtime = "torchscript by onnxruntime" if self.has_cpu_form else self.runtime.value
         sizes = self.serving.preferred
         chosen = {
             "instances": self.serving.instances,
@@ -75,7 +90,7 @@ class Variant:
         }
         given = ", ".join(f"{what} {value}" for what, value in chosen.items() if value is not None)
         return (
-            f"{self.runtime.value} {precision.value}, {given or 'sized to the machine'}"
+            f"{runtime} {precision.value}, {given or 'sized to the machine'}"
             f"{', decoded fast' if self.serving.decode is Decode.FAST else ''}"
             f"{'' if self.resize_library == PILLOW else f', resized by {self.resize_library}'}"
         )
@@ -109,7 +124,12 @@ def _formats(base: Variant, entry: Entry) -> list[Variant]:
     ways: list[tuple[Format, Precision, OpenVino | None]] = [
         (base.format, base.precision, base.serving.openvino),
         *((Format.TORCHSCRIPT, precision, None) for precision in torch),
-        *((Format.ONNX, precision, None) for precision in torch if precision is not Precision.BF16),
+        # On a CPU, TorchScript in fp32 has a form for ONNX Runtime: ONNX as the format would be as fast.
+        *(
+            (Format.ONNX, precision, None)
+            for precision in torch
+            if precision is not Precision.BF16 and (gpus or base.format is Format.ONNX)
+        ),
         # On a GPU, ONNX Runtime runs ONNX in any case.
         *((Format.ONNX, Precision.FP32, computes_in) for computes_in in ([] if gpus else _openvino(entry))),
     ]
@@ -118,7 +138,7 @@ def _formats(base: Variant, entry: Entry) -> list[Variant]:
     if len(entry.versions) > 1:
         # The versions share one configuration, which names one runtime.
         ways = [way for way in ways if (way[0], way[2]) == (entry.format, entry.serving.openvino)]
-    return [
+    found = [
         _in_onnx(base, precision, computes_in)
         if each is Format.ONNX
         else replace(
@@ -126,10 +146,20 @@ def _formats(base: Variant, entry: Entry) -> list[Variant]:
         )
         for each, precision, computes_in in dict.fromkeys(ways)
     ]
+    if len(entry.versions) == 1:
+        # Versions share this setting, and only the one in use is written again.
+        found += [
+            replace(each, serving=replace(each.serving, cpu_runtime=runtime))
+            for each in found
+            if each.format is Format.TORCHSCRIPT and each.precision is Precision.FP32 and not gpus
+            for runtime in (None, CpuRuntime.TORCHSCRIPT)
+        ]
+    return list(dict.fromkeys(found))
 
 
 def _in_onnx(base: Variant, precision: Precision, computes_in: OpenVino | None) -> Variant:
-    return replace(base, format=Format.ONNX, precision=precision, serving=replace(base.serving, openvino=computes_in))
+    serving = replace(base.serving, openvino=computes_in, cpu_runtime=None)
+    return replace(base, format=Format.ONNX, precision=precision, serving=serving)
 
 
 def _openvino(entry: Entry) -> list[OpenVino]:

@@ -20,6 +20,7 @@ from gateway.ingest.resizing import PILLOW, names_release
 from gateway.safe_path import UnsafePath, safe_name
 from gateway.triton.contract import pinned
 from gateway.validation import fault
+from gateway_local.cpu_network import CpuRuntime
 from gateway_local.tuning import ORIGIN
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, OpenVino, Precision, Serving
@@ -56,6 +57,8 @@ class Outcome:
     """0 where the network gives no embeddings."""
     embedding_difference: float = 0.0
     """1 minus the smallest cosine of an embedding and the original's."""
+    cpu_runtime: CpuRuntime | None = None
+    """What runs the TorchScript on a CPU; None for other formats, and for models that earlier releases added."""
 
 
 @dataclass(frozen=True, slots=True)

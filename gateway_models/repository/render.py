@@ -5,6 +5,7 @@ from string import Template
 
 from gateway.capacity import CPU_PREFERRED
 from gateway.triton.contract import CLASSIFIER_INPUT, IMAGE_TYPES
+from gateway_local.cpu_network import CpuRuntime
 from gateway_models.repository import tensorrt
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Format, Serving
@@ -17,6 +18,9 @@ parameters { key: "sequence_model" value: { string_value: "%s" } }"""
 _REFERENCE = """
 # How its answers were distributed on the reference of `gateway model drift --store`: what the metrics of drift show.
 parameters { key: "drift_reference" value: { string_value: "%s" } }"""
+_CPU_RUNTIME = """
+# What runs the TorchScript network on a CPU, in this project's own backend; cpu.json beside the network has the reason.
+parameters { key: "cpu_runtime" value: { string_value: "%s" } }"""
 _FEATURES = """
   {
     # The embedding of an image, from the layer that `gateway model add --features` chose: what POST /embed returns.
@@ -105,6 +109,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
             name=name,
             version=version,
             precision=entry.computes_in(version).value,
+            cpu_runtime=_cpu_runtime(entry.versions[version].outcome.cpu_runtime),
             reference=_reference(entry.versions[version].drift_reference),
             classifier_version=version if len(entry.versions) > 1 else -1,
         )
@@ -181,6 +186,10 @@ _OPENVINO = """\
 def _reference(text: str) -> str:
     """The parameter for a reference; JSON in ASCII, in which Triton's text format escapes two characters."""
     return _REFERENCE % text.replace("\\", "\\\\").replace('"', '\\"') if text else ""
+
+
+def _cpu_runtime(runtime: CpuRuntime | None) -> str:
+    return "" if runtime is None else _CPU_RUNTIME % runtime.value
 
 
 def _bool(value: bool) -> str:  # noqa: FBT001  # a text for it

@@ -10,6 +10,7 @@ from pydantic import ConfigDict
 
 from gateway.errors import UserError
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT, EXACT, FAST
+from gateway_local.cpu_network import CpuRuntime
 from gateway_models.repository.option import IMAGES, SERVING, Option
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import from_file
@@ -209,6 +210,12 @@ class Serving:
         OpenVino | None,
         Option("With --format onnx: OpenVINO runs it on a CPU, and computes in this type.", SERVING, type=OpenVino),
     ] = None
+    cpu_runtime: Annotated[
+        CpuRuntime | None,
+        Option(
+            "What runs TorchScript on a CPU; by default onnxruntime, if its answers agree.", SERVING, type=CpuRuntime
+        ),
+    ] = None
     cache: Annotated[
         bool,
         Option(
@@ -230,6 +237,7 @@ class Serving:
     def __post_init__(self) -> None:
         object.__setattr__(self, "decode", Decode(self.decode))
         object.__setattr__(self, "openvino", None if self.openvino is None else OpenVino(self.openvino))
+        object.__setattr__(self, "cpu_runtime", None if self.cpu_runtime is None else CpuRuntime(self.cpu_runtime))
         for what, value, least, most in (
             ("the largest batch", self.max_batch_size, 1, MAX_BATCH),
             ("instances", self.instances, 1, MAX_INSTANCES),

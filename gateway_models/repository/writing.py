@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gateway.files import whole_file
 from gateway.triton.contract import PREPROCESSOR
+from gateway_local import cpu_network
 from gateway_local.memory_plan import size_models
 from gateway_local.paths import SHIPPED_MODELS
 from gateway_models.repository.entry import Entry, EntryError, write_record
@@ -122,7 +123,8 @@ def _move(network: Path, target: Path, written_as: Format) -> None:
         shutil.move(network.parent, target.parent)
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    matrix = network.parent / LABEL_EMBEDDINGS
-    if matrix.is_file():
-        shutil.move(matrix, target.parent)
+    for name in (LABEL_EMBEDDINGS, *cpu_network.FILES):
+        beside = network.parent / name
+        if beside.is_file():
+            shutil.move(beside, target.parent)
     shutil.move(network, target)

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.triton.footprint import Runtime, footprint
 from gateway.triton.model_config import read_model_configs
 from gateway_local.cpu_features import cpu_name, has_bf16, has_vnni
-from gateway_local.tuning import ORIGIN, TUNING, hint, machine
+from gateway_local.cpu_network import NETWORK, CpuNetwork, CpuRuntime, write
+from gateway_local.tuning import ORIGIN, TUNING, hint, machine, runtimes
 
 PLATFORMS = {"torch": "pytorch_libtorch", "other": "pytorch_libtorch", "onnx": "onnxruntime_onnx"}
 
@@ -89,3 +91,43 @@ def test_processor_features_are_detected(tmp_path):
         path.write_text(text)
         assert (has_vnni(path), has_bf16(path), cpu_name(path)) == (vnni, bf16, name)
     assert (has_vnni(tmp_path / "absent"), has_bf16(tmp_path / "absent")) == (True, False)
+
+
+@pytest.fixture
+def recorded(repository) -> Path:
+    """The version's folder of `torch`, whose network ONNX Runtime runs."""
+    folder = repository / "torch_network" / "1"
+    folder.mkdir()
+    for name in ("model.pt", NETWORK):
+        (folder / name).write_bytes(name.encode())
+    write(CpuNetwork(CpuRuntime.ONNXRUNTIME, "both agree"), folder / "model.pt")
+    return folder
+
+
+def lines(repository: Path, model: str = "torch", gpus: int = 0) -> list[str]:
+    return runtimes(repository, read_model_configs(repository), model, gpus=gpus)
+
+
+def test_runtime_is_shown_with_its_reason(repository, recorded):
+    assert lines(repository) == ["torch_network version 1 runs by ONNX Runtime on this CPU: both agree"]
+    assert lines(repository, "other") == []
+    assert lines(repository, gpus=1) == []
+
+
+def test_no_hint_where_onnxruntime_runs_the_network(repository, recorded):
+    assert shown(repository, "torch").startswith("other_network ")
+
+
+def test_swapped_network_is_a_warning_whatever_the_model(repository, recorded):
+    (recorded / "model.pt").write_bytes(b"another")
+    for model in ("torch", "other"):
+        (line,) = lines(repository, model)
+        assert line.startswith("warning: torch_network version 1 runs by TorchScript on this CPU: cpu.json belongs to")
+
+
+def test_memory_is_estimated_for_the_runtime(repository, recorded):
+    config = read_model_configs(repository)["torch_network"]
+    assert footprint(repository / "torch_network", config).runtime is Runtime.ONNX
+    assert footprint(repository / "torch_network", config, gpus=1).runtime is not Runtime.ONNX
+    (recorded / "cpu.json").write_text("[]")
+    assert footprint(repository / "torch_network", config).runtime is not Runtime.ONNX

@@ -87,6 +87,7 @@ def _detail(info: ModelInfo) -> ModelDetail:
         name=info.name,
         version=info.version,
         precision=info.precision,
+        runtime=info.runtime,
         multi_label=info.multi_label,
         decode=info.decode,
         tensor=info.tensor,

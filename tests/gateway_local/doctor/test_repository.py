@@ -8,6 +8,7 @@ import pytest
 from gateway.capacity import plan
 from gateway.findings import Finding, Level
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR, SEQUENCE_MODEL
+from gateway_local.cpu_network import NETWORK, CpuNetwork, CpuRuntime, write
 from gateway_local.doctor import repository
 from gateway_local.memory_plan import sized_configs
 
@@ -200,3 +201,14 @@ def test_cache_that_cannot_read_its_inputs_fails(folder):
     finding = repository.gpu_memory(configs, gpus=1, images_in_flight=256)
     assert (finding.level, finding.check) == (Level.FAIL, "GPU memory")
     assert finding.text.startswith(f"{CLASSIFIER}: the response cache reads inputs in host memory only")
+
+
+def test_network_that_was_swapped_is_reported(folder):
+    version = folder / CLASSIFIER / "1"
+    (version / NETWORK).write_bytes(b"the network")
+    write(CpuNetwork(CpuRuntime.ONNXRUNTIME, "both agree"), version / "model.pt")
+    assert repository.networks(folder, repository.read(folder)[0], 0).level is Level.OK
+    (version / "model.pt").write_bytes(b"another network")
+    finding = repository.networks(folder, repository.read(folder)[0], 0)
+    assert finding.level is Level.WARN
+    assert "cpu.json belongs to another model.pt" in finding.text

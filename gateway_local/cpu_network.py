@@ -1,0 +1,80 @@
+"""The form of a TorchScript network for ONNX Runtime beside it, by the code that Triton's backend uses."""
+
+import importlib.util
+import json
+import sys
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import ModuleType
+
+from gateway.files import whole_file
+from gateway_local.paths import DEFAULT_BACKENDS
+
+
+def _load() -> ModuleType:
+    """Load the backend's module from its path; Triton needs it in a folder that is not on the import path."""
+    spec = importlib.util.spec_from_file_location("cpu_network", DEFAULT_BACKENDS / "pytorch" / "cpu_network.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Its data class looks its module up.
+    sys.modules.setdefault("cpu_network", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+_backend = _load()
+NETWORK: str = _backend.NETWORK
+RECORD: str = _backend.RECORD
+FILES = (NETWORK, RECORD)
+"""What is beside a model.pt."""
+
+
+class CpuRuntime(StrEnum):
+    """What runs a TorchScript network on a CPU."""
+
+    ONNXRUNTIME = _backend.ONNXRUNTIME
+    TORCHSCRIPT = _backend.TORCHSCRIPT
+
+    @property
+    def described(self) -> str:
+        """Its name in texts."""
+        return "ONNX Runtime" if self is CpuRuntime.ONNXRUNTIME else "TorchScript"
+
+
+@dataclass(frozen=True, slots=True)
+class CpuNetwork:
+    """The choice for one network, and what it was made from."""
+
+    runtime: CpuRuntime
+    reason: str
+    """Why, as a clause."""
+    photographs: int = 0
+    """How many photographs were compared."""
+    difference: float = 0.0
+    """The largest difference of a probability from that of model.pt, over photographs and made-up images."""
+    embedding_difference: float = 0.0
+    """1 minus the smallest cosine of an embedding and that of model.pt."""
+
+
+def write(found: CpuNetwork, model: Path) -> None:
+    """Write the record beside a model.pt, with the checksums of the files; raises OSError."""
+    record = asdict(found)
+    if found.runtime is CpuRuntime.ONNXRUNTIME:
+        record["model_sha256"] = _backend.sha256(model)
+        record["onnx_sha256"] = _backend.sha256(model.with_name(NETWORK))
+    with whole_file(model.with_name(RECORD), mode=0o644) as draft:
+        draft.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def remove(model: Path) -> None:
+    """Remove the files beside a model.pt, if they are there."""
+    for name in FILES:
+        model.with_name(name).unlink(missing_ok=True)
+
+
+def choice(model: Path) -> tuple[CpuRuntime, str, bool]:
+    """What runs a model.pt on a CPU, why, and whether the files beside it are damaged or belong to another one."""
+    found = _backend.choose(model)
+    return CpuRuntime(found.runtime), str(found.reason), bool(found.damaged)

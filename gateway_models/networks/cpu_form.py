@@ -1,0 +1,132 @@
+"""Writes a TorchScript network also as ONNX, which ONNX Runtime runs on a CPU, if the answers agree."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from gateway.errors import UserError
+from gateway_local import cpu_network
+from gateway_local.cpu_network import CpuNetwork, CpuRuntime
+from gateway_models.networks import onnx_graph
+from gateway_models.networks.adapted import PIXELS
+from gateway_models.networks.features import embedding_difference
+from gateway_models.networks.isolation import Job
+from gateway_models.networks.job_checks import ALLOWED, ALLOWED_COSINE, report
+from gateway_models.networks.onnx_runner import session_of
+from gateway_models.networks.probe import probe_batches
+from gateway_models.networks.torchscript import load_torchscript
+from gateway_models.repository.preprocessing import Preprocessing, reference_transforms
+from gateway_models.repository.spec import Format, ImageTensor, Precision
+
+PHOTOGRAPHS = ("cat.jpg", "coffee.jpg", "rocket.jpg")
+"""Photographs of the page, in the package."""
+ALONE = 3
+"""Images that are also compared in batches of one."""
+ROUNDING = 1e-6
+"""Classes whose probabilities differ by less have the same rank."""
+
+
+def do_cpu_form(job: Job) -> CpuNetwork:
+    """Convert the model.pt in a job's folder."""
+    report("converting it for ONNX Runtime, which runs it on a CPU")
+    return convert(
+        job.file(Format.TORCHSCRIPT),
+        job.spec.prepared,
+        job.spec.tensor or ImageTensor.FP32,
+        embeddings=bool(job.spec.features),
+    )
+
+
+def convert(model: Path, prepared: Preprocessing, tensor: ImageTensor, *, embeddings: bool = False) -> CpuNetwork:
+    """Write cpu.onnx beside a model.pt in fp32 and compare both, on photographs and on made-up images.
+
+    The result names TorchScript, and no file is written, if it cannot be converted or the answers differ.
+    """
+    path = model.with_name(cpu_network.NETWORK)
+    threads = torch.get_num_threads()
+    # With more, torch slows down severely on a machine that is busy.
+    torch.set_num_threads(1)
+    try:
+        found = _converted(model, path, prepared, tensor, embeddings=embeddings)
+    except UserError as exc:
+        found = CpuNetwork(CpuRuntime.TORCHSCRIPT, str(exc).strip().rstrip("."))
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        torch.set_num_threads(threads)
+    if found.runtime is not CpuRuntime.ONNXRUNTIME:
+        path.unlink(missing_ok=True)
+    return found
+
+
+def _converted(
+    model: Path, path: Path, prepared: Preprocessing, tensor: ImageTensor, *, embeddings: bool
+) -> CpuNetwork:
+    original, side = load_torchscript(model), prepared.crop_size
+    views = as_tensors(prepared, tensor)
+    graph = onnx_graph.from_module(original, side, embeddings=embeddings, example=views[:2], advice="")
+    onnx_graph.write(graph, path)
+    run = session_of(path, None)
+    made_up = probe_batches(side, pixels=prepared.gives_pixels or tensor is ImageTensor.UINT8)
+    batches = [views, *torch.split(views[:ALONE], 1), *(batch.to(views.dtype) for batch in made_up)]
+    found = CpuNetwork(CpuRuntime.ONNXRUNTIME, "", photographs=len(views))
+    for number, batch in enumerate(batches):
+        with torch.inference_mode():
+            given = original(batch)
+        expected, *vectors = given if isinstance(given, tuple) else (given,)
+        answers, *others = run(batch)
+        difference = float((answers - expected).abs().max())
+        if not difference <= ALLOWED[Precision.FP32]:
+            return _unlike(f"its probabilities would differ by up to {difference:.2g}")
+        found = replace(found, difference=max(found.difference, difference))
+        if number == 0 and not _same_top1(answers, expected):
+            return _unlike("a photograph would have another top-1 class")
+        if vectors:
+            off = embedding_difference(others, vectors)
+            if not off <= ALLOWED_COSINE[Precision.FP32]:
+                return _unlike(f"its embeddings would differ, with a cosine of {1 - off:.6f}")
+            found = replace(found, embedding_difference=max(found.embedding_difference, off))
+    reason = (
+        f"as by TorchScript, {found.photographs} views of photographs have the same top-1 class, and probabilities "
+        f"differ by up to {found.difference:.1e}"
+    )
+    return replace(found, reason=reason)
+
+
+def _unlike(why: str) -> CpuNetwork:
+    return CpuNetwork(CpuRuntime.TORCHSCRIPT, f"by ONNX Runtime {why}")
+
+
+def _same_top1(answers: Tensor, expected: Tensor) -> bool:
+    """Whether each row has the same best class, or one that is as good up to rounding."""
+    best = answers.argmax(dim=1, keepdim=True)
+    return bool((expected.gather(1, best)[:, 0] >= expected.amax(dim=1) - ROUNDING).all())
+
+
+def as_tensors(prepared: Preprocessing, tensor: ImageTensor) -> Tensor:
+    """The views of the photographs as a network's input: fp32 or uint8 [N, 3, side, side]."""
+    transforms = reference_transforms(prepared)
+    images = torch.stack([transforms(view) for view in _views()])
+    if tensor is not ImageTensor.UINT8:
+        return images
+    mean, std = (torch.tensor(values)[:, None, None] for values in (prepared.mean, prepared.std))
+    return (images.mul(std).add(mean) * PIXELS).round().clamp(0, PIXELS).to(torch.uint8)
+
+
+def _views() -> Iterator[Image.Image]:
+    """Each photograph, its mirror image, and its quarters."""
+    for name in PHOTOGRAPHS:
+        with files("gateway_plugins.page").joinpath("static", name).open("rb") as file, Image.open(file) as opened:
+            photograph = opened.convert("RGB")
+        yield photograph
+        yield ImageOps.mirror(photograph)
+        width, height = photograph.size
+        for left in (0, width // 2):
+            for top in (0, height // 2):
+                yield photograph.crop((left, top, left + width // 2, top + height // 2))

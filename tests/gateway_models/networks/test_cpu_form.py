@@ -1,0 +1,165 @@
+"""The form of a TorchScript network for ONNX Runtime: written if the answers agree, and the reason if they do not."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gateway.triton.model_config import parameters, read_model_config
+from gateway_local import cpu_network
+from gateway_local.cpu_network import CpuRuntime
+from gateway_models.networks import cpu_form
+from gateway_models.networks.add import add
+from gateway_models.networks.cpu_form import convert
+from gateway_models.networks.model_source import SourceError
+from gateway_models.networks.onnx_runner import session_of
+from gateway_models.networks.torchscript import load_torchscript
+from gateway_models.repository.entry import Entry, read_entry
+from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision, Serving
+from tests.gateway_models.networks.builders import Head, save_labels, save_torchscript, seeded
+from tests.gateway_models.repository.entries import SMALL
+
+
+class NoOnnx(nn.Module):
+    """A layer that ONNX has no operator for."""
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return torch.special.i0e(scores) + scores
+
+
+def added(folder: Path, network: nn.Module | None = None, **changes) -> tuple[Entry, Path, list[str]]:
+    """An entry of one model, its model.pt, and what was reported."""
+    said: list[str] = []
+    source = save_torchscript(network or Head(), folder / "head.pt")
+    spec = ModelSpec(str(source), "head", save_labels(folder / "labels.txt"), preprocessing=SMALL)
+    entry = add(replace(spec, **changes), folder / "models", said.append)
+    return entry, entry.model_file(folder / "models", 1), said
+
+
+def test_added_model_has_both_forms_and_a_record(added_head):
+    repository, entry = added_head
+    model = entry.model_file(repository, 1)
+    record = json.loads(model.with_name("cpu.json").read_text())
+    assert record["runtime"] == "onnxruntime"
+    assert record["photographs"] == 18
+    assert 0 <= record["difference"] < 1e-5
+    assert cpu_network.choice(model) == (CpuRuntime.ONNXRUNTIME, record["reason"], False)
+    assert entry.versions[1].outcome.cpu_runtime is CpuRuntime.ONNXRUNTIME
+    assert read_entry(repository, "head") == entry
+    ensemble = read_model_config(repository / "head" / "config.pbtxt")
+    assert parameters(ensemble)["cpu_runtime"] == "onnxruntime"
+    assert read_model_config(repository / "head_classifier" / "config.pbtxt").platform == "pytorch_libtorch"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"features": "auto"}, {"tensor": ImageTensor.UINT8}, {"multi_label": True}],
+    ids=["plain", "embeddings", "uint8", "multi-label"],
+)
+def test_forms_agree(tmp_path, changes):
+    entry, model, said = added(tmp_path, **changes)
+    assert "on a CPU it runs by ONNX Runtime" in said[-1]
+    assert entry.versions[1].outcome.cpu_runtime is CpuRuntime.ONNXRUNTIME
+    session = onnxruntime.InferenceSession(model.with_name("cpu.onnx"), providers=["CPUExecutionProvider"])
+    network = load_torchscript(model)
+    for size in (1, 2, 9):
+        images = torch.randint(0, 256, (size, 3, 32, 32), dtype=torch.uint8)
+        given = images if entry.tensor is ImageTensor.UINT8 else images.float() / 128 - 1
+        answer = session.run(None, {session.get_inputs()[0].name: given.numpy()})
+        with torch.inference_mode():
+            wanted = network(given)
+        for one, other in zip(answer, wanted if isinstance(wanted, tuple) else (wanted,), strict=True):
+            assert np.allclose(one, other.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"precision": Precision.BF16}, "it computes in bf16"),
+        ({"serving": Serving(cpu_runtime="torchscript")}, "--cpu-runtime"),
+        ({"serving": Serving(gpus=(0,))}, "GPUs alone"),
+    ],
+)
+def test_torchscript_stays_for_a_reason(tmp_path, changes, reason):
+    entry, model, said = added(tmp_path, **changes)
+    assert reason in said[-1]
+    assert not model.with_name("cpu.onnx").exists()
+    runtime, why, damaged = cpu_network.choice(model)
+    assert (runtime, damaged) == (CpuRuntime.TORCHSCRIPT, False)
+    assert reason in why
+    ensemble = read_model_config(tmp_path / "models" / "head" / "config.pbtxt")
+    assert parameters(ensemble)["cpu_runtime"] == "torchscript"
+    assert entry.versions[1].outcome.cpu_runtime is CpuRuntime.TORCHSCRIPT
+
+
+def test_network_that_onnx_cannot_express_stays_torchscript(tmp_path):
+    _, model, said = added(tmp_path, Head(last=NoOnnx()))
+    assert "torch cannot write it as ONNX" in said[-1]
+    assert "i0e" in cpu_network.choice(model)[1]
+    assert not model.with_name("cpu.onnx").exists()
+
+
+def test_required_onnxruntime_is_an_error_where_it_is_not_possible(tmp_path):
+    with pytest.raises(SourceError, match="--cpu-runtime onnxruntime is not possible: torch cannot write it"):
+        added(tmp_path, Head(last=NoOnnx()), serving=Serving(cpu_runtime="onnxruntime"))
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+def test_option_is_for_torchscript(tmp_path):
+    with pytest.raises(SourceError, match="--cpu-runtime is for TorchScript"):
+        added(tmp_path, format=Format.ONNX, serving=Serving(cpu_runtime="torchscript"))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda answers: answers + 2e-3, "probabilities would differ by up to 0.002"),
+        (lambda answers: answers * float("nan"), "probabilities would differ by up to nan"),
+    ],
+)
+def test_other_answers_leave_torchscript(tmp_path, monkeypatch, change, reason):
+    model = save_torchscript(nn.Sequential(Head(), nn.Softmax(dim=1)), tmp_path / "model.pt")
+
+    def changed(path, wanted):
+        run = session_of(path, wanted)
+        return lambda images: [change(answer) for answer in run(images)]
+
+    monkeypatch.setattr(cpu_form, "session_of", changed)
+    found = convert(model, SMALL, ImageTensor.FP32)
+    assert found.runtime is CpuRuntime.TORCHSCRIPT
+    assert reason in found.reason
+    assert not model.with_name("cpu.onnx").exists()
+
+
+def test_another_top1_leaves_torchscript(tmp_path, monkeypatch):
+    """Also where the probabilities differ by less than the tolerance."""
+    model = save_torchscript(nn.Sequential(Head(), nn.Softmax(dim=1)), tmp_path / "model.pt")
+
+    class Even(nn.Module):
+        def forward(self, images):
+            return torch.tensor([[0.5001, 0.4999]]).repeat(len(images), 1) + images.mean() * 0
+
+    even = save_torchscript(Even(), tmp_path / "even.pt")
+
+    def swapped(path, wanted):
+        run = session_of(path, wanted)
+        return lambda images: [answer.flip(1) for answer in run(images)]
+
+    assert convert(even, SMALL, ImageTensor.FP32).runtime is CpuRuntime.ONNXRUNTIME
+    monkeypatch.setattr(cpu_form, "session_of", swapped)
+    assert "another top-1 class" in convert(even, SMALL, ImageTensor.FP32).reason
+    assert model.is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["shufflenet_v2_x0_5", "squeezenet1_1"])
+def test_networks_of_torchvision_agree(tmp_path, architecture):
+    network = nn.Sequential(seeded(architecture), nn.Softmax(dim=1))
+    model = save_torchscript(network, tmp_path / "model.pt", 224)
+    prepared = replace(SMALL, resize_size=(224,), crop_size=224)
+    assert convert(model, prepared, ImageTensor.FP32).runtime is CpuRuntime.ONNXRUNTIME
