@@ -95,6 +95,7 @@ def create_app(
                 service,
                 state["uploads"],
                 knows_key=(lambda _: True) if check is None else check.knows_key,
+                upload_part=(lambda _: None) if check is None else check.upload_part,
                 is_ready=lambda: is_ready(state, service.backend.health()),
             )
             for plugin in opened:

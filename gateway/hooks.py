@@ -124,6 +124,8 @@ class Runtime:
     """The bytes of uploads that arrive or wait."""
     knows_key: Callable[[Sequence[tuple[bytes, bytes]]], bool]
     """Whether a request with these headers has a valid API key, or needs none."""
+    upload_part: "Callable[[Sequence[tuple[bytes, bytes]]], Bound | None]"
+    """The share of the upload buffer of the API key in these headers, None without one."""
     is_ready: Callable[[], bool]
     """Whether the default model answered the last probe."""
 

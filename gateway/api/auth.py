@@ -13,6 +13,7 @@ from gateway.api.schemas import Problem
 from gateway.errors import Forbidden, Unauthorized
 from gateway.hooks import ErrorFormat
 from gateway.keys import KeyFile
+from gateway.limits.lease import Bound
 from gateway.tenants.tenant import Tenants
 
 KEY_SUBPROTOCOL = "gateway-key."
@@ -49,6 +50,16 @@ class KeyCheck:
     def knows_key(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
         """Whether a request with these headers has a valid key, or needs none unless its route is for admins."""
         return self.admin_only or self._name(_take_key({"type": "http", "headers": headers})) is not None
+
+    def upload_part(self, headers: Sequence[tuple[bytes, bytes]]) -> Bound | None:
+        """The share of the upload buffer of the key in these headers; None without a key that has one."""
+        if self._tenants is None or self._keys is None or not (keys := self._keys.keys).quotas:
+            return None
+        key = _take_key({"type": "http", "headers": headers})
+        name = _name_in(self._keys, key)
+        if name is None or _name_in(self._admin_keys, key) is not None:
+            return None
+        return self._tenants.of(keys, name).upload_bytes
 
     def check(self, scope: Scope, context: RequestContext, access: Access) -> None:
         """Raise Unauthorized or Forbidden (RFC 6750, section 3.1) for a request that may not use its route."""

@@ -58,4 +58,10 @@ class OpenInferenceProtocol(Plugin):
             return nullcontext()
         from gateway_plugins.oip.grpc_api.server import serving
 
-        return serving(runtime.app, runtime.state, knows_key=runtime.knows_key, is_ready=runtime.is_ready)
+        return serving(
+            runtime.app,
+            runtime.state,
+            knows_key=runtime.knows_key,
+            is_ready=runtime.is_ready,
+            upload_part=runtime.upload_part,
+        )

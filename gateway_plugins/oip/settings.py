@@ -1,6 +1,5 @@
 """The settings of the Open Inference Protocol over gRPC."""
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
@@ -23,10 +22,6 @@ class GrpcSettings(Section):
     """gRPC calls of one process at once, with open streams; more are refused with RESOURCE_EXHAUSTED."""
     grpc_max_message_bytes: int = Field(24 * MIB, ge=MIB, le=GIB)
     """Bytes of one gRPC message, with all its images; a larger one is refused with RESOURCE_EXHAUSTED."""
-
-    def buffers(self) -> Mapping[str, int]:
-        """Messages that arrive are counted beside uploads."""
-        return {"max_bytes_waiting": 1} if self.grpc_port else {}
 
     def faults(self) -> list[str]:
         """Two servers cannot share a port."""

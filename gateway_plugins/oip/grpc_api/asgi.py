@@ -1,8 +1,7 @@
 """Requests to the ASGI application of this process, without a connection."""
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,16 +28,21 @@ class Request:
     path: str
     headers: Headers
     client: tuple[str, int] | None = None
-    body: Sequence[bytes] = ()
+    body: Sequence[bytes | memoryview] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response; the names of its headers are in lower case."""
+    """A response; the names of its headers are in lower case. The body is in the pieces that the application sent."""
 
     status: int
     headers: Mapping[bytes, bytes]
-    body: bytes = field(repr=False)
+    pieces: Sequence[bytes] = field(repr=False)
+
+    @property
+    def body(self) -> bytes:
+        """The body as one piece, for small ones."""
+        return b"".join(self.pieces)
 
 
 async def send_request(app: App, state: Mapping[str, Any], request: Request) -> Response:
@@ -46,18 +50,21 @@ async def send_request(app: App, state: Mapping[str, Any], request: Request) -> 
 
     A cancellation tells the application that its client has disconnected, and waits for its end.
     """
-    pieces = deque((part, begin) for part in request.body for begin in range(0, len(part), PIECE_BYTES))
-    if not pieces:
-        pieces.append((b"", 0))
+    pieces = _pieces(request.body)
+    left_bytes = sum(map(len, request.body))
+    is_sent = False
     gone = asyncio.Event()
     status = 0
     headers: dict[bytes, bytes] = {}
     body: list[bytes] = []
 
     async def receive() -> Message:
-        if pieces:
-            part, begin = pieces.popleft()
-            return {"type": "http.request", "body": part[begin : begin + PIECE_BYTES], "more_body": bool(pieces)}
+        nonlocal is_sent, left_bytes
+        if not is_sent:
+            piece = next(pieces, b"")
+            left_bytes -= len(piece)
+            is_sent = not left_bytes
+            return {"type": "http.request", "body": piece, "more_body": not is_sent}
         await gone.wait()
         return {"type": "http.disconnect"}
 
@@ -77,7 +84,23 @@ async def send_request(app: App, state: Mapping[str, Any], request: Request) -> 
         with suppress(Exception):  # the application has logged it
             await task
         raise
-    return Response(status, headers, b"".join(body))
+    return Response(status, headers, body)
+
+
+def _pieces(body: Sequence[bytes | memoryview]) -> Iterator[bytes]:
+    """The body in pieces of at most PIECE_BYTES; short parts are joined."""
+    joined = bytearray()
+    for part in body:
+        if len(joined) + len(part) <= PIECE_BYTES:
+            joined += part
+            continue
+        if joined:
+            yield bytes(joined)
+            joined.clear()
+        for begin in range(0, len(part), PIECE_BYTES):
+            yield bytes(part[begin : begin + PIECE_BYTES])
+    if joined:
+        yield bytes(joined)
 
 
 def _scope(state: Mapping[str, Any], request: Request) -> dict[str, Any]:

@@ -1,70 +1,61 @@
-"""The standard health service: https://grpc.io/docs/guides/health-checking/.
-
-Not the servicer of grpcio-health-checking: it writes to a watcher under a lock, so that a client that never reads would
-stop the reports to all others, and it reads messages of any size before anything is checked.
-"""
+"""The standard health service: https://grpc.io/docs/guides/health-checking/."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
-from gateway.errors import GatewayError
-from gateway.limits.arrivals import Arrivals
+from gateway_plugins.oip.grpc_api.call import Call
+from gateway_plugins.oip.grpc_api.connection import Handler
 from gateway_plugins.oip.grpc_api.service import SERVICE
-from gateway_plugins.oip.grpc_api.status import failure_of
+from gateway_plugins.oip.grpc_api.status import Failure, Metadata
 
 NAME = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 WATCH_SECONDS = 1.0
 """How often a watched status is looked at."""
 
-Context = Any
-"""grpc.aio.ServicerContext, which has no types."""
-
 
 class Health:
     """Reports the gateway's readiness for the server ("") and for the inference service; open to callers without a key.
 
-    At most `max_watchers` calls may watch it. After `stop` the status is NOT_SERVING.
+    At most `max_watchers` calls may watch it. After `stop` the status is NOT_SERVING, and watches end.
     """
 
-    def __init__(self, is_ready: Callable[[], bool], arrivals: Arrivals, max_watchers: int) -> None:
+    def __init__(self, is_ready: Callable[[], bool], max_watchers: int) -> None:
         self._is_ready = is_ready
-        self._arrivals = arrivals
         self._left_watchers = max_watchers
-        self._stopped = False
+        self._stopped = asyncio.Event()
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """The handler of the service, for a grpc.aio server."""
-        methods = {"Check": self._check, "Watch": self._watch}
-        return grpc.method_handlers_generic_handler(
-            NAME, {name: grpc.stream_stream_rpc_method_handler(serve) for name, serve in methods.items()}
-        )
+    def methods(self) -> Mapping[bytes, Handler]:
+        """The handlers by path."""
+        return {f"/{NAME}/Check".encode(): self._check, f"/{NAME}/Watch".encode(): self._watch}
 
     def stop(self) -> None:
         """Report NOT_SERVING from now on."""
-        self._stopped = True
+        self._stopped.set()
 
     def _status(self, service: str) -> int | None:
         """The status of a service; None for one that is not known."""
         if service not in {"", SERVICE}:
             return None
-        ready = not self._stopped and self._is_ready()
+        ready = not self._stopped.is_set() and self._is_ready()
         return int(health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING)
 
-    async def _check(self, _: object, context: Context) -> None:
-        status = self._status(await self._service(context))
+    async def _check(self, call: Call) -> Metadata:
+        status = self._status(await _service(call))
         if status is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"Health is known for {SERVICE} and for an empty name.")
-        await context.write(health_pb2.HealthCheckResponse(status=status).SerializeToString())
+            message = f"Health is known for {SERVICE} and for an empty name."
+            raise Failure(grpc.StatusCode.NOT_FOUND, message, "", ())
+        await call.send([health_pb2.HealthCheckResponse(status=status).SerializeToString()])
+        return ()
 
-    async def _watch(self, _: object, context: Context) -> None:
-        service, sent = await self._service(context), None
+    async def _watch(self, call: Call) -> Metadata:
+        service, sent = await _service(call), None
         if not self._left_watchers:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "Too many calls watch the health; use Check.")
+            message = "Too many calls watch the health; use Check."
+            raise Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, message, "", ())
         self._left_watchers -= 1
         try:
             while True:
@@ -72,21 +63,24 @@ class Health:
                 if status is None:
                     status = int(health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
                 if status != sent:
-                    await context.write(health_pb2.HealthCheckResponse(status=status).SerializeToString())
+                    await call.send([health_pb2.HealthCheckResponse(status=status).SerializeToString()])
                     sent = status
-                await asyncio.sleep(WATCH_SECONDS)
+                if self._stopped.is_set():
+                    raise Failure(grpc.StatusCode.UNAVAILABLE, "The server is stopping; call again.", "", ())
+                try:
+                    async with asyncio.timeout(WATCH_SECONDS):
+                        await self._stopped.wait()
+                except TimeoutError:
+                    continue
         finally:
             self._left_watchers += 1
 
-    async def _service(self, context: Context) -> str:
-        """The name of the service that is asked for."""
-        try:
-            raw = await self._arrivals.receive(context.read)
-            return str(health_pb2.HealthCheckRequest.FromString(raw if isinstance(raw, bytes) else b"").service)
-        except GatewayError as error:
-            failure = failure_of(error)
-            await context.abort(failure.code, failure.message, failure.trailing)
-            raise
-        except DecodeError:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "The message is not a HealthCheckRequest.")
-            raise
+
+async def _service(call: Call) -> str:
+    """The name of the service that is asked for."""
+    raw = await call.receive(call.settings.max_header_bytes)
+    try:
+        return str(health_pb2.HealthCheckRequest.FromString(b"" if raw is None else bytes(raw)).service)
+    except DecodeError:
+        message = "The message is not a HealthCheckRequest."
+        raise Failure(grpc.StatusCode.INVALID_ARGUMENT, message, "", ()) from None

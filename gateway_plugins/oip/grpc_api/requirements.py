@@ -4,7 +4,7 @@ from importlib.util import find_spec
 
 from gateway.errors import UserError
 
-PACKAGES = ("google.rpc", "grpc_health", "grpc_reflection")
+PACKAGES = ("google.rpc", "grpc_health", "grpc_reflection", "h2")
 
 
 class GrpcUnavailable(UserError):

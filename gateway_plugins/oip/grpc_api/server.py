@@ -1,111 +1,174 @@
 """The gRPC server of one process: the inference service, the standard health service, and reflection."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
 import structlog
-from google.protobuf.message import DecodeError
-from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from gateway.errors import GatewayError
-from gateway.limits.arrivals import Arrivals
+from gateway import metrics
+from gateway.errors import Overloaded
+from gateway.limits.call_starts import CallStarts
+from gateway.limits.connections import Connections
+from gateway.limits.lease import Bound
+from gateway.limits.pools import Pool
+from gateway.server.serve import ACCEPTED
 from gateway.settings import Settings
-from gateway_plugins.oip.grpc_api import health
+from gateway_plugins.oip.grpc_api import health, reflection
 from gateway_plugins.oip.grpc_api.asgi import App
+from gateway_plugins.oip.grpc_api.call import Call
+from gateway_plugins.oip.grpc_api.connection import GrpcConnection, Handler
 from gateway_plugins.oip.grpc_api.service import SERVICE, InferenceApi, KnowsKey
-from gateway_plugins.oip.grpc_api.status import failure_of
+from gateway_plugins.oip.grpc_api.status import Failure, failure_of
 from gateway_plugins.oip.settings import GrpcSettings
 
 log = structlog.get_logger("gateway")
 
 WATCHERS_SHARE = 4
-"""Of so many calls one may watch the health, which needs no key."""
+"""At most 1/`WATCHERS_SHARE` of the calls may be health watches; they need no API key."""
+PROBES = 64
+"""Calls of the methods that probes use, beyond the limit of calls."""
 STOP_SECONDS = 1.0
-"""How long calls that watch the health may take to end."""
-IDLE_CONNECTION_SECONDS = 300
-"""A connection without a call is closed after this time."""
-CONNECTION_SECONDS, LAST_CALLS_SECONDS = 3_600, 600
-"""A connection is closed after an hour, as soon as its calls have ended, at the latest after ten minutes more.
+"""How long connections may take to close after the last call has ended."""
+BACKLOG = 2048
+PROBE_PATHS = frozenset({f"/{health.NAME}/Check".encode(), f"/{SERVICE}/ServerLive".encode()})
 
-So every call ends, also one whose client never reads its response, and clients find gateways that are new."""
-PING_SECONDS, PING_TIMEOUT_SECONDS = 60, 20
-"""A connection that is silent is tested after this time, and closed if the client does not answer."""
-MIN_CLIENT_PING_SECONDS = 10
-"""The shortest keepalive of clients, also without calls; more frequent pings close the connection."""
+UploadPart = Callable[[Sequence[tuple[bytes, bytes]]], Bound | None]
 
 
-def options(settings: Settings) -> list[tuple[str, int]]:
-    """The channel arguments: https://grpc.github.io/grpc/core/group__grpc__arg__keys.html."""
-    grpc_settings = GrpcSettings.of(settings)
-    return [
-        # With one process, a port that is taken must be an error.
-        ("grpc.so_reuseport", int(settings.workers > 1)),
-        ("grpc.max_receive_message_length", grpc_settings.grpc_max_message_bytes),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.max_metadata_size", settings.max_header_bytes),
-        ("grpc.absolute_max_metadata_size", settings.max_header_bytes),
-        ("grpc.max_concurrent_streams", grpc_settings.grpc_max_calls),
-        ("grpc.max_connection_idle_ms", IDLE_CONNECTION_SECONDS * 1_000),
-        ("grpc.max_connection_age_ms", CONNECTION_SECONDS * 1_000),
-        ("grpc.max_connection_age_grace_ms", LAST_CALLS_SECONDS * 1_000),
-        ("grpc.keepalive_time_ms", PING_SECONDS * 1_000),
-        ("grpc.keepalive_timeout_ms", PING_TIMEOUT_SECONDS * 1_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_ping_interval_without_data_ms", MIN_CLIENT_PING_SECONDS * 1_000),
-        # No compression (bit 0 is the identity), as over HTTP: a small message could become one of any size.
-        ("grpc.compression_enabled_algorithms_bitset", 1),
-    ]
+class GrpcServer:
+    """What the connections of one process share: settings, limits, and the methods."""
+
+    def __init__(self, state: Mapping[str, Any], methods: Mapping[bytes, Handler], upload_part: UploadPart) -> None:
+        self.settings: Settings = state["settings"]
+        self.limits = GrpcSettings.of(self.settings)
+        self.uploads: Pool = state["uploads"]
+        self.responses: Pool = state["responses"]
+        self.connections: Connections = state["connections"]
+        self.starts = CallStarts()
+        self.upload_part = upload_part
+        self.open_connections: set[GrpcConnection] = set()
+        self._none_open = asyncio.Event()
+        self._none_open.set()
+        self.is_stopping = False
+        self._methods = methods
+        refusal = "Too many calls are open: the limit grpc_max_calls is {}; retry later."
+        eviction = "Another call needs the place of this one, whose client sends or reads nothing: the limit "
+        eviction += "grpc_max_calls is {}."
+        self._calls = Pool(
+            Bound("grpc_max_calls", self.limits.grpc_max_calls),
+            metrics.CONNECTIONS_CLOSED.labels("slow"),
+            refusal=refusal,
+            eviction=eviction,
+        )
+        self._probes = Pool(Bound("grpc_max_calls", PROBES), metrics.CONNECTIONS_CLOSED.labels("slow"), refusal=refusal)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def connect(self, connection: GrpcConnection) -> None:
+        """A connection has opened."""
+        self.open_connections.add(connection)
+        self._none_open.clear()
+
+    def disconnect(self, connection: GrpcConnection) -> None:
+        """A connection has closed."""
+        self.open_connections.discard(connection)
+        if not self.open_connections:
+            self._none_open.set()
+
+    def is_probe(self, path: bytes) -> bool:
+        """Whether probes of liveness and readiness call this method; it is served on reserved connections."""
+        return path in PROBE_PATHS
+
+    def open(self, call: Call) -> Handler:
+        """Take a slot for a call; raises Failure or Overloaded."""
+        handle = self._methods.get(call.path)
+        if handle is None:
+            raise Failure(grpc.StatusCode.UNIMPLEMENTED, "There is no such method.", "", ())
+        if self.is_stopping:
+            raise Overloaded("The server is stopping; call again.")
+        pool = self._probes if self.is_probe(call.path) else self._calls
+        try:
+            call.slot = pool.lease(call, 1)
+        except Overloaded as error:
+            raise failure_of(error, grpc.StatusCode.RESOURCE_EXHAUSTED) from error
+        return handle
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a call in a task, for whose end the server waits when it stops."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Refuse new calls, wait until the open ones have ended, at most `grace_seconds`, and close all connections."""
+        self.is_stopping = True
+        for connection in tuple(self.open_connections):
+            connection.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=grace_seconds)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=STOP_SECONDS)
+        for connection in tuple(self.open_connections):
+            connection.leave()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._none_open.wait()
+        for connection in tuple(self.open_connections):
+            connection.transport.abort()
 
 
 @asynccontextmanager
 async def serving(
-    app: App, state: Mapping[str, Any], *, knows_key: KnowsKey, is_ready: Callable[[], bool]
+    app: App,
+    state: Mapping[str, Any],
+    *,
+    knows_key: KnowsKey,
+    is_ready: Callable[[], bool],
+    upload_part: UploadPart = lambda _: None,
 ) -> AsyncIterator[None]:
-    """Serve on `settings.grpc_port` until the end of the block, and then until the calls in progress have ended."""
+    """Serve on `settings.grpc_port` until the end of the block, and then until the calls in progress have ended.
+
+    `upload_part` returns the share of the upload buffer of a request's API key, by the request's headers.
+    """
     settings: Settings = state["settings"]
     limits = GrpcSettings.of(settings)
-    arrivals = Arrivals(
-        max(1, settings.max_bytes_waiting // limits.grpc_max_message_bytes),
-        max_wait_seconds=settings.max_wait_seconds,
-        timeout_seconds=settings.upload_timeout_seconds,
-    )
-    api = InferenceApi(app, state, knows_key, arrivals)
-    healthy = health.Health(is_ready, arrivals, max_watchers=max(1, limits.grpc_max_calls // WATCHERS_SHARE))
-    server = grpc.aio.server(options=options(settings), maximum_concurrent_rpcs=limits.grpc_max_calls)
-    server.add_generic_rpc_handlers((api.handler(), healthy.handler(), _reflection(arrivals)))
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    server.add_insecure_port(f"{host}:{limits.grpc_port}")
-    await server.start()
+    api = InferenceApi(app, state, knows_key)
+    healthy = health.Health(is_ready, max_watchers=max(1, limits.grpc_max_calls // WATCHERS_SHARE))
+    methods = {**api.methods(), **healthy.methods(), **reflection.methods((SERVICE, health.NAME))}
+    server = GrpcServer(state, methods, upload_part)
+    listeners = await _listen(server, settings)
     log.info("grpc_started", host=settings.host, port=limits.grpc_port)
     try:
         yield
     finally:
+        for listener in listeners:
+            listener.close()
         healthy.stop()
+        api.stop()
         # HTTP requests had the same time already.
         most = settings.shutdown_delay_seconds + settings.shutdown_grace_seconds
-        await api.drain(state["draining"].left_seconds(most))
-        await server.stop(STOP_SECONDS)
+        await server.stop(state["draining"].left_seconds(most))
 
 
-def _reflection(arrivals: Arrivals) -> grpc.GenericRpcHandler:
-    """The handler of reflection; its messages are read by the rules of all others."""
-    servicer = reflection.aio.ReflectionServicer((SERVICE, health.NAME, reflection.SERVICE_NAME))
-
-    async def reflect(_: object, context: Any) -> None:  # noqa: ANN401  # grpc.aio.ServicerContext, which has no types
-        async def requests() -> AsyncIterator[Any]:
-            while isinstance(raw := await arrivals.receive(context.read), bytes):
-                yield reflection_pb2.ServerReflectionRequest.FromString(raw)
-
-        try:
-            async for response in servicer.ServerReflectionInfo(requests(), context):
-                await context.write(response.SerializeToString())
-        except GatewayError as error:
-            failure = failure_of(error)
-            await context.abort(failure.code, failure.message, failure.trailing)
-        except DecodeError:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "The message is not a ServerReflectionRequest.")
-
-    handler = grpc.stream_stream_rpc_method_handler(reflect)
-    return grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, {"ServerReflectionInfo": handler})
+async def _listen(server: GrpcServer, settings: Settings) -> list[asyncio.Server]:
+    """Listen on the port, ACCEPTED times: see gateway.server.serve."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if settings.workers > 1:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind((settings.host, GrpcSettings.of(settings).grpc_port))
+        listener.setblocking(False)  # noqa: FBT003  # socket's
+        sockets = [listener, *(listener.dup() for _ in range(ACCEPTED - 1))]
+    except BaseException:
+        listener.close()
+        raise
+    loop = asyncio.get_running_loop()
+    return [await loop.create_server(lambda: GrpcConnection(server), sock=each, backlog=BACKLOG) for each in sockets]

@@ -8,14 +8,20 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 import grpc
+import structlog
 from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
+from gateway import metrics
 from gateway.errors import GatewayError, InternalError, ServiceError, problem_document
 from gateway_plugins.oip.grpc_api.asgi import Response
 
+log = structlog.get_logger("gateway")
+
 DOMAIN = "triton-image-gateway"
 """The domain of ErrorInfo: its reasons are the gateway's error codes in upper case."""
+ROUTE = "grpc"
+"""The route, in the metric of requests, of calls that are refused before they become a request."""
 DETAILS = "grpc-status-details-bin"
 HEADERS = (b"x-request-id", b"server-timing", b"ratelimit", b"ratelimit-policy")
 """Headers of a response that are trailing metadata of its call."""
@@ -48,10 +54,22 @@ class Failure(Exception):
         self.trailing = trailing
 
 
-def failure_of(error: GatewayError) -> Failure:
-    """The failure for an error that did not pass through the application."""
+def failure_of(error: GatewayError, code: grpc.StatusCode | None = None) -> Failure:
+    """The failure for an error that did not pass through the application; by default with the code of its status."""
     seconds = error.retry_after_seconds if isinstance(error, ServiceError) else None
-    return _failure(int(error.status), problem_document(error, ""), seconds, ())
+    return _failure(int(error.status), problem_document(error, ""), seconds, (), code)
+
+
+def failed(error: Exception) -> Failure:
+    """The failure for an error; one that is not the application's own is counted and logged here."""
+    if isinstance(error, Failure):
+        return error
+    if not isinstance(error, GatewayError):
+        log.error("unexpected_error", exc_info=error)
+        error = InternalError()
+    metrics.series(metrics.REQUESTS, ROUTE, str(int(error.status)), error.code).inc()
+    log.warning("grpc_call_failed", status=int(error.status), code=error.code)
+    return failure_of(error)
 
 
 def failure_in(response: Response) -> Failure:
@@ -73,10 +91,14 @@ def trailing_of(response: Response) -> Metadata:
 
 
 def _failure(
-    status: int, document: Mapping[str, object], retry_after_seconds: int | None, trailing: Metadata
+    status: int,
+    document: Mapping[str, object],
+    retry_after_seconds: int | None,
+    trailing: Metadata,
+    code: grpc.StatusCode | None = None,
 ) -> Failure:
     is_clients = status < HTTPStatus.INTERNAL_SERVER_ERROR
-    code = CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if is_clients else grpc.StatusCode.INTERNAL)
+    code = code or CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if is_clients else grpc.StatusCode.INTERNAL)
     message = str(document.get("detail") or document.get("error") or InternalError.summary)
     reason = str(document.get("code") or "")
     rich = Status(code=code.value[0], message=message)
