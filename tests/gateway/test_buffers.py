@@ -68,10 +68,3 @@ def test_prediction_log_counts_for_each_worker():
     assert fitted(without, budget, with_triton=False) == {}
     lowered = fitted(Settings(**settings), needed(without), with_triton=False)
     assert lowered["max_bytes_in_flight"] < without.max_bytes_in_flight
-
-
-def test_grpc_messages_that_arrive_count_beside_uploads():
-    with_grpc = settings(grpc_port=8081)
-    assert needed(with_grpc) == needed(DEFAULTS) + DEFAULTS.max_bytes_waiting
-    assert fitted(with_grpc, FULL, with_triton=False)
-    assert not fitted(with_grpc, FULL + DEFAULTS.max_bytes_waiting, with_triton=False)
