@@ -253,8 +253,7 @@ class GrpcConnection(asyncio.Protocol):
                 if not frames:
                     break
                 self._partial_since = None
-                for event in self._h2.receive_data(frames):
-                    self._take(event)
+                self._take_all(self._h2.receive_data(frames))
                 self._flush()
                 if self._gate.has_more and time.perf_counter() > ends:
                     self._schedule_parse()
@@ -273,6 +272,16 @@ class GrpcConnection(asyncio.Protocol):
             self._arm()
         self.update()
 
+    def _take_all(self, events: Sequence[Event]) -> None:
+        """Handle events; nothing may be sent in a call that the client has reset, which h2 knows already."""
+        reset = {event.stream_id for event in events if isinstance(event, StreamReset)}
+        for stream_id in reset:
+            if (call := self._calls.get(stream_id or 0)) is not None:
+                self._cancel(call)
+        for event in events:
+            if not (isinstance(event, RequestReceived) and event.stream_id in reset):
+                self._take(event)
+
     def _take(self, event: Event) -> None:
         match event:
             case DataReceived(stream_id=int(stream_id)):
@@ -288,9 +297,6 @@ class GrpcConnection(asyncio.Protocol):
             case StreamEnded(stream_id=int(stream_id)):
                 if (call := self._calls.get(stream_id)) is not None:
                     call.incoming.end()
-            case StreamReset(stream_id=int(stream_id)):
-                if (call := self._calls.get(stream_id)) is not None:
-                    self._cancel(call)
             case WindowUpdated() | RemoteSettingsChanged():
                 self._pump()
             case _:
@@ -485,6 +491,8 @@ class GrpcConnection(asyncio.Protocol):
 
     def _expire(self) -> None:
         self._timer = None
+        if self.transport.is_closing():
+            return
         now = self._loop.time()
         if now < self._ends():
             self._arm()

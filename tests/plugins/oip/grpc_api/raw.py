@@ -36,7 +36,7 @@ class RawClient:
 
     def __init__(self, port: int, *, window: int = 65_535, timeout_seconds: float = 30.0) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_seconds)
-        self._reads = window > 0
+        self._reads, self._corked = window > 0, False
         self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
         initial = {SettingCodes.INITIAL_WINDOW_SIZE: window}
         self._h2.local_settings = Settings(client=True, initial_values=initial)
@@ -50,7 +50,16 @@ class RawClient:
         self.flush()
 
     def flush(self) -> None:
-        self.socket.sendall(self._h2.data_to_send())
+        if not self._corked:
+            self.socket.sendall(self._h2.data_to_send())
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Send everything in the block at its end."""
+        self._corked = True
+        yield
+        self._corked = False
+        self.flush()
 
     def call(self, path: str, message: bytes | None = None, *, ends: bool = True, key: str = "") -> int:
         """Begin a call, and end it unless told otherwise."""

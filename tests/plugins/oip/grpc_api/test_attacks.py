@@ -1,5 +1,9 @@
 """Calls that cost others nothing: each was once enough to stop the service, or to keep everybody else out."""
 
+import contextlib
+import random
+import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -7,6 +11,7 @@ from contextlib import ExitStack
 
 import grpc
 import pytest
+from h2.exceptions import ProtocolError
 from tritonclient.grpc import service_pb2
 
 from gateway.keys import add_key
@@ -22,6 +27,7 @@ from tests.plugins.oip.grpc_api.raw import (
     RST_STREAM,
     SETTINGS,
     STREAM,
+    Ended,
     RawClient,
     client,
     frame,
@@ -255,6 +261,17 @@ def test_floods_on_calls_end_the_connection(service: Service):
     assert service.is_served()
 
 
+def test_calls_that_are_reset_at_once_end_no_other(service: Service):
+    """A call and its reset arrive together, beside a call that waits for its message."""
+    with client(service.port) as raw:
+        waiting = raw.call(INFER)
+        for _ in range(100):
+            with raw.at_once():
+                raw.reset(raw.call(INFER))
+        raw.send(waiting, prefixed(request(PNG).SerializeToString()), ends=True)
+        assert raw.status(waiting) == OK
+
+
 def test_frame_or_headers_without_end_have_a_deadline(service: Service):
     for begun in (b"\0\0\x10\0", frame(HEADERS, 0, 1, b"\x82")):
         began = time.monotonic()
@@ -294,3 +311,28 @@ def test_stop_waits_for_no_client_that_does_not_read(tmp_path):
                 raw.call(READY, b"")
             began = time.monotonic()
         assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_and_broken_off_calls_are_no_faults_of_the_service(service: Service, seed: int):
+    """Frames in any order, with any content, on connections that end at any time."""
+    dice = random.Random(seed)
+    message = prefixed(request(PNG).SerializeToString())
+    for _ in range(60):
+        with (
+            contextlib.suppress(ConnectionError, ProtocolError, Ended),
+            client(service.port, window=dice.choice((0, 100, 65_535))) as raw,
+        ):
+            for _ in range(dice.randint(1, 4)):
+                call = raw.call(dice.choice((INFER, STREAM, READY, CHECK)))
+                raw.send(call, message[: dice.randint(1, len(message))], ends=dice.random() < 0.5)
+            for _ in range(dice.randint(0, 6)):
+                flags, stream = dice.randint(0, 255), dice.randint(0, 9)
+                payload = dice.randbytes(dice.choice((0, 4, 5, 8, 40)))
+                raw.socket.sendall(frame(dice.randint(0, 10), flags, stream, payload))
+            if dice.random() < 0.5:
+                raw.read()
+            if dice.random() < 0.5:  # the connection is reset instead of closed
+                raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert service.is_served()
+    assert service.gateway.faults() == []
