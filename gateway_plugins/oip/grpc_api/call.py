@@ -9,7 +9,7 @@ from base64 import b64encode
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import grpc
 
@@ -17,15 +17,12 @@ from gateway import metrics
 from gateway.errors import GatewayError, InvalidBody, Overloaded, RequestTooLarge, UploadTimeout, UploadTooSlow
 from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
-from gateway.limits.pools import IDLE_SECONDS, PoolLease
+from gateway.limits.pools import IDLE_SECONDS, Pool, PoolLease
 from gateway.quantities import size
 from gateway.server.connection import STRETCH_BYTES
 from gateway.settings import Settings
 from gateway.time_slices import TimeSlice
 from gateway_plugins.oip.grpc_api.status import Failure, Metadata, failure_of
-
-if TYPE_CHECKING:
-    from gateway_plugins.oip.grpc_api.connection import GrpcConnection
 
 PREFIX_BYTES = 5
 """In front of each message: a flag for compression, and the length, uint32 big-endian."""
@@ -48,6 +45,29 @@ NOT_HEADERS = frozenset(
 Headers = Sequence[tuple[bytes, bytes]]
 
 
+class Carrier(Protocol):
+    """The connection of a call."""
+
+    settings: Settings
+    uploads: Pool
+    responses: Pool
+    max_message_bytes: int
+    address: tuple[str, int] | None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the server stops."""
+
+    def open_window(self, nbytes: int, stream_id: int | None = None) -> None:
+        """Let the client send more of one call, or of all."""
+
+    def pump(self, call: "Call") -> None:
+        """Send what the client's windows take of a call's message; raises ClientGone."""
+
+    def update(self) -> None:
+        """A call has begun or ended to wait for its client."""
+
+
 class Call:
     """A call that a connection has received.
 
@@ -55,7 +75,7 @@ class Call:
     """
 
     def __init__(
-        self, connection: "GrpcConnection", stream_id: int, path: bytes, headers: Headers, *, part: Bound | None
+        self, connection: Carrier, stream_id: int, path: bytes, headers: Headers, *, part: Bound | None
     ) -> None:
         self.connection = connection
         self.stream_id = stream_id

@@ -3,8 +3,8 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 import grpc
 from h2.config import H2Configuration
@@ -26,16 +26,18 @@ from hyperframe.frame import GoAwayFrame
 
 from gateway import metrics
 from gateway.errors import HeadersTooLarge, Overloaded
-from gateway.limits.connections import RESERVE_SECONDS
+from gateway.limits.call_starts import CallStarts
+from gateway.limits.connections import RESERVE_SECONDS, Connections
+from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
+from gateway.limits.pools import Pool
 from gateway.server.connection import SlowReaderTimeout
+from gateway.settings import Settings
 from gateway.time_slices import TIME_SLICE_SECONDS
 from gateway_plugins.oip.grpc_api.call import STREAM_WINDOW, Call, ClientGone, trailers
 from gateway_plugins.oip.grpc_api.frames import BYTES_PER_CONTROL_FRAME, FRAME_BYTES, ConnectionFault, FrameGate
 from gateway_plugins.oip.grpc_api.status import Failure, Metadata, failed, failure_of
-
-if TYPE_CHECKING:
-    from gateway_plugins.oip.grpc_api.server import GrpcServer
+from gateway_plugins.oip.settings import GrpcSettings
 
 CONNECTION_WINDOW = 1024 * 1024
 """Bytes that all calls of a connection may send before they are counted, which happens as they are parsed."""
@@ -57,6 +59,34 @@ Handler = Callable[[Call], Awaitable[Metadata]]
 """Serves a call; returns its trailing metadata, and raises what becomes its status."""
 
 
+class Owner(Protocol):
+    """The server of a connection: what all connections of one process share."""
+
+    settings: Settings
+    limits: GrpcSettings
+    uploads: Pool
+    responses: Pool
+    connections: Connections
+    starts: CallStarts
+    upload_part: Callable[[Sequence[tuple[bytes, bytes]]], Bound | None]
+    is_stopping: bool
+
+    def connect(self, connection: "GrpcConnection") -> None:
+        """A connection has opened."""
+
+    def disconnect(self, connection: "GrpcConnection") -> None:
+        """A connection has closed."""
+
+    def is_probe(self, path: bytes) -> bool:
+        """Whether a call of this method is served on reserved connections."""
+
+    def open(self, call: Call) -> Handler:
+        """Take a slot for a call; raises Failure or Overloaded."""
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a call in a task."""
+
+
 class GrpcConnection(asyncio.Protocol):
     """Owns a connection: its transport, its timer, HTTP/2's state, and the calls.
 
@@ -66,7 +96,7 @@ class GrpcConnection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, server: "GrpcServer") -> None:
+    def __init__(self, server: Owner) -> None:
         self._server = server
         self.settings = settings = server.settings
         self.max_message_bytes = server.limits.grpc_max_message_bytes
