@@ -7,6 +7,7 @@ import subprocess
 import sys
 import venv
 import warnings
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,19 @@ import httpx
 import pytest
 import torch
 
+from gateway import __version__
 from tests.processes import PROJECT, free_port, wait_for
 
 BUILD = "import sys, setuptools.build_meta as build; print(build.build_wheel(sys.argv[1]))"
-PACKAGES = ("gateway", "gateway_cli", "gateway_client", "gateway_local", "gateway_models", "gateway_predictions")
+PACKAGES = (
+    "gateway",
+    "gateway_cli",
+    "gateway_client",
+    "gateway_local",
+    "gateway_models",
+    "gateway_plugins",
+    "gateway_predictions",
+)
 LABELS = ["red", "green", "blue"]
 AS_TRAINED = ("--resize=32", "--crop=32", "--mean=0,0,0", "--std=1,1,1")
 
@@ -144,6 +154,15 @@ def test_wheel_contains_models_backends_and_an_image_but_no_weights(installed):
         "examples/cat.jpg",
     } <= files
     assert not [name for name in files if name.endswith(("model.pt", "labels.txt", ".pyc"))]
+
+
+@pytest.mark.slow
+def test_wheel_brings_the_wheel_of_the_client(installed):
+    """The one that GET /client/ answers with, as setuptools builds it."""
+    (brought,) = installed.prefix.glob("lib/python*/site-packages/gateway_plugins/page/client/*.whl")
+    assert brought.name == f"triton_gateway_client-{__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(brought) as archive:
+        assert {"gateway_client/__init__.py", "gateway_client/py.typed"} <= set(archive.namelist())
 
 
 @pytest.mark.slow
