@@ -18,13 +18,13 @@ from prometheus_client.metrics import MetricWrapperBase
 from typer.main import get_command
 
 from gateway import errors, metrics
-from gateway.api.routes.limits import FIXED, LIMITS
 from gateway.app import create_app
 from gateway.environment import allowed
 from gateway.plugins import installed, metrics_of, settings_class
 from gateway.quantities import size
 from gateway.settings import variable
 from gateway_cli.main import app
+from gateway_plugins.tenants.limits_route import FIXED, LIMITS
 
 Settings = settings_class()
 

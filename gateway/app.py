@@ -29,10 +29,8 @@ from gateway.plugins import installed, metrics_of
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
 from gateway.server.open_files import affordable_connections
-from gateway.server.workers import die_with_supervisor, shared_file
+from gateway.server.workers import die_with_supervisor
 from gateway.settings import Settings
-from gateway.tenants.opening import open_rates
-from gateway.tenants.tenant import Tenants
 from gateway.time_slices import keep_what_was_made
 from gateway.triton.connect import connector
 from gateway.triton.opening import create_backend
@@ -54,13 +52,11 @@ def create_app(
     connect = connector(settings)
     # Everything that reports the limit must report the one that applies.
     settings = settings.model_copy(update={"max_connections": affordable_connections(settings.max_connections)})
-    rates = open_rates(settings, shared_file("rates"))
-    check = key_check(settings, Tenants(settings, rates))
+    check = key_check(settings, opened)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[State]:
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(rates.close)
             # A gRPC channel belongs to the event loop and the process that created it, so it is created here.
             triton = backend or opened.backend() or create_backend(settings, connect, splits=opened.versions())
             stack.push_async_callback(triton.close)

@@ -8,14 +8,14 @@ docs/guides/plugins.md has examples, and says what may change.
     settings                  when settings are read          variables GATEWAY_… of the plug-in's own
     check                     before the service starts       packages and files that the settings require
     ports                     before the service starts       ports that the plug-in listens on
-    check_triton              by `gateway doctor`             what is wrong with a Triton
+    examine, check_triton     by `gateway doctor`             what is wrong with the services that are used
     metrics                   when the application is made    the plug-in's metrics
     routers, document         when the application is made    routes, and the OpenAPI document
     predict_parameters        when the application is made    parameters of POST /predict
     shapes                    when the application is made    formats of the response of POST /predict
     json_bodies               when the application is made    forms of the JSON body of POST /predict
     authenticator             when the application is made    who may call: another check than files of API keys
-    callers                   when the application is made    limits of each API key
+    callers, key_options      when the application is made    limits of each API key, and their text in the key file
     backend                   when the service starts         the inference server
     lifespan                  around the service              connections, processes, servers of the plug-in's own
     fetcher                   when the service has started    images that a body refers to
@@ -36,6 +36,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from gateway.errors import GatewayError, InvalidParameter
 from gateway.findings import Finding
+from gateway.keys import Keys, ReadOptions, refuse_options
+from gateway.limits.caller import ANYONE, Caller
 from gateway.setting_values import Shares
 from gateway.settings import Section, Settings
 
@@ -74,6 +76,43 @@ class Port:
     setting: str
     number: int
     purpose: str
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose key a request has."""
+
+    name: str
+    """For the log, the metrics, and observers."""
+    admin: bool = False
+    """Whether it may load and unload models."""
+    caller: Caller = ANYONE
+    """What its requests may take."""
+
+
+class Authenticator(Protocol):
+    """Knows the keys of requests."""
+
+    @property
+    def admin_only(self) -> bool:
+        """Whether only routes for admins need a key."""
+        ...
+
+    def identify(self, key: bytes) -> Identity | None:
+        """Whose key it is, without waiting; None for an invalid one.
+
+        It is the bearer token of the header Authorization, or the header X-API-Key, and not empty. Open streams ask
+        again every few seconds, and end once the key is invalid.
+        """
+        ...
+
+
+class Callers(Protocol):
+    """Knows the limits of API keys."""
+
+    def of(self, keys: Keys, name: str) -> Caller:
+        """What the requests of a key may take, by its name; `keys` are those of the file at this moment."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +196,25 @@ class Plugin:
         """What `gateway doctor` reports of one Triton, which has answered at an address host:port."""
         del settings, address
         return ()
+
+    @classmethod
+    async def examine(cls, settings: Settings) -> Sequence[Finding]:
+        """What `gateway doctor` reports of what the settings name."""
+        del settings
+        return ()
+
+    @classmethod
+    def key_options(cls) -> ReadOptions | None:
+        """What reads the options of a key in the file of API keys, such as rate=100/s; the first plug-in's is used."""
+        return None
+
+    def authenticator(self) -> Authenticator | None:
+        """Another check of keys than the files of API keys; the first plug-in's is used."""
+        return None
+
+    def callers(self) -> Callers | None:
+        """The limits of API keys in a file; the first plug-in's are used."""
+        return None
 
     def backend(self, versions: "Sequence[Shares]") -> "Backend | None":
         """The inference server instead of the Tritons of the settings; the first plug-in that has one supplies it.
@@ -254,6 +312,18 @@ class Plugins:
         plugin = self._plugins[kind]
         assert isinstance(plugin, kind)
         return plugin
+
+    def key_options(self) -> ReadOptions:
+        """What reads the options of keys; without a plug-in for it, they are refused."""
+        return next((found for plugin in self if (found := plugin.key_options()) is not None), refuse_options)
+
+    def authenticator(self) -> Authenticator | None:
+        """The authenticator of the first plug-in that has one."""
+        return next((found for plugin in self if (found := plugin.authenticator()) is not None), None)
+
+    def callers(self) -> Callers | None:
+        """The callers of the first plug-in that has some."""
+        return next((found for plugin in self if (found := plugin.callers()) is not None), None)
 
     def shapes(self) -> dict[str, AnswerShape]:
         """The response formats of all plug-ins."""

@@ -151,32 +151,6 @@ DECODERS_LOST = Counter(
     ["reason"],
 )
 
-KEY_IMAGES = Counter(
-    "gateway_key_images_total",
-    "Images answered, by the name of the API key and outcome (ok, failed); while keys have quotas.",
-    ["key", "outcome"],
-)
-KEY_IMAGES_IN_FLIGHT = Gauge(
-    "gateway_key_images_in_flight",
-    "Images on their way through Triton, by the name of the API key; while keys have quotas.",
-    ["key"],
-    multiprocess_mode="livesum",
-)
-KEY_REFUSALS = Counter(
-    "gateway_key_refusals_total",
-    "Requests and images refused by the quota of their API key: rate (429), forbidden (a model or route, 403).",
-    ["key", "reason"],
-)
-RATE_STORE_UP = Gauge(
-    "gateway_rate_store_up",
-    "1 while the shared store of rates answers, or none is set; 0 while each gateway applies the rates by itself.",
-    multiprocess_mode="livemin",
-)
-RATE_STORE_UP.set(1)
-RATE_STORE_FAILURES = Counter(
-    "gateway_rate_store_failures_total", "Requests to the shared store of rates that failed or took too long."
-)
-
 STREAMS = Gauge("gateway_streams", "Streams of frames that are open.", multiprocess_mode="livesum")
 STREAMS_LIMIT = Gauge(
     "gateway_streams_limit", "Streams of frames that may be open at once.", multiprocess_mode="livesum"
@@ -307,13 +281,6 @@ def forget_triton(address: str) -> None:
 def forget_model(name: str) -> None:
     """Remove the metrics of an unloaded model."""
     forget(MODEL_READY, name)
-
-
-def forget_key(name: str) -> None:
-    """Remove the gauge of an API key that was removed; its counters stay, as counters do."""
-    if SHARED_FOLDER not in os.environ:  # series of shared files cannot be removed: this one falls to 0
-        with contextlib.suppress(KeyError):
-            KEY_IMAGES_IN_FLIGHT.remove(name)
 
 
 def forget_missing(address: str, model: str) -> None:

@@ -8,6 +8,7 @@ from types import ModuleType
 
 from gateway.errors import UserError
 from gateway.hooks import GROUP, Plugin, Port
+from gateway.keys import ReadOptions, refuse_options
 from gateway.settings import Settings
 
 
@@ -49,6 +50,11 @@ def check_settings(settings: Settings) -> None:
     """Raise UserError if something is missing that the settings require of an installed plug-in."""
     for plugin in installed():
         plugin.check(settings)
+
+
+def key_options() -> ReadOptions:
+    """What reads the options of keys, of the installed plug-ins."""
+    return next((found for plugin in installed() if (found := plugin.key_options()) is not None), refuse_options)
 
 
 def ports_of(settings: Settings) -> Sequence[Port]:

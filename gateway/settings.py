@@ -357,17 +357,6 @@ class CoreSettings(Section):
     """text, json, or auto: text on a terminal and JSON lines elsewhere."""
 
 
-def _rate_store(url: SecretStr | None) -> SecretStr | None:
-    return None if url is None else SecretStr(setting_values.rate_store(url.get_secret_value()))
-
-
-class RateSettings(Section):
-    """Rates of API keys that a fleet shares."""
-
-    rate_store_url: Annotated[SecretStr | None, AfterValidator(_rate_store)] = None
-    """Redis or Valkey in which gateways share the rates of keys, such as redis://host:6379/0. Needs the extra fleet."""
-
-
 class StreamSettings(Section):
     """Streams of frames, over WebSockets and gRPC."""
 
@@ -385,7 +374,6 @@ class StreamSettings(Section):
 
 class Settings(
     StreamSettings,
-    RateSettings,
     CoreSettings,
 ):
     """All settings."""

@@ -14,10 +14,8 @@ from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway.keys import KeysError, add_key, read_admin_keys, read_keys, remove_key
 from gateway.logs import LogStream, lost_as_text
-from gateway.plugins import check_settings
-from gateway.quota import NO_QUOTA, InvalidQuota, Priority, Quota, read_quota
+from gateway.plugins import check_settings, key_options
 from gateway.settings import LogFormat, Settings
-from gateway.tenants.rates import require_client
 from gateway_cli.addresses import WrongAddress, advice_for_triton, formerly_url
 from gateway_cli.capacity import capacity
 from gateway_cli.classify import classify
@@ -29,6 +27,7 @@ from gateway_client.bulk import BulkError
 from gateway_client.visible import visible
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
 from gateway_local.runtime.chooser import ensure_runtime
+from gateway_plugins.tenants.quota import NO_QUOTA, InvalidQuota, Priority, Quota, read_quota
 
 if TYPE_CHECKING:
     from gateway_local.display import Display
@@ -108,12 +107,10 @@ def _settings(**options: object) -> Settings:
     settings = load_settings()
     # An invalid file must fail here, before Triton and the workers start.
     if settings.api_keys_file is not None:
-        read_keys(settings.api_keys_file)
+        read_keys(settings.api_keys_file, key_options())
     if settings.admin_keys_file is not None:
         read_admin_keys(settings.admin_keys_file)
     check_settings(settings)
-    if settings.rate_store_url is not None:
-        require_client()
     return settings
 
 
@@ -276,9 +273,9 @@ def _add_key(path: Path, name: str, quota: Quota) -> None:
 @key_app.command("list")
 def key_list(file: KeysFile = None) -> None:
     """Print the names of the keys, each with its quota, if it has one."""
-    keys = read_keys(_keys_file(file))
+    keys = read_keys(_keys_file(file), key_options())
     for name in keys.digests:
-        emit(f"{name} {keys.quotas.get(name, '')}".rstrip())
+        emit(f"{name} {keys.options.get(name, '')}".rstrip())
 
 
 @key_app.command("remove")

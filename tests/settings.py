@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gateway_plugins.otlp.settings import OtlpSettings
     from gateway_plugins.rollouts.settings import RolloutSettings
     from gateway_plugins.streams.settings import FrameSettings
+    from gateway_plugins.tenants.settings import RateSettings
     from gateway_plugins.urls.settings import UrlSettings
     from gateway_predictions.settings import PredictionLogSettings
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         MediaSettings,
         OtlpSettings,
         PredictionLogSettings,
+        RateSettings,
         RolloutSettings,
         UrlSettings,
         settings.Settings,

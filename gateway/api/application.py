@@ -9,21 +9,19 @@ from starlette.middleware.cors import CORSMiddleware
 
 from gateway import __version__
 from gateway.api import openapi
-from gateway.api.auth import KeyCheck, document_keys
+from gateway.api.auth import KeyCheck, KeyFiles, document_keys
 from gateway.api.middleware import RequestContextMiddleware, SecurityHeaders
 from gateway.api.problems import add_handlers
 from gateway.api.request_context import State
 from gateway.api.route_table import RouteTable
-from gateway.api.routes import health, limits, models, predict
+from gateway.api.routes import health, models, predict
 from gateway.hooks import Plugins
 from gateway.keys import KeyFile
 from gateway.settings import Settings
-from gateway.tenants.tenant import Tenants
 
 ROUTERS = (
     models.router,
     models.admin_router,
-    limits.router,
     health.router,
     openapi.router,
 )
@@ -78,11 +76,14 @@ def assemble(settings: Settings, plugins: Plugins, check: KeyCheck | None, lifes
     return app
 
 
-def key_check(settings: Settings, tenants: Tenants) -> KeyCheck | None:
-    """The check of API keys, if there is a file of them; raises KeysError if it cannot be read."""
-    keys = None if settings.api_keys_file is None else KeyFile(settings.api_keys_file)
-    admin_keys = None if settings.admin_keys_file is None else KeyFile(settings.admin_keys_file, admin=True)
-    return KeyCheck(keys, admin_keys, tenants) if keys or admin_keys else None
+def key_check(settings: Settings, plugins: Plugins) -> KeyCheck | None:
+    """The check of keys, if there is one; raises KeysError if a file of keys cannot be read."""
+    if (authenticator := plugins.authenticator()) is not None:
+        return KeyCheck(authenticator)
+    path, admin_path = settings.api_keys_file, settings.admin_keys_file
+    keys = None if path is None else KeyFile(path, plugins.key_options())
+    admin_keys = None if admin_path is None else KeyFile(admin_path, admin=True)
+    return KeyCheck(KeyFiles(keys, admin_keys, plugins.callers())) if keys or admin_keys else None
 
 
 def _allow_origins(app: FastAPI, settings: Settings, plugins: Plugins) -> None:

@@ -11,10 +11,10 @@ from gateway.api.request_context import RequestContext
 from gateway.api.route_table import Access, RouteTable
 from gateway.api.schemas import Problem
 from gateway.errors import Forbidden, Unauthorized
-from gateway.hooks import ErrorFormat
+from gateway.hooks import Authenticator, Callers, ErrorFormat, Identity
 from gateway.keys import KeyFile
+from gateway.limits.caller import ANYONE
 from gateway.limits.lease import Bound
-from gateway.tenants.tenant import Tenants
 
 KEY_SUBPROTOCOL = "gateway-key."
 """Prefix of the key among the subprotocols of a WebSocket: web pages cannot send headers with a handshake."""
@@ -29,61 +29,75 @@ SCHEMES: dict[str, Any] = {
 }
 
 
+class KeyFiles:
+    """The Authenticator of two files: API keys, and admin keys, which are valid for every route and have no limits.
+
+    Without `keys` only admin routes need a key; without `admin_keys` no key is an admin key.
+    """
+
+    def __init__(self, keys: KeyFile | None, admin_keys: KeyFile | None, callers: Callers | None = None) -> None:
+        self._keys = keys
+        self._admin_keys = admin_keys
+        self._callers = callers
+
+    @property
+    def admin_only(self) -> bool:
+        """See Authenticator."""
+        return self._keys is None
+
+    def identify(self, key: bytes) -> Identity | None:
+        """See Authenticator. A key of both files is an admin key."""
+        if (name := _name_in(self._admin_keys, key)) is not None:
+            return Identity(name, admin=True)
+        if self._keys is None or (name := (keys := self._keys.keys).name_of(key)) is None:
+            return None
+        return Identity(name, caller=ANYONE if self._callers is None else self._callers.of(keys, name))
+
+
 class KeyCheck:
     """Requires a valid key for all routes but the open ones, and an admin key for admin routes.
 
-    Without `keys` only admin routes need a key; without `admin_keys` no key is an admin key. Admin keys are valid for
-    every route. The log event gets the name of the key as `key`. While the file of `keys` has quotas, each of its keys
-    is one of the `tenants`; admin keys are none.
+    The log event gets the name of the key as `key`.
     """
 
-    def __init__(self, keys: KeyFile | None, admin_keys: KeyFile | None = None, tenants: Tenants | None = None) -> None:
-        self._keys = keys
-        self._admin_keys = admin_keys
-        self._tenants = tenants
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
 
     @property
     def admin_only(self) -> bool:
         """Whether only admin routes need a key."""
-        return self._keys is None
+        return self._authenticator.admin_only
 
     def knows_key(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
         """Whether a request with these headers has a valid key, or needs none unless its route is for admins."""
-        return self.admin_only or self._name(_take_key({"type": "http", "headers": headers})) is not None
+        return self.admin_only or self._identify(_take_key({"type": "http", "headers": headers})) is not None
 
     def upload_part(self, headers: Sequence[tuple[bytes, bytes]]) -> Bound | None:
         """The share of the upload buffer of the key in these headers; None without a key that has one."""
-        if self._tenants is None or self._keys is None or not (keys := self._keys.keys).quotas:
-            return None
-        key = _take_key({"type": "http", "headers": headers})
-        name = _name_in(self._keys, key)
-        if name is None or _name_in(self._admin_keys, key) is not None:
-            return None
-        return self._tenants.of(keys, name).upload_bytes
+        identity = self._identify(_take_key({"type": "http", "headers": headers}))
+        return None if identity is None else identity.caller.upload_bytes
 
     def check(self, scope: Scope, context: RequestContext, access: Access) -> None:
         """Raise Unauthorized or Forbidden (RFC 6750, section 3.1) for a request that may not use its route."""
         key = _take_key(scope)
         if access is Access.OPEN:
-            context.shows_details = self._name(key) is not None
+            context.shows_details = self._identify(key) is not None
             return
-        if access is Access.KEY and self._keys is None:
+        if access is Access.KEY and self.admin_only:
             return
-        name = self._name(key)
-        if name is None:
+        identity = self._identify(key)
+        if identity is None:
             error = Unauthorized(UNKNOWN if key else MISSING)
             error.challenge = UNKNOWN_KEY_CHALLENGE if key else error.challenge
             raise error
-        if access is Access.ADMIN and _name_in(self._admin_keys, key) is None:
+        if access is Access.ADMIN and not identity.admin:
             raise Forbidden(NO_ADMIN)
-        context.log_fields["key"] = name
-        context.is_allowed = lambda: self._name(key) is not None
-        if self._tenants is not None and self._keys is not None and (keys := self._keys.keys).quotas:
-            # A key of both files is an admin key, and a name may be that of one key in each.
-            context.tenant = None if _name_in(self._admin_keys, key) else self._tenants.of(keys, name)
+        context.log_fields["key"] = identity.name
+        context.is_allowed = lambda: self._identify(key) is not None
+        context.caller = identity.caller
 
-    def _name(self, key: bytes) -> str | None:
-        return _name_in(self._admin_keys, key) or _name_in(self._keys, key)
+    def _identify(self, key: bytes) -> Identity | None:
+        return self._authenticator.identify(key) if key else None
 
 
 def _name_in(keys: KeyFile | None, key: bytes) -> str | None:

@@ -47,7 +47,7 @@ class Body:
         )
         self._eviction: Overloaded | None = None
         self._receiving: asyncio.Timeout | None = None
-        self._part = part = None if context.tenant is None else context.tenant.upload_bytes
+        self._part = part = context.caller.upload_bytes
         self._fetcher = context.shared.get("fetcher")
         self.hold = context.resources.enter_context(context.shared["uploads"].lease(self, part=part)).hold
         """Called by readers with the number of bytes of the body that they hold."""

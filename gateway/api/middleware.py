@@ -24,8 +24,8 @@ from gateway.api.route_table import KnownRoute, RouteTable
 from gateway.api.server_span import begin, finish
 from gateway.errors import GatewayError, InternalError, InvalidParameter, RateLimited, clear_frames
 from gateway.inference.request_stats import RequestStats
+from gateway.limits.caller import REFUSAL_SECONDS, Charges
 from gateway.logs import AlreadyLogged
-from gateway.tenants.tenant import REFUSAL_SECONDS, Tenant
 
 log = structlog.get_logger("gateway")
 
@@ -49,8 +49,6 @@ SECURITY_HEADERS = {
 
 PROTOCOL = "gateway.protocol"
 """Among the extensions of a scope: `name` of the protocol in which a request arrived, if that is not HTTP."""
-LIMITS_PATH = "/limits"
-"""The route that every key may use: it reports what the key may do."""
 
 _RAW_SECURITY_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 _OF_CLIENTS = frozenset({"method", "path", "model"})
@@ -125,8 +123,7 @@ class RequestContextMiddleware:
                     (b"x-request-id", context.request_id.encode()),
                     (b"server-timing", server_timing(_times(stats, started)).encode()),
                 ]
-                if context.charges is not None:
-                    message["headers"] += context.charges.tenant.headers
+                message["headers"] += context.charges.caller.headers()
                 if (draining := scope["state"].get("draining")) is not None and draining.begun:
                     message["headers"].append((b"connection", b"close"))
             elif method == "HEAD":
@@ -135,8 +132,7 @@ class RequestContextMiddleware:
 
         try:
             self._admit(scope, context)
-            if context.tenant is not None:
-                await self._charge(scope, context, context.tenant)
+            await self._charge(scope, context)
             await self._serve(context.route, scope, receive, send_with_headers)
         except ClientDisconnect:
             context.note_disconnect()
@@ -182,8 +178,8 @@ class RequestContextMiddleware:
 
         try:
             self._admit(scope, context)
-            if context.tenant is not None and context.route is not None:
-                context.tenant.check_route(context.route.path)
+            if context.route is not None:
+                context.caller.check_route(context.route.path)
             await self._app(scope, receive_unless_gone, send_with_id)
         except WebSocketDisconnect as gone:  # the client disconnected before the handshake was complete
             clear_frames(gone)
@@ -246,25 +242,24 @@ class RequestContextMiddleware:
             self._keys.check(scope, context, self._routes.access(path, route))
         context.route = route
         if route is not None and route.traits.takes_images and scope.get("method") == "POST":
-            context.service.admission.check(None if context.tenant is None else context.tenant.share)
+            context.service.admission.check(context.caller.share)
         if scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
             raise InvalidParameter(f"The URL has more than {MAX_QUERY_PARAMETERS} parameters.")
 
-    async def _charge(self, scope: Scope, context: RequestContext, tenant: Tenant) -> None:
-        """Charge the first image of a request to its key, before its body is read.
+    async def _charge(self, scope: Scope, context: RequestContext) -> None:
+        """Charge the first image of a request to its caller, before its body is read.
 
-        Raises Forbidden if the key may not use the route, and RateLimited after a pause.
+        Raises Forbidden if the caller may not use the route, and RateLimited after a pause.
         """
         route = context.route
-        if route is None or route.path == LIMITS_PATH:
+        if route is None:
             return
-        tenant.check_route(route.path)
+        context.caller.check_route(route.path)
         if not (route.traits.takes_images and scope.get("method") == "POST"):
             return
-        context.charges = tenant.charges(paid=1)
+        context.charges = charges = Charges(context.caller)
         try:
-            with context.stats.stages["wait"]:
-                await tenant.charge(context.settings.max_wait_seconds)
+            await charges.begin(context.settings.max_wait_seconds, context.stats.stages)
         except RateLimited:
             await asyncio.sleep(REFUSAL_SECONDS)
             raise

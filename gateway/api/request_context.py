@@ -13,11 +13,11 @@ from gateway.api.route_table import KnownRoute
 from gateway.hooks import ErrorFormat, Fetcher, Plugin, Plugins
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.service import InferenceService
+from gateway.limits.caller import ANYONE, Caller, Charges
 from gateway.limits.connections import Connections
 from gateway.limits.pools import AtWork, Client, Pool, PoolLease
 from gateway.server.draining import Draining
 from gateway.settings import Settings
-from gateway.tenants.tenant import Charges, Tenant
 
 KEY = "request_context"
 P = TypeVar("P", bound=Plugin)
@@ -59,10 +59,10 @@ class RequestContext:
     """Whether the client may see Triton's addresses and reasons; False without a key if keys are required."""
     is_allowed: Callable[[], bool] = lambda: True
     """Whether the API key is still valid. If not, open streams end; other requests are finished."""
-    tenant: Tenant | None = None
-    """The tenant of the API key, if the key file has quotas."""
-    charges: Charges | None = None
-    """The charges of the tenant for this request's images."""
+    caller: Caller = ANYONE
+    """Whose request it is."""
+    charges: Charges = field(default_factory=Charges)
+    """What this request's images are charged to."""
     resources: ExitStack = field(default_factory=ExitStack)
     """Resources that are released after the response."""
 
@@ -92,8 +92,7 @@ class RequestContext:
 
     def check_model(self, name: str) -> None:
         """Raise Forbidden if the API key may not use a model."""
-        if self.tenant is not None:
-            self.tenant.check_model(name)
+        self.caller.check_model(name)
 
     def note_disconnect(self) -> None:
         """Count and log that the client has disconnected."""

@@ -5,7 +5,6 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from gateway.ingest.masking import Method
-from gateway.quota import Priority
 
 
 class Schema(BaseModel):
@@ -214,52 +213,6 @@ class FeedbackResponse(Schema):
     """Null if the answer is only known to be wrong."""
     class_id: int | None
     """Null also if several classes share the label."""
-
-
-class LimitOut(Schema):
-    """One limit: its value, and the code of the error if it is exceeded."""
-
-    name: str
-    value: int | float
-    unit: str
-    code: str
-    setting: str | None
-    """The environment variable that sets it; null for a limit that is fixed."""
-
-
-class RateOut(Schema):
-    """The rate of an API key."""
-
-    images_per_second: float
-    burst: int
-    """Images at once, after a pause."""
-    remaining: int | None
-    """Images that could be sent at once after the last one; null before the first one."""
-
-
-class KeyQuotaOut(Schema):
-    """The quota of the API key of the request; see docs/guides/keys.md."""
-
-    name: str
-    rate: RateOut | None
-    """null without a limit."""
-    share: float
-    """Part of the images in flight, and weight while images wait."""
-    max_images_in_flight: int
-    """That part of one gateway process."""
-    priority: Priority
-    models: list[str] | None
-    """The models that requests may name; null for all."""
-    routes: list[str] | None
-    """The paths that requests may use; null for all."""
-
-
-class LimitsResponse(Schema):
-    """The limits of a request and of the service."""
-
-    limits: list[LimitOut]
-    key: KeyQuotaOut | None = None
-    """null unless the keys of the service have quotas."""
 
 
 class Problem(Schema):

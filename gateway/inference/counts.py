@@ -10,8 +10,7 @@ def count(spec: RequestSpec, result: Result) -> None:
     for image in result.images:
         error, version = image.error, image.model_version
         spec.stats.count(error, version)
-        if spec.charges is not None:
-            spec.charges.tenant.count(error)
+        spec.charges.caller.count(error)
         # A name that a client made up must not become a label, so a model counts by name once it has answered.
         model = spec.model_name if version else ""
         metrics.series(metrics.IMAGES, "ok" if error is None else error.code, model, version or "").inc()

@@ -8,7 +8,7 @@ from gateway.inference.backend import Embeddings
 from gateway.inference.expansion import Expansion
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.selection import Selection
-from gateway.tenants.tenant import Charges
+from gateway.limits.caller import Charges
 
 MIN_TIMEOUT_SECONDS = 0.001
 """Shortest timeout that a client may request; any network takes longer."""
@@ -52,5 +52,5 @@ class RequestSpec:
     strict: bool = False
     """Whether a damaged image is an error, even if it can be decoded."""
     stats: RequestStats = field(default_factory=RequestStats)
-    charges: Charges | None = None
-    """What the images are charged to, if the API key has a quota."""
+    charges: Charges = field(default_factory=Charges)
+    """What the images are charged to."""

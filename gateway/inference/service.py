@@ -57,7 +57,7 @@ class InferenceService:
         When the block ends, for whatever reason, all tasks of the request have ended and its permits are released,
         except those of images in calls, and other work in `tools.uncancelled`, that have not ended yet.
         """
-        share = None if spec.charges is None else spec.charges.tenant.share
+        share = spec.charges.caller.share
         lowest = spec.expansion is not None and spec.expansion.gives_way
         with self.admission.permits(share, lowest=lowest) as permits, closing(self._batcher.queue(spec)) as queue:
             async with Scope() as scope:

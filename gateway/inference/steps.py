@@ -93,10 +93,8 @@ class ImageTask:
     async def charge(self) -> None:
         """Charge one image to the API key; waits while its rate is used up. Raises RateLimited."""
         request = self.request
-        if request.spec.charges is not None:
-            with request.stages["wait"]:
-                most_seconds = self.deadline.left_seconds if request.begun else request.tools.admission.max_wait_seconds
-                await request.spec.charges.image(most_seconds)
+        most_seconds = self.deadline.left_seconds if request.begun else request.tools.admission.max_wait_seconds
+        await request.spec.charges.image(most_seconds, request.stages)
 
     async def size(self, max_side: int | None = None) -> Size:
         """The size of an image that is decoded here: that of the model's preprocessor if it is known.

@@ -8,7 +8,7 @@ from pathlib import Path
 from gateway.environment import SettingsError, load_settings
 from gateway.findings import Finding, fail, ok, warn
 from gateway.keys import KeysError, read_keys
-from gateway.plugins import settings_class
+from gateway.plugins import key_options, settings_class
 from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import Settings, variable
 from gateway_local.hosts import reachable
@@ -47,7 +47,7 @@ def admin_keys(path: Path | None) -> Finding:
 
 def _keys(title: str, path: Path) -> Finding:
     try:
-        count = len(read_keys(path).digests)
+        count = len(read_keys(path, key_options()).digests)
         readable = path.stat().st_mode & 0o004
     except KeysError as exc:
         return fail(title, str(exc))

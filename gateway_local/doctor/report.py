@@ -11,10 +11,11 @@ from rich.text import Text
 
 from gateway.findings import Finding, Level, fail
 from gateway.gpus import gpu_count
+from gateway.plugins import installed
+from gateway.settings import Settings
 from gateway_local.console import PlainConsole
 from gateway_local.default_model import NoDefaultModel, default_model
 from gateway_local.doctor import configuration, machine, repository
-from gateway_local.doctor.rate_store import rate_store
 from gateway_local.doctor.shares import shares
 from gateway_local.doctor.tritons import own_version, tritons
 from gateway_local.memory_plan import machine_plan, sized_configs
@@ -29,7 +30,7 @@ def examine(model_repository: Path) -> Iterator[Finding]:
     yield finding
     yield configuration.api_keys(settings.api_keys_file)
     yield configuration.admin_keys(settings.admin_keys_file)
-    yield from asyncio.run(rate_store(settings))
+    yield from asyncio.run(_of_plugins(settings))
     yield configuration.api_port(settings)
     yield machine.cores(settings)
     if "triton_url" in settings.model_fields_set:
@@ -66,6 +67,10 @@ def examine(model_repository: Path) -> Iterator[Finding]:
         yield from shares(settings, lambda name, version: repository.has_version(model_repository, name, version))
     yield machine.memory(settings, repository.memory(model_repository, configs))
     yield machine.shared_memory(repository.instances(model_repository, configs))
+
+
+async def _of_plugins(settings: Settings) -> list[Finding]:
+    return [finding for plugin in installed() for finding in await plugin.examine(settings)]
 
 
 def show(findings: Sequence[Finding], console: PlainConsole) -> None:

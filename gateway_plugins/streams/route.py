@@ -102,8 +102,8 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
     context.log_fields["model"] = model_name
     context.check_model(model_name)
     # A frame that cannot wait is dropped: no upload is evicted for it.
-    part = None if context.tenant is None else context.tenant.upload_bytes
-    buffer = context.resources.enter_context(context.shared["uploads"].lease(AtWork(), part=part))
+    lease = context.shared["uploads"].lease(AtWork(), part=context.caller.upload_bytes)
+    buffer = context.resources.enter_context(lease)
     return StreamSession(
         context.service,
         settings,
@@ -114,7 +114,7 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
         is_allowed=context.is_allowed,
         key=context.log_fields.get("key", ""),
         fields=context.shared["plugins"].request_fields(connection.headers),
-        tenant=context.tenant,
+        caller=context.caller,
     )
 
 

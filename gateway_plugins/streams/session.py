@@ -19,10 +19,10 @@ from gateway.inference.sequence import FrameSequence, SequenceScores
 from gateway.inference.service import InferenceService
 from gateway.ingest.upload import Upload
 from gateway.json_text import JsonError
+from gateway.limits.caller import ANYONE, Caller, Charges
 from gateway.limits.pools import IDLE_SECONDS, PoolLease
 from gateway.metrics import STREAMS_STOPPED
 from gateway.settings import Settings
-from gateway.tenants.tenant import Tenant
 from gateway.time_slices import TimeSlice
 from gateway_plugins.streams import metrics
 from gateway_plugins.streams.held_label import HeldLabel
@@ -79,7 +79,7 @@ class StreamSession:
         is_allowed: Callable[[], bool] = lambda: True,
         key: str = "",
         fields: Mapping[str, str] | None = None,
-        tenant: Tenant | None = None,
+        caller: Caller = ANYONE,
     ) -> None:
         self._key, self._fields = key, fields or {}
         self._service = service
@@ -89,7 +89,7 @@ class StreamSession:
         self._model_name, self._model_version = model
         self._request_id = request_id
         self._is_allowed = is_allowed
-        self._tenant = tenant
+        self._caller = caller
         self._sequence: FrameSequence | None = None
         self._held = HeldLabel()
         self._labels: dict[str | None, TextSequence[str]] = {}
@@ -273,7 +273,7 @@ class StreamSession:
             request_id=self._request_id,
             key=self._key,
             fields=self._fields,
-            charges=None if self._tenant is None else self._tenant.charges(),
+            charges=Charges(self._caller),
         )
         outcome: Result | Exception
         try:

@@ -10,15 +10,15 @@ import httpx
 import pytest
 
 from gateway.keys import add_key
-from gateway.quota import read_quota
+from gateway_plugins.tenants.quota import read_quota
 from tests.e2e.conftest import StartGateway
-from tests.gateway.tenants.stores import Store, needs_store
 from tests.photos import photo
+from tests.plugins.tenants.stores import Store, needs_store
 from tests.processes import SERVE, Gateway, wait_for
 
 BURST = 20
 # On a busy machine the store may take longer than a service waits for it.
-PATIENT = f"from gateway.tenants import rate_store; rate_store.TIMEOUT_SECONDS = 30.0; {SERVE}"
+PATIENT = f"from gateway_plugins.tenants import rate_store; rate_store.TIMEOUT_SECONDS = 30.0; {SERVE}"
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def count_of(gateway: Gateway, event: str) -> int:
     return sum(each["event"] == event for each in gateway.events())
 
 
-@pytest.mark.long  # tests/gateway/tenants/test_rates.py has four processes that share a rate
+@pytest.mark.long  # tests/plugins/tenants/test_rates.py has four processes that share a rate
 def test_workers_share_the_rate_of_a_key(start_gateway: StartGateway, light_triton, keys):
     """However connections spread over them; two images are tolerated, as one may be stopped with the lock."""
     key = key_of(keys, "team", rate="1/h", burst=str(BURST))

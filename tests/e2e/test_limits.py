@@ -7,8 +7,8 @@ import httpx
 import pytest
 from PIL import Image
 
-from gateway.api.routes.limits import FIXED, LIMITS
 from gateway.settings import MIB
+from gateway_plugins.tenants.limits_route import FIXED, LIMITS
 from tests.processes import Gateway
 from tests.settings import Settings
 

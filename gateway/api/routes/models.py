@@ -19,9 +19,7 @@ admin_router = APIRouter(tags=["admin"])
 async def list_models(request: Request) -> ModelsResponse:
     """List every model in Triton that classifies images and that the API key may use, with its labels."""
     context = request_context(request)
-    models = await context.service.backend.models()
-    if context.tenant is not None:
-        models = [info for info in models if context.tenant.quota.allows_model(info.name)]
+    models = [info for info in await context.service.backend.models() if context.caller.allows_model(info.name)]
     return ModelsResponse(
         default=context.settings.model,
         models=[_detail(info) for info in models],

@@ -14,8 +14,8 @@ from prometheus_client import REGISTRY
 from bench.damage import damaged, outcome
 from gateway.decoder.damage import DamageDetector
 from gateway.keys import add_key
-from gateway.quota import read_quota
 from gateway_plugins.media.explaining import PREVIEW_MASKS
+from gateway_plugins.tenants.quota import read_quota
 from tests.asking import encode
 from tests.gateway.api.quarters import Quarters, picture
 from tests.gateway.api.stub import PNG, Client, client_of

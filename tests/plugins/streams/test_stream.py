@@ -16,10 +16,10 @@ from websockets.sync.client import ClientConnection, connect
 from bench.attack.files import progressive_jpeg_of_many_scans
 from gateway.errors import InferenceFailed, ModelUnavailable
 from gateway.keys import add_key, remove_key
-from gateway.quota import read_quota
 from gateway.server import connection
 from gateway_plugins.streams import session
 from gateway_plugins.streams.session import TEXTS_PER_SECOND
+from gateway_plugins.tenants.quota import read_quota
 from tests.plugins.streams.stub import FrameBackend, frame, stream_service
 from tests.processes import wait_for
 

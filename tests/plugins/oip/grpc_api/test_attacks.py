@@ -15,7 +15,7 @@ from h2.exceptions import ProtocolError
 from tritonclient.grpc import service_pb2
 
 from gateway.keys import add_key
-from gateway.quota import read_quota
+from gateway_plugins.tenants.quota import read_quota
 from tests.gateway.api.stub import PNG
 from tests.plugins.oip.grpc_api.raw import (
     CHECK,

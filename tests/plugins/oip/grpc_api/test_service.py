@@ -13,8 +13,8 @@ from tritonclient.utils import InferenceServerException
 from gateway import __version__
 from gateway.errors import ModelNotFound, Overloaded, TritonUnreachable
 from gateway.keys import add_key
-from gateway.quota import read_quota
 from gateway.settings import MIB
+from gateway_plugins.tenants.quota import read_quota
 from tests.gateway.api.stub import PNG
 from tests.gateway.api.tensors import SCORES, TEXT, Scorer
 from tests.gateway.api.test_v2_sequence import Follower

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 
 from gateway.api.request_context import request_context
-from gateway.api.schemas import KeyQuotaOut, LimitOut, LimitsResponse, RateOut
+from gateway.api.schemas import Schema
 from gateway.errors import (
     AnswerTooLarge,
     FileTooLarge,
@@ -26,9 +26,57 @@ from gateway.limits.account import (
     STREAM_SECONDS_PER_SECOND,
 )
 from gateway.settings import variable
-from gateway.tenants.tenant import Tenant
+from gateway_plugins.tenants.quota import Priority
+from gateway_plugins.tenants.tenant import Tenant
 
 router = APIRouter(tags=["service"])
+
+
+class LimitOut(Schema):
+    """One limit: its value, and the code of the error if it is exceeded."""
+
+    name: str
+    value: int | float
+    unit: str
+    code: str
+    setting: str | None
+    """The environment variable that sets it; null for a limit that is fixed."""
+
+
+class RateOut(Schema):
+    """The rate of an API key."""
+
+    images_per_second: float
+    burst: int
+    """Images at once, after a pause."""
+    remaining: int | None
+    """Images that could be sent at once after the last one; null before the first one."""
+
+
+class KeyQuotaOut(Schema):
+    """The quota of the API key of the request; see docs/guides/keys.md."""
+
+    name: str
+    rate: RateOut | None
+    """null without a limit."""
+    share: float
+    """Part of the images in flight, and weight while images wait."""
+    max_images_in_flight: int
+    """That part of one gateway process."""
+    priority: Priority
+    models: list[str] | None
+    """The models that requests may name; null for all."""
+    routes: list[str] | None
+    """The paths that requests may use; null for all."""
+
+
+class LimitsResponse(Schema):
+    """The limits of a request and of the service."""
+
+    limits: list[LimitOut]
+    key: KeyQuotaOut | None = None
+    """null unless the keys of the service have quotas."""
+
 
 LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
     "max_files": ("files", TooManyFiles),
@@ -86,7 +134,7 @@ async def get_limits(request: Request) -> LimitsResponse:
         LimitOut(name=name, value=value, unit=unit, code=error.code, setting=None)
         for name, (value, unit, error) in {**FIXED, **settings.all_fixed_limits()}.items()
     ]
-    key = None if context.tenant is None else _quota(context.tenant)
+    key = _quota(context.caller) if isinstance(context.caller, Tenant) else None
     return LimitsResponse(limits=[*limits, *fixed], key=key)
 
 

@@ -3,9 +3,10 @@
 import time
 
 from gateway.findings import Finding, fail, ok, warn
-from gateway.quota import Rate
 from gateway.settings import Settings, variable
-from gateway.tenants.rates import ProcessRates, RateStoreUnavailable, require_client
+from gateway_plugins.tenants.quota import Rate
+from gateway_plugins.tenants.rates import ProcessRates, RateStoreUnavailable, require_client
+from gateway_plugins.tenants.settings import RateSettings
 
 CHECK = "rate store"
 KEY = "doctor?"
@@ -14,15 +15,16 @@ KEY = "doctor?"
 
 async def rate_store(settings: Settings) -> list[Finding]:
     """The finding, if a store is set."""
-    if settings.rate_store_url is None:
+    url = RateSettings.of(settings).rate_store_url
+    if url is None:
         return []
     try:
         require_client()
     except RateStoreUnavailable as exc:
         return [fail(CHECK, str(exc))]
-    from gateway.tenants.rate_store import FAILURES, StoredRates, reason_of  # an optional dependency
+    from gateway_plugins.tenants.rate_store import FAILURES, StoredRates, reason_of  # an optional dependency
 
-    rates = StoredRates(settings.rate_store_url.get_secret_value(), ProcessRates())
+    rates = StoredRates(url.get_secret_value(), ProcessRates())
     began = time.monotonic()
     try:
         await rates.ask(KEY, Rate(1.0, 1, ""), 0.0)

@@ -4,33 +4,34 @@ import asyncio
 import math
 from collections.abc import Mapping
 
-from gateway import metrics
 from gateway.errors import Forbidden, GatewayError, RateLimited
 from gateway.keys import Keys
+from gateway.limits.caller import ANYONE, Caller, Stages
 from gateway.limits.fair_share import FairShare
 from gateway.limits.lease import Bound
-from gateway.quota import NO_QUOTA, Priority, Quota
+from gateway.metrics import series
 from gateway.settings import Settings
-from gateway.tenants.rates import Grant, Rates
+from gateway_plugins.tenants import metrics
+from gateway_plugins.tenants.quota import NO_QUOTA, Priority, Quota, Rate
+from gateway_plugins.tenants.rates import Grant, Rates
 
 BULK_WEIGHT = 0.1
 """Weight of bulk images: while interactive ones wait, one in eleven permits is for a bulk image of an equal share."""
-REFUSAL_SECONDS = 1.0
-"""A request beyond its rate is refused after this pause, or a client that ignores Retry-After would keep the gateway
-busy with refusals."""
+LIMITS_PATH = "/limits"
+"""The route that every key may use: it reports what the key may do."""
 POLICY = "images"
 """Name of the rate in the headers RateLimit and RateLimit-Policy."""
 
 
-class Tenant:
+class Tenant(Caller):
     """The requests of one API key."""
 
     def __init__(self, name: str, quota: Quota, settings: Settings, rates: Rates) -> None:
         self.name, self.quota = name, quota
         share = quota.share or 1.0
         most = max(1, int(share * settings.max_images_in_flight))
-        images = Bound("share", most, metrics.KEY_IMAGES_IN_FLIGHT.labels(name))
-        self.share = FairShare(share * (BULK_WEIGHT if quota.priority is Priority.BULK else 1.0), images)
+        self._images = Bound("share", most, metrics.KEY_IMAGES_IN_FLIGHT.labels(name))
+        self.share = FairShare(share * (BULK_WEIGHT if quota.priority is Priority.BULK else 1.0), self._images)
         most = max(settings.max_file_bytes, int(share * settings.max_bytes_waiting))
         self.upload_bytes = None if quota.share is None else Bound("share", most)
         """The bytes of uploads that may wait, if the key has a share: at least one file."""
@@ -44,27 +45,34 @@ class Tenant:
     @property
     def max_images_in_flight(self) -> int:
         """Images that one process lets be in flight at once."""
-        assert self.share.images is not None
-        return self.share.images.most
+        return self._images.most
 
     def check_route(self, path: str) -> None:
         """Raise Forbidden if the key may not be used for a path."""
-        if not self.quota.allows_route(path):
+        if path != LIMITS_PATH and not self.quota.allows_route(path):
             raise self._forbidden(f"{path}: its quota allows {', '.join(self.quota.routes)}")
+
+    def allows_model(self, name: str) -> bool:
+        """Whether the key may use a model."""
+        return self.quota.allows_model(name)
 
     def check_model(self, name: str) -> None:
         """Raise Forbidden if the key may not use a model."""
         if not self.quota.allows_model(name):
             raise self._forbidden(f"the model {name[:64]!r}: its quota allows {', '.join(self.quota.models)}")
 
-    async def charge(self, most_seconds: float) -> None:
+    async def charge(self, most_seconds: float, stages: Stages) -> None:
         """Count one image against the rate; waits for up to `most_seconds`, or raises RateLimited at once."""
         rate = self.quota.rate
         if rate is None:
             return
+        with stages["wait"]:
+            await self._take(rate, most_seconds)
+
+    async def _take(self, rate: Rate, most_seconds: float) -> None:
         self._rate_state = grant = await self._rates.take(self.name, rate, most_seconds)
         if not grant.admitted:
-            metrics.series(metrics.KEY_REFUSALS, self.name, "rate").inc()
+            series(metrics.KEY_REFUSALS, self.name, "rate").inc()
             raise RateLimited(
                 f"This key may send {rate.text.replace('/', ' images per ', 1)} and {rate.burst} at once; retry later.",
                 retry_after_seconds=math.ceil(grant.wait_seconds),
@@ -75,15 +83,10 @@ class Tenant:
         if grant.wait_seconds:
             await asyncio.sleep(grant.wait_seconds)
 
-    def charges(self, *, paid: int = 0) -> "Charges":
-        """The charges of a new request, of which so many images are paid already."""
-        return Charges(self, paid)
-
     def count(self, error: GatewayError | None) -> None:
         """Count the result of an image."""
-        metrics.series(metrics.KEY_IMAGES, self.name, "ok" if error is None else "failed").inc()
+        series(metrics.KEY_IMAGES, self.name, "ok" if error is None else "failed").inc()
 
-    @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         """The headers RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11); none without a rate.
 
@@ -103,23 +106,8 @@ class Tenant:
         return None if self._rate_state is None else self._rate_state.remaining
 
     def _forbidden(self, what: str) -> Forbidden:
-        metrics.series(metrics.KEY_REFUSALS, self.name, "forbidden").inc()
+        series(metrics.KEY_REFUSALS, self.name, "forbidden").inc()
         return Forbidden(f"The key {self.name!r} cannot be used for {what}.")
-
-
-class Charges:
-    """The images of one request: each is charged once."""
-
-    def __init__(self, tenant: Tenant, paid: int) -> None:
-        self.tenant = tenant
-        self._paid = paid
-
-    async def image(self, most_seconds: float) -> None:
-        """Charge one more image, unless it is paid already; see Tenant.charge."""
-        if self._paid:
-            self._paid -= 1
-        else:
-            await self.tenant.charge(most_seconds)
 
 
 class Tenants:
@@ -131,8 +119,10 @@ class Tenants:
         self._keys: Keys | None = None
         self._tenants: Mapping[str, Tenant] = {}
 
-    def of(self, keys: Keys, name: str) -> Tenant:
-        """The tenant of a key by its name."""
+    def of(self, keys: Keys, name: str) -> Caller:
+        """See gateway.hooks.Callers. While no key of the file has options, they have no limits, and no metrics."""
+        if not keys.options:
+            return ANYONE
         if keys is not self._keys:
             self._update(keys)
         return self._tenants[name]
@@ -141,7 +131,8 @@ class Tenants:
         before = self._tenants
         tenants = {}
         for name in keys.digests:
-            quota = keys.quotas.get(name, NO_QUOTA)
+            quota = keys.options.get(name, NO_QUOTA)
+            assert isinstance(quota, Quota)
             known = before.get(name)
             if known is None or known.quota != quota:
                 known = Tenant(name, quota, self._settings, self._rates)

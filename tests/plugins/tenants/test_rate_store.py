@@ -7,11 +7,11 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from gateway.quota import Rate
-from gateway.tenants import rate_store
-from gateway.tenants.rate_store import CONNECTIONS, RETRY_SECONDS, StoredRates
-from gateway.tenants.rates import ProcessRates, take
-from tests.gateway.tenants.stores import Store, needs_store
+from gateway_plugins.tenants import rate_store
+from gateway_plugins.tenants.quota import Rate
+from gateway_plugins.tenants.rate_store import CONNECTIONS, RETRY_SECONDS, StoredRates
+from gateway_plugins.tenants.rates import ProcessRates, take
+from tests.plugins.tenants.stores import Store, needs_store
 
 pytestmark = needs_store
 SLOW = Rate(0.001, 10, "")

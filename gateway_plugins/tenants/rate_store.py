@@ -11,9 +11,9 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from gateway import metrics
-from gateway.quota import Rate
-from gateway.tenants.rates import Grant, Rates, granted
+from gateway_plugins.tenants import metrics
+from gateway_plugins.tenants.quota import Rate
+from gateway_plugins.tenants.rates import Grant, Rates, granted
 
 log = structlog.get_logger("gateway")
 
@@ -27,7 +27,7 @@ PREFIX = "triton-image-gateway:rate:"
 FAILURES = (RedisError, OSError, TimeoutError)
 """What a request to the store fails with."""
 
-# gateway.tenants.rates.take, by the clock of the store. Numbers are answered as text, as Redis
+# gateway_plugins.tenants.rates.take, by the clock of the store. Numbers are answered as text, as Redis
 # cuts those of Lua to integers.
 _TAKE = """
 local clock = redis.call('TIME')
@@ -73,7 +73,7 @@ class StoredRates:
         self._retry_at = 0.0
 
     async def take(self, name: str, rate: Rate, most_seconds: float) -> Grant:
-        """See gateway.tenants.rates.Rates; never raises."""
+        """See gateway_plugins.tenants.rates.Rates; never raises."""
         if self._lost and self._now() < self._retry_at:
             return await self._local.take(name, rate, most_seconds)
         # While the store is away, one request a second tries it.
@@ -94,7 +94,7 @@ class StoredRates:
         return granted(rate, float(ahead), float(wait), admitted=bool(admitted))
 
     def forget(self, name: str) -> None:
-        """See gateway.tenants.rates.Rates; in the store, states expire."""
+        """See gateway_plugins.tenants.rates.Rates; in the store, states expire."""
         self._local.forget(name)
 
     async def close(self) -> None:

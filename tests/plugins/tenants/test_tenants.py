@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from gateway.keys import add_key, remove_key
-from gateway.quota import read_quota
+from gateway.limits.caller import REFUSAL_SECONDS
 from gateway.settings import MIB
-from gateway.tenants import tenant
+from gateway_plugins.tenants.quota import read_quota
 from tests.gateway.api.stub import PNG, Client, VectorBackend, client_of
 from tests.gateway.api.tensors import in_json
 from tests.processes import wait_for
@@ -122,7 +122,7 @@ def test_protocol_request_past_the_rate_has_an_error_of_the_protocol(path):
 
 def test_refusal_comes_after_a_pause(path, monkeypatch):
     """A client that sends again at once cannot keep the gateway busy with refusals."""
-    assert tenant.REFUSAL_SECONDS >= 1
+    assert REFUSAL_SECONDS >= 1
     monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.2)
     key = key_of(path, "app", rate="1/h")
     with limited(path) as client:

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.quota import MAX_BURST, MAX_NAME_CHARACTERS, MAX_NAMES, MAX_RATE, InvalidQuota, Priority, read_quota
+from gateway_plugins.tenants.quota import (
+    MAX_BURST,
+    MAX_NAME_CHARACTERS,
+    MAX_NAMES,
+    MAX_RATE,
+    InvalidQuota,
+    Priority,
+    read_quota,
+)
 
 NAMES = st.lists(st.from_regex(r"[a-z][a-z0-9_.-]{0,9}", fullmatch=True), min_size=1, max_size=5, unique=True)
 

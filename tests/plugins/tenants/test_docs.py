@@ -5,8 +5,9 @@ import re
 import pytest
 
 from gateway.keys import read_keys
-from gateway.quota import Priority
-from gateway.tenants import rate_store, tenant
+from gateway.limits.caller import REFUSAL_SECONDS
+from gateway_plugins.tenants import rate_store, tenant
+from gateway_plugins.tenants.quota import Priority, read_quota
 from tests.processes import PROJECT
 
 GUIDE = (PROJECT / "docs" / "guides" / "keys.md").read_text()
@@ -15,9 +16,9 @@ GUIDE = (PROJECT / "docs" / "guides" / "keys.md").read_text()
 def test_lines_of_the_key_file_can_be_read(tmp_path):
     lines = re.findall(r"^\w+:[0-9a-f]{64}.*$", GUIDE, re.MULTILINE)
     (tmp_path / "keys").write_text("\n".join(lines))
-    keys = read_keys(tmp_path / "keys")
+    keys = read_keys(tmp_path / "keys", read_quota)
     assert list(keys.digests) == ["app", "nightly"]
-    assert str(keys.quotas["nightly"]) == lines[1].partition(" ")[2]
+    assert str(keys.options["nightly"]) == lines[1].partition(" ")[2]
 
 
 def test_command_of_the_guide_makes_the_quota_of_the_file():
@@ -28,7 +29,7 @@ def test_command_of_the_guide_makes_the_quota_of_the_file():
 
 def test_figures_are_those_of_the_code():
     assert f"({1:g} for {Priority.INTERACTIVE}, {tenant.BULK_WEIGHT:g} for {Priority.BULK})" in GUIDE
-    assert tenant.REFUSAL_SECONDS == 1
+    assert REFUSAL_SECONDS == 1
     assert "after a pause of one second" in GUIDE
     assert f"takes at most {rate_store.TIMEOUT_SECONDS:g} s" in GUIDE
     assert rate_store.RETRY_SECONDS == 1

@@ -1,0 +1,41 @@
+"""The metrics of API keys' quotas."""
+
+import contextlib
+import os
+
+from prometheus_client import Counter, Gauge
+
+from gateway.metrics import SHARED_FOLDER
+
+KEY_IMAGES = Counter(
+    "gateway_key_images_total",
+    "Images answered, by the name of the API key and outcome (ok, failed); while keys have quotas.",
+    ["key", "outcome"],
+)
+KEY_IMAGES_IN_FLIGHT = Gauge(
+    "gateway_key_images_in_flight",
+    "Images on their way through Triton, by the name of the API key; while keys have quotas.",
+    ["key"],
+    multiprocess_mode="livesum",
+)
+KEY_REFUSALS = Counter(
+    "gateway_key_refusals_total",
+    "Requests and images refused by the quota of their API key: rate (429), forbidden (a model or route, 403).",
+    ["key", "reason"],
+)
+RATE_STORE_UP = Gauge(
+    "gateway_rate_store_up",
+    "1 while the shared store of rates answers, or none is set; 0 while each gateway applies the rates by itself.",
+    multiprocess_mode="livemin",
+)
+RATE_STORE_UP.set(1)
+RATE_STORE_FAILURES = Counter(
+    "gateway_rate_store_failures_total", "Requests to the shared store of rates that failed or took too long."
+)
+
+
+def forget_key(name: str) -> None:
+    """Remove the gauge of an API key that was removed; its counters stay, as counters do."""
+    if SHARED_FOLDER not in os.environ:  # series of shared files cannot be removed: this one falls to 0
+        with contextlib.suppress(KeyError):
+            KEY_IMAGES_IN_FLIGHT.remove(name)
