@@ -14,7 +14,7 @@ from tests.gateway.api.stub import PNG, ROUTES, Client, StubBackend, client_of
 from tests.settings import Settings
 
 OPEN = [
-    *("/", "/metrics", "/docs", "/openapi.json", "/client/"),
+    *("/", "/metrics", "/docs", "/label", "/openapi.json", "/client/"),
     *("/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"),
     *("/assets/page.js", "/docs/assets/swagger-ui.css"),
 ]

@@ -205,15 +205,15 @@ def test_every_reference_of_the_page_exists(client: Client, page: Elements):
 
 def test_every_imported_module_exists():
     imported = {name for script in SCRIPTS for name in re.findall(r'(?:from |import\()"\./([\w.]+)"', text_of(script))}
-    assert imported == set(SCRIPTS) - {"page.js", "docs.js"}
+    assert imported == set(SCRIPTS) - {"page.js", "docs.js", "label.js"}
 
 
 def test_every_fetched_path_is_an_endpoint(client: Client):
     asked = {path for script in SCRIPTS for path in re.findall(r"(?:fetch|post)\([\"`]([\w/.]+)", text_of(script))}
     posted = {"explain", "feedback", "predict"}
-    assert asked == {*posted, "health/live", "health/ready", "limits", "models", "stream", "models/"}
+    assert asked == {*posted, "health/live", "health/ready", "limits", "models", "stream", "models/", "label/image"}
     endpoints = {path.lstrip("/") for path in client.get("/openapi.json").json()["paths"]}
-    assert asked - {"models/"} <= endpoints
+    assert asked - {"models/", "label/image"} <= endpoints
 
 
 def test_every_shipped_example_is_an_asset():
@@ -223,11 +223,22 @@ def test_every_shipped_example_is_an_asset():
 def test_every_referenced_element_is_on_the_page(page: Elements):
     ids = [attributes["id"] for _, attributes in page.all if "id" in attributes]
     assert len(ids) == len(set(ids))
-    named = {name for script in SCRIPTS for name in re.findall(r'\$\("([\w-]+)"\)', text_of(script))}
+    scripts = [name for name in SCRIPTS if name != "label.js"]
+    named = {name for script in scripts for name in re.findall(r'\$\("([\w-]+)"\)', text_of(script))}
     for _, attributes in page.all:
         for reference in ("for", "aria-labelledby", "aria-describedby"):
             named.update((attributes.get(reference) or "").split())
     assert named <= set(ids)
+
+
+def test_every_element_that_the_labelling_page_refers_to_is_there(client: Client):
+    elements = Elements(client.get("/label").text).all
+    ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'\$\("([\w-]+)"\)', text_of("label.js") + text_of("key.js"))) <= set(ids)
+    referred = [value for _, each in elements for name, value in each.items() if name in {"href", "src"} and value]
+    for path in referred:
+        assert path.startswith("#") or client.get(f"/{path.removeprefix('.')}").status_code == 200, path
 
 
 def test_fields_and_images_have_labels(page: Elements):
