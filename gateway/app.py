@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
+from gateway.allocator import keep_freed_memory
 from gateway.api.application import assemble, key_check
 from gateway.api.request_context import State
 from gateway.api.routes.health import is_ready
@@ -107,6 +108,7 @@ def create_app_from_environment() -> FastAPI:
     die_with_supervisor()
     if (folder := os.environ.get(SHARED_FOLDER)) is not None:
         reserve_space(Path(folder))
+    keep_freed_memory()
     settings = load_settings()
     configure_logs(settings)
     app = create_app(settings)

@@ -8,6 +8,7 @@ import signal
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.allocator import keep_freed_memory
 from gateway.app import create_app
 from gateway.environment import load_settings
 from gateway.inference.backend import Call, InferResult, Row
@@ -63,6 +64,7 @@ class WideBackend(StubBackend):
 
 
 def main() -> None:
+    keep_freed_memory()
     settings = load_settings()
     configure_logs(settings)
     for number in (signal.SIGINT, signal.SIGTERM):
