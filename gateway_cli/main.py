@@ -21,6 +21,7 @@ from gateway_cli.capacity import capacity
 from gateway_cli.classify import classify
 from gateway_cli.log import log_app
 from gateway_cli.model import model_app
+from gateway_cli.prove import prove
 from gateway_cli.stream import stream
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_client.bulk import BulkError
@@ -217,6 +218,7 @@ def doctor(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
 
 
 app.command("capacity")(capacity)
+app.command("prove")(prove)
 
 
 @key_app.command("add")

@@ -6,9 +6,9 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -146,7 +146,7 @@ def measure_costs(
     if settings.api_keys_file is not None:
         raise NotMeasured(f"the measurement sends images without a key: unset {variable('api_keys_file')} for it")
     os.environ[variable("log_level")] = LogLevel.ERROR.value  # of the API, a child process
-    preprocessors, networks = _steps(repository, settings.model)
+    preprocessors, networks = steps_of(repository, settings.model)
     gpus = find_gpus()
     sizes = plan(usable_cores(), gpus.usable)
     configs = read_model_configs(repository)
@@ -174,12 +174,12 @@ def measure_costs(
         assert api.pid is not None
         assert triton.pid is not None
         with display.waiting("sending images"):
-            _send(settings.port, sample, WARM_UP_SECONDS)
-            before, images, slices = _cpu_seconds(api.pid, triton.pid), 0, 0
+            send_images(settings.port, sample, WARM_UP_SECONDS)
+            before, images, slices = cpu_seconds(api.pid, triton.pid), 0, 0
             while images < ENOUGH_IMAGES and slices < SLICES:
-                images += _send(settings.port, sample, SLICE_SECONDS)
+                images += len(send_images(settings.port, sample, SLICE_SECONDS).seconds)
                 slices += 1
-            after = _cpu_seconds(api.pid, triton.pid)
+            after = cpu_seconds(api.pid, triton.pid)
         if gpus.usable:
             with display.waiting("sending batches to the network"):
                 config = parse((repository / networks[-1] / CONFIG).read_text())
@@ -210,7 +210,7 @@ def measure_costs(
     return costs, repository / networks[-1]
 
 
-def _steps(repository: Path, model: str) -> tuple[list[str], list[str]]:
+def steps_of(repository: Path, model: str) -> tuple[list[str], list[str]]:
     """The preprocessors and the networks of an ensemble."""
     configs = {name: config for name, (_, config) in read(repository).items()}
     found = roles({model: configs[model]}) if model in configs else {}
@@ -221,27 +221,40 @@ def _steps(repository: Path, model: str) -> tuple[list[str], list[str]]:
     return preprocessors, networks
 
 
-def _send(port: int, sample: bytes, seconds: float) -> int:
-    """Send single images, each with other bytes, so that no cache knows them; returns how many were answered."""
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of images that were sent one a request."""
+
+    seconds: tuple[float, ...]
+    """Duration of each request that was answered with 200."""
+    failed: int
+
+
+def send_images(port: int, sample: bytes, seconds: float) -> Sent:
+    """Send single images for a time, each with other bytes, so that no cache knows them; raises NotMeasured."""
     numbers = itertools.count()
     ends_at = time.monotonic() + seconds
 
-    def client(_: int) -> int:
-        answered = 0
+    def client(_: int) -> tuple[list[float], int]:
+        answered, failed = [], 0
         connection = HTTPConnection(LOOPBACK, port, timeout=30)
         with contextlib.closing(connection):
-            while time.monotonic() < ends_at:
+            while (started := time.monotonic()) < ends_at:
                 connection.request("POST", "/predict", numbered(sample, next(numbers)), {"Content-Type": "image/jpeg"})
                 response = connection.getresponse()
                 response.read()
-                answered += response.status == HTTPStatus.OK
-        return answered
+                if response.status == HTTPStatus.OK:
+                    answered.append(time.monotonic() - started)
+                else:
+                    failed += 1
+        return answered, failed
 
     try:
         with ThreadPoolExecutor(IN_FLIGHT) as threads:
-            return sum(threads.map(client, range(IN_FLIGHT)))
+            found = list(threads.map(client, range(IN_FLIGHT)))
     except (OSError, HTTPException) as exc:
         raise NotMeasured(f"the API on port {port} did not answer: {exc}") from exc
+    return Sent(tuple(itertools.chain.from_iterable(each for each, _ in found)), sum(failed for _, failed in found))
 
 
 def numbered(jpeg: bytes, number: int) -> bytes:
@@ -250,9 +263,21 @@ def numbered(jpeg: bytes, number: int) -> bytes:
     return jpeg[:2] + b"\xff\xfe" + (len(comment) + 2).to_bytes(2, "big") + comment + jpeg[2:]
 
 
-def _cpu_seconds(api_pid: int, triton_pid: int) -> dict[str, float]:
+def cpu_seconds(api_pid: int, triton_pid: int) -> dict[str, float]:
     """Processor time so far of the API, of Triton's server, and of each model's processes, by name."""
     found: dict[str, float] = {}
+    for _, name, seconds in _processes(api_pid, triton_pid):
+        found[name] = found.get(name, 0.0) + seconds
+    return found
+
+
+def model_pids(triton_pid: int, model: str) -> set[int]:
+    """The processes of a model of a Triton that `EmbeddedTriton` started."""
+    return {pid for pid, name, _ in _processes(0, triton_pid) if name == model}
+
+
+def _processes(api_pid: int, triton_pid: int) -> Iterator[tuple[int, str, float]]:
+    """Each process of the API and of Triton, with a name and its processor time in seconds."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             # After the name in parentheses (proc_pid_stat(5)): the session is field 6, times are fields 14 and 15.
@@ -261,10 +286,9 @@ def _cpu_seconds(api_pid: int, triton_pid: int) -> dict[str, float]:
         except OSError:  # it has ended
             continue
         session, ticks = int(fields[3]), int(fields[11]) + int(fields[12])
-        if session not in {api_pid, triton_pid}:
+        if session not in {api_pid, triton_pid} - {0}:
             continue
         name = API if session == api_pid else TRITON
         if arguments[0].endswith(STUB):
             name = Path(arguments[1]).parents[1].name
-        found[name] = found.get(name, 0.0) + ticks / TICKS
-    return found
+        yield int(folder.name), name, ticks / TICKS
