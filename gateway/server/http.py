@@ -13,16 +13,16 @@ from gateway.server.handler import Phase, ServedConnection
 from gateway.server.websockets import PATH, WebSocketHandler
 
 MAX_PIPELINED = 16
-"""No more requests of a connection are parsed while so many wait for the response to one before them."""
+"""Requests of a connection that may wait for the response to one before them; then no more are parsed."""
 MAX_BUFFERED_BYTES = 64 * 1024
-"""The socket is not read while the application has so much of a body to take; no more requests of a connection are
-parsed while those that wait have so much."""
+"""The socket is not read while the application has more bytes of a body to take; no more requests of a connection are
+parsed while the waiting ones have more."""
 PIECE_BYTES = 16 * 1024
 """How much is parsed between two looks at the clock: of the smallest requests or chunks, some milliseconds' worth."""
 MAX_LENGTH_DIGITS = 20
-"""Of 64 bits. The parser takes any number of zeros before them; Python reads no number of thousands of digits."""
+"""Digits of a 64-bit number. The parser takes any number of zeros before them; Python refuses thousands of digits."""
 FRAMING_SHARE = 8
-"""A chunked body may have a byte of framing for so many of its own; six go with a chunk, so chunks of 48 are fine."""
+"""Chunk framing may be at most 1/FRAMING_SHARE of a body. A chunk has 6 bytes of it, so chunks of 48 bytes pass."""
 DRAIN_BYTES = 32 * 2**20
 """How much of a body that was not read is discarded once the response is sent, so that the client can read that."""
 HEALTH_PATH = "/health/"
@@ -83,7 +83,7 @@ class HttpHandler:
 
     @property
     def reads(self) -> bool:
-        """Nor may the body of the request that is served, as long as more of it has to come."""
+        """Whether the waiting requests, and the unfinished body of the served one, take little memory."""
         growing = self._receiving if self._cycles and self._cycles[0] is self._receiving else None
         return self.parses and not (growing is not None and growing.buffered_bytes > MAX_BUFFERED_BYTES)
 
@@ -94,7 +94,7 @@ class HttpHandler:
 
     @property
     def awaits_client(self) -> bool:
-        """Whether the rest of a body has to come."""
+        """Whether a body is incomplete."""
         return self._receiving is not None and bool(self._cycles)
 
     def feed(self, piece: memoryview) -> None:

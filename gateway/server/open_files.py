@@ -14,7 +14,7 @@ log = structlog.get_logger("gateway")
 
 
 def affordable_connections(most: int) -> int:
-    """`most` connections, or fewer where the process may not open so many files; raises its soft limit if it can.
+    """`most` connections, or fewer where the process may not open that many files; raises its soft limit if it can.
 
     A connection that is accepted without a file left is reset, and so is whatever else needs a file.
     """

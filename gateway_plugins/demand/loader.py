@@ -72,7 +72,7 @@ POLL_SECONDS = 0.05
 OTHERS_LOAD_SECONDS = 120.0
 """Longest wait for a model that another gateway is loading."""
 FAILED_SECONDS = 10.0
-"""A model that could not be loaded is not tried again for so long; requests get the same error."""
+"""Time before a model that could not be loaded is tried again; until then requests get the same error."""
 PREFETCH_INTERVAL_SECONDS = 60.0
 """Models that are requested less often than this are not prefetched."""
 
@@ -221,7 +221,7 @@ class DemandLoader:
 
     @contextmanager
     def call(self, model_name: str, images: int) -> Iterator[None]:
-        """A call with so many images: its model is in use."""
+        """A call with this number of images: its model is in use."""
         # A name without a usage was never loaded, and a client may have made it up.
         usage = self._usage.get(self._unit(model_name)) or Usage()
         usage.enter(images)

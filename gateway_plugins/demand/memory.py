@@ -67,7 +67,7 @@ class Claim:
     """Which models may be unloaded for another one."""
 
     least_idle_seconds: float = 0.0
-    """Those that are idle for so long."""
+    """Only models that have been idle for at least this time."""
     busy_too: bool = False
     """Also those with images in flight, which are finished first."""
 

@@ -44,7 +44,7 @@ class Usage:
         return HALF_LIFE_SECONDS / 0.693 / weight if weight > 0.01 else float("inf")
 
     def enter(self, images: int) -> None:
-        """Begin a call with so many images."""
+        """Begin a call with this number of images."""
         self.in_flight += images
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
 

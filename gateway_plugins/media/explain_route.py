@@ -83,7 +83,7 @@ def _documented(parameters: Annotated[ExplainParameters, QueryParameter()]) -> N
 async def explain(request: Request) -> Response:
     """Classify masked copies of one image, and compute from their scores which parts of it carry a class.
 
-    It works for every model. Each masked copy counts as an image for the quota of the API key, and gives way to the
+    It works for every model. Each masked copy counts as an image for the quota of the API key, and waits for the
     images of all other requests. With `Accept: application/x-ndjson` the progress is sent as lines.
     """
     context = request_context(request)

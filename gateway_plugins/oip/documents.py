@@ -143,7 +143,7 @@ class OutputParameters(_TensorParameters):
     """How an output is returned."""
 
     classification: Whole = 0
-    """For PREDICTION and SEQUENCE_PREDICTION: return so many best classes of each image as "score:class id:label"."""
+    """For PREDICTION and SEQUENCE_PREDICTION: the number of best classes to return, each as "score:class id:label"."""
     binary_data: StrictBool | None = None
 
 

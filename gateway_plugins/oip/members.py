@@ -54,7 +54,7 @@ D = TypeVar("D", ImageInput, InferenceBody)
 
 _SMOOTHING = {"smoothing", "alpha", "window", "enter", "leave"}
 DEFAULT_ENTER, DEFAULT_LEAVE = 0.6, 0.4
-"""Those of the stateful model, `triton_models/sequence_model`."""
+"""The defaults of the stateful model, `triton_models/sequence_model`."""
 
 
 @dataclass(frozen=True, slots=True)

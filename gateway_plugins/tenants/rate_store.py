@@ -22,7 +22,7 @@ TIMEOUT_SECONDS = 0.25
 RETRY_SECONDS = 1.0
 """After a failure the store is not asked for this long."""
 CONNECTIONS = 16
-"""Connections of one process, and so requests at once; further ones wait within TIMEOUT_SECONDS."""
+"""Connections of one process, and so requests at once; the others wait within TIMEOUT_SECONDS."""
 PREFIX = "triton-image-gateway:rate:"
 FAILURES = (RedisError, OSError, TimeoutError)
 """What a request to the store fails with."""

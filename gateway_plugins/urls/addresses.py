@@ -8,7 +8,7 @@ from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 LOOKUPS = 16
-"""Names that one process looks up at once; further ones wait."""
+"""Names that one process looks up at once; the others wait."""
 
 IPAddress = IPv4Address | IPv6Address
 IPNetwork = IPv4Network | IPv6Network

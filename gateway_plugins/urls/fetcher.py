@@ -43,7 +43,7 @@ MAX_REDIRECTS = 3
 CONNECT_SECONDS = 3.0
 """Time for a connection to one address, and for its TLS handshake."""
 MAX_SMALL_PIECES, PIECE_BYTES = 1_000, 64
-"""A body may arrive in so many pieces, and one more for each PIECE_BYTES: parsing a piece costs more than its bytes."""
+"""A body may arrive in MAX_SMALL_PIECES, and one more for each PIECE_BYTES: a piece costs more than its bytes."""
 MEDIA_TYPES = ("image/", "video/", "application/octet-stream", "binary/octet-stream")
 """Content types of images; servers of files that do not know the type send the last two."""
 

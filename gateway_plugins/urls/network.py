@@ -13,7 +13,7 @@ from gateway_plugins.urls.addresses import AddressRule, Resolver
 READ_BYTES = 16 * 1024
 """Bytes of one read: those of a TLS record. What the client parses in one piece blocks the event loop for no longer."""
 HEAD_READ_BYTES = 1024
-"""Bytes of one read before the body: parsing interim responses takes longer than parsing a body of so many bytes."""
+"""Bytes of one read before the body: parsing interim responses takes longer than parsing a body of that size."""
 MAX_OVERHEAD_BYTES = 32 * 1024
 """Bytes of headers, trailers and framing between two pieces of a body; one more read may exceed it."""
 

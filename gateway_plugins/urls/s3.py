@@ -43,7 +43,7 @@ class S3:
             raise FetchFailed("The service cannot get its credentials for the bucket; try again later.") from exc
 
     def _sign(self, location: Location) -> BucketRequest:
-        # Of an unsigned client, this is the object's plain URL.
+        # With an unsigned client, this is the object's plain URL.
         key = location.path.removeprefix("/")
         url: str = self._client.generate_presigned_url("get_object", Params={"Bucket": location.host, "Key": key})
         request = AWSRequest("GET", url)

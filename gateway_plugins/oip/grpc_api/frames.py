@@ -73,7 +73,7 @@ class FrameGate:
 
     @property
     def is_partial(self) -> bool:
-        """Whether the rest of the preface, of a frame or of a header block has to come."""
+        """Whether the preface, a frame or a header block is incomplete."""
         return self._preface_left or bool(self._buffer) or self._block_bytes > 0
 
     def feed(self, data: bytes) -> None:
