@@ -223,7 +223,7 @@ def test_contract_error_names_the_configuration_line(repository, serve_repositor
         assert error["code"] == "contract_broken"
         assert error["message"].startswith("ensemble_model/config.pbtxt: output 'IMAGE_STATUS' is missing")
         answer = httpx.post(
-            f"{gateway.url}/predict", content=photo(), headers={"content-type": "image/jpeg"}, timeout=60
+            f"{gateway.url}/predict", content=photo("cat"), headers={"content-type": "image/jpeg"}, timeout=60
         )
         (result,) = answer.json().get("results", [answer.json()])
         assert result.get("error", result)["code"] == "contract_broken"
