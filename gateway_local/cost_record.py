@@ -76,13 +76,13 @@ def record_costs(costs: Costs, network: Path, folder: Path | None = None) -> Non
         draft.write_text(json.dumps(document, indent=2) + "\n")
 
 
-def batch_milliseconds(server: str, name: str, config: Field) -> float:
-    """Milliseconds of one image in batches of up to GPU_BATCH in a network, from Triton's own statistics.
+def batch_milliseconds(server: str, name: str, config: Field, size: int = GPU_BATCH) -> float:
+    """Milliseconds of one image in batches of up to `size` in a network, from Triton's own statistics.
 
     One call at a time, so that no other instance shares the GPU: its copies to the device, its computation and the
     copies back. `server` is the HTTP endpoint, a URL without a path. Raises NotMeasured.
     """
-    size = min(GPU_BATCH, int(config.first("max_batch_size") or 1)) or 1
+    size = min(size, int(config.first("max_batch_size") or 1)) or 1
     (given,) = config.all("input")
     shape = [size, *(max(1, int(each.value)) for each in given.all("dims"))]
     data_type = given.first("data_type")

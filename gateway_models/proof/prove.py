@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import gateway
-from gateway.capacity import MIB
+from gateway.capacity import CALL_IMAGES, GPU_BATCH, MIB
 from gateway.cores import usable_cores
 from gateway.errors import UserError
 from gateway.gpus import Gpus, find_gpus, gpu_fault
@@ -178,7 +178,8 @@ def prove(
         checks.append(_stages({name: after[name] - before.get(name, 0.0) for name in after}, len(sent.seconds)))
         with display.waiting("sending batches to the network"):
             config = parse((repository / networks[-1] / CONFIG).read_text())
-            milliseconds = batch_milliseconds(triton.http_url, networks[-1], config)
+            size = GPU_BATCH if gpus.usable else CALL_IMAGES
+            milliseconds = batch_milliseconds(triton.http_url, networks[-1], config, size)
         where = "of a GPU" if gpus.usable else "of one instance on the CPU"
         text = f"{milliseconds:.3g} ms {where} for an image of a batch, up to {1_000 / milliseconds:,.0f} images/s"
         checks.append(Check("network", passed=True, lines=[text], figures={"network_ms": milliseconds}))
