@@ -32,7 +32,7 @@ from gateway_predictions.leases import Leases
 from gateway_predictions.reader import Labelled, LogReader, Row, key_of
 from gateway_predictions.reasons import SAMPLE
 from gateway_predictions.selection import CERTAINTY, most_uncertain
-from gateway_predictions.shares import Share
+from gateway_predictions.shares import Proportion
 
 DAYS = 30.0
 """Older images are not offered."""
@@ -258,7 +258,7 @@ def _accuracy_by_day(known: list[Labelled]) -> list[dict[str, object]]:
         by_day[f"{each.row['time']:%Y-%m-%d}"].append(each.is_correct)
     found: list[dict[str, object]] = []
     for day in sorted(by_day):
-        share = Share(sum(by_day[day]), len(by_day[day]))
+        share = Proportion(sum(by_day[day]), len(by_day[day]))
         low, high = share.interval
         found.append({"day": day, "images": share.count, "value": share.value, "low": low, "high": high})
     return found
