@@ -48,7 +48,7 @@ def _module(name: str) -> Any:  # noqa: ANN401
         return importlib.import_module(name)
     except ImportError as exc:
         raise ParquetUnavailable(
-            "Parquet needs PyArrow: pip install 'triton-image-gateway[parquet]', or write .jsonl or .csv, for a folder by --format"
+            "Parquet needs PyArrow: pip install 'triton-image-gateway[parquet]', or write JSON lines or CSV"
         ) from exc
 
 
