@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # a start of Triton needs no HTTP client
     from gateway_local.runtime.image.registry import Image
 
 SERVER: Parts = ("opt", "tritonserver")
+SERVER_LIBRARIES: Parts = (*SERVER, "lib")
 PROGRAM: Parts = ("bin", "tritonserver")
 PYTHON = "python"
 STUB: Parts = ("backends", PYTHON, "triton_python_backend_stub")
@@ -182,7 +183,12 @@ class _Unpacking:
             for parts, _ in tree.walk()
             if _LIBRARY.fullmatch(parts[-1]) and parts[: len(SERVER)] != SERVER and _NOT_FOR_RUNNING.isdisjoint(parts)
         }
-        self._search = [*self._variable_folders(), *self._configured_folders(), *map(split, _default_folders())]
+        self._search = [
+            *self._variable_folders(),
+            *self._configured_folders(),
+            *map(split, _default_folders()),
+            SERVER_LIBRARIES,
+        ]
         self._parts: dict[Parts, File] = {}
         """What is unpacked of /opt/tritonserver."""
         self._elves: dict[tuple[int, int], Elf | None] = {}
@@ -206,7 +212,7 @@ class _Unpacking:
         stub = parts.get(STUB)
         if stub is None:
             raise ImageError("the image's Python backend has no triton_python_backend_stub")
-        stub_libraries, python = self._add_libraries((*SERVER, *STUB), stub)
+        stub_libraries, python = self._add_libraries((*SERVER, *STUB), stub, with_server=True)
         if python is None:
             raise ImageError("the image's Python backend embeds no shared library of Python 3")
         own_glibc = self._add_system(program.loader)
@@ -231,8 +237,12 @@ class _Unpacking:
             stub_libraries=tuple(sorted(stub_libraries)),
         )
 
-    def _add_libraries(self, path: Parts, file: File) -> tuple[set[str], str | None]:
-        """Write the libraries that a file needs; returns the names of those in libraries/, and the Python version."""
+    def _add_libraries(self, path: Parts, file: File, *, with_server: bool = False) -> tuple[set[str], str | None]:
+        """Write the libraries that a file needs; returns the names of those in libraries/, and the Python version.
+
+        With `with_server` that folder gets the server's own libraries too, since the Python backend's processes do not
+        search the server's folders.
+        """
         names: set[str] = set()
         python = None
         seen = {path}
@@ -254,7 +264,7 @@ class _Unpacking:
                         continue
                     seen.add(at)
                     pending.append((at, found))
-                    if at[: len(SERVER)] != SERVER or at[len(SERVER) :] not in self._parts:
+                    if with_server or at[: len(SERVER)] != SERVER or at[len(SERVER) :] not in self._parts:
                         self._place_library("libraries", at[-1], found)
                         names.add(at[-1])
         return names, python

@@ -69,6 +69,19 @@ def test_libraries_are_those_that_the_server_needs(tmp_path):
     }  # fmt: skip
 
 
+def test_libraries_of_the_stub_may_lie_with_the_server(tmp_path):
+    """In /opt/tritonserver/lib, which no variable and no RUNPATH names."""
+    needed = elf(["libpython3.12.so.1.0", "libshared.so.1"], loader=LOADER)
+    added = layer(
+        file(f"{SERVER}/backends/python/triton_python_backend_stub", needed, mode=0o755),
+        file(f"{SERVER}/lib/libshared.so.1", elf(["libc.so.6"])),
+    )
+    record = unpacked(tmp_path, [*triton_like_nvidias(), added])
+    assert record.stub_libraries == ("libshared.so.1",)
+    assert "libshared.so.1" in names(tmp_path / "image" / "libraries")
+    assert "lib/libshared.so.1" in names(tmp_path / "image" / "tritonserver")
+
+
 def test_record_says_what_the_image_needs(tmp_path):
     record = unpacked(tmp_path, triton_like_nvidias(python="3.13", glibc="2.38"))
     assert record.version == "2.75.0"
