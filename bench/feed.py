@@ -85,7 +85,9 @@ def instant_network() -> Iterator[Path]:
 
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         models = Path(folder) / "triton_models"
-        shutil.copytree(DEFAULT_MODEL_REPOSITORY, models, ignore=shutil.ignore_patterns("model.pt", "labels.txt"))
+        shutil.copytree(
+            DEFAULT_MODEL_REPOSITORY, models, ignore=shutil.ignore_patterns("model.pt", "cpu.*", "labels.txt")
+        )
         (models / CLASSIFIER / "1").mkdir(exist_ok=True)
         torch.jit.trace(Network(), torch.zeros(1, 3, 224, 224)).save(str(models / CLASSIFIER / "1" / "model.pt"))
         (models / CLASSIFIER / "labels.txt").write_text("".join(f"class {number}\n" for number in range(CLASSES)))

@@ -18,9 +18,7 @@ LEVELS = {
 class Session:
     """A model on one device; see `session_of` of model.py."""
 
-    def __init__(
-        self, model: Path | bytes, config: dict[str, Any], parameters: dict[str, str], args: dict[str, str]
-    ) -> None:
+    def __init__(self, path: Path, config: dict[str, Any], parameters: dict[str, str], args: dict[str, str]) -> None:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
         # One core per instance by default, so that instances do not compete for cores.
@@ -30,9 +28,7 @@ class Session:
             options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
         level = int(((config.get("optimization") or {}).get("graph") or {}).get("level", 0))
         options.graph_optimization_level = LEVELS.get(level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
-        self._session = onnxruntime.InferenceSession(
-            model if isinstance(model, bytes) else str(model), options, providers=providers_of(args)
-        )
+        self._session = onnxruntime.InferenceSession(str(path), options, providers=providers_of(args))
         self.described = f"ONNX Runtime, {self._session.get_providers()[0]}"
         self.inputs = [tensor.name for tensor in self._session.get_inputs()]
         self.outputs = [tensor.name for tensor in self._session.get_outputs()]

@@ -26,8 +26,6 @@ class Choice:
     runtime: str
     reason: str
     """Why, as a clause."""
-    network: bytes = b""
-    """The content of cpu.onnx if ONNX Runtime runs it."""
     damaged: bool = False
     """Whether the record or cpu.onnx is damaged, or belongs to another model.pt."""
 
@@ -43,10 +41,9 @@ def choose(model: Path) -> Choice:
             return Choice(TORCHSCRIPT, str(record["reason"]))
         if sha256(model) != record["model_sha256"]:
             return Choice(TORCHSCRIPT, f"{RECORD} belongs to another {model.name}", damaged=True)
-        network = model.with_name(NETWORK).read_bytes()
-        if hashlib.sha256(network).hexdigest() != record["onnx_sha256"]:
+        if sha256(model.with_name(NETWORK)) != record["onnx_sha256"]:
             return Choice(TORCHSCRIPT, f"{NETWORK} is not the file that was compared with {model.name}", damaged=True)
-        return Choice(ONNXRUNTIME, str(record["reason"]), network)
+        return Choice(ONNXRUNTIME, str(record["reason"]))
     except (OSError, ValueError, KeyError, TypeError) as exc:
         return Choice(TORCHSCRIPT, f"{RECORD} or {NETWORK} cannot be read: {exc!r}", damaged=True)
 

@@ -76,7 +76,7 @@ def _execution(
         "intra_op_thread_count": parameters.get("INTRA_OP_THREAD_COUNT", "1"),
         "inter_op_thread_count": parameters.get("INTER_OP_THREAD_COUNT", "1"),
     }
-    session = sessions.Session(choice.network, {}, threads, args)
+    session = sessions.Session(path.with_name(NETWORK), {}, threads, args)
     inputs, outputs = by_position(config["input"]), by_position(config["output"])
     if len(session.inputs) != len(inputs) or len(session.outputs) < len(outputs):
         raise ValueError(
