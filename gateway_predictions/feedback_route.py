@@ -80,6 +80,7 @@ def router(log: "ServiceLog | None") -> APIRouter:
             raise NotFound(f"This service takes no feedback: its operator has to set {variable('log_predictions')}.")
         given = await _read(request, context)
         context.log_fields["model"] = model_name = given.model or context.settings.model
+        context.check_model(model_name)
         if sum((given.label is not None, given.class_id is not None, given.wrong, given.withdrawn)) != 1:
             raise InvalidParameter(NO_LABEL)
         backend = context.service.backend

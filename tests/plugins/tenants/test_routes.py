@@ -1,0 +1,223 @@
+"""Each rule of a key holds on each route: a table of rules and routes, whose rows are the routes of the application."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from gateway.api.route_table import Access
+from gateway.errors import RateLimited, TooCostly
+from gateway.inference.backend import Call, Embeddings, InferResult, Row
+from gateway.inference.prediction import Prediction
+from gateway.keys import add_key
+from gateway.limits.account import Account
+from gateway_plugins.tenants.quota import read_quota
+from tests.gateway.api.stub import PNG, ROUTES, VECTOR
+from tests.gateway.api.tensors import in_json
+from tests.plugins.streams.stub import FrameBackend, stream_service
+from tests.processes import wait_for
+
+MODEL = "ensemble_model"
+TIMEOUT_SECONDS = 7.0
+STATUSES = {error.code: int(error.status) for error in (RateLimited, TooCostly)}
+
+Send = Callable[[str, dict[str, str]], int]
+"""Sends one request to an address host:port with the headers of a key; returns the status of its response."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """How to use one route with a key."""
+
+    send: Send
+    names_model: bool = True
+    images: int = 0
+    """Images that a request is charged for; 0 for a route without images."""
+
+
+def get(path: str) -> Send:
+    return lambda address, key: httpx.get(f"http://{address}{path}", headers=key).status_code
+
+
+def post(path: str, **options: object) -> Send:
+    return lambda address, key: httpx.post(f"http://{address}{path}", headers=key, timeout=60, **options).status_code
+
+
+def send_frame(address: str, key: dict[str, str]) -> int:
+    """Open a stream and send a frame: the status of either."""
+    url = f"ws://{address}/stream?smoothing=none"
+    try:
+        with connect(url, proxy=None, compression=None, additional_headers=key) as client:
+            client.send(PNG)
+            error = json.loads(client.recv(60))["error"]
+            return 200 if error is None else STATUSES[error["code"]]
+    except InvalidStatus as refused:
+        return refused.response.status_code
+
+
+FILE = {"files": {"files": ("a.png", PNG)}}
+ENTRIES = {
+    "/predict": Entry(post("/predict", **FILE), images=1),
+    "/embed": Entry(post("/embed", **FILE), images=1),
+    "/explain": Entry(post("/explain?masks=1", **FILE), images=2),
+    "/stream": Entry(send_frame, images=1),
+    "/v2/models/{name}/infer": Entry(post(f"/v2/models/{MODEL}/infer", json=in_json(PNG)), images=1),
+    "/v2/models/{name}/versions/{version}/infer": Entry(
+        post(f"/v2/models/{MODEL}/versions/1/infer", json=in_json(PNG)), images=1
+    ),
+    "/feedback": Entry(post("/feedback", json={"request_id": "r", "wrong": True})),
+    "/label/next": Entry(post(f"/label/next?model={MODEL}")),
+    "/label/overview": Entry(get(f"/label/overview?model={MODEL}")),
+    "/label/image": Entry(get(f"/label/image?model={MODEL}&path=x.png")),
+    "/limits": Entry(get("/limits"), names_model=False),
+    "/models": Entry(get("/models"), names_model=False),
+    "/models/{name}": Entry(get(f"/models/{MODEL}")),
+    "/models/{name}/examples": Entry(get(f"/models/{MODEL}/examples")),
+    "/models/{name}/examples/{number}": Entry(get(f"/models/{MODEL}/examples/0")),
+    "/v2": Entry(get("/v2"), names_model=False),
+    "/v2/models/{name}": Entry(get(f"/v2/models/{MODEL}")),
+    "/v2/models/{name}/ready": Entry(get(f"/v2/models/{MODEL}/ready")),
+    "/v2/models/{name}/versions/{version}": Entry(get(f"/v2/models/{MODEL}/versions/1")),
+    "/v2/models/{name}/versions/{version}/ready": Entry(get(f"/v2/models/{MODEL}/versions/1/ready")),
+}
+WITH_IMAGES = [path for path, entry in ENTRIES.items() if entry.images]
+WITH_MODELS = [path for path, entry in ENTRIES.items() if entry.names_model]
+WITHOUT_LIMITS = {"/limits"}
+"""Every key may ask what it may do."""
+
+
+class Recorder(FrameBackend):
+    """Answers all kinds of requests, and records what it sees while an image is in flight."""
+
+    key = ""
+    in_flight = 0.0
+    left_seconds = 0.0
+
+    async def infer(self, call: Call) -> InferResult:
+        self.left_seconds = call.deadline.left_seconds
+        self.in_flight = REGISTRY.get_sample_value("gateway_key_images_in_flight", {"key": self.key}) or 0.0
+        found = await super().infer(call)
+        if call.selection is None:
+            return found
+        embedding = VECTOR if call.embeddings is not Embeddings.NONE else None
+        row = Row(decoded=True, predictions=(Prediction("bright", 1, 0.9),), embedding=embedding)
+        return replace(found, rows=(row,) * len(found.rows))
+
+
+@dataclass(frozen=True)
+class Service:
+    """A gateway with a key file."""
+
+    address: str
+    backend: Recorder
+    path: Path
+
+    def key(self, name: str, **options: str) -> dict[str, str]:
+        """The headers of a new key; its name is also the one that the backend records."""
+        self.backend.key = name
+        return {"X-API-Key": add_key(self.path, name, read_quota(options))}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory) -> Iterator[Service]:
+    folder, backend = tmp_path_factory.mktemp("keys"), Recorder()
+    path = folder / "keys"
+    add_key(path, "with-quota", "share=1")
+    limits = {"default_timeout_seconds": TIMEOUT_SECONDS, "max_timeout_seconds": TIMEOUT_SECONDS}
+    options = {"api_keys_file": path, "log_predictions": str(folder / "log"), "max_wait_seconds": 0.001, **limits}
+    with stream_service(backend, **options) as (address, _):
+        yield Service(address, backend, path)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Refusals come without their pause."""
+    monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.0)
+
+
+def name_of(rule: str, path: str) -> str:
+    return f"{rule}{path}".translate(str.maketrans("/{}", "._."))
+
+
+def test_every_route_has_an_entry():
+    """Routes that need a key; the others are tested below by their access."""
+    assert {route.path for route in ROUTES if route.traits.access is Access.KEY} == set(ENTRIES)
+    assert {route.path for route in ROUTES if route.traits.takes_images} | {"/stream"} == set(WITH_IMAGES)
+    assert {path for path in ENTRIES if "{name}" in path} <= set(WITH_MODELS)
+
+
+@pytest.mark.parametrize("path", [route.path for route in ROUTES if route.traits.access is Access.OPEN])
+def test_open_routes_need_no_key(service, path):
+    url = f"http://{service.address}{path.replace('{path:path}', 'x').replace('{name:path}', 'x')}"
+    assert httpx.get(url).status_code not in {401, 403, 429}
+
+
+@pytest.mark.parametrize("path", ENTRIES)
+def test_routes(service, path):
+    key = service.key(name_of("routes", path), routes="/none")
+    assert (ENTRIES[path].send(service.address, key) == 403) == (path not in WITHOUT_LIMITS)
+
+
+@pytest.mark.parametrize("path", WITH_MODELS)
+def test_models(service, path):
+    send = ENTRIES[path].send
+    assert send(service.address, service.key(name_of("other", path), models="other")) == 403
+    assert send(service.address, service.key(name_of("same", path), models=MODEL)) in {200, 202, 404}
+
+
+@pytest.mark.parametrize("path", ENTRIES)
+def test_rate(service, path):
+    entry = ENTRIES[path]
+    key = service.key(name_of("rate", path), rate="1/h", burst=str(entry.images or 1))
+    statuses = [entry.send(service.address, key) for _ in range(2)]
+    remaining = httpx.get(f"http://{service.address}/limits", headers=key).json()["key"]["rate"]["remaining"]
+    if entry.images:
+        assert (statuses, remaining) == ([200, 429], 0)
+    else:
+        assert 429 not in statuses
+        assert remaining is None
+
+
+@pytest.mark.parametrize("path", WITH_IMAGES)
+def test_share(service, path):
+    """The images in flight are counted for the key, so they need a permit of its share."""
+    service.backend.in_flight = 0.0
+    assert ENTRIES[path].send(service.address, service.key(name_of("share", path), share="0.5")) == 200
+    assert service.backend.in_flight >= 1
+
+
+@pytest.mark.parametrize("path", WITH_IMAGES)
+def test_account(service, path, monkeypatch):
+    def spent(_: Account) -> None:
+        raise TooCostly("Spent.")
+
+    monkeypatch.setattr(Account, "check", spent)
+    key = service.key(name_of("account", path), share="1")
+    assert ENTRIES[path].send(service.address, key) == TooCostly.status
+
+
+@pytest.mark.parametrize("path", WITH_IMAGES)
+def test_deadline(service, path):
+    service.backend.left_seconds = -1.0
+    assert ENTRIES[path].send(service.address, service.key(name_of("deadline", path), share="1")) == 200
+    assert 0 < service.backend.left_seconds <= TIMEOUT_SECONDS
+
+
+@pytest.mark.parametrize("path", ENTRIES)
+def test_log(service, path):
+    name = name_of("log", path)
+    key = service.key(name, share="1")
+    with capture_logs() as events:
+        ENTRIES[path].send(service.address, key)
+        wait_for(lambda: any(event.get("key") == name for event in events))
+    (event,) = [event for event in events if event.get("key") == name]
+    assert event["event"] == "request"
+    if path in WITH_IMAGES or path == "/feedback":
+        assert event["model"] == MODEL
