@@ -1,0 +1,135 @@
+"""The core without plug-ins, and plug-ins of others: those of docs/guides/plugins.md, installed from a folder."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import PROJECT
+
+GUIDE = (PROJECT / "docs" / "guides" / "plugins.md").read_text("utf-8")
+CODE = dict(zip(("result_lines", "signed_tokens"), re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL), strict=True))
+
+WITHOUT = """
+import sys
+from gateway.app import create_app
+from gateway.settings import Settings
+from tests.gateway.api.stub import PNG, StubBackend, client_of_app
+
+before = {name for name in sys.modules if name.startswith("gateway_")}
+with client_of_app(create_app(Settings(_env_file=None), StubBackend(), plugins=())) as client:
+    answer = client.post("/predict", files={"files": ("a.png", PNG)})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["results"][0]["predictions"][0]["label"] == "cat"
+    assert client.get("/models").status_code == client.get("/metrics").status_code == 200
+    assert client.get("/stream").status_code == client.get("/v2").status_code == 404
+    frames = client.post("/predict?frames=all", files={"files": ("a.png", PNG)})
+    assert (frames.status_code, frames.json()["code"]) == (422, "invalid_parameter")
+assert {name for name in sys.modules if name.startswith("gateway_")} == before
+"""
+
+RESULT_LINES = """
+import json
+from pathlib import Path
+from gateway.app import create_app
+from gateway.environment import load_settings
+from tests.gateway.api.stub import PNG, StubBackend, client_of_app
+
+settings = load_settings()
+with client_of_app(create_app(settings, StubBackend())) as client:
+    answer = client.post("/predict", files=[("files", ("a.png", PNG)), ("files", ("b.png", PNG))])
+    assert answer.status_code == 200, answer.text
+    assert set(client.get("/results/waiting").json()) == {"waiting"}
+    assert "/results/waiting" in client.get("/openapi.json").json()["paths"]
+    assert "result_lines_total 2.0" in client.get("/metrics").text
+lines = [json.loads(line) for line in Path(settings.result_lines_file).read_text().splitlines()]
+assert [(line["filename"], line["labels"]) for line in lines] == [("a.png", ["cat"]), ("b.png", ["cat"])]
+assert {line["request_id"] for line in lines} == {answer.headers["x-request-id"]}
+"""
+
+SIGNED_TOKENS = """
+import hashlib, hmac
+from gateway.app import create_app
+from gateway.environment import load_settings
+from tests.gateway.api.stub import PNG, StubBackend, client_of_app
+
+def token(name, expires, secret="sixteen characters"):
+    signed = f"{name}.{expires}"
+    return f"{signed}.{hmac.new(secret.encode(), signed.encode(), hashlib.sha256).hexdigest()}"
+
+with client_of_app(create_app(load_settings(), StubBackend())) as client:
+    def status(token):
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return client.post("/predict", files={"files": ("a.png", PNG)}, headers=headers).status_code
+
+    later = 4_000_000_000
+    assert status(token("camera", later)) == 200
+    refused = ("", "x", token("camera", 1), token("camera", later, "another secret"))
+    assert [status(each) for each in refused] == [401] * 4
+    assert client.get("/health/live").status_code == 200
+"""
+
+
+def run(program: str, folder: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(map(str, filter(None, (folder, PROJECT))))
+    environment = {**os.environ, "PYTHONPATH": path, **variables}
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=PROJECT, capture_output=True, text=True, timeout=120
+    )
+
+
+def install(folder: Path, module: str, name: str, code: str) -> None:
+    """Install a module and its entry point into a folder, with the files that pip writes."""
+    (folder / f"{module}.py").write_text(code)
+    info = folder / f"{module}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[triton_gateway]\n{module} = {module}:{name}\n")
+
+
+def test_core_classifies_without_any_plug_in():
+    done = run(WITHOUT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_plug_in_of_the_guide_sees_each_result(tmp_path):
+    install(tmp_path, "result_lines", "ResultLines", CODE["result_lines"])
+    done = run(RESULT_LINES, tmp_path, GATEWAY_RESULT_LINES_FILE=str(tmp_path / "results.jsonl"))
+    assert done.returncode == 0, done.stderr
+
+
+def test_plug_in_of_the_guide_checks_signed_tokens(tmp_path):
+    install(tmp_path, "signed_tokens", "SignedTokens", CODE["signed_tokens"])
+    done = run(SIGNED_TOKENS, tmp_path, GATEWAY_TOKEN_SECRET="sixteen characters")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("import nothing_of_that_name", "cannot be loaded: ModuleNotFoundError"),
+        ("Broken = 1", "does not name a subclass of gateway.hooks.Plugin"),
+        (
+            "from gateway.hooks import Plugin\nfrom gateway.settings import Section\n"
+            "class Twice(Section):\n    port: int = 1\nclass Broken(Plugin):\n    settings = Twice",
+            "two plug-ins have the setting port",
+        ),
+    ],
+)
+def test_broken_plug_in_stops_the_start_with_its_name(tmp_path, code, reason):
+    install(tmp_path, "broken", "Broken", code)
+    program = "import sys; sys.argv = ['gateway', 'serve']; from gateway_cli.main import main; main()"
+    done = run(program, tmp_path, COLUMNS="200")
+    assert done.returncode == 1
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_setting_of_a_plug_in_is_checked_like_others(tmp_path):
+    install(tmp_path, "result_lines", "ResultLines", CODE["result_lines"])
+    program = "from gateway.environment import load_settings; load_settings()"
+    done = run(program, tmp_path, GATEWAY_RESULT_LINE_FILE="x")
+    assert "did you mean GATEWAY_RESULT_LINES_FILE?" in done.stderr
