@@ -96,9 +96,9 @@ class WriterLink:
             try:
                 await self._serve()
             except OSError as exc:  # no process, memory or file for a writer: there may be later
-                log.error(  # noqa: TRY400  # the reason is the machine's, not the code's
-                    "prediction_log_writer_not_started", reason=str(exc) or type(exc).__name__
-                )
+                reason = str(exc) or type(exc).__name__
+                # The reason is the machine's, not the code's.
+                log.error("prediction_log_writer_not_started", reason=reason)  # noqa: TRY400
             if self._closing:
                 return
             metrics.PREDICTION_LOG_FAILURES.labels("writer").inc()

@@ -16,7 +16,9 @@ FOLDERS = "|".join(
     path.name for path in PROJECT.iterdir() if path.is_dir() and path.name[0] not in "._" and path.name not in GENERATED
 )
 TARGETS = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
-SETTINGS = {variable(field) for field in Settings.model_fields}
+SETTINGS = {variable(field) for field in Settings.model_fields} | {
+    variable("result_lines_file")
+}  # of a guide's example
 
 
 def named(pattern: str, page: Path) -> set[str]:

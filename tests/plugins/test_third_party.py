@@ -103,7 +103,7 @@ def test_plug_in_of_the_guide_sees_each_result(tmp_path):
 
 def test_plug_in_of_the_guide_checks_signed_tokens(tmp_path):
     install(tmp_path, "signed_tokens", "SignedTokens", CODE["signed_tokens"])
-    done = run(SIGNED_TOKENS, tmp_path, GATEWAY_TOKEN_SECRET="sixteen characters")
+    done = run(SIGNED_TOKENS, tmp_path, GATEWAY_TOKEN_SECRET="sixteen characters")  # noqa: S106
     assert done.returncode == 0, done.stderr
 
 
