@@ -212,6 +212,8 @@ async function drawOverview() {
     overview.labelledHere = labelledHere;
     drawTally();
     drawCurves();
+    // New images may be in the log, and leases of others may have ended.
+    if (!current && !busy) await advance();
   } catch (error) {
     tell(error);
   }
