@@ -44,7 +44,9 @@ def quantity(field: str, value: object) -> str:
         return str(value.value)
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: ""}[value]
-    if isinstance(value, tuple | dict):
+    if isinstance(value, dict):
+        return ",".join(f"{each:g}" if name == "*" else f"{name}={each}" for name, each in value.items())
+    if isinstance(value, tuple):
         return ",".join(map(str, value))
     if "_bytes" in field and isinstance(value, int):
         return size(value)
@@ -60,10 +62,18 @@ def default(field: str) -> str:
     return quantity(field, Settings.model_fields[field].default)
 
 
+def allowed_values(field: str) -> str:
+    """The allowed values of a setting, with sizes in units and large counts in groups of three digits."""
+    text = allowed(field)
+    if "_bytes" in field:
+        return re.sub(r"\d+", lambda match: size(int(match[0])), text).removeprefix("a whole number ")
+    return re.sub(r"\d{5,}", lambda match: f"{int(match[0]):,}", text)
+
+
 def settings() -> str:
     """Every setting."""
     rows = (
-        (f"`{variable(name)}`", default(name), allowed(name), field.description or "")
+        (f"`{variable(name)}`", default(name), allowed_values(name), field.description or "")
         for name, field in Settings.model_fields.items()
     )
     return table(("variable", "default", "allowed", "meaning"), rows)

@@ -22,6 +22,7 @@ _BY_KIND: dict[object, str] = {
     str | None: "a URL",
     SecretStr | None: "text of 16 to 1024 characters, random by default",
 }
+_BY_NAME = {"triton_server_name": "a host name", "log_predictions": "a folder, or the URL of a bucket"}
 _KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP|SCTP)")
 
 
@@ -43,6 +44,8 @@ def load_settings() -> Settings:
 
 def allowed(field: str) -> str:
     """The allowed values of a setting, such as "a whole number from 1 to 64"."""
+    if field in _BY_NAME:
+        return _BY_NAME[field]
     info = settings_class().model_fields[field]
     bounds = {
         name: getattr(bound, name)
