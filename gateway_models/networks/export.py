@@ -159,13 +159,17 @@ def export(recipe: Recipe, repository: Path, report: Report, *, force: bool = Fa
     return path
 
 
-def _set_cpu_runtime(config: Path, runtime: CpuRuntime) -> None:
-    """Correct the parameter that says what runs the network, in the ensemble's configuration, if there is one."""
-    if config.is_file():
-        text = config.read_text()
-        changed = re.sub(rf'(key: "{CPU_RUNTIME_PARAMETER}".*?string_value: )"\w*"', rf'\1"{runtime.value}"', text)
-        if changed != text:
-            config.write_text(changed)
+def _set_cpu_runtime(path: Path, runtime: CpuRuntime) -> None:
+    """Write the parameter that says what runs the network into the ensemble's configuration, if there is one."""
+    if not path.is_file():
+        return
+    text = path.read_text()
+    changed, found = re.subn(rf'(key: "{CPU_RUNTIME_PARAMETER}".*?string_value: )"\w*"', rf'\1"{runtime.value}"', text)
+    if not found:
+        # A copy that an earlier release has made.
+        changed += f'\nparameters {{ key: "{CPU_RUNTIME_PARAMETER}" value: {{ string_value: "{runtime.value}" }} }}\n'
+    if changed != text:
+        path.write_text(changed)
 
 
 def check_preprocessing(recipe: Recipe, repository: Path) -> None:

@@ -9,7 +9,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from gateway.triton.contract import pinned
+from gateway_local import cpu_network
 from gateway_local.console import PlainConsole
+from gateway_local.cpu_network import CpuRuntime
 from gateway_local.paths import at, sample_image
 from gateway_models.repository.entry import FUNCTION_FILES, RECORD, Entry
 from gateway_models.repository.spec import AUTO, Format, ImageTensor, Precision
@@ -43,6 +45,7 @@ def added(entry: Entry, repository: Path, version: int, service: str) -> None:
     written = [
         f"{entry.classifier}/{version}/{entry.format.filename}",
         *(f"{entry.classifier}/{version}/{name}" for name in FUNCTION_FILES if entry.format is Format.FUNCTION),
+        *(f"{entry.classifier}/{version}/{name}" for name in _cpu_files(outcome.cpu_runtime)),
         f"{entry.classifier}/{LABELS}",
         *(f"{folder}/config.pbtxt" for folder in entry.folders),
         *(f"{entry.preprocessor}/1/{path.name}" for path in preprocessor_files()),
@@ -150,6 +153,13 @@ def _embeddings(entry: Entry, version: int) -> dict[str, str]:
     layer, off = entry.versions[version].spec.features, entry.versions[version].outcome.embedding_difference
     where = "the input of the last linear layer" if layer == AUTO else layer
     return {"embeddings": f"{entry.embedding_size} numbers, {where}; 1 - cosine to the original's is up to {off:.1e}"}
+
+
+def _cpu_files(runtime: CpuRuntime | None) -> tuple[str, ...]:
+    """The files beside a model.pt that say, or are, what runs it on a CPU."""
+    if runtime is None:
+        return ()
+    return cpu_network.FILES if runtime is CpuRuntime.ONNXRUNTIME else (cpu_network.RECORD,)
 
 
 def _takes(entry: Entry) -> str:

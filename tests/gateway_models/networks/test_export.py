@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from gateway.triton.model_config import parameters, read_model_config
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks import torchscript
 from gateway_models.networks.export import (
@@ -111,3 +112,15 @@ def test_stamp_of_a_file_that_is_no_archive_is_none(tmp_path):
     (tmp_path / "model.pt").write_bytes(b"weights?")
     assert read_stamp(tmp_path / "model.pt") is None
     assert read_stamp(tmp_path / "none.pt") is None
+
+
+@pytest.mark.parametrize("line", ["", 'parameters { key: "cpu_runtime" value: { string_value: "torchscript" } }'])
+def test_runtime_is_written_into_the_configuration(empty_repository, line):
+    """Also into one that an earlier release has written."""
+    path = empty_repository / "ensemble_model" / "config.pbtxt"
+    kept = [each for each in path.read_text().splitlines() if "cpu_runtime" not in each]
+    path.write_text("\n".join([*kept, line]))
+    export_mobilenet_v3_small(empty_repository, print)
+    config = read_model_config(path)
+    assert parameters(config)["cpu_runtime"] == "onnxruntime"
+    assert len(config.ensemble_scheduling.step) == 2
