@@ -1,0 +1,39 @@
+"""Models on demand, from the settings to what the application calls."""
+
+import pytest
+
+from gateway.app import create_app
+from gateway.hooks import Plugin
+from gateway.plugins import installed
+from gateway_plugins.demand.backend import DemandBackend
+from gateway_plugins.demand.plugin import Demand
+from tests.gateway.api.stub import PNG, StubBackend, client_of_app
+from tests.settings import Settings
+
+DEMAND = {"models_loaded": "demand", "models_memory_bytes": 2**30, "load_models": ("flowers",)}
+NOBODY = "127.0.0.1:1"
+"""No Triton listens there."""
+
+
+@pytest.mark.anyio
+async def test_backend_is_that_of_the_settings():
+    assert Demand(Settings(_env_file=None)).backend(()) is None
+    backend = Demand(Settings(_env_file=None, triton_url=NOBODY, **DEMAND)).backend(())
+    assert isinstance(backend, DemandBackend)
+    assert backend.loader.is_fixed("flowers")
+    assert not backend.loader.is_fixed("birds")
+    await backend.close()
+
+
+class Stubbed(Plugin):
+    """Supplies a backend without any Triton."""
+
+    def backend(self, versions) -> StubBackend:
+        return StubBackend()
+
+
+def test_application_uses_the_backend_of_a_plugin():
+    app = create_app(Settings(_env_file=None, triton_url=NOBODY), plugins=(*installed(), Stubbed))
+    with client_of_app(app) as client:
+        answer = client.post("/predict", files={"f": PNG})
+    assert (answer.status_code, answer.json()["summary"]) == (200, {"ok": 1, "failed": 0})
