@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -227,6 +228,10 @@ def test_silent_collector_does_not_delay_shutdown(monkeypatch):
         exporter.close()
         # The SDK alone would wait for ten seconds.
         assert time.monotonic() - started < 8
+    for thread in threading.enumerate():
+        if thread.name == "otlp-flush":  # it must not run on beside other tests
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 async def test_concurrent_requests_keep_separate_traces(collector):
