@@ -54,16 +54,23 @@ class InferStream:
         return 0.0 if self._in_progress else asyncio.get_running_loop().time() - self._active_at
 
     @property
+    def _waited_seconds(self) -> float:
+        """For how long the client has sent no request, or has not read a response."""
+        return max(self._idle_seconds, self._call.outgoing.unread_seconds)
+
+    @property
     def is_idle(self) -> bool:
         """See gateway.limits.pools.Client."""
-        return self._idle_seconds >= IDLE_SECONDS
+        return self._waited_seconds >= IDLE_SECONDS
 
     def uselessness(self, held: int) -> float:  # noqa: ARG002  # each stream holds one
         """See gateway.limits.pools.Client."""
-        return self._idle_seconds
+        return self._waited_seconds
 
     def evict(self, error: GatewayError) -> None:
-        """Make `run` read no more, and raise an error."""
+        """Make `run` read no more, and raise an error; responses that the client does not read are dropped."""
+        if self._call.outgoing.is_idle:
+            self._call.evict(error)
         if self._stop_error is None:
             self._stop_error = error
             if self._reading is not None:
