@@ -94,7 +94,10 @@ class Call:
         self.task: asyncio.Task[None] | None = None
         self.has_begun = False
         """Whether the task runs: one that is cancelled before releases nothing."""
+        self.is_handled = False
+        """Whether a handler serves the call; until then it waits for its turn, and for the rest of its message."""
         self._is_cancelled = False
+        self._created_at = asyncio.get_running_loop().time()
         self.error: GatewayError | None = None
         """Why another client's need, or the server, ends the call."""
         self._wakeup: asyncio.Future[None] | None = None
@@ -115,16 +118,28 @@ class Call:
             raise Failure(grpc.StatusCode.INVALID_ARGUMENT, "The metadata grpc-timeout is malformed.", "", ())
         return int(match[1]) * UNIT_SECONDS[match[2]]
 
+    @property
+    def awaits_client(self) -> bool:
+        """Whether the client has to send more before the call can be served, or continued."""
+        return self.incoming.is_waiting or self._is_incomplete
+
     # See gateway.limits.pools.Client: the pool of calls
 
     @property
     def is_idle(self) -> bool:
         """Whether the gateway waits for this client."""
-        return self.incoming.waited_seconds > 0 or self.outgoing.is_idle
+        return self.incoming.waited_seconds > 0 or self.outgoing.is_idle or self._is_incomplete
 
     def uselessness(self, held: int) -> float:  # noqa: ARG002  # each call holds one slot
         """See gateway.limits.pools.Client."""
+        if self._is_incomplete:
+            return asyncio.get_running_loop().time() - self._created_at
         return max(self.incoming.waited_seconds, self.outgoing.unread_seconds)
+
+    @property
+    def _is_incomplete(self) -> bool:
+        """Whether the call waits for its turn, and its messages have not ended."""
+        return not (self.is_handled or self.incoming.ended)
 
     def evict(self, error: GatewayError) -> None:
         """End the call with an error at its next wait for the client."""

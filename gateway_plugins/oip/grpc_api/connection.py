@@ -232,7 +232,7 @@ class GrpcConnection(asyncio.Protocol):
             self._connections.stall(self)
         else:
             self._connections.read_on(self)
-        awaits = bool(calls) and all(call.incoming.is_waiting for call in calls)
+        awaits = bool(calls) and all(call.awaits_client for call in calls)
         if awaits and not self.pace.is_idle:
             self.pace.wait()
             self._connections.await_client(self)
@@ -375,6 +375,7 @@ class GrpcConnection(asyncio.Protocol):
             async with asyncio.timeout(call.timeout_seconds):
                 call.check()
                 await self._server.starts.wait(self)
+                call.is_handled = True
                 try:
                     trailing = await handle(call)
                 except Exception:
