@@ -1,9 +1,12 @@
 """Models on demand, from the settings to what the application calls."""
 
+from typing import cast
+
 import pytest
 
 from gateway.app import create_app
 from gateway.hooks import Plugin
+from gateway.inference.backend import Backend
 from gateway.plugins import installed
 from gateway_plugins.demand.backend import DemandBackend
 from gateway_plugins.demand.plugin import Demand
@@ -28,8 +31,8 @@ async def test_backend_is_that_of_the_settings():
 class Stubbed(Plugin):
     """Supplies a backend without any Triton."""
 
-    def backend(self, versions) -> StubBackend:
-        return StubBackend()
+    def backend(self, versions) -> Backend:
+        return cast("Backend", StubBackend())
 
 
 def test_application_uses_the_backend_of_a_plugin():
