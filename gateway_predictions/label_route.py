@@ -127,7 +127,7 @@ def router(labelling: Labelling | None) -> APIRouter:
         request: Request, model: Model, path: Annotated[str, Query(min_length=1, max_length=512)]
     ) -> Response:
         """A logged image, by the path that /label/next gave."""
-        found = await reader(request, model).ask(do="image", path=path)
+        found = await reader(request, model).ask(do="image", model=model, path=path)
         if found is None:
             raise NotFound("The log no longer has this image.")
         media_type = TYPES.get(path.rpartition(".")[2], "application/octet-stream")

@@ -3,7 +3,8 @@
 `python -m gateway_predictions.labelling URL` reads requests and writes responses, each a line of JSON:
 
     {"do": "next", "model": NAME}      an image that nobody else has, with what the model answered; null if none is left
-    {"do": "image", "path": PATH}      {"data": BASE64}; null if the image was deleted
+    {"do": "image", "model": NAME, "path": PATH}
+                                       {"data": BASE64}; null if it was deleted, or is not in the model's queue
     {"do": "overview", "model": NAME}  how many images are labelled, and the accuracy and the drift by day
 
 It ends with its input. An error is a line {"error": TEXT}.
@@ -78,6 +79,8 @@ class Work:
     labelled: list[Labelled] = field(default_factory=list)
     classes: dict[str, Counter[int]] = field(default_factory=dict)
     """How often each class was the best one of a random image, by day."""
+    images: frozenset[str] = frozenset()
+    """Paths of the images that may be offered, by any process that reads the log."""
 
 
 class LabelQueue:
@@ -110,8 +113,10 @@ class LabelQueue:
                     return _offer(row, is_drawn=is_drawn)
         return None
 
-    def image(self, path: str) -> dict[str, str] | None:
-        """A stored image."""
+    def image(self, model: str, path: str) -> dict[str, str] | None:
+        """A stored image of a model's queue: who may use one model must not see the images of another."""
+        if path not in self._current(model).images:
+            return None
         data = self._log.image(stored_image(path))
         return None if data is None else {"data": base64.b64encode(data).decode()}
 
@@ -162,6 +167,7 @@ class LabelQueue:
         work.random = [row for row in sample.rows() if row["sha256"] not in held]
         work.waiting = len(waiting)
         work.classes = dict(classes)
+        work.images = frozenset(row["image"] for row in (*pool.rows(), *sample.rows()))
         return work
 
     def _rows(self, model: str, since: datetime) -> Iterable[Row]:
@@ -287,7 +293,7 @@ def main(url: str) -> None:
         request = json.loads(line)
         try:
             if request["do"] == "image":
-                answer: object = queue.image(request["path"])
+                answer: object = queue.image(request["model"], request["path"])
             elif request["do"] == "next":
                 answer = queue.next(request["model"])
             else:

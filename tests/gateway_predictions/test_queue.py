@@ -88,6 +88,18 @@ def test_most_uncertain_unlabelled_images_come_first(tmp_path):
     assert (overview["labelled"], overview["waiting"]) == (1, 4)
 
 
+def test_images_of_another_model_are_not_shown(tmp_path):
+    rows = [row(1), row(2, model="other")]
+    queue = LabelQueue(log(tmp_path, rows))
+    for each in rows:
+        stored = tmp_path / str(each["image"])
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        stored.write_bytes(b"a picture")
+    assert queue.image("m", str(rows[0]["image"])) is not None
+    for path in (str(rows[1]["image"]), "rows/../images/x.png", "rows/m/a.parquet"):
+        assert queue.image("m", path) is None
+
+
 def test_different_images_come_before_similar_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(labelling, "QUEUE_IMAGES", 2)
     rows = [row(n, margin=n / 100, embedding=[1.0, n / 1000]) for n in range(4)]
