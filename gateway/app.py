@@ -68,7 +68,7 @@ def create_app(
                 settings.request_cpu_seconds,
             )
             decoders = await stack.enter_async_context(Decoders(settings.decoders, limits=limits))
-            service = _service(settings, triton, decoders, Observers(opened.observers()))
+            service = _service(settings, triton, decoders, opened)
             stack.push_async_callback(service.close)
             await triton.start()
             await service.start()
@@ -128,7 +128,7 @@ def prepare(app: FastAPI) -> None:
     mimetypes.init()
 
 
-def _service(settings: Settings, backend: Backend, decoders: Decoders, observers: Observers) -> InferenceService:
+def _service(settings: Settings, backend: Backend, decoders: Decoders, plugins: Plugins) -> InferenceService:
     admission = Admission(
         max_images=settings.max_images_in_flight,
         max_bytes=settings.max_bytes_in_flight,
@@ -137,6 +137,5 @@ def _service(settings: Settings, backend: Backend, decoders: Decoders, observers
         decoders=settings.decoders,
     )
     batches = BatchLimits(settings.batch_max_images, settings.batch_max_bytes, settings.request_max_calls)
-    return InferenceService(
-        Tools(backend, admission, DecodePolicy.from_settings(settings), batches, decoders), observers
-    )
+    tools = Tools(backend, admission, DecodePolicy.from_settings(settings), batches, decoders)
+    return InferenceService(tools, Observers(plugins.observers()), plugins.steps())

@@ -1,7 +1,5 @@
 """Sizes of the gateway's memory buffers: their total, and defaults that fit a small machine."""
 
-from collections import Counter
-
 from gateway.capacity import WORKER_BYTES
 from gateway.settings import MIB, Settings
 
@@ -20,7 +18,7 @@ LEAST = {
 
 def needed(settings: Settings) -> int:
     """Bytes that the gateway's processes use while all their buffers are full."""
-    held: int = sum(getattr(settings, field) * count for field, count in _held(settings).items())
+    held: int = sum(getattr(settings, field) for field in HELD)
     return settings.workers * (_worker_bytes(settings) + held)
 
 
@@ -29,8 +27,7 @@ def fitted(settings: Settings, budget_bytes: int, *, with_triton: bool) -> dict[
 
     Settings that were set explicitly are not changed. `with_triton` includes Triton's response cache.
     """
-    held = {**_held(settings), "decode_memory_bytes": 1}
-    counts = {field: settings.workers * count for field, count in held.items()}
+    counts = dict.fromkeys((*HELD, "decode_memory_bytes"), settings.workers)
     if with_triton:
         counts["triton_cache_bytes"] = 1
     total = {field: count * getattr(settings, field) for field, count in counts.items()}
@@ -50,11 +47,6 @@ def fitted(settings: Settings, budget_bytes: int, *, with_triton: bool) -> dict[
             floors[high] = max(floors[high], getattr(settings, low))
     lowered = {field: max(floors[field], int(getattr(settings, field) * share) // MIB * MIB) for field in free}
     return {field: value for field, value in lowered.items() if value < getattr(settings, field)}
-
-
-def _held(settings: Settings) -> Counter[str]:
-    """How many times a process may hold the bytes of each setting."""
-    return sum(map(Counter, settings.each("buffers")), Counter(HELD))
 
 
 def _worker_bytes(settings: Settings) -> int:

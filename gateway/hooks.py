@@ -11,7 +11,6 @@ docs/guides/plugins.md has examples, and says what may change.
     examine, check_triton     by `gateway doctor`             what is wrong with the services that are used
     metrics                   when the application is made    the plug-in's metrics
     routers, document         when the application is made    routes, and the OpenAPI document
-    predict_parameters        when the application is made    parameters of POST /predict
     shapes                    when the application is made    formats of the response of POST /predict
     json_bodies               when the application is made    forms of the JSON body of POST /predict
     authenticator             when the application is made    who may call: another check than files of API keys
@@ -21,7 +20,7 @@ docs/guides/plugins.md has examples, and says what may change.
     fetcher                   when the service has started    images that a body refers to
     error_formats             when the application is made    error responses that are no problem documents
     tracer                    when the application is made    spans of requests
-    admit                     for each image                  waits, or refuses an image, before it has a permit
+    steps                     when the service starts         steps of an image before it has a permit
     version, versions         for each request                which version of a model answers
     request_fields            for each request                what observers get of the headers
     expansion                 for each request                several images of one upload
@@ -52,6 +51,7 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
     from gateway.inference.request_spec import RequestSpec
     from gateway.inference.result import Result
     from gateway.inference.service import InferenceService
+    from gateway.inference.steps import Step
     from gateway.ingest.json_body import ForeignBody
     from gateway.ingest.media_types import Uploads, UploadsOrUrls
     from gateway.limits.lease import Bound
@@ -257,6 +257,10 @@ class Plugin:
         del runtime
         return nullcontext()
 
+    def steps(self) -> "Sequence[Step]":
+        """Steps of each image, once its header is known and before it has a permit; see gateway.inference.steps."""
+        return ()
+
     def version(self, model_name: str, headers: Mapping[str, str], client: str) -> str | None:
         """The version that answers a request which names none, "" for the one in use; None leaves it to others.
 
@@ -353,6 +357,10 @@ class Plugins:
         for read in self._request_fields:
             fields.update(read(headers))
         return fields
+
+    def steps(self) -> "Sequence[Step]":
+        """The steps of all plug-ins."""
+        return [step for plugin in self for step in plugin.steps()]
 
     def observers(self) -> "Sequence[Observer]":
         """The observers of all plug-ins."""

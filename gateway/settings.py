@@ -103,10 +103,6 @@ class Section(BaseSettings):
         """Further contradictions between the settings of this section, each as a sentence."""
         return ()
 
-    def buffers(self) -> Mapping[str, int]:
-        """The settings whose bytes each process may hold at once, and how many times."""
-        return {}
-
     def process_bytes(self) -> int:
         """Memory of each gateway process, and of processes of its own, that these settings need beside buffers."""
         return 0
