@@ -145,13 +145,15 @@ def export(recipe: Recipe, repository: Path, report: Report, *, force: bool = Fa
 
     generator = torch.Generator().manual_seed(0)
     example = torch.rand((4, 3, INPUT_SIZE, INPUT_SIZE), generator=generator) * 2 - 1
+    # Before the network: a Triton that finds model.pt must find the labels as well.
+    categories = EfficientNet_B0_Weights.IMAGENET1K_V1.meta["categories"]
+    labels.parent.mkdir(parents=True, exist_ok=True)
+    labels.write_text("".join(f"{category}\n" for category in categories))
     export_torchscript(recipe.build(), example, path, extra_files={STAMP: stamp})
     found = convert(path, recipe.preprocessing or PROBED, ImageTensor.FP32)
     cpu_network.write(found, path)
     _set_cpu_runtime(repository / ENSEMBLE_MODEL / "config.pbtxt", found.runtime)
     report(f"on a CPU it runs by {found.runtime.described}: {found.reason}")
-    categories = EfficientNet_B0_Weights.IMAGENET1K_V1.meta["categories"]
-    labels.write_text("".join(f"{category}\n" for category in categories))
     # `gateway model parity` finds the original by the record; an untrained model has none.
     record.unlink(missing_ok=True)
     if recipe.preprocessing is not None and record.parent.is_dir():

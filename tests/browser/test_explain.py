@@ -9,6 +9,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from gateway.inference.backend import Call, InferResult
 from tests.browser.backend import ColourBackend, picture
 from tests.plugins.streams.stub import stream_service
+from tests.processes import wait_for
 
 pytestmark = pytest.mark.slow
 DRAWN = "image => image.complete && image.naturalWidth > 0"
@@ -28,10 +29,12 @@ def test_map_lies_over_the_picture_as_strong_as_wanted(page: Page):
     expect(heat).to_have_count(1)
     expect(page.locator("#viewer-picture")).to_be_hidden()
     expect(page.locator(".map strong")).to_contain_text("blue, 90.0%")
-    assert heat.evaluate(DRAWN)
+    # Each further heat map replaces the one before.
+    wait_for(lambda: heat.evaluate(DRAWN))
+    wait_for(lambda: heat.bounding_box() and page.locator("#viewer-maps img:not(.heat)").bounding_box())
     original = page.locator("#viewer-maps img:not(.heat)").bounding_box()
     assert original
-    assert heat.bounding_box() == pytest.approx(original, abs=1)
+    wait_for(lambda: heat.bounding_box() == pytest.approx(original, abs=1))
     page.locator("#viewer-heat").fill("0")
     expect(heat).to_have_css("opacity", "0")
 

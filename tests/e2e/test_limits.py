@@ -85,11 +85,12 @@ def is_problem(answer: httpx.Response, status: int, code: str, limit: str) -> bo
 
 def test_limits_are_published_with_their_errors(http: httpx.Client):
     limits = {limit["name"]: limit for limit in http.get("/limits").json()["limits"]}
-    assert set(limits) == {*LIMITS, *FIXED}
-    for name in LIMITS:
+    settings, fixed = {**LIMITS, **Settings.all_limits()}, {**FIXED, **Settings.all_fixed_limits()}
+    assert set(limits) == {*settings, *fixed}
+    for name in settings:
         assert limits[name]["value"] == SMALL.get(name, Settings.model_fields[name].default)
         assert limits[name]["setting"] == f"GATEWAY_{name.upper()}"
-    for name, (value, _, error) in FIXED.items():
+    for name, (value, _, error) in fixed.items():
         assert (limits[name]["value"], limits[name]["code"], limits[name]["setting"]) == (value, error.code, None)
 
 

@@ -32,7 +32,7 @@ def test_request_of_the_guide_is_allowed_by_its_setting():
 
 
 def test_figures_are_those_of_the_code():
-    assert f"Of one request, {fetcher.FETCHES_PER_REQUEST} images are fetched at once" in GUIDE
+    assert f"{fetcher.FETCHES_PER_REQUEST} images of one request are fetched at once" in GUIDE
     assert f"At most {fetcher.MAX_REDIRECTS} are followed" in GUIDE
     assert f"more than {fetcher.MAX_REDIRECTS} redirects" in GUIDE
     reads = f"reads of {network.READ_BYTES >> 10} KiB, and of {network.HEAD_READ_BYTES >> 10} KiB before the body"
