@@ -13,7 +13,7 @@ from redis.backoff import NoBackoff
 
 from gateway_plugins.tenants import metrics
 from gateway_plugins.tenants.quota import Rate
-from gateway_plugins.tenants.rates import Grant, Rates, granted
+from gateway_plugins.tenants.rates import TOLERANCE_SECONDS, Grant, Rates, granted
 
 log = structlog.get_logger("gateway")
 
@@ -26,6 +26,8 @@ CONNECTIONS = 16
 PREFIX = "triton-image-gateway:rate:"
 FAILURES = (RedisError, OSError, TimeoutError)
 """What a request to the store fails with."""
+LONGEST_SECONDS = 1e16
+"""A longer time is invalid: a full burst of the slowest rate that can be written takes 3.6e15 s."""
 
 # gateway_plugins.tenants.rates.take, by the clock of the store. Numbers are answered as text, as Redis
 # cuts those of Lua to integers.
@@ -45,6 +47,10 @@ else
 end
 return {admitted, tostring(wait), tostring(ahead)}
 """
+
+
+class InvalidReply(RedisError):
+    """The store has answered what the script cannot have returned."""
 
 
 def reason_of(error: Exception) -> str:
@@ -90,8 +96,9 @@ class StoredRates:
         """Take one image of a key's rate in the store; raises one of FAILURES."""
         limits = [1 / rate.per_second, rate.full_seconds, most_seconds]
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            admitted, wait, ahead = await self._take([PREFIX + name], limits)
-        return granted(rate, float(ahead), float(wait), admitted=bool(admitted))
+            reply = await self._take([PREFIX + name], limits)
+        admitted, wait, ahead = _read(reply, most_seconds)
+        return granted(rate, ahead, wait, admitted=admitted)
 
     def forget(self, name: str) -> None:
         """See gateway_plugins.tenants.rates.Rates; in the store, states expire."""
@@ -114,3 +121,21 @@ class StoredRates:
             self._lost = False
             metrics.RATE_STORE_UP.set(1)
             log.info("rate_store_back")
+
+
+def _read(reply: object, most_seconds: float) -> tuple[bool, float, float]:
+    """Whether an image is admitted, its wait and the new state of the rate in seconds; raises InvalidReply."""
+    match reply:
+        case [0 | 1 as admitted, str() | bytes() as wait_text, str() | bytes() as ahead_text]:
+            pass
+        case _:
+            raise InvalidReply("it answered something else than a number and two texts")
+    try:
+        wait, ahead = float(wait_text), float(ahead_text)
+    except ValueError as exc:
+        raise InvalidReply("it answered a time that is not a number") from exc
+    # Comparisons with NaN are false. Lua writes 14 digits of a wait, so an admitted one may be rounded up.
+    most = min(most_seconds + TOLERANCE_SECONDS, LONGEST_SECONDS) if admitted else LONGEST_SECONDS
+    if not (0 <= wait <= most and 0 <= ahead <= LONGEST_SECONDS):
+        raise InvalidReply("it answered a time that is out of range")
+    return bool(admitted), wait, ahead
