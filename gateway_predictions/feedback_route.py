@@ -1,5 +1,6 @@
 """POST /feedback: what is really in an image of an earlier request, for the prediction log."""
 
+import asyncio
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +14,9 @@ from gateway.api.parameters import reading
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
 from gateway.api.schemas import FeedbackResponse, Problem
-from gateway.errors import InvalidBody, InvalidParameter, NotFound, Overloaded, RequestTooLarge
+from gateway.errors import InvalidBody, InvalidParameter, NotFound, Overloaded, RateLimited, RequestTooLarge
 from gateway.inference.parameters import ModelName
+from gateway.limits.caller import REFUSAL_SECONDS
 from gateway.settings import variable
 from gateway_predictions.feedback import Feedback
 
@@ -65,7 +67,7 @@ def router(log: "ServiceLog | None") -> APIRouter:
         "/feedback",
         summary="Report the true label of an image",
         status_code=HTTPStatus.ACCEPTED,
-        responses={status: {"model": Problem} for status in (400, 404, 413, 422, 503)},
+        responses={status: {"model": Problem} for status in (400, 404, 413, 422, 429, 503)},
         openapi_extra={"requestBody": _BODY},
     )
     @traits()
@@ -73,7 +75,7 @@ def router(log: "ServiceLog | None") -> APIRouter:
         """Log the true label of an image of an earlier request, or that its answer was wrong.
 
         The last feedback for an image counts, unless it is withdrawn. It is joined with the logged results by the
-        request's id when the log is read; feedback for results that were not logged has no effect.
+        request's id when the log is read, and counts as an image for the rate of the API key; feedback for results that were not logged has no effect.
         """
         context = request_context(request)
         if log is None:
@@ -81,6 +83,11 @@ def router(log: "ServiceLog | None") -> APIRouter:
         given = await _read(request, context)
         context.log_fields["model"] = model_name = given.model or context.settings.model
         context.check_model(model_name)
+        try:  # a row of the log, as an image makes one
+            await context.caller.charge(context.settings.max_wait_seconds, context.stats.stages)
+        except RateLimited:
+            await asyncio.sleep(REFUSAL_SECONDS)
+            raise
         if sum((given.label is not None, given.class_id is not None, given.wrong, given.withdrawn)) != 1:
             raise InvalidParameter(NO_LABEL)
         backend = context.service.backend

@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.keys import add_key
+from gateway_plugins.tenants.quota import read_quota
 from gateway_predictions.reader import LogReader
 from tests.gateway.api.stub import PNG, client_of
 from tests.gateway_predictions.logged import logging_service, rows, send
@@ -124,6 +125,15 @@ def test_feedback_needs_a_key_where_requests_do(tmp_path):
         assert answer.status_code == 202
         (row,) = rows(tmp_path / "log", 1, "feedback")
     assert row["key"] == "labellers"
+
+
+def test_feedback_is_charged_to_the_rate_of_its_key(tmp_path):
+    key = add_key(tmp_path / "keys", "labellers", read_quota({"rate": "1/h", "burst": "2"}))
+    with logging_service(tmp_path / "log", api_keys_file=tmp_path / "keys") as client:
+        sent = {"json": {"request_id": "r", "wrong": True}, "headers": {"X-API-Key": key}}
+        answers = [client.post("/feedback", **sent) for _ in range(3)]
+        assert [answer.status_code for answer in answers] == [202, 202, 429]
+        assert answers[2].json()["code"] == "rate_limited"
 
 
 def test_without_a_log_there_is_no_feedback(tmp_path):
