@@ -75,7 +75,8 @@ def router(log: "ServiceLog | None") -> APIRouter:
         """Log the true label of an image of an earlier request, or that its answer was wrong.
 
         The last feedback for an image counts, unless it is withdrawn. It is joined with the logged results by the
-        request's id when the log is read, and counts as an image for the rate of the API key; feedback for results that were not logged has no effect.
+        request's id when the log is read, and counts as an image for the rate of the API key; feedback for results that
+        were not logged has no effect.
         """
         context = request_context(request)
         if log is None:

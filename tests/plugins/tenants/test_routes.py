@@ -40,6 +40,8 @@ class Entry:
     names_model: bool = True
     images: int = 0
     """Images that a request is charged for; 0 for a route without images."""
+    charged: bool = False
+    """Whether a request without images is charged like one image."""
 
 
 def get(path: str) -> Send:
@@ -72,7 +74,7 @@ ENTRIES = {
     "/v2/models/{name}/versions/{version}/infer": Entry(
         post(f"/v2/models/{MODEL}/versions/1/infer", json=in_json(PNG)), images=1
     ),
-    "/feedback": Entry(post("/feedback", json={"request_id": "r", "wrong": True})),
+    "/feedback": Entry(post("/feedback", json={"request_id": "r", "wrong": True}), charged=True),
     "/label/next": Entry(post(f"/label/next?model={MODEL}")),
     "/label/overview": Entry(get(f"/label/overview?model={MODEL}")),
     "/label/image": Entry(get(f"/label/image?model={MODEL}&path=x.png")),
@@ -180,6 +182,8 @@ def test_rate(service, path):
     remaining = httpx.get(f"http://{service.address}/limits", headers=key).json()["key"]["rate"]["remaining"]
     if entry.images:
         assert (statuses, remaining) == ([200, 429], 0)
+    elif entry.charged:
+        assert (statuses, remaining) == ([202, 429], 0)
     else:
         assert 429 not in statuses
         assert remaining is None
