@@ -233,4 +233,5 @@ def test_openvino_serves_and_torchscript_comes_back(added_head, photos, tmp_path
     assert proved.exit_code == 0, proved.output
     back = tuned("torchscript")
     assert (back.format, back.serving.openvino) == (Format.TORCHSCRIPT, None)
-    assert [path.name for path in (repository / "head_classifier" / "1").iterdir()] == ["model.pt"]
+    # cpu.json says that it runs by TorchScript, as asked for.
+    assert {path.name for path in (repository / "head_classifier" / "1").iterdir()} == {"model.pt", "cpu.json"}
