@@ -180,8 +180,8 @@ RUN install --directory --owner=1000 --group=1000 /var/cache/tensorrt
 # TorchScript runs in the image's own libtorch backend, so triton_backends is not copied.
 COPY --from=model /app/triton_models /models
 # What sizes the models to the container when it starts: standard library only.
-COPY gateway/__init__.py gateway/capacity.py gateway/cgroups.py gateway/cores.py gateway/gpus.py gateway/memory.py \
-     /opt/sized/gateway/
+COPY gateway/__init__.py /opt/sized/gateway/
+COPY gateway/machine /opt/sized/gateway/machine
 COPY gateway_local/__init__.py gateway_local/sizing.py /opt/sized/gateway_local/
 COPY gateway_local/sized_triton.py /opt/sized/__main__.py
 ENV PYTHONDONTWRITEBYTECODE=1

@@ -21,8 +21,8 @@ from gateway import errors, metrics
 from gateway.app import create_app
 from gateway.environment import allowed
 from gateway.plugins import installed, metrics_of, settings_class
-from gateway.quantities import size
 from gateway.settings import variable
+from gateway.values.quantities import size
 from gateway_cli.main import app
 from gateway_plugins.tenants.limits_route import FIXED, LIMITS
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from gateway.allocator import keep_freed_memory
 from gateway.api.application import assemble, key_check
 from gateway.api.request_context import State
 from gateway.api.routes.health import is_ready
@@ -25,6 +24,7 @@ from gateway.limits.admission import Admission
 from gateway.limits.connections import Connections
 from gateway.limits.pools import response_buffer, streams, upload_buffer
 from gateway.logs import configure_logs
+from gateway.machine.allocator import keep_freed_memory
 from gateway.metrics import SHARED_FOLDER, reserve_space
 from gateway.plugins import installed, metrics_of
 from gateway.server.draining import draining_on_signals

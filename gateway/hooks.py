@@ -37,8 +37,8 @@ from gateway.errors import GatewayError, InvalidParameter
 from gateway.findings import Finding
 from gateway.keys import Keys, ReadOptions, refuse_options
 from gateway.limits.caller import ANYONE, Caller
-from gateway.setting_values import Shares
 from gateway.settings import Section, Settings
+from gateway.values.setting_values import Shares
 
 if TYPE_CHECKING:  # commands that only read the settings load none of these
     from fastapi import APIRouter, FastAPI

@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 
 from gateway.errors import UserError
-from gateway.files import locked, whole_file
+from gateway.files.shared import locked, whole_file
 
 log = structlog.get_logger("gateway")
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from gateway import setting_values
-from gateway.capacity import Costs
-from gateway.cores import usable_cores
 from gateway.errors import GatewayError
+from gateway.machine.capacity import Costs
+from gateway.machine.cores import usable_cores
+from gateway.values import setting_values
 
 ENV_PREFIX = "GATEWAY_"
 ENV_FILE = ".env"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gateway.capacity import MIB, Costs, Plan, plan
+from gateway.machine.capacity import MIB, Costs, Plan, plan
 from gateway.settings import variable
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
@@ -68,8 +68,8 @@ def capacity(
 
         gateway capacity --cores 16 --gpus 1 --format env >> .env
     """
-    from gateway.cores import usable_cores
-    from gateway.gpus import gpu_count
+    from gateway.machine.cores import usable_cores
+    from gateway.machine.gpus import gpu_count
     from gateway_local.cost_record import recorded_costs
 
     costs = _measured(model_repository, photo) if measure else recorded_costs(model_repository)

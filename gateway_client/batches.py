@@ -121,7 +121,7 @@ class Batches:
 
 
 def _size(nbytes: int) -> str:
-    """Format a number of bytes as `size` in gateway/quantities.py does; the client imports nothing of the gateway."""
+    """Format a number of bytes as gateway/values/quantities.py does; the client imports nothing of the gateway."""
     units = (("GiB", 2**30), ("GB", 10**9), ("MiB", 2**20), ("MB", 10**6), ("KiB", 2**10), ("kB", 10**3))
     fitting = [(unit, each) for unit, each in units if nbytes >= each and nbytes * 10 % each == 0]
     if not fitting:

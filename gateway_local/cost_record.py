@@ -13,11 +13,11 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
-from gateway.capacity import GPU_BATCH, Costs, plan
-from gateway.cores import usable_cores
 from gateway.errors import UserError
-from gateway.files import whole_file
-from gateway.gpus import find_gpus
+from gateway.files.shared import whole_file
+from gateway.machine.capacity import GPU_BATCH, Costs, plan
+from gateway.machine.cores import usable_cores
+from gateway.machine.gpus import find_gpus
 from gateway.plugins import ports_of
 from gateway.settings import LogLevel, Settings, variable
 from gateway.triton.model_config import read_model_configs

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 
-from gateway.files import whole_file
+from gateway.files.shared import whole_file
 from gateway_local.paths import DEFAULT_BACKENDS
 
 

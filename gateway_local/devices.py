@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from gateway.gpus import Gpus, find_gpus
+from gateway.machine.gpus import Gpus, find_gpus
 from gateway.triton.model_config import ModelConfig
 from gateway_local.cuda_pool import PINNED_OPTION, arguments, pinned_arguments, pool_bytes, uncacheable
 from gateway_local.runtime.base import TritonRuntimeError

@@ -3,8 +3,8 @@
 from enum import StrEnum
 
 from gateway.errors import UserError
-from gateway.gpus import gpu_count
-from gateway.memory import MACHINE, Memory
+from gateway.machine.gpus import gpu_count
+from gateway.machine.memory import MACHINE, Memory
 from gateway.settings import MemoryCheck
 from gateway.triton.footprint import NEAR, OVERRIDE, Need, Runtime, size
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from google.protobuf import text_format
 
-from gateway.buffers import LEAST, fitted, needed
-from gateway.capacity import Costs, Plan, fitting_plan
-from gateway.cores import usable_cores
 from gateway.environment import load_settings
-from gateway.gpus import find_gpus
-from gateway.memory import MACHINE, Memory, memory_limit, usable_memory
+from gateway.limits.buffers import LEAST, fitted, needed
+from gateway.machine.capacity import Costs, Plan, fitting_plan
+from gateway.machine.cores import usable_cores
+from gateway.machine.gpus import find_gpus
+from gateway.machine.memory import MACHINE, Memory, memory_limit, usable_memory
 from gateway.settings import MemoryCheck, Settings, variable
 from gateway.triton.contract import pinned_versions
 from gateway.triton.footprint import Need, size

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gateway.files import whole_file
+from gateway.files.shared import whole_file
 from gateway.triton.footprint import Footprint, Need, need, version_files
 from gateway.triton.model_config import ModelConfig
 from gateway.triton.model_processes import model_processes

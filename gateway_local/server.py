@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from gateway.capacity import Plan, plan
-from gateway.cores import usable_cores
+from gateway.machine.capacity import Plan, plan
+from gateway.machine.cores import usable_cores
 from gateway.triton.model_config import read_model_configs
 from gateway_local import launch, sizing
 from gateway_local.children import Waited, get, is_ok, wait_ready

@@ -13,10 +13,10 @@ import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
-from gateway.capacity import MIB, SHARED_BYTES, Costs, Plan, fitting_plan, pinned_pool_bytes
-from gateway.cores import usable_cores
-from gateway.gpus import gpu_count, gpu_fault
-from gateway.memory import memory_limit
+from gateway.machine.capacity import MIB, SHARED_BYTES, Costs, Plan, fitting_plan, pinned_pool_bytes
+from gateway.machine.cores import usable_cores
+from gateway.machine.gpus import gpu_count, gpu_fault
+from gateway.machine.memory import memory_limit
 from gateway_local.sizing import ARGUMENT, SizedRepository, image_bytes
 
 CORES_VARIABLE = "GATEWAY_CORES"

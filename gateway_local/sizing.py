@@ -1,8 +1,9 @@
 """Instance counts and batch sizes for this machine, in configurations that Triton reads instead of config.pbtxt.
 
 A config.pbtxt without a `count`, a `preferred_batch_size` or a `max_queue_delay_microseconds` leaves them to the plan
-of gateway/capacity.py; those that are written stay. The completed text is configs/sized.pbtxt beside config.pbtxt, and
-Triton reads it if it is started with --model-config-name=sized. Standard library only: NVIDIA's image has no more.
+of gateway/machine/capacity.py; those that are written stay. The completed text is configs/sized.pbtxt beside
+config.pbtxt, and Triton reads it if it is started with --model-config-name=sized. Standard library only: NVIDIA's
+image has no more.
 """
 
 import math
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.capacity import CPU_PREFERRED, Plan, plan
+from gateway.machine.capacity import CPU_PREFERRED, Plan, plan
 
 CONFIG = "config.pbtxt"
 NAME = "sized"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway.cores import usable_cores
+from gateway.machine.cores import usable_cores
 from gateway.triton.footprint import TORCH, runs_in_onnxruntime
 from gateway.triton.model_config import ModelConfig, steps
 from gateway_local.cpu_features import cpu_name

@@ -13,8 +13,8 @@ from types import FrameType
 from typing import Protocol
 
 from gateway.errors import UserError
-from gateway.gpus import Gpus, find_gpus
-from gateway.memory import killed_for_memory
+from gateway.machine.gpus import Gpus, find_gpus
+from gateway.machine.memory import killed_for_memory
 from gateway.plugins import ports_of
 from gateway.server.serve import check_address, export_environment
 from gateway.settings import Settings, variable

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway import json_text
 from gateway.api.body import open_body
 from gateway.api.classes import named_class
 from gateway.api.parameters import reading
@@ -18,6 +17,7 @@ from gateway.errors import InvalidBody, InvalidParameter, NotFound, Overloaded, 
 from gateway.inference.parameters import ModelName
 from gateway.limits.caller import REFUSAL_SECONDS
 from gateway.settings import variable
+from gateway.values import json_text
 from gateway_predictions.feedback import Feedback
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from gateway.inference.tools import Tools
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import encoded
 from gateway.ingest.upload import Upload
-from gateway.setting_values import ALL_MODELS
 from gateway.settings import DecodeMode, Settings
 from gateway.time_slices import TimeSlice
+from gateway.values.setting_values import ALL_MODELS
 from gateway_predictions.drift.live import LiveDrift
 from gateway_predictions.feedback import Feedback
 from gateway_predictions.frames import RowKind, encode

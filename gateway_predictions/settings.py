@@ -5,8 +5,8 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-from gateway.setting_values import ALL_MODELS, if_text, log_url, percentages_of, unless_none
 from gateway.settings import GIB, MIB, HeaderName, Section
+from gateway.values.setting_values import ALL_MODELS, if_text, log_url, percentages_of, unless_none
 
 LOG_WRITER_BYTES = 100 * MIB
 """Memory of the prediction log's writer without its rows: Python and PyArrow."""

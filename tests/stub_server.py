@@ -8,13 +8,13 @@ import signal
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.allocator import keep_freed_memory
 from gateway.app import create_app
 from gateway.environment import load_settings
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction
 from gateway.inference.sequence import SequenceScores
 from gateway.logs import configure_logs
+from gateway.machine.allocator import keep_freed_memory
 from gateway.server.serve import run
 from gateway.time_slices import keep_what_was_made
 from tests.gateway.api.stub import StubBackend

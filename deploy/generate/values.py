@@ -220,7 +220,7 @@ def setting_schema(field: str) -> Schema:
 
 
 _UNITS = {"bytes": "kB|MB|GB|KiB|MiB|GiB", "seconds": "s"}
-"""Units that gateway/setting_values.py reads, by a word in the setting's name."""
+"""Units that gateway/values/setting_values.py reads, by a word in the setting's name."""
 _JSON_NAMES = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",

@@ -16,7 +16,7 @@ from gateway.ingest.json_body import ForeignBody, Form
 from gateway.ingest.media_types import Uploads, open_uploads
 from gateway.ingest.upload_limits import Limits
 from gateway.limits.pace import Pace
-from gateway.quantities import size
+from gateway.values.quantities import size
 
 
 def open_body(request: Request, context: RequestContext) -> "Body":

@@ -3,7 +3,7 @@
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Backend
 from gateway.inference.selection import nearest_labels
-from gateway.validation import NAME_CHARACTERS
+from gateway.values.validation import NAME_CHARACTERS
 
 
 async def named_class(

@@ -20,7 +20,7 @@ from gateway.inference.request_spec import RequestSpec, timeout_within
 from gateway.inference.selection import Selection
 from gateway.ingest.frames import PATTERN
 from gateway.ingest.media_types import Uploads
-from gateway.validation import NAME_CHARACTERS, fault, near
+from gateway.values.validation import NAME_CHARACTERS, fault, near
 
 P = TypeVar("P", bound=BaseModel)
 

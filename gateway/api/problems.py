@@ -24,7 +24,7 @@ from gateway.errors import (
     problem_document,
 )
 from gateway.hooks import ErrorFormat
-from gateway.validation import NAME_CHARACTERS, near
+from gateway.values.validation import NAME_CHARACTERS, near
 
 
 def format_of(path: str, formats: Sequence[ErrorFormat]) -> ErrorFormat | None:

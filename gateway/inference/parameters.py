@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, WithJsonSchema
 
 from gateway.inference.request_spec import MIN_TIMEOUT_SECONDS
-from gateway.validation import VERSION_PATTERN
+from gateway.values.validation import VERSION_PATTERN
 
 TopK = Annotated[int | None, Field(ge=1)]
 ModelName = Annotated[str | None, Field(min_length=1, max_length=256)]

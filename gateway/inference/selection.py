@@ -8,7 +8,7 @@ from typing import Protocol, Self
 from gateway.errors import InvalidParameter
 from gateway.inference.prediction import Prediction, Predictions
 from gateway.settings import Settings
-from gateway.validation import NAME_CHARACTERS
+from gateway.values.validation import NAME_CHARACTERS
 
 MAX_COMPARED = 100
 """Labels that an unknown one is compared with: a comparison takes some 50 µs, and models have up to 21,000 labels."""

@@ -8,7 +8,7 @@ from gateway.ingest.formats.webp import read_webp
 from gateway.ingest.image_formats import ImageFormat, accepted_formats, recognize
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.upload_limits import Limits
-from gateway.quantities import pixels_beyond
+from gateway.values.quantities import pixels_beyond
 
 _READERS = {
     ImageFormat.JPEG: read_jpeg,

@@ -3,13 +3,13 @@
 import re
 from collections.abc import AsyncIterable, AsyncIterator
 
-from gateway import json_text
 from gateway.errors import HeadersTooLarge, InvalidBody
 from gateway.ingest.upload import request_too_large
 from gateway.ingest.upload_limits import Limits
-from gateway.json_text import MAX_DEPTH, JsonError
-from gateway.quantities import size
 from gateway.time_slices import TimeSlice
+from gateway.values import json_text
+from gateway.values.json_text import MAX_DEPTH, JsonError
+from gateway.values.quantities import size
 
 MAX_NAME_BYTES = 8 * 1024
 _NOT_SPACE = re.compile(rb"[^ \t\r\n]")

@@ -8,7 +8,7 @@ from gateway.ingest.json_body import ForeignBody, Form, read_json
 from gateway.ingest.multipart import read_multipart
 from gateway.ingest.upload import Hold, Parameter, Reference, Upload, file_too_large, request_too_large, uncounted
 from gateway.ingest.upload_limits import Limits
-from gateway.validation import NAME_CHARACTERS, near
+from gateway.values.validation import NAME_CHARACTERS, near
 
 Uploads = AsyncGenerator[Upload, None]
 """The uploads of one request as they arrive; the reader closes it."""

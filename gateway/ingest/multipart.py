@@ -23,8 +23,8 @@ from gateway.ingest.upload import (
     uncounted,
 )
 from gateway.ingest.upload_limits import Limits
-from gateway.quantities import size
 from gateway.time_slices import TimeSlice
+from gateway.values.quantities import size
 
 MAX_PARAMETERS = 100
 MAX_PARAMETER_BYTES = 8 * 1024

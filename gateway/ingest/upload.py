@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gateway.errors import FileTooLarge, ImageError, Overloaded, RequestTooLarge, TooManyFiles
 from gateway.ingest.upload_limits import Limits
-from gateway.quantities import size
+from gateway.values.quantities import size
 
 MAX_FILENAME_CHARACTERS = 255
 

@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 from prometheus_client import Gauge
 
 from gateway.errors import Overloaded
-from gateway.quantities import size
+from gateway.values.quantities import size
 
 
 class Bound:

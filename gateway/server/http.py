@@ -7,10 +7,10 @@ from typing import Any
 import httptools
 
 from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest, Overloaded
-from gateway.quantities import size
 from gateway.server.cycle import HttpCycle, error_response
 from gateway.server.handler import Phase, ServedConnection
 from gateway.server.websockets import PATH, WebSocketHandler
+from gateway.values.quantities import size
 
 MAX_PIPELINED = 16
 """Requests of a connection that may wait for the response to one before them; then no more are parsed."""

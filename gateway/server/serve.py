@@ -16,12 +16,12 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.supervisors import Multiprocess
 
-from gateway.buffers import fitted
-from gateway.capacity import Costs, plan
-from gateway.cores import usable_cores
 from gateway.errors import UserError
+from gateway.limits.buffers import fitted
 from gateway.logs import configure_logs
-from gateway.memory import memory_limit
+from gateway.machine.capacity import Costs, plan
+from gateway.machine.cores import usable_cores
+from gateway.machine.memory import memory_limit
 from gateway.plugins import ports_of
 from gateway.server.connection import Connection
 from gateway.server.http import HttpHandler

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from gateway.errors import LoadFailed
-from gateway.memory import Memory
+from gateway.machine.memory import Memory
 from gateway.settings import GIB, MIB, MemoryCheck, variable
 from gateway.triton.model_config import (
     ModelConfig,

@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Callable, Sequence
 
-from gateway.memory import usable_memory
+from gateway.machine.memory import usable_memory
 from gateway.server.workers import shared_file
 from gateway.settings import Settings
 from gateway.triton.connect import Connect, connector

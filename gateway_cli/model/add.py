@@ -9,7 +9,7 @@ import typer
 
 from gateway.environment import load_settings
 from gateway.errors import LoadFailed, UserError
-from gateway.gpus import gpu_count
+from gateway.machine.gpus import gpu_count
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway_cli.addresses import Triton, formerly_url
 from gateway_cli.model.examples import Examples
@@ -77,7 +77,7 @@ def add(
 
         gateway model add my_model.py:classify --name mine --labels labels.txt --crop 224 --trust
     """
-    from gateway.memory import usable_memory
+    from gateway.machine.memory import usable_memory
     from gateway.triton.footprint import check_load
     from gateway_local.memory_plan import warn_of_memory
     from gateway_models.networks.add import add as add_model

@@ -8,12 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gateway.buffers import needed
-from gateway.cgroups import OWN
-from gateway.cores import usable_cores
 from gateway.findings import Finding, fail, ok, warn
-from gateway.gpus import driver_too_old
-from gateway.memory import usable_memory
+from gateway.limits.buffers import needed
+from gateway.machine.cgroups import OWN
+from gateway.machine.cores import usable_cores
+from gateway.machine.gpus import driver_too_old
+from gateway.machine.memory import usable_memory
 from gateway.settings import MIB, Settings, variable
 from gateway.triton.footprint import Need, size
 from gateway_local.memory_fit import Fit, advice, fit, sentence, table

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.findings import Finding, Level, fail
-from gateway.gpus import gpu_count
+from gateway.machine.gpus import gpu_count
 from gateway.plugins import installed
 from gateway.settings import Settings
 from gateway_local.console import PlainConsole

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-from gateway.capacity import Plan
+from gateway.files.safe_path import SafePath, UnsafePath, safe_name
 from gateway.findings import Finding, fail, ok, warn
-from gateway.gpus import gpu_count
 from gateway.ingest.resizing import names_release
-from gateway.safe_path import SafePath, UnsafePath, safe_name
+from gateway.machine.capacity import Plan
+from gateway.machine.gpus import gpu_count
 from gateway.triton.contract import CLASSIFIER, breaches, pinned
 from gateway.triton.footprint import Need, need
 from gateway.triton.model_config import (

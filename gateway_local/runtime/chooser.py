@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gateway.files import locked_where_writable
+from gateway.files.shared import locked_where_writable
 from gateway_local.paths import DEFAULT_BACKENDS
 from gateway_local.runtime.base import Runtime, RuntimeFetchFailed, Say
 from gateway_local.runtime.image.errors import ImageUnusable

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gateway.files import whole_folder
+from gateway.files.shared import whole_folder
 from gateway_local.runtime.base import (
     Runtime,
     RuntimeFetchFailed,

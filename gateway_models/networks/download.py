@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.errors import UserError
-from gateway.files import whole_file
-from gateway.safe_path import UnsafePath, safe_name
+from gateway.files.safe_path import UnsafePath, safe_name
+from gateway.files.shared import whole_file
 from gateway_local import redirects
 from gateway_local.paths import default_cache_dir
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gateway.files import whole_file
-from gateway.safe_path import UnsafePath, safe_name
+from gateway.files.safe_path import UnsafePath, safe_name
+from gateway.files.shared import whole_file
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 from gateway_models.networks.adapted import GRAY_ADVICE, LUMA, PIXELS, Form
 from gateway_models.networks.file_kinds import ModelFileError

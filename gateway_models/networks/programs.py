@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, fx, nn
 
-from gateway.files import whole_file
+from gateway.files.shared import whole_file
 from gateway_models.networks.archives import clean_program
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.torchscript import TOLERANCE, ExportError, largest_difference, without_deprecations

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import UserError
-from gateway.files import whole_file
+from gateway.files.shared import whole_file
 from gateway.triton.contract import CLASSIFIER_INPUT
 from gateway_local.cpu_features import has_vnni
 from gateway_models.networks.file_kinds import ModelFileError

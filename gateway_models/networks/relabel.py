@@ -4,7 +4,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.files import whole_file
+from gateway.files.shared import whole_file
 from gateway_models.networks.cpu_choice import with_cpu_form
 from gateway_models.networks.isolation import RELABEL, TIMEOUT_SECONDS, Job, Report, work
 from gateway_models.networks.labels import given_labels

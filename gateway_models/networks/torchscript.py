@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
 from gateway.errors import UserError
-from gateway.files import whole_file
+from gateway.files.shared import whole_file
 from gateway_models.networks.archives import clean_torchscript, path_of
 
 TOLERANCE = 1e-4

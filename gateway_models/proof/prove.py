@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import gateway
-from gateway.capacity import CALL_IMAGES, GPU_BATCH, MIB
-from gateway.cores import usable_cores
 from gateway.errors import UserError
-from gateway.gpus import Gpus, find_gpus, gpu_fault
-from gateway.memory import usable_memory
+from gateway.machine.capacity import CALL_IMAGES, GPU_BATCH, MIB
+from gateway.machine.cores import usable_cores
+from gateway.machine.gpus import Gpus, find_gpus, gpu_fault
+from gateway.machine.memory import usable_memory
 from gateway.plugins import ports_of
 from gateway.settings import LogLevel, Settings, variable
 from gateway.triton.model_config import read_model_configs

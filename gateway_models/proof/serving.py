@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.environment import load_settings
-from gateway.gpus import find_gpus
+from gateway.machine.gpus import find_gpus
 from gateway_local.devices import choose_devices
 from gateway_local.memory_plan import machine_plan, sized_configs
 from gateway_local.paths import default_cache_dir

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib.util import find_spec
 
-from gateway.gpus import gpu_count
 from gateway.ingest.resizing import PILLOW, TORCH
+from gateway.machine.gpus import gpu_count
 from gateway_local.cpu_features import has_bf16
 from gateway_local.cpu_network import CpuRuntime
 from gateway_models.networks.model_source import framework_of

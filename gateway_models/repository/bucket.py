@@ -22,8 +22,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.errors import UserError
-from gateway.files import whole_file
-from gateway.safe_path import SafePath, UnsafePath
+from gateway.files.safe_path import SafePath, UnsafePath
+from gateway.files.shared import whole_file
 from gateway_local import sizing
 from gateway_local.sizing import CONFIG
 

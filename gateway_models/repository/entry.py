@@ -15,11 +15,11 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gateway.errors import UserError
-from gateway.files import whole_file
+from gateway.files.safe_path import UnsafePath, safe_name
+from gateway.files.shared import whole_file
 from gateway.ingest.resizing import PILLOW, names_release
-from gateway.safe_path import UnsafePath, safe_name
 from gateway.triton.contract import pinned
-from gateway.validation import fault
+from gateway.values.validation import fault
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.tuning import ORIGIN
 from gateway_models.repository.preprocessing import Preprocessing

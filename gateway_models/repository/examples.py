@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 from gateway.errors import UserError
-from gateway.files import whole_file
+from gateway.files.shared import whole_file
 from gateway_plugins.page.model_examples import EXAMPLES_FILE, MAX_EXAMPLES
 
 MAX_SIDE = 1024

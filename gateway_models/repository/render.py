@@ -3,7 +3,7 @@
 from importlib.resources import files
 from string import Template
 
-from gateway.capacity import CPU_PREFERRED
+from gateway.machine.capacity import CPU_PREFERRED
 from gateway.triton.contract import CLASSIFIER_INPUT, IMAGE_TYPES
 from gateway_local.cpu_network import CpuRuntime
 from gateway_models.repository import tensorrt

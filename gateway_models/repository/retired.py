@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.files import whole_file
+from gateway.files.shared import whole_file
 from gateway_models.repository.entry import EntryError, first_fault
 
 FILE = "retired.json"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from gateway.files import whole_file
+from gateway.files.shared import whole_file
 from gateway.triton.contract import PREPROCESSOR
 from gateway_local import cpu_network
 from gateway_local.memory_plan import size_models

@@ -14,7 +14,7 @@ from gateway.triton.error_table import StubDied
 from gateway.triton.pool import TritonPool
 from gateway.triton.triton_backend import LIST_HINT, BackendOptions, TritonBackend
 from gateway.triton.triton_sequence import TritonSequence
-from gateway.validation import near
+from gateway.values.validation import near
 from gateway_plugins.demand.loader import DemandLoader
 
 MOST_RELOADS = 3

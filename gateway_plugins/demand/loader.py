@@ -32,13 +32,13 @@ from gateway.inference.backend import LoadTimes
 from gateway.inference.uncancelled import Uncancelled
 from gateway.limits.lease import Bound
 from gateway.metrics import WATCH_FAULTS, forget, series
-from gateway.quantities import size
 from gateway.settings import MIB
 from gateway.triton.balancing import IMAGES_EACH, rendezvous_order
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR, pinned, pinned_versions
 from gateway.triton.health.expected import LOADING, READY, UNLOADING
 from gateway.triton.health.reloading import machine_lock
 from gateway.triton.pool import Replica, TritonPool
+from gateway.values.quantities import size
 from gateway_plugins.demand import metrics
 from gateway_plugins.demand.memory import (
     HOST,

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from gateway.setting_values import Shares
 from gateway.settings import Settings
 from gateway.triton.footprint import SERVER_BYTES, need
 from gateway.triton.model_config import read_model_configs, steps
 from gateway.triton.opening import open_pool, options
+from gateway.values.setting_values import Shares
 from gateway_plugins.demand.backend import DemandBackend
 from gateway_plugins.demand.loader import DemandLoader, LoadPolicy
 from gateway_plugins.demand.memory import HOST, Amounts, Budget, LocalMeter, MetricsMeter

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from gateway.findings import Finding
 from gateway.hooks import Plugin
-from gateway.setting_values import Shares
 from gateway.settings import Settings
+from gateway.values.setting_values import Shares
 from gateway_plugins.demand.settings import DemandSettings
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from gateway.setting_values import ALL_MODELS
 from gateway.settings import GIB, KIB, Pairs, Section, Settings, variable
+from gateway.values.setting_values import ALL_MODELS
 
 
 class ModelsLoaded(StrEnum):

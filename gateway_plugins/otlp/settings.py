@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from gateway import setting_values
 from gateway.settings import Section
+from gateway.values import setting_values
 
 Endpoint = Annotated[str | None, AfterValidator(setting_values.unless_none(setting_values.otlp_endpoint))]
 

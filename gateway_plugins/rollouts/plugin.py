@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gateway.hooks import Plugin
-from gateway.setting_values import Shares
 from gateway.settings import Settings
+from gateway.values.setting_values import Shares
 from gateway_plugins.rollouts.settings import RolloutSettings
 from gateway_plugins.rollouts.split import version_of
 

@@ -5,8 +5,8 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-from gateway.setting_values import Shares, if_text, shadows_of, split_of
 from gateway.settings import HeaderName, Section
+from gateway.values.setting_values import Shares, if_text, shadows_of, split_of
 
 
 class RolloutSettings(Section):

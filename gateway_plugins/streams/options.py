@@ -11,7 +11,7 @@ from gateway.inference.request_spec import timeout_within
 from gateway.inference.selection import Selection
 from gateway.inference.sequence import Parameters
 from gateway.settings import Settings
-from gateway.validation import fault
+from gateway.values.validation import fault
 
 FIXED = ("model", "version")
 """Parameters that cannot change while a stream is open."""

@@ -8,7 +8,6 @@ from collections.abc import Sequence as TextSequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway import json_text
 from gateway.api.problems import error_message
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, InvalidParameter, Overloaded, StreamIdle, Unauthorized
@@ -18,12 +17,13 @@ from gateway.inference.scope import Scope
 from gateway.inference.sequence import FrameSequence, SequenceScores
 from gateway.inference.service import InferenceService
 from gateway.ingest.upload import Upload
-from gateway.json_text import JsonError
 from gateway.limits.caller import ANYONE, Caller, Charges
 from gateway.limits.pools import IDLE_SECONDS, PoolLease
 from gateway.metrics import STREAMS_STOPPED
 from gateway.settings import Settings
 from gateway.time_slices import TimeSlice
+from gateway.values import json_text
+from gateway.values.json_text import JsonError
 from gateway_plugins.streams import metrics
 from gateway_plugins.streams.held_label import HeldLabel
 from gateway_plugins.streams.messages import frame_message, parameters_message, predictions_of, sequence_member

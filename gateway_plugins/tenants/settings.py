@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, SecretStr
 
-from gateway import setting_values
 from gateway.settings import Section
+from gateway.values import setting_values
 
 
 def _rate_store(url: SecretStr | None) -> SecretStr | None:

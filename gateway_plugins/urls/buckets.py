@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from gateway.errors import UserError
-from gateway.locations import read_prefix
+from gateway.values.locations import read_prefix
 from gateway_plugins.urls.fetcher import Bucket
 from gateway_plugins.urls.settings import UrlSettings
 

@@ -30,9 +30,9 @@ from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
 from gateway.limits.pools import Pool
 from gateway.limits.round_robin import RoundRobin
-from gateway.locations import BUCKETS, Location, read_location, read_prefix
 from gateway.settings import Settings
 from gateway.time_slices import TimeSlice
+from gateway.values.locations import BUCKETS, Location, read_location, read_prefix
 from gateway_plugins.urls.addresses import AddressRule, AnyAddress, Resolver
 from gateway_plugins.urls.network import CheckedNetwork
 from gateway_plugins.urls.settings import UrlSettings

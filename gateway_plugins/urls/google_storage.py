@@ -9,7 +9,7 @@ from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
 from google.auth.transport.requests import Request
 
 from gateway.errors import FetchFailed
-from gateway.locations import Location, read_location
+from gateway.values.locations import Location, read_location
 from gateway_plugins.urls.fetcher import BucketRequest
 
 ENDPOINT = "https://storage.googleapis.com"

@@ -11,7 +11,7 @@ from botocore.exceptions import BotoCoreError
 from botocore.session import Session
 
 from gateway.errors import FetchFailed
-from gateway.locations import Location, read_location
+from gateway.values.locations import Location, read_location
 from gateway_plugins.urls.fetcher import BucketRequest
 
 DEFAULT_REGION = "us-east-1"

@@ -4,9 +4,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from gateway import setting_values
 from gateway.errors import FetchTimeout, Overloaded
 from gateway.settings import Limits, Listed, Pairs, Section
+from gateway.values import setting_values
 
 
 class UrlSettings(Section):

@@ -11,7 +11,7 @@ import yaml
 
 from deploy.generate import CHART
 from deploy.generate.helm import Rendered, render
-from gateway.capacity import (
+from gateway.machine.capacity import (
     CALL_IMAGES,
     IN_FLIGHT_PER_CORE,
     IN_FLIGHT_PER_GPU,

@@ -254,7 +254,7 @@ def test_gpu_image_has_what_sizes_its_models(root, dockerfile, tmp_path):
         for source in sources:
             to = place / Path(source).name if target.endswith("/") else place
             to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(root / source, to)
+            (shutil.copytree if (root / source).is_dir() else shutil.copyfile)(root / source, to)
     command = [sys.executable, "-I", "-S", tmp_path, "tritonserver"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert "tritonserver's --model-repository is missing" in done.stderr

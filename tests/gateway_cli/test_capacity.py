@@ -1,9 +1,9 @@
-"""`gateway capacity` prints what gateway.capacity computes."""
+"""`gateway capacity` prints what gateway.machine.capacity computes."""
 
 import pytest
 from typer.testing import CliRunner
 
-from gateway.capacity import plan
+from gateway.machine.capacity import plan
 from gateway_cli.main import app
 from tests.settings import Settings
 

@@ -14,7 +14,7 @@ from torch import nn
 from typer.testing import CliRunner, Result
 
 from gateway.errors import UserError
-from gateway.gpus import gpu_count
+from gateway.machine.gpus import gpu_count
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.model_config import read_model_config
 from gateway_cli.main import app, main

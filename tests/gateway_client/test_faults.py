@@ -7,7 +7,7 @@ import re
 import httpx
 import pytest
 
-from gateway.quantities import size
+from gateway.values.quantities import size
 from gateway_client import AsyncGateway, UnexpectedAnswer, Unreachable, batches, errors
 from gateway_client.sending import Throttle
 

@@ -7,7 +7,7 @@ import httpx
 import numpy as np
 import pytest
 
-from gateway.capacity import GPU_BATCH
+from gateway.machine.capacity import GPU_BATCH
 from gateway_local.cost_record import (
     BATCHES,
     WARM_UP_BATCHES,

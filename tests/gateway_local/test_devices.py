@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from gateway.capacity import plan
-from gateway.gpus import Gpus
+from gateway.machine.capacity import plan
+from gateway.machine.gpus import Gpus
 from gateway_local.devices import HIDE, NO_GPU, CacheOnGpu, Devices, choose_devices
 from gateway_local.memory_plan import sized_configs
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY

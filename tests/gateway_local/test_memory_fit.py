@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.memory import MACHINE, Memory
+from gateway.machine.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB, MemoryCheck
 from gateway.triton.footprint import NEAR, need
 from gateway.triton.model_config import ModelConfig, read_model_configs

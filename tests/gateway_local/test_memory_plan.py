@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway import capacity
-from gateway.buffers import LEAST, needed
-from gateway.memory import MACHINE, Memory
+from gateway.limits.buffers import LEAST, needed
+from gateway.machine import capacity
+from gateway.machine.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB, MemoryCheck
 from gateway.triton.footprint import need
 from gateway.triton.model_config import read_model_configs

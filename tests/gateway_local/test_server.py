@@ -12,7 +12,7 @@ import psutil
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 
-from gateway.gpus import gpu_count
+from gateway.machine.gpus import gpu_count
 from gateway_local.runtime.base import TritonRuntimeError
 from gateway_local.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, StartFailed, missing_code
 from gateway_local.server_log import error_lines

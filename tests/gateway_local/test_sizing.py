@@ -10,7 +10,7 @@ from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.capacity import plan
+from gateway.machine.capacity import plan
 from gateway.triton.model_config import SIZED_FOR, ModelConfig, ModelInstanceGroup, parameters, read_model_config
 from gateway_local import sizing
 from gateway_local.paths import SHIPPED_MODELS

@@ -16,7 +16,7 @@ import httpx
 import psutil
 import pytest
 
-from gateway.gpus import gpu_count
+from gateway.machine.gpus import gpu_count
 from gateway_local.hosts import authority
 from tests.photos import photo
 from tests.processes import PROJECT, environment, free_port, is_gone, wait_for

@@ -4,12 +4,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway import quantities
 from gateway.errors import InvalidImage, TooCostly, TruncatedImage, UnsupportedFormat
 from gateway.ingest.formats.exif import exif_orientation, xmp_orientation
 from gateway.ingest.formats.step_limit import Steps
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo, upright
+from gateway.values import quantities
 
 MOST_SCANNED_PIXELS = 1_000_000_000
 """Pixels × scans: each scan visits every pixel, at 0.5 ns a pixel, and may have only 15 bytes."""

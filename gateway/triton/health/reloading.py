@@ -14,7 +14,7 @@ import structlog
 
 from gateway import metrics
 from gateway.errors import GatewayError
-from gateway.files import locked
+from gateway.files.shared import locked
 from gateway.inference.backend import ModelState
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.error_table import LoadNotAllowed

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
-from gateway.files import locked, whole_folder
+from gateway.files.shared import locked, whole_folder
 from gateway.triton.footprint import size
 from gateway_local import paths
 from gateway_local.runtime.base import Say

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from gateway.safe_path import SafePath, UnsafePath
+from gateway.files.safe_path import SafePath, UnsafePath
 from gateway_local.runtime.image.elf import MACHINES, NO_VERSION, Elf, NotElf, Version, read_elf
 from gateway_local.runtime.image.errors import ImageError
 from gateway_local.runtime.image.tree import File, Folder, ImageTree, Parts, split

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.files import whole_file, whole_folder
+from gateway.files.shared import whole_file, whole_folder
 from gateway_local.runtime.base import Runtime, backend_files, find_libpython
 from gateway_local.runtime.image.errors import ImageUnusable
 from gateway_local.runtime.image.unpack import DRIVER, PROGRAM, PYTHON, STUB, Record, link_or_copy

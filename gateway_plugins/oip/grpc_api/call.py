@@ -18,10 +18,10 @@ from gateway.errors import GatewayError, InvalidBody, Overloaded, RequestTooLarg
 from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
 from gateway.limits.pools import IDLE_SECONDS, Pool, PoolLease
-from gateway.quantities import size
 from gateway.server.connection import STRETCH_BYTES
 from gateway.settings import Settings
 from gateway.time_slices import TimeSlice
+from gateway.values.quantities import size
 from gateway_plugins.oip.grpc_api.status import Failure, Metadata, failure_of
 
 PREFIX_BYTES = 5

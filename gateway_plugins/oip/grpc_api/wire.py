@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gateway.errors import HeadersTooLarge, InvalidBody, TooManyFiles
-from gateway.quantities import size
+from gateway.values.quantities import size
 
 MAX_MEMBERS = 256
 """Inputs, outputs, parameters and other fields of a request, at every level, without its images."""

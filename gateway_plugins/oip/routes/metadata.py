@@ -12,7 +12,7 @@ from gateway.api.route_table import Access, traits
 from gateway.api.routes.health import is_ready
 from gateway.errors import ModelNotFound
 from gateway.inference.backend import ModelInfo
-from gateway.validation import VERSION_PATTERN
+from gateway.values.validation import VERSION_PATTERN
 from gateway_plugins.oip.documents import ModelMetadata, ServerMetadata, V2Error
 
 router = APIRouter(tags=["Open Inference Protocol"])

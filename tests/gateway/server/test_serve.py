@@ -9,8 +9,8 @@ import pytest
 import uvicorn
 import uvloop
 
-from gateway.capacity import plan
 from gateway.limits.connections import RESERVED
+from gateway.machine.capacity import plan
 from gateway.server import serve as serving
 from gateway.server.serve import ACCEPTED, listening_sockets
 from gateway.settings import variable

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import LoadFailed
-from gateway.memory import MACHINE, Memory
+from gateway.machine.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB, MemoryCheck
 from gateway.triton.footprint import (
     COSTS,

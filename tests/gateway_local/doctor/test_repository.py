@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.capacity import plan
 from gateway.findings import Finding, Level
+from gateway.machine.capacity import plan
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR, SEQUENCE_MODEL
 from gateway_local.cpu_network import NETWORK, CpuNetwork, CpuRuntime, write
 from gateway_local.doctor import repository

@@ -19,7 +19,7 @@ from torch import nn
 from tritonclient.grpc import InferenceServerClient, InferInput
 from typer.testing import CliRunner
 
-from gateway.gpus import gpu_count
+from gateway.machine.gpus import gpu_count
 from gateway_cli.main import app
 from gateway_local.server import EmbeddedTriton
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused

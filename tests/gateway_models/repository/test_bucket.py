@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.safe_path import SafePath
+from gateway.files.safe_path import SafePath
 from gateway_models.repository.bucket import (
     MAX_OBJECT_BYTES,
     MAX_OBJECTS,

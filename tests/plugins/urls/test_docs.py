@@ -6,7 +6,7 @@ from ipaddress import ip_address
 import pytest
 
 from gateway.app import create_app
-from gateway.locations import read_location, read_prefix
+from gateway.values.locations import read_location, read_prefix
 from gateway_plugins.urls import addresses, fetcher, network
 from tests.gateway.api.stub import StubBackend
 from tests.processes import PROJECT

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from gateway.app import create_app
-from gateway.locations import read_location
+from gateway.values.locations import read_location
 from gateway_plugins.urls import google_storage
 from gateway_plugins.urls.buckets import BucketsUnavailable
 from tests.gateway.api.stub import PNG, client_of
@@ -178,7 +178,8 @@ def test_redirect_is_not_followed(identity, monkeypatch):
 def test_machine_gives_its_identity(google, tmp_path):
     """By the metadata server, in a process of its own: google-auth reads its address when it is imported."""
     program = (
-        "import anyio; from gateway.locations import read_location; from gateway_plugins.urls.google_storage import *;"
+        "import anyio; from gateway.values.locations import read_location;"
+        "from gateway_plugins.urls.google_storage import *;"
         "print(anyio.run(GoogleStorage.open().request, read_location('gs://photos/a')).headers['authorization'])"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("GOOGLE_", "GCE_"))}

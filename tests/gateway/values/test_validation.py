@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_valid
 
 from gateway.api.parameters import PredictParameters
 from gateway.inference.parameters import ModelVersion
-from gateway.validation import fault
+from gateway.values.validation import fault
 from gateway_plugins.embed.embeddings import EmbeddingParameters
 from gateway_plugins.streams.options import StreamParameters
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from gateway.quantities import size
+from gateway.values.quantities import size
 
 MAX_DEPTH = 16
 """Maximum nesting of arrays and objects; no request needs more than five levels."""

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from gateway.allocator import VARIABLES
+from gateway.machine.allocator import VARIABLES
 
 FAULTS = """
 import resource
 data = b"x"
-from gateway.allocator import keep_freed_memory
+from gateway.machine.allocator import keep_freed_memory
 kept = {call}
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

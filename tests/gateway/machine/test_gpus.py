@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.gpus import Gpus, gpu_count, read_torch_cuda
+from gateway.machine.gpus import Gpus, gpu_count, read_torch_cuda
 
 
 def test_gpus_visible_to_torch_are_usable():

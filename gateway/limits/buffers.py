@@ -1,6 +1,6 @@
 """Sizes of the gateway's memory buffers: their total, and defaults that fit a small machine."""
 
-from gateway.capacity import WORKER_BYTES
+from gateway.machine.capacity import WORKER_BYTES
 from gateway.settings import MIB, Settings
 
 HELD = ("max_bytes_in_flight", "max_bytes_waiting", "max_bytes_unread")

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from gateway.cores import usable_cores
+from gateway.machine.cores import usable_cores
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Collection
 from fractions import Fraction
 
-from gateway.locations import read_prefix
+from gateway.values.locations import read_prefix
 
 ALL_MODELS = "*"
 """Stands for every model that is not named."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.quantities import pixels, pixels_beyond, size
+from gateway.values.quantities import pixels, pixels_beyond, size
 
 
 @pytest.mark.parametrize(
