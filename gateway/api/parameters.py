@@ -38,7 +38,7 @@ _CACHE_SIZE, _CACHED_BYTES = 1_024, 512
 
 
 class PredictParameters(BaseModel):
-    """Parameters of `POST /predict`: in the query, or as multipart fields of the same names before the first file."""
+    """Parameters of `POST /predict`: in the query, or as multipart fields of the same names, best before the files."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 

@@ -59,7 +59,7 @@ async def open_uploads(
         body = read_json(chunks, limits, names, hold, urls=fetch is not None, foreign=foreign)
         form, images = await _split(body, names, NO_IMAGES)
         return form, cast("Uploads", images) if fetch is None else fetch(images)
-    return await _split(read_multipart(chunks, content_type, limits, hold), names, NO_FILES)
+    return await _split(read_multipart(chunks, content_type, limits, hold, announced_bytes), names, NO_FILES)
 
 
 FORM = "application/x-www-form-urlencoded"
@@ -111,5 +111,8 @@ async def uploads_from(
         if isinstance(part, Parameter):
             if names is not None:
                 _check_known(part, names)
-            raise InvalidParameter(f"The form field {part.name!r} must come before the first file.")
+            raise InvalidParameter(
+                f"The form field {part.name!r} comes after files that are being classified already: send it before "
+                f"the first file, or in the query, such as ?{part.name}=…."
+            )
         yield part

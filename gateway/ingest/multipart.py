@@ -26,6 +26,8 @@ from gateway.ingest.upload_limits import Limits
 from gateway.time_slices import TimeSlice
 from gateway.values.quantities import size
 
+MAX_READ_AHEAD_BYTES = 64 * 1024
+"""A form that has at most this many bytes besides its first file is read whole before that file is yielded."""
 MAX_PARAMETERS = 100
 MAX_PARAMETER_BYTES = 8 * 1024
 MAX_BOUNDARY_CHARACTERS = 70
@@ -49,31 +51,49 @@ _CHARSETS = {"": "utf-8", "utf-8": "utf-8", "utf8": "utf-8", "iso-8859-1": "lati
 
 
 async def read_multipart(
-    chunks: AsyncIterable[bytes], content_type: str, limits: Limits, hold: Hold = uncounted
+    chunks: AsyncIterable[bytes],
+    content_type: str,
+    limits: Limits,
+    hold: Hold = uncounted,
+    announced_bytes: int = 0,
 ) -> AsyncIterator[Upload | Parameter]:
     """Yield the files and fields of a multipart/form-data body, in order, each as soon as it is complete.
 
     A part with a filename is a file, whatever its field is called; an empty file picker (`filename=""` and no bytes) is
-    skipped. A file beyond `max_file_bytes` is drained and yielded with its error. At most one file is held.
+    skipped. A file beyond `max_file_bytes` is drained and yielded with its error.
+
+    At most one file is held, or all of them if `announced_bytes`, the Content-Length, leaves MAX_READ_AHEAD_BYTES or
+    less for the rest of the form: then all fields are yielded before all files, so that they may follow the files.
 
     Raises InvalidMultipart, HeadersTooLarge, TooManyFiles or RequestTooLarge, after the parts before the fault.
     """
     form = _Form(_boundary(content_type), limits)
     time_slice = TimeSlice()
-    received = 0
+    received = kept_bytes = 0
+    kept: list[Upload] = []
+    reads_ahead = announced_bytes > 0
     async for chunk in chunks:
         received += len(chunk)
         if received > limits.max_request_bytes:
             raise request_too_large(limits)
         for part in form.feed(chunk):
             if isinstance(part, Upload):
+                reads_ahead = bool(kept) or (reads_ahead and announced_bytes - len(part.data) <= MAX_READ_AHEAD_BYTES)
+                if reads_ahead:
+                    kept.append(part)
+                    kept_bytes += len(part.data)
+                    continue
                 hold(len(part.data))
             yield part
             await time_slice.pause_if_over()
-        hold(form.held_bytes)
+        hold(kept_bytes + form.held_bytes)
         await time_slice.pause_if_over()
     if not form.has_ended:
         raise InvalidMultipart("The multipart body ends without its closing boundary.")
+    for part in kept:
+        yield part
+        kept_bytes -= len(part.data)
+        hold(kept_bytes)
 
 
 def _boundary(content_type: str) -> bytes:

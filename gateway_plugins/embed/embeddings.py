@@ -39,7 +39,7 @@ class Encoding(StrEnum):
 
 
 class EmbeddingParameters(BaseModel):
-    """Parameters of `POST /embed`: in the query, or as multipart fields of the same names before the first file."""
+    """Parameters of `POST /embed`: in the query, or as multipart fields of the same names, best before the files."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+from gateway.ingest.multipart import MAX_READ_AHEAD_BYTES
 from tests.gateway.api.stub import PNG, ROUTES, Client, client_of
 
 
@@ -60,11 +61,19 @@ def test_misspelt_field_gets_a_suggestion(client, name, hint):
 
 
 def test_field_after_the_files(client):
-    """A parameter is too late; what is none is called unknown, not late."""
-    for name, status, words in (("top_k", 422, "must come before the first file"), ("topk", 400, "mean 'top_k'?")):
-        answer = client.post("/predict", files=[("files", ("cat.png", PNG)), (name, (None, "2"))])
-        assert answer.status_code == status
-        assert words in answer.json()["detail"]
+    """It is a parameter like any other while no file is being classified; what is none is called unknown, not late."""
+    files = [("files", ("cat.png", PNG)), ("files", ("dog.png", PNG)), ("model", (None, "flowers"))]
+    assert client.post("/predict", files=files).json()["model"]["name"] == "flowers"
+    unknown = client.post("/predict", files=[("files", ("cat.png", PNG)), ("topk", (None, "2"))])
+    assert (unknown.status_code, unknown.json()["code"]) == (400, "unknown_field")
+    assert "mean 'top_k'?" in unknown.json()["detail"]
+
+
+def test_field_after_files_that_are_being_classified(client):
+    body = [("files", ("cat.png", PNG)), ("files", ("dog.png", PNG + bytes(MAX_READ_AHEAD_BYTES)))]
+    late = client.post("/predict", files=[*body, ("top_k", (None, "2"))])
+    assert (late.status_code, late.json()["code"]) == (422, "invalid_parameter")
+    assert "send it before the first file, or in the query, such as ?top_k=…." in late.json()["detail"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from gateway.ingest.multipart import (
     MAX_PARAMETER_BYTES,
     MAX_PARAMETERS,
     MAX_PART_HEADERS,
+    MAX_READ_AHEAD_BYTES,
     form_filename,
     parse_header,
     read_multipart,
@@ -378,3 +379,32 @@ def test_filename_in_an_unknown_charset_is_ignored(value, filename):
 def test_header_with_too_many_parameters_is_malformed(disposition):
     with pytest.raises(ValueError, match="malformed"):
         parse_header(disposition)
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_fields_follow_a_file_within_the_read_ahead(over):
+    """The Content-Length decides, not how the bytes arrive: a byte more, and the file is yielded at once."""
+
+    def body_with(nbytes):
+        return form(CAT, Part("files", bytes(nbytes), "large.jpg", "image/jpeg"), Part("note", b"x"))
+
+    body = body_with(MAX_READ_AHEAD_BYTES + len(CAT.data) - len(body_with(0)) + over)
+    assert len(body) - len(CAT.data) == MAX_READ_AHEAD_BYTES + over
+    parts = collect(read_multipart(in_chunks(body, (1_000,)), CONTENT_TYPE, LIMITS, announced_bytes=len(body)))
+    kinds = [type(part) for part in parts]
+    assert kinds == ([Upload, Upload, Parameter] if over else [Parameter, Upload, Upload])
+
+
+def test_read_ahead_counts_every_byte_it_holds():
+    held = []
+    body = form(CAT, Part("files", b"dog bytes", "dog.jpg", "image/jpeg"), Part("note", b"x"))
+    chunks = in_chunks(body, (1,))
+    parts = collect(read_multipart(chunks, CONTENT_TYPE, LIMITS, held.append, announced_bytes=len(body)))
+    assert [type(part) for part in parts] == [Parameter, Upload, Upload]
+    assert max(held) == len(b"cat bytesdog bytesx")
+    assert held[-2:] == [len(b"dog bytes"), 0]
+
+
+def test_without_a_content_length_nothing_is_read_ahead():
+    parts = collect(read_multipart(in_chunks(form(CAT, Part("note", b"x")), (65_536,)), CONTENT_TYPE, LIMITS))
+    assert [type(part) for part in parts] == [Upload, Parameter]
