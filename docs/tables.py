@@ -71,12 +71,20 @@ def allowed_values(field: str) -> str:
 
 
 def settings() -> str:
-    """Every setting."""
-    rows = (
-        (f"`{variable(name)}`", default(name), allowed_values(name), field.description or "")
-        for name, field in Settings.model_fields.items()
-    )
-    return table(("variable", "default", "allowed", "meaning"), rows)
+    """Every setting, in one table for each section."""
+    tables = []
+    shown: set[str] = set()
+    for section in reversed(Settings.sections()):
+        fields = {name: field for name, field in section.model_fields.items() if name not in shown}
+        shown |= fields.keys()
+        rows = [
+            (f"`{variable(name)}`", default(name), allowed_values(name), field.description or "")
+            for name, field in fields.items()
+        ]
+        if rows:
+            heading = (inspect.getdoc(section) or "").rstrip(".")
+            tables.append(f"### {heading}\n\n{table(('variable', 'default', 'allowed', 'meaning'), rows)}")
+    return "\n\n".join(tables)
 
 
 def limits() -> str:

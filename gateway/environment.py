@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from gateway.errors import UserError
 from gateway.plugins import settings_class
-from gateway.settings import ENV_FILE, ENV_PREFIX, Settings, is_secret, variable
+from gateway.settings import ENV_FILE, ENV_PREFIX, Allowed, Settings, is_secret, variable
 
 _BY_KIND: dict[object, str] = {
     Path | None: "the path of a file",
@@ -22,7 +22,6 @@ _BY_KIND: dict[object, str] = {
     str | None: "a URL",
     SecretStr | None: "text of 16 to 1024 characters, random by default",
 }
-_BY_NAME = {"triton_server_name": "a host name", "log_predictions": "a folder, or the URL of a bucket"}
 _KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP|SCTP)")
 
 
@@ -44,9 +43,9 @@ def load_settings() -> Settings:
 
 def allowed(field: str) -> str:
     """The allowed values of a setting, such as "a whole number from 1 to 64"."""
-    if field in _BY_NAME:
-        return _BY_NAME[field]
     info = settings_class().model_fields[field]
+    if (said := next((each for each in info.metadata if isinstance(each, Allowed)), None)) is not None:
+        return said.values
     bounds = {
         name: getattr(bound, name)
         for bound in info.metadata

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -60,6 +61,13 @@ class BesideTriton(StrEnum):
     GPU = "gpu"
 
 
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Names the allowed values of a setting whose type does not: Annotated[…, Allowed("a host name")]."""
+
+    values: str
+
+
 Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(setting_values.if_text(setting_values.listed))]
 """Several values, which a variable separates by commas."""
 HeaderName = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(setting_values.header_name)]
@@ -73,7 +81,9 @@ FixedLimits = Mapping[str, tuple[float, str, type[GatewayError]]]
 
 
 class Section(BaseSettings):
-    """The settings of the core or of a plug-in; a field `x` is read from `GATEWAY_X`.
+    """Some settings of the core, or those of a plug-in; a field `x` is read from `GATEWAY_X`.
+
+    The docstring of a section is its heading in docs/reference/settings.md.
 
     Sizes are bytes, durations seconds. gateway.plugins combines the sections of the core and of the installed plug-ins
     to one class, so one object has all settings, and each plug-in sees it as its own section: `Section.of`.
@@ -82,8 +92,6 @@ class Section(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX, env_file=ENV_FILE, extra="ignore", frozen=True, use_attribute_docstrings=True
     )
-    title: ClassVar[str] = ""
-    """Heading of the section in the reference of settings."""
     not_above: ClassVar[Pairs] = ()
     """Pairs of settings of which the first must not be larger than the second."""
     needs: ClassVar[Pairs] = ()
@@ -174,26 +182,9 @@ def _costs(text: str) -> str:
     return text
 
 
-class CoreSettings(Section):
-    """The settings of the core."""
+class ListenSettings(Section):
+    """Where the service listens, and the machine that it is for."""
 
-    not_above: ClassVar[Pairs] = (
-        ("default_top_k", "max_top_k"),
-        ("default_timeout_seconds", "max_timeout_seconds"),
-        ("upload_idle_timeout_seconds", "upload_timeout_seconds"),
-        ("max_file_bytes", "max_request_bytes"),
-        ("max_file_bytes", "max_bytes_waiting"),
-        ("batch_max_images", "max_images_in_flight"),
-        ("batch_max_bytes", "max_bytes_in_flight"),
-    )
-    needs: ClassVar[Pairs] = (
-        ("triton_certificate_file", "triton_key_file"),
-        ("triton_key_file", "triton_certificate_file"),
-        ("triton_certificate_file", "triton_ca_file"),
-        ("triton_server_name", "triton_ca_file"),
-    )
-
-    # Where to listen
     host: str = Field("127.0.0.1", min_length=1, max_length=255)
     """Address that the API listens on; 0.0.0.0 for every interface."""
     port: int = Field(8080, ge=1, le=65_535)
@@ -209,7 +200,10 @@ class CoreSettings(Section):
     costs: Annotated[str, Field(min_length=0, max_length=500), AfterValidator(_costs)] = ""
     """What an image costs, as `gateway capacity --measure` prints it; when empty, what it found on this machine."""
 
-    # Access
+
+class AccessSettings(Section):
+    """Who may call."""
+
     api_keys_file: KeyFile = None
     """File of the API keys' names and hashes; without it no key is needed. See `gateway key`."""
     admin_keys_file: KeyFile = None
@@ -217,12 +211,23 @@ class CoreSettings(Section):
     cors_origins: Annotated[Listed, AfterValidator(setting_values.origins)] = ()
     """Origins whose web pages may call the API, separated by commas, such as https://app.example; * for all."""
 
-    # Triton and its models
+
+class TritonSettings(Section):
+    """Triton, its models and their answers."""
+
+    not_above: ClassVar[Pairs] = (("default_top_k", "max_top_k"),)
+    needs: ClassVar[Pairs] = (
+        ("triton_certificate_file", "triton_key_file"),
+        ("triton_key_file", "triton_certificate_file"),
+        ("triton_certificate_file", "triton_ca_file"),
+        ("triton_server_name", "triton_ca_file"),
+    )
+
     triton_url: Annotated[Listed, AfterValidator(setting_values.triton_addresses)] = ("127.0.0.1:8001",)
     """Triton's gRPC endpoint as host:port; calls are balanced over several, with commas, or all addresses of a name."""
     triton_ca_file: TlsFile = None
     """Certificates (PEM) of the CA that signed Triton's certificate; connections to Triton then use TLS."""
-    triton_server_name: str | None = Field(None, min_length=1, max_length=253)
+    triton_server_name: Annotated[str | None, Allowed("a host name")] = Field(None, min_length=1, max_length=253)
     """Name in Triton's certificate; by default the host of the first `triton_url`."""
     triton_certificate_file: TlsFile = None
     """The gateway's certificate (PEM) for a Triton that requires one of its clients; needs `triton_key_file`."""
@@ -243,7 +248,15 @@ class CoreSettings(Section):
     max_predictions: int = Field(100_000, ge=1, le=100_000_000)
     """Predictions in one response: files × `top_k`; ten scores under /v2 count as one; JSON lines have no limit."""
 
-    # Deadlines
+
+class DeadlineSettings(Section):
+    """Deadlines."""
+
+    not_above: ClassVar[Pairs] = (
+        ("default_timeout_seconds", "max_timeout_seconds"),
+        ("upload_idle_timeout_seconds", "upload_timeout_seconds"),
+    )
+
     default_timeout_seconds: float = Field(30.0, gt=0, le=3_600)
     """Deadline of a request that does not set `timeout`, counted from its last byte."""
     max_timeout_seconds: float = Field(300.0, gt=0, le=3_600)
@@ -260,7 +273,12 @@ class CoreSettings(Section):
     answer_timeout_seconds: float = Field(60.0, gt=0, le=3_600)
     """Longest time for a client to read the next 64 KiB of its response; then its connection is closed."""
 
-    # Limits of one request
+
+class RequestSettings(Section):
+    """Limits of one request."""
+
+    not_above: ClassVar[Pairs] = (("max_file_bytes", "max_request_bytes"),)
+
     max_files: int = Field(1_000, ge=1, le=10_000)
     """Files in one request; the next one is refused with 413 `too_many_files`."""
     max_file_bytes: int = Field(20 * MIB, ge=1, le=GIB)
@@ -280,7 +298,12 @@ class CoreSettings(Section):
     max_part_header_bytes: int = Field(16 * KIB, ge=256, le=MIB)
     """Bytes of the headers of one multipart part; more is refused with 431 `headers_too_large`."""
 
-    # Limits of one process
+
+class ProcessSettings(Section):
+    """Limits of one process."""
+
+    not_above: ClassVar[Pairs] = (("max_file_bytes", "max_bytes_waiting"),)
+
     max_connections: int = Field(1_000, ge=1, le=100_000)
     """Connections of one process; then a new one replaces an idle or the slowest one, or gets 503 `overloaded`."""
     max_images_in_flight: int = Field(32, ge=1, le=100_000)
@@ -298,7 +321,15 @@ class CoreSettings(Section):
     hold_without_triton: bool = False
     """Whether images wait up to `max_wait_seconds` while no Triton is ready; else they are refused at once."""
 
-    # Decoding and batching
+
+class DecodingSettings(Section):
+    """Decoding and batching."""
+
+    not_above: ClassVar[Pairs] = (
+        ("batch_max_images", "max_images_in_flight"),
+        ("batch_max_bytes", "max_bytes_in_flight"),
+    )
+
     decode: DecodeMode = DecodeMode.AUTO
     """Whether images are decoded in the gateway instead of Triton: auto, always or never."""
     decode_above_pixels: int = Field(4_000_000, ge=1, le=1_000_000_000)
@@ -318,17 +349,23 @@ class CoreSettings(Section):
     decode_memory_bytes: int = Field(GIB, ge=128 * MIB, le=64 * GIB)
     """Memory that decoding one image may take (a small one gets less, then `too_costly`), and all images at once."""
 
-    # The embedded Triton of `gateway up`
+
+class LocalTritonSettings(Section):
+    """The Triton that `gateway up` starts."""
+
     triton_cache_bytes: int = Field(256 * MIB, ge=0, le=64 * GIB)
     """Size of Triton's response cache; 0 for none."""
     memory_check: MemoryCheck = MemoryCheck.REFUSE
     """What happens if models need more memory than is free: refuse, warn or off."""
-    model_repository: Path | None = None
+    model_repository: Annotated[Path | None, Allowed("the path of a folder")] = None
     """Model repository of a Triton on this machine, to check the memory of models to load; `gateway up` sets it."""
     triton_start_timeout_seconds: float = Field(180.0, gt=0, le=3_600)
     """Longest time that Triton may take to load its models."""
 
-    # Recovery and shutdown
+
+class RecoverySettings(Section):
+    """Recovery and shutdown."""
+
     heal: bool = True
     """Whether models that died or fail are reloaded; needs a Triton with --model-control-mode=explicit."""
     heal_after_failures: int = Field(3, ge=1, le=1_000)
@@ -340,13 +377,19 @@ class CoreSettings(Section):
     shutdown_grace_seconds: float = Field(30.0, ge=1, le=3_600)
     """Time for requests in flight to finish after SIGTERM."""
 
-    # Health
+
+class HealthSettings(Section):
+    """Probes."""
+
     ready_interval_seconds: float = Field(5.0, gt=0, le=300)
     """Time between two probes (inferences that check readiness)."""
     ready_timeout_seconds: float = Field(5.0, gt=0, le=300)
     """Longest time of a probe."""
 
-    # Logs and traces
+
+class LogSettings(Section):
+    """Logs."""
+
     log_level: LogLevel = LogLevel.INFO
     """Least severe level that is logged."""
     log_format: LogFormat = LogFormat.AUTO
@@ -369,8 +412,19 @@ class StreamSettings(Section):
 
 
 class Settings(
+    # The fields of a class with several bases are in the order of the last base to the first.
     StreamSettings,
-    CoreSettings,
+    LogSettings,
+    HealthSettings,
+    RecoverySettings,
+    LocalTritonSettings,
+    DecodingSettings,
+    ProcessSettings,
+    RequestSettings,
+    DeadlineSettings,
+    TritonSettings,
+    AccessSettings,
+    ListenSettings,
 ):
     """All settings."""
 

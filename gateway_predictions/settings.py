@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-from gateway.settings import GIB, MIB, HeaderName, Section
+from gateway.settings import GIB, MIB, Allowed, HeaderName, Section
 from gateway.values.setting_values import ALL_MODELS, if_text, log_url, percentages_of, unless_none
 
 LOG_WRITER_BYTES = 100 * MIB
@@ -16,7 +16,9 @@ Percentages = Annotated[dict[str, float], NoDecode, BeforeValidator(if_text(perc
 class PredictionLogSettings(Section):
     """The prediction log."""
 
-    log_predictions: Annotated[str | None, AfterValidator(unless_none(log_url))] = None
+    log_predictions: Annotated[
+        str | None, Allowed("a folder, or the URL of a bucket or collector"), AfterValidator(unless_none(log_url))
+    ] = None
     """Folder, bucket (s3://…) or CloudEvents collector (http://…) of the prediction log. Needs the extra log."""
     log_predictions_share: Percentages = Field({ALL_MODELS: 1.0})
     """Percentage of images whose results are logged, at random: one number, or one by model as *=1,flowers=100."""

@@ -1,6 +1,9 @@
 """Quantities in messages that people read: 20 MiB, 108 megapixels. Details of errors stay plain numbers."""
 
-_UNITS = (("GiB", 2**30), ("GB", 10**9), ("MiB", 2**20), ("MB", 10**6), ("KiB", 2**10), ("kB", 10**3))
+_UNITS = (
+    *(("TiB", 2**40), ("TB", 10**12), ("GiB", 2**30), ("GB", 10**9)),
+    *(("MiB", 2**20), ("MB", 10**6), ("KiB", 2**10), ("kB", 10**3)),
+)
 _FEW_BYTES = 10_000
 _MEGAPIXEL = 1_000_000
 

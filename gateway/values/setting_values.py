@@ -18,7 +18,7 @@ _ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
 _AMOUNT = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[A-Za-z]+)")
 _PERCENT = re.compile(r"\d{1,3}(\.\d+)?")
 _GROUPED = re.compile(r"\d{1,3}(,\d{3})+")
-_BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _RATE_STORE = re.compile(r"(?P<scheme>(?:redis|valkey)s?://(?=[^/])|unix:///)(?P<rest>\S+)")
 _ENDPOINT = re.compile(r"https?://[^/\s?#@]+(/[^\s?#]*)?", re.IGNORECASE)
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, SecretStr
 
-from gateway.settings import Section
+from gateway.settings import Allowed, Section
 from gateway.values import setting_values
 
 
@@ -15,5 +15,7 @@ def _rate_store(url: SecretStr | None) -> SecretStr | None:
 class RateSettings(Section):
     """Rates of API keys that a fleet shares."""
 
-    rate_store_url: Annotated[SecretStr | None, AfterValidator(_rate_store)] = None
+    rate_store_url: Annotated[
+        SecretStr | None, Allowed("a URL: redis://…, rediss://… or unix://…"), AfterValidator(_rate_store)
+    ] = None
     """Redis or Valkey in which gateways share the rates of keys, such as redis://host:6379/0. Needs the extra fleet."""
