@@ -121,21 +121,28 @@ class _Decoder:
     def _open(self, job: dict[str, Any]) -> dict[str, Any]:
         # A copy: the frames are written to where the file came from.
         data = _input(self._memory, job["nbytes"]).tobytes()
-        self._animation = OpenedAnimation(data, _info(job["info"]), _size(job["size"]), Wanted(**job["wanted"]))
+        self._animation = OpenedAnimation(
+            data, _info(job["info"]), _size(job["size"]), Wanted(**job["wanted"]), job["first"]
+        )
         return {}
 
     def _open_masked(self, job: dict[str, Any]) -> dict[str, Any]:
         with self._damage:
             ppm = decode(_input(self._memory, job["nbytes"]), _info(job["info"]), _size(job["size"]))
         masking = job["masking"]
-        self._animation = MaskedImage(ppm, Masking(Method(masking["method"]), masking["grid"], masking["count"]))
+        self._animation = MaskedImage(
+            ppm, Masking(Method(masking["method"]), masking["grid"], masking["count"]), job["first"]
+        )
         return {"damaged": self._damage.damaged}
 
     def _draw(self, job: dict[str, Any]) -> dict[str, Any]:
         assert isinstance(self._animation, MaskedImage)
         # A copy: the heat map is written to where the scores came from.
         scores = np.frombuffer(_input(self._memory, job["nbytes"]).tobytes(), np.float32)
-        return {"size": _output(self._memory, self._animation.draw(scores)), "ends": job["closes"]}
+        drawn = self._animation.draw(scores)
+        if drawn is None:
+            return {}
+        return {"size": _output(self._memory, drawn), "ends": job["closes"]}
 
     def _next(self, _: dict[str, Any]) -> dict[str, Any]:
         assert self._animation is not None

@@ -27,19 +27,19 @@ class DecodedFrame:
 
 
 class OpenedAnimation:
-    """An inspected file whose frames are wanted; `step` decodes them in their order.
+    """An inspected file whose frames are wanted; `step` decodes them in their order, from number `first` on.
 
     Raises TooManyFrames if more frames exist or are wanted than are allowed, UnsupportedFormat and UndecodableImage.
     """
 
-    def __init__(self, data: bytes, info: ImageInfo, size: Size, wanted: Wanted) -> None:
+    def __init__(self, data: bytes, info: ImageInfo, size: Size, wanted: Wanted, first: int = 0) -> None:
         self._source: Video | Animation
         if info.format is ImageFormat.VIDEO:
             self._source, self._info = Video(data), info
         else:
             self._info = known(data, info)
             self._source = Animation(data, self._info)
-        self._size, self._wanted = size, wanted
+        self._size, self._wanted, self._first = size, wanted, first
         self._given = 0
         self._check(self._source.total)
         self._walk = self._frames()
@@ -70,7 +70,10 @@ class OpenedAnimation:
             if self._given == wanted.most:
                 raise _too_many(source.total, wanted)
             self._given += 1
-            yield DecodedFrame(index, seconds, finished(source.pixels(), self._info, self._size))
+            if index < self._first:
+                yield None
+            else:
+                yield DecodedFrame(index, seconds, finished(source.pixels(), self._info, self._size))
             if self._given == wanted.count:
                 return
 

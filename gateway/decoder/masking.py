@@ -1,12 +1,13 @@
 """Masks the parts of one image in turn, and draws the heat map of a class from its scores."""
 
+import time
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.decoder.decoding import Ppm
-from gateway.decoder.frames import DecodedFrame
+from gateway.decoder.frames import SLICE_SECONDS, DecodedFrame
 from gateway.decoder.opencv import cv2
 from gateway.ingest.masking import OVERLAY_SIDE, SEED, Masking, Method
 
@@ -21,17 +22,19 @@ _COPIES_AT_ONCE = 500
 class MaskedImage:
     """The image itself, then a copy for each mask: what is hidden has the mean colour of the image.
 
-    `step` gives the next one as a frame. `draw` makes the heat map of all of them.
+    `step` gives the next one as a frame, from number `first` on. `draw` makes the heat map of all of them.
     """
 
-    def __init__(self, image: Ppm, masking: Masking) -> None:
+    def __init__(self, image: Ppm, masking: Masking, first: int = 0) -> None:
         self._pixels = image.pixels
         self._masking = masking
         self._mean = image.pixels.mean(axis=(0, 1), dtype=np.float64).astype(np.float32)
         side = masking.map_side
         self._visible: NDArray[np.float32] = np.empty((masking.count, side, side), np.float32)
         """For each masked copy so far, how visible each cell of the heat map is, from 0 to 1."""
-        self._given = 0
+        self._is_made = np.zeros(masking.count, np.bool_)
+        """The copies for which it is known: not for those before `first`, until they are drawn."""
+        self._given = first
 
     def step(self) -> DecodedFrame | bool:
         """The next image; False after the last one."""
@@ -42,17 +45,26 @@ class MaskedImage:
         pixels = self._pixels if index == 0 else self._masked(index - 1)
         return DecodedFrame(index, 0.0, Ppm(pixels))
 
-    def draw(self, scores: NDArray[np.float32]) -> bytes:
-        """The values of the heat map, fp32 [side, side], and then its overlay.
+    def draw(self, scores: NDArray[np.float32]) -> bytes | None:
+        """The values of the heat map, fp32 [side, side], and then its overlay; None to be called again.
 
         `scores` has one for each image so far, or for the first ones of them.
         """
+        ends = time.process_time() + SLICE_SECONDS
+        for number in np.flatnonzero(~self._is_made[: len(scores) - 1]).tolist():
+            self._mask(number)
+            if time.process_time() > ends:
+                return None
         values = self._values(scores[1:].astype(np.float64))
         height, width = self._pixels.shape[:2]
         return values.tobytes() + overlay_of(values, height, width, least=_FAINTEST)
 
+    def _mask(self, number: int) -> NDArray[np.float32]:
+        self._is_made[number] = True
+        return self._window(number) if self._masking.method is Method.OCCLUSION else self._random(number)
+
     def _masked(self, number: int) -> NDArray[np.uint8]:
-        mask = self._window(number) if self._masking.method is Method.OCCLUSION else self._random(number)
+        mask = self._mask(number)
         pixels: NDArray[np.float32] = self._mean + (self._pixels - self._mean) * mask[:, :, np.newaxis]
         return np.rint(pixels).astype(np.uint8)
 

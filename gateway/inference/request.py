@@ -51,7 +51,7 @@ class RunningRequest:
         self.queue = queue
         self.spec = queue.spec
         self.stages = queue.spec.stats.stages
-        self.account = account or tools.decoders.account()
+        self.account = account or tools.decoders.account(queue.spec.charges.caller)
         self.begun = False
         """Whether an image has had a permit."""
         gives_way = queue.spec.expansion is not None and queue.spec.expansion.gives_way

@@ -14,6 +14,7 @@ from gateway.inference.tools import Tools
 from gateway.ingest.media_types import Uploads
 from gateway.limits.account import Account
 from gateway.limits.admission import Admission
+from gateway.limits.caller import Caller
 
 
 class InferenceService:
@@ -65,9 +66,9 @@ class InferenceService:
                 request.start(uploads, disconnected)
                 yield request
 
-    def stream_account(self) -> Account:
+    def stream_account(self, caller: Caller) -> Account:
         """The account that all frames of one stream share."""
-        return self.tools.decoders.stream_account()
+        return self.tools.decoders.stream_account(caller)
 
     async def close(self) -> None:
         """End the observers, and wait a limited time for work that cannot be cancelled."""

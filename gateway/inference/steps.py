@@ -111,8 +111,14 @@ class ImageTask:
     async def add(self, images: OpenAnimation, nbytes: int, begin: Callable[[AnimationFrame], Report]) -> bool:
         """Queue the next image of an open file; see ExpandedUpload."""
         request = self.request
-        with request.stages["wait"]:
-            permit = await request.permit(nbytes, self.deadline)
+        while True:
+            with request.stages["prepare"]:
+                await images.open()
+            with request.stages["wait"]:
+                permit = await request.permit(nbytes, self.deadline)
+            if images.is_open:
+                break
+            permit.release()  # another file got the slot meanwhile: a permit must not wait for one
         try:
             with request.stages["prepare"]:
                 frame = await images.next()

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -30,7 +30,8 @@ class Account:
 
     It begins with `seconds`. A request's account grows with each image; a stream's regains `seconds_per_second`, up to
     `seconds`. The time of a decode is reserved before it is spent. What has been charged never exceeds what was allowed
-    by more than `most_seconds`, the most that one image may take.
+    by more than `most_seconds`, the most that one image may take. Decoders alternate between the accounts of different
+    clients.
     """
 
     def __init__(
@@ -39,8 +40,10 @@ class Account:
         most_seconds: float,
         *,
         seconds_per_second: float = 0.0,
+        client: Hashable = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.client = client
         self._seconds = seconds
         self._most_seconds = most_seconds
         self._seconds_per_second = seconds_per_second

@@ -96,7 +96,7 @@ class StreamSession:
         self.stats = StreamStats()
         self._waiting = WaitingFrames(FrameSettings.of(settings).stream_frames_waiting, buffer, self.stats.drop)
         self._in_progress: asyncio.Queue[StreamFrame | None] = asyncio.Queue()
-        self._account = service.stream_account()
+        self._account = service.stream_account(caller)
         self._slots = asyncio.Semaphore(settings.stream_frames_in_flight)
         self._ended = False
         self._active_at = asyncio.get_running_loop().time()

@@ -179,7 +179,7 @@ class Fetcher:
         try:
             async with asyncio.timeout(self._max_wait_seconds) as timeout:
                 download.timeout = timeout
-                async with self._slots.lease(download.request, 1):
+                async with self._slots.lease(download.request, 1, client=download.request.part):
                     timeout.reschedule(asyncio.get_running_loop().time() + self._timeout_seconds)
                     began = time.perf_counter()
                     return await self._follow(location, download)

@@ -1,9 +1,9 @@
 """The decoders of one gateway process: a few child processes, shared fairly by requests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Hashable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -48,7 +48,7 @@ from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.masking import OVERLAY_SIDE, HeatMap, Masking
 from gateway.limits.account import STREAM_SECONDS_PER_SECOND, Account, Spending
-from gateway.limits.lease import Bound
+from gateway.limits.lease import Bound, Lease
 from gateway.limits.round_robin import RoundRobin
 
 log = structlog.get_logger("gateway")
@@ -57,6 +57,9 @@ LET_FINISH_SECONDS = 0.2
 """Time that a cancelled job gets to finish: ending its process and starting another one costs as much."""
 WALL_SECONDS_PER_CPU_SECOND = 20.0
 """A decoder that neither computes nor replies is ended after this many times the processor time of its job."""
+KEEP_SECONDS = 5.0
+"""How long an open file may wait between its frames, in all, before it makes room for another one that waits. Then it
+is opened again once its next frame is wanted: what it waits for may be the rate of its own API key."""
 MASKING_PART = 4
 """At most one in so many of `count` images is open to be masked."""
 _PNG_BYTES = 64 * 1024
@@ -73,8 +76,9 @@ _ERRORS = {
 class Decoders:
     """Decodes images in at most `count` child processes at once.
 
-    Requests alternate. The decoders hold at most `limits.memory_bytes` for all images together. An image that exceeds
-    its limit of time or memory ends its process and affects no other image: the next one gets a new process.
+    Clients alternate, and the requests of each. The decoders hold at most `limits.memory_bytes` for all images
+    together. An image that exceeds its limit of time or memory ends its process and affects no other image: the next
+    one gets a new process.
     """
 
     def __init__(self, count: int, *, limits: DecodeLimits) -> None:
@@ -104,14 +108,19 @@ class Decoders:
         while self._idle:
             self._idle.pop().close()
 
-    def account(self) -> Account:
-        """The account of one request."""
-        return Account(self._limits.request_cpu_seconds, self._limits.cpu_seconds)
+    def account(self, client: Hashable = None) -> Account:
+        """The account of one request of a client."""
+        return Account(self._limits.request_cpu_seconds, self._limits.cpu_seconds, client=client)
 
-    def stream_account(self) -> Account:
-        """The account of one stream."""
+    def stream_account(self, client: Hashable = None) -> Account:
+        """The account of one stream of a client."""
         limits = self._limits
-        return Account(limits.request_cpu_seconds, limits.cpu_seconds, seconds_per_second=STREAM_SECONDS_PER_SECOND)
+        return Account(
+            limits.request_cpu_seconds,
+            limits.cpu_seconds,
+            seconds_per_second=STREAM_SECONDS_PER_SECOND,
+            client=client,
+        )
 
     async def read_header(self, data: bytes, image_format: ImageFormat, account: Account) -> ImageInfo:
         """The header of a file whose format is not passed on; raises InvalidImage, and what `decode` raises."""
@@ -151,18 +160,13 @@ class Decoders:
         """An inspected animation, open in a process of its own while the context lasts.
 
         Entering raises TooManyFrames, and what `decode` raises. Open files have their own slots: `count` at once,
-        within `limits.memory_bytes`; their frames share the slots of all images.
+        within `limits.memory_bytes`; their frames share the slots of all images. See OpenAnimation.
         """
         memory_bytes = min(open_bytes(info, len(data)), self._limits.memory_bytes)
-        async with self._animation_slots.lease(account, 1, memory_bytes), self._worker(account) as worker:
-            animation = OpenAnimation(self, worker, info, account, len(data))
-            job = AnimationJob(info=info, nbytes=len(data), size=size, wanted=wanted, memory_bytes=memory_bytes)
-            try:
-                await animation.do(job, data)
-                yield animation
-            finally:
-                if not animation.ended:  # the process still holds it
-                    worker.close()
+        job = AnimationJob(info=info, nbytes=len(data), size=size, wanted=wanted, memory_bytes=memory_bytes)
+        with OpenAnimation(self, self._animation_slots, job, data, account) as animation:
+            await animation.open()
+            yield animation
 
     @asynccontextmanager
     async def masked(
@@ -173,16 +177,10 @@ class Decoders:
         Entering raises what `decode` raises. Open images have their own slots; their copies share those of all images.
         """
         memory_bytes = min(memory_limit(info, len(data)), self._limits.memory_bytes)
-        async with self._masking_slots.lease(account, 1, memory_bytes), self._worker(account) as worker:
-            image = MaskedImage(self, worker, info, account, len(data), masking)
-            job = MaskingJob(info=info, nbytes=len(data), size=size, masking=masking, memory_bytes=memory_bytes)
-            try:
-                reply, _ = await image.do(job, data)
-                image.damaged = reply["damaged"]
-                yield image
-            finally:
-                if not image.ended:
-                    worker.close()
+        job = MaskingJob(info=info, nbytes=len(data), size=size, masking=masking, memory_bytes=memory_bytes)
+        with MaskedImage(self, self._masking_slots, job, data, account) as image:
+            await image.open()
+            yield image
 
     async def _do(
         self,
@@ -192,16 +190,15 @@ class Decoders:
         account: Account,
         expected: float,
         slot_bytes: int,
-        animation: "OpenAnimation | None" = None,
+        of: "tuple[OpenAnimation, Worker] | None" = None,
     ) -> tuple[Reply, bytes]:
         """Run a job in a slot and within its limits: in any process, or in that of an open animation."""
+        animation = of[0] if of else None
         nbytes = animation.nbytes if animation else len(data)
-        worker_of: AbstractAsyncContextManager[Worker] = (
-            nullcontext(animation.worker) if animation else self._worker(account)
-        )
+        worker_of: AbstractAsyncContextManager[Worker] = nullcontext(of[1]) if of else self._worker(account)
         async with (
             self._spending(account, info, nbytes, expected) as spending,
-            self._slots.lease(account, 1, slot_bytes),
+            self._slots.lease(account, 1, slot_bytes, client=account.client),
             worker_of as worker,
         ):
             if animation:
@@ -229,28 +226,37 @@ class Decoders:
 
     @asynccontextmanager
     async def _worker(self, account: Account) -> AsyncIterator[Worker]:
-        """A worker for one image; if it is lost, the error says why, another is started, and `account` is charged."""
-        try:
-            worker = self._living() or Worker(self._limits.image_pixels)
-        except OSError as exc:
-            raise Overloaded("No process to decode the image could be started; try again later.") from exc
-        self._busy.add(worker)
+        """A worker for one image; if it is lost, the error says why."""
+        worker = self._take_worker()
         try:
             yield worker
         except WorkerLost as lost:
             raise _error_of(lost) from lost
         finally:
-            self._busy.discard(worker)
-            if not worker.alive():
-                # For its last job, and for the start of its replacement, which takes as long as its own did.
-                account.charge(worker.charge_seconds() + worker.start_seconds)
-                if not self._idle:
-                    with suppress(OSError):
-                        self._idle.append(Worker(self._limits.image_pixels))  # it starts while others work
-            else:
-                self._idle.append(worker)
-                if len(self._idle) > self._count and not self._trimming:  # animations may use `count` more
-                    self._trimming = asyncio.get_running_loop().call_later(SPARE_SECONDS, self._close_spare)
+            self._return_worker(worker, account)
+
+    def _take_worker(self) -> Worker:
+        """An idle worker, or a new one; raises Overloaded if none can be started."""
+        try:
+            worker = self._living() or Worker(self._limits.image_pixels)
+        except OSError as exc:
+            raise Overloaded("No process to decode the image could be started; try again later.") from exc
+        self._busy.add(worker)
+        return worker
+
+    def _return_worker(self, worker: Worker, account: Account) -> None:
+        """Make a worker idle; if its process has ended, another one is started, and `account` is charged."""
+        self._busy.discard(worker)
+        if not worker.alive():
+            # For its last job, and for the start of its replacement, which takes as long as its own did.
+            account.charge(worker.charge_seconds() + worker.start_seconds)
+            if not self._idle:
+                with suppress(OSError):
+                    self._idle.append(Worker(self._limits.image_pixels))  # it starts while others work
+        else:
+            self._idle.append(worker)
+            if len(self._idle) > self._count and not self._trimming:  # animations may use `count` more
+                self._trimming = asyncio.get_running_loop().call_later(SPARE_SECONDS, self._close_spare)
 
     def _close_spare(self) -> None:
         """Close one idle process beyond `count`, and further ones later."""
@@ -278,46 +284,120 @@ class Decoded(NamedTuple):
 
 
 class OpenAnimation:
-    """The frames of one open file, one at a time."""
+    """The frames of one file, one at a time, in a process that has it open. A context manager, which closes it.
 
-    def __init__(self, decoders: Decoders, worker: Worker, info: ImageInfo, account: Account, nbytes: int) -> None:
+    Between two frames the request waits for permits, results and the rate of its API key. Another file gets the slot
+    once these waits have taken KEEP_SECONDS; then this one is opened again for its next frame.
+    """
+
+    def __init__(
+        self, decoders: Decoders, slots: RoundRobin, job: AnimationJob | MaskingJob, data: bytes, account: Account
+    ) -> None:
         self._decoders = decoders
-        self.worker = worker
-        self._info = info
+        self._slots = slots
+        self._job = job
+        self._data = data
         self._account = account
-        self.nbytes = nbytes
+        self.nbytes = len(data)
         self.ended = True
         """Whether the process has closed the file."""
+        self._worker: Worker | None = None
+        self._lease: Lease | None = None
+        self._waited_seconds = self._waits_since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a slot and a process."""
+        return self._worker is not None
+
+    async def open(self) -> None:
+        """Wait for a slot, and open the file at its next frame, unless it is open. Raises what `decode` raises."""
+        if self.is_open:
+            return
+        account = self._account
+        self._lease = await self._slots.acquire(account, 1, self._job.memory_bytes, client=account.client)
+        self._waited_seconds = 0.0
+        try:
+            self._worker = self._decoders._take_worker()
+            self._opened(await self._run(self._job, self._data))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give back the slot and the process."""
+        self._begin_work()
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            if not self.ended:  # the process still holds it
+                worker.close()
+            self._decoders._return_worker(worker, self._account)
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release()
 
     async def next(self) -> "AnimationFrame | None":
         """The next requested frame as an uncompressed PPM (P6); None after the last one. Raises as `decode`."""
         while True:
-            reply, pixels = await self.do(FrameJob(info=self._info))
+            reply, pixels = await self.do(FrameJob(info=self._job.info))
             if reply["ends"]:
                 self.ended = True
                 return None
             if pixels:
+                self._job = replace(self._job, first=reply["frame"] + 1)
                 return AnimationFrame(reply["frame"], reply["shown_seconds"], pixels)
 
     async def do(self, job: Job, data: bytes = b"") -> tuple[Reply, bytes]:
         """Run a job in the file's process."""
-        expected = expected_frame_seconds(self._info)
+        await self.open()
+        return await self._run(job, data)
+
+    async def _run(self, job: Job, data: bytes) -> tuple[Reply, bytes]:
+        assert self._worker is not None
+        info = self._job.info
+        expected = expected_frame_seconds(info)
+        self._begin_work()
         try:
-            return await self._decoders._do(job, data, self._info, self._account, expected, 0, self)
+            return await self._decoders._do(job, data, info, self._account, expected, 0, (self, self._worker))
         except WorkerLost as lost:
             raise _error_of(lost) from lost
+        finally:
+            self._end_work()
+
+    def _opened(self, reply: tuple[Reply, bytes]) -> None:
+        """Take the reply of the process that has opened the file."""
+
+    def _begin_work(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._waited_seconds += asyncio.get_running_loop().time() - self._waits_since
+        self._slots.withdraw(self.close)
+
+    def _end_work(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._waits_since = loop.time()
+        self._timer = loop.call_later(max(KEEP_SECONDS - self._waited_seconds, 0), self._slots.offer, self.close)
 
 
 class MaskedImage(OpenAnimation):
     """The masked copies of one open image, and in the end its heat map."""
 
-    def __init__(
-        self, decoders: Decoders, worker: Worker, info: ImageInfo, account: Account, nbytes: int, masking: Masking
-    ) -> None:
-        super().__init__(decoders, worker, info, account, nbytes)
-        self.masking = masking
+    def __init__(self, decoders: Decoders, slots: RoundRobin, job: MaskingJob, data: bytes, account: Account) -> None:
+        super().__init__(decoders, slots, job, data, account)
+        self.masking = job.masking
         self.damaged = False
         """Whether the image's data is damaged."""
+
+    def _opened(self, reply: tuple[Reply, bytes]) -> None:
+        self.damaged = reply[0]["damaged"]
 
     async def draw(self, scores: NDArray[np.float32], *, closes: bool = True) -> HeatMap:
         """The heat map of a class with these scores, fp32 [images]; closes the image unless more scores follow."""
@@ -325,8 +405,10 @@ class MaskedImage(OpenAnimation):
         values_bytes = 4 * side * side
         data = scores.astype(np.float32).tobytes()
         most_bytes = values_bytes + 4 * OVERLAY_SIDE**2 + _PNG_BYTES
-        job = HeatMapJob(info=self._info, nbytes=len(data), most_bytes=most_bytes, closes=closes)
-        _, drawn = await self.do(job, data)
+        job = HeatMapJob(info=self._job.info, nbytes=len(data), most_bytes=most_bytes, closes=closes)
+        drawn = b""
+        while not drawn:  # the process may need several jobs to make the masks again
+            _, drawn = await self.do(job, data)
         self.ended = closes
         if len(drawn) <= values_bytes:
             raise UndecodableImage  # the process was taken over

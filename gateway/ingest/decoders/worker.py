@@ -63,25 +63,30 @@ class ImageJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnimationJob:
-    """Open an animated file; it may take `memory_bytes` as long as it is open."""
+    """Open an animated file, at its frame number `first`; it may take `memory_bytes` as long as it is open."""
 
     info: ImageInfo
     nbytes: int
     memory_bytes: int
     size: Size
     wanted: Wanted
+    first: int = 0
     kind: str = "animation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskingJob:
-    """Decode an image, whose masked copies are then its frames; it may take `memory_bytes` as long as it is open."""
+    """Decode an image, whose masked copies from number `first` on are then its frames.
+
+    It may take `memory_bytes` as long as it is open.
+    """
 
     info: ImageInfo
     nbytes: int
     memory_bytes: int
     size: Size
     masking: Masking
+    first: int = 0
     kind: str = "masking"
 
 
@@ -113,8 +118,9 @@ class Reply(TypedDict):
     """The reply to a job: its result, or an `error` by its code, with a public message and a cause.
 
     To a HeaderJob the fields of an ImageInfo; to an ImageJob the `size` of the pixels in bytes, and whether the
-    data was `damaged`; to a MaskingJob only the latter; to a HeatMapJob the size of the heat map; to a FrameJob the
-    size, the number of the `frame` and from when on it is shown, or whether the animation `ends` before another one.
+    data was `damaged`; to a MaskingJob only the latter; to a HeatMapJob the size of the heat map, 0 if another job has
+    to go on with it; to a FrameJob the size, the number of the `frame` and from when on it is shown, or whether the
+    animation `ends` before another one.
     """
 
     width: int

@@ -256,6 +256,33 @@ async def test_cancelled_frame_leaves_no_busy_process(pool):
     assert (pool._slots.bounds[0].free, pool._animation_slots.bounds[0].free) == (1, 1)
 
 
+@pytest.mark.parametrize("image_format", [*FORMATS, "VIDEO"])
+async def test_file_that_waits_for_long_makes_room_and_goes_on(pool, monkeypatch, image_format):
+    """Its request may wait for the rate of its API key, and another one's file needs the slot."""
+    monkeypatch.setattr(pool_module, "KEEP_SECONDS", 0.0)
+    levels = tuple(range(0, 200, 20))
+    data = video("mp4", "mp4v", levels) if image_format == "VIDEO" else animated(image_format, levels)
+    async with opened(pool, data) as reader:
+        frames = [await reader.next(), await reader.next()]
+        assert [frame.index for frame in await read(pool, animated("GIF", range(4)))] == [0, 1, 2, 3]
+        assert not reader.is_open
+        frames += await rest(reader)
+    assert [frame.index for frame in frames] == list(range(10))
+    assert [level_of(frame.pixels) for frame in frames] == pytest.approx(levels, abs=6)
+    assert [bound.free for bound in pool._animation_slots.bounds] == [1, DECODE_LIMITS.memory_bytes]
+
+
+async def test_file_keeps_its_slot_while_none_needs_it(pool, monkeypatch):
+    monkeypatch.setattr(pool_module, "KEEP_SECONDS", 0.0)
+    async with opened(pool, animated("GIF", range(3))) as reader:
+        await reader.next()
+        (worker,) = pool._busy
+        assert (await decoded_image(pool)).startswith(b"P6")
+        await asyncio.sleep(0)
+        assert pool._busy == {worker}
+        assert len(await rest(reader)) == 2
+
+
 async def test_waiting_animation_does_not_delay_images(pool):
     async with opened(pool, animated("GIF", range(3))) as reader:
         waiting = asyncio.ensure_future(read(pool, animated("GIF", range(4))))

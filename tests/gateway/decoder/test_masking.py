@@ -5,6 +5,7 @@ import pytest
 
 from gateway.errors import TruncatedImage, UndecodableImage
 from gateway.ingest.decode_budget import DecodeLimits
+from gateway.ingest.decoders import pool as pool_module
 from gateway.ingest.decoders.pool import Decoders, MaskedImage
 from gateway.ingest.inspection import inspect
 from gateway.ingest.masking import RISE_MAP_SIDE, Masking, Method
@@ -103,6 +104,27 @@ async def test_next_image_is_decoded_after_one_is_left_open(pool):
     data = encode(picture(), ".png")
     decoded = await pool.decode(data, inspect(data, LIMITS), 1_024, pool.account())
     assert np.array_equal(pixels_of(decoded.pixels), picture())
+
+
+@pytest.mark.parametrize("method", Method)
+async def test_image_that_made_room_has_the_same_copies_and_map(pool, monkeypatch, method):
+    masking = Masking.of(method, GRID, 20)
+    scores = np.random.default_rng(5).random(masking.images, np.float32)
+    async with opened(pool, masking) as image:
+        expected = await copies(image)
+        heat = await image.draw(scores)
+    monkeypatch.setattr(pool_module, "KEEP_SECONDS", 0.0)
+    async with opened(pool, masking) as image:
+        seen = [pixels_of((await image.next()).pixels) for _ in range(masking.images // 2)]
+        async with opened(pool, masking):
+            assert not image.is_open
+        seen += [pixels_of((await image.next()).pixels) for _ in range(masking.images - len(seen))]
+        async with opened(pool, masking):
+            assert not image.is_open
+        again = await image.draw(scores)
+    assert np.array_equal(np.stack(seen), np.stack(expected))
+    assert np.array_equal(again.values, heat.values)
+    assert again.overlay == heat.overlay
 
 
 async def test_image_that_cannot_be_decoded_is_not_opened(pool):

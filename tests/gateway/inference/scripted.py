@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Hashable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -181,10 +181,10 @@ class ScriptedDecoders:
     def pending(self) -> "list[asyncio.Future[Decoded]]":
         return [picture for picture in self._pictures if not picture.done()]
 
-    def account(self) -> Account:
-        return Account(3.0, 3.0)
+    def account(self, client: Hashable = None) -> Account:
+        return Account(3.0, 3.0, client=client)
 
-    def stream_account(self) -> Account:
+    def stream_account(self, client: Hashable = None) -> Account:
         return Account(3.0, 3.0, seconds_per_second=1.0)
 
     async def read_header(self, data: bytes, image_format: ImageFormat, account: Account) -> ImageInfo:
@@ -222,6 +222,10 @@ class ScriptedAnimation:
     wanted: Wanted
     given: int = 0
     closed: bool = False
+    is_open: bool = True
+
+    async def open(self) -> None:
+        """It never makes room for another one."""
 
     async def next(self) -> AnimationFrame | None:
         if self.given == self.wanted.count:

@@ -4,6 +4,7 @@ import base64
 import json
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import cv2
 import httpx
@@ -291,3 +292,30 @@ def test_each_copy_is_charged_to_the_key(tmp_path, monkeypatch):
     with client_of(Quarters(), api_keys_file=path) as client:
         answer = post(client, headers=key, masks=30)
     assert (answer.status_code, answer.json()["code"]) == (429, "rate_limited")
+
+
+def test_explanation_that_waits_for_its_rate_delays_no_other(tmp_path, monkeypatch):
+    """One image at a time is open for explanations, and the slow key's has to wait for most of its copies."""
+    monkeypatch.setattr("gateway.ingest.decoders.pool.KEEP_SECONDS", 0.1)
+    path = tmp_path / "keys"
+    slow = {"X-API-Key": add_key(path, "slow", read_quota({"rate": "4/s", "burst": "2"}))}
+    other = {"X-API-Key": add_key(path, "other", read_quota({"rate": "1000/s", "burst": "1000"}))}
+    order = []
+
+    backend = Quarters()
+    with stub_service(backend, api_keys_file=path, decoders=1) as url, ThreadPoolExecutor(2) as pool:
+
+        def explain(key: dict[str, str], name: str) -> dict:
+            headers = {**key, "Content-Type": "image/png"}
+            answer = httpx.post(f"{url}/explain", params={"masks": 20}, content=picture(), headers=headers, timeout=60)
+            order.append(name)
+            return answer.raise_for_status().json()
+
+        alone = explain(other, "alone")
+        before = len(backend.images)
+        first = pool.submit(explain, slow, "slow")
+        wait_for(lambda: len(backend.images) > before)
+        second = pool.submit(explain, other, "other")
+        answers = [first.result(), second.result()]
+    assert order == ["alone", "other", "slow"]
+    assert answers == [alone, alone]
