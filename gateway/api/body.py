@@ -16,6 +16,7 @@ from gateway.ingest.json_body import ForeignBody, Form
 from gateway.ingest.media_types import Uploads, open_uploads
 from gateway.ingest.upload_limits import Limits
 from gateway.limits.pace import Pace
+from gateway.limits.pool_clients import UploadingClient
 from gateway.values.quantities import size
 
 
@@ -29,7 +30,7 @@ def open_body(request: Request, context: RequestContext) -> "Body":
     return Body(request, context)
 
 
-class Body:
+class Body(UploadingClient):
     """The chunks of a body. Timeouts exclude the time in which the gateway does not read.
 
     The iteration raises UploadTimeout after `upload_idle_timeout_seconds` without data or `upload_timeout_seconds` in
@@ -40,7 +41,7 @@ class Body:
         self._request = request
         self._settings = settings = context.settings
         self._stats = context.stats
-        self._pace = Pace(
+        self.pace = Pace(
             min_bytes_per_second=settings.min_upload_bytes_per_second,
             grace_seconds=settings.upload_grace_seconds,
             now=time.monotonic,
@@ -74,17 +75,8 @@ class Body:
             pass
         raise ClientDisconnect
 
-    @property
-    def is_idle(self) -> bool:
-        """See gateway.limits.pools.Client."""
-        return self._pace.is_idle
-
-    def uselessness(self, held: int) -> float:
-        """See gateway.limits.pools.Client."""
-        return self._pace.uselessness(held)
-
     def evict(self, error: Overloaded) -> None:
-        """See gateway.limits.pools.Client."""
+        """Make the read in progress, or the next one, raise the error."""
         self._eviction = error
         if self._receiving is not None:
             with suppress(RuntimeError):  # it has ended meanwhile
@@ -95,7 +87,7 @@ class Body:
 
     async def __anext__(self) -> bytes:
         """The next chunk, which is not empty."""
-        pace = self._pace
+        pace = self.pace
         while not self._ended.is_set():
             if self._eviction is not None:
                 raise self._eviction

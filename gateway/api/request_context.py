@@ -15,7 +15,8 @@ from gateway.inference.request_stats import RequestStats
 from gateway.inference.service import InferenceService
 from gateway.limits.caller import ANYONE, Caller, Charges
 from gateway.limits.connections import Connections
-from gateway.limits.pools import AtWork, Client, Pool, PoolLease
+from gateway.limits.pool_clients import NeverEvicted, PoolClient
+from gateway.limits.pools import Pool, PoolLease
 from gateway.server.draining import Draining
 from gateway.settings import Settings
 
@@ -37,7 +38,7 @@ class State(TypedDict):
     error_formats: Sequence[ErrorFormat]
     fetcher: NotRequired[Fetcher | None]
     """Makes uploads of the images that bodies refer to, if a plug-in does."""
-    reader: NotRequired[Client]
+    reader: NotRequired[PoolClient]
     """The connection of a request, with the server's own protocol classes."""
 
 
@@ -72,7 +73,7 @@ class RequestContext:
 
     def hold_response(self) -> PoolLease:
         """The lease of the response's bytes, while they are collected and sent."""
-        return self.resources.enter_context(self.shared["responses"].lease(self.shared.get("reader", AtWork())))
+        return self.resources.enter_context(self.shared["responses"].lease(self.shared.get("reader", NeverEvicted())))
 
     def plugin(self, kind: type[P]) -> P:
         """The plug-in of a class, whose routes use it."""

@@ -10,7 +10,7 @@ from gateway import metrics
 from gateway.errors import Overloaded
 from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
-from gateway.limits.pools import IDLE_SECONDS
+from gateway.limits.pool_clients import IDLE_SECONDS
 
 FIRST_REQUESTS, NEXT_REQUESTS, PIPELINED_REQUESTS = 2, 4, 1
 """How many first requests of connections, further requests, and pipelined requests (sent before the last response)

@@ -42,10 +42,6 @@ class Pace:
         weight = RECENT_SECONDS * -math.expm1(-age_seconds / RECENT_SECONDS)
         return self._recent_bytes * math.exp(-waiting_seconds / RECENT_SECONDS) / weight
 
-    def uselessness(self, held: int) -> float:
-        """Seconds that the client needs, at its speed, to send as many bytes as are held of it."""
-        return held / max(self.bytes_per_second, 1.0)
-
     @property
     def is_slow(self) -> bool:
         """Whether it is slower than `min_bytes_per_second`."""

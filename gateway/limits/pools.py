@@ -1,51 +1,17 @@
 """What is taken from idle clients when other clients need it: bytes of uploads, bytes of responses, streams.
 
-One rule: when a pool is full, the least useful of the clients that the gateway waits for is evicted, unless the client
-that asks is less useful still; then its request is refused.
+One rule: when a pool is full, the idle client with the highest eviction score is evicted. If the client that asks has a
+higher score still, its request is refused instead.
 """
-
-import math
-from typing import Protocol
 
 from prometheus_client import Counter
 
 from gateway import metrics
 from gateway.errors import Overloaded
 from gateway.limits.lease import Bound, Lease
+from gateway.limits.pool_clients import NeverEvicted, PoolClient
 
-IDLE_SECONDS = 1.0
-"""A client that has read, or sent a request or a frame, within so many seconds is not idle."""
-
-
-class Client(Protocol):
-    """What the rule needs of a client."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the gateway waits for this client; nothing is taken from other clients."""
-
-    def uselessness(self, held: int) -> float:
-        """How useless it is that this client holds so much, compared with others of its pool."""
-
-    def evict(self, error: Overloaded) -> None:
-        """End what this client does, with an error; it holds nothing any more."""
-
-
-class AtWork:
-    """A client that is never evicted, and evicts no other."""
-
-    is_idle = False
-
-    def uselessness(self, held: int) -> float:  # noqa: ARG002  # see Client
-        """See Client."""
-        return math.inf
-
-    def evict(self, error: Overloaded) -> None:
-        """Never called."""
-        raise AssertionError from error
-
-
-_AT_WORK = AtWork()
+_NEVER_EVICTED = NeverEvicted()
 
 
 class PoolLease(Lease):
@@ -53,7 +19,7 @@ class PoolLease(Lease):
 
     __slots__ = ("_part", "_pool", "client")
 
-    def __init__(self, pool: "Pool", client: Client, part: Bound | None = None) -> None:
+    def __init__(self, pool: "Pool", client: PoolClient, part: Bound | None = None) -> None:
         super().__init__((pool.bound,) if part is None else (pool.bound, part), (0,) if part is None else (0, 0))
         self._pool = pool
         self._part = part
@@ -82,12 +48,12 @@ class PoolLease(Lease):
             pool._leases.pop(self, None)
 
     def grow(self, amount: int) -> None:
-        """Hold so much more, or less if it is negative; raises Overloaded."""
+        """Hold `amount` more, which may be negative; raises Overloaded."""
         self.hold(max(self.amounts[0] + amount, 0))
 
     def _end(self) -> None:
         self.hold(0)
-        self.client = _AT_WORK  # it may refer to the lease, and full garbage collections are long
+        self.client = _NEVER_EVICTED  # it may refer to the lease, and full garbage collections are long
 
 
 class Pool:
@@ -105,8 +71,8 @@ class Pool:
         self._one_may_exceed = one_may_exceed
         self._leases: dict[PoolLease, None] = {}
 
-    def lease(self, client: Client, amount: int = 0, *, part: Bound | None = None) -> PoolLease:
-        """A lease, at first of so much, and of a part of the pool; raises Overloaded as `hold` does."""
+    def lease(self, client: PoolClient, amount: int = 0, *, part: Bound | None = None) -> PoolLease:
+        """A lease of `amount`, counted in `part` too; raises Overloaded as `hold` does."""
         lease = PoolLease(self, client, part)
         lease.hold(amount)
         return lease
@@ -121,23 +87,23 @@ class Pool:
         return self.bound.full(self._refusal)
 
     def _make_room(self, asking: PoolLease, amount: int) -> None:
-        """Evict clients until one can hold so much; raises Overloaded."""
+        """Evict clients until `asking` can hold `amount`; raises Overloaded."""
         bound, more = self.bound, amount - asking.held
         while bound.free < more and not (self._one_may_exceed and bound.held == asking.held):
             idle = [lease for lease in self._leases if lease is not asking and lease.client.is_idle]
-            least = max(idle, key=lambda lease: lease.client.uselessness(lease.held), default=None)
-            if least is None or least.client.uselessness(least.held) <= asking.client.uselessness(amount):
+            first = max(idle, key=lambda lease: lease.client.eviction_score(lease.held), default=None)
+            if first is None or first.client.eviction_score(first.held) <= asking.client.eviction_score(amount):
                 raise self.full()
             self._evicted.inc()
-            client = least.client
-            least.release()
+            client = first.client
+            first.release()
             client.evict(bound.full(self._eviction))
 
 
 def upload_buffer(max_bytes: int) -> Pool:
-    """The bytes of uploads that arrive or wait. The upload goes that needs longest, at its speed, for what it holds.
+    """The bytes of uploads that arrive or wait. When full, evicts the upload with the most held bytes per byte/s.
 
-    So large, slow uploads go first, and new ones last; one that is complete and waits for a permit stays.
+    Large, slow uploads are evicted first, and new ones last. One that is complete and waits for a permit is kept.
     """
     return Pool(
         Bound("max_bytes_waiting", max_bytes, metrics.BYTES_WAITING, metrics.BYTES_WAITING_LIMIT),
@@ -147,7 +113,7 @@ def upload_buffer(max_bytes: int) -> Pool:
 
 
 def response_buffer(max_bytes: int) -> Pool:
-    """The bytes of responses that are built or not read yet. The connection goes that has not read for longest."""
+    """The bytes of responses that are built or not read yet. When full, the longest unread connection closes."""
     return Pool(
         Bound("max_bytes_unread", max_bytes, metrics.ANSWER_BYTES, metrics.ANSWER_BYTES_LIMIT),
         metrics.CONNECTIONS_CLOSED.labels("unread"),
@@ -157,7 +123,7 @@ def response_buffer(max_bytes: int) -> Pool:
 
 
 def streams(most: int) -> Pool:
-    """The open streams. The one goes that has had no frame for longest."""
+    """The open streams. When full, ends the stream without a frame for longest."""
     return Pool(
         Bound("max_streams", most, metrics.STREAMS, metrics.STREAMS_LIMIT),
         metrics.STREAMS_STOPPED.labels("displaced"),

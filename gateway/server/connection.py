@@ -13,7 +13,7 @@ from gateway import metrics
 from gateway.errors import Overloaded
 from gateway.limits.connections import RESERVE_SECONDS, Connections
 from gateway.limits.pace import Pace
-from gateway.limits.pools import IDLE_SECONDS
+from gateway.limits.pool_clients import WaitingClient
 from gateway.server.handler import Handler, Phase, ServedConnection
 from gateway.settings import Settings
 from gateway.time_slices import TIME_SLICE_SECONDS
@@ -33,7 +33,7 @@ STRETCH_BYTES = 64 * 1024
 """What a client must read of what was written for it within `answer_timeout_seconds`."""
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol, WaitingClient):
     """Owns a connection: its transport, its timer, and the bytes that were received and not parsed yet.
 
     A handler parses and runs the application. `update_reading` alone decides whether the socket is read and which timer
@@ -146,16 +146,12 @@ class Connection(asyncio.Protocol):
             self.update_reading()
 
     @property
-    def is_idle(self) -> bool:
-        """See gateway.limits.pools.Client, of responses."""
-        return self.connections.unread_seconds(self) >= IDLE_SECONDS
-
-    def uselessness(self, held: int) -> float:  # noqa: ARG002  # however much it does not read
-        """See gateway.limits.pools.Client."""
+    def idle_seconds(self) -> float:
+        """For how long the client has not read what the application wrote; see WaitingClient."""
         return self.connections.unread_seconds(self)
 
     def evict(self, error: Overloaded) -> None:  # noqa: ARG002  # the client would not read it
-        """See gateway.limits.pools.Client."""
+        """Close the connection at once."""
         self.transport.abort()
 
     def displace(self, error: Overloaded) -> None:

@@ -15,6 +15,7 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
 from gateway.errors import InternalError, Overloaded, clear_frames
+from gateway.limits.pool_clients import UploadingClient
 from gateway.limits.pools import PoolLease
 from gateway.logs import AlreadyLogged
 from gateway.server.cycle import error_response, head, whole
@@ -39,7 +40,7 @@ class ClientDisconnected(OSError):
     """The application sends to a client that is gone (ASGI's WebSocket specification, 2.4)."""
 
 
-class WebSocketHandler:
+class WebSocketHandler(UploadingClient):
     """Runs the application for one WebSocket.
 
     Parses while no message waits for the application and the client reads what is sent to it. The bytes of a message
@@ -50,6 +51,7 @@ class WebSocketHandler:
 
     def __init__(self, connection: ServedConnection, scope: dict[str, Any]) -> None:
         self._connection = connection
+        self.pace = connection.pace
         self._scope = scope
         self._task: asyncio.Task[None] | None = None
         self._protocol = self._new_protocol()
@@ -161,15 +163,6 @@ class WebSocketHandler:
             self._protocol.send_close(TRY_AGAIN, error.code)
             self._close_sent = True
             self._connection.refuse(b"".join(self._protocol.data_to_send()))
-
-    @property
-    def is_idle(self) -> bool:
-        """See gateway.limits.pools.Client."""
-        return self._connection.pace.is_idle
-
-    def uselessness(self, held: int) -> float:
-        """See gateway.limits.pools.Client."""
-        return self._connection.pace.uselessness(held)
 
     def evict(self, error: Overloaded) -> None:  # noqa: ARG002  # the application raises it, see NO_ROOM
         """The client's messages take more memory than there is: discard them, and let the application close."""

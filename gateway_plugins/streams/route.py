@@ -12,7 +12,7 @@ from gateway import metrics
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import Problem
 from gateway.errors import Forbidden, UpgradeRequired
-from gateway.limits.pools import AtWork
+from gateway.limits.pool_clients import NeverEvicted
 from gateway.server.websockets import GOING_DOWN, NO_ROOM
 from gateway.settings import Settings
 from gateway_plugins.streams.options import StreamParameters, read_parameters
@@ -102,7 +102,7 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
     context.log_fields["model"] = model_name
     context.check_model(model_name)
     # A frame that cannot wait is dropped: no upload is evicted for it.
-    lease = context.shared["uploads"].lease(AtWork(), part=context.caller.upload_bytes)
+    lease = context.shared["uploads"].lease(NeverEvicted(), part=context.caller.upload_bytes)
     buffer = context.resources.enter_context(lease)
     return StreamSession(
         context.service,
@@ -140,7 +140,7 @@ async def _serve(websocket: WebSocket, session: StreamSession, context: RequestC
         await websocket.send({"type": "websocket.send", "text": message.decode()})
 
     try:
-        await session.run(receive, send)
+        await session.serve(receive, send)
     finally:
         stats = session.stats
         context.log_fields.update(

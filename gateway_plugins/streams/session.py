@@ -3,22 +3,23 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from collections.abc import Sequence as TextSequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gateway.api.problems import error_message
 from gateway.deadline import Deadline
-from gateway.errors import GatewayError, InvalidParameter, Overloaded, StreamIdle, Unauthorized
+from gateway.errors import GatewayError, InvalidParameter, Overloaded, Unauthorized
+from gateway.inference.ordered_stream import OrderedStream
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
-from gateway.inference.scope import Scope
 from gateway.inference.sequence import FrameSequence, SequenceScores
 from gateway.inference.service import InferenceService
 from gateway.ingest.upload import Upload
 from gateway.limits.caller import ANYONE, Caller, Charges
-from gateway.limits.pools import IDLE_SECONDS, PoolLease
+from gateway.limits.pools import PoolLease
 from gateway.metrics import STREAMS_STOPPED
 from gateway.settings import Settings
 from gateway.time_slices import TimeSlice
@@ -60,7 +61,7 @@ class StreamStats:
         metrics.STREAM_FRAMES.labels("dropped").inc()
 
 
-class StreamSession:
+class StreamSession(OrderedStream[StreamFrame]):
     """Classifies the frames of one client, a few at a time, and sends the results in the order of the frames.
 
     Each frame is a service request with one image: it is inspected, decoded, admitted and retried like any upload, with
@@ -81,6 +82,9 @@ class StreamSession:
         fields: Mapping[str, str] | None = None,
         caller: Caller = ANYONE,
     ) -> None:
+        super().__init__(
+            in_flight=settings.stream_frames_in_flight, idle_limit_seconds=settings.stream_idle_seconds, noun="frame"
+        )
         self._key, self._fields = key, fields or {}
         self._service = service
         self._settings = settings
@@ -94,41 +98,18 @@ class StreamSession:
         self._held = HeldLabel()
         self._labels: dict[str | None, TextSequence[str]] = {}
         self.stats = StreamStats()
-        self._waiting = WaitingFrames(FrameSettings.of(settings).stream_frames_waiting, buffer, self.stats.drop)
-        self._in_progress: asyncio.Queue[StreamFrame | None] = asyncio.Queue()
+        self._waiting = WaitingFrames(FrameSettings.of(settings).stream_frames_waiting, buffer)
         self._account = service.stream_account(caller)
-        self._slots = asyncio.Semaphore(settings.stream_frames_in_flight)
-        self._ended = False
-        self._active_at = asyncio.get_running_loop().time()
-        """Time at which the last frame arrived, or its result was sent."""
+        self._client_ended = False
+        self._sending_since: float | None = None
         self._texts_at = -math.inf
         """Time at which the next text message may be read, by TEXTS_PER_SECOND."""
-        self._stop_error: asyncio.Future[GatewayError] = asyncio.get_running_loop().create_future()
         self._number = 0
 
     @property
-    def idle_seconds(self) -> float:
-        """Time without a frame; 0 while a frame is in progress."""
-        return 0.0 if self._has_frames else asyncio.get_running_loop().time() - self._active_at
-
-    @property
-    def _has_frames(self) -> bool:
-        stats = self.stats
-        return self._number > stats.answered + stats.failed + stats.dropped
-
-    @property
-    def is_idle(self) -> bool:
-        """See gateway.limits.pools.Client."""
-        return self.idle_seconds >= IDLE_SECONDS
-
-    def uselessness(self, held: int) -> float:  # noqa: ARG002  # each stream holds one
-        """See gateway.limits.pools.Client."""
-        return self.idle_seconds
-
-    def evict(self, error: GatewayError) -> None:
-        """Make `run` raise an error, now or when it is called."""
-        if not self._stop_error.done():
-            self._stop_error.set_result(error)
+    def unread_seconds(self) -> float:
+        """For how long the client has not read a message."""
+        return 0.0 if self._sending_since is None else asyncio.get_running_loop().time() - self._sending_since
 
     async def check_model(self) -> None:
         """Check that the model exists; raises ModelNotFound, and the other errors of Backend.labels."""
@@ -140,67 +121,31 @@ class StreamSession:
         if self._parameters.smoothing is not Smoothing.NONE:
             self._sequence = await backend.sequence(self._model_name, self._model_version)
 
-    async def run(self, receive: Receive, send: Send) -> None:
+    async def serve(self, receive: Receive, send: Send) -> None:
         """Serve until the client ends the stream and the results of all its frames are sent.
 
         Raises StreamIdle, Unauthorized, the error of `evict`, a frame's RequestError, and the errors of `receive` and
         `send`. In each case the sequence in Triton is ended, and all tasks of the stream are finished.
         """
-        failures: list[Exception] = []
-        done = asyncio.Event()
-
-        async def guard(work: Coroutine[Any, Any, None], *, last: bool = False) -> None:
-            try:
-                await work
-            except Exception as failure:  # raised again below
-                failures.append(failure)
-                done.set()
-            if last:
-                done.set()
-
+        self._send = send
         try:
-            async with Scope() as scope:
-                scope.start(guard(self._read(receive, send)))
-                scope.start(guard(self._work(scope)))
-                scope.start(guard(self._supervise()))
-                scope.start(guard(self._send_results(send), last=True))
-                await done.wait()
+            await self.run(partial(self._read, receive), self._work, self._watch_key)
         finally:
             self._buffer.hold(0)
             await self.close()
-        if failures:
-            raise failures.pop(0)  # a list that keeps its errors would keep their tracebacks, and these the stream
 
     async def close(self) -> None:
         """End the sequence in Triton; only needed if `run` is not called."""
         if self._sequence is not None:
             await self._service.tools.uncancelled.run(self._sequence.close())
 
-    async def _supervise(self) -> None:
-        """Raise the error of `evict`, or Unauthorized once the API key of the stream is removed."""
+    async def _watch_key(self) -> None:
+        """Raise Unauthorized once the API key of the stream is removed."""
         while True:
-            done, _ = await asyncio.wait([self._stop_error], timeout=KEY_CHECK_SECONDS)
-            if done:
-                raise self._stop_error.result()
+            await asyncio.sleep(KEY_CHECK_SECONDS)
             if not self._is_allowed():
                 STREAMS_STOPPED.labels("key_removed").inc()
                 raise Unauthorized("The API key with which this stream was opened has been removed.")
-
-    async def _next_message(self, receive: Receive) -> bytes | str | None:
-        """The client's next message; raises StreamIdle after `stream_idle_seconds` without a frame."""
-        limit = self._settings.stream_idle_seconds
-        while True:
-            try:
-                async with asyncio.timeout_at(self._active_at + limit):
-                    return await receive()
-            except TimeoutError:
-                if self._has_frames:
-                    self._active_at = asyncio.get_running_loop().time()
-                elif self.idle_seconds >= limit:
-                    STREAMS_STOPPED.labels("idle").inc()
-                    raise StreamIdle(
-                        f"No frame came for {limit:g} s.", limit="stream_idle_seconds", value=limit
-                    ) from None
 
     async def _pace_texts(self) -> None:
         """Wait if text messages arrive faster than TEXTS_PER_SECOND; nothing is read meanwhile."""
@@ -209,18 +154,18 @@ class StreamSession:
         if self._texts_at > now:
             await asyncio.sleep(self._texts_at - now)
 
-    async def _read(self, receive: Receive, send: Send) -> None:
+    async def _read(self, receive: Receive) -> None:
         time_slice = TimeSlice()
         while True:
             await time_slice.pause_if_over()
-            message = await self._next_message(receive)
+            message = await self.receive(receive)
             if message is None:
                 self._waiting.end()
                 return
             if isinstance(message, str):
                 await self._pace_texts()
-                await send(self._handle_text(message))
-                if self._ended:
+                await self._send_message(self._handle_text(message))
+                if self._client_ended:
                     return
             else:
                 await self._enqueue(message)
@@ -230,7 +175,7 @@ class StreamSession:
         try:
             given = _object(text)
             if given.pop("end", False) is True:
-                self._ended = True
+                self._client_ended = True
                 self._waiting.end()
             self._parameters = read_parameters(given, self._settings, self._parameters)
         except InvalidParameter as error:
@@ -239,21 +184,22 @@ class StreamSession:
 
     async def _enqueue(self, data: bytes) -> None:
         result = asyncio.get_running_loop().create_future()
-        self._active_at = asyncio.get_running_loop().time()
+        self.arrived()
         frame = StreamFrame(self._number, data, self._parameters, time.perf_counter(), result)
         self._number += 1
-        await self._waiting.put(frame)
+        for _ in range(await self._waiting.put(frame)):
+            self.stats.drop()
+            self.dropped()
 
-    async def _work(self, scope: Scope) -> None:
+    async def _work(self) -> None:
         """Start the classification of frames, at most `stream_frames_in_flight` at once."""
         while True:
-            await self._slots.acquire()
+            await self.slot()
             frame = await self._waiting.next()
+            self.enqueue(frame)
             if frame is None:
-                self._in_progress.put_nowait(None)
                 return
-            scope.start(self._classify(frame))
-            self._in_progress.put_nowait(frame)
+            self.start(self._classify, frame)
 
     async def _classify(self, frame: StreamFrame) -> None:
         """Classify one frame in a request of its own, and set its result, or the error that ends the stream."""
@@ -265,7 +211,7 @@ class StreamSession:
             finally:  # the frame is admitted or abandoned
                 self._waiting.passed_on(len(data))
 
-        query = RequestSpec(
+        spec = RequestSpec(
             model_name=self._model_name,
             model_version=self._model_version,
             selection=None,
@@ -277,25 +223,28 @@ class StreamSession:
         )
         outcome: Result | Exception
         try:
-            async with self._service.classify(upload(), query, account=self._account) as results:
+            async with self._service.classify(upload(), spec, account=self._account) as results:
                 outcome = await anext(results)
         except Overloaded as error:
             outcome = Result(0, "", error=error)
-        except Exception as error:  # raised again by _send_results
+        except Exception as error:  # raised again by deliver
             outcome = error
         frame.result.set_result(outcome)
 
-    async def _send_results(self, send: Send) -> None:
-        """Send the results in the order of the frames."""
-        while (frame := await self._in_progress.get()) is not None:
-            outcome = await frame.result
-            if isinstance(outcome, Exception):
-                raise outcome
-            dropped, self.stats.dropped_since_result = self.stats.dropped_since_result, 0
-            message = await self._result_message(frame, outcome, dropped)
-            self._slots.release()
-            await send(message)
-            self._active_at = asyncio.get_running_loop().time()
+    async def deliver(self, item: StreamFrame) -> None:
+        """Send the result of a frame."""
+        outcome = await item.result
+        if isinstance(outcome, Exception):
+            raise outcome
+        dropped, self.stats.dropped_since_result = self.stats.dropped_since_result, 0
+        await self._send_message(await self._result_message(item, outcome, dropped))
+
+    async def _send_message(self, message: bytes) -> None:
+        self._sending_since = asyncio.get_running_loop().time()
+        try:
+            await self._send(message)
+        finally:
+            self._sending_since = None
 
     async def _result_message(self, frame: StreamFrame, result: Result, dropped: int) -> bytes:
         predictions: list[dict[str, Any]] = []

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gateway.errors import Overloaded
@@ -23,39 +22,43 @@ class StreamFrame:
 
 
 class WaitingFrames:
-    """A queue of at most `most` frames; `buffer` counts their bytes until the frames are admitted.
+    """A queue of at most `most` frames; `buffer` counts their bytes until the frames are admitted."""
 
-    `dropped` is called for each dropped frame.
-    """
-
-    def __init__(self, most: int, buffer: PoolLease, dropped: Callable[[], None]) -> None:
+    def __init__(self, most: int, buffer: PoolLease) -> None:
         self._most = most
         self._buffer = buffer
-        self._dropped = dropped
         self._frames: deque[StreamFrame] = deque()
         self._pending_bytes = 0
         """Bytes of frames that have left the queue but are not admitted, or wait to enter it."""
         self._arrived, self._removed = asyncio.Event(), asyncio.Event()
         self._ended = False
 
-    async def put(self, frame: StreamFrame) -> None:
-        """Add a frame to the queue; if it is full, drop the oldest frame, or wait if the client forbids drops."""
+    async def put(self, frame: StreamFrame) -> int:
+        """Add a frame to the queue; if it is full, drop the oldest frame, or wait if the client forbids drops.
+
+        Returns how many frames were dropped.
+        """
         if frame.parameters.drop is Drop.NEVER and len(self._frames) >= self._most:
             await self._wait_until_not_full(frame)
+        dropped = 0
         while len(self._frames) >= self._most:
-            self._drop_oldest()
+            self._frames.popleft()
+            dropped += 1
         self._frames.append(frame)
         try:
             self._count_bytes()
         except Overloaded:
             # The upload buffer is full: keep only the newest frame, which matters most for a camera.
             while len(self._frames) > 1:
-                self._drop_oldest()
+                self._frames.popleft()
+                dropped += 1
             try:
                 self._count_bytes()
             except Overloaded:
-                self._drop_oldest()
+                self._frames.popleft()
+                dropped += 1
         self._arrived.set()
+        return dropped
 
     def end(self) -> None:
         """Signal that no more frames arrive."""
@@ -91,10 +94,6 @@ class WaitingFrames:
             pass  # the caller drops the oldest frames
         finally:
             self._pending_bytes -= len(frame.data)
-
-    def _drop_oldest(self) -> None:
-        self._frames.popleft()
-        self._dropped()
 
     def _count_bytes(self) -> None:
         self._buffer.hold(sum(len(frame.data) for frame in self._frames) + self._pending_bytes)

@@ -28,6 +28,7 @@ from gateway.ingest.upload import Reference, Upload, clean_filename, file_too_la
 from gateway.ingest.upload_limits import Limits
 from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
+from gateway.limits.pool_clients import UploadingClient
 from gateway.limits.pools import Pool
 from gateway.limits.round_robin import RoundRobin
 from gateway.settings import Settings
@@ -264,7 +265,7 @@ class Fetcher:
         )
 
 
-class Download:
+class Download(UploadingClient):
     """One image on its way. It is a client of the upload buffer: when that is full, the slowest one may be evicted."""
 
     def __init__(self, limits: Limits, min_bytes_per_second: float, uploads: Pool, request: "_Request") -> None:
@@ -277,17 +278,8 @@ class Download:
         self._body = bytearray()
         self._pieces = 0
 
-    @property
-    def is_idle(self) -> bool:
-        """See gateway.limits.pools.Client."""
-        return self.pace.is_idle
-
-    def uselessness(self, held: int) -> float:
-        """See gateway.limits.pools.Client."""
-        return self.pace.uselessness(held)
-
     def evict(self, error: Overloaded) -> None:
-        """See gateway.limits.pools.Client."""
+        """Make the read in progress, or the next one, raise the error."""
         self.eviction = error
         if self.timeout is not None:
             with suppress(RuntimeError):  # it has ended meanwhile

@@ -17,7 +17,8 @@ from gateway import metrics
 from gateway.errors import GatewayError, InvalidBody, Overloaded, RequestTooLarge, UploadTimeout, UploadTooSlow
 from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
-from gateway.limits.pools import IDLE_SECONDS, Pool, PoolLease
+from gateway.limits.pool_clients import IDLE_SECONDS, PoolClient, UploadingClient, WaitingClient
+from gateway.limits.pools import Pool, PoolLease
 from gateway.server.connection import STRETCH_BYTES
 from gateway.settings import Settings
 from gateway.time_slices import TimeSlice
@@ -68,7 +69,7 @@ class Carrier(Protocol):
         """A call has begun or ended to wait for its client."""
 
 
-class Call:
+class Call(PoolClient):
     """A call that a connection has received.
 
     A handler calls `receive` and `send`, and returns or raises; the connection then sends the status.
@@ -123,18 +124,16 @@ class Call:
         """Whether the client has to send more before the call can be served, or continued."""
         return self.incoming.is_waiting or self._is_incomplete
 
-    # See gateway.limits.pools.Client: the pool of calls
-
     @property
     def is_idle(self) -> bool:
         """Whether the gateway waits for this client."""
         return self.incoming.waited_seconds > 0 or self.outgoing.is_idle or self._is_incomplete
 
-    def uselessness(self, held: int) -> float:  # noqa: ARG002  # each call holds one slot
-        """See gateway.limits.pools.Client."""
+    def eviction_score(self, held: int) -> float:  # noqa: ARG002  # each call holds one slot
+        """Seconds for which the gateway has waited for this client."""
         if self._is_incomplete:
             return asyncio.get_running_loop().time() - self._created_at
-        return max(self.incoming.waited_seconds, self.outgoing.unread_seconds)
+        return max(self.incoming.waited_seconds, self.outgoing.idle_seconds)
 
     @property
     def _is_incomplete(self) -> bool:
@@ -253,17 +252,17 @@ class ClientGone(Exception):
     """The client does not read the response: its call is reset."""
 
 
-class Incoming:
+class Incoming(UploadingClient):
     """What a client sends in a call, counted in the upload buffer as it arrives.
 
-    A client of that pool (gateway.limits.pools.Client): the upload with the most bytes for its speed is evicted.
+    A client of that pool: the upload with the most bytes for its speed is evicted.
     """
 
     def __init__(self, call: Call, part: Bound | None) -> None:
         self._call = call
         self._settings = settings = call.settings
         self._loop = asyncio.get_running_loop()
-        self._pace = Pace(
+        self.pace = Pace(
             min_bytes_per_second=settings.min_upload_bytes_per_second,
             grace_seconds=settings.upload_grace_seconds,
             now=self._loop.time,
@@ -292,17 +291,8 @@ class Incoming:
         """Time since the client's last byte, while the gateway waits for a message that is due; else 0."""
         return 0.0 if self._since is None or self._endless else max(self._loop.time() - self._since, 1e-6)
 
-    @property
-    def is_idle(self) -> bool:
-        """See gateway.limits.pools.Client."""
-        return self._pace.is_idle
-
-    def uselessness(self, held: int) -> float:
-        """See gateway.limits.pools.Client."""
-        return self._pace.uselessness(held)
-
     def evict(self, error: Overloaded) -> None:
-        """See gateway.limits.pools.Client."""
+        """Drop what has arrived, and end the call with an error."""
         self._buffer = bytearray()
         self._call.evict(error)
 
@@ -320,9 +310,9 @@ class Incoming:
             self._arrive(len(data))
             self._since = self._loop.time()
             self._endless = False
-            self._pace.wait()
+            self.pace.wait()
         else:
-            self._pace.receive(len(data))
+            self.pace.receive(len(data))
         self._replenish()
         if len(self._buffer) >= self._needed_bytes:
             self._call.wake()
@@ -342,7 +332,7 @@ class Incoming:
         self._endless = endless
         if self._since is None:
             self._since = self._loop.time()
-        self._pace.wait()
+        self.pace.wait()
 
     def pause(self) -> None:
         """The call does not read."""
@@ -354,12 +344,12 @@ class Incoming:
         if self._endless or self._since is None:
             return None
         most = min(self._spare_seconds, self._settings.upload_idle_timeout_seconds)
-        return min(most - (self._loop.time() - self._since), self._pace.spare_seconds)
+        return min(most - (self._loop.time() - self._since), self.pace.spare_seconds)
 
     def late(self) -> GatewayError:
         """The error of a message that did not arrive in time."""
         settings = self._settings
-        if self._pace.spare_seconds <= 0:
+        if self.pace.spare_seconds <= 0:
             value = settings.min_upload_bytes_per_second
             return UploadTooSlow(
                 f"A message must arrive at {size(value)} a second; it is {settings.upload_grace_seconds:g} s behind.",
@@ -420,7 +410,7 @@ class Incoming:
             if not self._endless:
                 self._spare_seconds -= self._loop.time() - self._since
             self._since = None
-        self._pace.receive(nbytes)
+        self.pace.receive(nbytes)
 
     def _hold(self) -> None:
         self._lease.hold(len(self._buffer) + self._delivered_bytes)
@@ -432,10 +422,10 @@ class Incoming:
             self._unacknowledged_bytes = 0
 
 
-class Outgoing:
+class Outgoing(WaitingClient):
     """What a client has to read of a call, counted in the response buffer until its windows have taken it.
 
-    A client of that pool (gateway.limits.pools.Client): the call that has been unread for longest is evicted.
+    A client of that pool: the call that has been unread for longest is evicted.
     """
 
     def __init__(self, call: Call) -> None:
@@ -450,21 +440,12 @@ class Outgoing:
         """Whether the headers of the response are sent."""
 
     @property
-    def unread_seconds(self) -> float:
+    def idle_seconds(self) -> float:
         """For how long the client has read less than STRETCH_BYTES; 0 if nothing is pending."""
         return 0.0 if self._since is None else self._loop.time() - self._since
 
-    @property
-    def is_idle(self) -> bool:
-        """See gateway.limits.pools.Client."""
-        return self.unread_seconds >= IDLE_SECONDS
-
-    def uselessness(self, held: int) -> float:  # noqa: ARG002  # see Client
-        """See gateway.limits.pools.Client."""
-        return self.unread_seconds
-
     def evict(self, error: Overloaded) -> None:
-        """See gateway.limits.pools.Client."""
+        """End the call with an error."""
         self._call.evict(error)
 
     def hold(self, nbytes: int) -> None:
@@ -484,7 +465,7 @@ class Outgoing:
     def left_seconds(self) -> float:
         """How long the client may take to read the next STRETCH_BYTES."""
         stops = self._call.connection.is_stopping
-        return (IDLE_SECONDS if stops else self._call.settings.answer_timeout_seconds) - self.unread_seconds
+        return (IDLE_SECONDS if stops else self._call.settings.answer_timeout_seconds) - self.idle_seconds
 
     def take(self, most: int) -> bytes:
         """Up to `most` bytes that are pending."""

@@ -71,7 +71,7 @@ class InferenceApi:
         """End the streams, after the responses to the requests in progress."""
         self._is_stopping = True
         for stream in self._streams:
-            stream.evict(_stopping())
+            stream.stop(_stopping())
 
     async def _server_live(self, _: Call) -> tuple[Message, Metadata]:
         return pb.ServerLiveResponse(live=True), ()
@@ -132,7 +132,7 @@ class InferenceApi:
         with self._state["streams"].lease(stream, 1):
             self._streams.add(stream)
             try:
-                await stream.run()
+                await stream.serve()
             finally:
                 self._streams.discard(stream)
         return ()

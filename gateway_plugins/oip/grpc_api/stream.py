@@ -3,15 +3,12 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway import metrics
-from gateway.errors import GatewayError, Overloaded, StreamIdle
-from gateway.inference.scope import Scope
-from gateway.limits.pools import IDLE_SECONDS
+from gateway.errors import GatewayError, Overloaded
+from gateway.inference.ordered_stream import OrderedStream
 from gateway_plugins.oip.grpc_api.call import Call
 from gateway_plugins.oip.grpc_api.messages import InferCall, Parts, stream_response
 from gateway_plugins.oip.grpc_api.status import Failure, failure_of
@@ -28,8 +25,8 @@ class _InProgress:
     response: "asyncio.Future[Parts]"
 
 
-class InferStream:
-    """A client of the pool of streams (gateway.limits.pools.Client), which are limited together with WebSockets.
+class InferStream(OrderedStream[_InProgress]):
+    """A client of the pool of streams, which are limited together with WebSockets.
 
     Requests of one sequence are served one after the other, and others up to `in_flight` at once. A request that fails
     has an `error_message` and does not end the stream, as in Triton.
@@ -38,100 +35,53 @@ class InferStream:
     def __init__(
         self, call: Call, infer: Infer, read: Callable[[memoryview], InferCall], *, in_flight: int, idle_seconds: float
     ) -> None:
+        super().__init__(in_flight=in_flight, idle_limit_seconds=idle_seconds, noun="request")
         self._call = call
         self._infer = infer
         self._read = read
-        self._slots = asyncio.Semaphore(in_flight)
-        self._limit_seconds = idle_seconds
         self._in_progress: deque[_InProgress] = deque()
-        self._responses: asyncio.Queue[_InProgress | None] = asyncio.Queue()
-        self._active_at = asyncio.get_running_loop().time()
-        self._stop_error: GatewayError | None = None
-        self._reading: asyncio.Timeout | None = None
+        self._end: Exception | None = None
 
     @property
-    def _idle_seconds(self) -> float:
-        return 0.0 if self._in_progress else asyncio.get_running_loop().time() - self._active_at
-
-    @property
-    def _waited_seconds(self) -> float:
-        """For how long the client has sent no request, or has not read a response."""
-        return max(self._idle_seconds, self._call.outgoing.unread_seconds)
-
-    @property
-    def is_idle(self) -> bool:
-        """See gateway.limits.pools.Client."""
-        return self._waited_seconds >= IDLE_SECONDS
-
-    def uselessness(self, held: int) -> float:  # noqa: ARG002  # each stream holds one
-        """See gateway.limits.pools.Client."""
-        return self._waited_seconds
+    def unread_seconds(self) -> float:
+        """For how long the client has not read a response."""
+        return self._call.outgoing.idle_seconds
 
     def evict(self, error: GatewayError) -> None:
-        """Make `run` read no more, and raise an error; responses that the client does not read are dropped."""
+        """Make `serve` raise an error; responses that the client does not read are dropped."""
         if self._call.outgoing.is_idle:
             self._call.evict(error)
-        if self._stop_error is None:
-            self._stop_error = error
-            if self._reading is not None:
-                with suppress(RuntimeError):  # it has ended meanwhile
-                    self._reading.reschedule(0.0)
+        self.stop(error)
 
-    async def run(self) -> None:
+    async def serve(self) -> None:
         """Serve until the client has sent its last request, and all responses are sent.
 
         Raises StreamIdle, the error of `evict`, and what `Call.receive` raises, after the responses to the requests in
         progress; what `Call.send` raises at once.
         """
-        end: Exception | None = None
-        async with Scope() as scope:
-            writer = scope.start(self._write_responses())
-            try:
-                while not writer.done():
-                    await self._slot(writer)
-                    if writer.done() or (raw := await self._next()) is None:
-                        break
-                    self._begin(raw, scope)
-                    del raw  # it may be megabytes, and the next one may take long
-            except (GatewayError, Failure) as error:
-                end = error
-            self._responses.put_nowait(None)
-            await writer
-        if end is not None:
-            raise end
+        await self.run(self._read_requests)
+        if self._end is not None:
+            raise self._end
 
-    async def _slot(self, writer: "asyncio.Task[None]") -> None:
-        """Wait for a slot, or for the writer's end: then the client does not read."""
-        slot = asyncio.ensure_future(self._slots.acquire())
+    async def _read_requests(self) -> None:
         try:
-            await asyncio.wait({slot, writer}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            slot.cancel()
+            while True:
+                await self.slot()
+                raw = await self.receive(self._next_message)
+                if raw is None:
+                    break
+                self._begin(raw)
+                del raw  # it may be megabytes, and the next one may take long
+        except (GatewayError, Failure) as error:
+            self._end = error
+        self.enqueue(None)
 
-    async def _next(self) -> memoryview | None:
-        """The next message, within the idle time."""
-        while True:
-            if self._stop_error is not None:
-                raise self._stop_error
-            if self._idle_seconds >= self._limit_seconds:
-                metrics.STREAMS_STOPPED.labels("idle").inc()
-                raise StreamIdle(
-                    f"No request came for {self._limit_seconds:g} s.",
-                    limit="stream_idle_seconds",
-                    value=self._limit_seconds,
-                )
-            left_seconds = max(self._limit_seconds - self._idle_seconds, 0.01)
-            try:
-                async with asyncio.timeout(left_seconds) as self._reading:
-                    return await self._call.receive(self._call.connection.max_message_bytes, awaits_next=True)
-            except TimeoutError:
-                continue
-            finally:
-                self._reading = None
+    async def _next_message(self) -> memoryview | None:
+        return await self._call.receive(self._call.connection.max_message_bytes, awaits_next=True)
 
-    def _begin(self, raw: memoryview, scope: Scope) -> None:
+    def _begin(self, raw: memoryview) -> None:
         """Start to serve a request."""
-        self._active_at = asyncio.get_running_loop().time()
+        self.arrived()
         response: asyncio.Future[Parts] = asyncio.get_running_loop().create_future()
         call: InferCall | GatewayError
         try:
@@ -144,8 +94,13 @@ class InferStream:
             before = next((each.response for each in reversed(self._in_progress) if each.sequence == sequence), None)
         request = _InProgress(sequence, response)
         self._in_progress.append(request)
-        self._responses.put_nowait(request)
-        scope.start(self._serve(call, len(raw), before, response))
+        self.enqueue(request)
+        self.start(self._serve, call, len(raw), before, response)
+
+    async def deliver(self, item: _InProgress) -> None:
+        """Send the response to a request."""
+        await self._call.send(await item.response)
+        self._in_progress.popleft()
 
     async def _serve(
         self,
@@ -174,11 +129,3 @@ class InferStream:
             self._call.outgoing.hold(sum(map(len, parts)))
         except Overloaded as error:
             raise failure_of(error) from error
-
-    async def _write_responses(self) -> None:
-        """Send the responses in the order of the requests."""
-        while (request := await self._responses.get()) is not None:
-            await self._call.send(await request.response)
-            self._in_progress.popleft()
-            self._active_at = asyncio.get_running_loop().time()
-            self._slots.release()

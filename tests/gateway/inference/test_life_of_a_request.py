@@ -25,7 +25,8 @@ from gateway.errors import (
     UndecodableImage,
 )
 from gateway.inference.backend import CallLimits
-from gateway.limits.pools import AtWork, PoolLease, upload_buffer
+from gateway.limits.pool_clients import NeverEvicted
+from gateway.limits.pools import PoolLease, upload_buffer
 from tests.asking import encode
 from tests.gateway.inference.scripted import (
     Body,
@@ -95,7 +96,7 @@ class Requests(RuleBasedStateMachine):
             await client.gone.wait()
             raise ClientDisconnect
 
-        with self.uploads.lease(AtWork()) as client.buffer:
+        with self.uploads.lease(NeverEvicted()) as client.buffer:
             async with self.service.classify(client.body.uploads(), query(timeout_seconds), leaving) as results:
                 async for result in results:
                     client.results += 1

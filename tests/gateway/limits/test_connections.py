@@ -12,7 +12,7 @@ from gateway.limits.connections import (
     Connections,
     StartQueue,
 )
-from gateway.limits.pools import IDLE_SECONDS
+from gateway.limits.pool_clients import IDLE_SECONDS
 
 MOST, RESERVED = 3, 2
 

@@ -8,7 +8,8 @@ from prometheus_client import REGISTRY
 from gateway.errors import Overloaded
 from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
-from gateway.limits.pools import AtWork, Pool, PoolLease, response_buffer, streams, upload_buffer
+from gateway.limits.pool_clients import NeverEvicted, UploadingClient, WaitingClient
+from gateway.limits.pools import Pool, PoolLease, response_buffer, streams, upload_buffer
 from tests.gateway.api.stub import PNG, client_of
 
 MAX = 100
@@ -22,34 +23,30 @@ class Clock:
         return self.seconds
 
 
-class Upload:
+class Upload(UploadingClient):
     """A client that has sent with `speed` bytes a second so far."""
 
     def __init__(self, clock: Clock, speed: float) -> None:
         self.error: Overloaded | None = None
         self.pace = Pace(min_bytes_per_second=1, grace_seconds=1_000, now=clock)
-        self.uselessness = self.pace.uselessness
         self.pace.wait()
         clock.seconds += 1
         self.pace.receive(int(speed))
-
-    @property
-    def is_idle(self) -> bool:
-        return self.pace.is_idle
 
     def evict(self, error: Overloaded) -> None:
         self.error = error
 
 
-class Idle:
+class Idle(WaitingClient):
     """A client that has been idle for some seconds."""
 
     def __init__(self, seconds: float) -> None:
-        self.is_idle, self._seconds = seconds >= 1, seconds
+        self.seconds = seconds
         self.error: Overloaded | None = None
 
-    def uselessness(self, held: int) -> float:
-        return self._seconds
+    @property
+    def idle_seconds(self) -> float:
+        return self.seconds
 
     def evict(self, error: Overloaded) -> None:
         self.error = error
@@ -82,7 +79,7 @@ def counted(name: str) -> float:
 
 def test_held_bytes_are_counted_while_they_are_held(uploads):
     before = counted("gateway_waiting_bytes")
-    with uploads.lease(AtWork()) as lease:
+    with uploads.lease(NeverEvicted()) as lease:
         for _ in range(50):
             lease.hold(60)
             lease.hold(0)
@@ -152,7 +149,7 @@ def test_evicted_upload_counts_once(uploads, clock):
 def test_frames_of_a_stream_evict_no_upload(uploads, clock):
     slow, _ = opened(uploads, clock, nbytes=90, speed=1)
     with pytest.raises(Overloaded):
-        uploads.lease(AtWork(), 20)
+        uploads.lease(NeverEvicted(), 20)
     assert slow.error is None
 
 
@@ -167,7 +164,7 @@ def test_response_past_the_limit_is_refused_if_every_client_reads():
 
 def test_response_above_the_limit_is_built_alone():
     buffer = response_buffer(MAX)
-    with buffer.lease(AtWork(), 60) as large, buffer.lease(AtWork()) as small:
+    with buffer.lease(NeverEvicted(), 60) as large, buffer.lease(NeverEvicted()) as small:
         large.grow(MAX)
         with pytest.raises(Overloaded):
             small.grow(1)
@@ -234,7 +231,7 @@ def test_no_stream_is_opened_if_none_may_be():
 
 def test_clients_of_a_part_hold_it_together_and_evict_no_other_client_for_it(clock):
     pool, part = upload_buffer(MAX), Bound("share", MAX // 2)
-    slow, first, second = Upload(clock, 1), pool.lease(AtWork(), part=part), pool.lease(AtWork(), part=part)
+    slow, first, second = Upload(clock, 1), pool.lease(NeverEvicted(), part=part), pool.lease(NeverEvicted(), part=part)
     other = pool.lease(slow)
     other.hold(10)
     first.hold(20)

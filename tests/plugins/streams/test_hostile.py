@@ -16,8 +16,8 @@ import pytest
 from prometheus_client import REGISTRY
 from websockets.sync.client import connect
 
+from gateway.limits import pool_clients
 from gateway.server.websockets import MAX_FRAGMENTS
-from gateway_plugins.streams import session
 from tests.plugins.streams.stub import FrameBackend, frame, stream_service
 from tests.processes import wait_for
 
@@ -285,7 +285,7 @@ def test_bytes_after_the_handshake_are_the_first_messages(address):
 
 
 def test_flood_of_handshakes_stays_within_the_limit(address, monkeypatch):
-    monkeypatch.setattr(session, "IDLE_SECONDS", math.inf)
+    monkeypatch.setattr(pool_clients, "IDLE_SECONDS", math.inf)
     with contextlib.ExitStack() as stack:
         answers = []
         for _ in range(20):

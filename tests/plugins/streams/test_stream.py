@@ -16,6 +16,7 @@ from websockets.sync.client import ClientConnection, connect
 from bench.attack.files import progressive_jpeg_of_many_scans
 from gateway.errors import InferenceFailed, ModelUnavailable
 from gateway.keys import add_key, remove_key
+from gateway.limits import pool_clients
 from gateway.server import connection
 from gateway_plugins.streams import session
 from gateway_plugins.streams.session import TEXTS_PER_SECOND
@@ -210,7 +211,7 @@ def test_upgrade_of_another_route_is_ignored(service):
 
 
 def test_stream_beyond_the_limit_is_refused_until_another_ends(service, monkeypatch):
-    monkeypatch.setattr(session, "IDLE_SECONDS", math.inf)
+    monkeypatch.setattr(pool_clients, "IDLE_SECONDS", math.inf)
     with opened(service), opened(service):
         with opened(service):
             with pytest.raises(InvalidStatus) as caught, opened(service):
@@ -333,7 +334,7 @@ def test_removed_key_ends_its_streams(tmp_path, monkeypatch):
 
 
 def test_stream_without_frames_makes_room_for_another(backend, monkeypatch):
-    monkeypatch.setattr(session, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(pool_clients, "IDLE_SECONDS", 0.2)
     monkeypatch.setattr(connection, "CLOSE_SECONDS", 600.0)  # the client's answer to the close ends the connection
     with stream_service(backend, max_streams=2) as (address, _), opened(address) as busy, opened(address) as idle:
         ask(idle, frame(0))
@@ -355,7 +356,7 @@ def test_stream_without_frames_makes_room_for_another(backend, monkeypatch):
 
 
 def test_refused_handshake_costs_no_other_stream_its_place(backend, monkeypatch):
-    monkeypatch.setattr(session, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(pool_clients, "IDLE_SECONDS", 0.0)
     with stream_service(backend, max_streams=1) as (address, _), opened(address) as client:
         for query in ("?top_k=5000", "?model=nothing", "?alpha=nan"):
             with pytest.raises(InvalidStatus), opened(address, query):
