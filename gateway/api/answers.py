@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
+from operator import attrgetter
 
 from pydantic_core import to_json
 from starlette.requests import ClientDisconnect, Request
@@ -16,7 +17,7 @@ from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut
 from gateway.api.shapes import Native
 from gateway.errors import AnswerTooLarge, GatewayError, ImageError, InvalidParameter, ServiceError, problem_document
 from gateway.hooks import AnswerShape
-from gateway.inference.request import RunningRequest
+from gateway.inference.ready_results import ReadyResults
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.ingest.media_types import Uploads
@@ -67,12 +68,14 @@ async def classify(
     Raises AnswerTooLarge as soon as the limit is exceeded, Overloaded if the response buffer is full, and
     ClientDisconnect if the client disconnects.
     """
-    collected = []
-    async with context.service.classify(uploads, spec, body.wait_for_disconnect) as results:
-        async for result in results:
-            held.grow(size.add(result))
-            collected.append(result)
-    return sorted(collected, key=lambda result: result.index)
+    results: list[Result] = []
+
+    def take(result: Result) -> None:
+        held.grow(size.add(result))
+        results.append(result)
+
+    await context.service.run(uploads, spec, take, body.wait_for_disconnect)
+    return results if len(results) == 1 else sorted(results, key=attrgetter("index"))
 
 
 def status_of(results: Sequence[Result]) -> HTTPStatus:
@@ -203,7 +206,7 @@ class ResultStream(Response):
         except ClientDisconnect:
             self._context.note_disconnect()
 
-    async def _send(self, results: RunningRequest, send: Send) -> None:
+    async def _send(self, results: ReadyResults, send: Send) -> None:
         async def send_line(line: bytes) -> None:
             await send({"type": "http.response.body", "body": line + b"\n", "more_body": True})
 

@@ -7,7 +7,7 @@ waits; each call that returns is followed by the next one, with images of simila
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -68,6 +68,7 @@ class QueuedImage:
     `file` is the result of its file so far: its name and size.
     """
 
+    queue: "RequestQueue" = field(repr=False)
     file: Result
     payload: bytes = field(repr=False)
     permit: Permit
@@ -77,21 +78,21 @@ class QueuedImage:
     """Expected processor time of decoding in the preprocessor."""
     record: ImageRecord | None = None
     """What observers need of the image, if any do."""
-    queue: "RequestQueue" = field(init=False)
     lane: Lane = field(init=False)
     seal: bytes = b""
     timer: asyncio.TimerHandle | None = None
     call: "BatchCall | None" = None
     """The call that the image is in; None before."""
-    _stage: Stage | None = None
+    stage: Stage | None = None
+    """The stage of the request's statistics that it is in."""
 
     def enter(self, stage: Stage | None) -> None:
-        """Leave the current stage of the request's statistics, and enter another one, if any."""
-        if self._stage is not None:
-            self._stage.__exit__()
+        """Leave the current stage, and enter another one, if any."""
+        if self.stage is not None:
+            self.stage.__exit__()
         if stage is not None:
             stage.__enter__()
-        self._stage = stage
+        self.stage = stage
 
 
 class RequestQueue:
@@ -101,9 +102,8 @@ class RequestQueue:
     """
 
     def __init__(self, batcher: "Batcher", spec: RequestSpec) -> None:
-        self._batcher = batcher
+        self.batcher = batcher
         self.spec = spec
-        self.best_classes = batcher.best_classes
         self.context = copy_context()
         """The request's trace and log fields."""
         self.group = (spec.model_version, spec.selection, spec.embeddings)
@@ -116,17 +116,14 @@ class RequestQueue:
         """Calls in flight with images of this request."""
         self.closed = False
 
-    async def add(self, item: QueuedImage) -> None:
-        """Send an image, or let it wait for a call."""
-        await self._batcher.add(self, item)
-
     def close(self) -> None:
         """Drop every image: those in calls with other requests' images are computed, but have no result."""
         self.closed = True
         self.on_error = _ignore  # the request and its queue refer to each other, and full garbage collections are long
-        # Waiting images first: a call that is abandoned frees its place, and must not be followed by one with them.
-        for item in sorted(self.images, key=lambda item: item.call is not None):
-            self._batcher.drop(item)
+        if self.images:
+            # Waiting ones first: a call that is abandoned frees its place, and must not be followed by one with them.
+            for item in sorted(self.images, key=lambda item: item.call is not None):
+                self.batcher.drop(item)
 
     def fail(self, error: Exception) -> None:
         """Drop every image, and end the request with an error."""
@@ -140,7 +137,7 @@ class BatchCall:
     """A call in flight."""
 
     items: list[QueuedImage]
-    queues: list[RequestQueue]
+    queues: Collection[RequestQueue]
     """The requests of its images."""
     cancellable: bool
     counted: bool
@@ -148,6 +145,10 @@ class BatchCall:
     costly: bool
     task: "asyncio.Task[InferResult] | None" = None
     began: float = 0.0
+
+    def open_items(self) -> list[QueuedImage]:
+        """Its images that have no result yet."""
+        return [item for item in self.items if item.call is self]
 
 
 class ModelQueue:
@@ -161,13 +162,10 @@ class ModelQueue:
         self.counted = 0
         self.costly = 0
         """Calls in flight: all of them, those that keep the Tritons busy, and those of costly images."""
+        self.known = False
+        """Whether the backend knows the model: clients can request names of their own making."""
         self._limits: CallLimits | None = None
         self._limits_until = 0.0
-
-    @property
-    def known(self) -> bool:
-        """Whether the backend knows the model: clients can request names of their own making."""
-        return self._limits is not None
 
     def limits(self, backend: Backend, version: str, max_images: int) -> CallLimits | None:
         """The backend's limits of calls, at most LIMITS_SECONDS old."""
@@ -175,6 +173,7 @@ class ModelQueue:
         if self._limits is None or now >= self._limits_until:
             self._limits = backend.call_limits(self.name, version, max_images)
             self._limits_until = now + LIMITS_SECONDS
+            self.known = self._limits is not None
         return self._limits
 
 
@@ -190,34 +189,30 @@ class Batcher:
         self._limits = tools.batches
         self._uncancelled = tools.uncancelled
         self._observers = observers
+        self._observed_embeddings = Embeddings.IF_ANY if observers.keep_embeddings else Embeddings.NONE
+        """The embeddings that calls return if the client asks for none."""
         self._models: dict[str, ModelQueue] = {}
-
-    @property
-    def best_classes(self) -> int:
-        """How many best classes observers need of each image."""
-        return self._observers.best_classes
 
     def queue(self, spec: RequestSpec) -> RequestQueue:
         """The queue of a new request, which must close it."""
         return RequestQueue(self, spec)
 
-    async def add(self, queue: RequestQueue, item: QueuedImage) -> None:
-        """Send an image, or let it wait for a call; see RequestQueue.add."""
-        payload = item.payload
+    async def add(self, item: QueuedImage) -> None:
+        """Send an image, or let it wait for a call."""
+        queue, payload, backend = item.queue, item.payload, self._backend
         if len(payload) > SEALED_INLINE_BYTES:
-            item.seal = await asyncio.to_thread(self._backend.seal, payload)
+            item.seal = await asyncio.to_thread(backend.seal, payload)
         else:
-            item.seal = self._backend.seal(payload)
+            item.seal = backend.seal(payload)
         if queue.closed:
             return  # its permit ends with the request
-        name, version = queue.spec.model_name, queue.spec.model_version
-        alone = self._backend.travels_alone(item.seal, name, version)
-        item.queue = queue
+        name, stages = queue.spec.model_name, queue.spec.stats.stages
+        alone = backend.travels_alone(item.seal, name, queue.spec.model_version)
         item.lane = ALONE if alone else Lane(len(payload).bit_length(), item.decode_seconds >= COSTLY_SECONDS)
         queue.images.add(item)
-        loop = asyncio.get_running_loop()
-        item.timer = loop.call_later(item.deadline.left_seconds, self._expire, item)
-        if item.deadline.passed:
+        left_seconds = item.deadline.left_seconds
+        item.timer = asyncio.get_running_loop().call_later(left_seconds, self._expire, item)
+        if not left_seconds:
             self._expire(item)
             return
         model = self._models.get(name)
@@ -226,17 +221,20 @@ class Batcher:
         self._enqueue(model, item)
         self._send_waiting(model)
         if item.call is None and item in queue.images:
-            item.enter(queue.spec.stats.stages["wait"])
+            item.enter(stages["wait"])
 
     def _enqueue(self, model: ModelQueue, item: QueuedImage) -> None:
-        item.queue.lanes.setdefault(item.lane, deque()).append(item)
+        lanes = item.queue.lanes
+        if item.lane not in lanes:
+            lanes[item.lane] = deque()
+        lanes[item.lane].append(item)
         model.waiting.setdefault(item.queue)
 
     def _send_waiting(self, model: ModelQueue) -> None:
         """Send calls while images wait that may leave."""
-        while items := self._next(model):
+        while model.waiting and (items := self._next(model)):
             self._send(model, items)
-        if not model.waiting and not model.calls and not model.known:
+        if not (model.known or model.calls or model.waiting):
             self._models.pop(model.name, None)
 
     def _next(self, model: ModelQueue) -> list[QueuedImage]:
@@ -259,7 +257,7 @@ class Batcher:
         turns = deque((first,))
         if lane is ALONE:
             max_images = 1
-        else:
+        elif len(model.waiting) > 1:
             turns.extend(
                 queue
                 for queue in model.waiting
@@ -286,49 +284,45 @@ class Batcher:
         return items
 
     def _send(self, model: ModelQueue, items: list[QueuedImage]) -> None:
-        queues = list(dict.fromkeys(item.queue for item in items))
-        first, lane = queues[0].spec, items[0].lane
-        batch_call = BatchCall(
-            items,
-            queues,
-            cancellable=self._backend.supports_cancellation,
-            counted=lane is not ALONE,
-            costly=lane.costly,
-        )
+        queues: dict[RequestQueue, None] = {}
+        images, seals, deadline = [], [], items[0].deadline
+        cancellable, lane = self._backend.supports_cancellation, items[0].lane
+        batch_call = BatchCall(items, queues, cancellable, counted=lane is not ALONE, costly=lane.costly)
+        for item in items:
+            queues[item.queue] = None
+            images.append(item.payload)
+            seals.append(item.seal)
+            deadline = max(deadline, item.deadline)
+            item.call = batch_call
+            item.enter(item.queue.spec.stats.stages["infer"])
+            item.permit.keep()  # the image is in Triton until the call ends, even if its request has ended
         model.calls += 1
         model.counted += batch_call.counted
         model.costly += batch_call.costly
         for queue in queues:
             queue.calls += 1
-        for item in items:
-            item.call = batch_call
-            item.enter(item.queue.spec.stats.stages["infer"])
-            item.permit.keep()  # the image is in Triton until the call ends, even if its request has ended
+        queue = items[0].queue
+        spec, context, request_id = queue.spec, queue.context, queue.spec.request_id
+        if len(queues) > 1:
+            request_id = ",".join([queue.spec.request_id for queue in queues])
+            context = context.copy()
+            context.run(structlog.contextvars.bind_contextvars, request_id=request_id)
+            context.run(tracing.link, [other.context for other in queues if other is not queue])
         call = Call(
-            Batch([item.payload for item in items], [item.seal for item in items]),
-            first.model_name,
-            first.model_version,
-            first.selection,
-            max(item.deadline for item in items),
-            ",".join(queue.spec.request_id for queue in queues),
-            run_to_completion=not batch_call.cancellable,
-            embeddings=self._embeddings(first),
+            Batch(images, seals),
+            spec.model_name,
+            spec.model_version,
+            spec.selection,
+            deadline,
+            request_id,
+            run_to_completion=not cancellable,
+            embeddings=self._observed_embeddings if spec.embeddings is Embeddings.NONE else spec.embeddings,
             least_classes=self._observers.best_classes,
         )
         metrics.BATCH_IMAGES.observe(len(items))
         batch_call.began = time.perf_counter()
-        context = queues[0].context
-        if len(queues) > 1:
-            context = context.copy()
-            context.run(structlog.contextvars.bind_contextvars, request_id=call.request_id)
-            context.run(tracing.link, [queue.context for queue in queues[1:]])
         batch_call.task = self._uncancelled.start(self._backend.infer(call), context)
         batch_call.task.add_done_callback(partial(self._ended, model, batch_call))
-
-    def _embeddings(self, spec: RequestSpec) -> Embeddings:
-        """Which embeddings the calls of a request return: for the client, or else for observers."""
-        kept = self._observers.keep_embeddings and spec.embeddings is Embeddings.NONE
-        return Embeddings.IF_ANY if kept else spec.embeddings
 
     def _ended(self, model: ModelQueue, call: BatchCall, task: "asyncio.Task[InferResult]") -> None:
         """Send the next call, and report the results of the one that has ended."""
@@ -337,34 +331,38 @@ class Batcher:
         self._uncount(model, call)
         for queue in call.queues:
             queue.calls -= 1
-        open_items = [item for item in call.items if item.call is call]
         for item in call.items:
             item.permit.settle()
         error: BaseException | None = ModelUnavailable() if task.cancelled() else task.exception()
         if isinstance(error, InferenceFailed) and len(call.queues) > 1:
             # One image may be the cause: the images of other requests must not share its error.
-            for item in open_items:
+            for item in call.open_items():
                 item.call, item.lane = None, ALONE
                 self._enqueue(model, item)
         elif error is not None:
+            open_items = call.open_items()
             for queue in call.queues:
                 self._report_error(queue, [item for item in open_items if item.queue is queue], error)
-        self._send_waiting(model)
+        if model.waiting or not model.known:
+            self._send_waiting(model)
         if error is None:
-            self._report_rows(call, open_items, task.result())
+            self._report_rows(call, task.result())
 
-    def _report_rows(self, call: BatchCall, open_items: list[QueuedImage], result: InferResult) -> None:
-        rows = dict(zip(call.items, result.rows, strict=True))
-        results = {item: _result(item, rows[item], result) for item in open_items}
-        for item in open_items:
-            self._finish(item, results[item])
-        if not self._observers.call_done:
+    def _report_rows(self, call: BatchCall, result: InferResult) -> None:
+        observed = self._observers.call_done
+        results: dict[QueuedImage, tuple[Row, Result]] = {}
+        for item, row in zip(call.items, result.rows, strict=True):
+            if item.call is call:
+                finished = _result(item, row, result, self._observers.best_classes)
+                self._finish(item, finished)
+                results[item] = row, finished
+        if not observed:
             return
         for queue in call.queues:  # after the results are reported and the permits released
-            if items := [item for item in open_items if item.queue is queue]:
-                part = replace(result, rows=tuple(rows[item] for item in items))
-                images = [CallImage(item.payload, results[item], item.record) for item in items]
-                for call_done in self._observers.call_done:
+            if items := [item for item in results if item.queue is queue]:
+                part = replace(result, rows=tuple(results[item][0] for item in items))
+                images = [CallImage(item.payload, results[item][1], item.record) for item in items]
+                for call_done in observed:
                     call_done(queue.spec, part, images)
 
     def _report_error(self, queue: RequestQueue, items: list[QueuedImage], error: BaseException) -> None:
@@ -426,7 +424,8 @@ class Batcher:
         """Remove an image from its lane or call."""
         queue = item.queue
         queue.images.discard(item)
-        item.enter(None)
+        if item.stage is not None:
+            item.enter(None)
         if item.timer is not None:
             item.timer.cancel()
         if item.call is not None:
@@ -443,7 +442,7 @@ def _ignore(_error: Exception) -> None:
     """Do nothing."""
 
 
-def _result(item: QueuedImage, row: Row, answer: InferResult) -> Result:
+def _result(item: QueuedImage, row: Row, answer: InferResult, best_classes: int) -> Result:
     file, record = item.file, item.record
     damaged = file.damaged or row.damaged
     if damaged and item.queue.spec.strict and row.decoded and row.error is None:
@@ -451,7 +450,7 @@ def _result(item: QueuedImage, row: Row, answer: InferResult) -> Result:
     embedding = row.embedding
     if record is not None:
         record.seal, record.embedding, record.drift_reference = item.seal, embedding, answer.drift_reference
-        record.best = row.best if len(row.best) else Predictions.of(row.predictions)[: item.queue.best_classes]
+        record.best = row.best if len(row.best) else Predictions.of(row.predictions)[:best_classes]
         if item.queue.spec.embeddings is Embeddings.NONE:
             embedding = None  # only an observer asked for it
     return Result(

@@ -1,8 +1,11 @@
-"""The results of a request that its client has not read yet."""
+"""The results of a request whose caller iterates over them."""
 
 import asyncio
+from contextlib import aclosing
+from typing import Self
 
 from gateway.inference.result import Result
+from gateway.ingest.media_types import Uploads
 
 MAX_UNREAD_PREDICTIONS = 10_000
 """Unread predictions above which a request stops reading uploads."""
@@ -16,6 +19,7 @@ class ReadyResults:
         """The results with their sizes in predictions."""
         self._predictions = 0
         self._taken = asyncio.Event()
+        self._failure: Exception | None = None
 
     @property
     def full(self) -> bool:
@@ -28,16 +32,35 @@ class ReadyResults:
         self._predictions += predictions
         self._queue.put_nowait((result, predictions))
 
-    def end(self) -> None:
-        """Mark the end of the results."""
+    def end(self, failure: Exception | None = None) -> None:
+        """Mark the end of the results, with the error that has ended the request, if any."""
+        self._failure = failure
         self._queue.put_nowait((None, 0))
 
-    async def take(self) -> Result | None:
-        """The next result, or None at the end."""
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Result:
+        """The next result that is ready; after the last one, raises the error that has ended the request, if any."""
         result, predictions = await self._queue.get()
         self._predictions -= predictions
         self._taken.set()
+        if result is None:
+            try:
+                raise self._failure or StopAsyncIteration
+            finally:
+                self._failure = None  # its traceback keeps the request
         return result
+
+    async def paced(self, uploads: Uploads) -> Uploads:
+        """The uploads; none is read while the queue is full."""
+        async with aclosing(uploads):
+            while True:
+                await self.wait_for_space()
+                upload = await anext(uploads, None)
+                if upload is None:
+                    return
+                yield upload
 
     async def wait_for_space(self) -> None:
         """Wait while the queue is full."""

@@ -1,9 +1,8 @@
-"""One request on its way: reads its uploads, and iterates over their results."""
+"""One request on its way: reads its uploads, and gives the result of each to its caller."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import anyio
 
@@ -12,7 +11,6 @@ from gateway.errors import DeadlineExceeded, Overloaded
 from gateway.inference.batching import RequestQueue
 from gateway.inference.counts import count
 from gateway.inference.observer import Observers
-from gateway.inference.ready_results import ReadyResults
 from gateway.inference.record import ImageRecord
 from gateway.inference.result import Result
 from gateway.inference.scope import Scope
@@ -29,12 +27,16 @@ DisconnectWatcher = Callable[[], Awaitable[None]]
 """Waits until the results are no longer needed, for example since the client has disconnected; then it raises."""
 Process = Callable[["RunningRequest", Upload], Awaitable[None]]
 """Takes one upload through the steps of an image; see gateway.inference.steps."""
+Take = Callable[[Result], None]
+"""Takes the result of a file when it is ready; an error that it raises ends the request."""
 
 
 class RunningRequest:
-    """Reads the uploads of one request, has each processed, and iterates over the results.
+    """Reads the uploads of one request, has each processed, and gives each result to `take`.
 
-    All its tasks run in `scope`, its images have their permits from `permits`, and wait in `queue`.
+    Its images have their permits from `permits`, and wait in `queue`. `run` works in its caller's task and interrupts
+    the task's waits as asyncio.timeout does, by a cancellation that it takes back. Other tasks are started for decoding
+    and, if the uploads are not read at once, for `disconnected`.
     """
 
     def __init__(
@@ -43,54 +45,74 @@ class RunningRequest:
         observers: Observers,
         process: Process,
         queue: RequestQueue,
-        scope: Scope,
         permits: Permits,
+        take: Take,
         account: Account | None = None,
     ) -> None:
         self.tools = tools
         self.queue = queue
-        self.spec = queue.spec
-        self.stages = queue.spec.stats.stages
-        self.account = account or tools.decoders.account(queue.spec.charges.caller)
+        self.spec = spec = queue.spec
+        self.stages = spec.stats.stages
+        self.account = account or tools.decoders.account(client=spec.charges.caller)
         self.begun = False
         """Whether an image has had a permit."""
-        gives_way = queue.spec.expansion is not None and queue.spec.expansion.gives_way
+        gives_way = spec.expansion is not None and spec.expansion.gives_way
         self._observers = () if gives_way else observers.done
         self.keeps_records = observers.keep_records and not gives_way
         """Whether an observer needs an ImageRecord of each image."""
         self._process = process
-        self._scope = scope
         self._permits = permits
         # Further images would only wait, with permits that images of other requests could use.
         self._most_permits = tools.batches.max_calls * tools.batches.max_images
+        self._take = take
         queue.on_error = self._fail
         self._open = 0
-        self._read_all = False
-        self._results = ReadyResults()
+        """Uploads without a result."""
+        self._read_all = self._watched = self._interrupted = False
         self._failure: Exception | None = None
+        self._task: asyncio.Task[object] | None = None
+        """The task of `run`, while it may be interrupted."""
+        self._scope: Scope | None = None
 
-    def start(self, uploads: Uploads, disconnected: DisconnectWatcher | None) -> None:
-        """Start to read the uploads; if `disconnected` raises, the request ends."""
-        self.spawn(self._read, uploads)
-        if disconnected is not None:
-            self.spawn(disconnected)
+    async def run(self, uploads: Uploads, disconnected: DisconnectWatcher | None) -> None:
+        """Read all uploads, and return when each has its result.
 
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Result:
-        """The next result that is ready; after the last one, raises the error that has ended the request, if any."""
-        result = await self._results.take()
-        if result is None:
+        Raises what ends the request before: an error of `uploads`, `disconnected` or `take`, or one of the whole
+        request in a step or a call. No task of the request is left then.
+        """
+        self._task = task = asyncio.current_task()
+        assert task is not None
+        cancellations = task.cancelling()
+        loop = asyncio.get_running_loop()
+        watch = None if disconnected is None else loop.call_soon(self._watch, disconnected)
+        try:
+            await self._read(uploads)
+            self._read_all = True
+            if self._open and self._failure is None:
+                if watch is not None:
+                    watch.cancel()
+                await (loop.create_future() if self._watched or disconnected is None else disconnected())
+        except asyncio.CancelledError:
+            if not self._interrupted or task.cancelling() > cancellations + 1:
+                raise
+        finally:
+            self._task = None
+            if self._interrupted:
+                task.uncancel()
+            if watch is not None:
+                watch.cancel()
+            if self._scope is not None:
+                await self._scope.close()
+        if self._failure is not None:
             try:
-                raise self._failure or StopAsyncIteration
+                raise self._failure
             finally:
                 self._failure = None  # its traceback keeps the request
-        count(self.spec, result)
-        return result
 
     def spawn(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Do some of the request's work in a task of its own; an exception ends the request."""
+        if self._scope is None:
+            self._scope = Scope()
         self._scope.start(self._guard(work, *arguments))
 
     async def permit(self, nbytes: int, deadline: Deadline, decode_seconds: float = 0) -> Permit:
@@ -99,7 +121,7 @@ class RunningRequest:
         Raises DeadlineExceeded, or Overloaded if too many images wait or the request's first one waits too long.
         """
         if (
-            len(self._permits) < self._most_permits
+            len(self._permits.held) < self._most_permits
             and (permit := self._permits.try_acquire(nbytes, decode_seconds)) is not None
         ):
             self.begun = True
@@ -121,32 +143,23 @@ class RunningRequest:
         raise DeadlineExceeded
 
     def report(self, result: Result, record: ImageRecord | None) -> None:
-        """Take the result of a file: the client gets it, and the observers see it."""
-        _drop_tracebacks(result.error)
+        """Take the result of a file: it is counted, the observers see it, and the caller gets it."""
+        if result.error is not None:
+            _drop_tracebacks(result.error)
         self._open -= 1
         for done in self._observers:
             done(self.spec, result, record)
-        self._results.put(result)
-        self._end_if_done()
-
-    async def _guard(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        try:
-            await work(*arguments)
-        except Exception as failure:  # raised again by __anext__
-            self._fail(failure)
-
-    def _fail(self, failure: Exception) -> None:
-        """End the request with an error, after the results that are ready at this moment."""
-        self._failure = self._failure or failure
-        asyncio.get_running_loop().call_soon(self._results.end)
+        count(self.spec, result)
+        self._take(result)
+        if self._read_all and self._open == 0:
+            self._interrupt()
 
     async def _read(self, uploads: Uploads) -> None:
         """Start each upload as soon as it has arrived; the next one is read once this one has its permit."""
-        async with aclosing(uploads):
-            while True:
-                if self._results.full:
-                    await self._results.wait_for_space()
-                with self.stages["read"]:
+        read = self.stages["read"]
+        try:
+            while self._failure is None:
+                with read:
                     upload = await anext(uploads, None)
                 if upload is None:
                     break
@@ -154,12 +167,30 @@ class RunningRequest:
                 time_slice = TimeSlice()
                 await self._process(self, upload)
                 await time_slice.pause_if_over()  # the header alone may take 20 ms
-        self._read_all = True
-        self._end_if_done()
+        finally:
+            await uploads.aclose()
 
-    def _end_if_done(self) -> None:
-        if self._read_all and self._open == 0:
-            self._results.end()
+    def _watch(self, disconnected: DisconnectWatcher) -> None:
+        self._watched = True
+        self.spawn(disconnected)
+
+    async def _guard(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        try:
+            await work(*arguments)
+        except Exception as failure:  # raised by run
+            self._fail(failure)
+
+    def _fail(self, failure: Exception) -> None:
+        """End the request with an error."""
+        self._failure = self._failure or failure
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        """End what `run` waits for, if it waits."""
+        task = self._task
+        if task is not None and not self._interrupted and asyncio.current_task() is not task:
+            self._interrupted = True
+            task.cancel()
 
 
 async def within(deadline: Deadline, work: Awaitable[T]) -> T:

@@ -1,19 +1,18 @@
 """Uploads in, one result for each out: the path of a request between HTTP and the inference server."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 
-from gateway.inference.backend import Backend
 from gateway.inference.batching import Batcher
 from gateway.inference.observer import Observers
-from gateway.inference.request import DisconnectWatcher, RunningRequest
+from gateway.inference.ready_results import ReadyResults
+from gateway.inference.request import DisconnectWatcher, RunningRequest, Take
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.scope import Scope
 from gateway.inference.steps import Step, charge, image_steps, load_model, processing
 from gateway.inference.tools import Tools
 from gateway.ingest.media_types import Uploads
 from gateway.limits.account import Account
-from gateway.limits.admission import Admission
 from gateway.limits.caller import Caller
 
 
@@ -22,24 +21,43 @@ class InferenceService:
 
     def __init__(self, tools: Tools, observers: Observers | None = None, steps: Sequence[Step] = ()) -> None:
         self.tools = tools
+        self.backend = tools.backend
+        self.admission = tools.admission
         self.observers = observers or Observers()
         self._batcher = Batcher(tools, self.observers)
         loading = () if tools.backend.loader is None else (load_model,)
         self._process = processing(image_steps((charge,), (*loading, *steps)))
 
-    @property
-    def backend(self) -> Backend:
-        """The inference server."""
-        return self.tools.backend
-
-    @property
-    def admission(self) -> Admission:
-        """What admits images."""
-        return self.tools.admission
-
     async def start(self) -> None:
         """Start the observers."""
         await self.observers.start(self.tools)
+
+    async def run(
+        self,
+        uploads: Uploads,
+        spec: RequestSpec,
+        take: Take,
+        disconnected: DisconnectWatcher | None = None,
+        account: Account | None = None,
+    ) -> None:
+        """Classify uploads: `take` gets one result for each, in the order of completion.
+
+        Raises an exception of `uploads`, `take` or `disconnected`, which ends the request; an error of one file is in
+        its result. Each file has its result within `spec.timeout_seconds` of its last byte. Decoding is charged to
+        `account`, or to an account of the request's own.
+
+        At the end, for whatever reason, all tasks of the request have ended and its permits are released, except those
+        of images in calls, and other work in `tools.uncancelled`, that have not ended yet.
+        """
+        lowest = spec.expansion is not None and spec.expansion.gives_way
+        permits = self.admission.permits(spec.charges.caller.share, lowest=lowest)
+        queue = self._batcher.queue(spec)
+        request = RunningRequest(self.tools, self.observers, self._process, queue, permits, take, account)
+        try:
+            await request.run(uploads, disconnected)
+        finally:
+            queue.close()
+            permits.close()
 
     @asynccontextmanager
     async def classify(
@@ -48,23 +66,24 @@ class InferenceService:
         spec: RequestSpec,
         disconnected: DisconnectWatcher | None = None,
         account: Account | None = None,
-    ) -> AsyncIterator[RunningRequest]:
-        """Classify in the `async with` block: iterate over one result for each upload, in the order of completion.
+    ) -> AsyncIterator[ReadyResults]:
+        """As `run`, for a caller that iterates over the results while the uploads are read.
 
-        An exception of `uploads` or `disconnected` ends the request and is raised by the iteration; an error of one
-        file is in its result. Each file has its result within `spec.timeout_seconds` of its last byte. Decoding is
-        charged to `account`, or to an account of the request's own.
-
-        When the block ends, for whatever reason, all tasks of the request have ended and its permits are released,
-        except those of images in calls, and other work in `tools.uncancelled`, that have not ended yet.
+        The request ends with the `async with` block. The iteration raises what `run` raises.
         """
-        share = spec.charges.caller.share
-        lowest = spec.expansion is not None and spec.expansion.gives_way
-        with self.admission.permits(share, lowest=lowest) as permits, closing(self._batcher.queue(spec)) as queue:
-            async with Scope() as scope:
-                request = RunningRequest(self.tools, self.observers, self._process, queue, scope, permits, account)
-                request.start(uploads, disconnected)
-                yield request
+        results = ReadyResults()
+
+        async def run() -> None:
+            try:
+                await self.run(results.paced(uploads), spec, results.put, disconnected, account)
+            except Exception as failure:  # raised by the iteration
+                results.end(failure)
+            else:
+                results.end()
+
+        async with Scope() as scope:
+            scope.start(run())
+            yield results
 
     def stream_account(self, caller: Caller) -> Account:
         """The account that all frames of one stream share."""

@@ -30,6 +30,7 @@ from gateway.ingest.prepare import DecodePolicy, bytes_needed, encoded, examine,
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 from gateway.limits.admission import Permit
+from gateway.limits.caller import ANYONE
 
 NOT_SERVED = (Overloaded, ModelUnavailable, LoadFailed, TritonUnreachable)
 """Errors that end a request whose first image has not begun: the whole request may be sent again."""
@@ -44,7 +45,7 @@ def image_steps(before_header: Sequence[Step] = (), before_permit: Sequence[Step
     Steps `before_header` wait without anything of the image being read; steps `before_permit` know its header, and
     images of other requests pass an image that waits there.
     """
-    return (*before_header, read_header, check_limits, *before_permit, send)
+    return (*before_header, read_header, *before_permit, send)
 
 
 class ImageTask:
@@ -94,7 +95,7 @@ class ImageTask:
         """Charge one image to the API key; waits while its rate is used up. Raises RateLimited."""
         request = self.request
         most_seconds = self.deadline.left_seconds if request.begun else request.tools.admission.max_wait_seconds
-        await request.spec.charges.image(most_seconds, request.stages)
+        await request.spec.charges.caller.charge(most_seconds, request.stages)
 
     async def size(self, max_side: int | None = None) -> Size:
         """The size of an image that is decoded here: that of the model's preprocessor if it is known.
@@ -137,8 +138,10 @@ class ImageTask:
         """Queue an image that has its permit."""
         # A copy: the frames of a file share one record.
         record = None if self.record is None else replace(self.record)
-        image = QueuedImage(self.file, payload, permit, self.deadline, report, decode_seconds, record)
-        await self.request.queue.add(image)
+        queue = self.request.queue
+        await queue.batcher.add(
+            QueuedImage(queue, self.file, payload, permit, self.deadline, report, decode_seconds, record)
+        )
 
 
 def processing(steps: Sequence[Step]) -> Process:
@@ -158,8 +161,12 @@ def processing(steps: Sequence[Step]) -> Process:
 
 
 async def charge(image: ImageTask) -> None:
-    """Charge the image to the API key."""
-    await image.charge()
+    """Charge the image to the API key; the first one of a request is paid already."""
+    charges = image.request.spec.charges
+    if charges.paid:
+        charges.paid = False
+    elif charges.caller is not ANYONE:
+        await image.charge()
 
 
 async def load_model(image: ImageTask) -> None:
@@ -172,52 +179,51 @@ async def load_model(image: ImageTask) -> None:
 
 
 async def read_header(image: ImageTask) -> None:
-    """Find the header of an upload; a decoder reads that of a file that is not passed on.
+    """Find the header of an upload and check its size; a decoder reads that of a file that is not passed on.
 
     The account is charged, and grows by the time that a file of its size and format needs.
     """
     request, upload, account = image.request, image.upload, image.request.account
-    nbytes, expansion = len(upload.data), request.spec.expansion
+    nbytes, expansion, policy = len(upload.data), request.spec.expansion, request.tools.policy
     with request.stages["prepare"]:
         account.add_image(nbytes)
         account.check()
         began = time.thread_time()
         try:
-            info = examine(upload, image.policy, frames=expansion is not None and expansion.takes_videos)
+            info = examine(upload, policy, frames=expansion is not None and expansion.takes_videos)
         finally:
             account.charge(time.thread_time() - began)
-        if info.format.traits.slow:
-            account.add_slow_codec(nbytes)
+        opened = isinstance(info, ImageInfo)
         if isinstance(info, Unopened):
+            if info.format.traits.slow:
+                account.add_slow_codec(nbytes)
             info = await within(image.deadline, image.decoders.read_header(upload.data, info.format, account))
     image.info = info
     image.file = Result(upload.index, upload.filename, info.width, info.height)
     if image.record is not None:
         image.record.info = info
-
-
-async def check_limits(image: ImageTask) -> None:
-    """Refuse an image that is too large."""
-    check_size(image.info, image.policy.limits)
+    if not opened:  # `examine` has checked the others
+        check_size(info, policy.limits)
 
 
 async def send(image: ImageTask) -> None:
     """Get a permit for the image, and queue it as it is, or decoded; or do so for each image that is made of it."""
-    request, info = image.request, image.info
+    request, info, upload = image.request, image.info, image.upload
     expansion = request.spec.expansion
     if expansion is not None and expansion.applies(info):
         image.report = request.report
         await expansion.run(image)
-    elif needs_decoding(info, image.policy):
+    elif needs_decoding(info, request.tools.policy):
         await _send_decoded(image)
     else:
-        nbytes = len(image.upload.data)
+        nbytes = len(upload.data)
         seconds = expected_seconds(info, nbytes)
         with request.stages["wait"]:
             if not request.account.try_pay(seconds):
                 await within(image.deadline, request.account.pay(seconds))
-            permit = await request.permit(bytes_needed(image.upload, info, None), image.deadline)
-        await image.queue(encoded(image.upload, info), permit, image.report, seconds)
+            permit = await request.permit(nbytes, image.deadline)
+        payload = encoded(upload, info) if info.rewritten else upload.data
+        await image.queue(payload, permit, image.report, seconds)
 
 
 async def _send_decoded(image: ImageTask) -> None:

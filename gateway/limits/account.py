@@ -63,31 +63,37 @@ class Account:
     def spent_seconds(self) -> float:
         """Seconds charged so far; for a stream, less what it has regained."""
         if self._seconds_per_second:
-            now = self._now()
-            self._spent = max(self._spent - (now - self._since) * self._seconds_per_second, 0.0)
-            self._since = now
+            self._regain()
         return self._spent
 
     def add_image(self, nbytes: int = 0) -> None:
         """Allow a request the time of one more file of `nbytes`, or of one more frame."""
-        self._allow(SECONDS_PER_IMAGE + nbytes / 1e6 * SECONDS_PER_MEGABYTE)
+        if not self._seconds_per_second:
+            self._allowed += SECONDS_PER_IMAGE + nbytes / 1e6 * SECONDS_PER_MEGABYTE
 
     def add_slow_codec(self, nbytes: int) -> None:
         """Allow the additional time that a file in a slow codec needs."""
-        self._allow(nbytes / 1e6 * (SECONDS_PER_MEGABYTE_OF_SLOW_CODECS - SECONDS_PER_MEGABYTE))
+        if not self._seconds_per_second:
+            self._allowed += nbytes / 1e6 * (SECONDS_PER_MEGABYTE_OF_SLOW_CODECS - SECONDS_PER_MEGABYTE)
 
     def check(self) -> None:
         """Raise TooCostly if everything is spent."""
-        if self.spent_seconds >= self._allowed:
+        if self._seconds_per_second:
+            self._regain()
+        if self._spent >= self._allowed:
             raise self._overdrawn()
 
     def charge(self, seconds: float) -> None:
         """Charge time that is spent already."""
-        self._spent = self.spent_seconds + seconds
+        if self._seconds_per_second:
+            self._regain()
+        self._spent += seconds
 
     def try_pay(self, seconds: float) -> bool:
         """Charge time that will be spent elsewhere, if that much is free now."""
-        if seconds > self._allowed - self.spent_seconds - self._reserved:
+        if self._seconds_per_second:
+            self._regain()
+        if seconds > self._allowed - self._spent - self._reserved:
             return False
         self._spent += seconds
         return True
@@ -123,9 +129,11 @@ class Account:
                     waiter.set_result(None)
             self._settled.clear()
 
-    def _allow(self, seconds: float) -> None:
-        if not self._seconds_per_second:
-            self._allowed += seconds
+    def _regain(self) -> None:
+        """Take off what a stream has regained since the last time."""
+        now = self._now()
+        self._spent = max(self._spent - (now - self._since) * self._seconds_per_second, 0.0)
+        self._since = now
 
     async def _affordable(self, seconds: float) -> None:
         """Wait until so much is free, or no decode is left that could give anything back; then raise TooCostly."""

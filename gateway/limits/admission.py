@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 from gateway import metrics
 from gateway.errors import Overloaded
 from gateway.limits.fair_share import FairShare
-from gateway.limits.lease import Bound, Lease, admission
+from gateway.limits.lease import Bound, admission
 
 COSTLY_SECONDS = 0.05
 """An image that takes this long to decode is costly: it waits behind other costly images, and cheap ones pass it."""
@@ -27,64 +27,102 @@ class Load(NamedTuple):
 
     nbytes: int
     decode_seconds: float = 0.0
-
-    @property
-    def costly(self) -> bool:
-        """Whether its decoding counts."""
-        return self.decode_seconds > 0
+    """0 unless the image is costly."""
 
 
-class Permit(Lease):
-    """Permission for one image to be in flight."""
+class Permit:
+    """Permission for one image to be in flight.
 
-    __slots__ = ("_permits", "load")
+    Uncancellable work keeps a permit, even one that is released meanwhile, until the work has ended.
+    """
+
+    __slots__ = ("_ended", "_kept", "_nbytes", "_permits", "_released", "load")
 
     def __init__(self, permits: "Permits", load: Load) -> None:
-        gate = permits.admission
-        bounds = permits.share.bounds
-        super().__init__((gate.images, gate.bytes, *bounds), (1, load.nbytes, *((1,) * len(bounds))), gate.admit)
         self._permits = permits
         self.load = load
-        if load.costly:
+        self._nbytes = load.nbytes
+        self._kept = self._released = self._ended = False
+        gate = permits.admission
+        gate.images.add(1)
+        gate.bytes.add(load.nbytes)
+        for bound in permits.share.bounds:
+            bound.add(1)
+        if load.decode_seconds:
             gate.decoding[self] = None
-        permits._permits.add(self)
+        permits.held.add(self)
 
     def shrink(self, nbytes: int) -> None:
         """Give back what is no longer needed once the image is decoded: all but `nbytes`."""
-        images, held_bytes, *of_share = self.amounts
-        if images:
-            self._permits.admission.decoding.pop(self, None)
-            self._set((images, min(nbytes, held_bytes), *of_share))
-            self._permits.admission.admit()  # a decoder may be idle, even if no byte was given back
+        if self._ended:
+            return
+        gate = self._permits.admission
+        gate.decoding.pop(self, None)
+        freed = max(self._nbytes - nbytes, 0)
+        self._nbytes -= freed
+        gate.bytes.add(-freed)
+        gate.admit()  # a decoder may be idle, even if no byte was given back
+
+    def keep(self) -> None:
+        """Begin work that cannot be cancelled: everything is held until `settle`, even if it is released before."""
+        self._kept = True
+
+    def settle(self) -> None:
+        """End such work."""
+        self._kept = False
+        if self._released:
+            self._end()
 
     def release(self) -> None:
-        """Let the next waiting image in, as soon as no uncancellable work runs."""
-        self._permits._forget(self)
-        super().release()
+        """Let the next waiting image in, as soon as no uncancellable work runs; a second call does nothing."""
+        permits = self._permits
+        permits.held.discard(self)
+        if permits.released is not None:
+            permits.released.set()
+        self._released = True
+        if not self._kept:
+            self._end()
 
     def _end(self) -> None:
-        self._permits.admission.decoding.pop(self, None)
-        super()._end()
+        if self._ended:
+            return
+        self._ended = True
+        permits, gate = self._permits, self._permits.admission
+        if self.load.decode_seconds:
+            gate.decoding.pop(self, None)
+        gate.images.add(-1)
+        gate.bytes.add(-self._nbytes)
+        for bound in permits.share.bounds:
+            bound.add(-1)
+        if gate.waiting.held:
+            gate.admit()
 
 
 class Permits:
     """All permits of one request; those that are left when it ends are released, so that none can be lost."""
 
+    __slots__ = ("admission", "held", "released", "share")
+
     def __init__(self, gate: "Admission", share: FairShare) -> None:
         self.admission = gate
         self.share = share
-        self._permits: set[Permit] = set()
-        self._released = asyncio.Event()
+        self.held: set[Permit] = set()
+        self.released: asyncio.Event | None = None
+        """Set by each release while `fewer_than` waits."""
 
     def __len__(self) -> int:
-        return len(self._permits)
+        return len(self.held)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for permit in list(self._permits):
-            permit.release()
+        self.close()
+
+    def close(self) -> None:
+        """Release all."""
+        while self.held:
+            next(iter(self.held)).release()
 
     def try_acquire(self, nbytes: int, decode_seconds: float = 0.0) -> Permit | None:
         """A permit if the image fits now and no other image waits before it, else None.
@@ -108,13 +146,10 @@ class Permits:
 
     async def fewer_than(self, count: int) -> None:
         """Wait until the request has less than `count` permits; one task at a time."""
-        while len(self._permits) >= count:
-            self._released.clear()
-            await self._released.wait()
-
-    def _forget(self, permit: Permit) -> None:
-        self._permits.discard(permit)
-        self._released.set()
+        while len(self.held) >= count:
+            self.released = asyncio.Event()
+            await self.released.wait()
+        self.released = None
 
 
 @dataclass(eq=False, slots=True)
@@ -174,7 +209,8 @@ class Admission:
 
     def check(self, share: FairShare | None = None) -> None:
         """Raise Overloaded if the queue is full, and no other share has more than its part of it."""
-        if self.waiting.free <= 0 and self._most_crowded(share or self._everyone, self._queues()) is None:
+        waiting = self.waiting
+        if waiting.held >= waiting.most and self._most_crowded(share or self._everyone, self._queues()) is None:
             raise self._full()
 
     def has_room(self, images: int, nbytes: int) -> bool:
@@ -192,20 +228,25 @@ class Admission:
 
     def admits(self, load: Load, share: FairShare) -> bool:
         """Whether an image of a request with this share fits now, and no other image waits before it."""
-        if share.full or (load.costly and (self._costly_queues or not self._may_decode(load))):
+        if share.bounds and share.full:
             return False
-        return self._fits(load) and not (self.waiting.held and self._next() is not None)
+        if load.decode_seconds and (self._costly_queues or not self._may_decode(load)):
+            return False
+        images, nbytes = self.images, self.bytes
+        if images.held >= images.most or load.nbytes > nbytes.most - nbytes.held:
+            return False
+        return not (self.waiting.held and self._next() is not None)
 
     async def wait(self, permits: Permits, load: Load, *, begun: bool) -> Permit:
         """Wait for a permit; raises Overloaded if the queue is full."""
         if self.waiting.free <= 0:
             self._make_room(permits.share, self._queues(), begun=begun)
-        elif load.costly and _length(self._costly_queues.values()) >= max(self.waiting.most * COSTLY_SHARE, 1):
+        elif load.decode_seconds and _length(self._costly_queues.values()) >= max(self.waiting.most * COSTLY_SHARE, 1):
             self._make_room(permits.share, list(self._costly_queues.values()), begun=begun)
         admitted: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
         place = permits.share.start(self._place), next(self._numbers)
         waiter = _Waiter(place, permits, load, begun, admitted)
-        queues = self._costly_queues if load.costly else self._cheap_queues
+        queues = self._costly_queues if load.decode_seconds else self._cheap_queues
         queues.setdefault(permits.share, deque()).append(waiter)
         self.waiting.add(1)
         return await admission(admitted, lambda: self._give_up(waiter))
@@ -219,13 +260,13 @@ class Admission:
                 waiter.admitted.set_result(Permit(waiter.permits, waiter.load))
 
     def _give_up(self, waiter: _Waiter) -> None:
-        queues = self._costly_queues if waiter.load.costly else self._cheap_queues
+        queues = self._costly_queues if waiter.load.decode_seconds else self._cheap_queues
         if waiter in queues.get(waiter.share, ()):
             self._dequeue(waiter)
             self.admit()  # smaller images may have waited behind it
 
     def _dequeue(self, waiter: _Waiter, *, admitted: bool = False) -> None:
-        queues = self._costly_queues if waiter.load.costly else self._cheap_queues
+        queues = self._costly_queues if waiter.load.decode_seconds else self._cheap_queues
         queue = queues[waiter.share]
         queue.remove(waiter)
         if not queue:
@@ -282,7 +323,7 @@ class Admission:
     def _may_decode(self, load: Load) -> bool:
         """Whether a costly image may join those in flight, because a decoder is idle or will be soon."""
         decoding = [permit.load for permit in self.decoding]
-        if not load.costly or not decoding:
+        if not load.decode_seconds or not decoding:
             return True
         nbytes = sum(each.nbytes for each in decoding) + load.nbytes
         if nbytes > self.bytes.most * COSTLY_BYTES_SHARE or len(decoding) >= self.images.most * COSTLY_SHARE:

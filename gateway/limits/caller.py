@@ -54,20 +54,14 @@ ANYONE = Caller()
 class Charges:
     """The images of one request: each is charged once to its caller."""
 
-    __slots__ = ("_paid", "caller")
+    __slots__ = ("caller", "paid")
 
     def __init__(self, caller: Caller = ANYONE) -> None:
         self.caller = caller
-        self._paid = False
+        self.paid = False
+        """Whether the next image is charged already."""
 
     async def begin(self, most_seconds: float, stages: Stages) -> None:
         """Charge the first image before the body is read; see Caller.charge."""
         await self.caller.charge(most_seconds, stages)
-        self._paid = True
-
-    async def image(self, most_seconds: float, stages: Stages) -> None:
-        """Charge one more image, unless it is paid already; see Caller.charge."""
-        if self._paid:
-            self._paid = False
-        else:
-            await self.caller.charge(most_seconds, stages)
+        self.paid = True

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from prometheus_client import Gauge
 
@@ -97,7 +97,14 @@ class Lease:
             self._freed()
 
 
-L = TypeVar("L", bound=Lease)
+class Releasable(Protocol):
+    """A lease or permit."""
+
+    def release(self) -> None:
+        """Give everything back."""
+
+
+L = TypeVar("L", bound=Releasable)
 
 
 async def admission(admitted: "asyncio.Future[L]", leave: Callable[[], None]) -> L:

@@ -4,55 +4,66 @@ One rule: when a pool is full, the idle client with the highest eviction score i
 higher score still, its request is refused instead.
 """
 
+from typing import Self
+
 from prometheus_client import Counter
 
 from gateway import metrics
 from gateway.errors import Overloaded
-from gateway.limits.lease import Bound, Lease
+from gateway.limits.lease import Bound
 from gateway.limits.pool_clients import NeverEvicted, PoolClient
 
 _NEVER_EVICTED = NeverEvicted()
 
 
-class PoolLease(Lease):
+class PoolLease:
     """How much one client holds of a pool, and of the part of its API key, if there is one."""
 
-    __slots__ = ("_part", "_pool", "client")
+    __slots__ = ("_part", "_pool", "client", "held")
 
     def __init__(self, pool: "Pool", client: PoolClient, part: Bound | None = None) -> None:
-        super().__init__((pool.bound,) if part is None else (pool.bound, part), (0,) if part is None else (0, 0))
         self._pool = pool
         self._part = part
         self.client = client
-
-    @property
-    def held(self) -> int:
+        self.held = 0
         """How much the client holds."""
-        return self.amounts[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def hold(self, amount: int) -> None:
         """Set how much the client holds; raises Overloaded if the pool is full and no other client is evicted.
 
         The part of its key evicts no other client.
         """
-        pool, held = self._pool, self.amounts[0]
-        if self._part is not None and amount - held > max(self._part.free, 0):
-            raise self._part.full("The uploads of this key that wait have {} bytes, its share; retry later.")
-        if 0 < amount - held > pool.bound.free:
+        more = amount - self.held
+        if not more:
+            return
+        pool, part, bound = self._pool, self._part, self._pool.bound
+        if part is not None and more > max(part.free, 0):
+            raise part.full("The uploads of this key that wait have {} bytes, its share; retry later.")
+        if more > 0 and more > bound.most - bound.held:
             pool._make_room(self, amount)
-        if amount != held:
-            self._set((amount,) * len(self.amounts))
+        self.held = amount
+        bound.add(more)
+        if part is not None:
+            part.add(more)
         if amount:
             pool._leases[self] = None
         else:
-            pool._leases.pop(self, None)
+            del pool._leases[self]
 
     def grow(self, amount: int) -> None:
         """Hold `amount` more, which may be negative; raises Overloaded."""
-        self.hold(max(self.amounts[0] + amount, 0))
+        self.hold(max(self.held + amount, 0))
 
-    def _end(self) -> None:
-        self.hold(0)
+    def release(self) -> None:
+        """Give everything back; a second call does nothing."""
+        if self.held:
+            self.hold(0)
         self.client = _NEVER_EVICTED  # it may refer to the lease, and full garbage collections are long
 
 
@@ -74,7 +85,8 @@ class Pool:
     def lease(self, client: PoolClient, amount: int = 0, *, part: Bound | None = None) -> PoolLease:
         """A lease of `amount`, counted in `part` too; raises Overloaded as `hold` does."""
         lease = PoolLease(self, client, part)
-        lease.hold(amount)
+        if amount:
+            lease.hold(amount)
         return lease
 
     def check(self) -> None:

@@ -27,7 +27,7 @@ from gateway.api.routes.predict import FAULTS, REQUEST_BODY
 from gateway.api.schemas import ExplainResponse, ExplanationOut, ModelOut, PreviewOut, ProgressOut, StreamedProgress
 from gateway.errors import GatewayError, InternalError, InvalidParameter, TooManyFiles, problem_document
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds
-from gateway.inference.request import RunningRequest
+from gateway.inference.ready_results import ReadyResults
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.scope import Scope as TaskScope
@@ -234,7 +234,7 @@ class ExplanationStream(Response):
         await send({"type": "http.response.body", "body": b""})
 
 
-async def _with_progress(results: RunningRequest, report: Callable[[], Awaitable[None]]) -> Result:
+async def _with_progress(results: ReadyResults, report: Callable[[], Awaitable[None]]) -> Result:
     """The first result; calls `report` every PROGRESS_SECONDS until it is there."""
     outcome: list[Result | Exception] = []
 

@@ -222,9 +222,10 @@ class StreamSession(OrderedStream[StreamFrame]):
             charges=Charges(self._caller),
         )
         outcome: Result | Exception
+        results: list[Result] = []
         try:
-            async with self._service.classify(upload(), spec, account=self._account) as results:
-                outcome = await anext(results)
+            await self._service.run(upload(), spec, results.append, account=self._account)
+            (outcome,) = results
         except Overloaded as error:
             outcome = Result(0, "", error=error)
         except Exception as error:  # raised again by deliver

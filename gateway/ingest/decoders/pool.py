@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Hashable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -83,6 +84,8 @@ class Decoders:
 
     def __init__(self, count: int, *, limits: DecodeLimits) -> None:
         self._limits = limits
+        self.account = partial(Account, limits.request_cpu_seconds, limits.cpu_seconds)
+        """Makes the account of one request."""
         self._count = count
         self._slots = _slots(count, limits)
         # Files stay open between their frames, and must not occupy the slots of images.
@@ -107,10 +110,6 @@ class Decoders:
             self._trimming.cancel()
         while self._idle:
             self._idle.pop().close()
-
-    def account(self, client: Hashable = None) -> Account:
-        """The account of one request of a client."""
-        return Account(self._limits.request_cpu_seconds, self._limits.cpu_seconds, client=client)
 
     def stream_account(self, client: Hashable = None) -> Account:
         """The account of one stream of a client."""

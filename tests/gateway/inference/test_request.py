@@ -22,7 +22,7 @@ async def test_queue_blocks_past_its_limit(results, waits):
     waiting = asyncio.ensure_future(ready.wait_for_space())
     await asyncio.sleep(0)
     assert waiting.done() is not waits
-    await ready.take()
+    await anext(ready)
     await waiting
 
 
