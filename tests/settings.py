@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from gateway import settings
     from gateway_plugins.demand.settings import DemandSettings
     from gateway_plugins.media.settings import MediaSettings
-    from gateway_plugins.oip.settings import GrpcSettings
+    from gateway_plugins.oip.settings import ProtocolSettings
     from gateway_plugins.otlp.settings import OtlpSettings
     from gateway_plugins.rollouts.settings import RolloutSettings
     from gateway_plugins.streams.settings import FrameSettings
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     class Settings(
         DemandSettings,
         FrameSettings,
-        GrpcSettings,
+        ProtocolSettings,
         MediaSettings,
         OtlpSettings,
         PredictionLogSettings,

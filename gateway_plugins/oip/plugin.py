@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gateway.hooks import ErrorFormat, Plugin, Port, Runtime
 from gateway.settings import Settings
-from gateway_plugins.oip.settings import GrpcSettings
+from gateway_plugins.oip.settings import ProtocolSettings
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 class OpenInferenceProtocol(Plugin):
     """The Open Inference Protocol."""
 
-    settings = GrpcSettings
+    settings = ProtocolSettings
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = GrpcSettings.of(settings)
+        self._settings = ProtocolSettings.of(settings)
 
     @classmethod
     def check(cls, settings: Settings) -> None:
         """Raise GrpcUnavailable if a port for gRPC is set but its packages are not installed."""
-        if GrpcSettings.of(settings).grpc_port:
+        if ProtocolSettings.of(settings).grpc_port:
             from gateway_plugins.oip.grpc_api.requirements import require_packages
 
             require_packages()
@@ -31,14 +31,15 @@ class OpenInferenceProtocol(Plugin):
     @classmethod
     def ports(cls, settings: Settings) -> Sequence[Port]:
         """The port for gRPC, if one is set."""
-        number = GrpcSettings.of(settings).grpc_port
+        number = ProtocolSettings.of(settings).grpc_port
         return (Port("grpc_port", number, "gRPC, the Open Inference Protocol"),) if number else ()
 
     def routers(self) -> "Sequence[APIRouter]":
         """The paths below /v2."""
         from gateway_plugins.oip.routes import infer, metadata
+        from gateway_plugins.oip.sequences import OpenSequences
 
-        return metadata.router, infer.router
+        return metadata.router, infer.infer_routes(OpenSequences(self._settings.max_sequences))
 
     def error_formats(self) -> Sequence[ErrorFormat]:
         """An object with one message."""

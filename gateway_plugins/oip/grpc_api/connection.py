@@ -37,7 +37,7 @@ from gateway.time_slices import TIME_SLICE_SECONDS
 from gateway_plugins.oip.grpc_api.call import STREAM_WINDOW, Call, ClientGone, trailers
 from gateway_plugins.oip.grpc_api.frames import BYTES_PER_CONTROL_FRAME, FRAME_BYTES, ConnectionFault, FrameGate
 from gateway_plugins.oip.grpc_api.status import Failure, Metadata, failed, failure_of
-from gateway_plugins.oip.settings import GrpcSettings
+from gateway_plugins.oip.settings import ProtocolSettings
 
 CONNECTION_WINDOW = 1024 * 1024
 """Bytes that all calls of a connection may send before they are counted, which happens as they are parsed."""
@@ -63,7 +63,7 @@ class Owner(Protocol):
     """The server of a connection: what all connections of one process share."""
 
     settings: Settings
-    limits: GrpcSettings
+    limits: ProtocolSettings
     uploads: Pool
     responses: Pool
     connections: Connections

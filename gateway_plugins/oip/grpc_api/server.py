@@ -23,7 +23,7 @@ from gateway_plugins.oip.grpc_api.call import Call
 from gateway_plugins.oip.grpc_api.connection import GrpcConnection, Handler
 from gateway_plugins.oip.grpc_api.service import SERVICE, InferenceApi, KnowsKey
 from gateway_plugins.oip.grpc_api.status import Failure, failure_of
-from gateway_plugins.oip.settings import GrpcSettings
+from gateway_plugins.oip.settings import ProtocolSettings
 
 log = structlog.get_logger("gateway")
 
@@ -44,7 +44,7 @@ class GrpcServer:
 
     def __init__(self, state: Mapping[str, Any], methods: Mapping[bytes, Handler], upload_part: UploadPart) -> None:
         self.settings: Settings = state["settings"]
-        self.limits = GrpcSettings.of(self.settings)
+        self.limits = ProtocolSettings.of(self.settings)
         self.uploads: Pool = state["uploads"]
         self.responses: Pool = state["responses"]
         self.connections: Connections = state["connections"]
@@ -137,7 +137,7 @@ async def serving(
     `upload_part` returns the share of the upload buffer of a request's API key, by the request's headers.
     """
     settings: Settings = state["settings"]
-    limits = GrpcSettings.of(settings)
+    limits = ProtocolSettings.of(settings)
     api = InferenceApi(app, state, knows_key)
     healthy = health.Health(is_ready, max_watchers=max(1, limits.grpc_max_calls // WATCHERS_SHARE))
     methods = {**api.methods(), **healthy.methods(), **reflection.methods((SERVICE, health.NAME))}
@@ -164,7 +164,7 @@ async def _listen(server: GrpcServer, settings: Settings) -> list[asyncio.Server
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if settings.workers > 1:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind((settings.host, GrpcSettings.of(settings).grpc_port))
+        listener.bind((settings.host, ProtocolSettings.of(settings).grpc_port))
         listener.setblocking(False)  # noqa: FBT003  # socket's
         sockets = [listener, *(listener.dup() for _ in range(ACCEPTED - 1))]
     except BaseException:

@@ -17,7 +17,6 @@ from gateway.api.request_context import request_context
 from gateway.api.route_table import traits
 from gateway.errors import InvalidBody, NoFiles
 from gateway.inference.backend import Embeddings
-from gateway.inference.client_sequence import add_images
 from gateway.inference.result import Result
 from gateway.ingest.media_types import uploads_from
 from gateway.ingest.upload import request_too_large
@@ -26,8 +25,7 @@ from gateway_plugins.oip.documents import HEADER_LENGTH, InferenceResponse
 from gateway_plugins.oip.reader import InferenceReader
 from gateway_plugins.oip.routes.documentation import REQUEST, RESPONSES
 from gateway_plugins.oip.routes.metadata import ModelName, ModelVersion
-
-router = APIRouter(tags=["Open Inference Protocol"])
+from gateway_plugins.oip.sequences import OpenSequences, client_of
 
 NO_IMAGES = "The request has no images: the input IMAGE has no elements."
 MAX_REPORTED = 3
@@ -40,28 +38,34 @@ _DOCUMENTED: dict[str, Any] = {
 }
 
 
-@router.post("/v2/models/{name}/infer", summary="Open Inference Protocol: classify images", **_DOCUMENTED)
-@traits(takes_images=True)
-async def infer(request: Request, name: ModelName) -> Response:
-    """Classify the images of the input IMAGE by the version in use, or by the version that a split selects.
+def infer_routes(sequences: OpenSequences) -> APIRouter:
+    """The routes; what they add to `sequences` are those of clients."""
+    router = APIRouter(tags=["Open Inference Protocol"])
 
-    A bad image does not affect the others: its row of PREDICTION is NaN (null in JSON), and STATUS has its error code.
-    """
-    return await _infer(request, name, None)
+    @router.post("/v2/models/{name}/infer", summary="Open Inference Protocol: classify images", **_DOCUMENTED)
+    @traits(takes_images=True)
+    async def infer(request: Request, name: ModelName) -> Response:
+        """Classify the images of the input IMAGE by the version in use, or by the version that a split selects.
+
+        A bad image does not affect the others: its row of PREDICTION is NaN (null in JSON), and STATUS has its
+        error code.
+        """
+        return await _infer(request, name, None, sequences)
+
+    @router.post(
+        "/v2/models/{name}/versions/{version}/infer",
+        summary="Open Inference Protocol: classify images by a version",
+        **_DOCUMENTED,
+    )
+    @traits(takes_images=True)
+    async def infer_version(request: Request, name: ModelName, version: ModelVersion) -> Response:
+        """Classify the images of the input IMAGE by one version; see `/v2/models/{name}/infer`."""
+        return await _infer(request, name, version, sequences)
+
+    return router
 
 
-@router.post(
-    "/v2/models/{name}/versions/{version}/infer",
-    summary="Open Inference Protocol: classify images by a version",
-    **_DOCUMENTED,
-)
-@traits(takes_images=True)
-async def infer_version(request: Request, name: ModelName, version: ModelVersion) -> Response:
-    """Classify the images of the input IMAGE by one version; see `/v2/models/{name}/infer`."""
-    return await _infer(request, name, version)
-
-
-async def _infer(request: Request, model_name: str, version: str | None) -> Response:
+async def _infer(request: Request, model_name: str, version: str | None, sequences: OpenSequences) -> Response:
     context = request_context(request)
     service, settings = context.service, context.settings
     limits = service.tools.policy.limits
@@ -99,7 +103,8 @@ async def _infer(request: Request, model_name: str, version: str | None) -> Resp
     if inference.sequence is not None:
         scores = [row if status == OK else None for row, status in zip(scored.scores, scored.statuses, strict=True)]
         key = context.log_fields.get("key", "")
-        states = await add_images(service.backend, inference.sequence, spec, key, scores)
+        client = client_of(request.scope, key)
+        states = await sequences.add_images(service.backend, client, inference.sequence, spec, key, scores)
         scored = replace(scored, sequence=states)
     class_count = sum(min(output.class_count, scored.scores.shape[1]) for output in inference.outputs)
     size.add_predictions(class_count * len(collected))

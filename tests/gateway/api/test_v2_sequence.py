@@ -134,3 +134,49 @@ def test_sequences_of_two_keys_are_two(backend, tmp_path):
         ask(client, PNG, headers={"X-API-Key": app}, sequence_id=7, sequence_start=True)
         answer = ask(client, PNG, headers={"X-API-Key": nightly}, sequence_id=7)
     assert answer.status_code == 409
+
+
+def start(client, sequence_id: int, headers: dict[str, str] | None = None):
+    return ask(client, PNG, headers=headers or {}, sequence_id=sequence_id, sequence_start=True)
+
+
+def test_client_has_as_many_sequences_as_the_limit(backend):
+    with client_of(backend, max_sequences=3) as client:
+        for sequence_id in (1, 2, 3):
+            assert start(client, sequence_id).status_code == 200
+        refused = client.post(INFER, json=in_json(PNG, parameters={"sequence_id": 4, "sequence_start": True}))
+        assert refused.status_code == 503
+        assert "This client has 3 sequences, the maximum" in refused.json()["error"]
+        assert int(refused.headers["retry-after"]) > 0
+        assert ask(client, PNG, sequence_id=3).status_code == 200
+        assert ask(client, PNG, sequence_id=1, sequence_end=True).status_code == 200
+        assert start(client, 4).status_code == 200
+    assert len(backend.frames) == 3
+
+
+def test_idle_sequence_makes_room_for_the_next_one(backend, monkeypatch):
+    monkeypatch.setattr("gateway_plugins.oip.sequences.IDLE_SECONDS", 0.0)
+    with client_of(backend, max_sequences=2) as client:
+        assert [start(client, sequence_id).status_code for sequence_id in (1, 2)] == [200, 200]
+        assert ask(client, PNG, sequence_id=1).status_code == 200
+        assert start(client, 3).status_code == 200
+        ends = [step for step in backend.steps if step.end]
+        assert len(ends) == 1
+        assert not ends[0].scores.any()
+        assert len(ends[0].scores) == len(SCORES)
+        assert ask(client, PNG, sequence_id=2).status_code == 409
+        assert ask(client, PNG, sequence_id=1).status_code == 200
+
+
+def test_sequences_of_one_client_leave_those_of_others(backend, tmp_path):
+    keys = tmp_path / "keys"
+    app, nightly = ({"X-API-Key": add_key(keys, name)} for name in ("app", "nightly"))
+    with client_of(backend, api_keys_file=keys, max_sequences=1) as client:
+        assert start(client, 1, app).status_code == 200
+        assert start(client, 2, app).status_code == 503
+        assert start(client, 2, nightly).status_code == 200
+
+
+def test_limit_of_sequences_is_listed(client):
+    limits = {each["name"]: each for each in client.get("/limits").json()["limits"]}
+    assert (limits["max_sequences"]["value"], limits["max_sequences"]["unit"]) == (256, "sequences")

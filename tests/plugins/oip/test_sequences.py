@@ -1,0 +1,97 @@
+"""The sequences that one process counts for each client."""
+
+import numpy as np
+import pytest
+
+from gateway.errors import ModelUnavailable, Overloaded
+from gateway.inference.client_sequence import ClientSequence
+from gateway.inference.request_spec import RequestSpec
+from gateway.inference.sequence import SequenceScores, SequenceStep
+from gateway_plugins.oip.sequences import FORGET_SECONDS, IDLE_SECONDS, OpenSequences, client_of
+
+SPEC = RequestSpec("flowers", "", None, 10.0, "request")
+SCORES = [np.ones(2, np.float32)]
+
+
+class Recorder:
+    """Records the steps; each fails if `fails` is set."""
+
+    def __init__(self) -> None:
+        self.steps: list[SequenceStep] = []
+        self.fails = False
+
+    async def add_to_sequence(self, model_name: str, model_version: str, step: SequenceStep) -> SequenceScores:
+        self.steps.append(step)
+        if self.fails:
+            raise ModelUnavailable
+        return SequenceScores(step.scores, 1)
+
+
+class Clock:
+    seconds = 1_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def backend():
+    return Recorder()
+
+
+async def add(sequences, backend, number, client="a", **flags):
+    await sequences.add_images(backend, client, ClientSequence(number, **flags), SPEC, "", SCORES)
+
+
+async def test_sequence_is_idle_from_the_limit_on(clock, backend):
+    sequences = OpenSequences(1, clock)
+    await add(sequences, backend, 1, start=True)
+    clock.seconds += IDLE_SECONDS - 0.001
+    with pytest.raises(Overloaded):
+        await add(sequences, backend, 2, start=True)
+    clock.seconds += 0.001
+    await add(sequences, backend, 2, start=True)
+    assert [step.end for step in backend.steps] == [False, True, False]
+
+
+async def test_sequence_whose_end_fails_makes_room_as_well(clock, backend):
+    sequences = OpenSequences(1, clock)
+    await add(sequences, backend, 1, start=True)
+    clock.seconds += IDLE_SECONDS
+    backend.fails = True
+    with pytest.raises(ModelUnavailable):
+        await add(sequences, backend, 2, start=True)
+    assert [step.end for step in backend.steps] == [False, True, False]
+
+
+async def test_nothing_is_kept_of_clients_that_are_gone(clock, backend):
+    sequences = OpenSequences(2, clock)
+    for number in range(100):
+        await add(sequences, backend, number, f"address {number}", start=True)
+    assert len(sequences._clients) == 100
+    clock.seconds += FORGET_SECONDS + 1
+    await add(sequences, backend, 1, start=True)
+    assert list(sequences._clients) == ["a"]
+    await add(sequences, backend, 1, end=True)
+    await add(sequences, backend, 1, "b", start=True, end=True)
+    assert not any(sequences._clients.values())
+
+
+@pytest.mark.parametrize(
+    ("address", "other", "same"),
+    [
+        ("192.0.2.1", "192.0.2.2", False),
+        ("2001:db8::1", "2001:db8::ffff", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+    ],
+)
+def test_network_of_64_bits_is_one_client(address, other, same):
+    clients = [client_of({"client": (each, 1)}, "") for each in (address, other)]
+    assert (clients[0] == clients[1]) is same
+    assert client_of({"client": (address, 1)}, "app") == client_of({"client": (other, 1)}, "app")
+    assert client_of({}, "") == client_of({"client": None}, "")
