@@ -4,14 +4,20 @@ import asyncio
 import socket
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any
+from weakref import WeakValueDictionary
 
-LOOKUPS = 16
-"""Names that one process looks up at once; the others wait."""
+LOOKUPS, LOOKUPS_PER_DOMAIN = 64, 4
+"""Names that one process looks up at once, and those of one domain; the others wait."""
+LOOKUP_SECONDS = 5.0
+"""Longest wait for a lookup."""
 
 IPAddress = IPv4Address | IPv6Address
 IPNetwork = IPv4Network | IPv6Network
+AddressInfo = tuple[Any, Any, int, str, tuple[Any, ...]]
+"""A result of socket.getaddrinfo."""
 
 NOT_PUBLIC = tuple(
     map(
@@ -147,19 +153,24 @@ def is_public(address: IPAddress) -> bool:
 
 
 class Resolver:
-    """The system's resolver, in threads of its own: slow names delay no other part of the service."""
+    """The system's resolver, in threads of its own: slow names delay no other part of the service.
+
+    A lookup cannot be cancelled, so a name whose servers never answer keeps its thread for as long as the system tries,
+    often 10 to 30 s. The names of one domain get few of the threads, and each caller waits for LOOKUP_SECONDS at most.
+    """
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(LOOKUPS, thread_name_prefix="lookup")
+        self._domains: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def addresses(self, host: str, port: int) -> list[str]:
         """The addresses of a host, each once, in the resolver's order; none if there is no such name.
 
-        Raises OSError if the resolver fails, so that another attempt may succeed.
+        Raises OSError if the resolver fails or takes too long, so that another attempt may succeed.
         """
-        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         try:
-            found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+            async with asyncio.timeout(LOOKUP_SECONDS):
+                found = await self._look_up(host, port)
         except UnicodeError:  # a label of more than 63 characters
             return []
         except socket.gaierror as exc:
@@ -168,9 +179,30 @@ class Resolver:
             return []
         return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
 
+    async def _look_up(self, host: str, port: int) -> list[AddressInfo]:
+        domain = domain_of(host)
+        slots = self._domains.get(domain)
+        if slots is None:
+            slots = self._domains[domain] = asyncio.Semaphore(LOOKUPS_PER_DOMAIN)
+        await slots.acquire()
+        loop = asyncio.get_running_loop()
+
+        def release(_: object) -> None:
+            with suppress(RuntimeError):  # the event loop is closed
+                loop.call_soon_threadsafe(slots.release)
+
+        running = self._threads.submit(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        running.add_done_callback(release)  # a caller may give up before
+        return await asyncio.wrap_future(running)
+
     def close(self) -> None:
         """Stop; does not wait for lookups."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def domain_of(host: str) -> str:
+    """The last two labels of a name: what one owner can have any number of names below."""
+    return ".".join(host.lower().rstrip(".").rsplit(".", 2)[-2:])
 
 
 def _within(address: IPAddress, networks: Iterable[IPNetwork]) -> bool:

@@ -1,14 +1,26 @@
 """Which addresses the service connects to."""
 
+import asyncio
 import ipaddress
 import socket
+import threading
 
 import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_plugins.urls.addresses import METADATA, NOT_PUBLIC, AddressRule, Resolver, is_public
+from gateway_plugins.urls import addresses
+from gateway_plugins.urls.addresses import (
+    LOOKUPS,
+    LOOKUPS_PER_DOMAIN,
+    METADATA,
+    NOT_PUBLIC,
+    AddressRule,
+    Resolver,
+    domain_of,
+    is_public,
+)
 from tests.plugins.urls.origin import made_up_names
 
 PUBLIC = ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101"]
@@ -156,3 +168,33 @@ def test_odd_ways_to_write_loopback_are_loopback(host):
     resolver = Resolver()
     assert anyio.run(resolver.addresses, host, 80) == ["127.0.0.1"]
     resolver.close()
+
+
+async def test_names_that_never_resolve_delay_those_of_their_domain_alone(monkeypatch):
+    monkeypatch.setattr(addresses, "LOOKUP_SECONDS", 0.1)
+    release, resolver = threading.Event(), Resolver()
+    with made_up_names() as names:
+        hosts = [f"{number}.Bad.test" for number in range(2 * LOOKUPS)]
+        for host in hosts:
+            names.add(host, release)
+        names.add("a.good.test", ["1.1.1.1"])
+        names.add("again.bad.test", ["1.1.1.2"])
+        try:
+            results = await asyncio.gather(*(resolver.addresses(host, 80) for host in hosts), return_exceptions=True)
+            assert {type(result) for result in results} == {TimeoutError}
+            assert len(names.lookups) == LOOKUPS_PER_DOMAIN
+            assert await resolver.addresses("a.good.test", 80) == ["1.1.1.1"]
+            with pytest.raises(TimeoutError):
+                await resolver.addresses("again.bad.test", 80)
+        finally:
+            release.set()
+        monkeypatch.setattr(addresses, "LOOKUP_SECONDS", 60.0)
+        assert await resolver.addresses("again.bad.test", 80) == ["1.1.1.2"]
+    resolver.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "domain"), [("a.b.Bad.Test.", "bad.test"), ("bad.test", "bad.test"), ("localhost", "localhost"), ("", "")]
+)
+def test_domain_of_a_name(host, domain):
+    assert domain_of(host) == domain

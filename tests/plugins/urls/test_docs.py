@@ -38,7 +38,8 @@ def test_figures_are_those_of_the_code():
     reads = f"reads of {network.READ_BYTES >> 10} KiB, and of {network.HEAD_READ_BYTES >> 10} KiB before the body"
     assert f"{reads}, at most {network.MAX_OVERHEAD_BYTES >> 10} KiB" in RECORD
     assert f"in {addresses.LOOKUPS} threads" in RECORD
-    assert f"the {addresses.LOOKUPS}\nthreads of lookups" in GUIDE
+    assert f"at most {addresses.LOOKUPS_PER_DOMAIN} of the {addresses.LOOKUPS} threads" in GUIDE
+    assert f"fails after {addresses.LOOKUP_SECONDS:g} s" in GUIDE
 
 
 @pytest.mark.parametrize("address", ["::ffff:10.0.0.1", "64:ff9b::a00:1"])
