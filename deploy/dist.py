@@ -167,7 +167,7 @@ def _release(folder: Path, scratch: Path) -> None:
     install(python, f"{service}[local]")
     write_bom(python, folder / f"{bom}-local.cdx.json")
     client = environment(scratch / "client")
-    install(client, wheel(folder, "triton_gateway_client"))
+    install(client, wheel(folder, "triton_image_gateway_client"))
     with served(python, scratch / "home") as url:
         label = classify(client, url, scratch)
     if label != EXPECTED_LABEL:

@@ -30,7 +30,7 @@ from gateway_client.results import Model, Progress, Result
 from gateway_client.sending import OnWait, Sending, SendOptions, Throttle
 from gateway_client.wire import ProgressTimeout, error_of, not_a_gateway
 
-USER_AGENT = "triton-gateway-client"
+USER_AGENT = "triton-image-gateway-client"
 OnProgress = Callable[[Progress], None]
 
 

@@ -4,6 +4,7 @@ from importlib.util import find_spec
 
 from gateway.errors import UserError
 from gateway.settings import variable
+from gateway.values.extras import install
 
 BUCKETS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 """The package of each kind of bucket, beside fsspec."""
@@ -32,7 +33,7 @@ def check_packages(url: str) -> None:
     if scheme in WEB:
         return
     if find_spec("pyarrow") is None:
-        raise LogUnavailable(f"{where} needs PyArrow: pip install 'triton-image-gateway[log]'")
+        raise LogUnavailable(f"{where} needs PyArrow: {install('log')}")
     if scheme == "file":
         return
     package = BUCKETS.get(scheme)
@@ -40,5 +41,5 @@ def check_packages(url: str) -> None:
         known = ", ".join(f"{name}://" for name in ("file", *BUCKETS, *WEB))
         raise LogUnavailable(f"{where}: {scheme}:// is not supported; use a folder, or one of {known}")
     if find_spec("fsspec") is None or find_spec(package) is None:
-        hint = "triton-image-gateway[log,s3]" if package == "s3fs" else package
-        raise LogUnavailable(f"{where} needs {package}: pip install '{hint}'")
+        command = install("log", "s3") if package == "s3fs" else f"pip install {package}"
+        raise LogUnavailable(f"{where} needs {package}: {command}")

@@ -26,7 +26,7 @@ def files(version: str = __version__) -> dict[Path, str]:
     """The files that name the version, with their content."""
     chart = CHART / "Chart.yaml"
     images = rf"(-t REGISTRY/\w+:){_PYTHON}"
-    wheel = rf"(/triton_gateway_client-){_PYTHON}(?=-py3-none-any\.whl)"
+    wheel = rf"(/triton_image_gateway_client-){_PYTHON}(?=-py3-none-any\.whl)"
     texts: dict[Path, str] = {}
     for path, place, wanted in (
         (PROJECT / "gateway_client" / "__init__.py", rf'^(__version__ = "){_PYTHON}', version),

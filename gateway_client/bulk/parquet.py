@@ -47,9 +47,7 @@ def _module(name: str) -> Any:  # noqa: ANN401
     try:
         return importlib.import_module(name)
     except ImportError as exc:
-        raise ParquetUnavailable(
-            "Parquet needs PyArrow: pip install 'triton-image-gateway[parquet]', or write JSON lines or CSV"
-        ) from exc
+        raise ParquetUnavailable("Parquet needs PyArrow: pip install pyarrow, or write JSON lines or CSV") from exc
 
 
 class ColumnReader:

@@ -16,6 +16,7 @@ from gateway.machine.gpus import driver_too_old
 from gateway.machine.memory import usable_memory
 from gateway.settings import MIB, Settings, variable
 from gateway.triton.footprint import Need, size
+from gateway.values.extras import install
 from gateway_local.memory_fit import Fit, advice, fit, sentence, table
 from gateway_local.paths import PROJECT, default_cache_dir
 from gateway_local.runtime.base import LibpythonMissing, find_libpython
@@ -33,7 +34,7 @@ from gateway_local.server import SHARED_MEMORY, SHM_BYTES
 
 SHM_RECOMMENDED_BYTES = 256 * MIB
 """Shared memory for regions that grow with large batches; Docker gives a container 64 MiB by default."""
-INSTALL_LOCAL = "pip install 'triton-image-gateway[local]'"
+INSTALL_LOCAL = install("local")
 TIMEOUT_SECONDS = 60.0
 
 CGROUP = Path("/sys/fs/cgroup")

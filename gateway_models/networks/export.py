@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gateway.errors import UserError
 from gateway.triton.contract import CLASSIFIER, CPU_RUNTIME_PARAMETER, ENSEMBLE_MODEL, PREPROCESSOR
 from gateway.triton.model_config import parameters, read_model_config
+from gateway.values.extras import install
 from gateway_local import cpu_network
 from gateway_local.cpu_network import CpuRuntime
 from gateway_models.repository.entry import RECORD, Entry, Outcome, Version, write_record
@@ -130,7 +131,7 @@ def export(recipe: Recipe, repository: Path, report: Report, *, force: bool = Fa
         stamp = recipe.stamp()
     except PackageNotFoundError as exc:
         raise ModelRepositoryError(
-            f"{recipe.name} needs {exc.name}, which is not installed: pip install 'triton-image-gateway[local]'"
+            f"{recipe.name} needs {exc.name}, which is not installed: {install('local')}"
         ) from exc
     record = repository / ENSEMBLE_MODEL / RECORD
     if not force and labels.is_file() and read_stamp(path) == stamp:

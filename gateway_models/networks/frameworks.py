@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.errors import UserError
+from gateway.values.extras import install
 from gateway_models.repository.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ FRAMEWORKS = (
         members=frozenset({"metadata.json", "config.json", "model.weights.h5"}),
         opener="gateway_models.networks.keras_models:open_keras",
         needs=("keras",),
-        install="pip install 'triton-image-gateway[keras]'",
+        install=install("keras"),
         elsewhere=_KERAS,
         prepares=_KERAS_IMAGES,
     ),
@@ -180,7 +181,7 @@ FRAMEWORKS = (
         contains=b"model_config",
         opener="gateway_models.networks.keras_models:open_keras",
         needs=("keras",),
-        install="pip install 'triton-image-gateway[keras]'",
+        install=install("keras"),
         elsewhere=_KERAS,
         prepares=_KERAS_IMAGES,
     ),
@@ -197,7 +198,7 @@ FRAMEWORKS = (
         members=frozenset({"saved_model.pb"}),
         opener="gateway_models.networks.saved_models:open_saved_model",
         needs=("tensorflow", "tf2onnx"),
-        install="pip install 'triton-image-gateway[tensorflow]'",
+        install=install("tensorflow"),
         elsewhere="on a machine that has TensorFlow, run: python -m tf2onnx.convert --saved-model {path} --output "
         "{stem}.onnx; then `gateway model add {stem}.onnx`",
         code="its graph can read and write files",
@@ -216,7 +217,7 @@ FRAMEWORKS = (
         modules=("sklearn",),
         opener="gateway_models.networks.sklearn_models:open_pickle",
         needs=_SKLEARN_NEEDS,
-        install="pip install 'triton-image-gateway[sklearn]'",
+        install=install("sklearn"),
         elsewhere=_SKLEARN,
         code=_PICKLE,
         prepares=_SKLEARN_IMAGES,
@@ -228,7 +229,7 @@ FRAMEWORKS = (
         members=frozenset({"schema.json"}),
         opener="gateway_models.networks.sklearn_models:open_skops",
         needs=(*_SKLEARN_NEEDS, "skops"),
-        install="pip install 'triton-image-gateway[sklearn]'",
+        install=install("sklearn"),
         elsewhere=_SKLEARN,
         prepares=_SKLEARN_IMAGES,
         describes=True,

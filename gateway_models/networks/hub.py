@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import UserError
+from gateway.values.extras import install
 from gateway_client.files import read_text
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import MAX_JSON_BYTES, from_file, from_mapping
@@ -28,7 +29,7 @@ TOKENIZER = [
 """What the text tower of a zero-shot model needs, too."""
 ZERO_SHOT = ("CLIPModel", "SiglipModel")
 """Architectures of transformers with an image tower and a text tower in one space."""
-EXTRA = "pip install 'triton-image-gateway[huggingface]'"
+EXTRA = install("huggingface")
 MAX_JSON_DEPTH = 16
 """Levels of nested configurations, such as a backbone's."""
 CODE = frozenset({"auto_map", "custom_pipelines", "trust_remote_code", "quantization_config", "use_kernels"})

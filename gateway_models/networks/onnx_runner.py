@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.errors import UserError
+from gateway.values.extras import install
 from gateway_models.networks.file_kinds import ModelFileError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def import_onnx() -> tuple[Any, Any]:
         import onnx
         import onnxruntime
     except ImportError as exc:
-        raise OnnxMissing(f"ONNX needs {exc.name}: pip install 'triton-image-gateway[onnx]'") from exc
+        raise OnnxMissing(f"ONNX needs {exc.name}: {install('onnx')}") from exc
     return onnx, onnxruntime
 
 

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 from gateway.ingest.resizing import PILLOW, TORCH
 from gateway.machine.gpus import gpu_count
+from gateway.values.extras import install
 from gateway_local.cpu_features import has_bf16
 from gateway_local.cpu_network import CpuRuntime
 from gateway_models.networks.model_source import framework_of
@@ -75,7 +76,7 @@ class Variant:
         lacking = [package for package in PACKAGES.get(self.runtime, ()) if find_spec(package) is None]
         if not lacking:
             return ""
-        return f"needs {' and '.join(lacking)}: pip install 'triton-image-gateway[{self.runtime.value}]'"
+        return f"needs {' and '.join(lacking)}: {install(self.runtime.value)}"
 
     def described(self) -> str:
         """A line for tables."""

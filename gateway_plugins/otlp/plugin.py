@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gateway.errors import UserError
 from gateway.hooks import Plugin, Runtime
 from gateway.settings import Settings
+from gateway.values.extras import install
 from gateway_plugins.otlp.settings import OtlpSettings
 
 if TYPE_CHECKING:
@@ -67,6 +68,6 @@ def require_sdk() -> None:
         found = None
     if found is None:
         raise TracingUnavailable(
-            "GATEWAY_OTLP_ENDPOINT is set, but OpenTelemetry's SDK is not installed: "
-            "pip install 'triton-image-gateway[otel]', or unset the variable"
+            f"GATEWAY_OTLP_ENDPOINT is set, but OpenTelemetry's SDK is not installed: {install('otel')}, "
+            "or unset the variable"
         )

@@ -23,5 +23,5 @@ def build_client(source: Path, target: Path) -> Path:
         environment = {**os.environ, "SOURCE_DATE_EPOCH": FIRST_DATE}
         command = [sys.executable, "-c", BUILD, str(target.resolve())]
         subprocess.run(command, cwd=copy, env=environment, check=True, capture_output=True, text=True)
-    (wheel,) = target.glob("triton_gateway_client-*.whl")
+    (wheel,) = target.glob("triton_image_gateway_client-*.whl")
     return wheel

@@ -25,7 +25,7 @@ router = APIRouter(include_in_schema=False)
 BROUGHT = Path(__file__).with_name("client")
 """The folder of the wheel that a distribution brings."""
 CHECKOUT = Path(__file__).parents[2]
-PROJECT = "triton-gateway-client"
+PROJECT = "triton-image-gateway-client"
 HEADERS = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from gateway.errors import UserError
+from gateway.values.extras import install
 from gateway_plugins.tenants.quota import Rate
 
 TOLERANCE_SECONDS = 1e-6
@@ -32,8 +33,8 @@ def require_client() -> None:
     """Raise RateStoreUnavailable unless gateway_plugins.tenants.rate_store can be imported."""
     if find_spec("redis") is None:
         raise RateStoreUnavailable(
-            "GATEWAY_RATE_STORE_URL is set, but the package redis is not installed: "
-            "pip install 'triton-image-gateway[fleet]', or unset the variable"
+            f"GATEWAY_RATE_STORE_URL is set, but the package redis is not installed: {install('fleet')}, "
+            "or unset the variable"
         )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from gateway.errors import UserError
+from gateway.values.extras import install
 from gateway.values.locations import read_prefix
 from gateway_plugins.urls.fetcher import Bucket
 from gateway_plugins.urls.settings import UrlSettings
@@ -35,7 +36,7 @@ def _open(scheme: str, kind: Kind) -> Bucket:
         if find_spec(package) is None:
             raise BucketsUnavailable(
                 f"GATEWAY_FETCH_URLS names {scheme}://, but the package {package} is not installed: "
-                f"pip install 'triton-image-gateway[{kind.extra}]', or remove the prefix"
+                f"{install(kind.extra)}, or remove the prefix"
             )
     try:
         return kind.open()

@@ -482,7 +482,7 @@ def test_code_is_shown_in_four_ways(page: Page):
         "curl": "curl -F files=@cat.jpg",
         "Python": r"# pip install httpx\nfrom pathlib",
         "JavaScript": "const body = new",
-        "Python client": r"# pip install http://.*/client/triton_gateway_client-.*\.whl\nfrom gateway_client import",
+        "Python client": r"# pip install http://.*_client-.*\.whl\nfrom gateway_client import",
     }
     for name, start in starts.items():
         page.locator("#languages").get_by_text(name, exact=True).click()

@@ -32,7 +32,7 @@ def test_tag_of_another_version_is_refused():
 
 @pytest.mark.long
 def test_every_distribution_has_an_sdist_and_a_wheel_of_the_version(built):
-    for name in ("triton_image_gateway", "triton_gateway_client", "exact_resize"):
+    for name in ("triton_image_gateway", "triton_image_gateway_client", "exact_resize"):
         assert wheel(built, name).name.startswith(f"{name}-{__version__}-")
         assert (built / f"{name}-{__version__}.tar.gz").exists()
     assert "-cp311-abi3-" in wheel(built, "exact_resize").name

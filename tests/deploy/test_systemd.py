@@ -11,7 +11,7 @@ from tests.settings import Settings
 def service(root):
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str
-    unit.read(root / "deploy/systemd/image-gateway.service")
+    unit.read(root / "deploy/systemd/triton-image-gateway.service")
     return unit["Service"]
 
 

@@ -51,4 +51,4 @@ def test_no_package_index_is_chosen_for_users(folder):
 
 def test_address_of_a_package_index_would_be_found():
     assert ANY_INDEX.search("pip install torch --index-url https://wheels.example.org/cpu")
-    assert not ANY_INDEX.search("pip install --index-url http://127.0.0.1:8080/client/ triton-gateway-client")
+    assert not ANY_INDEX.search("pip install --index-url http://127.0.0.1:8080/client/ triton-image-gateway-client")

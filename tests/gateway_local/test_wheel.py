@@ -160,7 +160,7 @@ def test_wheel_contains_models_backends_and_an_image_but_no_weights(installed):
 def test_wheel_brings_the_wheel_of_the_client(installed):
     """The one that GET /client/ answers with, as setuptools builds it."""
     (brought,) = installed.prefix.glob("lib/python*/site-packages/gateway_plugins/page/client/*.whl")
-    assert brought.name == f"triton_gateway_client-{__version__}-py3-none-any.whl"
+    assert brought.name == f"triton_image_gateway_client-{__version__}-py3-none-any.whl"
     with zipfile.ZipFile(brought) as archive:
         assert {"gateway_client/__init__.py", "gateway_client/py.typed"} <= set(archive.namelist())
 

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from gateway.values.extras import install
 from gateway_cli.main import app
 from gateway_predictions import requirements
 from gateway_predictions.drift.comparison import LEAST_IMAGES, TooFewImages, adjusted_p_values, compare
@@ -352,4 +353,4 @@ def test_commands_name_the_missing_package(words, log, monkeypatch):
     monkeypatch.setattr(requirements, "find_spec", lambda name: None)
     done = CliRunner().invoke(app, [*words, "--log", str(log)])
     assert isinstance(done.exception, requirements.LogUnavailable)
-    assert "triton-image-gateway[log]" in str(done.exception)
+    assert install("log") in str(done.exception)

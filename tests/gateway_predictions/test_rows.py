@@ -8,6 +8,7 @@ import pytest
 
 from gateway.errors import ModelUnavailable
 from gateway.inference.backend import Call, InferResult, Row
+from gateway.values.extras import install
 from gateway_predictions.schema import PREDICTIONS, SCHEMA_VERSION, VERSION_KEY
 from gateway_predictions.service_log import entropy
 from tests.gateway.api.stub import PNG, VECTOR, StubBackend, VectorBackend
@@ -248,8 +249,8 @@ def test_without_a_log_calls_ask_for_nothing_more():
 @pytest.mark.parametrize(
     ("url", "missing", "hint"),
     [
-        ("/var/log", "pyarrow", "triton-image-gateway[log]"),
-        ("s3://bucket/log", "s3fs", "triton-image-gateway[log,s3]"),
+        ("/var/log", "pyarrow", install("log")),
+        ("s3://bucket/log", "s3fs", install("log", "s3")),
         ("gs://bucket/log", "gcsfs", "gcsfs"),
         ("ftp://host/log", None, "not supported"),
     ],

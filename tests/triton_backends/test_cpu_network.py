@@ -182,7 +182,7 @@ def test_missing_onnxruntime_leaves_torch_and_a_warning(load, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     model = load()
     assert "by torch" in model.log[-1]
-    assert "pip install 'triton-image-gateway[local]'" in model.warnings[0]
+    assert "pip install onnxruntime" in model.warnings[0]
 
 
 def test_other_outputs_than_configured_are_an_error_and_no_answer(load):

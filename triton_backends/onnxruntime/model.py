@@ -62,7 +62,7 @@ def session_of(path: Path, config: dict[str, Any], parameters: dict[str, str], a
     """
     # Imported here, so that a process loads one of the libraries: modules beside this file, whose folder Triton's stub
     # adds to sys.path.
-    library, sessions, package = "ONNX Runtime", "on_onnxruntime", "onnx"
+    library, sessions, package = "ONNX Runtime", "on_onnxruntime", "onnxruntime"
     accelerator = cpu_accelerator(config) if args["model_instance_kind"] != "GPU" else None
     if accelerator is not None:
         library, sessions, package = "OpenVINO", "on_openvino", "openvino"
@@ -72,8 +72,7 @@ def session_of(path: Path, config: dict[str, Any], parameters: dict[str, str], a
         return module.Session(path, config, parameters, args)
     except ImportError as exc:
         raise pb_utils.TritonModelException(
-            f"{path} is configured for {library}, which is not installed ({exc}): "
-            f"pip install 'triton-image-gateway[{package}]'"
+            f"{path} is configured for {library}, which is not installed ({exc}): pip install {package}"
         ) from exc
     except pb_utils.TritonModelException:
         raise

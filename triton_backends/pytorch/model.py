@@ -57,7 +57,7 @@ def on_onnxruntime(
         try:
             return _execution(path, choice, config, parameters, args)
         except ImportError as exc:
-            problem = f"ONNX Runtime is not installed ({exc}): pip install 'triton-image-gateway[local]'"
+            problem = f"ONNX Runtime is not installed ({exc}): pip install onnxruntime"
         except Exception as exc:  # ONNX Runtime's errors have no common base class
             problem = f"ONNX Runtime cannot run {NETWORK}: {exc}"
     if problem:

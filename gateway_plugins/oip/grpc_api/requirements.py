@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 
 from gateway.errors import UserError
+from gateway.values.extras import install
 
 PACKAGES = ("google.rpc", "grpc_health", "grpc_reflection", "h2")
 
@@ -17,7 +18,7 @@ def require_packages() -> None:
     if missing:
         raise GrpcUnavailable(
             f"GATEWAY_GRPC_PORT is set, but the package {missing[0]} is not installed: "
-            "pip install 'triton-image-gateway[grpc]', or unset the variable"
+            f"{install('grpc')}, or unset the variable"
         )
 
 

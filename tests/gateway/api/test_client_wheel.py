@@ -21,7 +21,7 @@ from tests.gateway.api.stub import client_of
 from tests.processes import PROJECT
 from tests.stub_service import stub_service
 
-WHEEL = f"triton_gateway_client-{__version__}-py3-none-any.whl"
+WHEEL = f"triton_image_gateway_client-{__version__}-py3-none-any.whl"
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_wheel_is_revalidated_and_other_names_are_not_found(client):
     assert first.content == client_wheel().data
     again = client.get(f"/client/{WHEEL}", headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
-    missing = client.get("/client/triton_gateway_client-0.0.1-py3-none-any.whl")
+    missing = client.get("/client/triton_image_gateway_client-0.0.1-py3-none-any.whl")
     assert missing.status_code == 404
     assert WHEEL in missing.json()["detail"]
 
@@ -80,7 +80,7 @@ def test_pip_installs_the_client_from_the_service(tmp_path, way):
     with stub_service() as url:
         wanted = {
             "address": [f"{url}/client/{WHEEL}"],
-            "index": ["--index-url", f"{url}/client/", "triton-gateway-client"],
+            "index": ["--index-url", f"{url}/client/", "triton-image-gateway-client"],
         }[way]
         pip = [sys.executable, "-m", "pip", "--isolated", "--python", str(python), "install", "--no-deps", *wanted]
         installing = subprocess.run(pip, capture_output=True, text=True, check=False)

@@ -9,7 +9,7 @@ PATHS = [
     "/",
     "/assets/page.js",
     "/client/",
-    "/client/triton-gateway-client/",
+    "/client/triton-image-gateway-client/",
     "/docs",
     "/docs/assets/swagger-ui.css",
     "/health/live",

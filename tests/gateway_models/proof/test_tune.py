@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.triton.model_config import read_model_config
+from gateway.values.extras import install
 from gateway_cli.main import app
 from gateway_local.tuning import machine
 from gateway_models.proof import variants
@@ -119,7 +120,7 @@ def test_missing_library_is_listed_with_its_command(on_cpu, monkeypatch, tmp_pat
     lacking = [each for each in listed if each.missing()]
     assert [each.runtime for each in lacking] == [NetworkRuntime.OPENVINO]
     report([Measured(each, 0.0, 0.0, each.missing()) for each in lacking], None, 0.001, tmp_path / "plot.png")
-    assert "needs openvino: pip install 'triton-image-gateway[openvino]'" in capsys.readouterr().out
+    assert f"needs openvino: {install('openvino')}" in capsys.readouterr().out
 
 
 class Played(Tuner):
