@@ -7,7 +7,7 @@ from collections.abc import Callable
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, Overloaded
 from gateway.inference.backend import Call
-from gateway.inference.probe import probe
+from gateway.triton.codec import Codecs
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.health.expected import READY
 
@@ -40,8 +40,9 @@ async def _failure(endpoint: TritonEndpoint, model: str, seconds: float) -> str 
         states = {each.name: each.state for each in (await endpoint.index()).models}
         if states.get(model) != READY:
             return None
-        call = Call(probe(), model, "", None, Deadline.after(seconds), "liveness")
-        await endpoint.infer(call, class_count=1)
+        codec = Codecs().of(await endpoint.config(model))
+        call = Call(codec.probe(), model, "", None, Deadline.after(seconds), "liveness")
+        await endpoint.infer(call, class_count=1, codec=codec)
     except Overloaded:
         return None  # an overloaded Triton is alive
     except GatewayError as exc:

@@ -191,6 +191,8 @@ class ModelDetail(Schema):
     """Size of the centre crop after that: height and width, or one length for both; empty if unknown."""
     steps: list[str]
     """The models that the ensemble runs, in order."""
+    limitations: list[str]
+    """What the model lacks of the gateway's contract, and what that costs; empty for a complete one."""
     labels: list[str]
 
 

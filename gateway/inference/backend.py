@@ -28,6 +28,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.images)
 
+    def rows(self, numbers: Sequence[int]) -> "Batch":
+        """Some of the images, with their seals."""
+        seals = [self.seals[number] for number in numbers] if self.seals else ()
+        return Batch([self.images[number] for number in numbers], seals)
+
 
 class Embeddings(Enum):
     """Whether the embeddings of images are returned with their classes."""
@@ -67,6 +72,8 @@ class CallLimits:
 
     calls: int
     images: int
+    mixed_lengths: bool = True
+    """Whether images of different length may share a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +121,7 @@ class LoadTimes:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model that keeps the contract RAW_IMAGE, RAW_IMAGE_LENGTH → PREDICTION, IMAGE_STATUS, and maybe FEATURES."""
+    """A model that classifies images."""
 
     name: str
     versions: tuple[str, ...]
@@ -146,6 +153,8 @@ class ModelInfo:
     """What runs the network, such as onnxruntime or torchscript; None if that is unknown."""
     steps: tuple[str, ...] = field(default=())
     """The models that the ensemble runs, in order."""
+    limitations: tuple[str, ...] = ()
+    """What the model lacks, and what that costs: one sentence each."""
     loaded: bool = True
     """Whether any server has loaded it; if not, a request for it does."""
     load_times: LoadTimes | None = None

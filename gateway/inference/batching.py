@@ -50,10 +50,11 @@ class Lane(NamedTuple):
     """Images that may share a call: similar in size and in the time to decode them.
 
     A batch is padded to its longest image. Images whose sizes share their highest bit differ by less than a factor of
-    two, so padding less than doubles the bytes, whatever sizes are mixed.
+    two, so padding less than doubles the bytes, whatever sizes are mixed. For a model that takes no padding, `size` is
+    the length itself.
     """
 
-    size_bits: int
+    size: int
     costly: bool
 
 
@@ -167,6 +168,11 @@ class ModelQueue:
         self._limits: CallLimits | None = None
         self._limits_until = 0.0
 
+    @property
+    def mixes_lengths(self) -> bool:
+        """Whether images of different length may share a call; assumed until the backend knows the model."""
+        return self._limits is None or self._limits.mixed_lengths
+
     def limits(self, backend: Backend, version: str, max_images: int) -> CallLimits | None:
         """The backend's limits of calls, at most LIMITS_SECONDS old."""
         now = asyncio.get_running_loop().time()
@@ -206,16 +212,17 @@ class Batcher:
             item.seal = backend.seal(payload)
         if queue.closed:
             return  # its permit ends with the request
-        name, stages = queue.spec.model_name, queue.spec.stats.stages
-        alone = backend.travels_alone(item.seal, name, queue.spec.model_version)
-        item.lane = ALONE if alone else Lane(len(payload).bit_length(), item.decode_seconds >= COSTLY_SECONDS)
+        name, version, stages = queue.spec.model_name, queue.spec.model_version, queue.spec.stats.stages
+        model = self._models.get(name)
+        size = len(payload).bit_length() if model is None or model.mixes_lengths else len(payload)
+        alone = backend.travels_alone(item.seal, name, version)
+        item.lane = ALONE if alone else Lane(size, item.decode_seconds >= COSTLY_SECONDS)
         queue.images.add(item)
         left_seconds = item.deadline.left_seconds
         item.timer = asyncio.get_running_loop().call_later(left_seconds, self._expire, item)
         if not left_seconds:
             self._expire(item)
             return
-        model = self._models.get(name)
         if model is None:
             model = self._models[name] = ModelQueue(name)
         self._enqueue(model, item)

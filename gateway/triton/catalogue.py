@@ -26,12 +26,12 @@ from gateway.inference.backend import Call, CallLimits, Embeddings, InferResult,
 from gateway.inference.prediction import NO_PREDICTIONS, Predictions
 from gateway.ingest.resizing import Resize
 from gateway.time_slices import TimeSlice
+from gateway.triton.codec import Codecs
 from gateway.triton.contract import (
     MODEL_PARAMETER,
     SEQUENCE_MODEL,
     SEQUENCE_PARAMETER,
     SEQUENCE_PREDICTION,
-    breaches,
     pinned,
     pinned_versions,
 )
@@ -40,6 +40,7 @@ from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.error_table import NOT_LOADED
 from gateway.triton.health.state import HealthState
 from gateway.triton.model_config import parameters, steps
+from gateway.triton.sender import Sender
 
 SWITCH_PAUSES_SECONDS = (0.0, 0.05)
 """Pauses before a retry of a model that answered before and is not found."""
@@ -101,8 +102,11 @@ class Models:
     The results of requests are recorded in `health`; a model that should be served and is not gets ModelUnavailable.
     """
 
-    def __init__(self, endpoint: TritonEndpoint, health: HealthState | None = None) -> None:
+    def __init__(
+        self, endpoint: TritonEndpoint, health: HealthState | None = None, codecs: Codecs | None = None
+    ) -> None:
         self._endpoint = endpoint
+        self._codecs = codecs or Codecs()
         self._health = health
         self._traits: Remembered[Traits] = Remembered(REMEMBERED_SECONDS)
         self._resizes: Remembered[Resize | None] = Remembered(REMEMBERED_SECONDS)
@@ -132,11 +136,12 @@ class Models:
                 traits = await self._traits.get((ensemble, ""), self._read_traits)
                 embeddings = _wants_embeddings(call, traits)
                 known_as = (ensemble, version) == (model_name, model_version)
-                result = await self._endpoint.infer(
-                    call if known_as else replace(call, model_name=ensemble, model_version=version),
+                result = await Sender(
+                    self._endpoint,
+                    traits.codec,
                     class_count=_class_count(call, multi_label=traits.multi_label),
                     embeddings=embeddings,
-                )
+                ).send(call if known_as else replace(call, model_name=ensemble, model_version=version))
             except ModelNotFound as exc:
                 missing = exc
                 continue
@@ -173,8 +178,9 @@ class Models:
         traits = self._known_traits(model_name, model_version)
         if traits is None:
             return None
-        images = max(1, min(max_images, traits.max_batch_size))
-        return CallLimits(traits.workload.busy_calls(images), traits.workload.call_images(images))
+        images = max(1, min(max_images, traits.codec.most_images))
+        calls, images = traits.workload.busy_calls(images), traits.workload.call_images(images)
+        return CallLimits(calls, images, mixed_lengths=traits.codec.mixes_lengths)
 
     def _known_traits(self, model_name: str, model_version: str) -> Traits | None:
         for name, _ in self._ensembles(model_name, model_version):
@@ -186,7 +192,7 @@ class Models:
         """Every model with a version that is ready, by name."""
         index = await self._endpoint.index()
         names = sorted(_names(index))
-        found = await asyncio.gather(*(describe(self._endpoint, name, index, self._ensemble_labels) for name in names))
+        found = await asyncio.gather(*(self._describe(name, index) for name in names))
         described = {info.name: info for info in found if info is not None}
         lacking = self._health.lacking() if self._health else ()
         for name in lacking:
@@ -198,7 +204,7 @@ class Models:
         """One of `all`; None if there is no such model. Other models are not asked for."""
         index = await self._endpoint.index()
         names = _names(index)
-        info = await describe(self._endpoint, name, index, self._ensemble_labels) if name in names else None
+        info = await self._describe(name, index) if name in names else None
         lacks = self._health is not None and name in self._health.lacking()
         if info is None and lacks and not any(name in pinned_versions(other, [name]) for other in names):
             info = ModelInfo(name, (), ready=False, classes=0, reason=NOT_SERVED)
@@ -210,7 +216,7 @@ class Models:
         similar = [] if name in names else difflib.get_close_matches(name, names, n=3)
         for each in similar:
             config = await self._endpoint.config(each)
-            if not breaches(config) and parameters(config).get(MODEL_PARAMETER, each) == each:
+            if self._codecs.takes_images(config) and parameters(config).get(MODEL_PARAMETER, each) == each:
                 return f"did you mean {each!r}?"
         return ""
 
@@ -294,10 +300,13 @@ class Models:
         return both[::-1] if both[0] in self._pinned else both
 
     async def _read_traits(self, ensemble: str, _version: str) -> Traits:
-        return await read_traits(self._endpoint, ensemble)
+        return await read_traits(self._endpoint, self._codecs, ensemble)
+
+    async def _describe(self, name: str, index: RepositoryIndexResponse) -> ModelInfo | None:
+        return await describe(self._endpoint, name, index, self._codecs, self._ensemble_labels)
 
     async def _ensemble_labels(self, ensemble: str, version: str) -> tuple[str, ...]:
-        return await self._labels.get((ensemble, version), partial(read_labels, self._endpoint))
+        return await self._labels.get((ensemble, version), partial(read_labels, self._endpoint, self._codecs))
 
     async def _first(self, model_name: str, model_version: str, read: Callable[[str, str], Awaitable[T]]) -> T:
         """Call `read` for the first of these ensembles that exists; raises the last ModelNotFound."""
@@ -335,9 +344,9 @@ def _names(index: RepositoryIndexResponse) -> set[str]:
 
 def _wants_embeddings(call: Call, traits: Traits) -> bool:
     """Whether to request FEATURES; raises NoFeatures if the call needs them and the model has none."""
-    if call.embeddings is Embeddings.NEEDED and not traits.vector_size:
+    if call.embeddings is Embeddings.NEEDED and not traits.codec.vector_size:
         raise no_features(call.model_name)
-    return call.embeddings is not Embeddings.NONE and traits.vector_size > 0
+    return call.embeddings is not Embeddings.NONE and traits.codec.vector_size > 0
 
 
 def _class_count(call: Call, *, multi_label: bool) -> int | None:

@@ -3,10 +3,12 @@
     RAW_IMAGE uint8 [N, L], RAW_IMAGE_LENGTH int32 [N, 1]  →  PREDICTION fp32 [N, classes], IMAGE_STATUS int32 [N, 1],
                                                               and FEATURES fp32 [N, size] of models that give embeddings
 
-Every ensemble's config.pbtxt has the same names; nothing else couples the two.
+Every ensemble's config.pbtxt has the same names; nothing else couples the two. RAW_IMAGE_LENGTH and IMAGE_STATUS may be
+missing, and the only FP32 output of a repository of others may have any name: `limitations` says what that costs.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
@@ -82,18 +84,61 @@ def pinned_versions(name: str, ensembles: Iterable[str]) -> dict[str, str]:
     return {ensemble: number for ensemble, number in numbers.items() if number.isdecimal()}
 
 
-INPUTS = {RAW_IMAGE: "TYPE_UINT8", RAW_IMAGE_LENGTH: "TYPE_INT32"}
-OUTPUTS = {PREDICTION: "TYPE_FP32", IMAGE_STATUS: "TYPE_INT32"}
-OPTIONAL_OUTPUTS = {FEATURES: "TYPE_FP32"}
+INPUTS = {RAW_IMAGE: "TYPE_UINT8"}
+OPTIONAL_INPUTS = {RAW_IMAGE_LENGTH: "TYPE_INT32"}
+OPTIONAL_OUTPUTS = {IMAGE_STATUS: "TYPE_INT32", FEATURES: "TYPE_FP32"}
 DIMS = {RAW_IMAGE: [-1], RAW_IMAGE_LENGTH: [1], IMAGE_STATUS: [1]}
+
+PADDING_PARAMETER, ZEROS = "padding", "zeros"
+"""Parameter of an ensemble without RAW_IMAGE_LENGTH, and its value: its preprocessor takes zero-padded images."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTensors:
+    """Which tensors of the contract an ensemble has, and what a call of several images may be."""
+
+    prediction: str = PREDICTION
+    """The output with the scores."""
+    lengths: bool = True
+    """Whether it has RAW_IMAGE_LENGTH."""
+    status: bool = True
+    """Whether it has IMAGE_STATUS."""
+    padded: bool = True
+    """Whether images of different length may share a call, zero-padded."""
+    sealed: bool = True
+    """Whether each row ends in the image's seal."""
+
+
+def image_tensors(config: ModelConfig) -> ImageTensors:
+    """The tensors of an ensemble that keeps the contract."""
+    lengths = any(each.name == RAW_IMAGE_LENGTH for each in config.input)
+    padding = config.parameters[PADDING_PARAMETER].string_value if PADDING_PARAMETER in config.parameters else ""
+    return ImageTensors(
+        prediction_name(config),
+        lengths=lengths,
+        status=any(each.name == IMAGE_STATUS for each in config.output),
+        padded=lengths or padding == ZEROS,
+        # Without lengths the preprocessor sees the seal as well; it is worth that only where a cache may answer.
+        sealed=lengths or config.response_cache.enable,
+    )
+
+
+def prediction_name(config: ModelConfig) -> str:
+    """The output with the scores: PREDICTION, or the only FP32 output with one dimension, whatever its name."""
+    vectors = [each.name for each in config.output if DataType.Name(each.data_type) == "TYPE_FP32"]
+    vectors = [name for name in vectors if name != FEATURES]
+    return vectors[0] if PREDICTION not in vectors and len(vectors) == 1 else PREDICTION
 
 
 def breaches(config: ModelConfig) -> list[str]:
     """Violations of the contract in a model's config.pbtxt, one message each; [] if there are none."""
     found = []
-    for kind, needed, tensors in (("input", INPUTS, config.input), ("output", OUTPUTS, config.output)):
+    prediction = prediction_name(config)
+    for kind, needed, optional, tensors in (
+        ("input", INPUTS, OPTIONAL_INPUTS, config.input),
+        ("output", {prediction: "TYPE_FP32"}, OPTIONAL_OUTPUTS, config.output),
+    ):
         given = {tensor.name: tensor for tensor in tensors}
-        optional = OPTIONAL_OUTPUTS if kind == "output" else {}
         wanted = {**needed, **{name: data_type for name, data_type in optional.items() if name in given}}
         for name, data_type in wanted.items():
             if name not in given:
@@ -102,7 +147,7 @@ def breaches(config: ModelConfig) -> list[str]:
             if DataType.Name(given[name].data_type) != data_type:
                 found.append(f"{kind} {name!r} has data_type {DataType.Name(given[name].data_type)}, not {data_type}")
             dims = list(given[name].dims)
-            if name == PREDICTION and len(dims) != 1:
+            if name == prediction and len(dims) != 1:
                 found.append(f"{kind} {name!r} has dims {dims}, not [ the number of classes ]")
             if name == FEATURES and (len(dims) != 1 or dims[0] < 1):
                 found.append(f"{kind} {name!r} has dims {dims}, not [ the size of the embedding ]")
@@ -112,6 +157,27 @@ def breaches(config: ModelConfig) -> list[str]:
     if config.max_batch_size < 1:
         found.append("max_batch_size is 0, which allows no batches")
     return found
+
+
+def limitations(config: ModelConfig, last_step: ModelConfig) -> tuple[str, ...]:
+    """What an ensemble that keeps the contract lacks, and what that costs: one sentence each."""
+    tensors, file = image_tensors(config), f"{config.name}/config.pbtxt"
+    found = []
+    if not tensors.lengths and tensors.padded:
+        found.append(f"{file}: no input {RAW_IMAGE_LENGTH}: only the gateway notices a file without its end")
+    elif not tensors.lengths:
+        found.append(
+            f"{file}: no input {RAW_IMAGE_LENGTH}: images of different length do not share a call; the parameter "
+            f"{PADDING_PARAMETER} = {ZEROS!r} says that the preprocessor takes zero-padded images"
+        )
+    if not tensors.status:
+        found.append(
+            f"{file}: no output {IMAGE_STATUS}: a file that cannot be decoded fails its call, whose images are then "
+            "sent one by one, and a damaged JPEG that can be decoded gets no warning"
+        )
+    if not has_labels(last_step):
+        found.append(f"{last_step.name}/config.pbtxt: output has no label_filename: class numbers are the labels")
+    return tuple(found)
 
 
 def vector_size(config: ModelConfig) -> int:

@@ -11,8 +11,8 @@ from tritonclient.grpc.service_pb2 import ModelStatisticsResponse, RepositoryInd
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError
 from gateway.inference.backend import Call, ModelInfo
-from gateway.inference.probe import probe
 from gateway.ingest.resizing import Resize, resize_of, sizes
+from gateway.triton.codec import Codec, Codecs
 from gateway.triton.contract import (
     DECODE_PARAMETER,
     DRIFT_REFERENCE_PARAMETER,
@@ -21,11 +21,8 @@ from gateway.triton.contract import (
     MODEL_PARAMETER,
     MULTI_LABEL_PARAMETER,
     PRECISION_PARAMETER,
-    PREDICTION,
-    breaches,
     image_tensor,
     pinned_versions,
-    vector_size,
 )
 from gateway.triton.endpoint import METADATA_TIMEOUT_SECONDS, TritonEndpoint
 from gateway.triton.model_config import parameters, steps
@@ -41,11 +38,10 @@ READY = "READY"
 class Traits:
     """The properties of an ensemble that determine how a call is made."""
 
+    codec: Codec
     multi_label: bool
-    vector_size: int
     cached: bool
     """Whether its answers may come from Triton's response cache."""
-    max_batch_size: int
     workload: Workload
     drift_reference: str = ""
     """The parameter of that name."""
@@ -55,6 +51,7 @@ async def describe(
     endpoint: TritonEndpoint,
     name: str,
     index: RepositoryIndexResponse,
+    codecs: Codecs,
     labels_of: Callable[[str, str], Awaitable[tuple[str, ...]]],
 ) -> ModelInfo | None:
     """A model of Triton's index; None if no version is ready, or if it is not an ensemble of the contract.
@@ -66,7 +63,7 @@ async def describe(
         return None
     config = await endpoint.config(name, versions[-1])
     values = parameters(config)
-    if breaches(config) or values.get(MODEL_PARAMETER, name) != name:
+    if not codecs.takes_images(config) or values.get(MODEL_PARAMETER, name) != name:
         return None  # a version's own ensemble is listed with its model
     others = pinned_versions(name, (model.name for model in index.models if model.state == READY))
     names = steps(config)
@@ -75,15 +72,17 @@ async def describe(
         versions=tuple(sorted({*versions, *others.values()}, key=int)),
         version=versions[-1],
         ready=True,
-        classes=next(int(output.dims[0]) for output in config.output if output.name == PREDICTION),
+        classes=0,
         precision=values.get(PRECISION_PARAMETER),
         multi_label=_is_multi_label(config),
-        vector_size=vector_size(config),
         decode=values.get(DECODE_PARAMETER, EXACT),
         steps=names,
     )
     try:
-        network = await endpoint.config(names[-1]) if names else ModelConfig()
+        codec = codecs.of(config)
+        info = replace(info, classes=codec.classes, vector_size=codec.vector_size)
+        network = await endpoint.config(names[-1]) if names else config
+        info = replace(info, limitations=codec.limitations(network))
         height, width, tensor = _input_of(network)
         resize, crop = await _sizes_of(endpoint, names[0]) if names else ((), ())
         labels = await labels_of(name, versions[-1])
@@ -95,10 +94,11 @@ async def describe(
     return replace(info, resize_size=resize, crop_size=crop, labels=labels)
 
 
-async def read_traits(endpoint: TritonEndpoint, ensemble: str) -> Traits:
-    """The traits of an ensemble."""
+async def read_traits(endpoint: TritonEndpoint, codecs: Codecs, ensemble: str) -> Traits:
+    """The traits of an ensemble; raises ContractBroken."""
     config = await endpoint.config(ensemble)
-    names = steps(config)
+    codec = codecs.of(config)
+    names = steps(config) or (ensemble,)
     began = time.perf_counter()
     statistics = [await _statistics(endpoint, ensemble)]
     round_trip_seconds = time.perf_counter() - began
@@ -110,20 +110,20 @@ async def read_traits(endpoint: TritonEndpoint, ensemble: str) -> Traits:
         if isinstance(step, ModelConfig)  # a step that failed does not limit the others
     ]
     return Traits(
+        codec,
         _is_multi_label(config),
-        vector_size(config),
         has_cache(config, statistics[0]),
-        config.max_batch_size,
         Workload(workloads, round_trip_seconds),
         parameters(config).get(DRIFT_REFERENCE_PARAMETER, ""),
     )
 
 
-async def read_labels(endpoint: TritonEndpoint, ensemble: str, version: str) -> tuple[str, ...]:
+async def read_labels(endpoint: TritonEndpoint, codecs: Codecs, ensemble: str, version: str) -> tuple[str, ...]:
     """The labels of an ensemble's classes, by class id."""
+    codec = codecs.of(await endpoint.config(ensemble, version))
     # Triton returns labels only with scores, so a probe image is classified with every class.
-    call = Call(probe(), ensemble, version, None, Deadline.after(METADATA_TIMEOUT_SECONDS), "labels")
-    result = await endpoint.infer(call, class_count=ALL_CLASSES)
+    call = Call(codec.probe(), ensemble, version, None, Deadline.after(METADATA_TIMEOUT_SECONDS), "labels")
+    result = await endpoint.infer(call, class_count=ALL_CLASSES, codec=codec)
     by_id = {prediction.class_id: prediction.label for prediction in result.rows[0].predictions}
     return tuple(by_id[class_id] for class_id in sorted(by_id))
 

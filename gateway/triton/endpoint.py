@@ -7,6 +7,7 @@ from tritonclient.grpc.service_pb2 import ModelStatisticsResponse, RepositoryInd
 
 from gateway.inference.backend import Call, InferResult
 from gateway.inference.sequence import SequenceScores, SequenceStep
+from gateway.triton.codec import CONTRACT, Codec
 from gateway.triton.model_config import steps
 
 METADATA_TIMEOUT_SECONDS = 5.0
@@ -21,11 +22,13 @@ class TritonEndpoint(Protocol):
     supports_cancellation: bool
     """Whether a call may be cancelled; false until `fetch_server_metadata` has read the version."""
 
-    async def infer(self, call: Call, *, class_count: int | None, embeddings: bool = False) -> InferResult:
+    async def infer(
+        self, call: Call, *, class_count: int | None, embeddings: bool = False, codec: Codec = CONTRACT
+    ) -> InferResult:
         """Request the `class_count` best classes of each image, or all scores if None; see Backend.infer.
 
         With `embeddings` also those, which the model must have; `call.embeddings` is ignored. The caller applies the
-        call's selection; `call.model_name` is the name of an ensemble.
+        call's selection; `call.model_name` is the name of a model in Triton, and `codec` is its codec.
         """
         ...
 

@@ -17,9 +17,10 @@ from gateway.errors import DeadlineExceeded
 from gateway.inference.backend import Call, InferResult
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.time_slices import TimeSlice
+from gateway.triton.codec import CONTRACT, Codec
 from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS, METADATA_TIMEOUT_SECONDS
 from gateway.triton.error_table import translate
-from gateway.triton.messages import infer_request, read_answer, read_step, step_request
+from gateway.triton.messages import read_step, step_request
 from gateway.triton.tls import Tls
 
 T = TypeVar("T")
@@ -84,13 +85,15 @@ class GrpcEndpoint:
         """Attributes of a span (OpenTelemetry's semantic conventions for RPC)."""
         self._abandoned: set[asyncio.Task[Any]] = set()
 
-    async def infer(self, call: Call, *, class_count: int | None, embeddings: bool = False) -> InferResult:
+    async def infer(
+        self, call: Call, *, class_count: int | None, embeddings: bool = False, codec: Codec = CONTRACT
+    ) -> InferResult:
         """See TritonEndpoint.infer.
 
         The call carries the trace context of the current request, so that Triton's spans join its trace.
         """
         time_slice, timeout_seconds = TimeSlice(), call.deadline.left_seconds
-        request = infer_request(call, class_count, timeout_seconds, embeddings=embeddings)
+        request = codec.request(call, class_count, timeout_seconds, embeddings=embeddings)
         await time_slice.pause_if_over()  # gRPC makes another copy of what may be 20 MB
         attributes = {
             **self._attributes,
@@ -101,9 +104,8 @@ class GrpcEndpoint:
             response = await self._model_infer(
                 request, timeout_seconds, headers=headers, run_to_completion=call.run_to_completion
             )
-        return await read_answer(
-            response, rows=len(call.batch.images), classified=class_count is not None, embeddings=embeddings
-        )
+        rows = len(call.batch.images)
+        return await codec.read(response, rows=rows, class_count=class_count, embeddings=embeddings)
 
     async def infer_sequence(self, step: SequenceStep) -> SequenceScores:
         """Run one step of a sequence; see TritonEndpoint.infer_sequence."""

@@ -29,6 +29,7 @@ from gateway.triton.contract import (
     RAW_IMAGE_LENGTH,
     SEQUENCE_FRAMES,
     SEQUENCE_PREDICTION,
+    ImageTensors,
 )
 from gateway.triton.seal import embedding_code
 
@@ -40,45 +41,70 @@ MOST_LABELS = 100_000
 """Upper bound of labels that are kept as text, so that labels of removed models are released."""
 
 
-def infer_request(call: Call, class_count: int | None, timeout_seconds: float, *, embeddings: bool = False) -> bytes:
+COMPLETE = ImageTensors()
+"""The tensors of an ensemble with the whole contract."""
+
+
+def infer_request(
+    call: Call,
+    class_count: int | None,
+    timeout_seconds: float,
+    *,
+    embeddings: bool = False,
+    tensors: ImageTensors = COMPLETE,
+) -> bytes:
     """The request for the `class_count` best classes of each image, or for all scores if None.
 
     With `embeddings` it also requests those. It may wait in Triton's queues for `timeout_seconds`. RAW_IMAGE is
     zero-padded to the longest image, and each row ends in the image's seal, if any; with embeddings, another seal.
     """
     batch = call.batch
-    if embeddings:
+    if not tensors.sealed:
+        batch = Batch(batch.images)
+    elif embeddings:
         batch = replace(batch, seals=[embedding_code(code) for code in batch.seals])
     rows, width = len(batch.images), max(map(len, batch.images)) + len(batch.seals[0] if batch.seals else b"")
     request = ModelInferRequest(id=call.request_id)
     request.parameters["timeout"].int64_param = max(1, int(timeout_seconds * 1e6))  # Triton's unit is the microsecond
     request.inputs.add(name=RAW_IMAGE, datatype="UINT8", shape=(rows, width))
-    request.inputs.add(name=RAW_IMAGE_LENGTH, datatype="INT32", shape=(rows, 1))
+    lengths: tuple[bytes, ...] = ()
+    if tensors.lengths:
+        request.inputs.add(name=RAW_IMAGE_LENGTH, datatype="INT32", shape=(rows, 1))
+        lengths = (tensor_head(4 * rows), struct.pack(f"<{rows}i", *map(len, batch.images)))
     return b"".join(
         (
-            _model_and_outputs(call.model_name, call.model_version, class_count, embeddings),
+            _model_and_outputs(call.model_name, call.model_version, class_count, embeddings, tensors),
             request.SerializeToString(),
-            _TENSOR,
-            _varint(rows * width),
+            tensor_head(rows * width),
             *_padded(batch, width),
-            _TENSOR,
-            _varint(4 * rows),
-            struct.pack(f"<{rows}i", *map(len, batch.images)),
+            *lengths,
         )
     )
 
 
 @lru_cache(256)
-def _model_and_outputs(model_name: str, model_version: str, class_count: int | None, embeddings: bool) -> bytes:  # noqa: FBT001
+def _model_and_outputs(
+    model_name: str,
+    model_version: str,
+    class_count: int | None,
+    embeddings: bool,  # noqa: FBT001
+    tensors: ImageTensors,
+) -> bytes:
     """The model and the requested outputs."""
     request = ModelInferRequest(model_name=model_name, model_version=model_version)
-    prediction = request.outputs.add(name=PREDICTION)
+    prediction = request.outputs.add(name=tensors.prediction)
     if class_count is not None:
         prediction.parameters["classification"].int64_param = class_count
-    request.outputs.add(name=IMAGE_STATUS)
+    if tensors.status:
+        request.outputs.add(name=IMAGE_STATUS)
     if embeddings:
         request.outputs.add(name=FEATURES)
     return bytes(request.SerializeToString())
+
+
+def tensor_head(nbytes: int) -> bytes:
+    """What precedes the bytes of an input tensor in a request."""
+    return _TENSOR + _varint(nbytes)
 
 
 def _padded(batch: Batch, width: int) -> Iterator[bytes]:
@@ -105,7 +131,12 @@ def label_text(raw: bytes) -> str:
 
 
 async def read_answer(
-    response: ModelInferResponse, *, rows: int, classified: bool, embeddings: bool = False
+    response: ModelInferResponse,
+    *,
+    rows: int,
+    classified: bool,
+    embeddings: bool = False,
+    tensors: ImageTensors = COMPLETE,
 ) -> InferResult:
     """Read IMAGE_STATUS, INT32 [N, 1], PREDICTION, and with `embeddings` FEATURES, FP32 [N, size].
 
@@ -116,14 +147,11 @@ async def read_answer(
         for output, raw in zip(response.outputs, response.raw_output_contents, strict=False)
     }
     nothing: tuple[str, list[int], bytes] = ("", [], b"")
-    datatype, shape, raw = outputs.get(PREDICTION, nothing)
-    status_type, status_shape, statuses = outputs.get(IMAGE_STATUS, nothing)
-    if (datatype, shape[:1], len(shape)) != ("BYTES" if classified else "FP32", [rows], 2) or (
-        (status_type, status_shape) != ("INT32", [rows, 1])
-    ):
-        raise InferenceFailed from ValueError("the response lacks PREDICTION or IMAGE_STATUS, or its rows differ")
+    datatype, shape, raw = outputs.get(tensors.prediction, nothing)
+    if (datatype, shape[:1], len(shape)) != ("BYTES" if classified else "FP32", [rows], 2):
+        raise InferenceFailed from ValueError(f"the response lacks {tensors.prediction}, or its rows differ")
     try:
-        codes = struct.unpack(f"<{rows}i", statuses)
+        codes = _statuses(*outputs.get(IMAGE_STATUS, nothing), rows) if tensors.status else (0,) * rows
         if classified:
             answers = await _classes(raw, rows, shape[1])
         else:
@@ -138,6 +166,13 @@ async def read_answer(
         model_version=response.model_version,
         rows=tuple(_with_status(row, code) for code, row in zip(codes, answers, strict=True)),
     )
+
+
+def _statuses(datatype: str, shape: list[int], raw: bytes, rows: int) -> tuple[int, ...]:
+    """IMAGE_STATUS of a response; raises ValueError, or struct.error."""
+    if (datatype, shape) != ("INT32", [rows, 1]):
+        raise ValueError(f"the response lacks {IMAGE_STATUS}, or its rows differ")
+    return struct.unpack(f"<{rows}i", raw)
 
 
 def _with_status(row: Row, code: int) -> Row:

@@ -14,6 +14,7 @@ from gateway import metrics
 from gateway.triton.addresses import Addresses, Lookup, look_up
 from gateway.triton.balancing import Load, power_of_two_choice, rendezvous_order, subset_size
 from gateway.triton.catalogue import Models
+from gateway.triton.codec import Codecs
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.health.checker import HealthChecker
@@ -101,7 +102,8 @@ class TritonPool:
     """The Tritons behind one or more `host:port`, each with a health checker. `start` it inside its event loop.
 
     `splits` are the versions of models with their shares of the requests, `load` the models that should be loaded, with
-    `on_demand` besides those that requests load; `connect` makes the endpoint of an address, `lookup` asks DNS.
+    `on_demand` besides those that requests load; `codecs` are those of the models, `connect` makes the endpoint of an
+    address, `lookup` asks DNS.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class TritonPool:
         splits: Sequence[Shares] = (),
         load: Collection[str] = (),
         on_demand: bool = False,
+        codecs: Codecs | None = None,
         connect: Callable[[str], TritonEndpoint] = GrpcEndpoint,
         lookup: Lookup = look_up,
     ) -> None:
@@ -124,6 +127,7 @@ class TritonPool:
         self._recovery_enabled = heal
         self._share = share or Share()
         self._splits, self._load, self._on_demand = splits, load, on_demand
+        self._codecs = codecs or Codecs()
         self._connect = connect
         self.known: list[str] = []
         """Every address, in this gateway's order."""
@@ -211,7 +215,7 @@ class TritonPool:
             return
         endpoint = self._connect(address)
         try:
-            yield Models(endpoint)
+            yield Models(endpoint, codecs=self._codecs)
         finally:
             await endpoint.close()
 
@@ -257,8 +261,10 @@ class TritonPool:
         expected = ExpectedModels(self._model_name, splits=self._splits, load=self._load, on_demand=self._on_demand)
         health = HealthState(address, expected, self._schedule, on_demand=self._on_demand)
         reloader = ModelReloader(endpoint) if self._recovery_enabled else None
-        checker = HealthChecker(endpoint, health, reloader=reloader, model_changed=self._report_model)
-        replica = Replica(address, endpoint, health, checker, Models(endpoint, health), Load())
+        checker = HealthChecker(
+            endpoint, health, reloader=reloader, model_changed=self._report_model, codecs=self._codecs
+        )
+        replica = Replica(address, endpoint, health, checker, Models(endpoint, health, self._codecs), Load())
         replica.task = asyncio.create_task(_run_checker(checker))
         return replica
 

@@ -23,7 +23,6 @@ from gateway.errors import (
     TritonUnreachable,
 )
 from gateway.inference.backend import (
-    Batch,
     Call,
     CallLimits,
     EndpointHealth,
@@ -150,7 +149,8 @@ class TritonBackend:
             return None
         # A Triton that has had no call yet is taken for an average one.
         calls = round(sum(each.calls for each in limits) / len(limits) * len(ready))
-        return CallLimits(calls, min(each.images for each in limits))
+        mixed_lengths = all(each.mixed_lengths for each in limits)
+        return CallLimits(calls, min(each.images for each in limits), mixed_lengths)
 
     async def infer(self, call: Call) -> InferResult:
         """Classify a batch; see Backend.infer.
@@ -377,10 +377,7 @@ class TritonBackend:
 
 def _rows(call: Call, rows: Sequence[int]) -> Call:
     """The same call for some of its images."""
-    batch = call.batch
-    if len(rows) == len(batch):
-        return call
-    return replace(call, batch=Batch([batch.images[row] for row in rows], [batch.seals[row] for row in rows]))
+    return call if len(rows) == len(call.batch) else replace(call, batch=call.batch.rows(rows))
 
 
 def _joined(results: Sequence[tuple[int, InferResult]]) -> InferResult:

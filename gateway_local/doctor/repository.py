@@ -9,7 +9,7 @@ from gateway.findings import Finding, fail, ok, warn
 from gateway.ingest.resizing import names_release
 from gateway.machine.capacity import Plan
 from gateway.machine.gpus import gpu_count
-from gateway.triton.contract import CLASSIFIER, breaches, pinned
+from gateway.triton.contract import CLASSIFIER, breaches, limitations, pinned
 from gateway.triton.footprint import Need, need
 from gateway.triton.model_config import (
     HOLDS_BACK,
@@ -29,6 +29,8 @@ from gateway_local.paths import default_cache_dir
 from gateway_local.tuning import WARNING, runtimes
 
 CONFIG = "config.pbtxt"
+LIMITED = "nothing, if they do not matter; gateway model add writes a model without them"
+"""Advice for a model with limitations."""
 FILE_NAMES = {
     "python": "model.py",
     "pytorch": "model.pt",
@@ -85,6 +87,9 @@ def contract(configs: Configs, model: str) -> Finding:
     found = breaches(configs[model])
     if found:
         return fail("contract", f"{model}: {'; '.join(found)}", f"correct {model}/{CONFIG}")
+    last = [model, *steps(configs[model])][-1]
+    if lacks := limitations(configs[model], configs.get(last, ModelConfig(name=last))):
+        return warn("contract", "\n".join([f"{model} is served with limitations", *lacks]), LIMITED)
     return ok("contract", f"{model} fits the gateway's contract")
 
 

@@ -6,20 +6,21 @@ from functools import partial
 from pathlib import Path
 
 from gateway.deadline import Deadline
-from gateway.errors import GatewayError, ModelNotFound
+from gateway.errors import ContractBroken, GatewayError, ModelNotFound
 from gateway.findings import Finding, fail, ok, warn
 from gateway.inference.backend import Call
-from gateway.inference.probe import probe
 from gateway.plugins import installed
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import Addresses
+from gateway.triton.codec import Codecs
 from gateway.triton.connect import connector
-from gateway.triton.contract import breaches, pinned
+from gateway.triton.contract import pinned
 from gateway.triton.endpoint import TritonEndpoint, step_configs
 from gateway.triton.grpc_endpoint import CANCELLATION_SINCE, version_numbers
 from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, sizes
 from gateway.triton.tls import TlsError
 from gateway_local.cuda_pool import arguments, pool_bytes
+from gateway_local.doctor.repository import LIMITED
 from gateway_local.doctor.shares import shares
 from gateway_local.runtime.image.use import in_use, runs_here
 from gateway_local.runtime.wheel import TRITON_VERSION
@@ -211,15 +212,15 @@ async def _contract(endpoint: TritonEndpoint, settings: Settings) -> Finding:
     model = settings.model
     try:
         config = await endpoint.config(model)
-        found, steps = breaches(config), await step_configs(endpoint, config)
+        codec, steps = Codecs().of(config), await step_configs(endpoint, config)
+    except ContractBroken as exc:
+        return fail("model", exc.message, "correct its config.pbtxt")
     except ModelNotFound:
         return fail(
             "model", f"Triton serves no model {model!r}", f"load it, or choose another one with {variable('model')}"
         )
     except GatewayError as exc:
         return fail("model", f"{model}: {exc.__cause__ or exc}", "see Triton's log")
-    if found:
-        return fail("model", f"{model}: {'; '.join(found)}", "correct its config.pbtxt")
     if held_back := [step.name for step in steps if has_queue_policy(step)]:
         return warn("model", f"{', '.join(held_back)}: {HOLDS_BACK}", f"in config.pbtxt, {REMEDY}")
     if on_gpu := [step.name for step in steps if step.backend == "python" and instances_on_gpus(step, gpus=1)]:
@@ -232,6 +233,8 @@ async def _contract(endpoint: TritonEndpoint, settings: Settings) -> Finding:
             "are silently wrong under load",
             "start Triton with that option, for the images in flight of all its gateways; or KIND_CPU in config.pbtxt",
         )
+    if lacks := codec.limitations(steps[-1]):
+        return warn("model", "\n".join([f"{model} is served with limitations", *lacks]), LIMITED)
     return ok("model", "\n".join([f"{model} fits the gateway's contract", *map(sizes, steps)]))
 
 
@@ -245,9 +248,11 @@ async def _shares(endpoint: TritonEndpoint, settings: Settings) -> list[Finding]
 
 
 async def _inference(endpoint: TritonEndpoint, settings: Settings) -> Finding:
-    call = Call(probe(), settings.model, "", None, Deadline.after(settings.ready_timeout_seconds), "doctor")
+    deadline = Deadline.after(settings.ready_timeout_seconds)
     try:
-        await endpoint.infer(call, class_count=1)
+        codec = Codecs().of(await endpoint.config(settings.model))
+        call = Call(codec.probe(), settings.model, "", None, deadline, "doctor")
+        await endpoint.infer(call, class_count=1, codec=codec)
     except GatewayError as exc:
         return fail("inference", f"an image was not classified: {exc.__cause__ or exc}", "see Triton's log")
     return ok("inference", "an image was classified")

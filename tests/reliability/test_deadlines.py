@@ -221,7 +221,7 @@ def test_contract_error_names_the_configuration_line(repository, serve_repositor
         wait_for(lambda: readiness_error(gateway) is not None)
         error = readiness_error(gateway)
         assert error["code"] == "contract_broken"
-        assert error["message"].startswith("ensemble_model/config.pbtxt: output 'IMAGE_STATUS' is missing")
+        assert error["message"].startswith("ensemble_model/config.pbtxt: output 'STATUS' is not part of the contract")
         answer = httpx.post(
             f"{gateway.url}/predict", content=photo("cat"), headers={"content-type": "image/jpeg"}, timeout=60
         )

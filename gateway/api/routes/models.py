@@ -108,5 +108,6 @@ def _detail(info: ModelInfo) -> ModelDetail:
         resize_size=list(info.resize_size),
         crop_size=list(info.crop_size),
         steps=list(info.steps),
+        limitations=list(info.limitations),
         labels=list(info.labels),
     )

@@ -11,6 +11,7 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from gateway import metrics
 from gateway.errors import GatewayError, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import EndpointHealth, ModelState
+from gateway.triton.codec import Codecs
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.health.expected import READY
 from gateway.triton.health.probes import Probes
@@ -36,10 +37,11 @@ class HealthChecker:
         *,
         reloader: ModelReloader | None,
         model_changed: Callable[[str], None] = lambda _: None,
+        codecs: Codecs | None = None,
     ) -> None:
         self.state = state
         self._endpoint = endpoint
-        self._probes = Probes(endpoint, state)
+        self._probes = Probes(endpoint, state, codecs or Codecs())
         self._reloader = reloader
         self._recovery = Recovery(state, self._probes, reloader) if reloader else None
         self._model_changed = model_changed

@@ -7,15 +7,14 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway import metrics
 from gateway.deadline import Deadline
-from gateway.errors import ContractBroken, GatewayError, InferenceFailed
+from gateway.errors import GatewayError, InferenceFailed
 from gateway.inference.backend import Call, ProbeResult
-from gateway.inference.probe import probe
-from gateway.triton.contract import breaches, has_labels
+from gateway.triton.codec import Codecs
 from gateway.triton.endpoint import TritonEndpoint, step_configs
 from gateway.triton.error_table import StubDied
 from gateway.triton.health.expected import READY
 from gateway.triton.health.state import HealthState, ModelHealthState, steps_of
-from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, sizes, steps
+from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, sizes
 
 log = structlog.get_logger("gateway")
 
@@ -23,9 +22,10 @@ log = structlog.get_logger("gateway")
 class Probes:
     """Probes the models of one Triton, each time with an image that no cache has seen."""
 
-    def __init__(self, endpoint: TritonEndpoint, state: HealthState) -> None:
+    def __init__(self, endpoint: TritonEndpoint, state: HealthState, codecs: Codecs) -> None:
         self._endpoint = endpoint
         self._state = state
+        self._codecs = codecs
         self._no_ensembles: set[str] = set()
 
     async def run(self, model: ModelHealthState) -> None:
@@ -55,7 +55,7 @@ class Probes:
         ready = {model.name for model in index.models if model.state == READY}
         for name in sorted(ready - self._no_ensembles - self._state.models.keys()):
             config = await self._endpoint.config(name)
-            if steps(config) and not breaches(config):
+            if self._codecs.takes_images(config):
                 self._state.models.setdefault(name, ModelHealthState(name))
             else:
                 self._no_ensembles.add(name)
@@ -63,13 +63,13 @@ class Probes:
     async def _probe(self, model: ModelHealthState) -> None:
         metrics.PROBES.inc()
         deadline = Deadline.after(self._state.schedule.timeout_seconds)
-        await self._endpoint.infer(Call(probe(), model.name, "", None, deadline, "readiness"), class_count=1)
+        call = Call(model.codec.probe(), model.name, "", None, deadline, "readiness")
+        await self._endpoint.infer(call, class_count=1, codec=model.codec)
 
     async def _check(self, model: ModelHealthState) -> None:
         await self._endpoint.fetch_server_metadata()  # the address may have another Triton now
         config = await self._endpoint.config(model.name)
-        if found := breaches(config):
-            raise ContractBroken(f"{model.name}/config.pbtxt: {'; '.join(found)}.")
+        model.codec = self._codecs.of(config)
         configs = await step_configs(self._endpoint, config)
         model.steps = steps_of(config)
         counts = (sum(max(1, group.count) for group in step.instance_group) for step in configs)
@@ -78,9 +78,7 @@ class Probes:
         if found_sizes != model.sizes:
             model.sizes = found_sizes
             log.info("instances", triton=self._endpoint.address, model=model.name, steps=found_sizes)
-        warnings = []
-        if not has_labels(configs[-1]):
-            warnings.append(f"{configs[-1].name}/config.pbtxt: output has no label_filename; ids are the labels")
+        warnings = [*model.codec.limitations(configs[-1])]
         warnings += [f"{each.name}/config.pbtxt: {HOLDS_BACK}; {REMEDY}" for each in configs if has_queue_policy(each)]
         if tuple(warnings) != model.warnings:
             model.warnings = tuple(warnings)

@@ -17,6 +17,7 @@ from gateway.errors import (
     TritonUnreachable,
 )
 from gateway.inference.backend import EndpointHealth, ModelHealth, ProbeResult
+from gateway.triton.codec import CONTRACT, Codec
 from gateway.triton.contract import pinned
 from gateway.triton.error_table import NOT_LOADED, StubDied
 from gateway.triton.health.expected import ExpectedModels
@@ -75,6 +76,8 @@ class ModelHealthState:
     """Instances of the step with the most: as many probes in a row reach each of them."""
     checked: bool = False
     """Whether its configuration was checked and keeps the contract."""
+    codec: Codec = CONTRACT
+    """Of that configuration."""
     warnings: tuple[str, ...] = ()
     sizes: tuple[str, ...] = ()
     """Its steps' instances, in words."""

@@ -118,6 +118,19 @@ def test_limits_are_unknown_before_the_first_call(loop):
     assert sizes(backend) == [1, 1, 1, 3]
 
 
+def test_model_without_padding_gets_images_of_one_length_in_a_call(loop):
+    backend = ScriptedBackend()
+    backend.limits = CallLimits(calls=1, images=8, mixed_lengths=False)
+    on = busy(loop, backend)
+    images = [image(number) + bytes(number % 2) for number in range(8)]
+    for each in images:
+        send(loop, on, each)
+    answer_all(loop, backend)
+    lengths = [set(map(len, call.call.batch.images)) for call in backend.calls[1:]]
+    assert sorted(map(list, lengths)) == [[length] for length in sorted(set(map(len, images)))]
+    assert sum(sizes(backend)) == 1 + len(images)
+
+
 def test_call_has_no_more_images_than_the_model_takes(loop):
     backend = ScriptedBackend()
     backend.limits = CallLimits(calls=1, images=2)

@@ -14,13 +14,14 @@ from gateway.errors import DeadlineExceeded, InferenceFailed, ModelNotFound, Mod
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.sequence import SequenceScores, SequenceStep
+from gateway.triton.codec import CONTRACT, Codec
 from gateway.triton.contract import (
     DIMS,
     DRIFT_REFERENCE_PARAMETER,
     FEATURES,
     INPUTS,
+    OPTIONAL_INPUTS,
     OPTIONAL_OUTPUTS,
-    OUTPUTS,
     PREDICTION,
     SEQUENCE_MODEL,
     SEQUENCE_PREDICTION,
@@ -74,6 +75,8 @@ class FakeTriton:
     """Data type of the tensor between the steps."""
     drift_reference: str = ""
     """The parameter of each ensemble."""
+    minimal: bool = False
+    """Whether the ensembles have RAW_IMAGE and PREDICTION alone: an image that cannot be decoded fails its call."""
 
     calls: list[Call] = field(default_factory=list)
     done: list[tuple[str, str]] = field(default_factory=list)
@@ -139,11 +142,16 @@ class FakeTriton:
             config.output.add(name=SEQUENCE_PREDICTION)
             return config
         if name in self.ensembles:
-            for kind, tensors in ((config.input, INPUTS), (config.output, OUTPUTS)):
-                for tensor, data_type in tensors.items():
-                    kind.add(name=tensor, data_type=data_type, dims=DIMS.get(tensor, [2]))
+            config.output.add(name=PREDICTION, data_type="TYPE_FP32", dims=[2])
             if self.vector_size:
                 config.output.add(name=FEATURES, data_type=OPTIONAL_OUTPUTS[FEATURES], dims=[self.vector_size])
+            outputs = {name: kind for name, kind in OPTIONAL_OUTPUTS.items() if name != FEATURES}
+            for kind, tensors in (
+                (config.input, INPUTS),
+                *(() if self.minimal else ((config.input, OPTIONAL_INPUTS), (config.output, outputs))),
+            ):
+                for tensor, data_type in tensors.items():
+                    kind.add(name=tensor, data_type=data_type, dims=DIMS[tensor])
             if self.drift_reference:
                 config.parameters[DRIFT_REFERENCE_PARAMETER].string_value = self.drift_reference
             for step in self.ensembles[name]:
@@ -172,7 +180,8 @@ class FakeTriton:
                 self.kill(step)
             if step in self.dead and first_instance:
                 raise StubDied(_model(step))
-            if step in self.failing or any(image.startswith(FAILS) for image in images):
+            fails = (FAILS, UNDECODABLE) if self.minimal else FAILS
+            if step in self.failing or any(image.startswith(fails) for image in images):
                 raise InferenceFailed
         embedding = np.ones(self.vector_size, np.float32) if embeddings else None
         if class_count is None:
@@ -196,7 +205,9 @@ class FakeEndpoint:
         self.triton = triton or FakeTriton()
         self.closed = False
 
-    async def infer(self, call: Call, *, class_count: int | None, embeddings: bool = False) -> InferResult:
+    async def infer(
+        self, call: Call, *, class_count: int | None, embeddings: bool = False, codec: Codec = CONTRACT
+    ) -> InferResult:
         """Answer from the FakeTriton."""
         await self._reach()
         self.triton.calls.append(call)

@@ -17,7 +17,15 @@ from gateway.errors import InferenceFailed
 from gateway.inference.backend import Batch, Call, InferResult
 from gateway.inference.prediction import Prediction
 from gateway.inference.selection import Selection
-from gateway.triton.contract import DAMAGED, FEATURES, IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
+from gateway.triton.contract import (
+    DAMAGED,
+    FEATURES,
+    IMAGE_STATUS,
+    PREDICTION,
+    RAW_IMAGE,
+    RAW_IMAGE_LENGTH,
+    ImageTensors,
+)
 from gateway.triton.messages import MOST_LABELS, infer_request, label_text, read_answer
 from gateway.triton.seal import SEAL_BYTES, Seal
 from gateway_models.blocking_triton import pad
@@ -137,6 +145,29 @@ def test_seal_is_at_the_end_of_its_row(images):
         assert row[: len(image)].tobytes() == image
         assert not row[len(image) : -SEAL_BYTES].any()
     assert struct.unpack(f"<{len(images)}i", request.raw_input_contents[1]) == tuple(map(len, images))
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_ensemble_with_images_alone_gets_padded_rows(sealed):
+    """The seal is sent only where a response cache may answer: without lengths the preprocessor sees it, too."""
+    batch = Batch([b"one", b"another"])
+    codes = Seal(b"secret of a test").apply(batch)
+    tensors = ImageTensors("SCORES", lengths=False, status=False, sealed=sealed)
+    call = Call(batch, "flowers", "", Selection(), Deadline.after(1), "an id")
+    request = ModelInferRequest.FromString(infer_request(call, None, 1.0, tensors=tensors))
+    assert [tensor.name for tensor in request.inputs] == [RAW_IMAGE]
+    assert [tensor.name for tensor in request.outputs] == ["SCORES"]
+    first, second = codes if sealed else (b"", b"")
+    assert request.raw_input_contents == [b"one" + bytes(4) + first + b"another" + second]
+
+
+async def test_answer_without_statuses_has_every_row():
+    response = ModelInferResponse(model_name="flowers", model_version="1")
+    response.outputs.add(name="SCORES", datatype="FP32", shape=[2, 3])
+    response.raw_output_contents.append(np.arange(6, dtype=np.float32).tobytes())
+    tensors = ImageTensors("SCORES", lengths=False, status=False)
+    rows = (await read_answer(response, rows=2, classified=False, tensors=tensors)).rows
+    assert [(row.decoded, row.scores.tolist()) for row in rows] == [(True, [0, 1, 2]), (True, [3, 4, 5])]
 
 
 def test_large_image_is_sent_with_its_length():

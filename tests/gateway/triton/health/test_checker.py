@@ -8,6 +8,7 @@ import pytest
 from gateway import metrics
 from gateway.errors import InferenceFailed, TritonUnreachable
 from gateway.inference.backend import Call, InferResult
+from gateway.triton.codec import CONTRACT, Codec
 from gateway.triton.error_table import StubDied
 from gateway.triton.health.recovery import FRESH_SECONDS
 from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
@@ -27,9 +28,11 @@ class LateEndpoint(FakeEndpoint):
         super().__init__(address, triton)
         self.answer_is_late, self.delivered = False, asyncio.Event()
 
-    async def infer(self, call: Call, *, class_count: int | None, embeddings: bool = False) -> InferResult:
+    async def infer(
+        self, call: Call, *, class_count: int | None, embeddings: bool = False, codec: Codec = CONTRACT
+    ) -> InferResult:
         try:
-            return await super().infer(call, class_count=class_count, embeddings=embeddings)
+            return await super().infer(call, class_count=class_count, embeddings=embeddings, codec=codec)
         finally:
             if self.answer_is_late:
                 self.answer_is_late = False

@@ -1,0 +1,134 @@
+"""How the calls of one model become Triton's messages: chosen once, when the model's configuration is read."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.service_pb2 import ModelInferResponse
+
+from gateway.errors import ContractBroken
+from gateway.inference.backend import Batch, Call, InferResult
+from gateway.inference.probe import probe
+from gateway.triton.contract import ImageTensors, breaches, image_tensors, limitations, prediction_name, vector_size
+from gateway.triton.messages import COMPLETE, infer_request, read_answer
+from gateway.triton.model_config import steps
+
+
+class Codec(Protocol):
+    """Encodes the calls of one model, and decodes Triton's answers."""
+
+    @property
+    def mixes_lengths(self) -> bool:
+        """Whether images of different length may share a call."""
+        ...
+
+    @property
+    def reports_images(self) -> bool:
+        """Whether an answer says which images could not be decoded. If not, one of them fails the whole call."""
+        ...
+
+    @property
+    def most_images(self) -> int:
+        """Most images of a call."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        ...
+
+    @property
+    def vector_size(self) -> int:
+        """Size of the embeddings; 0 if the model has none."""
+        ...
+
+    def probe(self) -> Batch:
+        """One random image, unlike any that a cache has seen."""
+        ...
+
+    def request(self, call: Call, class_count: int | None, timeout_seconds: float, *, embeddings: bool) -> bytes:
+        """The serialised ModelInferRequest; see gateway.triton.messages.infer_request."""
+        ...
+
+    async def read(
+        self, response: ModelInferResponse, *, rows: int, class_count: int | None, embeddings: bool
+    ) -> InferResult:
+        """The answer to such a request; raises InferenceFailed."""
+        ...
+
+    def limitations(self, last_step: ModelConfig) -> tuple[str, ...]:
+        """What the model lacks, and what that costs: one sentence each. `last_step` is that of an ensemble."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ImageCodec:
+    """The codec of an ensemble that decodes images itself: see gateway.triton.contract."""
+
+    config: ModelConfig
+    tensors: ImageTensors = COMPLETE
+
+    @property
+    def mixes_lengths(self) -> bool:
+        """Whether images of different length may share a call, zero-padded."""
+        return self.tensors.padded
+
+    @property
+    def reports_images(self) -> bool:
+        """Whether there is an IMAGE_STATUS."""
+        return self.tensors.status
+
+    @property
+    def most_images(self) -> int:
+        """Most images of a call."""
+        return int(self.config.max_batch_size)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        name = prediction_name(self.config)
+        return next(int(output.dims[0]) for output in self.config.output if output.name == name)
+
+    @property
+    def vector_size(self) -> int:
+        """Size of the embeddings; 0 if the model has none."""
+        return vector_size(self.config)
+
+    def probe(self) -> Batch:
+        """One random image as PPM."""
+        return probe()
+
+    def request(self, call: Call, class_count: int | None, timeout_seconds: float, *, embeddings: bool) -> bytes:
+        """See Codec.request."""
+        return infer_request(call, class_count, timeout_seconds, embeddings=embeddings, tensors=self.tensors)
+
+    async def read(
+        self, response: ModelInferResponse, *, rows: int, class_count: int | None, embeddings: bool
+    ) -> InferResult:
+        """See Codec.read."""
+        classified = class_count is not None
+        return await read_answer(
+            response, rows=rows, classified=classified, embeddings=embeddings, tensors=self.tensors
+        )
+
+    def limitations(self, last_step: ModelConfig) -> tuple[str, ...]:
+        """See gateway.triton.contract.limitations."""
+        return limitations(self.config, last_step)
+
+
+CONTRACT: Codec = ImageCodec(ModelConfig())
+"""The codec of an ensemble with the whole contract."""
+
+
+class Codecs:
+    """Chooses the codec of a model by its configuration."""
+
+    def of(self, config: ModelConfig) -> Codec:
+        """The codec of a model; raises ContractBroken, which says what its configuration lacks."""
+        if found := breaches(config):
+            raise ContractBroken(f"{config.name}/config.pbtxt: {'; '.join(found)}.")
+        return ImageCodec(config, image_tensors(config))
+
+    def takes_images(self, config: ModelConfig) -> bool:
+        """Whether a model that Triton lists is one that classifies images."""
+        return bool(steps(config)) and not breaches(config)
