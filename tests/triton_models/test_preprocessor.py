@@ -10,7 +10,7 @@ from tritonclient.grpc import InferenceServerClient
 
 from gateway.triton.contract import PREPROCESSOR
 from gateway_local.server import EmbeddedTriton, StartFailed
-from tests.asking import ask, encode, preprocess, unseen_image
+from tests.asking import ask, encode, inputs_of, preprocess, unseen_image
 from tests.reference import reference_image
 from tests.triton_models.test_parameters import WRONG
 from tests.tritons import running_triton
@@ -54,6 +54,26 @@ def test_each_row_has_its_status_and_zeros_without_an_image(triton_client, pixel
     blank = [not image.any() for image in images]
     assert blank == [status != OK for status in statuses]
     assert np.array_equal(images[0], images[-1])
+
+
+@pytest.mark.parametrize("extension", [".jpg", ".png", ".webp", ".bmp", ".ppm"])
+def test_lengths_are_optional(triton_client, pixels, extension):
+    """Zeros at the end of a bitmap are pixels, and those at the end of a JPEG or PNG are padding."""
+    dark = pixels.copy()
+    dark[:40] = dark[-40:] = 0
+    images = [encode(pixels, extension), encode(dark, extension), encode(pixels[:100], extension)]
+    with_lengths = preprocess(triton_client, images)
+    raw_image, _ = inputs_of(images)
+    result = triton_client.infer(PREPROCESSOR, [raw_image], client_timeout=60)
+    assert result.as_numpy("IMAGE_STATUS")[:, 0].tolist() == with_lengths[0] == [OK, OK, OK]
+    assert np.array_equal(result.as_numpy("PREPROCESSED_IMAGE"), with_lengths[1])
+
+
+def test_cut_off_jpeg_without_a_length_is_refused(triton_client, pixels):
+    good = encode(pixels, ".jpg")
+    raw_image, _ = inputs_of([good[: len(good) // 2], good])
+    result = triton_client.infer(PREPROCESSOR, [raw_image], client_timeout=60)
+    assert result.as_numpy("IMAGE_STATUS")[:, 0].tolist() == [UNDECODABLE, OK]
 
 
 def test_padding_is_not_part_of_the_image(triton_client, pixels):

@@ -43,6 +43,9 @@ USED_CAPSULE = b"used_dltensor"
 """DLPack's name of a capsule whose tensor was taken over. Triton gives it another name, about which numpy's destructor
 of the capsule would print an error."""
 
+ZERO_FREE_ENDS = (b"\xff\xd8\xff", b"\x89PNG")
+"""How files begin that do not end in a zero: a JPEG ends in its marker EOI, a PNG in the checksum of IEND."""
+
 TYPES = {"TYPE_FP32": np.float32, "TYPE_UINT8": np.uint8}
 """Data types of PREPROCESSED_IMAGE: normalised values, or pixels that the network normalises itself."""
 
@@ -64,6 +67,7 @@ class Status(enum.IntEnum):
 class TritonPythonModel:
     """RAW_IMAGE uint8 [N, L], RAW_IMAGE_LENGTH int32 [N, 1] → PREPROCESSED_IMAGE [N, 3, H, W], IMAGE_STATUS.
 
+    RAW_IMAGE_LENGTH is optional: see `unpadded`.
     PREPROCESSED_IMAGE is normalised fp32, or the pixels as uint8 if its data_type in config.pbtxt is TYPE_UINT8.
     """
 
@@ -138,10 +142,11 @@ class TritonPythonModel:
         """A (status, image) for each row of a request, or one error for the whole request."""
         try:
             raw_image, length = (
-                np.from_dlpack(pb_utils.get_input_tensor_by_name(request, name))
-                for name in ("RAW_IMAGE", "RAW_IMAGE_LENGTH")
+                pb_utils.get_input_tensor_by_name(request, name) for name in ("RAW_IMAGE", "RAW_IMAGE_LENGTH")
             )
-            rows = zip(raw_image, length.ravel().tolist(), strict=True)
+            images = np.from_dlpack(raw_image)
+            lengths = list(map(unpadded, images)) if length is None else np.from_dlpack(length).ravel().tolist()
+            rows = zip(images, lengths, strict=True)
             return [self._decode_row(encoded, length) for encoded, length in rows]
         except Exception as exc:  # the requests batched with this one keep their decoded
             self._end_if_gpu_is_lost()
@@ -197,6 +202,15 @@ class TritonPythonModel:
             from .on_torch import end_if_gpu_is_lost
 
             end_if_gpu_is_lost(self.device)
+
+
+def unpadded(row: NDArray[np.uint8]) -> int:
+    """The length of the image in a zero-padded row, uint8 [L], whose RAW_IMAGE_LENGTH is not given.
+
+    A JPEG or PNG does not end in zeros; files of other formats may, and their headers say where they end.
+    """
+    data = row.tobytes()
+    return len(data.rstrip(b"\0")) if data.startswith(ZERO_FREE_ENDS) else len(data)
 
 
 def damaged_jpeg() -> NDArray[np.uint8]:
