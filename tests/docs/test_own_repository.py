@@ -1,0 +1,218 @@
+"""The repository of docs/guides/own-repository.md, served by a real Triton as the page has it, but on the CPU."""
+
+import asyncio
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import httpx
+import numpy as np
+import pytest
+from websockets.sync.client import connect
+
+from gateway.findings import Level
+from gateway_local.doctor.tritons import tritons
+from gateway_local.runtime.base import Runtime
+from gateway_local.server import EmbeddedTriton
+from tests.gateway_client.bulk.running import rows_of, run
+from tests.photos import PHOTOS, photo
+from tests.processes import PROJECT, Gateway, running_gateway, wait_for
+from tests.samples import sample
+from tests.settings import Settings
+from tests.tritons import running_triton, stub_processes
+
+pytestmark = pytest.mark.triton
+
+PAGE = PROJECT / "docs" / "guides" / "own-repository.md"
+GPUS = re.compile(r"instance_group \[\n.*?\n\]", re.DOTALL)
+CPU = "instance_group [ { count: 1 kind: KIND_CPU } ]"
+JPEG = {"content-type": "image/jpeg"}
+
+
+def files() -> dict[str, str]:
+    """The files that the page shows, by their paths."""
+    return dict(re.findall(r"`(models/[\w./]+)`:\n\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL))
+
+
+def client_code() -> dict[str, object]:
+    """What the page's Python client defines."""
+    (code,) = re.findall(r"```python\n(import numpy.*?)```", PAGE.read_text(), re.DOTALL)
+    names: dict[str, object] = {}
+    exec(code, names)  # noqa: S102  # the page's own example
+    return names
+
+
+def write_repository(folder: Path) -> Path:
+    """Write the page's repository with a small network; the GPU lines become KIND_CPU."""
+    # Torch takes seconds to import, and this module is collected by every worker.
+    from tests.gateway_models.networks.builders import Head, save_torchscript
+
+    for name, text in files().items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(GPUS.sub(CPU, text).replace("count: 2 kind: KIND_CPU", "count: 1 kind: KIND_CPU"))
+    (folder / "models" / "ensemble_model" / "1").mkdir()
+    (folder / "models" / "classifier" / "1").mkdir()
+    save_torchscript(Head(), folder / "models" / "classifier" / "1" / "model.pt", side=224)
+    return folder / "models"
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_repository(tmp_path_factory.mktemp("own"))
+
+
+@pytest.fixture(scope="module")
+def own_triton(runtime: Runtime, repository: Path) -> Iterator[EmbeddedTriton]:
+    with running_triton(runtime, repository) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def gateway(own_triton: EmbeddedTriton, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    log = tmp_path_factory.mktemp("gateway") / "gateway.log"
+    with running_gateway(log, triton_url=own_triton.url) as running:
+        yield running
+
+
+@pytest.fixture
+def client(gateway: Gateway) -> Iterator[httpx.Client]:
+    with gateway.client() as http:
+        yield http
+
+
+def undecodable(number: int = 0) -> bytes:
+    """A PNG that is whole by its header and ending, with zeros for image data; each number makes another file."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+
+    whole = photo("coffee", "PNG")
+    middle = chunk(b"tEXt", b"number\0%d" % number) + chunk(b"IDAT", bytes(1_000))
+    return whole[: whole.index(b"IDAT") - 4] + middle + chunk(b"IEND", b"")
+
+
+def test_classifier_is_the_one_of_the_deployment_guide():
+    config = files()["models/classifier/config.pbtxt"]
+    for line in ("max_batch_size: 4096", "gpus: [0, 1]", "max_queue_delay_microseconds: 100", "format: FORMAT_NCHW"):
+        assert line in config
+
+
+def test_scores_are_those_of_the_guides_own_client(own_triton, client, tmp_path):
+    paths = []
+    for name in PHOTOS:
+        paths.append(tmp_path / f"{name}.jpg")
+        paths[-1].write_bytes(photo(name))
+    direct = client_code()["classify"](own_triton.url, paths)
+    answer = client.post("/predict", params={"top_k": 5}, files=[("files", path.read_bytes()) for path in paths])
+    results = answer.json()["results"]
+    assert len(results) == len(direct)
+    for scores, result in zip(direct, results, strict=True):
+        best = sorted(range(5), key=lambda index: -scores[index])
+        predictions = result["predictions"]
+        assert [each["class_id"] for each in predictions] == best
+        assert [each["label"] for each in predictions] == list(map(str, best))
+        assert [each["score"] for each in predictions] == pytest.approx(scores[best].tolist(), abs=1e-4)
+
+
+def test_guides_client_works_with_the_projects_own_preprocessor(triton, tmp_path):
+    paths = []
+    for name in ("cat", "coffee"):
+        paths.append(tmp_path / f"{name}.jpg")
+        paths[-1].write_bytes(photo(name))
+    paths.append(tmp_path / "coffee.bmp")
+    paths[-1].write_bytes(photo("coffee", "BMP"))
+    scores = client_code()["classify"](triton.url, paths)
+    assert scores.argmax(axis=1).tolist() == [285, 967, 967]
+
+
+def test_bad_files_leave_the_others_their_answers(client):
+    cat = photo("cat")
+    rows = [
+        ("cat.jpg", cat, None),
+        ("notes.txt", b"hello", "unsupported_format"),
+        ("cut.jpg", cat[: len(cat) // 2], "truncated_image"),
+        ("bad.png", undecodable(), "undecodable_image"),
+        ("alpha.png", sample("PNG RGBA 8 bit").data, None),
+        ("coffee.bmp", photo("coffee", "BMP"), None),
+        ("coffee.webp", photo("coffee", "WEBP"), None),
+        ("bad too.png", undecodable(1), "undecodable_image"),
+        ("last.jpg", cat, None),
+    ]
+    answer = client.post("/predict", files=[("files", (name, data)) for name, data, _ in rows])
+    results = answer.json()["results"]
+    assert [result["error"] and result["error"]["code"] for result in results] == [code for *_, code in rows]
+    assert results[0]["predictions"] == results[-1]["predictions"]
+
+
+def test_bad_file_alone_is_its_own_fault(gateway, client):
+    answer = client.post("/predict", content=undecodable(2), headers=JPEG)
+    assert (answer.status_code, answer.json()["results"][0]["error"]["code"]) == (422, "undecodable_image")
+    assert client.get("/health/ready").status_code == 200
+    assert not gateway.faults()
+
+
+def test_large_photograph_is_classified(client):
+    pixels = cv2.imdecode(np.frombuffer(photo("coffee"), np.uint8), cv2.IMREAD_COLOR)
+    large = cv2.imencode(".jpg", cv2.resize(pixels, (4_000, 3_000)))[1].tobytes()
+    answer = client.post("/predict", content=large, headers=JPEG)
+    assert len(answer.json()["results"][0]["predictions"]) == 5
+
+
+def test_limitations_are_shown_with_their_costs(own_triton, client):
+    model = client.get("/models/ensemble_model").json()
+    assert (model["classes"], model["labels"]) == (5, list("01234"))
+    lengths, status, labels = model["limitations"]
+    assert "no input RAW_IMAGE_LENGTH: images of different length do not share a call" in lengths
+    assert "no output IMAGE_STATUS" in status
+    assert labels.startswith("classifier/config.pbtxt: output has no label_filename")
+    (endpoint,) = client.get("/health/ready").json()["endpoints"]
+    assert endpoint["warnings"] == model["limitations"]
+    findings = asyncio.run(tritons(Settings(_env_file=None, triton_url=own_triton.url)))
+    by_check = {finding.check: finding for finding in findings}
+    assert by_check["inference"].level is Level.OK
+    assert by_check["model"].level is Level.WARN
+    assert all(limitation in by_check["model"].text for limitation in model["limitations"])
+
+
+def test_bulk_and_a_stream_are_answered(gateway, photos, tmp_path):
+    run(photos, "--url", gateway.url, "--out", tmp_path / "out.jsonl")
+    rows = rows_of(tmp_path / "out.jsonl")
+    assert [row["status"] for row in rows] == ["ok"] * len(PHOTOS)
+    address = gateway.url.replace("http", "ws", 1)
+    with connect(f"{address}/stream?smoothing=none&top_k=1", proxy=None) as stream:
+        stream.send(photo("cat"))
+        assert len(json.loads(stream.recv(60))["predictions"]) == 1
+
+
+def test_pages_are_answered(client):
+    for path in ("/", "/docs", "/openapi.json"):
+        assert client.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("model", ["preprocessor", "classifier"])
+def test_killed_process_is_recovered(own_triton, client, model):
+    for process in stub_processes(own_triton, model):
+        process.kill()
+    wait_for(lambda: client.post("/predict", content=photo("cat"), headers=JPEG).status_code == 200)
+
+
+def test_padded_rows_share_calls(runtime, tmp_path_factory, tmp_path):
+    models = write_repository(tmp_path_factory.mktemp("padded"))
+    (parameter,) = re.findall(r"^parameters \{.*\}$", PAGE.read_text(), re.MULTILINE)
+    with (models / "ensemble_model" / "config.pbtxt").open("a") as config:
+        config.write(f"{parameter}\n")
+    with running_triton(runtime, models) as server, running_gateway(tmp_path / "log", triton_url=server.url) as gateway:
+        with gateway.client() as http:
+            (lengths, *_) = http.get("/models/ensemble_model").json()["limitations"]
+            assert "only the gateway notices a file without its end" in lengths
+            names = ["cat", "astronaut", "coffee"] * 20
+            files = [("files", photo(name) + bytes(index % 3)) for index, name in enumerate(names)]
+            answer = http.post("/predict", files=[*files, ("files", undecodable())])
+        results = answer.json()["results"]
+        assert [result["error"] is None for result in results] == [True] * len(names) + [False]
+        assert np.ptp([result["predictions"][0]["score"] for result in results[:-1:3]]) < 1e-3
+        assert gateway.metric("gateway_batch_images_sum") > gateway.metric("gateway_batch_images_count")
