@@ -1,5 +1,7 @@
-"""Deletes what is older than the log keeps, and the oldest days of a log that is too large."""
+"""Deletes what is older than the log keeps; from a log that is too large, of exceptional days and the oldest days."""
 
+import hashlib
+import statistics
 import threading
 import time
 from collections import defaultdict
@@ -13,6 +15,8 @@ INTERVAL_SECONDS = 3600.0
 """Time between two attempts to apply the limits."""
 OPEN_DAYS = 2
 """Days whose files may become more: today, and yesterday, of which the last rows may not be written yet."""
+EXCEPTIONAL = 4
+"""A day is exceptional if it has more bytes than this many median days."""
 
 
 class Retention:
@@ -55,10 +59,11 @@ class Retention:
 def apply_limits(
     store: Store, keep_days: int, keep_bytes: int, today: date, sizes: dict[str, int] | None = None
 ) -> int:
-    """Delete files older than `keep_days`, then the oldest days until at most `keep_bytes` are left; 0: no limit.
+    """Delete files older than `keep_days`, then others until at most `keep_bytes` are left; 0: no limit.
 
-    Today's files are never deleted. `sizes` remembers the bytes in folders of days that have ended. Returns the number
-    of deleted files.
+    First an exceptional day loses images and rows, chosen at random, until it is not exceptional: a flood on one day
+    must not cost the others. Then the oldest days are deleted, but not today. `sizes` remembers the bytes in folders of
+    days that have ended. Returns the number of deleted files.
     """
     by_day: defaultdict[date, list[str]] = defaultdict(list)
     for folder in _folders(store):
@@ -72,12 +77,22 @@ def apply_limits(
     kept = {
         day: sum(_nbytes(store, folder, day, today, sizes) for folder in by_day[day]) for day in by_day.keys() - expired
     }
-    total = sum(kept.values())
-    for day in sorted(kept):
-        if total <= keep_bytes or day >= today:
+    thinned: set[date] = set()
+    while (excess := sum(kept.values()) - keep_bytes) > 0:
+        day = max(kept, key=lambda each: kept[each])
+        usual = EXCEPTIONAL * statistics.median([kept[each] for each in kept if each != day] or [kept[day]])
+        if kept[day] > usual and day not in thinned:
+            thinned.add(day)
+            nbytes, files = _thin_out(store, by_day[day], min(excess, kept[day] - int(usual)))
+            kept[day] -= nbytes
+            for folder in by_day[day]:
+                sizes.pop(folder, None)
+        elif (day := min(kept)) < today:
+            del kept[day]
+            files = sum(_delete(store, folder) for folder in by_day[day])
+        else:
             break
-        deleted += sum(_delete(store, folder) for folder in by_day[day])
-        total -= kept[day]
+        deleted += files
     return deleted
 
 
@@ -94,6 +109,23 @@ def _nbytes(store: Store, folder: str, day: date, today: date, sizes: dict[str, 
     if day <= today - timedelta(days=OPEN_DAYS):
         sizes[folder] = nbytes
     return nbytes
+
+
+def _thin_out(store: Store, folders: list[str], nbytes: int) -> tuple[int, int]:
+    """Delete images of a day, and then rows, of `nbytes` or a little more; returns the bytes and the number of files.
+
+    What people said of the rows stays. The order is random, and the same for each process.
+    """
+    files = [file for folder in folders if not folder.startswith(f"{FEEDBACK}/") for file in store.files(folder)]
+    files.sort(key=lambda file: (not file.path.startswith(f"{IMAGES}/"), hashlib.sha256(file.path.encode()).digest()))
+    deleted_bytes = number = 0
+    for file in files:
+        if deleted_bytes >= nbytes:
+            break
+        store.delete(file.path)
+        deleted_bytes += file.nbytes
+        number += 1
+    return deleted_bytes, number
 
 
 def _delete(store: Store, folder: str) -> int:

@@ -49,7 +49,8 @@ class PredictionLogSettings(Section):
     log_predictions_keep_days: int = Field(30, ge=0, le=36_500)
     """Days after which rows and images are deleted; 0 for never."""
     log_predictions_keep_bytes: int = Field(10 * GIB, ge=0, le=1_024 * 1_024 * GIB)
-    """Bytes of the log above which its oldest days are deleted; 0 for no limit."""
+    """Bytes of the log above which a day of more than four median days is thinned out, and then the oldest days are
+    deleted; 0 for no limit."""
 
     def process_bytes(self) -> int:
         """The queue, the writer with the rows of a file and the file that it makes of them, and /label's reader."""

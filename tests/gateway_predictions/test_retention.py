@@ -60,6 +60,49 @@ def test_limits_delete_the_oldest_days(tmp_path, keep_days, keep_bytes, left):
     assert len(list((tmp_path / "rows" / "m").iterdir())) == len(left)  # no empty folders
 
 
+def flooded_log(folder, age, files) -> FolderStore:
+    """Thirty days of 20 bytes, of which one has some more images of 10 bytes, and feedback."""
+    store = aged_log(folder, range(30))
+    day = (TODAY - timedelta(days=age)).isoformat()
+    for number in range(files):
+        store.write(f"images/{day}/{number:064x}.jpeg", bytes(10))
+    store.write(f"feedback/{day}/a.parquet", bytes(10))
+    return store
+
+
+@pytest.mark.parametrize("age", [0, 1, 29])
+def test_flood_on_one_day_costs_no_other_day(tmp_path, age):
+    """It would have deleted every day before it, or, today, all of them."""
+    store = flooded_log(tmp_path, age, 100)
+    before = set(files(tmp_path, "images"))
+    apply_limits(store, 30, 700, TODAY)
+    assert ages(store) == list(range(30))
+    assert sum(file.nbytes for below in ("rows", "images", "feedback") for file in store.files(below)) == 700
+    day = (TODAY - timedelta(days=age)).isoformat()
+    gone = before - set(files(tmp_path, "images"))
+    assert len(gone) == 91
+    assert {path.parent.name for path in gone} == {day}
+    assert next(store.files("feedback"), None) is not None
+
+
+def test_exceptional_day_keeps_four_usual_days(tmp_path):
+    """What is still too much costs the oldest days."""
+    store = flooded_log(tmp_path, 1, 100)
+    apply_limits(store, 30, 600, TODAY, {})
+    assert ages(store) == list(range(27))
+    kept = (TODAY - timedelta(days=1)).isoformat()
+    assert sum(file.nbytes for file in store.files(f"images/{kept}")) == 60
+
+
+def test_day_of_feedback_alone_is_deleted_with_the_oldest(tmp_path):
+    """Feedback is not thinned out, and must not keep the limit from being applied."""
+    store = aged_log(tmp_path, range(5))
+    store.write(f"feedback/{(TODAY - timedelta(days=4)).isoformat()}/a.parquet", bytes(1_000))
+    apply_limits(store, 30, 100, TODAY)
+    assert ages(store) == [0, 1, 2, 3]
+    assert next(store.files("feedback"), None) is None
+
+
 def test_foreign_files_are_left_alone(tmp_path):
     store = aged_log(tmp_path, [400])
     store.write("rows/notes.txt", b"mine")
