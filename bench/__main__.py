@@ -20,7 +20,7 @@ from gateway.errors import UserError
 FAILURES = (UserError, NoPhotos, NoSuchSetting, ServiceFailed, WrongAnswer, FileNotFoundError, NoMarkers)
 """Errors that are printed as one line, without a traceback."""
 LIGHT_MODEL = "mobilenet-v3-small"
-SUMMARY = "bench --peers"
+SUMMARY, BRIEF = "bench --peers", "bench --peers in brief"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -71,8 +71,9 @@ def main(
     ensemble, one image a call. c: POST /predict with one file. d: POST /predict with 200 files. e: like c, always with
     the same photograph and Triton's response cache, which is off in b to d.
 
-    --peers measures (c) in turns with LitServe and a naive FastAPI service, installed apart. --write puts the table of
-    a model between the markers for that model, and the summary of --peers between its own.
+    --peers measures (c) in turns with LitServe and a naive FastAPI service, each with torch and with ONNX Runtime,
+    installed apart. --write puts the table of a model between the markers for that model, and the summaries of --peers
+    between their own.
 
     Every answer's label is checked. GATEWAY_ variables reach the service.
     """
@@ -90,7 +91,7 @@ def main(
         if peers:
             others = {each: _repositories(ours or [], each, models) for each in models}
             loads = compared.loads(in_flight, files, megapixels)
-            _check_documents(into or [], [SUMMARY, *(f"{SUMMARY} {each}" for each in models)])
+            _check_documents(into or [], [SUMMARY, BRIEF, *(f"{SUMMARY} {each}" for each in models)])
             measured = {}
             for each in models:
                 with repository(each, changes or [], progress) as path:
@@ -98,6 +99,7 @@ def main(
                     measured[each] = compared.measure(services, loads, seconds, rounds, progress)
                 _publish(compared.report(measured[each]), into or [], f"{SUMMARY} {each}")
             _publish(compared.summary(measured), into or [], SUMMARY)
+            _publish(compared.brief(measured[models[0]]), into or [], BRIEF)
             return
         from bench.parts import parts_of, report  # imports torch, which --help does without
 

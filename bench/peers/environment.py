@@ -6,24 +6,42 @@ import sys
 import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
 from bench.output import Progress
-from bench.peers.network import LABELS, MODEL
+from bench.peers.network import LABELS, MODEL, ONNX, RUNTIME, TORCH
 from bench.services import Service, started
 from gateway.triton.contract import CLASSIFIER
 from gateway_local.hosts import free_port
 from gateway_local.paths import PROJECT, default_cache_dir
 
 REQUIREMENTS = ("litserve==0.2.19", "fastapi", "uvicorn[standard]", "python-multipart")
-"""torch, torchvision and OpenCV come from the environment that measures, so that they are the same for all."""
-COMMANDS = {
-    "LitServe": "-m bench.peers.lit {port} {workers}",
-    "naive FastAPI + torch": "-m uvicorn bench.peers.naive:app --log-level error --workers {workers} --port {port}",
+"""torch, torchvision, ONNX Runtime and OpenCV come from the environment that measures, so they are the same for all."""
+FILES = {TORCH: "model.pt", ONNX: "cpu.onnx"}
+"""The network of a model repository for each runtime; the second is what this service runs on a CPU."""
+_LITSERVE = "-m bench.peers.lit {port} {workers}"
+_FASTAPI = "-m uvicorn bench.peers.naive:app --log-level error --workers {workers} --port {port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """How a peer is started, and what runs its network."""
+
+    arguments: str
+    """Arguments of Python."""
+    runtime: str
+    """One of RUNTIMES."""
+
+
+PEERS = {
+    "LitServe": Peer(_LITSERVE, TORCH),
+    "naive FastAPI + torch": Peer(_FASTAPI, TORCH),
+    "LitServe + ONNX Runtime": Peer(_LITSERVE, ONNX),
+    "naive FastAPI + ONNX Runtime": Peer(_FASTAPI, ONNX),
 }
-"""Arguments of Python for each peer."""
 
 
 def environment(progress: Progress) -> Path:
@@ -46,8 +64,13 @@ def environment(progress: Progress) -> Path:
 def peer(name: str, python: Path, repository: Path) -> Iterator[Service]:
     """A peer with the network of a model repository, one worker for each core; raises ServiceFailed."""
     port, workers = free_port(), len(os.sched_getaffinity(0))
-    model = repository / CLASSIFIER
-    variables = {MODEL: str(model / "1" / "model.pt"), LABELS: str(model / "labels.txt"), "PYTHONPATH": str(PROJECT)}
-    command = [str(python), *COMMANDS[name].format(port=port, workers=workers).split()]
+    model, started_by = repository / CLASSIFIER, PEERS[name]
+    variables = {
+        MODEL: str(model / "1" / FILES[started_by.runtime]),
+        RUNTIME: started_by.runtime,
+        LABELS: str(model / "labels.txt"),
+        "PYTHONPATH": str(PROJECT),
+    }
+    command = [str(python), *started_by.arguments.format(port=port, workers=workers).split()]
     with started(command, port, environment=variables, ready="/health") as service:
         yield service

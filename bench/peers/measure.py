@@ -1,5 +1,6 @@
 """Measures this service beside other servers of the same network, in turns, and makes the tables."""
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,12 +9,18 @@ from bench import candidates
 from bench.candidates import SINGLES_IN_FLIGHT, Load, Measured
 from bench.measurement import Ratio, Series
 from bench.output import Progress, table
-from bench.peers.environment import COMMANDS, environment, peer
+from bench.peers.environment import PEERS, environment, peer
+from bench.peers.network import ONNX, TORCH
 from bench.services import gateway_up
 
 OURS = "this service"
 LARGE_IN_FLIGHT = 8
-HEADER = ["load", "service", "images/s", "× this service", "× the faster peer", "CPU an image", "p50", "p99"]
+FASTER = {TORCH: "× the faster peer", ONNX: "× the faster peer with ONNX Runtime"}
+"""Titles of the ratios to the peers as they come, and to those that also chose ONNX Runtime."""
+HEADER = [
+    *("load", "service", "images/s", "× this service", *FASTER.values()),
+    *("CPU an image", "idle cores", "p50", "p99"),
+]
 NOTE = f"\n¹ The peers take one file a request: they get the files as single uploads, {SINGLES_IN_FLIGHT} in flight.\n"
 
 
@@ -33,9 +40,9 @@ def measure(
     """Each load's measurements by service; `ours` are model repositories by name, the peers serve the first one's."""
     python, first = environment(progress), next(iter(ours.values()))
     services = {name: gateway_up(repository) for name, repository in ours.items()}
-    services |= {name: peer(name, python, first) for name in COMMANDS}
+    services |= {name: peer(name, python, first) for name in PEERS}
     with ExitStack() as stack:
-        running = candidates.started(stack, services, progress, one_file=tuple(COMMANDS))
+        running = candidates.started(stack, services, progress, one_file=tuple(PEERS))
         return candidates.compare(running, chosen, seconds, rounds, progress)
 
 
@@ -50,32 +57,59 @@ def report(measured: Measured) -> str:
 def summary(measured: Mapping[str, Measured]) -> str:
     """Images per second, a row for each network and load, with the ratio of each of our services to the faster peer."""
     names = list(dict.fromkeys(name for loads in measured.values() for services in loads.values() for name in services))
-    ours = [name for name in names if name not in COMMANDS]
+    ours = [name for name in names if name not in PEERS]
     rows = []
     for model, loads in measured.items():
         for load, services in loads.items():
             rates = (f"{services[name].rate:.0f}/s" if name in services else "" for name in names)
-            ratios = (str(ratio_to_faster_peer(services, name)) if name in services else "" for name in ours)
+            ratios = (
+                str(ratio_to_faster_peer(services, name, runtime)) if name in services else ""
+                for name in ours
+                for runtime in FASTER
+            )
             rows.append([model, load.title, *rates, *ratios])
-    header = ["network", "load", *names, *(f"{name} × the faster peer" for name in ours)]
+    header = ["network", "load", *names, *(f"{name} {title}" for name in ours for title in FASTER.values())]
     return table(header, rows) + _note(next(iter(measured.values())))
 
 
-def ratio_to_faster_peer(services: Mapping[str, Series], name: str) -> Ratio:
-    """A service's rate divided by the rate of the faster peer in the same round."""
-    rounds = zip(*(services[peer] for peer in COMMANDS), strict=True)
+def brief(measured: Measured) -> str:
+    """What README says: this service beside the faster peer of each runtime, p99 in brackets."""
+    rows = []
+    for load, services in measured.items():
+        cells = [_with_p99(services[OURS])]
+        for runtime in FASTER:
+            faster = max((services[name] for name in _peers(runtime)), key=lambda each: each.rate)
+            cells += [_with_p99(faster), str(ratio_to_faster_peer(services, OURS, runtime))]
+        rows.append([load.title, *cells])
+    header = ["load", OURS, "the faster peer", "×", "the faster peer with ONNX Runtime", "×"]
+    return table(header, rows) + _note(measured)
+
+
+def ratio_to_faster_peer(services: Mapping[str, Series], name: str, runtime: str) -> Ratio:
+    """A service's rate divided by that of the faster peer with a runtime, in the same round."""
+    rounds = zip(*(services[peer] for peer in _peers(runtime)), strict=True)
     return services[name].ratio([max(peers, key=lambda each: each.rate) for peers in rounds])
+
+
+def _peers(runtime: str) -> list[str]:
+    return [name for name, peer in PEERS.items() if peer.runtime == runtime]
+
+
+def _with_p99(series: Series) -> str:
+    return f"{series.rate:.0f}/s ({series.latency_milliseconds(99):.0f} ms)"
 
 
 def _cells(load: Load, name: str, services: Mapping[str, Series]) -> Iterator[str]:
     series, first = services[name], next(iter(services.values()))
     yield f"{series.rate:.0f}"
     yield "1" if series is first else str(series.ratio(first))
-    yield "" if name in COMMANDS else str(ratio_to_faster_peer(services, name))
+    for runtime in FASTER:
+        yield "" if name in PEERS else str(ratio_to_faster_peer(services, name, runtime))
     yield f"{series.cpu_milliseconds():.1f} ms"
+    yield f"{max(0.0, len(os.sched_getaffinity(0)) - series.cores):.1f}"
     for percent in (50, 99):
         # A peer's requests have one file each where this service's have many.
-        yield "" if load.files > 1 and name in COMMANDS else f"{series.latency_milliseconds(percent):.0f} ms"
+        yield "" if load.files > 1 and name in PEERS else f"{series.latency_milliseconds(percent):.0f} ms"
 
 
 def _note(measured: Measured) -> str:

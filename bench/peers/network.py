@@ -1,9 +1,10 @@
-"""The network of all peers: the same TorchScript file, behind the fastest preprocessing that torchvision has.
+"""The network of all peers, by torch or ONNX Runtime, behind the fastest preprocessing that torchvision has.
 
 This module runs in the peers' environment and imports nothing of the gateway.
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -11,9 +12,13 @@ import numpy as np
 import torch
 from torchvision.transforms.v2 import InterpolationMode, functional
 
-MODEL, LABELS, SIDE = "PEER_MODEL", "PEER_LABELS", 224
-"""Variables with the paths of model.pt and of a file with a label in each line; the side of the network's input."""
+MODEL, RUNTIME, LABELS, SIDE = "PEER_MODEL", "PEER_RUNTIME", "PEER_LABELS", 224
+"""Variables with the path of the network, its runtime, and the path of a file with a label in each line; the side of
+the network's input."""
+TORCH, ONNX = RUNTIMES = "torch", "onnxruntime"
 TOP_K = 5
+Scores = Callable[[torch.Tensor], torch.Tensor]
+"""Computes the scores [N, classes] of a batch fp32 [N, 3, 224, 224]."""
 
 
 class Network:
@@ -22,7 +27,7 @@ class Network:
     def __init__(self) -> None:
         torch.set_num_threads(1)
         cv2.setNumThreads(1)
-        self._model = torch.jit.load(os.environ[MODEL]).eval()
+        self._scores = {TORCH: by_torch, ONNX: by_onnx_runtime}[os.environ[RUNTIME]](os.environ[MODEL])
         self._labels = Path(os.environ[LABELS]).read_text().splitlines()
 
     def prepare(self, encoded: bytes) -> torch.Tensor:
@@ -36,8 +41,7 @@ class Network:
     @torch.inference_mode()
     def answers(self, images: list[torch.Tensor]) -> list[dict[str, object]]:
         """For each image the JSON of `POST /predict`, with the fields that the load generator checks."""
-        batch = torch.stack(images).contiguous(memory_format=torch.channels_last)
-        scores, classes = self._model(batch).topk(TOP_K)
+        scores, classes = self._scores(torch.stack(images)).topk(TOP_K)
         return [
             {"results": [{"status": "ok", "predictions": self._predictions(*row)}]}
             for row in zip(scores.tolist(), classes.tolist(), strict=True)
@@ -46,3 +50,29 @@ class Network:
     def _predictions(self, scores: list[float], classes: list[int]) -> list[dict[str, object]]:
         pairs = zip(scores, classes, strict=True)
         return [{"label": self._labels[number], "class_id": number, "score": score} for score, number in pairs]
+
+
+def by_torch(path: str) -> Scores:
+    """A TorchScript file, which gets its batches in the memory layout in which it is fastest."""
+    model = torch.jit.load(path).eval()
+
+    def scores(batch: torch.Tensor) -> torch.Tensor:
+        answer: torch.Tensor = model(batch.contiguous(memory_format=torch.channels_last))
+        return answer
+
+    return scores
+
+
+def by_onnx_runtime(path: str) -> Scores:
+    """An ONNX file on one core."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+
+    def scores(batch: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(session.run(None, {given.name: batch.numpy()})[0])
+
+    return scores
