@@ -32,8 +32,8 @@ TRITON_VERSION = "2.51.0"
 
 OLDEST_GLIBC = (2, 34)
 """The glibc that tritonserver and the stubs need; the wheel's tag has 2.35 for a libpython that is not used here."""
-PYTHON_VERSIONS = ((3, 10), (3, 13))
-"""First and last Python version that this project supports and the wheel has a stub for."""
+PYTHON_VERSIONS = ((3, 11), (3, 13))
+"""First and last Python version that the wheel has a stub for and this project supports."""
 
 
 class UnsupportedPlatform(TritonRuntimeError):

@@ -63,7 +63,7 @@ def test_unsupported_python_fails(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 9, 0, "final", 0))
     finding = machine.system()
     assert finding.level is Level.FAIL
-    assert "3.10 to 3.13" in finding.text
+    assert "3.11 to 3.13" in finding.text
 
 
 def test_missing_resize_kernel_is_a_warning_with_build_command(monkeypatch):
