@@ -108,7 +108,8 @@ class Client:
 
     async def _one(self) -> None:
         self.sent += 1
-        batch = Batch([self.sent.to_bytes(8, "little") + bytes(IMAGE_BYTES)])
+        image = self.sent.to_bytes(8, "little") + bytes(IMAGE_BYTES)
+        batch = Batch([image], [self.backend.seal(image)])
         sent = time.perf_counter()
         try:
             await self.backend.infer(Call(batch, MODEL, "", Selection(), Deadline.after(self.timeout_seconds), "scale"))

@@ -32,7 +32,7 @@ from gateway.server.heartbeat import heartbeat
 from gateway.server.open_files import affordable_connections
 from gateway.server.workers import die_with_supervisor
 from gateway.settings import Settings
-from gateway.time_slices import keep_what_was_made
+from gateway.time_slices import freeze_garbage
 from gateway.triton.connect import connector
 from gateway.triton.opening import create_backend
 
@@ -92,7 +92,7 @@ def create_app(
                 service,
                 state["uploads"],
                 knows_key=(lambda _: True) if check is None else check.knows_key,
-                upload_part=(lambda _: None) if check is None else check.upload_part,
+                upload_bound=(lambda _: None) if check is None else check.upload_bound,
                 is_ready=lambda: is_ready(state, service.backend.health()),
             )
             for plugin in opened:
@@ -113,7 +113,7 @@ def create_app_from_environment() -> FastAPI:
     configure_logs(settings)
     app = create_app(settings)
     prepare(app)
-    keep_what_was_made()
+    freeze_garbage()
     return app
 
 

@@ -64,8 +64,8 @@ GROUP = "triton_gateway"
 class Fetcher(Protocol):
     """Makes uploads of the images that a body refers to."""
 
-    def __call__(self, images: "UploadsOrUrls", *, part: "Bound | None") -> "Uploads":
-        """The images of a request; what they hold of the upload buffer also counts for `part`, that of its API key."""
+    def __call__(self, images: "UploadsOrUrls", *, key_bound: "Bound | None") -> "Uploads":
+        """The images of a request; what they hold of the upload buffer also counts for its API key."""
         ...
 
 
@@ -143,11 +143,11 @@ class AnswerShape(ABC):
     generated clients parse a response by the first schema that fits."""
 
     @abstractmethod
-    def item(self, result: "Result", query: "RequestSpec") -> object:
+    def item(self, result: "Result", spec: "RequestSpec") -> object:
         """Convert one file's result or error to plain data for JSON."""
 
     @abstractmethod
-    def around(self, results: "Sequence[Result]", query: "RequestSpec") -> tuple[bytes, bytes]:
+    def around(self, results: "Sequence[Result]", spec: "RequestSpec") -> tuple[bytes, bytes]:
         """The JSON before and after the items, which are separated by commas."""
 
 
@@ -163,7 +163,7 @@ class Runtime:
     """The bytes of uploads that arrive or wait."""
     knows_key: Callable[[Sequence[tuple[bytes, bytes]]], bool]
     """Whether a request with these headers has a valid API key, or needs none."""
-    upload_part: "Callable[[Sequence[tuple[bytes, bytes]]], Bound | None]"
+    upload_bound: "Callable[[Sequence[tuple[bytes, bytes]]], Bound | None]"
     """The share of the upload buffer of the API key in these headers, None without one."""
     is_ready: Callable[[], bool]
     """Whether the default model answered the last probe."""

@@ -80,7 +80,7 @@ def _queue() -> _Queue:
     return queue
 
 
-def keep_what_was_made() -> None:
+def freeze_garbage() -> None:
     """Exclude all existing objects from garbage collection; for a process that has created its long-lived objects.
 
     A full collection visits every object and blocks the event loop: 50 ms for the imported modules, 50 to 100 ms for a

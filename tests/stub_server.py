@@ -16,7 +16,7 @@ from gateway.inference.sequence import SequenceScores
 from gateway.logs import configure_logs
 from gateway.machine.allocator import keep_freed_memory
 from gateway.server.serve import run
-from gateway.time_slices import keep_what_was_made
+from gateway.time_slices import freeze_garbage
 from tests.gateway.api.stub import StubBackend
 
 CLASSES = 21_000
@@ -70,7 +70,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # as gateway.server.serve
     app = create_app(settings, WideBackend())
-    keep_what_was_made()
+    freeze_garbage()
     run(app, settings)
 
 

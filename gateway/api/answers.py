@@ -6,16 +6,16 @@ from http import HTTPStatus
 from operator import attrgetter
 
 from pydantic_core import to_json
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.body import Body
-from gateway.api.problems import note
+from gateway.api.lines import NDJSON, LinedResponse, SendLine
 from gateway.api.request_context import RequestContext
 from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut
 from gateway.api.shapes import Native
-from gateway.errors import AnswerTooLarge, GatewayError, ImageError, InvalidParameter, ServiceError, problem_document
+from gateway.errors import AnswerTooLarge, ImageError, InvalidParameter, ServiceError
 from gateway.hooks import AnswerShape
 from gateway.inference.ready_results import ReadyResults
 from gateway.inference.request_spec import RequestSpec
@@ -24,7 +24,6 @@ from gateway.ingest.media_types import Uploads
 from gateway.limits.pools import PoolLease
 from gateway.time_slices import TimeSlice
 
-NDJSON = "application/x-ndjson"
 SCORES_PER_PREDICTION = 10
 """A score without a label, or a number of an embedding, counts as a tenth of a prediction, in bytes and in time."""
 PIECE_BYTES = 64 * 1024
@@ -47,7 +46,7 @@ async def respond(
     if spec.expansion is not None and native is None:
         raise InvalidParameter(spec.expansion.native_only)
     if streamed and native is not None:
-        return ResultStream(context, spec, body, uploads, native)
+        return ResultLines(context, spec, body, uploads, native)
     held = context.hold_response()
     results = await classify(context, spec, body, uploads, AnswerSize(context.settings.max_predictions), held)
     status = status_of(results)
@@ -180,53 +179,26 @@ def _joined(pieces: deque[bytes]) -> Iterator[bytes]:
     yield bytes(joined)
 
 
-class ResultStream(Response):
-    """One line per file in the order of completion, then a line with the summary.
-
-    An error that ends the request early is reported in a line before the summary, since the status is already sent.
-    """
-
-    media_type = NDJSON
+class ResultLines(LinedResponse):
+    """One line per file in the order of completion, then a line with the summary."""
 
     def __init__(self, context: RequestContext, spec: RequestSpec, body: Body, uploads: Uploads, shape: Native) -> None:
-        super().__init__()
-        self._context = context
-        self._spec = spec
-        self._request_body = body
-        self._uploads = uploads
+        super().__init__(context, spec, body, uploads)
         self._shape = shape
+        self._ok = self._failed = 0
+        self._version: str | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
-        """Send the lines while the body is still being read."""
-        del self.headers["content-length"]
-        watch = self._request_body.wait_for_disconnect
-        try:
-            async with self._context.service.classify(self._uploads, self._spec, watch) as results:
-                await self._send(results, send)
-        except ClientDisconnect:
-            self._context.note_disconnect()
+    async def write(self, results: ReadyResults, send_line: SendLine) -> None:
+        """Send a line for each result."""
+        async for result in results:
+            self._failed += result.error is not None
+            self._ok += result.error is None
+            self._version = self._version or result.model_version
+            model = {"name": self.spec.model_name, "version": result.model_version}
+            await send_line(to_json({**self._shape.item(result, self.spec), "model": model}, inf_nan_mode="null"))
 
-    async def _send(self, results: ReadyResults, send: Send) -> None:
-        async def send_line(line: bytes) -> None:
-            await send({"type": "http.response.body", "body": line + b"\n", "more_body": True})
-
-        ok = failed = 0
-        version: str | None = None
-        try:
-            async for result in results:
-                if not (ok or failed):  # a request that fails before its first result gets an error status
-                    await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                failed += result.error is not None
-                ok += result.error is None
-                version = version or result.model_version
-                model = {"name": self._spec.model_name, "version": result.model_version}
-                await send_line(to_json({**self._shape.item(result, self._spec), "model": model}, inf_nan_mode="null"))
-        except GatewayError as error:
-            if not (ok or failed):
-                raise
-            note(self._context.log_fields, error)
-            await send_line(to_json({"error": problem_document(error, self._context.request_id)}))
-        summary = SummaryOut(ok=ok, failed=failed)
-        tail = StreamedSummary(model=ModelOut(name=self._spec.model_name, version=version), summary=summary)
-        await send_line(tail.model_dump_json().encode())
-        await send({"type": "http.response.body", "body": b""})
+    def last_line(self) -> bytes:
+        """The summary."""
+        summary = SummaryOut(ok=self._ok, failed=self._failed)
+        model = ModelOut(name=self.spec.model_name, version=self._version)
+        return StreamedSummary(model=model, summary=summary).model_dump_json().encode()

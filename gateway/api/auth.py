@@ -72,7 +72,7 @@ class KeyCheck:
         """Whether a request with these headers has a valid key, or needs none unless its route is for admins."""
         return self.admin_only or self._identify(_take_key({"type": "http", "headers": headers})) is not None
 
-    def upload_part(self, headers: Sequence[tuple[bytes, bytes]]) -> Bound | None:
+    def upload_bound(self, headers: Sequence[tuple[bytes, bytes]]) -> Bound | None:
         """The share of the upload buffer of the key in these headers; None without a key that has one."""
         identity = self._identify(_take_key({"type": "http", "headers": headers}))
         return None if identity is None else identity.caller.upload_bytes

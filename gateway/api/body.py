@@ -48,9 +48,9 @@ class Body(UploadingClient):
         )
         self._eviction: Overloaded | None = None
         self._receiving: asyncio.Timeout | None = None
-        self._part = part = context.caller.upload_bytes
+        self._key_bound = key_bound = context.caller.upload_bytes
         self._fetcher = context.shared.get("fetcher")
-        self.hold = context.resources.enter_context(context.shared["uploads"].lease(self, part=part)).hold
+        self.hold = context.resources.enter_context(context.shared["uploads"].lease(self, key_bound=key_bound)).hold
         """Called by readers with the number of bytes of the body that they hold."""
         self.announced_bytes = int(request.headers.get("content-length", "0"))
         """The Content-Length, 0 without one."""
@@ -62,7 +62,7 @@ class Body(UploadingClient):
     ) -> tuple[Form, Uploads]:
         """Read up to the first file: see gateway.ingest.media_types.open_uploads."""
         content_type = self._request.headers.get("content-type", "")
-        fetch = None if self._fetcher is None else partial(self._fetcher, part=self._part)
+        fetch = None if self._fetcher is None else partial(self._fetcher, key_bound=self._key_bound)
         return await open_uploads(content_type, self.announced_bytes, self, limits, names, self.hold, fetch, foreign)
 
     async def wait_for_disconnect(self) -> None:

@@ -20,18 +20,18 @@ class Native(AnswerShape):
     documents: ClassVar[Any] = PredictResponse
     shows_a_lone_error = True
 
-    def item(self, result: Result, query: RequestSpec) -> dict[str, object]:  # noqa: ARG002
+    def item(self, result: Result, spec: RequestSpec) -> dict[str, object]:  # noqa: ARG002
         """As ResultOut has it."""
         return result_out(result)
 
-    def around(self, results: Sequence[Result], query: RequestSpec) -> tuple[bytes, bytes]:
+    def around(self, results: Sequence[Result], spec: RequestSpec) -> tuple[bytes, bytes]:
         """The model before the results, the summary after them."""
         version, failed = None, 0
         for result in results:
             version = version or result.model_version
             failed += result.error is not None
         summary = {"ok": len(results) - failed, "failed": failed}
-        model = {"name": query.model_name, "version": version}
+        model = {"name": spec.model_name, "version": version}
         return b'{"model":%b,"results":[' % to_json(model), b'],"summary":%b}' % to_json(summary)
 
 
@@ -40,16 +40,16 @@ class Foreign(AnswerShape):
 
     shows_a_lone_error = False
 
-    def item(self, result: Result, query: RequestSpec) -> object:
+    def item(self, result: Result, spec: RequestSpec) -> object:
         """The result, or the file's error."""
-        return self.result(result, query) if result.error is None else self.error(result.error)
+        return self.result(result, spec) if result.error is None else self.error(result.error)
 
-    def around(self, results: Sequence[Result], query: RequestSpec) -> tuple[bytes, bytes]:  # noqa: ARG002
+    def around(self, results: Sequence[Result], spec: RequestSpec) -> tuple[bytes, bytes]:  # noqa: ARG002
         """The brackets of a list, or nothing for a single file."""
         return (b"[", b"]") if len(results) > 1 else (b"", b"")
 
     @abstractmethod
-    def result(self, result: Result, query: RequestSpec) -> object:
+    def result(self, result: Result, spec: RequestSpec) -> object:
         """The classes of one image."""
 
     @abstractmethod

@@ -30,7 +30,7 @@ from gateway.decoder.headers import read_header
 from gateway.decoder.masking import MaskedImage
 from gateway.errors import ImageError, TooCostly, UndecodableImage
 from gateway.ingest.decode_budget import Size
-from gateway.ingest.frames import Wanted
+from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.masking import Masking, Method
@@ -122,7 +122,7 @@ class _Decoder:
         # A copy: the frames are written to where the file came from.
         data = _input(self._memory, job["nbytes"]).tobytes()
         self._animation = OpenedAnimation(
-            data, _info(job["info"]), _size(job["size"]), Wanted(**job["wanted"]), job["first"]
+            data, _info(job["info"]), _size(job["size"]), FrameSelection(**job["wanted"]), job["first"]
         )
         return {}
 

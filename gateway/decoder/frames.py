@@ -9,7 +9,7 @@ from gateway.decoder.pillow import Animation
 from gateway.decoder.video import Video
 from gateway.errors import TooManyFrames
 from gateway.ingest.decode_budget import Size
-from gateway.ingest.frames import MOST_IN_FILE, Choice, Wanted
+from gateway.ingest.frames import MOST_IN_FILE, Choice, FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 
@@ -32,7 +32,7 @@ class OpenedAnimation:
     Raises TooManyFrames if more frames exist or are wanted than are allowed, UnsupportedFormat and UndecodableImage.
     """
 
-    def __init__(self, data: bytes, info: ImageInfo, size: Size, wanted: Wanted, first: int = 0) -> None:
+    def __init__(self, data: bytes, info: ImageInfo, size: Size, wanted: FrameSelection, first: int = 0) -> None:
         self._source: Video | Animation
         if info.format is ImageFormat.VIDEO:
             self._source, self._info = Video(data), info
@@ -88,7 +88,7 @@ def _too_long() -> TooManyFrames:
     return TooManyFrames(f"The file has more than {MOST_IN_FILE:,} frames: send a part of it.")
 
 
-def _too_many(total: int | None, wanted: Wanted) -> TooManyFrames:
+def _too_many(total: int | None, wanted: FrameSelection) -> TooManyFrames:
     found = f"{total:,}" if total else "more"
     return TooManyFrames(
         f"The file has {found} frames, and {wanted.most:,} more are allowed in this request: ask for some of "

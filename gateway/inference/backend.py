@@ -23,7 +23,7 @@ class Batch:
 
     images: Sequence[bytes]
     seals: Sequence[bytes] = ()
-    """A code for each image, see Backend.seal; if there are none, the backend makes them."""
+    """A code for each image, see Backend.seal; only probes have none."""
 
     def __len__(self) -> int:
         return len(self.images)
@@ -244,7 +244,7 @@ class Backend(Protocol):
         """A code that identifies an image; may be called on any thread."""
         ...
 
-    def travels_alone(self, seal: bytes, model_name: str, model_version: str) -> bool:
+    def needs_own_call(self, seal: bytes, model_name: str, model_version: str) -> bool:
         """Whether an image must have a call of its own.
 
         That is so if a response cache may hold its result, whose key is the whole call, or if it may crash a process.

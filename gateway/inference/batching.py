@@ -215,7 +215,7 @@ class Batcher:
         name, version, stages = queue.spec.model_name, queue.spec.model_version, queue.spec.stats.stages
         model = self._models.get(name)
         size = len(payload).bit_length() if model is None or model.mixes_lengths else len(payload)
-        alone = backend.travels_alone(item.seal, name, version)
+        alone = backend.needs_own_call(item.seal, name, version)
         item.lane = ALONE if alone else Lane(size, item.decode_seconds >= COSTLY_SECONDS)
         queue.images.add(item)
         left_seconds = item.deadline.left_seconds
@@ -368,7 +368,7 @@ class Batcher:
         for queue in call.queues:  # after the results are reported and the permits released
             if items := [item for item in results if item.queue is queue]:
                 part = replace(result, rows=tuple(results[item][0] for item in items))
-                images = [CallImage(item.payload, results[item][1], item.record) for item in items]
+                images = [CallImage(item.payload, item.seal, results[item][1], item.record) for item in items]
                 for call_done in observed:
                     call_done(queue.spec, part, images)
 

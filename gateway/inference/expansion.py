@@ -77,7 +77,7 @@ class Expansion(Protocol):
         ...
 
     @property
-    def gives_way(self) -> bool:
+    def has_lowest_priority(self) -> bool:
         """Whether the images have the lowest priority, and no observer sees them."""
         ...
 

@@ -15,6 +15,8 @@ class CallImage:
     """One image of a call that has ended: what was sent, and its result."""
 
     payload: bytes = field(repr=False)
+    seal: bytes
+    """See Backend.seal."""
     result: Result
     record: ImageRecord | None
 

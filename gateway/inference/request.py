@@ -56,9 +56,9 @@ class RunningRequest:
         self.account = account or tools.decoders.account(client=spec.charges.caller)
         self.begun = False
         """Whether an image has had a permit."""
-        gives_way = spec.expansion is not None and spec.expansion.gives_way
-        self._observers = () if gives_way else observers.done
-        self.keeps_records = observers.keep_records and not gives_way
+        has_lowest_priority = spec.expansion is not None and spec.expansion.has_lowest_priority
+        self._observers = () if has_lowest_priority else observers.done
+        self.keeps_records = observers.keep_records and not has_lowest_priority
         """Whether an observer needs an ImageRecord of each image."""
         self._process = process
         self._permits = permits
@@ -130,7 +130,7 @@ class RunningRequest:
         max_wait_seconds = self.tools.admission.max_wait_seconds
         most_seconds = left_seconds if self.begun else min(left_seconds, max_wait_seconds)
         with anyio.move_on_after(most_seconds):
-            await self._permits.fewer_than(self._most_permits)
+            await self._permits.wait_for_space(self._most_permits)
             permit = await self._permits.acquire(nbytes, decode_seconds, begun=self.begun)
             self.begun = True
             return permit

@@ -49,7 +49,7 @@ class InferenceService:
         At the end, for whatever reason, all tasks of the request have ended and its permits are released, except those
         of images in calls, and other work in `tools.uncancelled`, that have not ended yet.
         """
-        lowest = spec.expansion is not None and spec.expansion.gives_way
+        lowest = spec.expansion is not None and spec.expansion.has_lowest_priority
         permits = self.admission.permits(spec.charges.caller.share, lowest=lowest)
         queue = self._batcher.queue(spec)
         request = RunningRequest(self.tools, self.observers, self._process, queue, permits, take, account)

@@ -13,7 +13,7 @@ PATTERN = r"^(all|[1-9][0-9]{0,5}|every:[0-9]{1,6}(\.[0-9]{1,6})?s)$"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FrameSelection:
     """`count` frames, evenly spread; or the first in each `every_seconds`; or all. At most `most`."""
 
     most: int
@@ -29,7 +29,7 @@ class Wanted:
 class Choice:
     """Decides for each frame of a file, in order, whether it is selected; the file has `total` frames."""
 
-    wanted: Wanted
+    wanted: FrameSelection
     total: int
     _due_seconds: float = 0.0
 
@@ -45,19 +45,19 @@ class Choice:
         return -(-index * count // self.total) * self.total // count == index
 
 
-def read_frames(given: str, most: int) -> Wanted:
+def read_frames(given: str, most: int) -> FrameSelection:
     """Parse a request's `frames`, at most `most`; raises InvalidParameter."""
     if re.fullmatch(PATTERN, given) is None:
         raise InvalidParameter(
             "'frames': must be a number of frames, 'all', or a time such as 'every:0.5s' for a frame in each."
         )
     if given == "all":
-        return Wanted(most)
+        return FrameSelection(most)
     if given.startswith("every:"):
         every = float(given.removeprefix("every:").removesuffix("s"))
         if every <= 0:
             raise InvalidParameter("'frames': the time between two frames must be above 0, such as 'every:0.5s'.")
-        return Wanted(most, every_seconds=every)
+        return FrameSelection(most, every_seconds=every)
     if int(given) > most:
         raise InvalidParameter(f"'frames': must be at most {most:,}.", limit="max_frames", value=most)
-    return Wanted(most, count=int(given))
+    return FrameSelection(most, count=int(given))

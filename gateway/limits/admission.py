@@ -108,7 +108,7 @@ class Permits:
         self.share = share
         self.held: set[Permit] = set()
         self.released: asyncio.Event | None = None
-        """Set by each release while `fewer_than` waits."""
+        """Set by each release while `wait_for_space` waits."""
 
     def __len__(self) -> int:
         return len(self.held)
@@ -144,9 +144,9 @@ class Permits:
             return Permit(self, load)
         return await self.admission.wait(self, load, begun=begun)
 
-    async def fewer_than(self, count: int) -> None:
-        """Wait until the request has less than `count` permits; one task at a time."""
-        while len(self.held) >= count:
+    async def wait_for_space(self, most: int) -> None:
+        """Wait until the request has fewer than `most` permits; one task at a time."""
+        while len(self.held) >= most:
             self.released = asyncio.Event()
             await self.released.wait()
         self.released = None

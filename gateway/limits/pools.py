@@ -17,13 +17,13 @@ _NEVER_EVICTED = NeverEvicted()
 
 
 class PoolLease:
-    """How much one client holds of a pool, and of the part of its API key, if there is one."""
+    """How much one client holds of a pool, and of the bound of its API key, if there is one."""
 
-    __slots__ = ("_part", "_pool", "client", "held")
+    __slots__ = ("_key_bound", "_pool", "client", "held")
 
-    def __init__(self, pool: "Pool", client: PoolClient, part: Bound | None = None) -> None:
+    def __init__(self, pool: "Pool", client: PoolClient, key_bound: Bound | None = None) -> None:
         self._pool = pool
-        self._part = part
+        self._key_bound = key_bound
         self.client = client
         self.held = 0
         """How much the client holds."""
@@ -37,20 +37,20 @@ class PoolLease:
     def hold(self, amount: int) -> None:
         """Set how much the client holds; raises Overloaded if the pool is full and no other client is evicted.
 
-        The part of its key evicts no other client.
+        If the bound of its key is reached, no other client is evicted.
         """
         more = amount - self.held
         if not more:
             return
-        pool, part, bound = self._pool, self._part, self._pool.bound
-        if part is not None and more > max(part.free, 0):
-            raise part.full("The uploads of this key that wait have {} bytes, its share; retry later.")
+        pool, key_bound, bound = self._pool, self._key_bound, self._pool.bound
+        if key_bound is not None and more > max(key_bound.free, 0):
+            raise key_bound.full("The uploads of this key that wait have {} bytes, its share; retry later.")
         if more > 0 and more > bound.most - bound.held:
             pool._make_room(self, amount)
         self.held = amount
         bound.add(more)
-        if part is not None:
-            part.add(more)
+        if key_bound is not None:
+            key_bound.add(more)
         if amount:
             pool._leases[self] = None
         else:
@@ -82,9 +82,9 @@ class Pool:
         self._one_may_exceed = one_may_exceed
         self._leases: dict[PoolLease, None] = {}
 
-    def lease(self, client: PoolClient, amount: int = 0, *, part: Bound | None = None) -> PoolLease:
-        """A lease of `amount`, counted in `part` too; raises Overloaded as `hold` does."""
-        lease = PoolLease(self, client, part)
+    def lease(self, client: PoolClient, amount: int = 0, *, key_bound: Bound | None = None) -> PoolLease:
+        """A lease of `amount`, counted in `key_bound` too; raises Overloaded as `hold` does."""
+        lease = PoolLease(self, client, key_bound)
         if amount:
             lease.hold(amount)
         return lease

@@ -198,7 +198,7 @@ class TritonPool:
         for replica in self.replicas:
             replica.health.expected.want(name)
 
-    def may_return(self, model_name: str, model_version: str, without: Replica) -> bool:
+    def may_become_ready(self, model_name: str, model_version: str, without: Replica) -> bool:
         """Whether a model that one Triton does not have is temporarily missing at another."""
         others = (replica.health for replica in self.replicas if replica is not without)
         return any(

@@ -8,9 +8,6 @@ store an answer under the gateway's keys either.
 """
 
 import hmac
-from collections.abc import Sequence
-
-from gateway.inference.backend import Batch
 
 SEAL_BYTES = 16
 RECENT_CODES = 100_000
@@ -38,11 +35,6 @@ class Seal:
 
     def __init__(self, secret: bytes) -> None:
         self._key = hmac.digest(secret, PURPOSE, "sha256")
-
-    def apply(self, batch: Batch) -> Sequence[bytes]:
-        """Seal a batch; returns the codes, which identify the images."""
-        batch.seals = [self.code(image) for image in batch.images]
-        return batch.seals
 
     def code(self, image: bytes) -> bytes:
         """The code of one image."""

@@ -48,8 +48,6 @@ RETRY_PAUSE_SECONDS = (0.02, 0.1)
 HOLD_STEP_SECONDS = 0.1
 """Interval at which held calls look for a ready Triton; a Triton starts in tens of seconds."""
 LIST_HINT = "GET /models lists the models."
-SEALED_INLINE_BYTES = 2**20
-"""A larger batch is sealed on a thread, so that it does not block the event loop."""
 
 
 class RetryBudget:
@@ -131,8 +129,8 @@ class TritonBackend:
         """The seal of an image; see gateway.triton.seal."""
         return self._seal.code(image)
 
-    def travels_alone(self, seal: bytes, model_name: str, model_version: str) -> bool:
-        """Whether an image may be in the response cache, or may crash a process; see Backend.travels_alone."""
+    def needs_own_call(self, seal: bytes, model_name: str, model_version: str) -> bool:
+        """Whether an image may be in the response cache, or may crash a process; see Backend.needs_own_call."""
         if self._recent.add(seal) and any(
             replica.models.may_cache(model_name, model_version)
             for replica in self._pool.serving(model_name, model_version)
@@ -159,12 +157,10 @@ class TritonBackend:
         on the same one: inference has no side effects, so a retry is safe. A full queue is not retried. Images that
         were in flight when a process died are retried once, each alone, on one other Triton.
         """
-        if call.batch.seals:
-            codes = call.batch.seals
-        elif sum(map(len, call.batch.images)) > SEALED_INLINE_BYTES:
-            codes = await asyncio.to_thread(self._seal.apply, call.batch)
-        else:
-            codes = self._seal.apply(call.batch)
+        codes = call.batch.seals
+        if len(codes) != len(call.batch.images):
+            msg = "an image without a seal could get the cached answer of another one"
+            raise ValueError(msg)
         if call.best_effort:
             return await self._infer_best_effort(call, codes)
         if self._hold_seconds:
@@ -351,7 +347,7 @@ class TritonBackend:
         try:
             result = await replica.models.infer(call)
         except ModelNotFound as error:
-            if self._pool.may_return(call.model_name, call.model_version, replica):
+            if self._pool.may_become_ready(call.model_name, call.model_version, replica):
                 raise ModelUnavailable(NOT_LOADED) from error
             version = f" version {call.model_version}" if call.model_version else ""
             hint = ""

@@ -125,9 +125,9 @@ class NativeEmbeddings(Native):
     def __init__(self, parameters: EmbeddingParameters) -> None:
         self._parameters = parameters
 
-    def item(self, result: Result, query: RequestSpec) -> dict[str, object]:
+    def item(self, result: Result, spec: RequestSpec) -> dict[str, object]:
         """The members of EmbeddingResult."""
-        known = super().item(result, query)
+        known = super().item(result, spec)
         predictions, error = known.pop("predictions"), known.pop("error")
         if not self._parameters.top_k:
             predictions = []
@@ -142,11 +142,11 @@ class OpenAIEmbeddings(Foreign):
     def __init__(self, parameters: EmbeddingParameters) -> None:
         self._parameters = parameters
 
-    def item(self, result: Result, query: RequestSpec) -> object:
+    def item(self, result: Result, spec: RequestSpec) -> object:
         """The members of OpenAIEmbedding."""
-        return {"object": "embedding", "index": result.index, **cast("dict[str, object]", super().item(result, query))}
+        return {"object": "embedding", "index": result.index, **cast("dict[str, object]", super().item(result, spec))}
 
-    def result(self, result: Result, query: RequestSpec) -> object:  # noqa: ARG002
+    def result(self, result: Result, spec: RequestSpec) -> object:  # noqa: ARG002
         """The member `embedding`."""
         return {"embedding": _embedding(result, self._parameters)}
 
@@ -154,9 +154,9 @@ class OpenAIEmbeddings(Foreign):
         """The error's code and message, with a null embedding."""
         return {"embedding": None, "error": {"code": error.code, "message": error.message}}
 
-    def around(self, results: Sequence[Result], query: RequestSpec) -> tuple[bytes, bytes]:  # noqa: ARG002
+    def around(self, results: Sequence[Result], spec: RequestSpec) -> tuple[bytes, bytes]:  # noqa: ARG002
         """A list, even for one image, and the model."""
-        after = b'],"model":%b,"usage":%b}' % (to_json(query.model_name), to_json(OpenAIUsage()))
+        after = b'],"model":%b,"usage":%b}' % (to_json(spec.model_name), to_json(OpenAIUsage()))
         return b'{"object":"list","data":[', after
 
 

@@ -12,7 +12,7 @@ from gateway.inference.request import within
 from gateway.inference.result import Answer, Result
 from gateway.ingest.decode_budget import shrunk_bytes
 from gateway.ingest.decoders.pool import AnimationFrame
-from gateway.ingest.frames import Wanted, read_frames
+from gateway.ingest.frames import FrameSelection, read_frames
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.prepare import all_frames
 
@@ -74,10 +74,10 @@ class Frames:
     """The frames that one request wants; see gateway.inference.expansion.Expansion."""
 
     takes_videos = True
-    gives_way = False
+    has_lowest_priority = False
     native_only = "'frames': answers for each frame are available in the native format only."
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: FrameSelection) -> None:
         self._wanted = wanted
         self._queued = 0
         """Frames of the request so far."""

@@ -12,25 +12,22 @@ from fastapi import APIRouter, Depends, Request
 from fastapi import Query as QueryParameter
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
-from gateway.api.answers import NDJSON, AnswerSize, PiecedAnswer, classify
-from gateway.api.body import Body
+from gateway.api.answers import AnswerSize, PiecedAnswer, classify
 from gateway.api.classes import named_class
+from gateway.api.lines import NDJSON, LinedResponse, SendLine
 from gateway.api.parameters import open_uploads, request_spec
-from gateway.api.problems import note
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
 from gateway.api.routes.predict import FAULTS, REQUEST_BODY
 from gateway.api.schemas import ExplainResponse, ExplanationOut, ModelOut, PreviewOut, ProgressOut, StreamedProgress
-from gateway.errors import GatewayError, InternalError, InvalidParameter, TooManyFiles, problem_document
+from gateway.errors import InternalError, InvalidParameter, TooManyFiles
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds
 from gateway.inference.ready_results import ReadyResults
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
-from gateway.inference.scope import Scope as TaskScope
+from gateway.inference.scope import Scope
 from gateway.ingest.masking import DEFAULT_MASKS, MAX_GRID, MIN_GRID, HeatMap, Masking, Method
 from gateway.ingest.media_types import Uploads
 from gateway_plugins.media.explaining import ExplainedResult, Explanation, MaskedCopies
@@ -101,7 +98,7 @@ async def explain(request: Request) -> Response:
     streamed = NDJSON in request.headers.get("accept", "")
     spec = replace(spec, expansion=await _masked_copies(context, spec, parameters, streamed=streamed))
     if streamed:
-        return ExplanationStream(context, spec, body, _only_one(uploads))
+        return ExplanationLines(context, spec, body, _only_one(uploads))
     held = context.hold_response()
     results = await classify(context, spec, body, _only_one(uploads), AnswerSize(settings.max_predictions), held)
     document = to_json(await _document(context, spec, results[0]), exclude_none=True)
@@ -183,34 +180,16 @@ def _rounded(heat: HeatMap) -> list[list[float]]:
     return [[round(value, 6) for value in row] for row in heat.values.tolist()]
 
 
-class ExplanationStream(Response):
+class ExplanationLines(LinedResponse):
     """Lines with the progress of an explanation, and then one with its result or its error."""
 
-    media_type = NDJSON
-
-    def __init__(self, context: RequestContext, spec: RequestSpec, body: Body, uploads: Uploads) -> None:
-        super().__init__()
-        self._context = context
-        self._spec = spec
-        self._request_body = body
-        self._uploads = uploads
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
-        """Send the lines; an explanation that fails before the first one gets an error status."""
-        del self.headers["content-length"]
-        started = False
+    async def write(self, results: ReadyResults, send_line: SendLine) -> None:
+        """Send the progress, and then the result."""
         sent: Explanation | None = None
-
-        async def send_line(line: bytes) -> None:
-            nonlocal started
-            if not started:
-                started = True
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await send({"type": "http.response.body", "body": line + b"\n", "more_body": True})
 
         async def send_progress() -> None:
             nonlocal sent
-            copies = self._spec.expansion
+            copies = self.spec.expansion
             assert isinstance(copies, MaskedCopies)
             progress = ProgressOut(done=copies.done, total=copies.masking.images)
             latest = copies.preview
@@ -218,20 +197,8 @@ class ExplanationStream(Response):
             sent = latest
             await send_line(to_json(StreamedProgress(progress=progress, preview=preview), exclude_none=True))
 
-        watch = self._request_body.wait_for_disconnect
-        try:
-            async with self._context.service.classify(self._uploads, self._spec, watch) as results:
-                result = await _with_progress(results, send_progress)
-            await send_line(to_json(await _document(self._context, self._spec, result), exclude_none=True))
-        except ClientDisconnect:
-            self._context.note_disconnect()
-            return
-        except GatewayError as error:
-            if not started:
-                raise
-            note(self._context.log_fields, error)
-            await send_line(to_json({"error": problem_document(error, self._context.request_id)}))
-        await send({"type": "http.response.body", "body": b""})
+        result = await _with_progress(results, send_progress)
+        await send_line(to_json(await _document(self.context, self.spec, result), exclude_none=True))
 
 
 async def _with_progress(results: ReadyResults, report: Callable[[], Awaitable[None]]) -> Result:
@@ -244,7 +211,7 @@ async def _with_progress(results: ReadyResults, report: Callable[[], Awaitable[N
         except Exception as error:  # raised below
             outcome.append(error)
 
-    async with TaskScope() as scope:
+    async with Scope() as scope:
         task = scope.start(take())
         while not task.done():
             await asyncio.wait({task}, timeout=PROGRESS_SECONDS)

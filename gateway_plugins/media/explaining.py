@@ -60,7 +60,7 @@ class MaskedCopies:
     """
 
     takes_videos = False
-    gives_way = True
+    has_lowest_priority = True
     native_only = "An explanation is available in the native format only."
 
     def __init__(

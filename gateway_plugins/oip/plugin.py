@@ -64,5 +64,5 @@ class OpenInferenceProtocol(Plugin):
             runtime.state,
             knows_key=runtime.knows_key,
             is_ready=runtime.is_ready,
-            upload_part=runtime.upload_part,
+            upload_bound=runtime.upload_bound,
         )

@@ -65,8 +65,8 @@ class Shadows(Observer):
         """
         shares = self._shares.get(spec.model_name)
         labelled = spec.selection is not None and spec.selection.labels
-        gives_way = spec.expansion is not None and spec.expansion.gives_way
-        if shares is None or labelled or gives_way:
+        has_lowest_priority = spec.expansion is not None and spec.expansion.has_lowest_priority
+        if shares is None or labelled or has_lowest_priority:
             return
         for version, percent in shares.items():
             if version == answer.model_version or 100 * self._chance() >= percent:
@@ -112,7 +112,7 @@ class Shadows(Observer):
     async def _infer(self, compared: "_Compared", lease: Lease) -> InferResult:
         cancellable = self._backend.supports_cancellation
         call = Call(
-            Batch(tuple(image.payload for image in compared.images)),
+            Batch([image.payload for image in compared.images], [image.seal for image in compared.images]),
             compared.model_name,
             compared.version,
             None,

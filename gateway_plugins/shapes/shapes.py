@@ -34,7 +34,7 @@ class HuggingFace(Foreign):
 
     documents = list[HuggingFaceClass] | list[list[HuggingFaceClass] | HuggingFaceError]
 
-    def result(self, result: Result, query: RequestSpec) -> object:  # noqa: ARG002
+    def result(self, result: Result, spec: RequestSpec) -> object:  # noqa: ARG002
         """The classes of one image, best first."""
         return [{"label": each.label, "score": each.score} for each in result.predictions]
 
@@ -61,7 +61,7 @@ class KServeV1(Foreign):
 
     documents = KServeResponse
 
-    def result(self, result: Result, query: RequestSpec) -> object:  # noqa: ARG002
+    def result(self, result: Result, spec: RequestSpec) -> object:  # noqa: ARG002
         """The labels of one image and their scores, best first."""
         known = result.predictions
         return {"classes": [each.label for each in known], "scores": [each.score for each in known]}
@@ -70,7 +70,7 @@ class KServeV1(Foreign):
         """A sentence."""
         return {"error": error.message}
 
-    def around(self, results: Sequence[Result], query: RequestSpec) -> tuple[bytes, bytes]:  # noqa: ARG002
+    def around(self, results: Sequence[Result], spec: RequestSpec) -> tuple[bytes, bytes]:  # noqa: ARG002
         """A list, even for one image."""
         return b'{"predictions":[', b"]}"
 
@@ -93,7 +93,7 @@ class TorchServe(Foreign):
     documents = TorchServeScores | list[TorchServeScores | TorchServeError]
     fits_much = True
 
-    def result(self, result: Result, query: RequestSpec) -> object:  # noqa: ARG002
+    def result(self, result: Result, spec: RequestSpec) -> object:  # noqa: ARG002
         """A score for each label."""
         return {each.label: each.score for each in result.predictions}
 
@@ -140,11 +140,11 @@ class Roboflow(Foreign):
 
     documents = RoboflowResponse | list[RoboflowResponse | RoboflowError]
 
-    def result(self, result: Result, query: RequestSpec) -> object:
+    def result(self, result: Result, spec: RequestSpec) -> object:
         """The classes and the size of one image, with the time of the whole request."""
         answer: dict[str, object] = {
-            "inference_id": query.request_id,
-            "time": round(query.stats.stages["infer"].seconds, 6),
+            "inference_id": spec.request_id,
+            "time": round(spec.stats.stages["infer"].seconds, 6),
             "image": {"width": result.width, "height": result.height},
         }
         if result.multi_label:

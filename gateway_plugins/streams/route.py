@@ -102,7 +102,7 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
     context.log_fields["model"] = model_name
     context.check_model(model_name)
     # A frame that cannot wait is dropped: no upload is evicted for it.
-    lease = context.shared["uploads"].lease(NeverEvicted(), part=context.caller.upload_bytes)
+    lease = context.shared["uploads"].lease(NeverEvicted(), key_bound=context.caller.upload_bytes)
     buffer = context.resources.enter_context(lease)
     return StreamSession(
         context.service,

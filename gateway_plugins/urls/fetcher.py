@@ -104,7 +104,7 @@ class Fetcher:
         # The system's certificates, or those of SSL_CERT_FILE.
         self._ssl_context = ssl_context or httpcore2.default_ssl_context()
 
-    async def __call__(self, images: UploadsOrUrls, *, part: Bound | None) -> Uploads:
+    async def __call__(self, images: UploadsOrUrls, *, key_bound: Bound | None) -> Uploads:
         """Yield the uploads of a request as they are, and the images of URLs, each as soon as it is complete.
 
         The body is read on while images are fetched. Raises what `images` raises, RequestTooLarge if the fetched images
@@ -116,7 +116,7 @@ class Fetcher:
         ended = False
         left_seconds = self._request_seconds
         with ExitStack() as leases:
-            request = _Request(leases, part, self._limits.max_request_bytes)
+            request = _Request(leases, key_bound, self._limits.max_request_bytes)
             # The scope ends first: its tasks read `images`, and hold the leases.
             async with aclosing(images), Scope() as scope:
                 while fetches or not ended:
@@ -180,7 +180,7 @@ class Fetcher:
         try:
             async with asyncio.timeout(self._max_wait_seconds) as timeout:
                 download.timeout = timeout
-                async with self._slots.lease(download.request, 1, client=download.request.part):
+                async with self._slots.lease(download.request, 1, client=download.request.key_bound):
                     timeout.reschedule(asyncio.get_running_loop().time() + self._timeout_seconds)
                     began = time.perf_counter()
                     return await self._follow(location, download)
@@ -272,7 +272,7 @@ class Download(UploadingClient):
         self._limits = limits
         self.request = request
         self.pace = Pace(min_bytes_per_second=min_bytes_per_second, grace_seconds=0, now=time.monotonic)
-        self.lease = request.leases.enter_context(uploads.lease(self, part=request.part))
+        self.lease = request.leases.enter_context(uploads.lease(self, key_bound=request.key_bound))
         self.timeout: asyncio.Timeout | None = None
         self.eviction: Overloaded | None = None
         self._body = bytearray()
@@ -314,9 +314,9 @@ class Download(UploadingClient):
 class _Request:
     """What the images of one request share."""
 
-    def __init__(self, leases: ExitStack, part: Bound | None, most_bytes: int) -> None:
+    def __init__(self, leases: ExitStack, key_bound: Bound | None, most_bytes: int) -> None:
         self.leases = leases
-        self.part = part
+        self.key_bound = key_bound
         self.left_bytes = most_bytes
 
 

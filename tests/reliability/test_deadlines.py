@@ -150,7 +150,7 @@ def test_slow_model_gets_504_and_keeps_answered_files(gate, start_gated):
         gate.open()
         wait_for(lambda: gateway.metric("gateway_images_in_flight") == 0)
 
-        gate.close(but=2)
+        gate.close(passed=2)
         files = [("f", (f"{index}.jpg", unlike_any(cat))) for index in range(12)]
         answer = http.post("/predict", params={"timeout": 4}, files=files)
         assert gate.passed_all

@@ -44,7 +44,7 @@ from gateway.ingest.decoders.worker import (
     Worker,
     WorkerLost,
 )
-from gateway.ingest.frames import Wanted
+from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.masking import OVERLAY_SIDE, HeatMap, Masking
@@ -154,7 +154,7 @@ class Decoders:
 
     @asynccontextmanager
     async def animation(
-        self, data: bytes, info: ImageInfo, size: Size, account: Account, wanted: Wanted
+        self, data: bytes, info: ImageInfo, size: Size, account: Account, wanted: FrameSelection
     ) -> AsyncIterator["OpenAnimation"]:
         """An inspected animation, open in a process of its own while the context lasts.
 

@@ -16,7 +16,7 @@ from typing import TypedDict
 import gateway
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.decoders.cost import WORKER_START_SECONDS
-from gateway.ingest.frames import Wanted
+from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.masking import Masking
@@ -69,7 +69,7 @@ class AnimationJob:
     nbytes: int
     memory_bytes: int
     size: Size
-    wanted: Wanted
+    wanted: FrameSelection
     first: int = 0
     kind: str = "animation"
 

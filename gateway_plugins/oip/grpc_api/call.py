@@ -76,7 +76,7 @@ class Call(PoolClient):
     """
 
     def __init__(
-        self, connection: Carrier, stream_id: int, path: bytes, headers: Headers, *, part: Bound | None
+        self, connection: Carrier, stream_id: int, path: bytes, headers: Headers, *, key_bound: Bound | None
     ) -> None:
         self.connection = connection
         self.stream_id = stream_id
@@ -89,7 +89,7 @@ class Call(PoolClient):
         """The metadata, as headers of a request."""
         self.address = connection.address
         self.timeout = next((value for name, value in headers if name == b"grpc-timeout"), None)
-        self.incoming = Incoming(self, part)
+        self.incoming = Incoming(self, key_bound)
         self.outgoing = Outgoing(self)
         self.slot: PoolLease | None = None
         self.task: asyncio.Task[None] | None = None
@@ -258,7 +258,7 @@ class Incoming(UploadingClient):
     A client of that pool: the upload with the most bytes for its speed is evicted.
     """
 
-    def __init__(self, call: Call, part: Bound | None) -> None:
+    def __init__(self, call: Call, key_bound: Bound | None) -> None:
         self._call = call
         self._settings = settings = call.settings
         self._loop = asyncio.get_running_loop()
@@ -268,7 +268,7 @@ class Incoming(UploadingClient):
             now=self._loop.time,
         )
         self._spare_seconds = settings.upload_timeout_seconds
-        self._lease = call.connection.uploads.lease(self, part=part)
+        self._lease = call.connection.uploads.lease(self, key_bound=key_bound)
         self._buffer = bytearray()
         self._needed_bytes = PREFIX_BYTES
         self._delivered_bytes = self._unacknowledged_bytes = 0

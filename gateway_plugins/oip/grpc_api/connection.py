@@ -68,7 +68,7 @@ class Owner(Protocol):
     responses: Pool
     connections: Connections
     starts: CallStarts
-    upload_part: Callable[[Sequence[tuple[bytes, bytes]]], Bound | None]
+    upload_bound: Callable[[Sequence[tuple[bytes, bytes]]], Bound | None]
     is_stopping: bool
 
     def connect(self, connection: "GrpcConnection") -> None:
@@ -353,7 +353,7 @@ class GrpcConnection(asyncio.Protocol):
             self._refuse(stream_id, failure_of(self._connections.full()))
             self.leave()
             return
-        call = Call(self, stream_id, path, headers, part=self._server.upload_part(headers))
+        call = Call(self, stream_id, path, headers, key_bound=self._server.upload_bound(headers))
         try:
             handle = self._server.open(call)
         except Exception as error:  # each error becomes a status

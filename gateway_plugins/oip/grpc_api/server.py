@@ -36,20 +36,20 @@ STOP_SECONDS = 1.0
 BACKLOG = 2048
 PROBE_PATHS = frozenset({f"/{health.NAME}/Check".encode(), f"/{SERVICE}/ServerLive".encode()})
 
-UploadPart = Callable[[Sequence[tuple[bytes, bytes]]], Bound | None]
+UploadBound = Callable[[Sequence[tuple[bytes, bytes]]], Bound | None]
 
 
 class GrpcServer:
     """What the connections of one process share: settings, limits, and the methods."""
 
-    def __init__(self, state: Mapping[str, Any], methods: Mapping[bytes, Handler], upload_part: UploadPart) -> None:
+    def __init__(self, state: Mapping[str, Any], methods: Mapping[bytes, Handler], upload_bound: UploadBound) -> None:
         self.settings: Settings = state["settings"]
         self.limits = ProtocolSettings.of(self.settings)
         self.uploads: Pool = state["uploads"]
         self.responses: Pool = state["responses"]
         self.connections: Connections = state["connections"]
         self.starts = CallStarts()
-        self.upload_part = upload_part
+        self.upload_bound = upload_bound
         self.open_connections: set[GrpcConnection] = set()
         self._none_open = asyncio.Event()
         self._none_open.set()
@@ -130,18 +130,18 @@ async def serving(
     *,
     knows_key: KnowsKey,
     is_ready: Callable[[], bool],
-    upload_part: UploadPart = lambda _: None,
+    upload_bound: UploadBound = lambda _: None,
 ) -> AsyncIterator[None]:
     """Serve on `settings.grpc_port` until the end of the block, and then until the calls in progress have ended.
 
-    `upload_part` returns the share of the upload buffer of a request's API key, by the request's headers.
+    `upload_bound` returns the share of the upload buffer of a request's API key, by the request's headers.
     """
     settings: Settings = state["settings"]
     limits = ProtocolSettings.of(settings)
     api = InferenceApi(app, state, knows_key)
     healthy = health.Health(is_ready, max_watchers=max(1, limits.grpc_max_calls // WATCHERS_SHARE))
     methods = {**api.methods(), **healthy.methods(), **reflection.methods((SERVICE, health.NAME))}
-    server = GrpcServer(state, methods, upload_part)
+    server = GrpcServer(state, methods, upload_bound)
     listeners = await _listen(server, settings)
     log.info("grpc_started", host=settings.host, port=limits.grpc_port)
     try:

@@ -57,7 +57,7 @@ class StubBackend:
     def seal(self, image: bytes) -> bytes:
         return image
 
-    def travels_alone(self, seal: bytes, model_name: str, model_version: str) -> bool:
+    def needs_own_call(self, seal: bytes, model_name: str, model_version: str) -> bool:
         return False
 
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:

@@ -22,7 +22,7 @@ from gateway.ingest.decoders import pool as pool_module
 from gateway.ingest.decoders.cost import most_seconds
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.decoders.worker import Worker
-from gateway.ingest.frames import Wanted
+from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from tests.encoders import png_bomb
@@ -407,7 +407,7 @@ async def test_processes_of_animations_are_reused():
     async with decoders() as pool:
         started = set()
         for _ in range(5):
-            async with pool.animation(gif, info_of(gif), MAX_SIDE, pool.account(), Wanted(10)) as animation:
+            async with pool.animation(gif, info_of(gif), MAX_SIDE, pool.account(), FrameSelection(10)) as animation:
                 await decoded(pool, cat())
                 while await animation.next():
                     pass

@@ -21,7 +21,7 @@ from gateway.inference.tools import BatchLimits, Tools
 from gateway.inference.uncancelled import Uncancelled
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.decoders.pool import AnimationFrame, Decoded
-from gateway.ingest.frames import Wanted
+from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.prepare import DecodePolicy
@@ -139,7 +139,7 @@ class ScriptedBackend:
     def seal(self, image: bytes) -> bytes:
         return image
 
-    def travels_alone(self, seal: bytes, model_name: str, model_version: str) -> bool:
+    def needs_own_call(self, seal: bytes, model_name: str, model_version: str) -> bool:
         return seal in self.alone
 
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
@@ -198,7 +198,7 @@ class ScriptedDecoders:
 
     @asynccontextmanager
     async def animation(
-        self, data: bytes, info: ImageInfo, size: Size, account: Account, wanted: Wanted
+        self, data: bytes, info: ImageInfo, size: Size, account: Account, wanted: FrameSelection
     ) -> "AsyncIterator[ScriptedAnimation]":
         self.animations.append(ScriptedAnimation(self, info, wanted))
         try:
@@ -219,7 +219,7 @@ class ScriptedAnimation:
 
     decoders: ScriptedDecoders
     info: ImageInfo
-    wanted: Wanted
+    wanted: FrameSelection
     given: int = 0
     closed: bool = False
     is_open: bool = True

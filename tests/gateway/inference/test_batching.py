@@ -400,7 +400,7 @@ def test_shadow_gets_the_rows_of_each_request(loop):
     joined.answer()
     loop.settle()
     shadowed = [each.call.batch.images for each in backend.calls if each.call.best_effort]
-    assert shadowed == [(image(number),) for number in range(3)]
+    assert shadowed == [[image(number)] for number in range(3)]
     for pending in backend.pending:
         pending.answer()
     loop.finish(start(loop, on.close()))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.ingest.frames import Wanted
+from gateway.ingest.frames import FrameSelection
 from gateway_plugins.media.animation import Frames
 from tests.encoders import png_bomb
 from tests.gateway.inference.scripted import Loop, ScriptedBackend, body_of, collected, query, service_of, start
@@ -60,5 +60,5 @@ def test_refused_files_are_charged_for_their_inspection(loop, monkeypatch):
 
 
 def test_still_images_are_charged_when_frames_are_requested(loop):
-    codes = answered(loop, *[BLACK] * 200, expansion=Frames(Wanted(10, 3)))
+    codes = answered(loop, *[BLACK] * 200, expansion=Frames(FrameSelection(10, 3)))
     assert set(codes) == {"ok", "too_costly"}

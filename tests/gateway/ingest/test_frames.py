@@ -7,11 +7,11 @@ from PIL import Image
 
 from gateway.decoder.pillow import count_gif_frames
 from gateway.errors import InvalidParameter
-from gateway.ingest.frames import Choice, Wanted, read_frames
+from gateway.ingest.frames import Choice, FrameSelection, read_frames
 from tests.animations import animated, gif_of
 
 
-def chosen(wanted: Wanted, times: list[float]) -> list[int]:
+def chosen(wanted: FrameSelection, times: list[float]) -> list[int]:
     choice = Choice(wanted, len(times))
     return [index for index, seconds in enumerate(times) if choice.takes(index, seconds)]
 
@@ -54,7 +54,7 @@ def test_invalid_selection_is_refused(given):
 
 
 def test_count_past_the_limit_is_refused():
-    assert read_frames("7", 7) == Wanted(7, 7)
+    assert read_frames("7", 7) == FrameSelection(7, 7)
     with pytest.raises(InvalidParameter, match="at most 7") as caught:
         read_frames("8", 7)
     assert caught.value.details == {"limit": "max_frames", "value": 7}

@@ -164,9 +164,9 @@ async def test_request_can_wait_until_it_has_fewer_permits():
     gate = admission(max_images=2)
     with gate.permits() as permits:
         first = await permits.acquire(1)
-        await permits.fewer_than(2)
+        await permits.wait_for_space(2)
         await permits.acquire(1)
-        waiting = asyncio.ensure_future(permits.fewer_than(2))
+        waiting = asyncio.ensure_future(permits.wait_for_space(2))
         await asyncio.sleep(0)
         assert not waiting.done()
         first.release()

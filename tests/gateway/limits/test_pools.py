@@ -229,9 +229,13 @@ def test_no_stream_is_opened_if_none_may_be():
         streams(0).lease(Idle(0), 1)
 
 
-def test_clients_of_a_part_hold_it_together_and_evict_no_other_client_for_it(clock):
-    pool, part = upload_buffer(MAX), Bound("share", MAX // 2)
-    slow, first, second = Upload(clock, 1), pool.lease(NeverEvicted(), part=part), pool.lease(NeverEvicted(), part=part)
+def test_clients_of_a_key_hold_its_bound_together_and_evict_no_other_client(clock):
+    pool, key_bound = upload_buffer(MAX), Bound("share", MAX // 2)
+    slow, first, second = (
+        Upload(clock, 1),
+        pool.lease(NeverEvicted(), key_bound=key_bound),
+        pool.lease(NeverEvicted(), key_bound=key_bound),
+    )
     other = pool.lease(slow)
     other.hold(10)
     first.hold(20)
@@ -239,10 +243,10 @@ def test_clients_of_a_part_hold_it_together_and_evict_no_other_client_for_it(clo
     with pytest.raises(Overloaded) as refused:
         second.grow(1)
     assert refused.value.details == {"limit": "share", "value": MAX // 2}
-    assert (second.held, part.held, slow.error) == (MAX // 2 - 20, MAX // 2, None)
+    assert (second.held, key_bound.held, slow.error) == (MAX // 2 - 20, MAX // 2, None)
     second.grow(-1)
     first.grow(1)
     other.hold(MAX - MAX // 2)
     first.release()
     second.release()
-    assert (part.held, pool.bound.held) == (0, MAX - MAX // 2)
+    assert (key_bound.held, pool.bound.held) == (0, MAX - MAX // 2)

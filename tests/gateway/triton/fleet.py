@@ -19,11 +19,19 @@ from gateway.triton.triton_backend import TritonBackend
 from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
 
 MODEL = "ensemble_model"
+SEAL = Seal(b"secret of a test")
 SCHEDULE = Schedule(0.02, 1.0, quick_seconds=0.01, orphaned_seconds=0.1)
 
 
 def call_of(*images: bytes, model: str = MODEL, version: str = "", seconds: float = 5) -> Call:
-    return Call(Batch(images), model, version, Selection(), Deadline.after(seconds), "test")
+    return Call(
+        Batch(images, [SEAL.code(image) for image in images]),
+        model,
+        version,
+        Selection(),
+        Deadline.after(seconds),
+        "test",
+    )
 
 
 async def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
@@ -67,9 +75,7 @@ class Fleet:
             connect=self._connect,
             lookup=self._look_up,
         )
-        self.backend = TritonBackend(
-            self.pool, model_name=MODEL, seal=Seal(b"secret of a test"), quarantine=quarantine, **options
-        )
+        self.backend = TritonBackend(self.pool, model_name=MODEL, seal=SEAL, quarantine=quarantine, **options)
 
     def _connect(self, address: str) -> FakeEndpoint:
         self.endpoints.append(FakeEndpoint(address, self.tritons[address]))

@@ -134,13 +134,12 @@ def test_request_equals_that_of_the_triton_client(images, version, class_count):
 
 @given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=9))
 def test_seal_is_at_the_end_of_its_row(images):
-    batch = Batch(images)
-    codes = Seal(b"secret of a test").apply(batch)
-    request = parsed(batch)
+    codes = [Seal(b"secret of a test").code(image) for image in images]
+    request = parsed(Batch(images, codes))
 
     rows = np.frombuffer(request.raw_input_contents[0], np.uint8).reshape(request.inputs[0].shape)
     assert rows.shape[1] == max(map(len, images)) + SEAL_BYTES
-    assert [row[-SEAL_BYTES:].tobytes() for row in rows] == list(codes)
+    assert [row[-SEAL_BYTES:].tobytes() for row in rows] == codes
     for row, image in zip(rows, images, strict=True):
         assert row[: len(image)].tobytes() == image
         assert not row[len(image) : -SEAL_BYTES].any()
@@ -150,8 +149,9 @@ def test_seal_is_at_the_end_of_its_row(images):
 @pytest.mark.parametrize("sealed", [False, True])
 def test_ensemble_with_images_alone_gets_padded_rows(sealed):
     """The seal is sent only where a response cache may answer: without lengths the preprocessor sees it, too."""
-    batch = Batch([b"one", b"another"])
-    codes = Seal(b"secret of a test").apply(batch)
+    images = [b"one", b"another"]
+    codes = [Seal(b"secret of a test").code(image) for image in images]
+    batch = Batch(images, codes)
     tensors = ImageTensors("SCORES", lengths=False, status=False, sealed=sealed)
     call = Call(batch, "flowers", "", Selection(), Deadline.after(1), "an id")
     request = ModelInferRequest.FromString(infer_request(call, None, 1.0, tensors=tensors))
@@ -176,8 +176,9 @@ def test_large_image_is_sent_with_its_length():
 
 def test_other_outputs_have_another_cache_key():
     """Triton's cache ignores which outputs are requested: with another seal it cannot find the other answer."""
-    batch = Batch([b"one", b"another"])
-    codes = list(Seal(b"secret of a test").apply(batch))
+    images = [b"one", b"another"]
+    codes = [Seal(b"secret of a test").code(image) for image in images]
+    batch = Batch(images, codes)
     classes, both = (parsed(batch, embeddings=embeddings) for embeddings in (False, True))
     assert [output.name for output in classes.outputs] == [PREDICTION, IMAGE_STATUS]
     assert [output.name for output in both.outputs] == [PREDICTION, IMAGE_STATUS, FEATURES]

@@ -18,7 +18,7 @@ from gateway.errors import (
     SequenceUnknown,
     TritonUnreachable,
 )
-from gateway.inference.backend import Batch, Call
+from gateway.inference.backend import Call
 from gateway.inference.sequence import SequenceStep
 from gateway.triton.catalogue import Models
 from gateway.triton.error_table import StubDied
@@ -186,7 +186,7 @@ async def test_best_effort_call_does_not_affect_the_quarantine():
     async with fleet_of(2, heal=False) as fleet:
         with pytest.raises(StubDied):
             await fleet.backend.infer(aside(KILLER))
-        code = fleet.backend._seal.apply(Batch([KILLER]))[0]
+        code = fleet.backend.seal(KILLER)
         assert not fleet.quarantine.is_suspect(code)
         fleet.quarantine.suspect([code])
         with pytest.raises(ImageQuarantined):

@@ -107,13 +107,13 @@ async def test_limits_are_known_after_the_first_call_and_added_over_tritons():
         assert fleet.backend.call_limits(MODEL, "", 100).images == 8  # the model's max_batch_size
 
 
-async def test_image_sent_before_travels_alone_where_there_may_be_a_cache():
+async def test_image_sent_before_has_a_call_of_its_own_where_there_may_be_a_cache():
     async with fleet_of(1) as fleet:
         backend = fleet.backend
         first, second = backend.seal(b"one"), backend.seal(b"another one")
-        assert not backend.travels_alone(first, MODEL, "")
-        assert backend.travels_alone(first, MODEL, "")  # nothing is known before the first call
+        assert not backend.needs_own_call(first, MODEL, "")
+        assert backend.needs_own_call(first, MODEL, "")  # nothing is known before the first call
         await backend.infer(call_of(b"image"))
-        assert not backend.travels_alone(first, MODEL, "")
+        assert not backend.needs_own_call(first, MODEL, "")
         fleet.quarantine.suspect([second])
-        assert backend.travels_alone(second, MODEL, "")
+        assert backend.needs_own_call(second, MODEL, "")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from gateway.errors import TooCostly
-from gateway.ingest.frames import Wanted
+from gateway.ingest.frames import FrameSelection
 from gateway_plugins.media.animation import Frames
 from tests.animations import animated
 from tests.gateway.inference.scripted import (
@@ -31,7 +31,7 @@ class Asked:
         body = Body()
         body.send(GIF)
         body.end()
-        asked = query(timeout_seconds, expansion=Frames(Wanted(10, count)))
+        asked = query(timeout_seconds, expansion=Frames(FrameSelection(10, count)))
         self.task = start(self.loop, collected(self.service, body, asked, None))
         self.loop.settle()
 

@@ -37,7 +37,7 @@ from tests.gateway.inference.scripted import (
 
 PNG = encode(np.zeros((4, 4, 3), np.uint8), ".png")
 ALWAYS = {"m": {"2": 100}}
-IMAGES = [CallImage(PNG, Result(0, "a.png"), None)]
+IMAGES = [CallImage(PNG, b"seal", Result(0, "a.png"), None)]
 
 
 def answering(pending: PendingCall) -> None:
