@@ -53,6 +53,14 @@ class MemoryCheck(StrEnum):
     OFF = "off"
 
 
+class MetricsAccess(StrEnum):
+    """Which API key `GET /metrics` needs."""
+
+    OPEN = "open"
+    KEY = "key"
+    ADMIN = "admin"
+
+
 class BesideTriton(StrEnum):
     """Whether a Triton shares the machine, and where it runs networks."""
 
@@ -208,6 +216,8 @@ class AccessSettings(Section):
     """File of the API keys' names and hashes; without it no key is needed. See `gateway key`."""
     admin_keys_file: KeyFile = None
     """File of the keys that may load and unload models; without it, that is not possible. See `gateway key`."""
+    metrics_access: MetricsAccess = MetricsAccess.OPEN
+    """Who may read `GET /metrics`, which names models and API keys: open to all, any API key, or an admin key."""
     cors_origins: Annotated[Listed, AfterValidator(setting_values.origins)] = ()
     """Origins whose web pages may call the API, separated by commas, such as https://app.example; * for all."""
 

@@ -13,11 +13,11 @@ from gateway.api.auth import KeyCheck, KeyFiles, document_keys
 from gateway.api.middleware import RequestContextMiddleware, SecurityHeaders
 from gateway.api.problems import add_handlers
 from gateway.api.request_context import State
-from gateway.api.route_table import RouteTable
+from gateway.api.route_table import Access, RouteTable
 from gateway.api.routes import health, models, predict
 from gateway.hooks import Plugins
-from gateway.keys import KeyFile
-from gateway.settings import Settings
+from gateway.keys import KeyFile, KeysError
+from gateway.settings import MetricsAccess, Settings, variable
 
 ROUTERS = (
     models.router,
@@ -25,6 +25,8 @@ ROUTERS = (
     health.router,
     openapi.router,
 )
+METRICS_ACCESS = {MetricsAccess.OPEN: Access.OPEN, MetricsAccess.KEY: Access.KEY, MetricsAccess.ADMIN: Access.ADMIN}
+METRICS_KEYS = {MetricsAccess.KEY: "api_keys_file", MetricsAccess.ADMIN: "admin_keys_file"}
 DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
 REQUEST_HEADERS = ("Authorization", "X-API-Key", "X-Request-ID")
 RESPONSE_HEADERS = (
@@ -58,7 +60,7 @@ def assemble(settings: Settings, plugins: Plugins, check: KeyCheck | None, lifes
     )
     routers = (predict.router(plugins), *ROUTERS, *(router for plugin in plugins for router in plugin.routers()))
     formats = plugins.error_formats()
-    app.state.routes = routes = RouteTable(routers)
+    app.state.routes = routes = RouteTable(routers, {health.METRICS_PATH: METRICS_ACCESS[settings.metrics_access]})
     openapi.complete(app, routes, formats)
     for plugin in plugins:
         openapi.add(app, plugin.document)
@@ -80,6 +82,9 @@ def key_check(settings: Settings, plugins: Plugins) -> KeyCheck | None:
     """The check of keys, if there is one; raises KeysError if a file of keys cannot be read."""
     if (authenticator := plugins.authenticator()) is not None:
         return KeyCheck(authenticator)
+    if (file := METRICS_KEYS.get(settings.metrics_access)) is not None and getattr(settings, file) is None:
+        needed = f"{variable('metrics_access')}={settings.metrics_access}"
+        raise KeysError(f"{needed}, and there are no such keys: set {variable(file)}")
     path, admin_path = settings.api_keys_file, settings.admin_keys_file
     keys = None if path is None else KeyFile(path, plugins.key_options())
     admin_keys = None if admin_path is None else KeyFile(admin_path, admin=True)

@@ -1,8 +1,8 @@
 """What is special about each route, declared beside its endpoint, and found by path before FastAPI routes a request."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -76,7 +76,9 @@ def traits(
 class RouteTable:
     """The routes of some routers, by path; two routes of one path share the traits of the first."""
 
-    def __init__(self, routers: Iterable[APIRouter]) -> None:
+    def __init__(self, routers: Iterable[APIRouter], access: Mapping[str, Access] | None = None) -> None:
+        """Find the routes; `access` replaces what some paths declare."""
+        access = access or {}
         self.literal: dict[str, KnownRoute] = {}
         """The routes whose path has no parameter."""
         self._patterns: list[KnownRoute] = []
@@ -84,7 +86,9 @@ class RouteTable:
             endpoint, path = route.endpoint, route.path  # type: ignore[attr-defined]  # every route here is a Route
             methods = frozenset(getattr(route, "methods", None) or ())
             pattern = route.path_regex  # type: ignore[attr-defined]
-            known = KnownRoute(path, pattern, methods, endpoint, _TRAITS.get(endpoint, _DEFAULT))
+            declared = _TRAITS.get(endpoint, _DEFAULT)
+            own = replace(declared, access=access.get(path, declared.access))
+            known = KnownRoute(path, pattern, methods, endpoint, own)
             if "{" in path:
                 self._patterns.append(known)
             else:

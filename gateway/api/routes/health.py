@@ -77,6 +77,7 @@ class Ready(Schema):
     """Empty without a key if keys are required."""
 
 
+METRICS_PATH = "/metrics"
 LIVE = Response(Live().model_dump_json(), media_type="application/json")
 
 
@@ -115,7 +116,7 @@ def is_ready(shared: State, health: Iterable[EndpointHealth]) -> bool:
     return any(each.ready for each in health) and not shared["draining"].begun
 
 
-@router.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
+@router.get(METRICS_PATH, summary="Metrics for Prometheus", response_class=Response)
 @traits(access=Access.OPEN, polled=True)
 async def get_metrics() -> Response:
     """The metrics of all workers in Prometheus' text format."""

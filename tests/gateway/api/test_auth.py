@@ -9,6 +9,7 @@ import pytest
 from gateway.api.route_table import Access
 from gateway.app import create_app
 from gateway.keys import KeysError, add_key, remove_key
+from gateway_plugins.tenants.quota import read_quota
 from tests.gateway.api.in_child import logged
 from tests.gateway.api.stub import PNG, ROUTES, Client, StubBackend, client_of
 from tests.settings import Settings
@@ -293,3 +294,41 @@ def test_readiness_details_need_a_key(client, key):
 def test_readiness_details_are_public_without_keys():
     with client_of() as client:
         assert client.get("/health/ready").json()["endpoints"]
+
+
+def test_metrics_may_need_any_key(path, key):
+    with client_of(api_keys_file=path, metrics_access="key") as client:
+        assert client.get("/metrics").status_code == 401
+        assert client.get("/metrics", headers=bearer("wrong")).status_code == 401
+        assert "gateway_requests_total" in client.get("/metrics", headers=bearer(key)).text
+        assert client.get("/health/live").status_code == 200
+
+
+def test_metrics_may_need_an_admin_key(path, key, tmp_path):
+    admin = add_key(tmp_path / "admins", "ops")
+    with client_of(api_keys_file=path, admin_keys_file=tmp_path / "admins", metrics_access="admin") as client:
+        assert client.get("/metrics").status_code == 401
+        assert client.get("/metrics", headers=bearer(key)).status_code == 403
+        assert client.get("/metrics", headers=bearer(admin)).status_code == 200
+
+
+def test_key_of_one_route_reads_metrics_alone(path):
+    prometheus = add_key(path, "prometheus", read_quota({"routes": "/metrics"}))
+    with client_of(api_keys_file=path, metrics_access="key") as client:
+        assert client.get("/metrics", headers=bearer(prometheus)).status_code == 200
+        assert client.get("/models", headers=bearer(prometheus)).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("access", "files", "missing"),
+    [
+        ("key", (), "GATEWAY_API_KEYS_FILE"),
+        ("key", ("admin_keys_file",), "GATEWAY_API_KEYS_FILE"),
+        ("admin", (), "GATEWAY_ADMIN_KEYS_FILE"),
+        ("admin", ("api_keys_file",), "GATEWAY_ADMIN_KEYS_FILE"),
+    ],
+)
+def test_metrics_that_nobody_could_read_stop_the_start(path, key, access, files, missing):
+    settings = Settings(metrics_access=access, **dict.fromkeys(files, path))
+    with pytest.raises(KeysError, match=f"^GATEWAY_METRICS_ACCESS={access}, and there are no such keys: set {missing}"):
+        create_app(settings)
