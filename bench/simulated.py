@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from gateway.triton.contract import PREPROCESSOR
-from tests.gateway.triton.fake_endpoint import FakeTriton
+from tests.doubles.triton import FakeTriton
 
 LABELS = ("cat", "dog", "bird", "fish", "horse")
 OPTIONS = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1)]

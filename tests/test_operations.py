@@ -13,8 +13,9 @@ from gateway import errors, metrics
 from gateway.keys import add_key
 from gateway.plugins import installed, metrics_of
 from gateway.settings import variable
-from tests.gateway.api.stub import PNG, StubBackend, client_of
+from tests.doubles.backend import PNG, StubBackend
 from tests.processes import PROJECT
+from tests.services import client_of
 from tests.settings import Settings
 
 METRICS_PAGE, LOG_PAGE, ALERTS_PAGE, *OTHER_PAGES = (

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 NEEDED = (
-    "tests.gateway.api.stub",
+    "tests.services",
     "gateway_cli.main",
     "gateway.app",
     "gateway.server.serve",

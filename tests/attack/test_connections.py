@@ -8,9 +8,9 @@ import pytest
 
 from bench.attack import connections, streams
 from bench.attack.target import Attack, ServiceOptions, Target
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG
+from tests.doubles.program import PROGRAM
 from tests.processes import Gateway, running_gateway
-from tests.stub_server import PROGRAM
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ from bench.attack import errors
 from bench.attack.parsers import SMALL_BMP
 from bench.attack.target import Attack, Target, chunked, receive, summary
 from bench.http_load import form
+from tests.doubles.program import PROGRAM
 from tests.processes import Gateway, running_gateway, wait_for
-from tests.stub_server import PROGRAM
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,9 @@ import pytest
 from bench.attack.parsers import ATTACKS
 from bench.attack.registry import FAMILIES
 from bench.attack.target import Attack, Target
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG
+from tests.doubles.program import PROGRAM
 from tests.processes import Gateway, running_gateway
-from tests.stub_server import PROGRAM
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ import pytest
 from bench.attack.target import Attack, Target
 from bench.attack.urls import ATTACKS, OPTIONS
 from tests.attack.test_parsers import cheap
+from tests.doubles.program import PROGRAM
 from tests.processes import Gateway, running_gateway
-from tests.stub_server import PROGRAM
 
 pytestmark = pytest.mark.slow
 

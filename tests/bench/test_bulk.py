@@ -2,7 +2,7 @@
 
 from bench.bulk import measure
 from bench.photos import coffee, unlike_any
-from tests.stub_service import stub_service
+from tests.services import stub_service
 
 
 def test_comparison_prints_a_ratio(capsys):

@@ -1,21 +1,14 @@
 """Two models that classify the colour of an image, so that tests of the page know the results without a Triton."""
 
-import asyncio
 import io
-import threading
-from collections.abc import Sequence
 
 import cv2
 import numpy as np
 from PIL import Image
 
-from gateway.errors import ModelNotFound
-from gateway.inference.backend import Call, InferResult, ModelInfo, Row
-from gateway.inference.prediction import Prediction
-from gateway.inference.selection import Selection
-from gateway.inference.sequence import SequenceScores
+from gateway.inference.backend import Call, ModelInfo, Row
 from tests.asking import encode
-from tests.gateway.api.stub import StubBackend
+from tests.doubles.backend import StubBackend, ranked
 
 COLOURS = {"blue": (30, 60, 200), "green": (30, 160, 60), "red": (200, 40, 40)}
 LABELS = (*COLOURS, *(f"colour {number}" for number in range(40)))
@@ -71,78 +64,27 @@ def video(**colours: int) -> bytes:
     return b"YUV4MPEG2 W320 H240 F10:1 Ip A1:1 C420jpeg\n" + frames
 
 
-class FirstImpression:
-    """A sequence whose scores are those of its first frame."""
+def colours_backend() -> StubBackend:
+    """Scores colours: 0.9 for the image's own, less for those after it. A sequence has the scores of its first frame.
 
-    def __init__(self) -> None:
-        self._first: np.ndarray | None = None
-        self._frames = 0
-
-    async def add(self, scores, parameters, deadline, request_id) -> SequenceScores:
-        self._first = scores if self._first is None else self._first
-        self._frames += 1
-        return SequenceScores(self._first, self._frames)
-
-    async def close(self) -> None:
-        pass
+    Streams of the model `colours` alone have one.
+    """
+    backend = StubBackend(_rows, infos=MODELS, combine=lambda frames: frames[0])
+    backend.followed = {"colours"}
+    return backend
 
 
-class ColourBackend(StubBackend):
-    """Scores colours: 0.9 for the image's own, less for those after it. Answers while `gate` is set."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = threading.Event()
-        self.gate.set()
-        self.asked: list[tuple[str, str]] = []
-        self.listed = MODELS
-        self.followed = {"colours"}
-        """The models whose streams have a sequence."""
-
-    async def models(self) -> Sequence[ModelInfo]:
-        return self.listed
-
-    async def model(self, name: str) -> ModelInfo:
-        for info in self.listed:
-            if info.name == name:
-                return info
-        raise ModelNotFound
-
-    async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
-        return (await self.model(model_name)).labels
-
-    async def sequence(self, model_name: str, model_version: str) -> "FirstImpression":
-        if model_name not in self.followed:
-            raise ModelNotFound(f"Triton has no stateful model for the streams of {model_name!r}.")
-        return FirstImpression()
-
-    async def infer(self, call: Call) -> InferResult:
-        self.asked.append((call.model_name, call.model_version))
-        while not self.gate.is_set():  # noqa: ASYNC110  # tests open it from another thread
-            await asyncio.sleep(0.005)
-        info = await self.model(call.model_name)
-        selection = call.selection or Selection()
-        rows = []
-        for image in call.batch.images:
-            scores = _scores(cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR), info)
-            if call.selection is None:
-                rows.append(Row(decoded=True, scores=np.array([each.score for each in scores], np.float32)))
-                continue
-            best = sorted(scores, key=lambda prediction: -prediction.score)
-            kept = best[: selection.class_count(multi_label=False)]
-            rows.append(Row(decoded=True, predictions=selection.apply(kept, multi_label=False)))
-        return InferResult(call.model_name, call.model_version or info.version, tuple(rows))
+def _rows(call: Call) -> list[Row]:
+    moods = call.model_name == "moods"
+    return [ranked(MODELS[moods].labels, _scores(image, moods=moods))(call) for image in call.batch.images]
 
 
-def _scores(pixels: np.ndarray, info: ModelInfo) -> list[Prediction]:
-    blue, green, red = pixels.mean(axis=(0, 1))
-    strongest = ("blue", "green", "red")[int(np.argmax((blue, green, red)))]
-    if info.name == "moods":
-        calm = 0.7 if strongest == "green" else 0.2
-        return [Prediction("calm", 0, calm), Prediction("blue", 1, 1 - calm)]
+def _scores(image: bytes, *, moods: bool) -> list[float]:
+    pixels = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)
+    strongest = int(np.argmax(pixels.mean(axis=(0, 1))))  # blue, green or red
+    if moods:
+        calm = 0.7 if LABELS[strongest] == "green" else 0.2
+        return [calm, 1 - calm]
     # A brighter red has a higher score.
-    sure = 0.9 if strongest != "red" else 0.6
-    return [
-        Prediction(label, number, sure if label == strongest else (1 - sure) / (number + 2))
-        for number, label in enumerate(LABELS)
-    ]
+    sure = 0.9 if LABELS[strongest] != "red" else 0.6
+    return [sure if number == strongest else (1 - sure) / (number + 2) for number in range(len(LABELS))]

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from tests.browser.backend import ColourBackend, picture, video
-from tests.plugins.streams.stub import stream_service
+from tests.browser.backend import colours_backend, picture, video
+from tests.doubles.backend import StubBackend
+from tests.services import stream_service
 
 WANTED = "no browser: `apt-get install chromium` (or set CHROMIUM to one), then run these tests again"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -48,8 +49,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def backend() -> ColourBackend:
-    return ColourBackend()
+def backend() -> StubBackend:
+    return colours_backend()
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def service(backend: ColourBackend, repository: Path) -> Iterator[str]:
+def service(backend: StubBackend, repository: Path) -> Iterator[str]:
     with stream_service(backend, model="colours", model_repository=repository) as (address, _):
         yield f"http://{address}"
 

@@ -8,10 +8,11 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from websockets.sync.client import connect
 
 from gateway.keys import add_key
-from tests.browser.backend import ColourBackend, picture
+from tests.browser.backend import picture
 from tests.browser.conftest import PATIENCE_MS
-from tests.plugins.streams.stub import stream_service
+from tests.doubles.backend import StubBackend
 from tests.processes import PROJECT, wait_for
+from tests.services import stream_service
 
 pytestmark = pytest.mark.slow
 WATCH_TRACKS = """
@@ -35,7 +36,7 @@ WATCH_TRACKS = """
 
 
 @pytest.fixture(autouse=True)
-def healthy(backend: ColourBackend) -> Iterator[None]:
+def healthy(backend: StubBackend) -> Iterator[None]:
     backend.gate.set()
     yield
     backend.gate.set()
@@ -171,7 +172,7 @@ def test_over_plain_http_the_page_explains_the_need_for_https(context: BrowserCo
     reason(page, f"ssh -L 8080:localhost:{port} gateway.test")
 
 
-def test_without_a_stateful_model_each_frame_is_shown_alone(page: Page, backend: ColourBackend):
+def test_without_a_stateful_model_each_frame_is_shown_alone(page: Page, backend: StubBackend):
     is_live(page)
     page.select_option("#model", "moods")
     reason(page, "Triton has no stateful model for the streams of 'moods'.")
@@ -182,7 +183,7 @@ def test_without_a_stateful_model_each_frame_is_shown_alone(page: Page, backend:
     expect(page.locator("#camera-answers h2")).to_have_text(["In this frame"])
 
 
-def test_page_asks_for_a_key_and_uses_it(context: BrowserContext, backend: ColourBackend, tmp_path):
+def test_page_asks_for_a_key_and_uses_it(context: BrowserContext, backend: StubBackend, tmp_path):
     file = tmp_path / "keys"
     key = add_key(file, "page")
     with stream_service(backend, model="colours", api_keys_file=file) as (address, _):
@@ -201,7 +202,7 @@ def test_page_asks_for_a_key_and_uses_it(context: BrowserContext, backend: Colou
         page.close()
 
 
-def test_full_or_stopped_gateway_is_tried_again(context: BrowserContext, backend: ColourBackend):
+def test_full_or_stopped_gateway_is_tried_again(context: BrowserContext, backend: StubBackend):
     with stream_service(backend, model="colours", max_streams=1) as (address, server):
         page = context.new_page()
         backend.gate.clear()
@@ -220,7 +221,7 @@ def test_full_or_stopped_gateway_is_tried_again(context: BrowserContext, backend
         is_off(page)
 
 
-def test_no_frame_is_sent_while_too_many_are_unanswered(page: Page, backend: ColourBackend):
+def test_no_frame_is_sent_while_too_many_are_unanswered(page: Page, backend: StubBackend):
     is_live(page)
     backend.gate.clear()
     before = page.evaluate("sent")

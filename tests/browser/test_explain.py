@@ -1,15 +1,13 @@
 """The viewer shows which parts of a picture carry a label, for one model or two."""
 
-import asyncio
 import re
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from gateway.inference.backend import Call, InferResult
-from tests.browser.backend import ColourBackend, picture
-from tests.plugins.streams.stub import stream_service
+from tests.browser.backend import colours_backend, picture
 from tests.processes import wait_for
+from tests.services import stream_service
 
 pytestmark = pytest.mark.slow
 DRAWN = "image => image.complete && image.naturalWidth > 0"
@@ -45,16 +43,10 @@ def test_map_of_a_plain_picture_says_that_no_part_matters(page: Page):
     expect(page.locator(".map .nothing")).to_contain_text("No part matters")
 
 
-class Slow(ColourBackend):
-    """Takes a moment for each call."""
-
-    async def infer(self, call: Call) -> InferResult:
-        await asyncio.sleep(0.1)
-        return await super().infer(call)
-
-
 def test_map_is_shown_from_150_copies_and_becomes_sharper(context: BrowserContext):
-    with stream_service(Slow(), model="colours") as (address, _):
+    backend = colours_backend()
+    backend.seconds = 0.1
+    with stream_service(backend, model="colours") as (address, _):
         page = context.new_page()
         page.goto(f"http://{address}")
         open_picture(page)
@@ -99,7 +91,7 @@ def test_map_stays_with_its_picture(page: Page):
 
 
 def test_refused_explanation_says_why(context: BrowserContext):
-    with stream_service(ColourBackend(), model="colours", max_masked_bytes=2**20) as (address, _):
+    with stream_service(colours_backend(), model="colours", max_masked_bytes=2**20) as (address, _):
         page = context.new_page()
         page.goto(f"http://{address}")
         open_picture(page)

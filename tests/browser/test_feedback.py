@@ -8,9 +8,9 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from gateway_predictions.reader import LogReader
-from tests.browser.backend import ColourBackend, picture
+from tests.browser.backend import colours_backend, picture
 from tests.gateway_predictions.logged import EVERYTHING, rows
-from tests.plugins.streams.stub import stream_service
+from tests.services import stream_service
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ def add(page: Page, *colours: str) -> None:
 @pytest.fixture
 def logged(context: BrowserContext, tmp_path: Path) -> Iterator[Page]:
     settings = {"log_predictions": str(tmp_path), **EVERYTHING}
-    with stream_service(ColourBackend(), model="colours", **settings) as (address, _):
+    with stream_service(colours_backend(), model="colours", **settings) as (address, _):
         page = context.new_page()
         page.goto(f"http://{address}")
         expect(page.locator("#model option")).to_have_count(4)

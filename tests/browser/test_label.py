@@ -11,9 +11,9 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from gateway.keys import add_key
 from gateway_predictions.reader import LogReader
-from tests.browser.backend import ColourBackend, picture
+from tests.browser.backend import colours_backend, picture
 from tests.gateway_predictions.logged import EVERYTHING, rows
-from tests.plugins.streams.stub import stream_service
+from tests.services import stream_service
 
 pytestmark = pytest.mark.slow
 SETTINGS = {**EVERYTHING, "log_predictions_images": True, "label_queue": True}
@@ -23,7 +23,7 @@ IMAGES = 8
 @pytest.fixture
 def logged(tmp_path: Path) -> Iterator[str]:
     """A service whose log has IMAGES different images; red ones are the most uncertain."""
-    with stream_service(ColourBackend(), model="colours", log_predictions=str(tmp_path), **SETTINGS) as (address, _):
+    with stream_service(colours_backend(), model="colours", log_predictions=str(tmp_path), **SETTINGS) as (address, _):
         url = f"http://{address}"
         for number in range(IMAGES):
             colour = ("red", "blue", "green")[number % 3]
@@ -137,7 +137,7 @@ def test_key_is_asked_for_where_keys_are_required(context: BrowserContext, tmp_p
     keys = tmp_path / "keys"
     key = add_key(keys, "labellers")
     settings = {**SETTINGS, "log_predictions": str(tmp_path / "log"), "api_keys_file": keys}
-    with stream_service(ColourBackend(), model="colours", **settings) as (address, _):
+    with stream_service(colours_backend(), model="colours", **settings) as (address, _):
         for path in ("overview?model=colours", "image?model=colours&path=images/a/b.png"):
             assert httpx.get(f"http://{address}/label/{path}", timeout=60).status_code == 401
         assert httpx.post(f"http://{address}/label/next?model=colours", timeout=60).status_code == 401

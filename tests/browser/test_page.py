@@ -10,10 +10,11 @@ from playwright.sync_api import Browser, BrowserContext, FilePayload, Page, expe
 
 from gateway.keys import add_key
 from tests.animations import video
-from tests.browser.backend import ColourBackend, animation, picture
+from tests.browser.backend import animation, colours_backend, picture
 from tests.browser.conftest import read_download
-from tests.plugins.streams.stub import stream_service
+from tests.doubles.backend import StubBackend
 from tests.processes import wait_for
+from tests.services import stream_service
 
 pytestmark = pytest.mark.slow
 KEPT = """() => new Promise((resolve) => {
@@ -65,7 +66,7 @@ def test_each_image_gets_a_card_with_labels_and_model(page: Page):
     assert [symbol.is_visible() for symbol in symbols] == [False, False, True]
 
 
-def test_example_is_classified_on_arrival_and_others_by_a_click(page: Page, backend: ColourBackend):
+def test_example_is_classified_on_arrival_and_others_by_a_click(page: Page, backend: StubBackend):
     best = page.locator("#example-answer .label").first
     expect(best).to_have_text("red")
     expect(page.locator("#example-title")).to_have_text("An example: red")
@@ -81,16 +82,16 @@ def test_example_is_classified_on_arrival_and_others_by_a_click(page: Page, back
     expect(best).to_have_text("red")
 
 
-def test_model_without_examples_has_a_large_drop_zone(page: Page, backend: ColourBackend):
+def test_model_without_examples_has_a_large_drop_zone(page: Page, backend: StubBackend):
     expect(page.locator("#example-answer .label").first).to_have_text("red")
-    asked = len(backend.asked)
+    asked = len(backend.calls)
     page.select_option("#model", "moods")
     expect(page.locator("#example")).to_be_hidden()
     zone = page.locator("#drop").bounding_box()
     assert zone
     assert zone["width"] > 1000
     assert zone["height"] > 400
-    assert len(backend.asked) == asked
+    assert len(backend.calls) == asked
     page.select_option("#model", "colours")
     expect(page.locator("#example-answer .label").first).to_have_text("red")
 
@@ -148,8 +149,8 @@ def test_segmented_buttons_are_centred(page: Page, width: int):
 
 
 def test_lone_model_is_shown_in_a_field_that_can_be_opened(context: BrowserContext):
-    backend = ColourBackend()
-    backend.listed = backend.listed[:1]
+    backend = colours_backend()
+    backend.infos = backend.infos[:1]
     with stream_service(backend, model="colours") as (address, _):
         page = context.new_page()
         page.goto(f"http://{address}")
@@ -430,7 +431,7 @@ def test_viewer_shows_the_frames_of_a_video(page: Page):
 
 @pytest.mark.parametrize("most", [2, 8])
 def test_animation_with_too_many_frames_is_classified_as_a_still(context: BrowserContext, most: int):
-    with stream_service(ColourBackend(), model="colours", max_frames=most) as (address, _):
+    with stream_service(colours_backend(), model="colours", max_frames=most) as (address, _):
         page = context.new_page()
         page.goto(f"http://{address}")
         colours = ("blue", "red", "green") * 2
@@ -440,7 +441,7 @@ def test_animation_with_too_many_frames_is_classified_as_a_still(context: Browse
         page.close()
 
 
-def test_results_survive_a_reload_until_they_are_cleared(page: Page, backend: ColourBackend):
+def test_results_survive_a_reload_until_they_are_cleared(page: Page, backend: StubBackend):
     backend.gate.clear()
     try:
         page.set_input_files("#files", [*photos(blue=1), file("broken.png", b"x")])
@@ -451,12 +452,12 @@ def test_results_survive_a_reload_until_they_are_cleared(page: Page, backend: Co
     page.evaluate("document.documentElement.dataset.before = 'yes'")
     expect(page.locator("html[data-before]")).to_have_count(1)
     wait_for(lambda: page.evaluate(KEPT) == 2)
-    asked = len(backend.asked)
+    asked = len(backend.calls)
     page.reload()
     expect(page.locator("html[data-before]")).to_have_count(0)
     expect(page.locator("#tally")).to_have_text("1 classified, 1 failed")
     shows(page, "blue-0.png", "broken.png")
-    assert len(backend.asked) == asked
+    assert len(backend.calls) == asked
 
     page.click("#clear")
     expect(page.locator("#live")).to_have_text("Cleared")
@@ -514,7 +515,7 @@ def test_slow_upload_shows_progress_in_bytes_and_seconds(page: Page, context: Br
     expect(page.locator("#again")).to_be_visible()
 
 
-def test_stopped_run_can_be_continued(page: Page, backend: ColourBackend):
+def test_stopped_run_can_be_continued(page: Page, backend: StubBackend):
     backend.gate.clear()
     try:
         page.set_input_files("#files", photos(green=1))
@@ -559,7 +560,7 @@ def test_code_does_not_overlap_its_copy_button(page: Page):
 def test_without_a_key_files_wait_for_one(context: BrowserContext, tmp_path):
     file = tmp_path / "keys"
     key = add_key(file, "page")
-    with stream_service(ColourBackend(), model="colours", api_keys_file=file) as (address, _):
+    with stream_service(colours_backend(), model="colours", api_keys_file=file) as (address, _):
         page = context.new_page()
         page.goto(f"http://{address}")
         words = "The gateway needs an API key: enter it under “API key”."

@@ -14,7 +14,7 @@ from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.repository.writing import rewrite
 from gateway_predictions.reader import LogReader
 from tests.asking import encode
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG
 from tests.gateway_predictions.logged import files, rows
 from tests.processes import children, is_gone, wait_for
 

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from tests.deploy.kubernetes_schemas import VERSIONS, faults
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG
 from tests.gateway_client.bulk.running import folder_of
 from tests.processes import PROJECT, environment
-from tests.stub_service import stub_service
+from tests.services import stub_service
 
 JOB = yaml.safe_load((PROJECT / "examples" / "classify-job.yaml").read_text())
 SHARDS = 4

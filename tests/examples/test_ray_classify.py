@@ -8,10 +8,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG
 from tests.gateway_client.bulk.running import folder_of
 from tests.processes import PROJECT, environment
-from tests.stub_service import stub_service
+from tests.services import stub_service
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
 

@@ -3,9 +3,9 @@
 import pyarrow as pa
 
 from examples.spark_classify import classifier
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG
 from tests.gateway_client.bulk.running import folder_of
-from tests.stub_service import stub_service
+from tests.services import stub_service
 
 
 def test_batches_get_their_classes(tmp_path):

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from gateway.keys import add_key
-from tests.plugins.streams.stub import FrameBackend, frame, stream_service
+from tests.doubles.backend import frame, frame_backend
 from tests.processes import PROJECT, environment
+from tests.services import stream_service
 
 EXAMPLE = PROJECT / "examples" / "stream.mjs"
 
@@ -32,7 +33,7 @@ def frames(tmp_path: Path) -> list[str]:
 
 
 def test_node_gets_an_answer_for_each_frame(frames: list[str]):
-    with stream_service(FrameBackend()) as (address, _):
+    with stream_service(frame_backend()) as (address, _):
         run = node(str(EXAMPLE), f"http://{address}", *frames)
     assert run.returncode == 0, run.stderr
     bright, notes, dark = run.stdout.splitlines()
@@ -53,7 +54,7 @@ def test_key_is_sent_and_a_missing_one_is_an_error(frames: list[str], tmp_path: 
       for await (const { predictions } of classifyFrames(address, frames, { key })) console.log(predictions[0].label);
     """
     script = ("--input-type=module", "--eval", code, EXAMPLE.as_uri())
-    with stream_service(FrameBackend(), api_keys_file=keys) as (address, _):
+    with stream_service(frame_backend(), api_keys_file=keys) as (address, _):
         known = node(*script, f"http://{address}/", key, frames[0])
         unknown = node(*script, f"http://{address}/", "", frames[0])
     assert (known.returncode, known.stdout) == (0, "bright\n"), known.stderr

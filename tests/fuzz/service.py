@@ -22,8 +22,8 @@ from typing import Any
 import httpx
 import psutil
 
+from tests.doubles.program import PROGRAM
 from tests.processes import Gateway, running_gateway, wait_for
-from tests.stub_server import PROGRAM
 
 BATCH = 25
 """Number of cases between two checks of the process."""

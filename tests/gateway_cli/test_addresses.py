@@ -9,7 +9,7 @@ from gateway_cli.addresses import WrongAddress
 from gateway_cli.main import app
 from gateway_local.server import EmbeddedTriton
 from tests.processes import free_port
-from tests.stub_service import stub_service
+from tests.services import stub_service
 
 NOTHING = "127.0.0.1:1"
 

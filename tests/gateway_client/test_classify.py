@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,12 @@ import pytest
 from PIL import Image
 
 from gateway.errors import ModelNotFound, ModelUnavailable, Overloaded
-from gateway.inference.backend import Call, InferResult
 from gateway_client import AsyncGateway, Gateway, ImageUrl, NamedImage, blocking, errors
 from tests.animations import animated
-from tests.gateway.api.stub import PNG, VECTOR, StubBackend, VectorBackend
+from tests.doubles.backend import CAT, PNG, VECTOR, StubBackend, with_vector
 from tests.plugins.urls.origin import origin_on
 from tests.processes import environment
-from tests.stub_service import stub_service
+from tests.services import stub_service
 
 
 @pytest.fixture(scope="module")
@@ -284,28 +284,14 @@ def test_blocking_client_works_inside_an_event_loop(url):
     assert asyncio.run(cell()) == 3
 
 
-class Busy(StubBackend):
-    """Refuses every second batch."""
-
-    def __init__(self, fault: Exception) -> None:
-        super().__init__()
-        self.passing, self.calls = fault, 0
-
-    async def infer(self, call: Call) -> InferResult:
-        self.calls += 1
-        if self.calls % 2:
-            raise self.passing
-        return await super().infer(call)
-
-
 @pytest.mark.parametrize("fault", [Overloaded(), ModelUnavailable()])
 def test_temporary_failures_are_retried(fault):
-    backend = Busy(fault)
+    backend = StubBackend(cycle([fault, CAT]))
     with stub_service(backend) as url, Gateway(url) as gateway:
         results = list(gateway.classify([PNG] * 40))
     assert sorted(result.index for result in results) == list(range(40))
     assert all(result.ok for result in results)
-    assert backend.calls > 5
+    assert len(backend.calls) > 5
 
 
 def test_retries_end_after_retry_seconds():
@@ -348,7 +334,7 @@ def test_each_result_has_its_model(url):
 
 
 def test_embeddings_are_32_bit_floats_beside_classes():
-    with stub_service(VectorBackend()) as url, Gateway(url) as gateway:
+    with stub_service(StubBackend(with_vector)) as url, Gateway(url) as gateway:
         good, bad = sorted(gateway.embed([PNG, b"no image"], top_k=1), key=lambda result: result.index)
         assert np.frombuffer(good.embedding, np.float32).tolist() == VECTOR.tolist()
         assert good.best.label == "cat"
@@ -367,5 +353,5 @@ def test_async_client_returns_embeddings():
         async with AsyncGateway(url) as gateway:
             return [result.embedding.tolist() async for result in gateway.embed([PNG, PNG])]
 
-    with stub_service(VectorBackend()) as url:
+    with stub_service(StubBackend(with_vector)) as url:
         assert asyncio.run(vectors(url)) == [VECTOR.tolist()] * 2

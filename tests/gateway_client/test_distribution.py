@@ -11,7 +11,7 @@ import gateway.errors
 import gateway_client
 from gateway_client import __version__, errors
 from tests.processes import PROJECT
-from tests.stub_service import stub_service
+from tests.services import stub_service
 
 CLIENT = PROJECT / "gateway_client"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gateway.app import create_app
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG
+from tests.services import stub_service
 from tests.settings import Settings
-from tests.stub_service import stub_service
 
 GENERATOR = Path(sys.prefix) / "generator" / "bin" / "openapi-python-client"
 USER = """

@@ -3,7 +3,7 @@
 import asyncio
 
 from gateway_local.liveness import reason_to_restart
-from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
+from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL
 
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from gateway_local.redirects import MAX_REDIRECTS, RedirectRefused, get, https_only, origin
-from tests.faulty_registry import FaultyRegistry, Reply, faulty_registry
+from tests.doubles.registry import FaultyRegistry, Reply, faulty_registry
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """A service with a prediction log, and what is in the log."""
 
-from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,44 +9,26 @@ import httpx
 import pyarrow.parquet as pq
 
 from gateway import metrics
-from gateway.errors import ModelNotFound
-from gateway.inference.backend import Call, InferResult, Row
-from gateway.inference.prediction import Predictions
-from tests.gateway.api.stub import PNG, StubBackend
+from tests.doubles.backend import PNG, StubBackend, ranked
 from tests.processes import wait_for
-from tests.stub_service import stub_service
+from tests.services import stub_service
 
 EVERYTHING = {"log_predictions_share": {"*": 100.0}, "log_predictions_file_seconds": 0.1}
 CLASSES = 6
 
 
-class ScoresBackend(StubBackend):
-    """Answers with `scores`, and the labels class 0, class 1, …; a call selects as Triton's catalogue does."""
-
-    def __init__(self, *scores: float) -> None:
-        super().__init__()
-        self.scores = scores or (0.6, 0.2, 0.1, 0.05, 0.03, 0.02)
-        self.calls: list[Call] = []
-
-    async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
-        if model_name == "none":
-            raise ModelNotFound
-        return tuple(f"class {number}" for number in range(len(self.scores)))
-
-    async def infer(self, call: Call) -> InferResult:
-        self.calls.append(call)
-        labels = tuple(f"class {number}" for number in range(len(self.scores)))
-        known = Predictions(labels, array("i", range(len(self.scores))), array("d", self.scores))
-        selected = call.selection.apply(known, multi_label=False)[: call.selection.class_count(multi_label=False)]
-        row = Row(decoded=True, predictions=selected, best=known[: call.least_classes])
-        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch))
+def scores_backend(*scores: float) -> StubBackend:
+    """A backend that answers with `scores`, and the labels class 0, class 1, …"""
+    scores = scores or (0.6, 0.2, 0.1, 0.05, 0.03, 0.02)
+    labels = [f"class {number}" for number in range(len(scores))]
+    return StubBackend(ranked(labels, scores), labels=labels)
 
 
 @contextmanager
 def logging_service(folder: object, backend: StubBackend | None = None, **settings: object) -> Iterator[httpx.Client]:
     """A client of a service that logs every result, unless `settings` say otherwise."""
     options = {"log_predictions": str(folder), **EVERYTHING, **settings}
-    with stub_service(backend or ScoresBackend(), **options) as url, httpx.Client(base_url=url, timeout=60) as client:
+    with stub_service(backend or scores_backend(), **options) as url, httpx.Client(base_url=url, timeout=60) as client:
         yield client
 
 

@@ -5,8 +5,9 @@ import pytest
 from gateway.keys import add_key
 from gateway_plugins.tenants.quota import read_quota
 from gateway_predictions.reader import LogReader
-from tests.gateway.api.stub import PNG, client_of
+from tests.doubles.backend import PNG
 from tests.gateway_predictions.logged import logging_service, rows, send
+from tests.services import client_of
 
 
 def give(client, **members):

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from gateway.inference.backend import Call, Row
 from gateway_cli.main import app
 from gateway_predictions.accuracy import accuracy
 from gateway_predictions.export import ExportSelection, export
@@ -22,7 +23,8 @@ from gateway_predictions.schema import PREDICTIONS
 from gateway_predictions.selection import k_center, most_uncertain
 from gateway_predictions.shares import wilson
 from tests.asking import encode
-from tests.gateway_predictions.logged import ScoresBackend, logging_service, rows, send
+from tests.doubles.backend import StubBackend, ranked
+from tests.gateway_predictions.logged import logging_service, rows, scores_backend, send
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -162,21 +164,14 @@ def test_accuracy_on_images_drawn_at_random_has_no_preference():
     assert accuracy([*known, *rules]).drawn == accuracy(known).drawn
 
 
-class ByBrightness(ScoresBackend):
-    """The brighter an image, the more certain it is of class 0."""
-
-    async def infer(self, call):
-        from dataclasses import replace
-
-        answer = await super().infer(call)
-        best = call.batch.images[0][-1] / 255
-        known = ScoresBackend(best, 1 - best)
-        row = (await known.infer(call)).rows[0]
-        return replace(answer, rows=(row,) * len(call.batch))
+def by_last_byte(call: Call) -> Row:
+    """The brighter the first image, the more certain it is of class 0."""
+    best = call.batch.images[0][-1] / 255
+    return ranked(["class 0", "class 1"], [best, 1 - best])(call)
 
 
 def image(number: int) -> bytes:
-    """A PNG that ends in a byte, by which `ByBrightness` scores it."""
+    """A PNG that ends in a byte, by which `by_last_byte` scores it."""
     return encode(np.full((4, 4, 3), number, np.uint8), ".png") + bytes([128 + number])
 
 
@@ -184,7 +179,8 @@ def image(number: int) -> bytes:
 def circle(tmp_path):
     """A running service, its log with five images, and their answers."""
     log = tmp_path / "log"
-    with logging_service(log, ByBrightness(), log_predictions_images=True) as client:
+    backend = StubBackend(by_last_byte, labels=scores_backend().infos[0].labels)
+    with logging_service(log, backend, log_predictions_images=True) as client:
         for number in (10, 120, 5, 60, 1):
             send(client, image(number), X_Request_ID=f"r{number}")
         rows(log, 5)

@@ -1,13 +1,13 @@
 """What the service measures for drift: images in the log, and answers beside a reference stored with the model."""
 
 import time
+from base64 import b64encode
 
 import numpy as np
 import pytest
 import structlog
 
 from gateway import metrics
-from gateway.inference.backend import InferResult, Row
 from gateway.settings import DecodeMode
 from gateway_predictions.drift.live import (
     BOUNDS,
@@ -21,8 +21,8 @@ from gateway_predictions.drift.sample import LoggedImage, sample_of
 from gateway_predictions.requirements import LogUnavailable
 from gateway_predictions.service_log import MEASURE_SECONDS
 from tests.asking import encode
-from tests.gateway.api.stub import PNG
-from tests.gateway_predictions.logged import ScoresBackend, logging_service, rows, send
+from tests.doubles.backend import PNG, StubBackend, scored
+from tests.gateway_predictions.logged import logging_service, rows, scores_backend, send
 from tests.processes import wait_for
 
 
@@ -127,20 +127,11 @@ def test_replaced_reference_leaves_no_share():
     assert {share for _, share in shown("replaced").values()} == {0}
 
 
-class ReferenceBackend(ScoresBackend):
-    """Has a reference stored with each version."""
-
-    async def infer(self, call):
-        result = await super().infer(call)
-        return InferResult(
-            result.model_name, result.model_version, result.rows, drift_reference=reference_of(answered()).text()
-        )
-
-
 def test_service_counts_every_image(tmp_path):
     """Whatever the share of the log is, and whatever the client selects."""
-    settings = {"log_predictions_share": {"*": 0.0}}
-    with logging_service(tmp_path, ReferenceBackend(), **settings) as client:
+    backend, settings = scores_backend(), {"log_predictions_share": {"*": 0.0}}
+    backend.drift_reference = reference_of(answered()).text()
+    with logging_service(tmp_path, backend, **settings) as client:
         for _ in range(3):
             send(client, path="/predict?model=followed&top_k=1")
         send(client, b"no image", path="/predict?model=followed")
@@ -151,17 +142,10 @@ def test_service_counts_every_image(tmp_path):
 
 
 def test_service_counts_scores_of_all_classes(tmp_path):
-    from base64 import b64encode
-
-    class Tensor(ReferenceBackend):
-        async def infer(self, call):
-            row = Row(decoded=True, scores=np.array([0.1, 0.85, 0.05], np.float32))
-            return InferResult(
-                call.model_name, "1", (row,) * len(call.batch), drift_reference=reference_of(answered()).text()
-            )
-
+    backend = StubBackend(scored(0.1, 0.85, 0.05))
+    backend.drift_reference = reference_of(answered()).text()
     image = {"name": "IMAGE", "datatype": "BYTES", "shape": [1], "data": [b64encode(PNG).decode()]}
-    with logging_service(tmp_path, Tensor()) as client:
+    with logging_service(tmp_path, backend) as client:
         assert client.post("/v2/models/tensor/infer", json={"inputs": [image]}).status_code == 200
     found = shown("tensor")
     assert (found["class", "dog"][0], found["score", "up to 0.9"][0]) == (1, 1)

@@ -19,7 +19,7 @@ from gateway_predictions.schema import PREDICTIONS
 from gateway_predictions.sinks import FileSink
 from gateway_predictions.stores import BucketStore, FolderStore
 from tests.buckets import s3_server
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG
 from tests.gateway_predictions.logged import files, logging_service, rows, send
 from tests.processes import wait_for
 

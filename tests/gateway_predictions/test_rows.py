@@ -2,17 +2,27 @@
 
 import hashlib
 import math
+from base64 import b64encode
 
-import numpy as np
+import httpx
 import pytest
+from websockets.sync.client import connect
 
 from gateway.errors import ModelUnavailable
-from gateway.inference.backend import Call, InferResult, Row
 from gateway.values.extras import install
 from gateway_predictions.schema import PREDICTIONS, SCHEMA_VERSION, VERSION_KEY
 from gateway_predictions.service_log import entropy
-from tests.gateway.api.stub import PNG, VECTOR, StubBackend, VectorBackend
-from tests.gateway_predictions.logged import EVERYTHING, ScoresBackend, counted, files, logging_service, rows, send
+from tests.doubles.backend import PNG, VECTOR, StubBackend, frame, frame_backend, scored, with_vector
+from tests.gateway_predictions.logged import (
+    EVERYTHING,
+    counted,
+    files,
+    logging_service,
+    rows,
+    scores_backend,
+    send,
+)
+from tests.services import stream_service, stub_service
 from tests.settings import Settings
 
 LIKE_100_PERCENT = {"*": 100.0}
@@ -61,7 +71,7 @@ def test_rows_have_five_classes_whatever_the_client_selects(tmp_path, top_k):
 
 
 def test_embedding_is_logged_and_not_returned(tmp_path):
-    with logging_service(tmp_path, VectorBackend()) as client:
+    with logging_service(tmp_path, StubBackend(with_vector)) as client:
         answer = send(client).json()
         (row,) = rows(tmp_path, 1)
     assert row["embedding"] == VECTOR.tolist()
@@ -69,7 +79,7 @@ def test_embedding_is_logged_and_not_returned(tmp_path):
 
 
 def test_embeddings_can_be_left_out(tmp_path):
-    with logging_service(tmp_path, VectorBackend(), log_predictions_embeddings=False) as client:
+    with logging_service(tmp_path, StubBackend(with_vector), log_predictions_embeddings=False) as client:
         send(client)
         (row,) = rows(tmp_path, 1)
     assert row["embedding"] is None
@@ -144,7 +154,7 @@ def test_rules_log_uncertain_results(tmp_path, settings, reasons):
 @pytest.mark.parametrize("wanted", [True, False])
 def test_errors_are_logged_unless_they_are_switched_off(tmp_path, wanted):
     settings = {"log_predictions_share": {"*": 0.0}, "log_predictions_errors": wanted}
-    with logging_service(tmp_path, StubBackend(fault=ModelUnavailable()), **settings) as client:
+    with logging_service(tmp_path, StubBackend(ModelUnavailable()), **settings) as client:
         send(client)
         send(client, b"no image", path="/predict?model=made-up")
     found = [(row["error"], row["reasons"], row["model"]) for row in rows(tmp_path)]
@@ -155,36 +165,20 @@ def test_errors_are_logged_unless_they_are_switched_off(tmp_path, wanted):
 
 def test_scores_of_all_classes_are_reduced_to_the_best(tmp_path):
     """A request of the Open Inference Protocol gets every score; a row has the five best."""
-
-    class Tensor(ScoresBackend):
-        async def infer(self, call):
-            from gateway.inference.backend import InferResult, Row
-
-            row = Row(decoded=True, scores=np.array([0.1, 0.5, 0.05, 0.3, 0.04, 0.01], np.float32))
-            return InferResult(call.model_name, "1", (row,) * len(call.batch))
-
-    with logging_service(tmp_path, Tensor()) as client:
-        from base64 import b64encode
-
-        image = {"name": "IMAGE", "datatype": "BYTES", "shape": [1], "data": [b64encode(PNG).decode()]}
-        assert client.post("/v2/models/m/infer", json={"inputs": [image]}).status_code == 200
+    image = {"name": "IMAGE", "datatype": "BYTES", "shape": [1], "data": [b64encode(PNG).decode()]}
+    with logging_service(tmp_path, scores_backend(0.1, 0.5, 0.05, 0.3, 0.04, 0.01)) as client:
+        assert client.post("/v2/models/ensemble_model/infer", json={"inputs": [image]}).status_code == 200
         (row,) = rows(tmp_path, 1)
     assert row["class_ids"] == [1, 3, 0, 2, 4]
     assert row["margin"] == pytest.approx(0.2)
 
 
 def test_disagreement_of_a_shadow_is_logged(tmp_path):
-    class Disagreeing(ScoresBackend):
-        async def infer(self, call):
-            if call.model_version != "2":
-                return await super().infer(call)
-            from gateway.inference.backend import InferResult, Row
-
-            row = Row(decoded=True, scores=np.array([0.1, 0.2, 0.1, 0.5, 0.05, 0.05], np.float32))
-            return InferResult(call.model_name, "2", (row,) * len(call.batch))
-
+    backend = scores_backend()
+    known, other = backend.answer, scored(0.1, 0.2, 0.1, 0.5, 0.05, 0.05)
+    backend.answer = lambda call: other if call.model_version == "2" else known(call)
     settings = {"log_predictions_share": {"*": 0.0}, "model_shadow": {"ensemble_model": {"2": 100}}}
-    with logging_service(tmp_path, Disagreeing(), **settings) as client:
+    with logging_service(tmp_path, backend, **settings) as client:
         send(client)
         (row,) = rows(tmp_path, 1)
     assert (row["reasons"], row["class_ids"][0]) == (["disagreement"], 0)
@@ -213,11 +207,7 @@ def test_animation_has_one_row(tmp_path):
 
 
 def test_frames_of_a_stream_have_their_numbers(tmp_path):
-    from websockets.sync.client import connect
-
-    from tests.plugins.streams.stub import FrameBackend, frame, stream_service
-
-    with stream_service(FrameBackend(), log_predictions=str(tmp_path), **EVERYTHING) as (address, _):
+    with stream_service(frame_backend(), log_predictions=str(tmp_path), **EVERYTHING) as (address, _):
         headers = {"X-Request-ID": "s1", "X-Log-Fields": "camera=7"}
         with connect(f"ws://{address}/stream?drop=never", additional_headers=headers) as socket:
             for brightness in (0, 255):
@@ -236,12 +226,8 @@ def test_entropy_of_few_classes_and_of_several_labels():
 
 
 def test_without_a_log_calls_ask_for_nothing_more():
-    from tests.stub_service import stub_service
-
-    backend = ScoresBackend()
+    backend = scores_backend()
     with counted() as found, stub_service(backend) as url:
-        import httpx
-
         assert httpx.post(f"{url}/predict", content=PNG, headers={"content-type": "image/png"}).status_code == 200
     assert (backend.calls[0].least_classes, found) == (0, {})
 
@@ -268,14 +254,7 @@ def test_missing_package_stops_the_start(monkeypatch, url, missing, hint):
 
 
 def test_masked_copies_of_an_explanation_are_not_logged(tmp_path):
-    class Explainable(ScoresBackend):
-        async def infer(self, call: Call) -> InferResult:
-            if call.selection is not None:
-                return await super().infer(call)
-            row = Row(decoded=True, scores=np.array(self.scores, np.float32))
-            return InferResult(call.model_name, "1", (row,) * len(call.batch))
-
-    with logging_service(tmp_path, Explainable()) as client:
+    with logging_service(tmp_path) as client:
         assert send(client, path="/explain?masks=5").status_code == 200
         assert send(client, X_Request_ID="after").status_code == 200
         rows(tmp_path, 1)

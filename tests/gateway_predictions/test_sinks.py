@@ -13,7 +13,7 @@ import pytest
 
 from gateway_predictions.forget import Forgotten, forget
 from gateway_predictions.reader import LogReader
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG
 from tests.gateway_predictions.logged import counted, failures, logging_service, outcomes, send
 from tests.processes import free_port, wait_for
 

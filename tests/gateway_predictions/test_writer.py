@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from gateway.settings import MIB
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG
 from tests.gateway_predictions.logged import counted, failures, files, logging_service, outcomes, rows, send
 from tests.processes import children, wait_for
 

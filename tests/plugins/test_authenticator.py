@@ -12,7 +12,8 @@ from gateway.errors import Forbidden, RateLimited
 from gateway.hooks import Authenticator, Identity, Plugin
 from gateway.limits.caller import Caller, Stages
 from gateway.plugins import installed
-from tests.gateway.api.stub import PNG, Client, StubBackend, client_of_app
+from tests.doubles.backend import PNG, StubBackend
+from tests.services import Client, client_of_app
 from tests.settings import Settings
 
 SECRET = b"secret"

@@ -10,7 +10,8 @@ from gateway.hooks import Plugin
 from gateway.inference.steps import ImageTask, Step
 from gateway.settings import Settings
 from tests.asking import encode
-from tests.gateway.api.stub import StubBackend, client_of_app
+from tests.doubles.backend import StubBackend
+from tests.services import client_of_app
 
 
 class SmallImages(Plugin):

@@ -17,7 +17,8 @@ WITHOUT = """
 import sys
 from gateway.app import create_app
 from gateway.settings import Settings
-from tests.gateway.api.stub import PNG, StubBackend, client_of_app
+from tests.doubles.backend import PNG, StubBackend
+from tests.services import client_of_app
 
 before = {name for name in sys.modules if name.startswith("gateway_")}
 with client_of_app(create_app(Settings(_env_file=None), StubBackend(), plugins=())) as client:
@@ -36,7 +37,8 @@ import json
 from pathlib import Path
 from gateway.app import create_app
 from gateway.environment import load_settings
-from tests.gateway.api.stub import PNG, StubBackend, client_of_app
+from tests.doubles.backend import PNG, StubBackend
+from tests.services import client_of_app
 
 settings = load_settings()
 with client_of_app(create_app(settings, StubBackend())) as client:
@@ -54,7 +56,8 @@ SIGNED_TOKENS = """
 import hashlib, hmac
 from gateway.app import create_app
 from gateway.environment import load_settings
-from tests.gateway.api.stub import PNG, StubBackend, client_of_app
+from tests.doubles.backend import PNG, StubBackend
+from tests.services import client_of_app
 
 def token(name, expires, secret="sixteen characters"):
     signed = f"{name}.{expires}"

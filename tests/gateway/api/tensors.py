@@ -1,41 +1,23 @@
 """A model of two classes and requests by tritonclient, for tests of the Open Inference Protocol."""
 
 import base64
-from collections.abc import Sequence
 from typing import Any
 
 import httpx
 import numpy as np
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
 
-from gateway.inference.backend import Call, Row
-from gateway.inference.backend import InferResult as Inferred
-from tests.gateway.api.stub import Client, StubBackend
+from tests.doubles.backend import Answer, StubBackend, scored
+from tests.services import Client
 
 INFER = "/v2/models/ensemble_model/infer"
 SCORES = np.array([0.25, 0.75], np.float32)
 TEXT = b"not an image"
 
 
-class Scorer(StubBackend):
-    """Gives every image the same scores; records its calls."""
-
-    def __init__(self, fault: Exception | None = None) -> None:
-        super().__init__(fault)
-        self.asked: list[Call] = []
-        self.left_seconds: list[float] = []
-
-    async def infer(self, call: Call) -> Inferred:
-        self.asked.append(call)
-        self.left_seconds.append(call.deadline.left_seconds)
-        if self.fault is not None:
-            raise self.fault
-        assert call.selection is None
-        rows = (Row(decoded=True, scores=SCORES),) * len(call.batch)
-        return Inferred(call.model_name, call.model_version or "1", rows)
-
-    async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
-        return ("cat", "dog: large")
+def scorer(answer: Answer | None = None) -> StubBackend:
+    """A backend that gives every image the same scores."""
+    return StubBackend(scored(*SCORES) if answer is None else answer, labels=("cat", "dog: large"))
 
 
 def images(*contents: bytes, binary: bool = True) -> InferInput:

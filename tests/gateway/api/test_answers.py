@@ -8,29 +8,17 @@ import pytest
 
 from gateway.api.middleware import MAX_QUERY_PARAMETERS
 from gateway.api.schemas import PredictResponse
-from gateway.inference.backend import Call, InferResult, Row
-from gateway.inference.prediction import Prediction
-from tests.gateway.api.stub import PNG, Client, StubBackend, client_of
+from tests.doubles.backend import PNG, StubBackend, ranked
 from tests.gateway.api.tensors import INFER, in_json
+from tests.services import Client, client_of
 
 CLASSES = 500
 
 
-class Wide(StubBackend):
-    """Knows many classes."""
-
-    async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
-        return tuple(f"class {number}" for number in range(CLASSES))
-
-    async def infer(self, call: Call) -> InferResult:
-        scores = np.linspace(1, 0, CLASSES, dtype=np.float32)
-        if call.selection is None:
-            row = Row(decoded=True, scores=scores)
-        else:
-            count = call.selection.class_count(multi_label=False)
-            chosen = (Prediction(f"class {n}", n, float(score)) for n, score in enumerate(scores[:count]))
-            row = Row(decoded=True, predictions=tuple(chosen))
-        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch))
+def wide() -> StubBackend:
+    """A backend that knows many classes."""
+    labels = [f"class {number}" for number in range(CLASSES)]
+    return StubBackend(ranked(labels, np.linspace(1, 0, CLASSES, dtype=np.float32)), labels=labels)
 
 
 def classify(client: Client, count: int, top_k: int, **headers: str) -> httpx.Response:
@@ -39,7 +27,7 @@ def classify(client: Client, count: int, top_k: int, **headers: str) -> httpx.Re
 
 
 def test_large_answer_is_complete_and_as_documented():
-    with client_of(Wide()) as client:
+    with client_of(wide()) as client:
         answer = classify(client, 20, CLASSES)
     assert answer.headers["content-type"] == "application/json"
     assert int(answer.headers["content-length"]) == len(answer.content) > 500_000
@@ -50,7 +38,7 @@ def test_large_answer_is_complete_and_as_documented():
 
 
 def test_answer_size_counts_existing_predictions_not_requested_ones():
-    with client_of(Wide(), max_predictions=2 * CLASSES) as client:
+    with client_of(wide(), max_predictions=2 * CLASSES) as client:
         assert classify(client, 2, 1_000).status_code == 200
         refused = classify(client, 3, 1_000)
     assert (refused.status_code, refused.json()["code"]) == (422, "answer_too_large")
@@ -58,7 +46,7 @@ def test_answer_size_counts_existing_predictions_not_requested_ones():
 
 
 def test_streamed_lines_are_not_bounded_by_max_predictions():
-    with client_of(Wide(), max_predictions=CLASSES) as client:
+    with client_of(wide(), max_predictions=CLASSES) as client:
         answer = classify(client, 3, CLASSES, Accept="application/x-ndjson")
     *lines, last = map(json.loads, answer.text.splitlines())
     assert [len(line["predictions"]) for line in lines] == [CLASSES] * 3
@@ -71,7 +59,7 @@ def test_streamed_lines_are_not_bounded_by_max_predictions():
 )
 def test_scores_count_a_tenth_of_a_class(class_count, count, status):
     outputs = [{"name": "PREDICTION", "parameters": {"classification": class_count}}]
-    with client_of(Wide(), max_predictions=CLASSES) as client:
+    with client_of(wide(), max_predictions=CLASSES) as client:
         answer = client.post(INFER, json=in_json(*[PNG] * count, outputs=outputs))
     assert answer.status_code == status, answer.text
     if status == 200:

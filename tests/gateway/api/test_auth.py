@@ -10,8 +10,9 @@ from gateway.api.route_table import Access
 from gateway.app import create_app
 from gateway.keys import KeysError, add_key, remove_key
 from gateway_plugins.tenants.quota import read_quota
+from tests.doubles.backend import PNG, StubBackend
 from tests.gateway.api.in_child import logged
-from tests.gateway.api.stub import PNG, ROUTES, Client, StubBackend, client_of
+from tests.services import ROUTES, Client, client_of
 from tests.settings import Settings
 
 OPEN = [

@@ -11,7 +11,8 @@ import structlog
 
 from gateway.inference.request_spec import MIN_TIMEOUT_SECONDS
 from gateway.keys import add_key, remove_key
-from tests.gateway.api.stub import MODEL, PNG, Client, VectorBackend, client_of
+from tests.doubles.backend import MODEL, PNG, StubBackend, with_vector
+from tests.services import Client, client_of
 
 IMAGE = b64encode(PNG).decode()
 INFER = "/v2/models/ensemble_model/infer"
@@ -50,7 +51,7 @@ def key(key_file) -> str:
 @pytest.fixture(scope="module")
 def client(key_file, key) -> Iterator[Client]:
     """A client of a service with API keys; the tests send `key`."""
-    with client_of(VectorBackend(), api_keys_file=key_file, cors_origins="https://app.example") as client:
+    with client_of(StubBackend(with_vector), api_keys_file=key_file, cors_origins="https://app.example") as client:
         yield client
 
 
@@ -145,15 +146,10 @@ def test_timeout_in_the_query_may_be_one_millisecond(client, key):
         assert "at least 0.001 s" in post(client, key, f"{path}?timeout=0.000999", "x", IMAGE_TYPE)[1]
 
 
-class MisleadingBackend(VectorBackend):
-    """Describes its model with something that no document can have: a bug of the gateway, not of the client."""
-
-    async def model(self, name: str):
-        return replace(MODEL, versions=(object(),))
-
-
 def test_invalid_response_document_is_a_server_error():
-    with client_of(MisleadingBackend()) as client, structlog.testing.capture_logs() as events:
+    """A bug of the gateway, not of the client: the model has a version that no document can have."""
+    backend = StubBackend(infos=[replace(MODEL, versions=(object(),))])
+    with client_of(backend) as client, structlog.testing.capture_logs() as events:
         assert client.get("/models/ensemble_model").status_code == 500
     assert [event["event"] for event in events].count("unexpected_error") == 1
 
@@ -167,7 +163,7 @@ def test_upload_completes_after_its_key_is_removed(tmp_path):
         remove_key(path, "one")
         yield PNG[20:]
 
-    with client_of(VectorBackend(), api_keys_file=path) as client:
+    with client_of(StubBackend(with_vector), api_keys_file=path) as client:
         headers = {**IMAGE_TYPE, "X-API-Key": key}
         assert client.post("/predict", content=body(), headers=headers).status_code == 200
         assert client.post("/predict", content=PNG, headers=headers).status_code == 401

@@ -17,9 +17,8 @@ from gateway_plugins.page import client_build
 from gateway_plugins.page import client_wheel as page
 from gateway_plugins.page.client_build import build_client
 from gateway_plugins.page.client_wheel import client_wheel
-from tests.gateway.api.stub import client_of
 from tests.processes import PROJECT
-from tests.stub_service import stub_service
+from tests.services import client_of, stub_service
 
 WHEEL = f"triton_image_gateway_client-{__version__}-py3-none-any.whl"
 

@@ -1,24 +1,21 @@
 """The pictures to try with a model: those beside it in the repository, the shipped ones for ImageNet, or none."""
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from gateway.inference.backend import ModelInfo
 from gateway.keys import add_key
 from gateway_plugins.page.model_examples import MAX_EXAMPLE_BYTES, MAX_EXAMPLES
-from tests.gateway.api.stub import MODEL, PNG, StubBackend, client_of
+from tests.doubles.backend import MODEL, PNG, StubBackend
+from tests.services import client_of
 
 IMAGENET = ("tabby", "espresso", "missile", *(f"class {number}" for number in range(997)))
 
 
-class ImageNetBackend(StubBackend):
-    labels_of_all = IMAGENET
-
-    async def model(self, name: str) -> ModelInfo:
-        return replace(await super().model(name), labels=self.labels_of_all)
+def imagenet(labels: Sequence[str] = IMAGENET) -> StubBackend:
+    return StubBackend(labels=labels)
 
 
 def examples(folder: Path, *entries: object) -> None:
@@ -49,16 +46,14 @@ def test_pictures_beside_a_model_are_served(tmp_path):
 
 def test_only_models_with_the_classes_of_imagenet_get_the_shipped_pictures(tmp_path):
     assert listed(None) == []
-    assert [each["url"] for each in listed(None, ImageNetBackend())] == [
+    assert [each["url"] for each in listed(None, imagenet())] == [
         "assets/cat.jpg",
         "assets/coffee.jpg",
         "assets/rocket.jpg",
     ]
-    fewer = ImageNetBackend()
-    fewer.labels_of_all = IMAGENET[:-1]
-    assert listed(None, fewer) == []
+    assert listed(None, imagenet(IMAGENET[:-1])) == []
     examples(tmp_path, {"file": "example-1.png", "label": "tabby"})
-    assert [each["label"] for each in listed(tmp_path, ImageNetBackend())] == ["tabby"]
+    assert [each["label"] for each in listed(tmp_path, imagenet())] == ["tabby"]
 
 
 @pytest.mark.parametrize("file", ["../origin.json", "example-1.svg", "/etc/passwd", "config.pbtxt", "example-1.png/"])

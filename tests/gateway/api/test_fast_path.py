@@ -13,7 +13,8 @@ from starlette.responses import JSONResponse
 
 from gateway.api.parameters import PredictParameters, invalid_parameter, query_parameters
 from gateway.errors import InvalidParameter
-from tests.gateway.api.stub import PNG, Client, client_of
+from tests.doubles.backend import PNG
+from tests.services import Client, client_of
 
 VALUES = st.sampled_from(["", "0", "1", "7", "1.5", "cat", "a%2Cb", "%E2%98%83", "nan", "-1", "kserve-v1", "x+y", "%"])
 NAMES = st.sampled_from([*PredictParameters.model_fields, "topk", "Labels", ""])

@@ -4,7 +4,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from gateway.app import create_app, prepare
-from tests.gateway.api.stub import StubBackend, client_of_app
+from tests.doubles.backend import StubBackend
+from tests.services import client_of_app
 from tests.settings import Settings
 
 

@@ -9,15 +9,15 @@ from starlette.types import Message
 
 from gateway.errors import Overloaded
 from gateway.limits.admission import Admission
-from tests.gateway.api.stub import ROUTES, Client, client_of
-from tests.gateway.api.tensors import Scorer
+from tests.gateway.api.tensors import scorer
+from tests.services import ROUTES, Client, client_of
 
 WITH_IMAGES = [route.path for route in ROUTES if route.traits.takes_images]
 
 
 @pytest.fixture
 def client() -> Iterator[Client]:
-    with client_of(Scorer()) as client:
+    with client_of(scorer()) as client:
         yield client
 
 

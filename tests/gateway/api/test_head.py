@@ -3,7 +3,7 @@
 import pytest
 import structlog
 
-from tests.gateway.api.stub import client_of
+from tests.services import client_of
 
 PATHS = [
     "/",

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from tests.gateway.api.stub import PNG, StubBackend, client_of
+from tests.doubles.backend import PNG, StubBackend
+from tests.services import client_of
 
 ORIGIN = "https://app.example"
 CAT = {"files": ("cat.png", PNG)}

@@ -6,7 +6,8 @@ import pytest
 import structlog
 
 from gateway.ingest.multipart import MAX_READ_AHEAD_BYTES
-from tests.gateway.api.stub import PNG, ROUTES, Client, client_of
+from tests.doubles.backend import PNG
+from tests.services import ROUTES, Client, client_of
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,8 @@
 """Observability of each request: log event, Server-Timing header, metrics and span."""
 
-import asyncio
 import re
 from collections.abc import Iterator
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
@@ -13,10 +13,10 @@ from starlette.types import Message, Receive, Scope, Send
 from gateway.api.middleware import RequestContextMiddleware
 from gateway.api.route_table import RouteTable
 from gateway.errors import ModelNotFound, TritonUnreachable
-from gateway.inference.backend import Call, InferResult
 from gateway.logs import AlreadyLogged
-from tests.gateway.api.stub import PNG, Client, StubBackend, client_of
+from tests.doubles.backend import CAT, PNG, StubBackend
 from tests.otlp import collecting
+from tests.services import Client, client_of
 
 Event = dict[str, Any]
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -31,23 +31,8 @@ def unreachable() -> TritonUnreachable:
     return error
 
 
-class Flaky(StubBackend):
-    """Answers the first call, and no other."""
-
-    async def infer(self, call: Call) -> InferResult:
-        answer = await super().infer(call)
-        self.fault = unreachable()
-        return answer
-
-
-class Slow(StubBackend):
-    """Takes its time for each call."""
-
-    SECONDS = 0.05
-
-    async def infer(self, call: Call) -> InferResult:
-        await asyncio.sleep(self.SECONDS)
-        return await super().infer(call)
+SECONDS = 0.05
+"""How long each call of the backends below takes."""
 
 
 def without_pauses(_logger, _name, event):
@@ -133,7 +118,8 @@ def test_log_of_a_service_error_has_its_code_and_cause(events):
 
 
 def test_service_fault_of_some_images_is_a_warning_with_its_cause(events):
-    with client_of(Flaky(), batch_max_images=1, request_max_calls=1) as client:
+    backend = StubBackend(chain([CAT], repeat(unreachable())))
+    with client_of(backend, batch_max_images=1, request_max_calls=1) as client:
         answer = client.post("/predict", files=files(PNG, PNG, PNG))
     (event,) = events
     assert answer.status_code == 200
@@ -191,10 +177,10 @@ def test_server_timing_header_has_the_stages():
 
 
 def test_no_stage_is_longer_than_its_request(events):
-    with client_of(Slow(), batch_max_images=1, request_max_calls=4) as client:
+    with client_of(StubBackend(seconds=SECONDS), batch_max_images=1, request_max_calls=4) as client:
         header = client.post("/predict", files=files(*[PNG] * 8)).headers["Server-Timing"]
     milliseconds = {name: float(value) for name, value in re.findall(r"(\w+);dur=([\d.]+)", header)}
-    assert milliseconds["infer"] >= 2 * Slow.SECONDS * 1e3
+    assert milliseconds["infer"] >= 2 * SECONDS * 1e3
     assert milliseconds["infer"] <= milliseconds["total"]
     assert all(events[0][stage] <= events[0]["total_seconds"] for stage in STAGES)
 
@@ -202,10 +188,10 @@ def test_no_stage_is_longer_than_its_request(events):
 def test_each_triton_call_is_timed():
     before = count("gateway_triton_call_duration_seconds_count")
     spent = count("gateway_triton_call_duration_seconds_sum")
-    with client_of(Slow(), batch_max_images=1, request_max_calls=4) as client:
+    with client_of(StubBackend(seconds=SECONDS), batch_max_images=1, request_max_calls=4) as client:
         client.post("/predict", files=files(*[PNG] * 8))
     assert count("gateway_triton_call_duration_seconds_count") == before + 8
-    assert count("gateway_triton_call_duration_seconds_sum") >= spent + 8 * Slow.SECONDS * 0.9
+    assert count("gateway_triton_call_duration_seconds_sum") >= spent + 8 * SECONDS * 0.9
 
 
 def test_requests_are_counted_by_route_status_and_code():

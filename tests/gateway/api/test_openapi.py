@@ -7,7 +7,8 @@ import pytest
 
 from gateway.api.openapi import LINES
 from gateway.app import create_app
-from tests.gateway.api.stub import PNG, StubBackend, client_of_app
+from tests.doubles.backend import PNG, StubBackend
+from tests.services import client_of_app
 from tests.settings import Settings
 
 NDJSON = "application/x-ndjson"

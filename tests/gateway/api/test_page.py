@@ -19,9 +19,9 @@ from gateway import errors
 from gateway.app import create_app
 from gateway_client.csv_cells import csv_line
 from gateway_plugins.page.page import CONTENT_SECURITY_POLICY, SHIPPED_EXAMPLES, files
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG
+from tests.services import stub_service
 from tests.settings import Settings
-from tests.stub_service import stub_service
 
 STATIC = Path(str(files.directory))
 ASSETS = sorted(path.name for path in STATIC.iterdir())

@@ -10,16 +10,17 @@ from prometheus_client import REGISTRY
 from tritonclient.http import InferRequestedOutput
 
 from gateway.errors import InferenceFailed, ModelNotFound, TritonUnreachable
-from gateway.inference.backend import Call, Embeddings, InferResult, Row
+from gateway.inference.backend import Embeddings, InferResult
 from gateway.keys import add_key
 from gateway_plugins.oip.documents import InferenceBody, InferenceResponse
-from tests.gateway.api.stub import PNG, VECTOR, client_of
-from tests.gateway.api.tensors import INFER, SCORES, TEXT, Scorer, ask, in_json, prediction, refusal, result
+from tests.doubles.backend import PNG, VECTOR, StubBackend, scored
+from tests.gateway.api.tensors import INFER, SCORES, TEXT, ask, in_json, prediction, refusal, result, scorer
+from tests.services import client_of
 
 
 @pytest.fixture
-def backend() -> Scorer:
-    return Scorer()
+def backend() -> StubBackend:
+    return scorer()
 
 
 @pytest.fixture
@@ -153,14 +154,14 @@ def test_request_without_images_is_refused(client, body):
     ("fault", "status"), [(TritonUnreachable(), 503), (InferenceFailed(), 502), (ModelNotFound("No such model."), 404)]
 )
 def test_service_errors_keep_their_status(fault, status):
-    with client_of(Scorer(fault)) as client:
+    with client_of(scorer(fault)) as client:
         answer = ask(client, PNG)
         assert refusal(answer) == (status, fault.message)
         assert ("Retry-After" in answer.headers) == (status == 503)
 
 
 def test_unexpected_error_has_no_internal_details():
-    with client_of(Scorer(RuntimeError("secret"))) as client:
+    with client_of(scorer(RuntimeError("secret"))) as client:
         status, sentence = refusal(ask(client, PNG))
         assert status == 500
         assert "secret" not in sentence
@@ -169,12 +170,13 @@ def test_unexpected_error_has_no_internal_details():
 def test_version_is_that_of_the_path(client, backend):
     read = result(ask(client, PNG, path="/v2/models/ensemble_model/versions/2/infer"))
     assert read.get_response()["model_version"] == "2"
-    assert backend.asked[0].model_version == "2"
+    assert backend.calls[0].model_version == "2"
+    assert backend.calls[0].selection is None
     assert refusal(ask(client, PNG, path="/v2/models/ensemble_model/versions/two/infer"))[0] == 422
 
 
 def test_split_sends_a_share_to_a_version_and_clients_keep_theirs():
-    with client_of(Scorer(), model_split={"flowers": {"1": 50, "2": 50}}) as client:
+    with client_of(scorer(), model_split={"flowers": {"1": 50, "2": 50}}) as client:
 
         def version(name: str) -> str:
             answer = ask(client, PNG, path="/v2/models/flowers/infer", headers={"X-Client-ID": name})
@@ -187,9 +189,9 @@ def test_split_sends_a_share_to_a_version_and_clients_keep_theirs():
 
 def test_timeout_is_in_microseconds(client, backend):
     ask(client, PNG, timeout=25_000_000)
-    assert 20 < backend.left_seconds[0] <= 25
+    assert 20 < backend.calls[0].deadline.left_seconds <= 25
     ask(client, PNG, timeout=0)
-    assert 25 < backend.left_seconds[1] <= 30
+    assert 25 < backend.calls[1].deadline.left_seconds <= 30
     assert refusal(ask(client, PNG, timeout=10**12)) == (422, "'timeout': must be at most 300 s.")
 
 
@@ -199,7 +201,7 @@ def test_unknown_parameters_are_ignored(client):
 
 def test_upload_limits_apply():
     limits = {"max_files": 2, "max_file_bytes": 200, "max_request_bytes": 2_000, "max_header_bytes": 1_024}
-    with client_of(Scorer(), **limits) as client:
+    with client_of(scorer(), **limits) as client:
         assert refusal(ask(client, PNG, PNG, PNG)) == (
             413,
             "The request has more than 2 files: send them in several requests.",
@@ -226,7 +228,7 @@ def test_stages_are_measured(client):
 
 def test_missing_key_uses_the_protocols_format(tmp_path):
     key = add_key(tmp_path / "keys", "someone")
-    with client_of(Scorer(), api_keys_file=tmp_path / "keys") as client:
+    with client_of(scorer(), api_keys_file=tmp_path / "keys") as client:
         answer = ask(client, PNG)
         assert refusal(answer)[0] == 401
         assert answer.headers["WWW-Authenticate"] == "Bearer"
@@ -235,38 +237,26 @@ def test_missing_key_uses_the_protocols_format(tmp_path):
         assert refusal(client.get("/v2"))[0] == 401
 
 
-class Switched(Scorer):
-    """A model that another one with more classes takes the place of, in the middle of a request."""
-
-    async def infer(self, call):
-        self.asked.append(call)
-        scores = SCORES if len(self.asked) == 1 else np.array([0.1, 0.2, 0.7], np.float32)
-        return InferResult("m", str(len(self.asked)), (Row(decoded=True, scores=scores),) * len(call.batch))
-
-
 def test_model_that_changes_its_classes_fails_only_later_images():
-    with client_of(Switched(), batch_max_images=1, request_max_calls=1) as client:
+    """Another one with more classes takes its place in the middle of a request."""
+    answers = (
+        InferResult("m", version, (row,)) for version, row in (("1", scored(*SCORES)), ("2", scored(0.1, 0.2, 0.7)))
+    )
+    with client_of(scorer(answers), batch_max_images=1, request_max_calls=1) as client:
         read = result(ask(client, PNG, PNG))
     assert read.get_response()["model_version"] == "1"
     assert read.as_numpy("STATUS").tolist() == [b"ok", b"model_unavailable"]
     assert np.isnan(read.as_numpy("PREDICTION")[1]).all()
 
 
-class Vectorising(Scorer):
-    """Has a vector beside the scores of every image that has an answer."""
-
-    async def infer(self, call: Call) -> InferResult:
-        assert call.embeddings is Embeddings.IF_ANY
-        result = await super().infer(call)
-        return replace(result, rows=tuple(replace(row, embedding=VECTOR) for row in result.rows))
-
-
 def test_embeddings_are_a_tensor_with_nan_for_failed_images():
-    with client_of(Vectorising()) as client:
+    backend = scorer(replace(scored(*SCORES), embedding=VECTOR))
+    with client_of(backend) as client:
         read = result(ask(client, PNG, TEXT))
         alone = client.post(INFER, json=in_json(PNG, outputs=[{"name": "FEATURES"}])).json()["outputs"]
     assert read.as_numpy("FEATURES")[0].tolist() == VECTOR.tolist()
     assert np.isnan(read.as_numpy("FEATURES")[1]).all()
+    assert {call.embeddings for call in backend.calls} == {Embeddings.IF_ANY}
     assert alone == [{"name": "FEATURES", "datatype": "FP32", "shape": [1, 4], "data": VECTOR.tolist()}]
 
 

@@ -4,19 +4,19 @@ import pytest
 
 from gateway import __version__
 from gateway.errors import ModelNotFound, TritonUnreachable
-from gateway.inference.backend import EndpointHealth
-from tests.gateway.api.stub import StubBackend, client_of
+from tests.doubles.backend import StubBackend
 from tests.gateway.api.tensors import refusal
+from tests.services import client_of
 
 MODEL = "/v2/models/ensemble_model"
 READINESS = ["/v2/health/ready", f"{MODEL}/ready", f"{MODEL}/versions/1/ready"]
 
 
-class Unready(StubBackend):
-    """Has not answered lately."""
-
-    def health(self):
-        return [EndpointHealth("127.0.0.1:8001", ready=False, last_probe=None)]
+def unready() -> StubBackend:
+    """A backend whose Triton has not answered lately."""
+    backend = StubBackend()
+    backend.ready = False
+    return backend
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_ready_is_200_without_a_body(client, path):
 
 @pytest.mark.parametrize("path", READINESS)
 def test_not_ready_is_400_without_a_body(path):
-    with client_of(Unready()) as client:
+    with client_of(unready()) as client:
         assert client.get("/health/ready").status_code == 503
         assert client.get("/v2/health/live").status_code == 200
         answer = client.get(path)
@@ -63,7 +63,7 @@ def test_not_ready_is_400_without_a_body(path):
 
 
 def test_readiness_of_a_model_is_independent_of_the_default_model():
-    backend = Unready()
+    backend = unready()
     backend.loaded.add("flowers")
     with client_of(backend) as client:
         assert client.get("/v2/models/flowers/ready").status_code == 200
@@ -96,16 +96,13 @@ def test_paths_outside_the_protocol_get_problem_documents(client):
     assert client.get("/v2x").headers["content-type"] == "application/problem+json"
 
 
-class Away(StubBackend):
-    """Is not there."""
-
+@pytest.mark.parametrize("end", ["", "/ready"])
+def test_unreachable_triton_uses_the_protocols_format(monkeypatch, end):
     async def model(self, name):
         raise TritonUnreachable
 
-
-@pytest.mark.parametrize("end", ["", "/ready"])
-def test_unreachable_triton_uses_the_protocols_format(end):
-    with client_of(Away()) as client:
+    monkeypatch.setattr(StubBackend, "model", model)
+    with client_of() as client:
         answer = client.get(MODEL + end)
         assert refusal(answer) == (503, TritonUnreachable().message)
         assert answer.headers["Retry-After"] == "5"

@@ -3,35 +3,15 @@
 import numpy as np
 import pytest
 
-from gateway.errors import SequenceUnknown
-from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.keys import add_key
-from tests.gateway.api.stub import PNG, client_of
-from tests.gateway.api.tensors import INFER, SCORES, TEXT, Scorer, ask, in_json, refusal, result
-
-
-class Follower(Scorer):
-    """Counts the images of each sequence; their scores are those of the image, halved."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frames: dict[int, int] = {}
-        self.steps: list[SequenceStep] = []
-
-    async def add_to_sequence(self, model_name: str, model_version: str, step: SequenceStep) -> SequenceScores:
-        self.steps.append(step)
-        if step.start:
-            self.frames[step.sequence_id] = 0
-        if step.sequence_id not in self.frames:
-            raise SequenceUnknown
-        self.frames[step.sequence_id] += 1
-        frames = self.frames.pop(step.sequence_id) if step.end else self.frames[step.sequence_id]
-        return SequenceScores(step.scores / 2, frames)
+from tests.doubles.backend import PNG, StubBackend
+from tests.gateway.api.tensors import INFER, SCORES, TEXT, ask, in_json, refusal, result, scorer
+from tests.services import client_of
 
 
 @pytest.fixture
-def backend() -> Follower:
-    return Follower()
+def backend() -> StubBackend:
+    return scorer()
 
 
 @pytest.fixture
@@ -51,7 +31,7 @@ def test_images_of_requests_continue_a_sequence(client, backend):
     assert first.as_numpy("PREDICTION").tolist() == [SCORES.tolist()] * 2
     last = result(ask(client, PNG, sequence_id=7, sequence_end=True))
     assert last.as_numpy("SEQUENCE_FRAMES").tolist() == [3]
-    assert not backend.frames
+    assert refusal(ask(client, PNG, sequence_id=7))[0] == 409
 
 
 def test_request_without_a_sequence_has_no_outputs_of_one(client, backend):

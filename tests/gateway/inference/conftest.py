@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.gateway.inference.scripted import Loop
+from tests.doubles.scripted import Loop
 
 
 @pytest.fixture

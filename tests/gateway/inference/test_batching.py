@@ -20,7 +20,7 @@ from gateway.ingest.decoders.cost import expected_seconds
 from gateway.ingest.inspection import inspect
 from gateway.ingest.upload_limits import Limits
 from tests.asking import encode
-from tests.gateway.inference.scripted import (
+from tests.doubles.scripted import (
     Loop,
     ScriptedBackend,
     body_of,

@@ -4,8 +4,8 @@ import pytest
 
 from gateway.ingest.frames import FrameSelection
 from gateway_plugins.media.animation import Frames
+from tests.doubles.scripted import Loop, ScriptedBackend, body_of, collected, query, service_of, start
 from tests.encoders import png_bomb
-from tests.gateway.inference.scripted import Loop, ScriptedBackend, body_of, collected, query, service_of, start
 from tests.samples import encode, photograph
 
 BLACK = png_bomb(2_000, 2_000)

@@ -28,7 +28,7 @@ from gateway.inference.backend import CallLimits
 from gateway.limits.pool_clients import NeverEvicted
 from gateway.limits.pools import PoolLease, upload_buffer
 from tests.asking import encode
-from tests.gateway.inference.scripted import (
+from tests.doubles.scripted import (
     Body,
     Loop,
     ScriptedBackend,

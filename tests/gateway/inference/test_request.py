@@ -8,7 +8,7 @@ from gateway.inference.backend import InferResult, Row
 from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.ready_results import MAX_UNREAD_PREDICTIONS, ReadyResults
 from gateway.inference.result import Answer, Result
-from tests.gateway.inference.scripted import Body, Loop, ScriptedBackend, query, service_of, start
+from tests.doubles.scripted import Body, Loop, ScriptedBackend, query, service_of, start
 from tests.gateway.inference.test_service import PNG
 
 MANY = Predictions.of(Prediction("x", number, 0.5) for number in range(MAX_UNREAD_PREDICTIONS // 4))

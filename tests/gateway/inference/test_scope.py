@@ -3,7 +3,7 @@
 import asyncio
 
 from gateway.inference.scope import AGAIN_SECONDS, Scope
-from tests.gateway.inference.scripted import start
+from tests.doubles.scripted import start
 
 
 async def stubborn(swallows: int, ended: list[str]) -> None:

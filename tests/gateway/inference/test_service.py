@@ -23,7 +23,7 @@ from gateway.inference.backend import InferResult, Row
 from gateway.inference.prediction import Prediction
 from gateway.ingest.resizing import Resize
 from tests.asking import encode
-from tests.gateway.inference.scripted import (
+from tests.doubles.scripted import (
     Body,
     ScriptedBackend,
     ScriptedDecoders,

@@ -4,7 +4,7 @@ import asyncio
 
 from gateway.inference.uncancelled import Uncancelled
 from gateway.limits.admission import Admission
-from tests.gateway.inference.scripted import start
+from tests.doubles.scripted import start
 
 
 def gate() -> Admission:

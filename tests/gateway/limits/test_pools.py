@@ -10,7 +10,8 @@ from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
 from gateway.limits.pool_clients import NeverEvicted, UploadingClient, WaitingClient
 from gateway.limits.pools import Pool, PoolLease, response_buffer, streams, upload_buffer
-from tests.gateway.api.stub import PNG, client_of
+from tests.doubles.backend import PNG
+from tests.services import client_of
 
 MAX = 100
 

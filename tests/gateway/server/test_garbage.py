@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.plugins.streams.stub import FrameBackend, frame, stream_service
+from tests.doubles.backend import frame, frame_backend
+from tests.services import stream_service
 
 TIMES = 10
 UPGRADE = (
@@ -33,7 +34,7 @@ def post(media_type: str, body: bytes, length: int = 0) -> bytes:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    with stream_service(FrameBackend(), loop="uvloop") as (host, _):
+    with stream_service(frame_backend(), loop="uvloop") as (host, _):
         yield int(host.rpartition(":")[2])
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.doubles.program import PROGRAM
 from tests.processes import Gateway, running_gateway, wait_for
-from tests.stub_server import PROGRAM
 
 TIMES = 50
 UPGRADE = (

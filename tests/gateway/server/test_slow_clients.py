@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG
+from tests.doubles.program import PROGRAM
 from tests.processes import Gateway, running_gateway, wait_for
-from tests.stub_server import PROGRAM
 
 pytestmark = pytest.mark.slow
 ALONE = pytest.mark.alone

@@ -16,7 +16,7 @@ from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import TritonBackend
-from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
+from tests.doubles.triton import FakeEndpoint, FakeTriton
 
 MODEL = "ensemble_model"
 SEAL = Seal(b"secret of a test")

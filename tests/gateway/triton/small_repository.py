@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from gateway_local.paths import SHIPPED_MODELS
-from tests.gateway.triton.fake_endpoint import EMBEDDING_SIZE, FAILS, KILLER, LABELS, SCORES, SLOW, UNDECODABLE
+from tests.doubles.triton import EMBEDDING_SIZE, FAILS, KILLER, LABELS, SCORES, SLOW, UNDECODABLE
 
 ENSEMBLE = """
 name: "ensemble_model" platform: "ensemble" max_batch_size: 8

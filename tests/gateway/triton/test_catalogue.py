@@ -17,7 +17,7 @@ from gateway.triton.catalogue import Models, Remembered
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.health.expected import ExpectedModels
 from gateway.triton.health.state import HealthState, Schedule
-from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
+from tests.doubles.triton import FakeEndpoint, FakeTriton
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from gateway.triton.error_table import SequenceLost, StubDied
 from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.model_config import steps
 from gateway_local.runtime.base import Runtime
-from tests.gateway.triton.fake_endpoint import (
+from tests.doubles.triton import (
     EMBEDDING_SIZE,
     FAILS,
     KILLER,

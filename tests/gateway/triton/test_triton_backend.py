@@ -25,7 +25,7 @@ from gateway.triton.error_table import StubDied
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import RetryBudget, TritonBackend
-from tests.gateway.triton.fake_endpoint import KILLER, FakeEndpoint, FakeTriton
+from tests.doubles.triton import KILLER, FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, Fleet, call_of, fleet_of, wait_until
 
 

@@ -13,7 +13,7 @@ from gateway.triton.balancing import Load
 from gateway.triton.error_table import StubDied
 from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.triton_sequence import ID_BITS, TritonSequence
-from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
+from tests.doubles.triton import FakeEndpoint, FakeTriton
 
 SCORES = np.array([0.25, 0.75], np.float32)
 

@@ -7,7 +7,7 @@ from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
 from gateway.inference.backend import CallLimits
 from gateway.triton.seal import RecentCodes
 from gateway.triton.workload import StepWorkload, Workload, has_cache
-from tests.gateway.triton.fake_endpoint import FakeTriton
+from tests.doubles.triton import FakeTriton
 from tests.gateway.triton.fleet import MODEL, call_of, fleet_of
 
 

@@ -16,10 +16,10 @@ from gateway.errors import Overloaded
 from gateway.keys import add_key
 from tests import warm
 from tests.animations import animated
-from tests.gateway.api.stub import PNG, VECTOR, StubBackend, VectorBackend
+from tests.doubles.backend import PNG, VECTOR, StubBackend, with_vector
 from tests.gateway_client.bulk.running import command, folder_of, rows_of, run
 from tests.processes import environment, wait_for
-from tests.stub_service import stub_service
+from tests.services import stub_service
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +242,7 @@ def test_ctrl_c_keeps_the_rows(photos, tmp_path, number):
 def test_rows_have_embeddings_with_features(tmp_path):
     photos = folder_of(tmp_path / "photos", 3, PNG)
     (photos / "bad.png").write_bytes(b"text")
-    with stub_service(VectorBackend()) as url:
+    with stub_service(StubBackend(with_vector)) as url:
         for kind in ("parquet", "csv", "jsonl"):
             assert run(photos, "--features", "-o", tmp_path / f"out.{kind}", "--gateway", url).returncode == 3
         refused = run(photos, "--features", "--threshold", "0.5", "-o", tmp_path / "other.csv", "--gateway", url)

@@ -12,7 +12,7 @@ from gateway_client.bulk.archives import ARCHIVE_SUFFIXES
 from gateway_client.bulk.rows import COLUMNS
 from gateway_client.bulk.tables import COLUMNS as PATH_COLUMNS
 from tests.processes import PROJECT, environment
-from tests.stub_service import stub_service
+from tests.services import stub_service
 
 TEXT = (PROJECT / "docs" / "guides" / "bulk.md").read_text()
 EXAMPLES = re.findall(r"^```\n\$ (.+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE)

@@ -11,10 +11,10 @@ from gateway_cli import classify
 from gateway_cli.terminal import print_status
 from gateway_client.bulk.journal import Journal
 from gateway_client.bulk.meter import Meter
-from tests.gateway.api.stub import PNG, StubBackend
+from tests.doubles.backend import PNG, StubBackend
 from tests.gateway_client.bulk.running import command, folder_of, rows_of, run
 from tests.processes import environment
-from tests.stub_service import stub_service
+from tests.services import stub_service
 
 
 @pytest.fixture(scope="module")

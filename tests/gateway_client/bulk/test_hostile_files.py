@@ -32,10 +32,10 @@ from gateway_client.bulk import BulkError, archives, parquet, remote, tables
 from gateway_client.bulk.archives import InflatesTooFar, InflationBudget
 from gateway_client.bulk.sources import Sources
 from gateway_client.files import read_file
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG
 from tests.gateway_client.bulk.running import command, rows_of, run
 from tests.processes import environment, wait_for
-from tests.stub_service import stub_service
+from tests.services import stub_service
 
 LIMIT = 100_000
 MIB = 2**20

@@ -11,11 +11,10 @@ import pytest
 from gateway_client.bulk.partitions import LocalFolder
 from gateway_client.bulk.shards import MAX_SHARDS, Shard, ShardUnreadable, read_shard
 from tests.buckets import s3_server
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG, StubBackend
 from tests.gateway_client.bulk.running import command, folder_of, run
-from tests.gateway_client.bulk.test_resume import SlowBackend
 from tests.processes import environment, wait_for
-from tests.stub_service import stub_service
+from tests.services import stub_service
 
 
 def paths_of(folder: Path) -> list[str]:
@@ -167,7 +166,7 @@ def test_shards_that_are_killed_at_random(tmp_path):
     def files(number: int) -> int:
         return len(list(out.glob(f"part-{number}-of-4-*"))) if out.exists() else 0
 
-    with stub_service(SlowBackend()) as url:
+    with stub_service(StubBackend(seconds=0.05)) as url:
         for _ in range(2):
             running = {number: start(number, url, "--resume") for number in (1, 2, 3, 4)}
             for number, process in running.items():

@@ -1,25 +1,15 @@
 """A killed run is resumed, and every image has exactly one row."""
 
-import asyncio
 import subprocess
 
 import pytest
 
-from gateway.inference.backend import Call, InferResult
-from tests.gateway.api.stub import PNG, StubBackend
+from tests.doubles.backend import PNG, StubBackend
 from tests.gateway_client.bulk.running import command, folder_of, rows_of, run
 from tests.processes import environment, wait_for
-from tests.stub_service import stub_service
+from tests.services import stub_service
 
 IMAGES = 2_000
-
-
-class SlowBackend(StubBackend):
-    """A backend so slow that a run takes seconds on any machine and can be killed midway."""
-
-    async def infer(self, call: Call) -> InferResult:
-        await asyncio.sleep(0.05)
-        return await super().infer(call)
 
 
 @pytest.mark.slow
@@ -27,7 +17,8 @@ def test_each_image_has_one_row_after_three_kills(tmp_path):
     photos, out = folder_of(tmp_path / "photos", IMAGES, PNG), tmp_path / "out.jsonl"
     journal = tmp_path / "out.jsonl.part"
     kept = [0]
-    with stub_service(SlowBackend()) as url:
+    # So slow that a run takes seconds on any machine and can be killed midway.
+    with stub_service(StubBackend(seconds=0.05)) as url:
         for kill in range(3):
             arguments = command(photos, "--out", out, "--gateway", url, *(["--resume"] if kill else []))
             process = subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL)

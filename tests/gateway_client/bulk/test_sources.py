@@ -15,7 +15,7 @@ from gateway.ingest import image_formats
 from gateway_client.bulk import BulkError
 from gateway_client.bulk.sources import SourceMissing, Sources, count
 from gateway_client.images import IMAGE_SUFFIXES
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG
 
 
 @pytest.fixture

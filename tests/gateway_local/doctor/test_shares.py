@@ -7,7 +7,7 @@ import pytest
 from gateway.findings import Finding, Level
 from gateway_local.doctor import tritons
 from gateway_local.doctor.shares import shares
-from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
+from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.settings import Settings
 
 SPLIT, SHADOW = {"flowers": {"1": 90, "2": 10}}, {"flowers": {"3": 10}}

@@ -11,7 +11,7 @@ import structlog
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-from gateway.inference.backend import Call, InferResult, Row
+from gateway.inference.backend import Call, Row
 from gateway_cli.main import app
 from gateway_cli.model.compare import _versions
 from gateway_models.proof.compare import Compared, Pair, mcnemar
@@ -20,8 +20,8 @@ from gateway_models.proof.dataset import DatasetError, Sample, read_samples
 from gateway_models.proof.image_files import NotCompared
 from gateway_models.repository.entry import EntryError
 from gateway_predictions.shares import wilson
-from tests.gateway.api.stub import MODEL, StubBackend
-from tests.stub_service import stub_service
+from tests.doubles.backend import MODEL, StubBackend, scored
+from tests.services import stub_service
 
 LABELS = ["cat", "dog <b>"]
 VERSIONS = (1, 2)
@@ -157,21 +157,17 @@ def test_report_without_known_classes_has_no_accuracy(capsys):
     assert document["holds"] is False
 
 
-class Versions(StubBackend):
+def versions(call: Call) -> list[Row]:
     """Version 1 takes what is dark for a cat, and version 2 sees dogs everywhere."""
-
-    async def infer(self, call: Call) -> InferResult:
-        assert call.selection is None
-        dark = [image[-20] < 128 for image in call.batch.images]
-        scores = [[0.9, 0.1] if call.model_version == "1" and each else [0.25, 0.75] for each in dark]
-        rows = tuple(Row(decoded=True, scores=np.array(each, np.float32)) for each in scores)
-        return InferResult(call.model_name, call.model_version, rows)
+    assert call.selection is None
+    dark = [image[-20] < 128 for image in call.batch.images]
+    return [scored(0.9, 0.1) if call.model_version == "1" and each else scored(0.25, 0.75) for each in dark]
 
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[str]:
     # Its log would stand among what the command prints.
-    with structlog.testing.capture_logs(), stub_service(Versions()) as url:
+    with structlog.testing.capture_logs(), stub_service(StubBackend(versions)) as url:
         yield url
 
 

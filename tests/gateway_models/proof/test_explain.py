@@ -18,8 +18,8 @@ from gateway_models.proof.attributions import grad_cam, integrated_gradients
 from gateway_models.proof.explain import explain_by_masks, spread
 from gateway_models.proof.over_http import GatewayRefused
 from gateway_models.repository.preprocessing import Preprocessing
-from tests.gateway.api.quarters import Quarters, picture
-from tests.stub_service import stub_service
+from tests.doubles.backend import picture, quarters_backend
+from tests.services import stub_service
 
 SIDE = 32
 
@@ -109,7 +109,7 @@ def run(*arguments: object) -> Result:
 
 def test_service_explains_with_progress(file):
     advances: list[tuple[int, int]] = []
-    with stub_service(Quarters()) as url:
+    with stub_service(quarters_backend()) as url:
         found = explain_by_masks(url, file, {"masks": 300}, None, lambda *so_far: advances.append(so_far))
     assert (found.label, found.class_id, found.method) == ("top left", 0, "rise")
     assert found.values.shape == (28, 28)
@@ -117,7 +117,7 @@ def test_service_explains_with_progress(file):
 
 
 def test_refusal_of_the_service_is_its_own_words(file):
-    with stub_service(Quarters(), max_masks=5) as url, pytest.raises(GatewayRefused, match="at most 5 masks"):
+    with stub_service(quarters_backend(), max_masks=5) as url, pytest.raises(GatewayRefused, match="at most 5 masks"):
         explain_by_masks(url, file, {"masks": 6}, None, lambda *_: None)
 
 
@@ -125,7 +125,7 @@ def test_command_writes_the_image_with_its_map(file, tmp_path_factory, monkeypat
     """Into the current folder: the image's own may be a data set."""
     here = tmp_path_factory.mktemp("here")
     monkeypatch.chdir(here)
-    with stub_service(Quarters()) as url:
+    with stub_service(quarters_backend()) as url:
         result = run(file, "--gateway", url, "--method", "occlusion", "--grid", 6)
     assert result.exit_code == 0, result.output
     assert "top left (class 0): 1.0000, ensemble_model version 1" in result.output
@@ -139,7 +139,7 @@ def test_command_writes_the_image_with_its_map(file, tmp_path_factory, monkeypat
 
 def test_command_prints_the_map_as_json(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with stub_service(Quarters()) as url:
+    with stub_service(quarters_backend()) as url:
         result = run(file, "--gateway", url, "--method", "occlusion", "--grid", 6, "--label", "bottom right", "--json")
     document = json.loads(result.stdout.splitlines()[-1])  # the service of this process logs there, too
     assert (document["label"], np.array(document["values"]).shape) == ("bottom right", (6, 6))

@@ -4,29 +4,25 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gateway.inference.backend import Call, InferResult, Row
 from gateway_models.proof.over_http import GatewayRefused, ImageRefused, OverHttp
 from gateway_models.proof.reference import shown
-from tests.gateway.api.stub import PNG, StubBackend
+from tests.doubles.backend import PNG, StubBackend, scored
 from tests.processes import free_port
-from tests.stub_service import stub_service
+from tests.services import stub_service
 
 SCORES = np.array([0.1, 0.7, 0.2], np.float32)
 
 
-class Scoring(StubBackend):
-    async def infer(self, call: Call) -> InferResult:
-        assert (call.model_name, call.model_version, call.selection) == ("flowers", "2", None)
-        return InferResult("flowers", "2", (Row(decoded=True, scores=SCORES),))
-
-
 def test_every_class_has_the_score_that_clients_get():
-    with stub_service(Scoring()) as url, OverHttp(f"{url}/", "flowers", 2) as gateway:
+    backend = StubBackend(scored(*SCORES))
+    with stub_service(backend) as url, OverHttp(f"{url}/", "flowers", 2) as gateway:
         scores, vector = gateway.answer(PNG)
         assert np.array_equal(scores, SCORES)
         assert vector is None
         with pytest.raises(ImageRefused, match="not a JPEG, PNG"):
             gateway.answer(b"no picture")
+    (call,) = backend.calls
+    assert (call.model_name, call.model_version, call.selection) == ("flowers", "2", None)
 
 
 def test_unreachable_gateway_ends_the_comparison():

@@ -21,10 +21,10 @@ from gateway_models.repository.entry import read_entry
 from gateway_models.repository.preprocessing import reference_transforms
 from gateway_models.repository.preprocessing_sources import from_weights
 from gateway_models.repository.spec import ModelSpec, Serving
-from tests.gateway.api.stub import Client, client_of
 from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, seeded
 from tests.gateway_models.repository.entries import SMALL
 from tests.photos import photo, unlike_any
+from tests.services import Client, client_of
 from tests.settings import Settings
 
 pytestmark = [pytest.mark.triton, pytest.mark.long]

@@ -11,7 +11,7 @@ from gateway.triton.seal import Seal
 from gateway_plugins.demand.backend import DemandBackend
 from gateway_plugins.demand.loader import DemandLoader, LoadPolicy
 from gateway_plugins.demand.memory import HOST, Amounts, Budget
-from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
+from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, wait_until
 
 MODEL_BYTES = 100

@@ -7,7 +7,7 @@ import pytest
 from gateway.findings import Finding, Level
 from gateway_plugins.demand.doctor import check_triton
 from gateway_plugins.demand.plugin import Demand
-from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
+from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.plugins.demand.fleet import FakeMeter, triton_with
 from tests.settings import Settings
 

@@ -10,7 +10,8 @@ from gateway.inference.backend import Backend
 from gateway.plugins import installed
 from gateway_plugins.demand.backend import DemandBackend
 from gateway_plugins.demand.plugin import Demand
-from tests.gateway.api.stub import PNG, StubBackend, client_of_app
+from tests.doubles.backend import PNG, StubBackend
+from tests.services import client_of_app
 from tests.settings import Settings
 
 DEMAND = {"models_loaded": "demand", "models_memory_bytes": 2**30, "load_models": ("flowers",)}

@@ -10,31 +10,28 @@ import cv2
 import numpy as np
 import pytest
 
-from gateway.inference.backend import Call, InferResult, Row
+from gateway.inference.backend import Row
 from gateway_plugins.embed.embeddings import EmbeddingParameters
 from tests.asking import encode
+from tests.doubles.backend import VECTOR, StubBackend, by_image, with_vector
 from tests.e2e.test_api_docs import matches, values
-from tests.gateway.api.stub import VECTOR, VectorBackend
 from tests.processes import PROJECT, environment
-from tests.stub_service import stub_service
+from tests.services import stub_service
 
 TEXT = (PROJECT / "docs" / "guides" / "embeddings.md").read_text()
 PYTHON = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 EXAMPLES = re.findall(r"^```\n\$ (curl .+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE)
 
 
-class Colours(VectorBackend):
+def colours(image: bytes) -> Row:
     """The embedding of an image is its mean colour: blue, green and red."""
-
-    async def infer(self, call: Call) -> InferResult:
-        pixels = [cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR) for image in call.batch.images]
-        rows = tuple(Row(decoded=True, embedding=each.mean((0, 1)).astype(np.float32)) for each in pixels)
-        return InferResult(call.model_name, call.model_version or "1", rows)
+    pixels = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)
+    return Row(decoded=True, embedding=pixels.mean((0, 1)).astype(np.float32))
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with stub_service(VectorBackend()) as url:
+    with stub_service(StubBackend(with_vector)) as url:
         yield url
 
 
@@ -68,7 +65,7 @@ def test_example_finds_similar_images_and_sends_only_new_ones(tmp_path: Path):
     (photos / "broken.jpg").write_bytes(b"no picture")
     save(tmp_path / "pink.png", (60, 60, 220))
     script = PROJECT / "examples" / "nearest.py"
-    with stub_service(Colours()) as url:
+    with stub_service(StubBackend(by_image(colours))) as url:
         options = ("--gateway", url, "--model", "colours")
         assert run(script, "index", photos, *options) == "3 images, 3 of them new\n"
         found = run(script, "find", photos, tmp_path / "pink.png", "--gateway", url, "--top", "2")

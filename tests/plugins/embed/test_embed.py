@@ -7,12 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.gateway.api.stub import PNG, VECTOR, Client, VectorBackend, client_of
+from tests.doubles.backend import PNG, VECTOR, StubBackend, with_vector
+from tests.services import Client, client_of
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with client_of(VectorBackend(), max_predictions=20, max_top_k=10) as client:
+    with client_of(StubBackend(with_vector), max_predictions=20, max_top_k=10) as client:
         yield client
 
 
@@ -128,7 +129,7 @@ def test_answer_size_counts_embedding_values(client):
 
 
 def test_service_error_is_a_problem_document():
-    with client_of(VectorBackend(RuntimeError("inside"))) as client:
+    with client_of(StubBackend(RuntimeError("inside"))) as client:
         answer = client.post("/embed", files=files(PNG))
     assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
     assert "inside" not in answer.text

@@ -5,6 +5,7 @@ import json
 import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, repeat
 
 import cv2
 import httpx
@@ -14,15 +15,15 @@ from prometheus_client import REGISTRY
 
 from bench.damage import damaged, outcome
 from gateway.decoder.damage import DamageDetector
+from gateway.errors import InferenceFailed
 from gateway.keys import add_key
 from gateway_plugins.media.explaining import PREVIEW_MASKS
 from gateway_plugins.tenants.quota import read_quota
 from tests.asking import encode
-from tests.gateway.api.quarters import Quarters, picture
-from tests.gateway.api.stub import PNG, Client, client_of
+from tests.doubles.backend import PNG, by_image, picture, quarters, quarters_backend
 from tests.photos import photo
 from tests.processes import wait_for
-from tests.stub_service import stub_service
+from tests.services import Client, client_of, stub_service
 
 NDJSON = {"Accept": "application/x-ndjson"}
 
@@ -48,7 +49,7 @@ def hottest(values: Sequence[Sequence[float]]) -> tuple[float, float]:
 
 @pytest.fixture(scope="module")
 def client():
-    with client_of(Quarters()) as client:
+    with client_of(quarters_backend()) as client:
         yield client
 
 
@@ -84,7 +85,7 @@ def test_same_image_gets_the_same_map(client):
 
 
 def test_copies_are_classified_in_batches_without_selection():
-    backend = Quarters()
+    backend = quarters_backend()
     with client_of(backend) as client:
         explanation(client, method="occlusion", grid=6)
     assert len(backend.images) == 50
@@ -95,7 +96,7 @@ def test_copies_are_classified_in_batches_without_selection():
 
 def test_progress_is_sent_in_lines(monkeypatch):
     monkeypatch.setattr("gateway_plugins.media.explain_route.PROGRESS_SECONDS", 0.001)
-    with client_of(Quarters()) as client:
+    with client_of(quarters_backend()) as client:
         answer = post(client, headers=NDJSON, method="occlusion", grid=8)
     assert answer.headers["content-type"].startswith("application/x-ndjson")
     *lines, last = map(json.loads, answer.text.splitlines())
@@ -110,7 +111,7 @@ def test_progress_is_sent_in_lines(monkeypatch):
 def test_heat_maps_come_before_all_copies_are_classified(monkeypatch):
     """The first one from PREVIEW_MASKS copies; each finds the quarter that carries the class, as the last one does."""
     monkeypatch.setattr("gateway_plugins.media.explain_route.PROGRESS_SECONDS", 0.001)
-    with client_of(Quarters()) as client:
+    with client_of(quarters_backend()) as client:
         lines = [json.loads(line) for line in post(client, headers=NDJSON, masks=500).text.splitlines()]
     previews = [line["preview"] for line in lines if "preview" in line]
     assert [each["masks"] // PREVIEW_MASKS for each in previews] == [1, 2, 3]
@@ -125,14 +126,15 @@ def test_heat_maps_come_before_all_copies_are_classified(monkeypatch):
 @pytest.mark.parametrize(("masks", "count"), [(PREVIEW_MASKS - 1, 0), (PREVIEW_MASKS + 100, 1)])
 def test_few_copies_give_no_heat_map_before_the_last(monkeypatch, masks, count):
     monkeypatch.setattr("gateway_plugins.media.explain_route.PROGRESS_SECONDS", 0.001)
-    with client_of(Quarters()) as client:
+    with client_of(quarters_backend()) as client:
         lines = [json.loads(line) for line in post(client, headers=NDJSON, masks=masks).text.splitlines()]
     assert sum("preview" in line for line in lines) == count
 
 
 def test_error_after_the_first_line_is_a_line(monkeypatch):
     monkeypatch.setattr("gateway_plugins.media.explain_route.PROGRESS_SECONDS", 0.001)
-    with client_of(Quarters(fails_after=40)) as client:
+    answers = chain(repeat(by_image(quarters), 5), repeat(InferenceFailed()))
+    with client_of(quarters_backend(answers)) as client:
         answer = post(client, headers=NDJSON, method="occlusion", grid=16)
     assert answer.status_code == 200
     last = json.loads(answer.text.splitlines()[-1])
@@ -140,7 +142,7 @@ def test_error_after_the_first_line_is_a_line(monkeypatch):
 
 
 def test_failing_model_costs_one_image():
-    backend = Quarters(fails_after=0)
+    backend = quarters_backend(InferenceFailed())
     with client_of(backend) as client:
         answer = post(client)
     assert (answer.status_code, answer.json()["code"]) == (502, "inference_failed")
@@ -170,7 +172,7 @@ def test_wrong_parameters_are_explained(client, parameters, status, words):
 
 
 def test_number_of_masks_is_limited():
-    with client_of(Quarters(), max_masks=25) as client:
+    with client_of(quarters_backend(), max_masks=25) as client:
         assert explanation(client)["masks"] == 25
         assert explanation(client, masks=25)["masks"] == 25
         assert explanation(client, method="occlusion", grid=4)["masks"] == 25
@@ -183,7 +185,7 @@ def test_number_of_masks_is_limited():
 def test_bytes_of_masked_copies_are_limited():
     """An image of 60 × 120 pixels has 21,600 bytes: itself and 47 copies are just within 1 MiB."""
     most = 2**20 // 21_600 - 1
-    with client_of(Quarters(), max_masked_bytes=2**20) as client:
+    with client_of(quarters_backend(), max_masked_bytes=2**20) as client:
         assert explanation(client, masks=most)["masks"] == most
         answer = post(client, masks=most + 1)
     assert (answer.status_code, answer.json()["code"]) == (422, "too_costly")
@@ -198,7 +200,7 @@ def test_grid_may_be_at_its_limits(client, grid):
 def test_masking_is_charged_to_the_account_of_the_request(monkeypatch):
     """Each copy adds a little to the account; without that, a thousand of them exceed it."""
     monkeypatch.setattr("gateway.limits.account.SECONDS_PER_IMAGE", 0.0)
-    with client_of(Quarters(), request_cpu_seconds=0.1) as client:
+    with client_of(quarters_backend(), request_cpu_seconds=0.1) as client:
         answer = post(client, picture(384, 768), masks=1_000)
     assert (answer.status_code, answer.json()["code"]) == (422, "too_costly")
     assert answer.json()["limit"] == "request_cpu_seconds"
@@ -212,7 +214,7 @@ def test_even_image_has_a_transparent_overlay(client):
 
 
 def test_second_image_is_refused_before_the_first_is_classified():
-    backend = Quarters()
+    backend = quarters_backend()
     with client_of(backend) as client:
         answer = post(client, picture(), picture())
     assert (answer.status_code, answer.json()["code"]) == (413, "too_many_files")
@@ -225,7 +227,7 @@ def test_file_that_is_no_image_has_its_own_error(client):
 
 
 def test_service_that_decodes_nothing_explains_nothing():
-    with client_of(Quarters(), decode="never") as client:
+    with client_of(quarters_backend(), decode="never") as client:
         answer = post(client)
     assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_format")
     assert "GATEWAY_DECODE=never" in answer.json()["detail"]
@@ -255,20 +257,20 @@ def test_damaged_jpeg_has_a_warning_or_is_refused(client):
 
 
 def test_deadline_holds_for_the_whole_explanation():
-    with client_of(Quarters(seconds=0.05)) as client:
+    with client_of(quarters_backend(seconds=0.05)) as client:
         answer = post(client, masks=2_000, timeout=0.3)
     assert (answer.status_code, answer.json()["code"]) == (504, "deadline_exceeded")
 
 
 def test_copies_take_a_quarter_of_the_images_in_flight():
-    backend = Quarters(seconds=0.1)
+    backend = quarters_backend(seconds=0.1)
     with client_of(backend, max_images_in_flight=20, batch_max_images=2, request_max_calls=8) as client:
         explanation(client, masks=30)
     assert backend.most_in_flight == 5
 
 
 def test_explanation_ends_with_its_client():
-    backend = Quarters(seconds=0.02)
+    backend = quarters_backend(seconds=0.02)
     headers = {**NDJSON, "Content-Type": "image/png"}
     parameters = {"masks": 10_000, "timeout": 300}
     before = REGISTRY.get_sample_value("gateway_images_in_flight")
@@ -284,12 +286,12 @@ def test_each_copy_is_charged_to_the_key(tmp_path, monkeypatch):
     monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.0)
     path = tmp_path / "keys"
     key = {"X-API-Key": add_key(path, "app", read_quota({"rate": "1/h", "burst": "30"}))}
-    with client_of(Quarters(), api_keys_file=path) as client:
+    with client_of(quarters_backend(), api_keys_file=path) as client:
         assert post(client, headers=key, masks=29).status_code == 200
         assert client.get("/limits", headers=key).json()["key"]["rate"]["remaining"] == 0
     path.unlink()
     key = {"X-API-Key": add_key(path, "app", read_quota({"rate": "1/h", "burst": "30"}))}
-    with client_of(Quarters(), api_keys_file=path) as client:
+    with client_of(quarters_backend(), api_keys_file=path) as client:
         answer = post(client, headers=key, masks=30)
     assert (answer.status_code, answer.json()["code"]) == (429, "rate_limited")
 
@@ -302,7 +304,7 @@ def test_explanation_that_waits_for_its_rate_delays_no_other(tmp_path, monkeypat
     other = {"X-API-Key": add_key(path, "other", read_quota({"rate": "1000/s", "burst": "1000"}))}
     order = []
 
-    backend = Quarters()
+    backend = quarters_backend()
     with stub_service(backend, api_keys_file=path, decoders=1) as url, ThreadPoolExecutor(2) as pool:
 
         def explain(key: dict[str, str], name: str) -> dict:

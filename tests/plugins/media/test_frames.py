@@ -4,42 +4,31 @@ import asyncio
 import base64
 import json
 
-import cv2
-import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
 from gateway.api.schemas import PredictResponse
 from gateway.errors import InferenceFailed
-from gateway.inference.backend import Call, InferResult, Row
+from gateway.inference.backend import Call, Row
 from gateway.inference.prediction import Prediction
 from tests.animations import FORMATS, animated, apng_that_promises, avi_that_promises, gif_of, video
-from tests.gateway.api.stub import PNG, Client, StubBackend, client_of
+from tests.doubles.backend import PNG, StubBackend, brightness
+from tests.services import Client, client_of
 
 NDJSON = {"Accept": "application/x-ndjson"}
 
 
-class Shades(StubBackend):
-    """Sees how bright an image is; answers the darkest last, and fails for those in `fails`."""
-
-    fails: tuple[int, ...] = ()
-
-    async def infer(self, call: Call) -> InferResult:
-        levels = [
-            round(float(cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR).mean()))
-            for image in call.batch.images
-        ]
-        for _ in range(255 - min(levels)):
-            await asyncio.sleep(0)
-        if set(levels) & set(self.fails):
-            raise InferenceFailed
-        rows = tuple(Row(decoded=True, predictions=(Prediction("gray", 0, level / 255),)) for level in levels)
-        return InferResult(call.model_name, call.model_version or "1", rows)
+async def shades(call: Call) -> list[Row]:
+    """How bright each image is, from 0 to 1; the darkest is answered last."""
+    levels = [brightness(image) for image in call.batch.images]
+    for _ in range(255 - round(255 * min(levels))):
+        await asyncio.sleep(0)
+    return [Row(decoded=True, predictions=(Prediction("gray", 0, round(255 * level) / 255),)) for level in levels]
 
 
 @pytest.fixture(scope="module")
 def client():
-    with client_of(Shades()) as client:
+    with client_of(StubBackend(shades)) as client:
         yield client
 
 
@@ -120,13 +109,13 @@ def test_streamed_results_have_one_line_for_each_file(client):
 
 
 def test_frames_need_one_permit_at_a_time():
-    with client_of(Shades(), max_images_in_flight=1, batch_max_images=1) as client:
+    with client_of(StubBackend(shades), max_images_in_flight=1, batch_max_images=1) as client:
         answer = ask(client, animated("GIF", range(6)), PNG, animated("WEBP", range(6)))
     assert [len(result["frames"]) for result in answer["results"]] == [6, 1, 6]
 
 
 def test_frame_limit_applies_to_the_whole_request():
-    with client_of(Shades(), max_frames=5) as client:
+    with client_of(StubBackend(shades), max_frames=5) as client:
         answer = ask(client, animated("GIF", range(3)), animated("GIF", range(3)), animated("GIF", range(2)), PNG)
         one = client.post("/predict?frames=all", files=[("f", ("x", animated("GIF", range(6))))])
         refused = client.post("/predict?frames=6", files=[("f", ("x", PNG))])
@@ -152,9 +141,12 @@ def test_file_with_too_many_frames_fails_alone(client):
 
 
 def test_failed_frame_does_not_affect_other_frames():
-    backend = Shades()
-    backend.fails = (10,)
-    with client_of(backend, batch_max_images=1) as client:
+    async def answer(call: Call) -> list[Row]:
+        if any(round(255 * brightness(image)) == 10 for image in call.batch.images):
+            raise InferenceFailed
+        return await shades(call)
+
+    with client_of(StubBackend(answer), batch_max_images=1) as client:
         (result,) = ask(client, animated("GIF", [10, 20, 30]))["results"]
         failed = client.post("/predict?frames=all", files=[("f", ("x", animated("GIF", [10])))])
     assert [frame["error"] and frame["error"]["code"] for frame in result["frames"]] == ["inference_failed", None, None]
@@ -163,7 +155,7 @@ def test_failed_frame_does_not_affect_other_frames():
 
 
 def test_answer_size_counts_all_frames():
-    with client_of(Shades(), max_predictions=5) as client:
+    with client_of(StubBackend(shades), max_predictions=5) as client:
         assert len(ask(client, animated("GIF", range(4)))["results"][0]["frames"]) == 4
         refused = client.post("/predict?frames=all", files=[("f", ("x", animated("GIF", range(5))))])
     assert (refused.status_code, refused.json()["code"]) == (422, "answer_too_large")
@@ -196,7 +188,7 @@ def test_video_without_the_parameter_is_refused(client):
 
 def test_limits_of_images_apply_to_videos():
     small, large = video("mp4", "mp4v", (1, 2)), video("mp4", "mp4v", (1, 2), (640, 480))
-    with client_of(Shades(), max_image_side=500) as client:
+    with client_of(StubBackend(shades), max_image_side=500) as client:
         answer = ask(client, large, small, avi_that_promises(10**9), small[:100])
     codes = [result["error"] and result["error"]["code"] for result in answer["results"]]
     assert codes == ["image_too_large", None, "too_many_frames", "undecodable_image"]
@@ -204,7 +196,7 @@ def test_limits_of_images_apply_to_videos():
 
 
 def test_frames_are_refused_if_decoding_is_disabled():
-    with client_of(Shades(), decode="never") as client:
+    with client_of(StubBackend(shades), decode="never") as client:
         answer = ask(client, animated("PNG", range(3)), video("mp4", "mp4v", (1, 2)), PNG)
     assert [result["error"]["code"] for result in answer["results"][:2]] == ["unsupported_format"] * 2
     assert len(answer["results"][2]["frames"]) == 1

@@ -8,7 +8,7 @@ from gateway.errors import TooCostly
 from gateway.ingest.frames import FrameSelection
 from gateway_plugins.media.animation import Frames
 from tests.animations import animated
-from tests.gateway.inference.scripted import (
+from tests.doubles.scripted import (
     Body,
     Loop,
     ScriptedBackend,

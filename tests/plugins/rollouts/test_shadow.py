@@ -11,7 +11,7 @@ import structlog
 
 from gateway import metrics
 from gateway.errors import ContractBroken, GatewayError, ImageQuarantined, ModelNotFound, TritonUnreachable
-from gateway.inference.backend import Call, InferResult, Row
+from gateway.inference.backend import InferResult, Row
 from gateway.inference.observer import CallImage, Observers
 from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import RequestSpec
@@ -22,8 +22,8 @@ from gateway.limits.spare_capacity import SpareCapacity
 from gateway_plugins.media.explaining import MaskedCopies
 from gateway_plugins.rollouts.shadow import TIMEOUT_SECONDS, Shadows, difference
 from tests.asking import encode
-from tests.gateway.api.stub import MODEL, StubBackend, client_of
-from tests.gateway.inference.scripted import (
+from tests.doubles.backend import MODEL, StubBackend
+from tests.doubles.scripted import (
     Loop,
     PendingCall,
     ScriptedBackend,
@@ -34,6 +34,7 @@ from tests.gateway.inference.scripted import (
     service_of,
     start,
 )
+from tests.services import client_of
 
 PNG = encode(np.zeros((4, 4, 3), np.uint8), ".png")
 ALWAYS = {"m": {"2": 100}}
@@ -362,16 +363,7 @@ def test_start_and_end_of_a_failure_are_logged_once(loop):
 
 
 def test_shadow_setting_reaches_the_service():
-    class Recording(StubBackend):
-        def __init__(self) -> None:
-            super().__init__()
-            self.calls: list[Call] = []
-
-        async def infer(self, call: Call) -> InferResult:
-            self.calls.append(call)
-            return await super().infer(call)
-
-    backend = Recording()
+    backend = StubBackend()
     with client_of(backend, model_shadow={MODEL.name: {"2": 100}}) as client:
         for _ in range(2):  # while the second is answered, the shadow of the first is asked
             assert client.post("/predict", files={"f": ("a.png", PNG)}).status_code == 200

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.inference.backend import ModelInfo
-from tests.gateway.api.stub import PNG, StubBackend, client_of
+from tests.doubles.backend import MODEL, PNG, StubBackend
+from tests.services import client_of
 
 INPUTS = base64.b64encode(PNG).decode()
 
@@ -55,13 +55,8 @@ def test_unsupported_parameter_is_refused(client, parameters, said):
     assert said in answer.json()["detail"]
 
 
-class MultiLabel(StubBackend):
-    async def model(self, name: str) -> ModelInfo:
-        return replace(await super().model(name), multi_label=True)
-
-
 def test_multi_label_model_accepts_only_sigmoid():
-    with client_of(MultiLabel()) as client:
+    with client_of(StubBackend(infos=[replace(MODEL, multi_label=True)])) as client:
         assert ask(client, {"inputs": INPUTS, "parameters": {"function_to_apply": "sigmoid"}}).status_code == 200
         assert ask(client, {"inputs": INPUTS, "parameters": {"function_to_apply": "softmax"}}).status_code == 422
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from dataclasses import replace
 
 import pytest
 from pydantic import TypeAdapter
@@ -9,30 +10,25 @@ from pydantic import TypeAdapter
 from gateway.api.shapes import Native
 from gateway.app import create_app
 from gateway.errors import Overloaded
-from gateway.inference.backend import Call, InferResult, Row
+from gateway.inference.backend import Row
 from gateway.inference.prediction import Prediction
 from gateway_plugins.shapes.shapes import SHAPES
-from tests.gateway.api.stub import PNG, Client, StubBackend, client_of, client_of_app
+from tests.doubles.backend import MODEL, PNG, StubBackend
+from tests.services import Client, client_of, client_of_app
 from tests.settings import Settings
 
 ROW = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9), Prediction("dog", 1, 0.7)))
 TEXT = b"not an image"
 
 
-class Seer(StubBackend):
-    """Sees a cat and a dog in every image."""
-
-    def __init__(self, *, multi_label: bool = False) -> None:
-        super().__init__()
-        self.multi_label = multi_label
-
-    async def infer(self, call: Call) -> InferResult:
-        return InferResult(call.model_name, call.model_version or "1", (ROW,) * len(call.batch), self.multi_label)
+def seer(*, multi_label: bool = False) -> StubBackend:
+    """A backend that sees a cat and a dog in every image."""
+    return StubBackend(ROW, infos=[replace(MODEL, multi_label=multi_label)])
 
 
 @pytest.fixture
 def client():
-    with client_of(Seer()) as client:
+    with client_of(seer()) as client:
         yield client
 
 
@@ -113,13 +109,13 @@ def test_several_invalid_files_are_422(client, shape):
 
 @pytest.mark.parametrize("shape", ONE)
 def test_service_error_stays_a_problem_document(shape):
-    with client_of(StubBackend(fault=Overloaded())) as client:
+    with client_of(StubBackend(Overloaded())) as client:
         answer = client.post("/predict", params={"format": shape}, files={"f": PNG})
         assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
 
 
 def test_roboflow_shape_names_the_classes_of_multi_label_models():
-    with client_of(Seer(multi_label=True)) as client:
+    with client_of(seer(multi_label=True)) as client:
         answer = ask(client, "roboflow", PNG)
     assert answer["predictions"] == {
         "cat": {"class_id": 0, "confidence": 0.9},
@@ -153,7 +149,7 @@ def test_streamed_lines_have_the_native_shape_only(client):
 
 
 def test_service_without_plugins_has_its_own_format_alone():
-    app = create_app(Settings(_env_file=None), Seer(), plugins=())
+    app = create_app(Settings(_env_file=None), seer(), plugins=())
     assert app.openapi()["components"]["schemas"]["Shape"]["enum"] == ["native"]
     with client_of_app(app) as client:
         answer = client.post("/predict", params={"format": "torchserve"}, files={"f": PNG})

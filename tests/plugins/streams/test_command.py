@@ -16,8 +16,9 @@ from gateway_cli.capture import VideoUnreadable, frames
 from gateway_cli.follow import FRAME_COLUMNS, SEGMENT_COLUMNS, FrameAnswer, segments
 from gateway_cli.main import app
 from gateway_cli.stream import clock
-from tests.plugins.streams.stub import FrameBackend, stream_service
+from tests.doubles.backend import frame_backend
 from tests.processes import PROJECT
+from tests.services import stream_service
 
 FPS, SIDE = 10, 32
 BRIGHT_FROM, FRAMES = 10, 30
@@ -37,7 +38,7 @@ def video(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[str]:
-    with stream_service(FrameBackend()) as (address, _):
+    with stream_service(frame_backend()) as (address, _):
         yield f"http://{address}"
 
 

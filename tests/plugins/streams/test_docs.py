@@ -7,15 +7,16 @@ import sys
 from gateway.server.websockets import GOING_DOWN, MAX_FRAGMENTS, POLICY
 from gateway_cli.follow import FRAME_COLUMNS, SEGMENT_COLUMNS
 from gateway_plugins.streams.options import StreamParameters
-from tests.plugins.streams.stub import LABELS, FrameBackend, stream_service
+from tests.doubles.backend import FRAME_LABELS, frame_backend
 from tests.processes import PROJECT
+from tests.services import stream_service
 
 TEXT = (PROJECT / "docs" / "guides" / "streams.md").read_text()
 
 
 def test_example_runs():
     code, _ = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
-    with stream_service(FrameBackend()) as (address, _):
+    with stream_service(frame_backend()) as (address, _):
         code = code.replace("127.0.0.1:8080", address)
         run = subprocess.run(
             [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=120, check=False
@@ -23,7 +24,7 @@ def test_example_runs():
     assert run.returncode == 0, run.stderr
     lines = [line.split() for line in run.stdout.splitlines()]
     assert [(line[0], line[2]) for line in lines] == [("0", "1"), ("1", "2"), ("2", "3")]
-    assert {line[1] for line in lines} <= set(LABELS)
+    assert {line[1] for line in lines} <= set(FRAME_LABELS)
 
 
 def test_every_parameter_is_documented_with_its_default():

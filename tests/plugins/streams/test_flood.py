@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from tests.doubles.program import PROGRAM
 from tests.fuzz.streams import TEXT, handshake, message
 from tests.processes import Gateway, running_gateway, wait_for
-from tests.stub_server import PROGRAM
 
 SECONDS, MOST_GROWN_BYTES, SLOWEST_SECONDS = 2.0, 60_000_000, 1.0
 FLOOD = message(TEXT, b'{"top_k": 1}') * 5_000

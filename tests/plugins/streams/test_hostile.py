@@ -18,8 +18,9 @@ from websockets.sync.client import connect
 
 from gateway.limits import pool_clients
 from gateway.server.websockets import MAX_FRAGMENTS
-from tests.plugins.streams.stub import FrameBackend, frame, stream_service
+from tests.doubles.backend import frame, frame_backend
 from tests.processes import wait_for
+from tests.services import stream_service
 
 TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
 TIMEOUT_SECONDS = 60
@@ -39,7 +40,7 @@ def before() -> dict[str, float]:
 @pytest.fixture(scope="module")
 def address(before) -> Iterator[str]:
     limits = {"answer_timeout_seconds": 0.5, "stream_idle_seconds": 2, "upload_idle_timeout_seconds": 1}
-    with stream_service(FrameBackend(), max_streams=8, **limits) as (address, _):
+    with stream_service(frame_backend(), max_streams=8, **limits) as (address, _):
         yield address
 
 
@@ -176,7 +177,7 @@ def test_incomplete_message_counts_as_buffered(address, waiting, final):
 def test_incomplete_message_is_evicted_for_another(waiting):
     limits = {"max_bytes_waiting": 2**20, "max_file_bytes": 2**20, "stream_frame_bytes": 2**20}
     part = message(BINARY, bytes(700_000))[:600_000]
-    with stream_service(FrameBackend(), **limits) as (address, _), contextlib.ExitStack() as stack:
+    with stream_service(frame_backend(), **limits) as (address, _), contextlib.ExitStack() as stack:
         first, second = (stack.enter_context(raw(address, request(address))) for _ in range(2))
         for connection in (first, second):
             head(connection)
@@ -195,20 +196,20 @@ def test_incomplete_message_is_evicted_for_another(waiting):
 
 
 def test_waiting_frames_count_as_buffered(waiting):
-    backend = FrameBackend()
+    backend = frame_backend()
     data = frame(255) + bytes(100_000)
     with (
         stream_service(backend, max_images_in_flight=1, batch_max_images=1, max_wait_seconds=60) as (address, _),
         connect(f"ws://{address}/stream?drop=never", proxy=None, compression=None) as client,
     ):
-        backend.open_gate.clear()
+        backend.gate.clear()
         try:
             for _ in range(6):
                 client.send(data)
             # One has its permit; one waits for it, two for their turn, and one where the socket is read no further.
             wait_for(lambda: waiting() >= 4 * len(data))
         finally:
-            backend.open_gate.set()
+            backend.gate.set()
         answers = [json.loads(client.recv(TIMEOUT_SECONDS)) for _ in range(6)]
         assert [(each["frame"], each["status"]) for each in answers] == [(number, "ok") for number in range(6)]
         wait_for(lambda: waiting() == 0)

@@ -21,15 +21,16 @@ from gateway.server import connection
 from gateway_plugins.streams import session
 from gateway_plugins.streams.session import TEXTS_PER_SECOND
 from gateway_plugins.tenants.quota import read_quota
-from tests.plugins.streams.stub import FrameBackend, frame, stream_service
+from tests.doubles.backend import StubBackend, frame, frame_backend
 from tests.processes import wait_for
+from tests.services import stream_service
 
 TIMEOUT_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
-def backend() -> FrameBackend:
-    return FrameBackend()
+def backend() -> StubBackend:
+    return frame_backend()
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +42,10 @@ def service(backend) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def healthy(backend):
     backend.fault = backend.sequence_fault = None
-    backend.open_gate.set()
+    backend.gate.set()
     yield
-    backend.open_gate.set()
-    wait_for(lambda: not backend.in_work)
+    backend.gate.set()
+    wait_for(lambda: not backend.in_flight)
     wait_for(lambda: all(sequence.closed for sequence in backend.sequences))
 
 
@@ -112,16 +113,16 @@ def test_results_keep_the_order_of_frames_without_drops(service):
 
 
 def test_oldest_of_too_many_frames_are_dropped_and_counted(backend, service):
-    backend.open_gate.clear()
-    seen = backend.seen
+    backend.gate.clear()
+    seen = len(backend.calls)
     with opened(service) as client:
         for _ in range(2):
             client.send(frame(10))
-        wait_for(lambda: backend.seen == seen + 2)  # as many as may be in flight
+        wait_for(lambda: len(backend.calls) == seen + 2)  # as many as may be in flight
         for number in range(10):
             client.send(frame(100 + number))
         assert ask(client, '{"top_k": 2}')["type"] == "parameters"  # which came behind all of them
-        backend.open_gate.set()
+        backend.gate.set()
         answers = [answer(client) for _ in range(4)]
     assert [each["frame"] for each in answers] == [0, 1, 10, 11]
     assert sum(each["dropped"] for each in answers) == 8
@@ -269,10 +270,10 @@ def test_sequence_ends_when_the_client_disconnects(backend, service):
     wait_for(lambda: backend.sequences[-1].closed)
     with opened(service) as client:
         ask(client, frame(0))
-        backend.open_gate.clear()
+        backend.gate.clear()
         client.send(frame(0))
         client.socket.close()  # in the midst of a frame, without a word
-        backend.open_gate.set()
+        backend.gate.set()
         wait_for(lambda: backend.sequences[-1].closed)
 
 
@@ -286,19 +287,19 @@ def until_closed(client: ClientConnection, text: str) -> Close | None:
 
 
 def test_text_messages_do_not_keep_a_stream_open():
-    with stream_service(FrameBackend(), stream_idle_seconds=0.5) as (address, _), opened(address) as client:
+    with stream_service(frame_backend(), stream_idle_seconds=0.5) as (address, _), opened(address) as client:
         assert until_closed(client, '{"top_k": 1}') == Close(4408, "stream_idle")
 
 
 def test_stream_with_a_frame_in_flight_is_not_idle():
     """The client waits as well: its silence begins with the answer."""
-    backend = FrameBackend()
+    backend = frame_backend()
     with stream_service(backend, stream_idle_seconds=0.2) as (address, _), opened(address) as client:
-        backend.open_gate.clear()
+        backend.gate.clear()
         client.send(frame(0))
         with pytest.raises(TimeoutError):
             client.recv(0.6)
-        backend.open_gate.set()
+        backend.gate.set()
         assert answer(client)["status"] == "ok"
         _, end = rest(client)
     assert (end.code, end.reason) == (4408, "stream_idle")
@@ -307,7 +308,7 @@ def test_stream_with_a_frame_in_flight_is_not_idle():
 def test_text_messages_are_rate_limited():
     """Each costs work without a frame: of twice as many as a second allows, the second half takes another second."""
     count = 2 * TEXTS_PER_SECOND
-    with stream_service(FrameBackend()) as (address, _), opened(address) as client:
+    with stream_service(frame_backend()) as (address, _), opened(address) as client:
         began = time.monotonic()
         for _ in range(count):
             client.send('{"top_k": 1}')
@@ -320,7 +321,7 @@ def test_removed_key_ends_its_streams(tmp_path, monkeypatch):
     path = tmp_path / "keys"
     keys = {name: add_key(path, name) for name in ("leaves", "stays")}
     with (
-        stream_service(FrameBackend(), api_keys_file=path) as (address, _),
+        stream_service(frame_backend(), api_keys_file=path) as (address, _),
         opened(address, additional_headers={"X-API-Key": keys["leaves"]}) as client,
         opened(address, additional_headers={"X-API-Key": keys["stays"]}) as other,
     ):
@@ -341,16 +342,16 @@ def test_stream_without_frames_makes_room_for_another(backend, monkeypatch):
         ask(busy, frame(0))
         with pytest.raises(InvalidStatus, match="503"), opened(address):
             pass  # both have had a frame just now
-        backend.open_gate.clear()
+        backend.gate.clear()
         busy.send(frame(0))  # it has a frame for as long as that one waits for its answer
-        wait_for(lambda: backend.in_work)
+        wait_for(lambda: backend.in_flight)
         wait_for(lambda: httpx.get(f"http://{address}/stream", timeout=TIMEOUT_SECONDS).status_code == 426)
         with opened(address) as newcomer:
             answers, end = rest(idle)
             assert answers[-1]["error"]["code"] == "overloaded"
             assert "no frame for longest" in answers[-1]["error"]["message"]
             assert (end.code, end.reason) == (4503, "overloaded")
-            backend.open_gate.set()
+            backend.gate.set()
             assert answer(busy)["status"] == "ok"
             assert ask(newcomer, frame(0))["status"] == "ok"
 
@@ -366,21 +367,21 @@ def test_refused_handshake_costs_no_other_stream_its_place(backend, monkeypatch)
 
 
 def test_idle_stream_is_closed_with_its_own_code(backend):
-    with stream_service(FrameBackend(), stream_idle_seconds=0.2) as (address, _), opened(address) as client:
+    with stream_service(frame_backend(), stream_idle_seconds=0.2) as (address, _), opened(address) as client:
         _, end = rest(client)
     assert (end.code, end.reason) == (4408, "stream_idle")
 
 
 def test_shutdown_sends_pending_results_and_asks_to_reconnect():
-    backend = FrameBackend()
+    backend = frame_backend()
     with stream_service(backend) as (address, server), opened(address) as client:
         ask(client, frame(0))
-        backend.open_gate.clear()
+        backend.gate.clear()
         client.send(frame(255))
-        wait_for(lambda: backend.in_work)
+        wait_for(lambda: backend.in_flight)
         server.should_exit = True
         wait_for(lambda: not reachable(address))
-        backend.open_gate.set()
+        backend.gate.set()
         assert answer(client)["frame"] == 1
         _, end = rest(client)
     assert (end.code, end.reason) == (1012, "the server is stopping; connect again")
@@ -398,7 +399,7 @@ def reachable(address: str) -> bool:
 def test_stream_needs_a_key_which_pages_send_as_a_subprotocol(tmp_path):
     path = tmp_path / "keys"
     key = add_key(path, "camera")
-    with stream_service(FrameBackend(), api_keys_file=path) as (address, _):
+    with stream_service(frame_backend(), api_keys_file=path) as (address, _):
         for headers in ({}, {"X-API-Key": "wrong"}):
             with pytest.raises(InvalidStatus) as caught, opened(address, additional_headers=headers):
                 pass
@@ -415,7 +416,7 @@ def test_stream_needs_a_key_which_pages_send_as_a_subprotocol(tmp_path):
     [("http://{}", True), ("https://app.example", True), ("https://evil.example", False), ("null", False)],
 )
 def test_page_of_an_unlisted_origin_cannot_open_a_stream(origin, allowed):
-    with stream_service(FrameBackend(), cors_origins="https://app.example") as (address, _):
+    with stream_service(frame_backend(), cors_origins="https://app.example") as (address, _):
         outcome = nullcontext() if allowed else pytest.raises(InvalidStatus, match="403")
         with outcome, opened(address, origin=origin.format(address)) as client:
             assert ask(client, frame(0))["status"] == "ok"
@@ -435,26 +436,14 @@ def test_stream_with_too_short_a_deadline_is_refused(service, query):
         pass
 
 
-class BrokenBackend(FrameBackend):
-    """Has a bug: before the handshake is answered, or with the first frame."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__()
-        self._where = where
-
-    async def sequence(self, model_name: str, model_version: str):
-        if self._where == "handshake":
-            raise KeyError("a bug")
-        return await super().sequence(model_name, model_version)
-
-    async def infer(self, call):
+def test_bug_during_the_handshake_is_answered_500_and_logged_once(monkeypatch):
+    async def labels(*_: object) -> None:
         raise KeyError("a bug")
 
-
-def test_bug_during_the_handshake_is_answered_500_and_logged_once():
+    monkeypatch.setattr(StubBackend, "labels", labels)
     with (
         structlog.testing.capture_logs() as events,
-        stream_service(BrokenBackend("handshake")) as (address, _),
+        stream_service(StubBackend()) as (address, _),
         pytest.raises(InvalidStatus) as caught,
         opened(address),
     ):
@@ -467,7 +456,7 @@ def test_bug_during_the_handshake_is_answered_500_and_logged_once():
 def test_bug_on_an_open_stream_closes_it_with_1011_and_is_logged_once():
     with (
         structlog.testing.capture_logs() as events,
-        stream_service(BrokenBackend("frame")) as (address, _),
+        stream_service(StubBackend(KeyError("a bug"), combine=lambda frames: frames[-1])) as (address, _),
         opened(address) as client,
     ):
         client.send(frame(0))
@@ -480,7 +469,7 @@ def test_bug_on_an_open_stream_closes_it_with_1011_and_is_logged_once():
 def test_event_of_a_stream_has_the_trace_of_its_client():
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     merging = [structlog.contextvars.merge_contextvars]
-    with stream_service(FrameBackend()) as (address, _), structlog.testing.capture_logs(processors=merging) as events:
+    with stream_service(frame_backend()) as (address, _), structlog.testing.capture_logs(processors=merging) as events:
         headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01", "X-Request-ID": "mine"}
         with opened(address, additional_headers=headers) as client:
             ask(client, frame(0))
@@ -505,7 +494,7 @@ def test_stream_is_slowed_to_the_rate_of_its_key(tmp_path):
     path = tmp_path / "keys"
     key = {"X-API-Key": add_key(path, "camera", read_quota({"rate": "20/s", "burst": "1"}))}
     with (
-        stream_service(FrameBackend(), api_keys_file=path) as (address, _),
+        stream_service(frame_backend(), api_keys_file=path) as (address, _),
         opened(address, "?drop=never", additional_headers=key) as client,
     ):
         began = time.monotonic()
@@ -519,7 +508,7 @@ def test_frame_beyond_the_rate_has_an_error_and_the_stream_goes_on(tmp_path):
     path = tmp_path / "keys"
     key = {"X-API-Key": add_key(path, "camera", read_quota({"rate": "1/h", "burst": "1"}))}
     with (
-        stream_service(FrameBackend(), api_keys_file=path, max_wait_seconds=0.001) as (address, _),
+        stream_service(frame_backend(), api_keys_file=path, max_wait_seconds=0.001) as (address, _),
         opened(address, additional_headers=key) as client,
     ):
         assert ask(client, frame(0))["status"] == "ok"
@@ -532,7 +521,7 @@ def test_stream_needs_a_key_for_its_route_and_model(tmp_path):
     for options in ({"routes": "/predict"}, {"models": "other"}):
         key = {"X-API-Key": add_key(path, f"camera-{len(options)}-{next(iter(options))}", read_quota(options))}
         with (
-            stream_service(FrameBackend(), api_keys_file=path) as (address, _),
+            stream_service(frame_backend(), api_keys_file=path) as (address, _),
             pytest.raises(InvalidStatus, match="403"),
             opened(address, additional_headers=key),
         ):

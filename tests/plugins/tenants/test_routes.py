@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -14,15 +14,14 @@ from websockets.sync.client import connect
 
 from gateway.api.route_table import Access
 from gateway.errors import RateLimited, TooCostly
-from gateway.inference.backend import Call, Embeddings, InferResult, Row
-from gateway.inference.prediction import Prediction
+from gateway.inference.backend import Call, Row
 from gateway.keys import add_key
 from gateway.limits.account import Account
 from gateway_plugins.tenants.quota import read_quota
-from tests.gateway.api.stub import PNG, ROUTES, VECTOR
+from tests.doubles.backend import PNG, StubBackend, scored, with_vector
 from tests.gateway.api.tensors import in_json
-from tests.plugins.streams.stub import FrameBackend, stream_service
 from tests.processes import wait_for
+from tests.services import ROUTES, stream_service
 
 MODEL = "ensemble_model"
 TIMEOUT_SECONDS = 7.0
@@ -95,22 +94,17 @@ WITHOUT_LIMITS = {"/limits"}
 """Every key may ask what it may do."""
 
 
-class Recorder(FrameBackend):
-    """Answers all kinds of requests, and records what it sees while an image is in flight."""
+class Recorder:
+    """A backend's answers to all kinds of requests, and what it sees while an image is in flight."""
 
     key = ""
     in_flight = 0.0
     left_seconds = 0.0
 
-    async def infer(self, call: Call) -> InferResult:
+    def __call__(self, call: Call) -> Row:
         self.left_seconds = call.deadline.left_seconds
         self.in_flight = REGISTRY.get_sample_value("gateway_key_images_in_flight", {"key": self.key}) or 0.0
-        found = await super().infer(call)
-        if call.selection is None:
-            return found
-        embedding = VECTOR if call.embeddings is not Embeddings.NONE else None
-        row = Row(decoded=True, predictions=(Prediction("bright", 1, 0.9),), embedding=embedding)
-        return replace(found, rows=(row,) * len(found.rows))
+        return scored(0.1, 0.9) if call.selection is None else with_vector(call)
 
 
 @dataclass(frozen=True)
@@ -129,13 +123,14 @@ class Service:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory) -> Iterator[Service]:
-    folder, backend = tmp_path_factory.mktemp("keys"), Recorder()
+    folder, recorder = tmp_path_factory.mktemp("keys"), Recorder()
+    backend = StubBackend(recorder, combine=lambda frames: frames[-1])
     path = folder / "keys"
     add_key(path, "with-quota", "share=1")
     limits = {"default_timeout_seconds": TIMEOUT_SECONDS, "max_timeout_seconds": TIMEOUT_SECONDS}
     options = {"api_keys_file": path, "log_predictions": str(folder / "log"), "max_wait_seconds": 0.001, **limits}
     with stream_service(backend, **options) as (address, _):
-        yield Service(address, backend, path)
+        yield Service(address, recorder, path)
 
 
 @pytest.fixture(autouse=True)

@@ -14,11 +14,11 @@ from gateway.keys import add_key, remove_key
 from gateway.limits.caller import REFUSAL_SECONDS
 from gateway.settings import MIB
 from gateway_plugins.tenants.quota import read_quota
-from tests.gateway.api.stub import PNG, Client, VectorBackend, client_of
+from tests.doubles.backend import PNG, StubBackend, with_vector
 from tests.gateway.api.tensors import in_json
 from tests.processes import wait_for
+from tests.services import Client, client_of, stub_service
 from tests.settings import Settings
-from tests.stub_service import stub_service
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def key_of(path: Path, name: str, **options: str) -> dict[str, str]:
 
 @contextmanager
 def limited(path: Path, **settings: object) -> Iterator[Client]:
-    with client_of(VectorBackend(), api_keys_file=path, max_wait_seconds=0.001, **settings) as client:
+    with client_of(StubBackend(with_vector), api_keys_file=path, max_wait_seconds=0.001, **settings) as client:
         yield client
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG
 
 Answer = bytes | Callable[[socket.socket], None]
 """What a path is answered with: bytes, or a function that writes to the connection."""

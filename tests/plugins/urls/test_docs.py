@@ -8,7 +8,7 @@ import pytest
 from gateway.app import create_app
 from gateway.values.locations import read_location, read_prefix
 from gateway_plugins.urls import addresses, fetcher, network
-from tests.gateway.api.stub import StubBackend
+from tests.doubles.backend import StubBackend
 from tests.processes import PROJECT
 from tests.settings import Settings
 

@@ -20,7 +20,7 @@ from gateway_plugins.urls.fetcher import FETCHES_PER_REQUEST, MAX_REDIRECTS
 from gateway_plugins.urls.network import HEAD_READ_BYTES, READ_BYTES, Wire
 from tests.asking import encode
 from tests.certificates import Authority
-from tests.gateway.api.stub import PNG, VectorBackend, client_of
+from tests.doubles.backend import PNG, StubBackend, with_vector
 from tests.plugins.urls.origin import (
     Origin,
     made_up_names,
@@ -31,7 +31,7 @@ from tests.plugins.urls.origin import (
     wait_for_client,
 )
 from tests.processes import wait_for
-from tests.stub_service import stub_service
+from tests.services import client_of, stub_service
 
 B64 = {"b64": base64.b64encode(PNG).decode()}
 LOOPBACK = ("127.0.0.0/8",)
@@ -94,7 +94,7 @@ def test_image_of_a_url_is_classified(origin):
 
 
 def test_image_of_a_url_is_embedded(origin):
-    with client_of(VectorBackend(), fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK) as client:
+    with client_of(StubBackend(with_vector), fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK) as client:
         answer = ask(client, origin.url(), path="/embed")
     assert answer.status_code == 200
     assert answer.json()["results"][0]["embedding"]

@@ -17,9 +17,10 @@ from gateway.app import create_app
 from gateway.values.locations import read_location
 from gateway_plugins.urls import google_storage
 from gateway_plugins.urls.buckets import BucketsUnavailable
-from tests.gateway.api.stub import PNG, client_of
+from tests.doubles.backend import PNG
 from tests.plugins.urls.origin import origin_on, redirect
 from tests.plugins.urls.test_fetcher import ask, codes
+from tests.services import client_of
 from tests.settings import Settings
 
 OBJECTS = {

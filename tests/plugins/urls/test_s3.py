@@ -5,9 +5,10 @@ import pytest
 from gateway.app import create_app
 from gateway_plugins.urls.buckets import BucketsUnavailable
 from tests.buckets import s3_server
-from tests.gateway.api.stub import PNG, client_of
+from tests.doubles.backend import PNG
 from tests.plugins.urls.origin import origin_on, redirect, response
 from tests.plugins.urls.test_fetcher import ask, codes
+from tests.services import client_of
 from tests.settings import Settings
 
 NAMES = ("cat.png", "a b+c%20.png", "a?b#c.png", "%00.png", "Größe.png", "(1).png")

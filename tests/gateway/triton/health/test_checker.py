@@ -11,7 +11,7 @@ from gateway.inference.backend import Call, InferResult
 from gateway.triton.codec import CONTRACT, Codec
 from gateway.triton.error_table import StubDied
 from gateway.triton.health.recovery import FRESH_SECONDS
-from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
+from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, checker_of, wait_until
 
 THREE = {

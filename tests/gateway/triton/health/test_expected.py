@@ -9,7 +9,7 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from gateway import metrics
 from gateway.errors import ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.triton.health.expected import NOT_LISTED, ExpectedModels
-from tests.gateway.triton.fake_endpoint import FakeTriton
+from tests.doubles.triton import FakeTriton
 from tests.gateway.triton.fleet import MODEL, call_of, checker_of, fleet_of, wait_until
 
 STEPS = ("preprocessor", "net")

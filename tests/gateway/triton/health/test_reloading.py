@@ -17,7 +17,7 @@ from gateway.triton.health.reloading import (
     lock_folder,
     machine_lock,
 )
-from tests.gateway.triton.fake_endpoint import FakeEndpoint, FakeTriton
+from tests.doubles.triton import FakeEndpoint, FakeTriton
 
 STEPS, ENSEMBLE = ["net"], ["ensemble_model"]
 RELOAD = [("unload", "net"), ("load", "net"), ("load", "ensemble_model")]

@@ -7,7 +7,7 @@ import pytest
 from gateway.errors import ModelUnavailable
 from gateway.triton.error_table import StubDied
 from gateway.triton.health.checker import HealthChecker
-from tests.gateway.triton.fake_endpoint import FakeTriton
+from tests.doubles.triton import FakeTriton
 from tests.gateway.triton.fleet import MODEL, call_of, checker_of, wait_until
 
 VERSIONS = {

@@ -16,7 +16,7 @@ from gateway_local.runtime.image import fetch
 from gateway_local.runtime.image.errors import ImageError, ImageUnusable, RegistryUnreachable
 from gateway_local.runtime.image.fetch import LAYERS, fetch_image
 from gateway_local.runtime.image.use import in_use
-from tests.faulty_registry import FaultyRegistry, Reply, faulty_registry
+from tests.doubles.registry import FaultyRegistry, Reply, faulty_registry
 from tests.triton_images import PYTHON, REPOSITORY, StoredImages, digest, triton_like_nvidias
 
 LAYERS_OF_IMAGE = triton_like_nvidias(PYTHON)

@@ -22,7 +22,7 @@ from gateway_local.runtime.image.registry import (
     TokenService,
     stored_credentials,
 )
-from tests.faulty_registry import Asked, FaultyRegistry, Reply, faulty_registry
+from tests.doubles.registry import Asked, FaultyRegistry, Reply, faulty_registry
 from tests.processes import free_port
 from tests.triton_images import REPOSITORY, StoredImages, digest, file, layer, needs_registry, push, running_registry
 

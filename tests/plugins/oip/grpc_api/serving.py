@@ -1,6 +1,5 @@
 """An application in this process with its gRPC port, and calls of it."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,32 +12,26 @@ from tritonclient.grpc import InferInput, service_pb2
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from gateway.app import create_app
-from gateway.inference.backend import Call, InferResult
-from tests.gateway.api.tensors import Scorer
+from tests.doubles.backend import StubBackend
+from tests.gateway.api.tensors import scorer
 from tests.processes import free_port
 from tests.settings import Settings
 
 METHODS = "/inference.GRPCInferenceService"
 
 
-class Gated(Scorer):
-    """Answers once `gate` is open."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begun, self.gate = asyncio.Event(), asyncio.Event()
-
-    async def infer(self, call: Call) -> InferResult:
-        self.begun.set()
-        await self.gate.wait()
-        return await super().infer(call)
+def gated() -> StubBackend:
+    """A backend that answers once its gate is open."""
+    backend = scorer()
+    backend.gate.clear()
+    return backend
 
 
 @asynccontextmanager
-async def serving(backend: Scorer | None = None, **settings: Any) -> AsyncIterator[str]:
+async def serving(backend: StubBackend | None = None, **settings: Any) -> AsyncIterator[str]:
     """The address of the gRPC port of an application with these settings and no others."""
     port = free_port()
-    app = create_app(Settings(_env_file=None, grpc_port=port, **settings), backend or Scorer())
+    app = create_app(Settings(_env_file=None, grpc_port=port, **settings), backend or scorer())
     async with app.router.lifespan_context(app):
         yield f"127.0.0.1:{port}"
 
@@ -49,7 +42,7 @@ def channel_to(address: str) -> grpc.aio.Channel:
 
 
 @asynccontextmanager
-async def connected(backend: Scorer | None = None, **settings: Any) -> AsyncIterator[grpc.aio.Channel]:
+async def connected(backend: StubBackend | None = None, **settings: Any) -> AsyncIterator[grpc.aio.Channel]:
     """A channel to it."""
     async with serving(backend, **settings) as address, channel_to(address) as channel:
         yield channel

@@ -16,7 +16,8 @@ from tritonclient.grpc import service_pb2
 
 from gateway.keys import add_key
 from gateway_plugins.tenants.quota import read_quota
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG
+from tests.doubles.program import PROGRAM
 from tests.plugins.oip.grpc_api.raw import (
     CHECK,
     CONTINUATION,
@@ -36,7 +37,6 @@ from tests.plugins.oip.grpc_api.raw import (
 )
 from tests.plugins.oip.grpc_api.serving import request
 from tests.processes import Gateway, free_port, running_gateway, wait_for
-from tests.stub_server import PROGRAM
 
 MIB = 2**20
 OK, INVALID, NOT_FOUND, EXHAUSTED, UNAVAILABLE, DEADLINE = (

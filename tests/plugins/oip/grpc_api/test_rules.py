@@ -11,7 +11,8 @@ import httpx
 import pytest
 from h2.errors import ErrorCodes
 
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG
+from tests.doubles.program import PROGRAM
 from tests.plugins.oip.grpc_api.raw import (
     CHECK,
     CONTINUATION,
@@ -25,7 +26,6 @@ from tests.plugins.oip.grpc_api.raw import (
 )
 from tests.plugins.oip.grpc_api.serving import request
 from tests.processes import Gateway, free_port, running_gateway, wait_for
-from tests.stub_server import PROGRAM
 
 MIB = 2**20
 SERVERS = ("http", "grpc")

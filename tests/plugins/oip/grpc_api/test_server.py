@@ -9,10 +9,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from gateway.app import create_app
-from gateway.inference.backend import EndpointHealth
 from gateway.server.serve import AddressUnusable, check_address
 from gateway_plugins.oip.grpc_api.requirements import GrpcUnavailable
-from tests.gateway.api.tensors import Scorer
+from tests.gateway.api.tensors import scorer
 from tests.plugins.oip.grpc_api.serving import connected, failure, serving
 from tests.processes import free_port
 from tests.settings import Settings
@@ -21,28 +20,19 @@ SERVICE = "inference.GRPCInferenceService"
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-class Sick(Scorer):
-    """Is ready only while `well`."""
-
-    well = True
-
-    def health(self):
-        return [EndpointHealth("127.0.0.1:8001", ready=self.well, last_probe=None)]
-
-
 async def check(channel: grpc.aio.Channel, service: str = "") -> int:
     stub = health_pb2_grpc.HealthStub(channel)
     return (await stub.Check(health_pb2.HealthCheckRequest(service=service), wait_for_ready=True)).status
 
 
 async def test_health_is_that_of_the_gateway():
-    backend = Sick()
+    backend = scorer()
     async with connected(backend) as channel:
         assert [await check(channel, name) for name in ("", SERVICE)] == [SERVING, SERVING]
         assert (await failure(check(channel, "other"))).code() is grpc.StatusCode.NOT_FOUND
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
         assert (await watch.read()).status == SERVING
-        backend.well = False
+        backend.ready = False
         assert (await watch.read()).status == NOT_SERVING
         assert await check(channel) == NOT_SERVING
 
@@ -92,4 +82,4 @@ def test_port_of_the_http_api_is_refused():
 def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setattr("gateway_plugins.oip.grpc_api.requirements.PACKAGES", ("nothing_of_this_name",))
     with pytest.raises(GrpcUnavailable, match=r"nothing_of_this_name.*\[grpc\]"):
-        create_app(Settings(_env_file=None, grpc_port=free_port()), Scorer())
+        create_app(Settings(_env_file=None, grpc_port=free_port()), scorer())

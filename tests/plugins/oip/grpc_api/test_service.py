@@ -15,17 +15,16 @@ from gateway.errors import ModelNotFound, Overloaded, TritonUnreachable
 from gateway.keys import add_key
 from gateway.settings import MIB
 from gateway_plugins.tenants.quota import read_quota
-from tests.gateway.api.stub import PNG
-from tests.gateway.api.tensors import SCORES, TEXT, Scorer
-from tests.gateway.api.test_v2_sequence import Follower
+from tests.doubles.backend import PNG
+from tests.gateway.api.tensors import SCORES, TEXT, scorer
 from tests.gateway.triton.fleet import wait_until
 from tests.plugins.oip.grpc_api.serving import (
     METHODS,
-    Gated,
     channel_to,
     connected,
     details,
     failure,
+    gated,
     images,
     request,
     serving,
@@ -52,7 +51,7 @@ async def test_server_and_model_are_described():
 
 
 async def test_scores_and_statuses_are_tensors():
-    backend = Scorer()
+    backend = scorer()
     async with serving(backend) as address, InferenceServerClient(address) as client:
         result = await client.infer(MODEL, images(PNG, TEXT), request_id="mine", model_version="1", timeout=5_000_000)
     assert result.get_response().id == "mine"
@@ -60,8 +59,8 @@ async def test_scores_and_statuses_are_tensors():
     scores = result.as_numpy("PREDICTION")
     assert (scores[0].tolist(), np.isnan(scores[1]).all()) == (SCORES.tolist(), True)
     assert result.as_numpy("STATUS").tolist() == [b"ok", b"unsupported_format"]
-    assert 4 < backend.left_seconds[0] <= 5
-    assert backend.asked[0].model_version == "1"
+    assert 4 < backend.calls[0].deadline.left_seconds <= 5
+    assert backend.calls[0].model_version == "1"
 
 
 async def test_best_classes_are_texts():
@@ -82,7 +81,7 @@ async def test_images_may_be_in_the_tensor_itself():
 
 
 async def test_sequence_is_driven_by_the_client():
-    async with serving(Follower()) as address, InferenceServerClient(address) as client:
+    async with serving(scorer()) as address, InferenceServerClient(address) as client:
         first = await client.infer(MODEL, images(PNG), sequence_id=7, sequence_start=True)
         last = await client.infer(MODEL, images(PNG), sequence_id=7, sequence_end=True)
         assert [result.as_numpy("SEQUENCE_FRAMES").tolist() for result in (first, last)] == [[1], [2]]
@@ -110,7 +109,7 @@ async def test_headers_and_metadata_are_the_same():
     ],
 )
 async def test_errors_are_statuses_with_details(fault, code, retry_seconds):
-    async with connected(Scorer(fault)) as channel:
+    async with connected(scorer(fault)) as channel:
         error = await failure(stub(channel).ModelInfer(request(PNG), metadata=(("x-request-id", "mine"),)))
     info, retry = details(error)
     assert error.code() is code
@@ -213,20 +212,20 @@ async def test_calls_beyond_the_limit_are_refused():
 
 async def test_cancelled_call_counts_as_a_client_that_left():
     before = REGISTRY.get_sample_value("gateway_client_disconnects_total")
-    backend = Gated()
+    backend = gated()
     async with connected(backend) as channel:
         call = stub(channel).ModelInfer(request(PNG))
-        await backend.begun.wait()
+        await wait_until(lambda: bool(backend.calls))
         call.cancel()
         await wait_until(lambda: REGISTRY.get_sample_value("gateway_client_disconnects_total") == before + 1)
 
 
 async def test_calls_in_progress_finish_before_the_server_stops():
-    backend = Gated()
+    backend = gated()
     async with serving(backend) as address:
         channel = grpc.aio.insecure_channel(address)
         call = asyncio.ensure_future(stub(channel).ModelInfer(request(PNG)))
-        await backend.begun.wait()
+        await wait_until(lambda: bool(backend.calls))
         asyncio.get_running_loop().call_later(0.05, backend.gate.set)
     assert len((await call).outputs) == 2
     await channel.close()

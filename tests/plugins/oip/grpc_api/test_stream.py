@@ -8,15 +8,15 @@ from tritonclient.grpc import service_pb2
 
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.keys import add_key
-from tests.gateway.api.stub import PNG
+from tests.doubles.backend import PNG, StubBackend
 from tests.gateway.api.tensors import TEXT
-from tests.gateway.api.test_v2_sequence import Follower
+from tests.gateway.triton.fleet import wait_until
 from tests.plugins.oip.grpc_api.serving import (
     METHODS,
-    Gated,
     connected,
     details,
     failure,
+    gated,
     in_sequence,
     request,
     serving,
@@ -48,24 +48,22 @@ async def test_failed_request_does_not_end_the_stream():
     assert (good.error_message, good.infer_response.id) == ("", "good")
 
 
-class Slow(Follower):
-    """Takes longer for the first image of a sequence than for those after it."""
+async def test_requests_of_a_sequence_are_served_one_after_the_other(monkeypatch):
+    """Though the first image takes longer than those after it."""
+    add = StubBackend.add_to_sequence
 
-    async def add_to_sequence(self, model_name: str, model_version: str, step: SequenceStep) -> SequenceScores:
+    async def add_slowly(self, model_name: str, model_version: str, step: SequenceStep) -> SequenceScores:
         if step.start:
             for _ in range(50):
                 await asyncio.sleep(0)
-        return await super().add_to_sequence(model_name, model_version, step)
+        return await add(self, model_name, model_version, step)
 
-
-async def test_requests_of_a_sequence_are_served_one_after_the_other():
-    backend = Slow()
+    monkeypatch.setattr(StubBackend, "add_to_sequence", add_slowly)
     messages = [in_sequence(request(PNG), 7, start=number == 0, end=number == 5) for number in range(6)]
-    async with connected(backend, stream_frames_in_flight=4) as channel:
+    async with connected(stream_frames_in_flight=4) as channel:
         responses = await exchange(channel, messages)
     frames = [int.from_bytes(each.infer_response.raw_output_contents[3], "little") for each in responses]
     assert frames == [1, 2, 3, 4, 5, 6]
-    assert not backend.frames
 
 
 async def test_idle_stream_ends():
@@ -96,12 +94,12 @@ async def test_stream_needs_a_key(tmp_path):
 
 
 async def test_requests_in_progress_are_answered_when_the_server_stops():
-    backend = Gated()
+    backend = gated()
     async with serving(backend) as address:
         channel = grpc.aio.insecure_channel(address)
         stream = channel.stream_stream(f"{METHODS}/ModelStreamInfer")()
         await stream.write(request(PNG, id="last").SerializeToString())
-        await backend.begun.wait()
+        await wait_until(lambda: bool(backend.calls))
         asyncio.get_running_loop().call_later(0.05, backend.gate.set)
     response = service_pb2.ModelStreamInferResponse.FromString(await stream.read())
     assert (response.infer_response.id, response.error_message) == ("last", "")

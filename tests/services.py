@@ -1,105 +1,27 @@
-"""A stub of the inference server that answers at once, and a client of the application."""
+"""Services of tests: an application in this process with a client, or on a port, in a thread.
+
+As a process of its own: `tests.processes.running_gateway`.
+"""
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, cast
 
 import httpx
-import numpy as np
+import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.app import create_app
-from gateway.errors import GatewayError, ModelNotFound, no_features
-from gateway.inference.backend import (
-    Backend,
-    Call,
-    CallLimits,
-    Embeddings,
-    EndpointHealth,
-    InferResult,
-    ModelInfo,
-    ModelLoader,
-    Row,
-)
-from gateway.inference.prediction import Prediction
-from gateway.ingest.resizing import Resize
-from tests.asking import encode
+from gateway.inference.backend import Backend
+from gateway.server.serve import server_options
+from tests.doubles.backend import StubBackend
+from tests.processes import free_port, wait_for
 from tests.settings import Settings
 
-MODEL = ModelInfo("ensemble_model", versions=("1",), ready=True, classes=2, labels=("cat", "dog"))
-PNG = encode(np.zeros((4, 4, 3), np.uint8), ".png")
 ROUTES = create_app(Settings(_env_file=None), cast("Backend", None)).state.routes
-VECTOR = np.array([3.0, 0.0, -4.0, 0.0], np.float32)
-
-
-class StubBackend:
-    """Sees a cat in every image, or raises `fault`."""
-
-    supports_cancellation = True
-    loader: ModelLoader | None = None
-
-    def __init__(self, fault: Exception | None = None) -> None:
-        self.fault = fault
-        self.loaded = {MODEL.name}
-
-    async def start(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
-
-    def health(self) -> Sequence[EndpointHealth]:
-        return [EndpointHealth("127.0.0.1:8001", ready=True, last_probe=None)]
-
-    def seal(self, image: bytes) -> bytes:
-        return image
-
-    def needs_own_call(self, seal: bytes, model_name: str, model_version: str) -> bool:
-        return False
-
-    def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
-        return None
-
-    async def infer(self, call: Call) -> InferResult:
-        if self.fault is not None:
-            raise self.fault
-        row = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),))
-        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch))
-
-    async def models(self) -> Sequence[ModelInfo]:
-        if self.fault is not None and not isinstance(self.fault, GatewayError):
-            raise self.fault
-        return [MODEL]
-
-    async def model(self, name: str) -> ModelInfo:
-        if name not in self.loaded:
-            raise ModelNotFound
-        return replace(MODEL, name=name)
-
-    async def resize(self, model_name: str, model_version: str) -> Resize | None:
-        return None
-
-    async def load(self, name: str) -> None:
-        self.loaded.add(name)
-
-    async def unload(self, name: str) -> None:
-        self.loaded.discard(name)
-
-
-class VectorBackend(StubBackend):
-    """Has the same embedding for every image; the model `plain` gives none."""
-
-    async def infer(self, call: Call) -> InferResult:
-        if self.fault is not None:
-            raise self.fault
-        if call.model_name == "plain" and call.embeddings is Embeddings.NEEDED:
-            raise no_features("plain")
-        embedding = VECTOR if call.embeddings is not Embeddings.NONE else None
-        row = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),), embedding=embedding)
-        return InferResult(call.model_name, call.model_version or "1", (row,) * len(call.batch))
 
 
 class Client:
@@ -180,3 +102,28 @@ def client_of_app(app: FastAPI) -> Iterator[Client]:
         loop.run_until_complete(lifespan.__aexit__(None, None, None))
     finally:
         loop.close()
+
+
+@contextmanager
+def stream_service(
+    backend: StubBackend, *, loop: str = "asyncio", **settings: Any
+) -> Iterator[tuple[str, uvicorn.Server]]:
+    """The host and port of a gateway that runs in a thread of this process, as it is served, and its server."""
+    chosen = Settings(_env_file=None, port=free_port(), **settings)
+    server = uvicorn.Server(uvicorn.Config(create_app(chosen, backend), **{**server_options(chosen), "loop": loop}))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        wait_for(lambda: server.started)
+        yield f"127.0.0.1:{chosen.port}", server
+    finally:
+        server.should_exit = True
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+@contextmanager
+def stub_service(backend: StubBackend | None = None, **settings: Any) -> Iterator[str]:
+    """The URL of such a gateway."""
+    with stream_service(backend or StubBackend(), **settings) as (address, _):
+        yield f"http://{address}"
