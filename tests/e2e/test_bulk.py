@@ -1,7 +1,5 @@
 """Requests of many files."""
 
-import json
-
 import cv2
 import httpx
 import numpy as np
@@ -22,34 +20,6 @@ def test_thousand_files_get_results_in_order(client: httpx.Client):
     results = answer.json()["results"]
     assert [(result["index"], result["filename"]) for result in results] == [(i, f"{i}.jpg") for i in range(1_000)]
     assert {result["predictions"][0]["label"] for result in results} == {"Egyptian cat"}
-
-
-def test_bad_files_leave_the_other_results(client: httpx.Client):
-    cat = photo("cat")
-    files = [
-        ("cat.jpg", cat),
-        ("notes.txt", b"hello"),
-        ("empty.jpg", b""),
-        ("cut.jpg", cat[: len(cat) // 2]),
-        ("c", cat),
-    ]
-    answer = client.post("/predict", files=[("files", file) for file in files])
-    assert answer.status_code == 200
-    assert answer.json()["summary"] == {"ok": 2, "failed": 3}
-    outcomes = [
-        result["error"]["code"] if result["error"] else result["predictions"][0]["label"]
-        for result in answer.json()["results"]
-    ]
-    assert outcomes == ["Egyptian cat", "unsupported_format", "empty_file", "truncated_image", "Egyptian cat"]
-
-
-def test_results_stream_as_json_lines_before_a_summary(client: httpx.Client):
-    headers = {"Accept": "application/x-ndjson"}
-    with client.stream("POST", "/predict", files=cats(40), headers=headers) as answer:
-        assert answer.headers["content-type"] == "application/x-ndjson"
-        *results, summary = [json.loads(line) for line in answer.iter_lines()]
-    assert sorted(result["index"] for result in results) == list(range(40))
-    assert summary == {"model": {"name": "ensemble_model", "version": "1"}, "summary": {"ok": 40, "failed": 0}}
 
 
 @pytest.mark.parametrize(

@@ -79,20 +79,6 @@ def test_json_carries_images_in_base64(real_client: httpx.Client):
     assert (broken.status_code, broken.json()["code"]) == (400, "invalid_body")
 
 
-@pytest.mark.parametrize("field", ["file", "image", "files[]", "whatever"])
-def test_any_field_with_a_file_name_is_an_image(client: httpx.Client, field: str):
-    answer = client.post("/predict", files={field: ("cat.jpg", photo("cat"))})
-    assert answer.json()["results"][0]["predictions"][0]["label"] == "Egyptian cat"
-
-
-def test_fields_without_a_file_are_parameters_or_refused_by_name(client: httpx.Client):
-    answer = client.post("/predict", data={"top_k": "2"}, files={"f": ("cat.jpg", photo("cat"))})
-    assert len(answer.json()["results"][0]["predictions"]) == 2
-    refused = client.post("/predict", data={"colour": "red"}, files={"f": ("cat.jpg", photo("cat"))})
-    assert (refused.status_code, refused.json()["code"]) == (400, "unknown_field")
-    assert "colour" in refused.json()["detail"]
-
-
 @pytest.mark.parametrize("media_type", ["image/jpeg", "image/png", "image/x-whatever", "application/octet-stream"])
 def test_raw_body_is_recognised_by_its_content(real_client: httpx.Client, media_type: str):
     answer = real_client.post("/predict", content=photo("coffee"), headers={"Content-Type": media_type})

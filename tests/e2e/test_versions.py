@@ -152,12 +152,6 @@ def test_clients_of_triton_name_versions_and_get_their_classes(http):
     assert "'flowers' version 3" in missing.json()["error"]
 
 
-def test_metrics_have_the_version_that_answered(http):
-    ask(http, version=2)
-    text = http.get("/metrics").text
-    assert 'gateway_images_total{model="flowers",outcome="ok",version="2"}' in text
-
-
 def test_multi_label_model_returns_every_label_above_the_threshold(http):
     every = scores(ask(http, model="signs", threshold=0))
     assert len(every) == 5
@@ -175,12 +169,6 @@ def test_multi_label_model_returns_every_label_above_the_threshold(http):
 def test_top_k_beyond_the_classes_returns_all_of_them(http):
     assert len(scores(ask(http, top_k=1_000))) == 5
     assert sum(scores(ask(http, threshold=0)).values()) == pytest.approx(1, abs=1e-4)
-
-
-def test_unknown_label_is_refused_with_suggestions(http):
-    answer = http.post("/predict", params={"labels": "clas 1"}, files=[("f", ("a.jpg", CAT)), ("f", ("b.jpg", CAT))])
-    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
-    assert "did you mean 'class 1'?" in answer.json()["detail"]
 
 
 def test_split_sends_a_share_and_keeps_clients_on_their_version(start):
@@ -282,12 +270,6 @@ def test_failed_load_reports_the_reason(http, served):
 def test_model_that_is_not_in_the_repository_is_not_found(http, act):
     answer = http.post(f"/models/nothing/{act}")
     assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found")
-
-
-def test_default_model_cannot_be_unloaded(http):
-    answer = http.post("/models/flowers/unload")
-    assert (answer.status_code, answer.json()["code"]) == (409, "model_in_use")
-    assert ask(http)["model"]["name"] == "flowers"
 
 
 def test_death_of_a_shadow_version_costs_no_client_a_result(start, served):

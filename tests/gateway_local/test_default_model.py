@@ -26,36 +26,31 @@ def add(repository, *names):
         (repository / name / "config.pbtxt").write_text(ENSEMBLE.replace('"ensemble_model"', f'"{name}"'))
 
 
-def test_model_with_the_default_name_is_the_default(repository):
-    add(repository, "ensemble_model", "flowers")
-    assert default_model(repository, DEFAULT) == "ensemble_model"
+@pytest.mark.parametrize(
+    ("names", "model"),
+    [
+        (["ensemble_model", "flowers"], "ensemble_model"),
+        (["flowers"], "flowers"),
+        (["flowers", "flowers.v1", "flowers.v2"], "flowers"),  # the ensembles of versions are no models
+    ],
+)
+def test_default_model_has_the_default_name_or_is_the_only_one(repository, names, model):
+    add(repository, *names)
+    assert default_model(repository, DEFAULT) == model
 
 
-def test_single_model_is_the_default_whatever_its_name(repository):
-    add(repository, "flowers")
-    assert default_model(repository, DEFAULT) == "flowers"
-
-
-def test_ensembles_of_versions_do_not_count_as_models(repository):
-    add(repository, "flowers", "flowers.v1", "flowers.v2")
-    assert default_model(repository, DEFAULT) == "flowers"
-
-
-def test_several_models_without_the_default_name_are_listed(repository):
-    add(repository, "flowers", "birds")
-    with pytest.raises(NoDefaultModel, match=r"has no model 'ensemble_model'; it has birds, flowers: .* --model NAME"):
-        default_model(repository, DEFAULT)
-
-
-def test_explicit_model_is_not_replaced(repository):
-    add(repository, "flowers")
-    with pytest.raises(NoDefaultModel, match="has no model 'flwers'; it has flowers: correct --model"):
-        default_model(repository, Settings(_env_file=None, model="flwers"))
-
-
-def test_repository_without_an_image_classifier_is_an_error(repository):
-    with pytest.raises(NoDefaultModel, match="gateway model add"):
-        default_model(repository, DEFAULT)
+@pytest.mark.parametrize(
+    ("names", "settings", "words"),
+    [
+        (["flowers", "birds"], {}, r"has no model 'ensemble_model'; it has birds, flowers: .* --model NAME"),
+        (["flowers"], {"model": "flwers"}, "has no model 'flwers'; it has flowers: correct --model"),
+        ([], {}, "gateway model add"),
+    ],
+)
+def test_repository_without_a_default_model_is_an_error(repository, names, settings, words):
+    add(repository, *names)
+    with pytest.raises(NoDefaultModel, match=words):
+        default_model(repository, Settings(_env_file=None, **settings))
 
 
 def test_unreadable_repository_is_left_to_triton(tmp_path):

@@ -33,14 +33,19 @@ def on_gpu(repository, model, **changes):
     path.write_text(text)
 
 
-def test_triton_looks_for_no_gpu_where_there_is_none(repository):
+@pytest.mark.parametrize(
+    ("gpus", "damage", "devices"),
+    [
+        (Gpus(0), "", Devices(NO_GPU)),
+        (Gpus(1, (13, 0), (13, 0)), "", Devices()),
+        (Gpus(1, (13, 0), (13, 0)), "not a configuration {", Devices()),  # which Triton reports
+    ],
+)
+def test_shipped_models_need_no_options(repository, gpus, damage, devices):
+    if damage:
+        (repository / "preprocessor" / "config.pbtxt").write_text(damage)
     said = []
-    assert choose(repository, Gpus(0), said) == Devices(NO_GPU)
-    assert said == []
-
-
-def test_shipped_models_on_a_gpu_need_no_options(repository):
-    assert choose(repository, Gpus(1, (13, 0), (13, 0))) == Devices()
+    assert (choose(repository, gpus, said), said) == (devices, [])
 
 
 def test_gpu_that_torch_cannot_use_is_hidden_from_triton(repository):
@@ -77,8 +82,3 @@ def test_cache_behind_a_preprocessor_on_a_gpu_is_refused(repository):
     on_gpu(repository, "classifier", **{"response_cache { enable: false }": "response_cache { enable: true }"})
     with pytest.raises(CacheOnGpu, match="classifier: Triton's response cache reads inputs in host memory only"):
         choose(repository, Gpus(1, (13, 0), (13, 0)))
-
-
-def test_unreadable_configuration_is_left_to_triton(repository):
-    (repository / "preprocessor" / "config.pbtxt").write_text("not a configuration {")
-    assert choose(repository, Gpus(1, (13, 0), (13, 0))) == Devices()

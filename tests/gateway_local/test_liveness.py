@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from gateway_local.liveness import reason_to_restart
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL
@@ -17,23 +19,23 @@ def reason(triton: FakeTriton, patience_seconds: float = 0.1, later=None) -> str
     return asyncio.run(ask())
 
 
-def test_triton_that_answers_is_alive():
-    assert reason(FakeTriton(), patience_seconds=60) is None
-
-
-def test_model_that_always_fails_is_named_as_the_reason():
-    assert MODEL in reason(FakeTriton(failing={"net"}))
-
-
-def test_unreachable_triton_is_dead():
-    assert "127.0.0.1:8001" in reason(FakeTriton(away=True))
+@pytest.mark.parametrize(
+    ("behaviour", "words"),
+    [
+        ({}, None),
+        ({"failing": {"net"}}, MODEL),
+        ({"away": True}, "127.0.0.1:8001"),
+        ({"unloaded": {"net"}}, None),
+        ({"ensembles": {}}, None),
+    ],
+    ids=["answers", "fails", "away", "unloaded", "no model"],
+)
+def test_restart_has_a_reason(behaviour, words):
+    found = reason(FakeTriton(**behaviour), patience_seconds=0.1 if words else 60)
+    assert (found is None) == (words is None)
+    assert words is None or words in found
 
 
 def test_triton_that_recovers_in_time_is_alive():
     triton = FakeTriton(failing={"net"})
     assert reason(triton, patience_seconds=30, later=triton.failing.clear) is None
-
-
-def test_unloaded_model_is_no_reason_to_restart():
-    assert reason(FakeTriton(unloaded={"net"})) is None
-    assert reason(FakeTriton(ensembles={})) is None

@@ -186,17 +186,34 @@ def test_taken_port_is_named(runtime, echo_repository, kind):
     assert server.pid is None
 
 
-def test_failed_model_load_shows_tritons_reason(runtime, echo_repository):
-    (echo_repository / "echo" / "1" / "model.py").write_text("raise ValueError('the weights are missing')")
+@pytest.mark.parametrize(
+    ("file", "old", "new", "words"),
+    [
+        (
+            "1/model.py",
+            "import",
+            "raise ValueError('the weights are missing')\nimport",
+            "failed to load 'echo' version 1",
+        ),
+        (
+            "1/model.py",
+            "import",
+            "raise ValueError('the weights are missing')\nimport",
+            "Error: the weights are missing",
+        ),
+        ("config.pbtxt", "TYPE_INT32", "TYPE_INT33", "TYPE_INT33"),
+    ],
+)
+def test_failed_start_shows_tritons_reason(runtime, echo_repository, file, old, new, words):
+    path = echo_repository / "echo" / file
+    path.write_text(path.read_text().replace(old, new, 1))
     server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
     server.start()
     with pytest.raises(StartFailed) as failure:
         server.wait_ready()
     server.stop()
-    assert "failed to load 'echo' version 1" in str(failure.value)
-    assert "ValueError: the weights are missing" in str(failure.value)
-    assert "CUDA" not in str(failure.value)
-    assert "\\n" not in str(failure.value)
+    assert words in str(failure.value)
+    assert not [word for word in ("CUDA", "\\n") if word in str(failure.value)]
 
 
 @pytest.mark.skipif(gpu_count() > 0, reason="this machine has a GPU")
@@ -211,16 +228,6 @@ def test_model_for_a_missing_gpu_fails_with_advice(runtime, echo_repository):
     assert (
         str(failure.value).splitlines()[-1].startswith("The model requests a GPU that this machine lacks: remove gpus")
     )
-
-
-def test_refused_configuration_shows_tritons_reason(runtime, echo_repository):
-    config = echo_repository / "echo" / "config.pbtxt"
-    config.write_text(config.read_text().replace("TYPE_INT32", "TYPE_INT33"))
-    server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
-    server.start()
-    with pytest.raises(StartFailed, match="TYPE_INT33"):
-        server.wait_ready()
-    server.stop()
 
 
 def test_missing_model_file_names_the_export_command(runtime, model_repository, tmp_path):

@@ -216,7 +216,7 @@ def test_upload_limits_apply():
         assert (status, "1 KiB beside its images" in sentence) == (431, True)
 
 
-def test_stages_are_measured(client):
+def test_requests_and_stages_are_measured(client):
     def measured() -> float:
         return REGISTRY.get_sample_value("gateway_request_duration_seconds_count", {"stage": "infer"}) or 0.0
 
@@ -224,6 +224,8 @@ def test_stages_are_measured(client):
     answer = ask(client, PNG)
     assert "infer;dur=" in answer.headers["Server-Timing"]
     assert measured() == before + 1
+    counted = 'gateway_requests_total{code="",route="/v2/models/{name}/infer",status="200"}'
+    assert counted in client.get("/metrics").text
 
 
 def test_missing_key_uses_the_protocols_format(tmp_path):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from gateway.inference.client_sequence import ID_BITS, ClientSequence, triton_id
 from gateway.keys import add_key
 from tests.doubles.backend import PNG, StubBackend
 from tests.gateway.api.tensors import INFER, SCORES, TEXT, ask, in_json, refusal, result, scorer
@@ -31,6 +32,9 @@ def test_images_of_requests_continue_a_sequence(client, backend):
     assert first.as_numpy("PREDICTION").tolist() == [SCORES.tolist()] * 2
     last = result(ask(client, PNG, sequence_id=7, sequence_end=True))
     assert last.as_numpy("SEQUENCE_FRAMES").tolist() == [3]
+    ends = [(True, False), (False, False), (False, False), (False, True)]  # the end is a step of its own
+    assert [(step.start, step.end) for step in backend.steps] == ends
+    assert not backend.steps[-1].scores.any()
     assert refusal(ask(client, PNG, sequence_id=7))[0] == 409
 
 
@@ -160,3 +164,15 @@ def test_sequences_of_one_client_leave_those_of_others(backend, tmp_path):
 def test_limit_of_sequences_is_listed(client):
     limits = {each["name"]: each for each in client.get("/limits").json()["limits"]}
     assert (limits["max_sequences"]["value"], limits["max_sequences"]["unit"]) == (256, "sequences")
+
+
+def test_ids_of_keys_models_and_types_differ():
+    ids = {
+        triton_id(ClientSequence(given), model, key)
+        for given in (7, "7", 8)
+        for model in ("flowers", "birds")
+        for key in ("", "app", "nightly")
+    }
+    assert len(ids) == 18
+    assert all(0 < each < 2**ID_BITS for each in ids)
+    assert triton_id(ClientSequence(7), "flowers", "app") == triton_id(ClientSequence(7, end=True), "flowers", "app")

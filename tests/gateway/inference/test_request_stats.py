@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from gateway.errors import EmptyFile, TritonUnreachable
+from gateway.errors import EmptyFile
 from gateway.inference.request_stats import RequestStats, Stage
 
 
@@ -71,12 +71,3 @@ def test_stages_are_in_order_of_first_entry():
         with stats.stages[name]:
             pass
     assert list(stats.stages) == ["read", "infer"]
-
-
-def test_images_are_counted_and_first_service_fault_is_kept():
-    stats, first = RequestStats(), TritonUnreachable("first")
-    for error, version in [(None, "2"), (EmptyFile(), None), (first, None), (TritonUnreachable(), None), (None, "2")]:
-        stats.count(error, version)
-    assert (stats.images_ok, stats.images_failed, stats.model_version) == (2, 3, "2")
-    assert stats.errors == {"empty_file": 1, "triton_unreachable": 2}
-    assert stats.fault is first

@@ -4,31 +4,26 @@ import pytest
 
 from gateway.machine.gpus import Gpus, gpu_count, read_torch_cuda
 
-
-def test_gpus_visible_to_torch_are_usable():
-    gpus = Gpus(2, (13, 1), (13, 0))
-    assert (gpus.usable, gpus.why_not) == (2, "")
-
-
-def test_machine_without_gpus_has_no_reason():
-    assert (Gpus(0).usable, Gpus(0).why_not) == (0, "")
+OLD_DRIVER = (
+    "torch is built for CUDA 13.0, which needs driver R580 or newer, and the driver here runs CUDA 12.4 at most; "
+    "update the driver, or install a torch for CUDA 12"
+)
 
 
-def test_old_driver_error_names_the_required_version():
-    gpus = Gpus(1, (12, 4), (13, 0), torch_sees_them=False)
-    assert gpus.usable == 0
-    assert gpus.why_not == (
-        "torch is built for CUDA 13.0, which needs driver R580 or newer, and the driver here runs CUDA 12.4 at most; "
-        "update the driver, or install a torch for CUDA 12"
-    )
-
-
-def test_torch_without_cuda_is_the_reason():
-    assert "built without CUDA" in Gpus(1, (13, 0), None, torch_sees_them=False).why_not
-
-
-def test_other_reasons_are_those_of_torch():
-    assert "torch.cuda.init()" in Gpus(1, (13, 0), (13, 0), torch_sees_them=False).why_not
+@pytest.mark.parametrize(
+    ("gpus", "usable", "why_not"),
+    [
+        (Gpus(2, (13, 1), (13, 0)), 2, ""),
+        (Gpus(0), 0, ""),
+        (Gpus(1, (12, 4), (13, 0), torch_sees_them=False), 0, OLD_DRIVER),
+        (Gpus(1, (13, 0), None, torch_sees_them=False), 0, "built without CUDA"),
+        (Gpus(1, (13, 0), (13, 0), torch_sees_them=False), 0, "torch.cuda.init()"),
+    ],
+)
+def test_gpu_that_torch_does_not_see_has_a_reason(gpus, usable, why_not):
+    assert gpus.usable == usable
+    assert why_not in gpus.why_not
+    assert bool(gpus.why_not) == bool(why_not)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import pytest
+
 from gateway import metrics
 from gateway.triton.addresses import Addresses
 from tests.gateway.triton.fleet import fleet_of, wait_until
@@ -22,36 +24,27 @@ class Dns:
         return list(answer)
 
 
-async def seen(*answers: Sequence[str] | OSError, lookups: int) -> list[list[str]]:
-    addresses = Addresses(["triton:8001"], Dns(*answers))
-    return [await addresses.current() for _ in range(lookups)]
+BOTH = [ONE, TWO]
 
 
-async def test_failed_lookup_keeps_the_addresses_and_is_counted():
-    before = metrics.DNS_FAILURES._value.get()
-    assert await seen([ONE, TWO], OSError("server failure"), lookups=5) == [[ONE, TWO]] * 5
-    assert metrics.DNS_FAILURES._value.get() == before + 4
-
-
-async def test_empty_lookup_keeps_the_addresses():
-    assert await seen([ONE, TWO], [], lookups=4) == [[ONE, TWO]] * 4
-
-
-async def test_slow_lookup_fails():
-    assert await seen([ONE], TimeoutError(), lookups=3) == [[ONE]] * 3
-
-
-async def test_address_is_removed_after_two_lookups_without_it():
-    assert await seen([ONE, TWO], [ONE], [ONE, TWO], lookups=3) == [[ONE, TWO]] * 3
-    assert await seen([ONE, TWO], [ONE], [ONE], lookups=3) == [[ONE, TWO], [ONE, TWO], [ONE]]
-
-
-async def test_new_address_is_added_at_once():
-    assert await seen([ONE], [ONE, TWO], lookups=2) == [[ONE], [ONE, TWO]]
-
-
-async def test_unresolved_name_stays_a_name():
-    assert await seen(OSError("no such name"), [ONE], lookups=2) == [["triton:8001"], [ONE]]
+@pytest.mark.parametrize(
+    ("answers", "seen"),
+    [
+        ([BOTH, OSError("server failure")], [BOTH] * 5),
+        ([BOTH, []], [BOTH] * 4),
+        ([[ONE], TimeoutError()], [[ONE]] * 3),
+        ([BOTH, [ONE], BOTH], [BOTH] * 3),  # an address is removed after two lookups without it
+        ([BOTH, [ONE], [ONE]], [BOTH, BOTH, [ONE]]),
+        ([[ONE], BOTH], [[ONE], BOTH]),
+        ([OSError("no such name"), [ONE]], [["triton:8001"], [ONE]]),
+    ],
+    ids=["failure", "empty", "slow", "once without", "twice without", "new", "unresolved"],
+)
+async def test_addresses_follow_the_lookups(answers, seen):
+    addresses, before = Addresses(["triton:8001"], Dns(*answers)), metrics.DNS_FAILURES._value.get()
+    assert [await addresses.current() for _ in seen] == seen
+    if answers[0] == BOTH and isinstance(answers[1], OSError):
+        assert metrics.DNS_FAILURES._value.get() == before + len(seen) - 1
 
 
 async def test_ip_address_is_not_looked_up():

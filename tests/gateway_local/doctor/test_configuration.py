@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from gateway.findings import Level
-from gateway.keys import add_key
 from gateway_local.doctor import configuration
 from tests.processes import free_port
 from tests.settings import Settings
@@ -27,74 +26,58 @@ def settings_on(port: int) -> Settings:
     return Settings(_env_file=None, port=port)
 
 
-def test_valid_settings_list_the_variables_set(monkeypatch):
-    monkeypatch.setenv("GATEWAY_WORKERS", "2")
+@pytest.mark.parametrize(
+    ("workers", "used", "level", "text"),
+    [("2", 2, Level.OK, "valid: GATEWAY_WORKERS"), ("0", 1, Level.FAIL, "GATEWAY_WORKERS='0'")],
+)
+def test_settings_that_are_set_are_listed_and_defaults_replace_invalid_ones(monkeypatch, workers, used, level, text):
+    monkeypatch.setenv("GATEWAY_WORKERS", workers)
     settings, finding = configuration.settings()
-    assert settings.workers == 2
-    assert (finding.level, finding.text) == (Level.OK, "valid: GATEWAY_WORKERS")
+    assert (settings.workers, finding.level) == (used, level)
+    assert finding.text.startswith(text)
 
 
-def test_invalid_settings_fail_and_defaults_are_checked(monkeypatch):
-    monkeypatch.setenv("GATEWAY_WORKERS", "0")
-    settings, finding = configuration.settings()
-    assert settings.workers == 1
-    assert finding.level is Level.FAIL
-    assert finding.text.startswith("GATEWAY_WORKERS='0'")
+@pytest.mark.parametrize(
+    ("text", "mode", "level", "words"),
+    [
+        (None, 0o600, Level.FAIL, ""),
+        ("half a li", 0o600, Level.FAIL, ""),
+        ("", 0o600, Level.WARN, "gateway key add"),
+        (f"mobile:{'0' * 64}\n", 0o644, Level.WARN, "chmod o-r "),
+        (f"mobile:{'0' * 64}\n", 0o600, Level.OK, "1 in "),
+    ],
+    ids=["missing", "damaged", "empty", "readable", "right"],
+)
+def test_key_files_are_checked(tmp_path, text, mode, level, words):
+    path = tmp_path / "keys"
+    if text is not None:
+        path.write_text(text)
+        path.chmod(mode)
+    for check, name in ((configuration.api_keys, "API keys"), (configuration.admin_keys, "admin keys")):
+        finding = check(path)
+        assert (finding.check, finding.level) == (name, level)
+        assert words in finding.text + finding.advice
 
 
-def test_api_without_keys_passes_with_a_note():
+def test_missing_keys_pass_with_a_note():
     finding = configuration.api_keys(None)
     assert finding.level is Level.OK
     assert finding.text.startswith("off: anyone who reaches the port can use the API")
-
-
-def test_keys_are_counted(tmp_path):
-    add_key(tmp_path / "keys", "mobile")
-    finding = configuration.api_keys(tmp_path / "keys")
-    assert (finding.level, finding.text) == (Level.OK, f"1 in {tmp_path / 'keys'}")
-
-
-@pytest.mark.parametrize("text", [None, "half a li"])
-def test_unreadable_key_file_fails(tmp_path, text):
-    if text is not None:
-        (tmp_path / "keys").write_text(text)
-    assert configuration.api_keys(tmp_path / "keys").level is Level.FAIL
-
-
-def test_empty_key_file_is_a_warning(tmp_path):
-    (tmp_path / "keys").touch()
-    finding = configuration.api_keys(tmp_path / "keys")
-    assert finding.level is Level.WARN
-    assert "gateway key add" in finding.advice
-
-
-def test_world_readable_key_file_is_a_warning(tmp_path):
-    add_key(tmp_path / "keys", "mobile")
-    (tmp_path / "keys").chmod(0o644)
-    finding = configuration.api_keys(tmp_path / "keys")
-    assert (finding.level, finding.advice) == (Level.WARN, f"chmod o-r {tmp_path / 'keys'}")
-
-
-def test_admin_keys_are_checked(tmp_path):
     assert configuration.admin_keys(None).text == "off: models cannot be loaded or unloaded over HTTP"
-    add_key(tmp_path / "keys", "operator")
-    finding = configuration.admin_keys(tmp_path / "keys")
-    assert (finding.level, finding.check, finding.text) == (Level.OK, "admin keys", f"1 in {tmp_path / 'keys'}")
-    assert configuration.admin_keys(tmp_path / "none").level is Level.FAIL
 
 
-def test_free_port_passes():
+def test_free_ports_pass_and_others_fail(monkeypatch):
     assert configuration.api_port(settings_on(free_port())).level is Level.OK
-
-
-def test_port_of_another_program_fails():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         # `gateway doctor` must not wait for an answer for ever.
         threading.Thread(target=lambda: listener.accept()[0].close()).start()
-        finding = configuration.api_port(settings_on(listener.getsockname()[1]))
-    assert finding.level is Level.FAIL
-    assert "is taken" in finding.text
-    assert "GATEWAY_PORT" in finding.text
+        taken = configuration.api_port(settings_on(listener.getsockname()[1]))
+    elsewhere = configuration.api_port(Settings(_env_file=None, host="192.0.2.1"))
+    for finding, words in ((taken, "is taken"), (taken, "GATEWAY_PORT"), (elsewhere, "cannot listen on 192.0.2.1")):
+        assert finding.level is Level.FAIL
+        assert words in finding.text
+    monkeypatch.setattr(configuration, "TRITON_PORTS", {"gRPC": free_port()})
+    assert configuration.triton_ports().level is Level.OK
 
 
 @pytest.fixture
@@ -122,12 +105,6 @@ def test_port_of_a_running_gateway_is_a_warning(gateway_port):
     assert "in use by a gateway" in finding.text
 
 
-def test_address_of_another_machine_fails():
-    finding = configuration.api_port(Settings(_env_file=None, host="192.0.2.1"))
-    assert finding.level is Level.FAIL
-    assert "cannot listen on 192.0.2.1" in finding.text
-
-
 def test_taken_triton_ports_are_a_warning(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken = listener.getsockname()[1]
@@ -136,8 +113,3 @@ def test_taken_triton_ports_are_a_warning(monkeypatch):
     assert finding.level is Level.WARN
     assert finding.text == f"taken on 127.0.0.1: gRPC {taken}"
     assert "--grpc-port" in finding.advice
-
-
-def test_free_triton_ports_pass(monkeypatch):
-    monkeypatch.setattr(configuration, "TRITON_PORTS", {"gRPC": free_port()})
-    assert configuration.triton_ports().level is Level.OK

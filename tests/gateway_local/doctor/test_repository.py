@@ -1,6 +1,7 @@
 """The checks of a model repository in `gateway doctor`."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,23 +33,106 @@ def findings(folder: Path, model: str = ENSEMBLE_MODEL) -> dict[str, Finding]:
     return {finding.check: finding for finding in found}
 
 
-def only_failure(folder: Path) -> Finding:
-    (failure,) = [finding for finding in findings(folder).values() if finding.level is Level.FAIL]
-    return failure
-
-
 def test_shipped_repository_has_no_problems(folder):
     assert {finding.level for finding in findings(folder).values()} == {Level.OK}
 
 
-def test_mismatched_tensors_between_steps_fail(folder):
-    replace(
-        folder / PREPROCESSOR / "config.pbtxt", 'IMAGE"\n    data_type: TYPE_FP32', 'IMAGE"\n    data_type: TYPE_UINT8'
+def edit(model: str, old: str, new: str) -> Callable[[Path], None]:
+    """Replaces a text of a model's config.pbtxt."""
+    return lambda folder: replace(folder / model / "config.pbtxt", old, new)
+
+
+def misspell(folder: Path) -> None:
+    path = folder / PREPROCESSOR / "config.pbtxt"
+    path.write_text(f"max_batch_sise: 8\n{path.read_text()}")
+
+
+def drop_a_label(folder: Path) -> None:
+    path = folder / CLASSIFIER / "labels.txt"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+
+
+def remove(path: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        found = folder / path
+        shutil.rmtree(found) if found.is_dir() else found.unlink()
+
+    return change
+
+
+FP32, UINT8 = (f'IMAGE"\n    data_type: TYPE_{name}' for name in ("FP32", "UINT8"))
+TENSORS = edit(PREPROCESSOR, FP32, UINT8)
+STEP = edit(ENSEMBLE_MODEL, f'model_name: "{PREPROCESSOR}"', 'model_name: "elsewhere"')
+POLICY = "dynamic_batching { default_queue_policy { max_queue_size: 1024 }"
+FAIL, WARN = Level.FAIL, Level.WARN
+FAULTS = [
+    (TENSORS, "tensors", FAIL, "preprocessor's PREPROCESSED_IMAGE gives TYPE_UINT8 [3, 224, 224]"),
+    (TENSORS, "tensors", FAIL, "classifier takes it as input__0, TYPE_FP32 [3, 224, 224]"),
+    (edit(PREPROCESSOR, '"pillow"', '"pillow-12.1"'), "resize library", WARN, "(pillow-12.1) names a Pillow release"),
+    (
+        misspell,
+        "models",
+        FAIL,
+        'preprocessor/config.pbtxt: 1:1 : Message type "inference.ModelConfig" has no field named "max_batch_sise"',
+    ),
+    (edit(CLASSIFIER, 'name: "classifier"', 'name: "other"'), "models", FAIL, "'other'"),
+    (STEP, "models", FAIL, "the step 'elsewhere' is not a model of this repository"),
+    (edit(ENSEMBLE_MODEL, "TYPE_UINT8", "TYPE_FP32"), "contract", FAIL, "RAW_IMAGE"),
+    (edit(ENSEMBLE_MODEL, "TYPE_UINT8", "TYPE_FP32"), "contract", FAIL, "TYPE_FP32"),
+    (remove("preprocessor/1"), "model files", FAIL, "preprocessor has no version"),
+    # A fresh checkout has no folder classifier/1, since git keeps no empty ones.
+    (remove("classifier/1"), "model files", WARN, "gateway up makes it at its first start"),
+    (remove("preprocessor/1/model.py"), "model files", FAIL, f"{PREPROCESSOR}/1/model.py is missing"),
+    (remove("classifier/1/model.pt"), "model files", WARN, "gateway model export"),
+    (remove("classifier/labels.txt"), "labels", FAIL, ""),
+    (drop_a_label, "labels", FAIL, "labels.txt has 999 lines, and output__0 has 1000 classes"),
+    (lambda folder: (folder / "classifier/labels.txt").write_bytes(b"\xff"), "labels", FAIL, "it is not UTF-8"),
+    (edit(CLASSIFIER, 'label_filename: "labels.txt"', ""), "labels", WARN, ""),
+    (edit(CLASSIFIER, "dynamic_batching {", POLICY), "batching", WARN, f"{CLASSIFIER}: with a queue policy, Triton"),
+]
+"""A change of the repository; the check that finds it, with its level and words; no other check fails."""
+
+
+@pytest.mark.parametrize(("change", "check", "level", "words"), FAULTS)
+def test_fault_is_found_by_one_check(folder, change, check, level, words):
+    change(folder)
+    found = findings(folder)
+    assert (found[check].level, [each for each in found if found[each].level is Level.FAIL]) == (
+        level,
+        [check] if level is Level.FAIL else [],
     )
-    failure = only_failure(folder)
-    assert failure.check == "tensors"
-    assert "preprocessor's PREPROCESSED_IMAGE gives TYPE_UINT8 [3, 224, 224]" in failure.text
-    assert "classifier takes it as input__0, TYPE_FP32 [3, 224, 224]" in failure.text
+    assert words in found[check].text + found[check].advice
+
+
+def test_missing_models_come_with_advice(folder, tmp_path):
+    assert "GATEWAY_MODEL" in findings(folder, "other")["contract"].advice
+    configs, finding = repository.read(tmp_path / "none")
+    assert (configs, finding.level) == ({}, Level.FAIL)
+    assert "--model-repository" in finding.advice
+
+
+CACHED = edit(CLASSIFIER, "response_cache { enable: false }", "response_cache { enable: true }")
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "words"),
+    [
+        ([], Level.OK, ""),
+        ([edit(PREPROCESSOR, "KIND_CPU", "KIND_GPU")], Level.WARN, "--cuda-memory-pool-byte-size=0:"),
+        ([edit(PREPROCESSOR, "KIND_CPU", "KIND_GPU")], Level.WARN, "silently wrong"),
+        (
+            [edit(PREPROCESSOR, "KIND_CPU", "KIND_GPU"), CACHED],
+            Level.FAIL,
+            f"{CLASSIFIER}: the response cache reads inputs",
+        ),
+    ],
+)
+def test_images_on_a_gpu_need_a_pool_and_no_cache(folder, changes, level, words):
+    for change in changes:
+        change(folder)
+    finding = repository.gpu_memory(repository.read(folder)[0], gpus=1, images_in_flight=256)
+    assert (finding.check, finding.level) == ("GPU memory", level)
+    assert words in finding.text
 
 
 def test_sizes_are_reported_and_so_are_counts_of_a_configuration(folder):
@@ -72,135 +156,6 @@ def test_ensemble_needs_no_process(folder):
     }
     configs[PREPROCESSOR].parameters["resize_library"].string_value = "torch"
     assert repository.memory(folder, configs).least_bytes > before.least_bytes
-
-
-def test_preprocessor_that_names_a_pillow_release_is_reported(folder):
-    replace(folder / PREPROCESSOR / "config.pbtxt", '"pillow"', '"pillow-12.1"')
-    finding = findings(folder)["resize library"]
-    assert finding.level is Level.WARN
-    assert "preprocessor (pillow-12.1) names a Pillow release" in finding.text
-
-
-def test_folder_without_models_fails(tmp_path):
-    configs, finding = repository.read(tmp_path)
-    assert configs == {}
-    assert finding.level is Level.FAIL
-    assert "--model-repository" in finding.advice
-
-
-def test_unparsable_config_fails_with_file_and_line(folder):
-    path = folder / PREPROCESSOR / "config.pbtxt"
-    path.write_text(f"{path.read_text()}\nmax_batch_sise: 8\n")
-    failure = only_failure(folder)
-    assert failure.check == "models"
-    assert str(path) in failure.text
-    assert "max_batch_sise" in failure.text
-    assert str(len(path.read_text().splitlines())) in failure.text
-
-
-def test_model_name_other_than_its_folder_fails(folder):
-    replace(folder / CLASSIFIER / "config.pbtxt", 'name: "classifier"', 'name: "other"')
-    assert "'other'" in only_failure(folder).text
-
-
-def test_step_without_a_model_fails(folder):
-    replace(folder / ENSEMBLE_MODEL / "config.pbtxt", f'model_name: "{PREPROCESSOR}"', 'model_name: "elsewhere"')
-    assert "the step 'elsewhere' is not a model of this repository" in only_failure(folder).text
-
-
-def test_ensemble_that_breaks_the_contract_fails(folder):
-    replace(folder / ENSEMBLE_MODEL / "config.pbtxt", "TYPE_UINT8", "TYPE_FP32")
-    failure = only_failure(folder)
-    assert failure.check == "contract"
-    assert "RAW_IMAGE" in failure.text
-    assert "TYPE_FP32" in failure.text
-
-
-def test_missing_default_model_fails(folder):
-    finding = findings(folder, "other")["contract"]
-    assert finding.level is Level.FAIL
-    assert "GATEWAY_MODEL" in finding.advice
-
-
-def test_model_without_a_version_fails(folder):
-    shutil.rmtree(folder / PREPROCESSOR / "1")
-    assert "preprocessor has no version" in only_failure(folder).text
-
-
-def test_default_model_that_is_not_made_yet_is_a_warning(folder):
-    """A fresh checkout has no folder classifier/1, since git keeps no empty ones."""
-    shutil.rmtree(folder / CLASSIFIER / "1", ignore_errors=True)
-    finding = findings(folder)["model files"]
-    assert finding.level is Level.WARN
-    assert "gateway up makes it at its first start" in finding.advice
-
-
-def test_version_without_its_file_fails(folder):
-    (folder / PREPROCESSOR / "1" / "model.py").unlink()
-    assert f"{PREPROCESSOR}/1/model.py is missing" in only_failure(folder).text
-
-
-def test_unexported_default_model_is_a_warning(folder):
-    (folder / CLASSIFIER / "1" / "model.pt").unlink()
-    finding = findings(folder)["model files"]
-    assert finding.level is Level.WARN
-    assert "gateway model export" in finding.advice
-
-
-def test_missing_labels_fail(folder):
-    (folder / CLASSIFIER / "labels.txt").unlink()
-    assert only_failure(folder).check == "labels"
-
-
-def test_wrong_number_of_labels_fails_with_both_numbers(folder):
-    path = folder / CLASSIFIER / "labels.txt"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    assert f"{path} has 999 lines, and output__0 has 1000 classes" in only_failure(folder).text
-
-
-def test_labels_that_are_not_utf8_fail(folder):
-    (folder / CLASSIFIER / "labels.txt").write_bytes(b"\xff\xfe")
-    assert "it is not UTF-8" in only_failure(folder).text
-
-
-def test_model_without_labels_is_a_warning(folder):
-    replace(folder / CLASSIFIER / "config.pbtxt", 'label_filename: "labels.txt"', "")
-    assert findings(folder)["labels"].level is Level.WARN
-
-
-def test_queue_policy_is_a_warning_that_names_the_model(folder):
-    path = folder / CLASSIFIER / "config.pbtxt"
-    replace(path, "dynamic_batching {", "dynamic_batching { default_queue_policy { max_queue_size: 1024 }")
-    finding = findings(folder)["batching"]
-    assert finding.level is Level.WARN
-    assert finding.text == (
-        f"{CLASSIFIER}: with a queue policy, Triton can delay requests by half a second while an instance is free"
-    )
-    assert finding.advice.startswith("in config.pbtxt, remove default_queue_policy")
-
-
-def test_shipped_models_leave_no_images_on_a_gpu(folder):
-    configs, _ = repository.read(folder)
-    assert repository.gpu_memory(configs, gpus=1, images_in_flight=256).level is Level.OK
-
-
-def test_preprocessor_on_a_gpu_is_a_warning_with_the_pool_size(folder):
-    replace(folder / PREPROCESSOR / "config.pbtxt", "KIND_CPU", "KIND_GPU")
-    configs, _ = repository.read(folder)
-    finding = repository.gpu_memory(configs, gpus=1, images_in_flight=256)
-    assert finding.level is Level.WARN
-    assert "--cuda-memory-pool-byte-size=0:" in finding.text
-    assert "silently wrong" in finding.text
-    assert "KIND_CPU" in finding.advice
-
-
-def test_cache_that_cannot_read_its_inputs_fails(folder):
-    replace(folder / PREPROCESSOR / "config.pbtxt", "KIND_CPU", "KIND_GPU")
-    replace(folder / CLASSIFIER / "config.pbtxt", "response_cache { enable: false }", "response_cache { enable: true }")
-    configs, _ = repository.read(folder)
-    finding = repository.gpu_memory(configs, gpus=1, images_in_flight=256)
-    assert (finding.level, finding.check) == (Level.FAIL, "GPU memory")
-    assert finding.text.startswith(f"{CLASSIFIER}: the response cache reads inputs in host memory only")
 
 
 def test_network_that_was_swapped_is_reported(folder):

@@ -33,62 +33,55 @@ def missing(expected: ExpectedModels) -> dict[str, str]:
     return {each.name: each.reason for each in expected.missing}
 
 
+SERVED, NEW = {"ensemble": "READY", "flowers": "READY"}, {"ensemble": "READY", "flowers": "new"}
+
+
+@pytest.mark.parametrize(
+    ("load", "indexes", "names"),
+    [
+        ([], [{"ensemble": "READY", "net": "no memory"}], {"net"}),
+        # The default model is always expected.
+        *(([], [{"ensemble": state} if state else {}], {"ensemble"}) for state in ("", "new", "unloaded", "no memory")),
+        # An operator may have started Triton with some of the repository's models.
+        ([], [NEW], set()),
+        (["flowers"], [NEW], {"flowers"}),
+        (["*"], [NEW], {"flowers"}),
+        # All models are those beside the default model once the storage is mounted; requests load later ones.
+        (["*"], [{}, {"ensemble": "new"}, NEW, NEW | {"b": "new"}], {"flowers"}),
+        # After a restart of Triton, a model that it served.
+        ([], [SERVED, NEW], {"flowers"}),
+        # Unloaded on purpose.
+        (["flowers"], [SERVED, SERVED | {"flowers": "UNLOADING"}], set()),
+        (["flowers"], [SERVED, SERVED | {"flowers": "unloaded"}, NEW], set()),
+        # Removed from the repository, and a repository whose storage is not mounted.
+        ([], [SERVED, {"ensemble": "READY"}], set()),
+        ([], [SERVED, {}], {"ensemble", "flowers"}),
+        ([], [{"ensemble": "READY", "net": "no memory"}, {"ensemble": "READY", "net": "LOADING"}], {"net"}),
+        ([], [{"ensemble": "READY", "net": "no memory"}, {"ensemble": "READY", "net": "READY"}], set()),
+        # The old instances of a reloaded model answer meanwhile.
+        ([], [{"ensemble": "READY", "net": "READY"}, {"ensemble": "LOADING", "net": "LOADING"}], set()),
+    ],
+)
+def test_models_that_are_missing(load, indexes, names):
+    expected = ExpectedModels("ensemble", load=load)
+    for states in indexes:
+        expected.update(index_of(**states))
+    assert set(missing(expected)) == names
+    assert [expected.lacks(name) for name in names] == [True] * len(names)
+
+
 @pytest.fixture
 def expected() -> ExpectedModels:
     return ExpectedModels("ensemble")
 
 
-def test_failed_model_is_missing_with_its_reason(expected):
-    expected.update(index_of(ensemble="READY", net="no memory"))
-    assert missing(expected) == {"net": "no memory"}
-    assert expected.lacks("net")
-    assert not expected.lacks("ensemble")
-
-
-def test_default_model_is_always_expected(expected):
+def test_reason_of_a_missing_model(expected):
     expected.update(index_of())
     assert missing(expected) == {"ensemble": NOT_LISTED}
-    for state in ("new", "unloaded", "no memory"):
-        expected.update(index_of(ensemble=state))
-        assert expected.missing
-        assert expected.lacks("ensemble")
-
-
-def test_model_never_loaded_is_expected_only_on_request(expected):
-    """An operator may have started Triton with some of the repository's models."""
-    expected.update(index_of(ensemble="READY", flowers="new"))
-    assert missing(expected) == {}
-    assert not expected.lacks("flowers")
-    named, everything = ExpectedModels("ensemble", load=["flowers"]), ExpectedModels("ensemble", load=["*"])
-    for each in (named, everything):
-        each.update(index_of(ensemble="READY", flowers="new"))
-        assert list(missing(each)) == ["flowers"]
-
-
-def test_all_models_are_those_beside_the_default_model():
-    """A model that is added later is loaded by a request, once its files are complete."""
-    expected = ExpectedModels("ensemble", load=["*"])
-    expected.update(index_of())  # its storage is not mounted yet
-    expected.update(index_of(ensemble="new"))
-    expected.update(index_of(ensemble="READY", flowers="new"))
-    expected.update(index_of(ensemble="READY", flowers="new", added="new"))
-    assert list(missing(expected)) == ["flowers"]
-
-
-def test_model_once_served_is_expected_after_a_restart(expected):
-    expected.update(index_of(ensemble="READY", flowers="READY"))
-    expected.update(index_of(ensemble="READY", flowers="new"))
-    assert list(missing(expected)) == ["flowers"]
-
-
-def test_model_unloaded_on_purpose_is_not_expected():
-    expected = ExpectedModels("ensemble", load=["flowers"])
-    expected.update(index_of(ensemble="READY", flowers="READY"))
-    for state in ("UNLOADING", "unloaded"):
-        expected.update(index_of(ensemble="READY", flowers=state))
-        assert missing(expected) == {}
-    expected.update(index_of(ensemble="READY", flowers="new"))
-    assert missing(expected) == {}
+    expected.update(index_of(ensemble="READY", net="no memory"))
+    assert (missing(expected), expected.lacks("ensemble")) == ({"net": "no memory"}, False)
+    expected.update(index_of(ensemble="READY", net="LOADING"))
+    assert [(each.state, each.reason) for each in expected.missing] == [("LOADING", "no memory")]
 
 
 def test_failed_model_that_is_unloaded_stays_unexpected(expected):
@@ -101,34 +94,6 @@ def test_failed_model_that_is_unloaded_stays_unexpected(expected):
     expected.expect({"flowers"})
     expected.update(index_of(ensemble="READY", flowers="no memory"))
     assert list(missing(expected)) == ["flowers"]
-
-
-def test_model_removed_from_the_repository_is_not_expected(expected):
-    expected.update(index_of(ensemble="READY", flowers="READY"))
-    expected.update(index_of(ensemble="READY"))
-    assert missing(expected) == {}
-
-
-def test_empty_repository_removes_nothing(expected):
-    """For example after a restart of Triton, before its storage is mounted."""
-    expected.update(index_of(ensemble="READY", flowers="READY"))
-    expected.update(index_of())
-    assert missing(expected) == dict.fromkeys(("ensemble", "flowers"), NOT_LISTED)
-
-
-def test_loading_model_is_missing_until_it_is_loaded(expected):
-    expected.update(index_of(ensemble="READY", net="no memory"))
-    expected.update(index_of(ensemble="READY", net="LOADING"))
-    assert [(each.state, each.reason) for each in expected.missing] == [("LOADING", "no memory")]
-    expected.update(index_of(ensemble="READY", net="READY"))
-    assert missing(expected) == {}
-
-
-def test_reloaded_model_is_not_missing(expected):
-    """Its old instances answer while the new ones are loaded."""
-    expected.update(index_of(ensemble="READY", net="READY"))
-    expected.update(index_of(ensemble="LOADING", net="LOADING"))
-    assert missing(expected) == {}
 
 
 def test_failed_version_is_missing_beside_one_that_answers(expected):
