@@ -1,10 +1,21 @@
-"""The generated files under deploy/ are up to date."""
+"""What a release consists of: generated files, one version everywhere, and pins."""
+
+import re
+import tomllib
+from importlib.metadata import requires, version
 
 import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
+from deploy.generate import CHART
 from deploy.generate.__main__ import files
 from deploy.generate.manifests import files as manifests
 from deploy.generate.values import described
+from deploy.generate.version import files as files_of_version
+from deploy.generate.version import semantic
+from gateway import __version__
 from tests.processes import PROJECT
 
 
@@ -32,3 +43,73 @@ def test_every_value_is_documented():
     rows = [*described()]
     assert len(rows) > 100
     assert [path for path, _, meaning in rows if not meaning.endswith(".") and "http" not in meaning] == []
+
+
+def test_wheels_and_chart_have_the_version_of_the_service():
+    for folder in ("", "gateway_client"):
+        text = (PROJECT / folder / "pyproject.toml").read_text()
+        assert "version" in tomllib.loads(text)["project"]["dynamic"]
+    kernel = tomllib.loads((PROJECT / "native" / "pyproject.toml").read_text())
+    assert kernel["project"]["version"] == __version__
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (semantic(__version__), __version__)
+
+
+def test_installed_distribution_has_the_version_of_the_code():
+    assert version("triton-image-gateway") == __version__
+
+
+def test_another_version_reaches_every_file():
+    """No file keeps a piece of the former version, and nothing but versions changes."""
+    for path, text in files_of_version("12.34.5rc6").items():
+        before, after = path.read_text().splitlines(), text.splitlines()
+        changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+        assert changed, path
+        for old, new in changed:
+            assert re.sub(r"12\.34\.5(rc6|-rc\.6)", __version__, new) == old
+
+
+@pytest.mark.parametrize(
+    ("python", "helm"), [("0.1.0", "0.1.0"), ("1.2.0rc3", "1.2.0-rc.3"), ("1.2.0a1", "1.2.0-a.1"), ("10.0.0", "10.0.0")]
+)
+def test_chart_gets_a_semantic_version(python, helm):
+    assert semantic(python) == helm
+
+
+PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+EXTRAS = [
+    *("", "local", "onnx", "keras", "tensorflow", "sklearn", "parquet", "s3", "gcs", "ray", "otel", "bench", "dev"),
+    "docs",
+]
+
+
+@pytest.fixture(scope="module")
+def constraints(root) -> list[Requirement]:
+    lines = (root / "constraints.txt").read_text().splitlines()
+    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+
+def pins(constraints: list[Requirement], python: str) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for constraint in constraints:
+        if constraint.marker is None or constraint.marker.evaluate({"python_version": python}):
+            (specifier,) = constraint.specifier
+            assert specifier.operator == "=="
+            assert canonicalize_name(constraint.name) not in given, f"{constraint.name} is pinned twice"
+            given[canonicalize_name(constraint.name)] = specifier.version
+    return given
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_dependency_has_one_version_within_its_range(constraints, python):
+    given = pins(constraints, python)
+    for requirement in map(Requirement, requires("triton-image-gateway") or []):
+        environments = [{"python_version": python, "extra": extra} for extra in EXTRAS]
+        if requirement.marker is None or any(map(requirement.marker.evaluate, environments)):
+            assert given[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+
+
+def test_cuda_packages_are_left_to_torch(constraints):
+    names = {canonicalize_name(constraint.name) for constraint in constraints}
+    assert not [name for name in names if name.startswith(("nvidia-", "cuda-"))]
+    assert "torch" in names

@@ -75,7 +75,7 @@ class StubBackend:
         self.followed = self.loaded
         """The models whose streams have a sequence."""
         self.steps: list[SequenceStep] = []
-        self._frames: dict[int, int] = {}
+        self.frames: dict[int, int] = {}
         """Frames of each sequence that a client drives; its scores are those of the frame, halved."""
 
     @property
@@ -151,11 +151,11 @@ class StubBackend:
     async def add_to_sequence(self, model_name: str, model_version: str, step: SequenceStep) -> SequenceScores:
         self.steps.append(step)
         if step.start:
-            self._frames[step.sequence_id] = 0
-        if step.sequence_id not in self._frames:
+            self.frames[step.sequence_id] = 0
+        if step.sequence_id not in self.frames:
             raise SequenceUnknown
-        self._frames[step.sequence_id] += 1
-        frames = self._frames.pop(step.sequence_id) if step.end else self._frames[step.sequence_id]
+        self.frames[step.sequence_id] += 1
+        frames = self.frames.pop(step.sequence_id) if step.end else self.frames[step.sequence_id]
         return SequenceScores(step.scores / 2, frames)
 
     async def resize(self, model_name: str, model_version: str) -> Resize | None:

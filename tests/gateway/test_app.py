@@ -1,8 +1,12 @@
-"""The wiring of the application."""
+"""The wiring of the application, and its errors."""
 
 import subprocess
 import sys
+import weakref
 
+import pytest
+
+from gateway.errors import clear_frames
 from tests.processes import PROJECT
 
 OPTIONAL = (
@@ -24,3 +28,32 @@ def test_parts_that_are_off_are_not_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+class Upload:
+    """Something large that a function holds."""
+
+
+def test_error_releases_the_locals_of_its_frames():
+    """A client may take a minute to read its error, which must not keep its upload in memory for as long."""
+    held: list[weakref.ref[Upload]] = []
+
+    def fail() -> None:
+        upload = Upload()
+        held.append(weakref.ref(upload))
+        raise ValueError
+
+    def fail_again() -> None:
+        upload = Upload()
+        held.append(weakref.ref(upload))
+        try:
+            fail()
+        except ValueError as exc:
+            raise KeyError from exc
+
+    with pytest.raises(KeyError) as failure:
+        fail_again()
+    assert [ref() is None for ref in held] == [False, False]
+    clear_frames(failure.value)
+    assert [ref() is None for ref in held] == [True, True]
+    assert failure.value.__traceback__ is not None

@@ -1,11 +1,18 @@
 """`gateway up` on the terminal, without starting its processes."""
 
+import io
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from gateway.machine.capacity import plan
+from gateway_cli import live
+from gateway_cli.live import LiveDisplay, log_path
 from gateway_cli.main import app
+from gateway_local.console import PlainConsole
+from tests.processes import wait_for
+from tests.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -41,3 +48,109 @@ def test_missing_model_file_warns_unless_it_is_the_default_model(tmp_path, monke
 @pytest.mark.parametrize("option", ["--grpc-port", "--http-port", "--metrics-port"])
 def test_invalid_port_is_refused(option):
     assert CliRunner().invoke(app, ["triton", "run", f"{option}=99999"]).exit_code == 2
+
+
+HEAD = "1121 03:44:14.508741 16925 model_lifecycle.cc:472]"
+
+
+@pytest.fixture
+def screen():
+    return io.StringIO()
+
+
+@pytest.fixture
+def display(screen, tmp_path):
+    display = LiveDisplay(
+        PlainConsole(file=screen, force_terminal=True, width=100, _environ={"TERM": "xterm"}),
+        tmp_path / "logs" / "triton.log",
+    )
+    yield display
+    display.close()
+
+
+def test_display_shows_models_but_not_log_chatter(display, screen):
+    display.log(f'triton | I{HEAD} "loading: echo:1"')
+    display.log("triton | +-------+")
+    display.log(f"triton | I{HEAD} \"successfully loaded 'echo'\"")
+    assert screen.getvalue().startswith("gateway |   model echo")
+    assert screen.getvalue().count("\n") == 1
+    assert screen.getvalue().rstrip().endswith("s")
+
+
+def test_relevant_errors_are_shown(display, screen):
+    display.log(f'triton | E{HEAD} "CudaDriverHelper has not been initialized."')
+    display.log(f'triton | E{HEAD} "[markup] stays as it is"')
+    assert screen.getvalue() == "gateway | triton | [markup] stays as it is\n"
+
+
+def test_whole_log_is_in_the_file(display):
+    display.log("triton | one")
+    display.log("triton | two")
+    assert display.log_file.read_text() == "one\ntwo\n"
+
+
+def test_log_file_size_is_bounded(display, monkeypatch):
+    monkeypatch.setattr(live, "MAX_LOG_BYTES", 100)
+    for number in range(1_000):
+        display.log(f"line {number}")
+    assert display.log_file.stat().st_size < 200
+    assert "line 999" in display.log_file.read_text()
+
+
+def test_spinner_is_shown_while_waiting(display, screen):
+    with display.waiting("starting Triton"):
+        wait_for(lambda: "starting Triton" in screen.getvalue())
+        display.say("in between")
+    assert "in between" in screen.getvalue()
+
+
+def test_log_path_follows_the_xdg_specification(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert log_path(8080) == tmp_path / "triton-image-gateway" / "triton-8080.log"
+    monkeypatch.setenv("XDG_STATE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert log_path(1) == Path(tmp_path, ".local/state/triton-image-gateway/triton-1.log")
+
+
+def run(*options):
+    result = CliRunner().invoke(app, ["capacity", *options])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_report_has_throughput_bottleneck_and_settings():
+    output = run("--cores", "16", "--gpus", "1")
+    assert output.startswith("16 cores, 1 GPU: about 4,571 images/s, limited by: all cores together")
+    for line in (
+        "GATEWAY_WORKERS=7",
+        "kind: KIND_CPU count: 9",
+        "kind: KIND_GPU count: 2",
+        "preferred_batch_size: [ 8, 16, 32 ]",
+        "max_queue_delay_microseconds: 1000",
+        "--grpc-infer-thread-count=3",
+        "--preprocessor-instances 9 --instances 2 --preferred 8,16,32",
+    ):
+        assert line in output
+
+
+def test_without_a_gpu_there_is_no_queue_delay():
+    output = run("--cores", "2", "--gpus", "0")
+    assert output.startswith("2 cores, no GPU: ")
+    assert "max_queue_delay" not in output
+
+
+def test_env_format_prints_valid_settings(monkeypatch):
+    lines = run("--cores", "32", "--gpus", "2", "--format", "env").splitlines()
+    for name, value in (line.split("=") for line in lines):
+        monkeypatch.setenv(name, value)
+    settings = Settings(_env_file=None)
+    assert {field: getattr(settings, field) for field in plan(32, 2).settings()} == plan(32, 2).settings()
+
+
+def test_slow_network_lowers_the_throughput():
+    assert "limited by: network" in run("--cores", "16", "--gpus", "1", "--gpu-ms", "5")
+
+
+@pytest.mark.parametrize("options", [("--cores", "0"), ("--gpus", "-1"), ("--gpu-ms", "0")])
+def test_impossible_machine_is_refused(options):
+    assert CliRunner().invoke(app, ["capacity", *options]).exit_code == 2

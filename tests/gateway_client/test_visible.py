@@ -1,7 +1,13 @@
-"""Text of unknown origin on a terminal."""
+"""Text of unknown origin: on a terminal, and in CSV cells."""
+
+import csv
+import io
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gateway_client.csv_cells import csv_line, is_formula, neutral, restored
 from gateway_client.visible import visible
 
 
@@ -21,3 +27,47 @@ from gateway_client.visible import visible
 )
 def test_control_characters_are_escaped(text, shown):
     assert visible(text) == shown
+
+
+FORMULAS = [
+    "=1",
+    "+1",
+    "-1",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    "\n1",
+    " =1",
+    '"=1',
+    "'=1",
+    "'' -1",
+    "\ufeff=1",
+    "\uff1d1",
+    "\0=1",
+]
+SIGNS = st.text(st.sampled_from("=+-@'\"\t\r\n ;,a\ufeff"), max_size=6) | st.text(max_size=6)
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_formula_is_neutralised(text):
+    assert neutral(text) == f"'{text}"
+    assert not is_formula(csv_line([text])[1:2])
+
+
+@pytest.mark.parametrize("text", ["a=1", "", "cat", "photos/-1.png", "1-2", "'quoted'"])
+def test_other_text_stays_as_it_is(text):
+    assert neutral(text) == text
+
+
+def test_numbers_stay_numbers():
+    assert csv_line([-1, -0.5, None, True]) == "-1,-0.5,,True\r\n"
+
+
+def test_separators_are_quoted():
+    assert csv_line(["a;=1", "b|=1", 'c"d']) == '"a;=1","b|=1","c""d"\r\n'
+
+
+@given(st.lists(SIGNS, min_size=2, max_size=4))
+def test_texts_survive_a_round_trip(texts):
+    (row,) = csv.reader(io.StringIO(csv_line(texts), newline=""))
+    assert [restored(cell) for cell in row] == texts

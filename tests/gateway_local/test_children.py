@@ -1,3 +1,5 @@
+"""Child processes and their addresses: whether they answer, and how they end."""
+
 import socket
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from gateway_local.children import Waited, end, get, is_ok, wait_answering, wait_ready
-from gateway_local.hosts import LOOPBACK, free_port
+from gateway_local.hosts import LOOPBACK, authority, free_port, is_loopback, reachable
 
 
 @pytest.fixture
@@ -110,3 +112,26 @@ def test_process_is_ended(at_sigterm, code):
         process.stdout.readline()
         end(process, 60 if code == -15 else 0.2)
     assert process.returncode == code
+
+
+@pytest.mark.parametrize(
+    ("host", "connects_to", "stands_in_a_url_as"),
+    [
+        ("0.0.0.0", "127.0.0.1", "127.0.0.1:80"),  # noqa: S104  # what is tested
+        ("::", "::1", "[::1]:80"),
+        ("::1", "::1", "[::1]:80"),
+        ("192.0.2.7", "192.0.2.7", "192.0.2.7:80"),
+        ("gateway.example", "gateway.example", "gateway.example:80"),
+    ],
+)
+def test_listening_host_has_a_reachable_address(host, connects_to, stands_in_a_url_as):
+    assert reachable(host) == connects_to
+    assert authority(host, 80) == stands_in_a_url_as
+
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [("127.0.0.1:8001", True), ("localhost:8001", True), ("[::1]:8001", True), ("192.0.2.7:8001", False)],
+)
+def test_loopback_addresses_are_this_machine(address, local):
+    assert is_loopback(address) is local

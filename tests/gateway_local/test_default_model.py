@@ -1,4 +1,4 @@
-"""Which model answers when a request names none."""
+"""Where models are, and which one answers when a request names none."""
 
 import shutil
 
@@ -6,7 +6,8 @@ import pytest
 
 from gateway.settings import Settings
 from gateway_local.default_model import NoDefaultModel, default_model
-from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_model_repository, shipped
+from tests.processes import PROJECT
 
 DEFAULT = Settings(_env_file=None)
 ENSEMBLE = (DEFAULT_MODEL_REPOSITORY / "ensemble_model" / "config.pbtxt").read_text()
@@ -65,3 +66,15 @@ def test_missing_or_empty_repository_is_refused_before_the_start(tmp_path, setti
         default_model(tmp_path / "nowhere", settings)
     with pytest.raises(NoDefaultModel, match=r"there are no models in .* `gateway model add … --model-repository"):
         default_model(tmp_path, settings)
+
+
+def test_repository_in_the_working_directory_comes_first(tmp_path, monkeypatch):
+    (tmp_path / "triton_models" / "flowers").mkdir(parents=True)
+    assert default_model_repository(tmp_path) == DEFAULT_MODEL_REPOSITORY
+    (tmp_path / "triton_models" / "flowers" / "config.pbtxt").touch()
+    assert default_model_repository(tmp_path) == tmp_path / "triton_models"
+
+
+def test_checkout_has_models_beside_the_package():
+    assert shipped() == PROJECT
+    assert default_model_repository(PROJECT / "tests") == PROJECT / "triton_models"

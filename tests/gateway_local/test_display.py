@@ -1,13 +1,18 @@
-"""The status lines of `gateway up` without a terminal: as text, and as JSON lines for log collectors."""
+"""What a user sees of a start: the console, the status lines, and the events of Triton's log."""
 
+import io
 import json
 import sys
 import threading
 
 import pytest
+from rich.table import Table
 
+from gateway_cli.terminal import emit
 from gateway_local import display
+from gateway_local.console import PlainConsole, plain
 from gateway_local.display import JsonLines, Lines, Reminders
+from gateway_local.server_log import Event, LogReader, concerns_a_gpu_alone
 from gateway_local.up import run_aloud
 
 HEAD = "1122 15:46:36.417382 507 model_lifecycle.cc:472]"
@@ -100,3 +105,67 @@ def test_json_lines_have_time_and_level(capsys):
         {"level": "info", "event": "triton", "message": "| Model | Version |"},
         {"level": "info", "event": "up", "message": "ready: \u201copen\u201d"},
     ]
+
+
+HOSTILE = "[/red]a\x1b[2J\nb\x9b\u202e:cat:"
+SHOWN = r"[/red]a\x1b[2J\nb\x9b\u202e:cat:"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_strings_and_cells_are_printed_as_text(terminal):
+    """Markup, control characters and line breaks of a name have no effect."""
+    screen = io.StringIO()
+    console = PlainConsole(file=screen, force_terminal=terminal, color_system=None, width=100)
+    table = Table(HOSTILE, box=None)
+    table.add_row(HOSTILE)
+    console.print(HOSTILE)
+    console.print(table)
+    console.print(plain(HOSTILE))
+    assert [line.strip() for line in screen.getvalue().splitlines()] == [SHOWN] * 4
+
+
+def test_lines_of_a_result_are_printed_as_text(capsys):
+    emit(HOSTILE, "b")
+    assert capsys.readouterr().out == f"{SHOWN}\nb\n"
+
+
+AT = "1121 03:44:14.508741 16925 model_lifecycle.cc:472]"
+
+
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        (f'I{AT} "loading: echo:1"', Event("loading", "echo")),
+        (f"I{AT} \"successfully loaded 'echo'\"", Event("loaded", "echo")),
+        (f'E{AT} "failed to load: boom\\n\\nAt:\\n  x"', Event("error", "failed to load: boom")),
+        (f'E{AT} "CudaDriverHelper has not been initialized."', None),
+        (f'E{AT} "Exit timeout expired. Exiting immediately."', None),
+        (f'W{AT} "a warning"', None),
+        ("+-------+--------+", None),
+    ],
+)
+def test_loaded_models_and_errors_are_events(line, event):
+    assert LogReader().read(line) == event
+
+
+@pytest.mark.parametrize(
+    ("text", "alone"),
+    [
+        (
+            f'E{AT} "unable to create stream: CUDA driver version is insufficient for it"',
+            True,
+        ),
+        (f'W{AT} "failed to allocate pinned system memory: no pinned memory pool"', True),
+        (f'I{AT} "loading: echo:1"', False),
+        (f'E{AT} "failed to load: boom"', False),
+    ],
+)
+def test_lines_about_missing_gpus(text, alone):
+    assert concerns_a_gpu_alone(text) is alone
+
+
+def test_repeated_error_is_shown_once():
+    reader = LogReader()
+    line = f'E{AT} "boom"'
+    assert reader.read(line) == Event("error", "boom")
+    assert reader.read(line) is None

@@ -1,15 +1,23 @@
-"""Backpressure of results that the client does not read."""
+"""A request: its scope, its statistics, its backpressure and its cost."""
 
 import asyncio
+import time
 
 import pytest
 
+from gateway.errors import EmptyFile
 from gateway.inference.backend import InferResult, Row
 from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.ready_results import MAX_UNREAD_PREDICTIONS, ReadyResults
+from gateway.inference.request_stats import RequestStats, Stage
 from gateway.inference.result import Answer, Result
-from tests.doubles.scripted import Body, Loop, ScriptedBackend, query, service_of, start
+from gateway.inference.scope import AGAIN_SECONDS, Scope
+from gateway.ingest.frames import FrameSelection
+from gateway_plugins.media.animation import Frames
+from tests.doubles.scripted import Body, Loop, ScriptedBackend, body_of, collected, query, service_of, start
+from tests.encoders import png_bomb
 from tests.gateway.inference.test_service import PNG
+from tests.samples import encode, photograph
 
 MANY = Predictions.of(Prediction("x", number, 0.5) for number in range(MAX_UNREAD_PREDICTIONS // 4))
 
@@ -54,3 +62,178 @@ def test_request_stops_reading_until_results_are_taken():
     assert request.done()
     assert sorted(taken) == list(range(50))
     loop.close()
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Sets time.perf_counter."""
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def advance(seconds: float) -> None:
+        now[0] += seconds
+
+    return advance
+
+
+def test_time_in_a_stage_adds_up(clock):
+    stage = Stage()
+    for seconds in (1, 2):
+        with stage:
+            clock(seconds)
+        clock(10)
+    assert stage.seconds == 3
+    assert (stage.began, stage.ended) == (100, 113)
+
+
+def test_concurrent_images_count_a_stage_once(clock):
+    stage = Stage()
+    with stage:
+        clock(1)
+        with stage:
+            clock(2)
+            with stage:
+                clock(4)
+        clock(8)
+    assert stage.seconds == 15
+
+
+def test_running_stage_counts_up_to_now(clock):
+    stage = Stage()
+    with stage:
+        clock(5)
+        assert (stage.seconds, stage.ended) == (5, 105)
+        clock(1)
+    assert stage.seconds == 6
+
+
+def test_failed_stage_ends(clock):
+    stage = Stage()
+
+    def fail() -> None:
+        with stage:
+            clock(1)
+            raise EmptyFile
+
+    with pytest.raises(EmptyFile):
+        fail()
+    clock(1)
+    assert stage.seconds == 1
+
+
+def test_stages_are_in_order_of_first_entry():
+    stats = RequestStats()
+    for name in ("read", "infer", "read"):
+        with stats.stages[name]:
+            pass
+    assert list(stats.stages) == ["read", "infer"]
+
+
+async def stubborn(swallows: int, ended: list[str]) -> None:
+    """Swallows some cancellations, as a library may."""
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if not swallows:
+                ended.append("stubborn")
+                raise
+            swallows -= 1
+
+
+async def in_scope(*works, fault: Exception | None = None) -> None:
+    async with Scope() as scope:
+        for work in works:
+            scope.start(work)
+        await asyncio.sleep(0)
+        if fault is not None:
+            raise fault
+
+
+def test_scope_ends_with_its_tasks(loop):
+    ended: list[str] = []
+    loop.finish(start(loop, in_scope(stubborn(0, ended), stubborn(0, ended))))
+    assert len(ended) == 2
+
+
+def test_task_that_swallows_its_cancellation_is_cancelled_again(loop):
+    ended: list[str] = []
+    task = start(loop, in_scope(stubborn(3, ended)))
+    for _ in range(3):
+        loop.settle()
+        assert not task.done()
+        loop.pass_time(AGAIN_SECONDS)
+    loop.finish(task)
+    assert ended
+
+
+def test_cancellation_of_close_is_raised_after_all_tasks_end(loop):
+    ended: list[str] = []
+    task = start(loop, in_scope(stubborn(1, ended)))
+    loop.settle()
+    task.cancel()
+    loop.settle()
+    assert task.cancelled()
+    assert ended
+
+
+def test_exception_of_the_body_is_raised_unchanged(loop):
+    task = start(loop, in_scope(stubborn(0, []), fault=KeyError("x")))
+    loop.settle()
+    assert isinstance(task.exception(), KeyError)
+
+
+BLACK = png_bomb(2_000, 2_000)
+PHOTO = encode(photograph(), "JPEG")
+
+
+@pytest.fixture
+def loop():
+    loop = Loop()
+    yield loop
+    assert not loop.unhandled
+    loop.close()
+
+
+def answered(loop, *files, **options):
+    """The code of each file's error, or "ok"."""
+    backend = ScriptedBackend()
+    backend.at_once = lambda call: call.answer()
+    service = service_of(backend)
+    task = start(loop, collected(service, body_of(*files), query(**options)))
+    while not task.done():
+        loop.settle()
+    assert service.admission.images.held == 0
+    results = sorted(task.result(), key=lambda result: result.index)
+    return [result.error.code if result.error else "ok" for result in results]
+
+
+def test_black_images_beyond_the_account_are_refused(loop):
+    """Each takes 40 ms in the preprocessor, and brings next to nothing; photographs behind them are still answered."""
+    codes = answered(loop, *[BLACK] * 300, *[PHOTO] * 20)
+    passed = codes[:300].count("ok")
+    assert 60 < passed < 150
+    assert codes[:60] == ["ok"] * 60
+    assert set(codes[:300]) == {"ok", "too_costly"}
+    assert codes[300:].count("ok") >= 18
+
+
+def test_maximum_number_of_photographs_is_answered(loop):
+    assert set(answered(loop, *[PHOTO] * 1_000)) == {"ok"}
+
+
+def test_costly_image_does_not_starve_photographs(loop):
+    assert set(answered(loop, BLACK, *[PHOTO] * 100, BLACK)) == {"ok"}
+
+
+def test_refused_files_are_charged_for_their_inspection(loop, monkeypatch):
+    """Each decode takes 0.5 s; a request has 6 s, and more with each file."""
+    clock = iter(range(1_000))
+    monkeypatch.setattr("gateway.inference.steps.time.thread_time", lambda: next(clock) / 2)
+    codes = answered(loop, *[b"\x89PNG\r\n\x1a\n" + bytes(100)] * 10)
+    assert codes == ["invalid_image"] * 7 + ["too_costly"] * 3
+
+
+def test_still_images_are_charged_when_frames_are_requested(loop):
+    codes = answered(loop, *[BLACK] * 200, expansion=Frames(FrameSelection(10, 3)))
+    assert set(codes) == {"ok", "too_costly"}

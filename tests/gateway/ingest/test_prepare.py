@@ -1,13 +1,17 @@
+"""None"""
+
 import contextlib
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.decoder.in_process import inspect_whole, prepare
 from gateway.decoder.opencv import cv2
-from gateway.errors import FileTooLarge, ImageError, TruncatedImage, UndecodableImage, UnsupportedFormat
+from gateway.errors import EmptyFile, FileTooLarge, ImageError, TruncatedImage, UndecodableImage, UnsupportedFormat
 from gateway.ingest.prepare import DecodePolicy, examine, needs_decoding
-from gateway.ingest.upload import Upload
+from gateway.ingest.upload import MAX_FILENAME_CHARACTERS, Upload, clean_filename
 from gateway.settings import DecodeMode
 from tests.gateway.decoder.test_decoding import difference, pixels
 from tests.gateway.ingest.reading import LIMITS
@@ -122,3 +126,37 @@ def test_policy_comes_from_the_settings():
     policy = DecodePolicy.from_settings(settings)
     assert (policy.mode, policy.above_pixels, policy.max_side) == (DecodeMode.NEVER, 5, 100)
     assert policy.limits.max_files == 7
+
+
+@pytest.mark.parametrize(
+    ("raw", "cleaned"),
+    [
+        ("cat.jpg", "cat.jpg"),
+        ("  two words.jpg ", "two words.jpg"),
+        ("猫 🐈‍⬛.jpg", "猫 🐈‍⬛.jpg"),
+        ("../../etc/passwd", "passwd"),
+        ("C:\\photos\\cat.jpg", "cat.jpg"),
+        ("holiday/", "holiday"),
+        ("a\0b\r\nc\x1b[31m.jpg", "abc[31m.jpg"),
+        ("cat\u202egpj.exe", "catgpj.exe"),
+        ("\ud800.jpg", ".jpg"),
+        ("", ""),
+        ("/", ""),
+        ("x" * 300, "x" * 255),
+    ],
+)
+def test_filename_is_cleaned(raw, cleaned):
+    assert clean_filename(raw) == cleaned
+
+
+@given(st.text(max_size=400))
+def test_clean_filename_is_short_and_printable_and_no_path(raw):
+    cleaned = clean_filename(raw)
+    assert len(cleaned) <= MAX_FILENAME_CHARACTERS
+    assert not set(cleaned) & set("/\\\0\r\n\t\x1b\u2028\u202e")
+    assert clean_filename(cleaned) == cleaned
+    cleaned.encode()
+
+
+def test_repr_of_an_upload_has_none_of_its_bytes():
+    assert "secret" not in repr(Upload(0, "a", b"secret", EmptyFile()))

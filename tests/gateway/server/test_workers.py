@@ -1,18 +1,33 @@
-"""Workers: they end with their supervisor, and start only with space for what they share."""
+"""Workers and the process around them: starting, accepting, open files and stopping."""
 
+import asyncio
+import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import pytest
+import uvicorn
+import uvloop
 
+from gateway.limits.connections import RESERVED
+from gateway.machine.capacity import plan
 from gateway.metrics import SHARED_FOLDER, reserve_space
+from gateway.server import serve as serving
+from gateway.server.draining import Draining
+from gateway.server.open_files import OWN_FILES
+from gateway.server.serve import ACCEPTED, listening_sockets
 from gateway.server.workers import METRICS_BYTES, WORKERS_FOLDER, NoSpaceForWorkers, sharing
+from gateway.settings import variable
+from gateway_local.hosts import LOOPBACK, free_port
 from tests.processes import PROJECT, wait_for
+from tests.settings import Settings
 
 SUPERVISOR = """
 import multiprocessing, time
@@ -45,8 +60,8 @@ def test_worker_ends_when_its_supervisor_is_killed(tmp_path):
 
 @pytest.mark.parametrize(("missing", "starts"), [(0, True), (1, False)])
 def test_workers_start_only_with_space_for_their_metrics(tmp_path, monkeypatch, missing, starts):
-    for variable in (SHARED_FOLDER, WORKERS_FOLDER):
-        monkeypatch.setenv(variable, "")
+    for name in (SHARED_FOLDER, WORKERS_FOLDER):
+        monkeypatch.setenv(name, "")
     usage = type("usage", (), {"free": 2 * METRICS_BYTES - missing})
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     if starts:
@@ -65,3 +80,124 @@ def test_metrics_have_their_blocks_before_the_first_write(tmp_path):
     reserve_space(tmp_path)
     assert own.stat().st_blocks * 512 >= 2**20
     assert other.stat().st_blocks == 0
+
+
+ITERATIONS = 3
+"""The first may have begun before the clients connected; the last notices that all have been accepted."""
+
+
+class Counted(asyncio.Protocol):
+    """A connection that is counted when it is accepted."""
+
+    made = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        type(self).made += 1
+        transport.close()
+
+
+async def iterations_to_accept(count: int) -> int:
+    """How many iterations of the event loop it takes to accept `count` clients that have connected already."""
+    loop = asyncio.get_running_loop()
+    sockets = listening_sockets(uvicorn.Config("nothing:app", host=LOOPBACK, port=0, log_config=None))
+    servers = [await loop.create_server(Counted, sock=each) for each in sockets]
+    iterations, expected = 0, Counted.made + count
+    with ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(socket.create_connection(sockets[0].getsockname()))
+        while Counted.made < expected:
+            await asyncio.sleep(0)
+            iterations += 1
+    for server in servers:
+        server.close()
+    return iterations
+
+
+def test_many_connections_are_accepted_in_an_iteration():
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(iterations_to_accept(ACCEPTED)) <= ITERATIONS
+        assert runner.run(iterations_to_accept(3 * ACCEPTED)) <= 3 * ITERATIONS
+
+
+def test_fewer_are_accepted_in_an_iteration_than_the_reserve_takes():
+    assert ACCEPTED < RESERVED
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """The settings of a service that is started with some settings, and the environment of its workers."""
+    found = []
+    monkeypatch.setattr(serving, "run", lambda _app, settings, **_: found.append(settings))
+    monkeypatch.setattr(serving, "configure_logs", lambda _: None)
+    monkeypatch.setattr(serving, "memory_limit", lambda: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+
+    def started(**fields: object) -> tuple[Settings, dict[str, str]]:
+        serving.serve(Settings(_env_file=None, port=free_port(), **fields))
+        return found[-1], dict(os.environ)
+
+    return started
+
+
+@pytest.mark.parametrize(("beside", "gpus"), [("cpu", 0), ("gpu", 16)])
+def test_settings_beside_a_triton_are_those_of_the_plan(served, beside, gpus):
+    settings, environment = served(beside_triton=beside, cores=16)
+    wanted = plan(16, gpus).settings()
+    assert {field: getattr(settings, field) for field in wanted} == wanted
+    assert {field: environment[variable(field)] for field in wanted} == {field: str(wanted[field]) for field in wanted}
+
+
+def test_settings_that_are_set_stay_beside_a_triton(served):
+    settings, environment = served(beside_triton="gpu", cores=16, workers=3)
+    assert settings.workers == 3
+    assert settings.max_images_in_flight == plan(16, 16).images_in_flight
+    assert environment.get(variable("workers")) is None
+
+
+def test_gateway_alone_keeps_its_defaults(served):
+    settings, _ = served(cores=16)
+    assert settings.workers == Settings.model_fields["workers"].default
+
+
+CONNECTIONS = 20
+NEEDED = CONNECTIONS + RESERVED + OWN_FILES
+SCRIPT = """
+import json, os, resource, sys
+from gateway.server.open_files import affordable_connections
+
+for soft, hard in json.loads(sys.argv[2]):
+    if os.fork() == 0:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        connections = affordable_connections(int(sys.argv[1]))
+        print(json.dumps([soft, hard, connections, *resource.getrlimit(resource.RLIMIT_NOFILE)]), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_limit_of_open_files():
+    """At the limit, raised to it, one below it, and far below it."""
+    cases = [
+        # soft limit, hard limit, connections, soft limit afterwards, hard limit
+        [NEEDED, NEEDED, CONNECTIONS, NEEDED, NEEDED],
+        [NEEDED - 1, NEEDED + 5, CONNECTIONS, NEEDED, NEEDED + 5],
+        [NEEDED - 1, NEEDED - 1, CONNECTIONS - 1, NEEDED - 1, NEEDED - 1],
+        [64, 64, 1, 64, 64],
+    ]
+    limits = json.dumps([case[:2] for case in cases])
+    command = [sys.executable, "-c", SCRIPT, str(CONNECTIONS), limits]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PROJECT)
+    assert [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("[")] == cases
+    assert ran.stdout.count("connections_limited") == 2
+
+
+def test_time_is_left_from_the_first_signal_on():
+    draining = Draining()
+    assert draining.left_seconds(60) == 60
+    draining.begin()
+    first = draining.left_seconds(60)
+    assert 0 < first <= 60
+    draining.begin()
+    assert draining.left_seconds(60) <= first
+    assert draining.left_seconds(0) == 0

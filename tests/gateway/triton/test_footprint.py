@@ -1,8 +1,9 @@
-"""The estimated memory of the models' processes, and the check of a model that is to be loaded."""
+"""The processes of models, their runtimes and their memory."""
 
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
 
 from gateway.errors import LoadFailed
 from gateway.machine.memory import MACHINE, Memory
@@ -17,6 +18,8 @@ from gateway.triton.footprint import (
     runtime_of,
 )
 from gateway.triton.model_config import ModelConfig, read_model_configs
+from gateway.triton.model_processes import KIB, STUB, model_processes, own_bytes
+from gateway.triton.runtimes import network_runtime
 
 ONNX = 'backend: "onnxruntime"'
 
@@ -95,3 +98,61 @@ def test_load_is_refused_only_for_the_parts_of_its_model(tmp_path):
     assert check_load("e", tmp_path, MemoryCheck.WARN, free(least - 1)) is not None
     assert check_load("e", tmp_path, MemoryCheck.OFF, free(0)) is None
     assert check_load("unknown", tmp_path, MemoryCheck.REFUSE, free(0)) is None
+
+
+def process(proc: Path, pid: int, *arguments: str, parent: int = 1, rss=0, peak=0, files=0) -> None:
+    """Write the files of a process; memory in KiB."""
+    folder = proc / str(pid)
+    folder.mkdir(parents=True)
+    (folder / "cmdline").write_text("\0".join(arguments) + "\0")
+    lines = [f"PPid:\t{parent}", f"VmHWM:\t{peak} kB", f"VmRSS:\t{rss} kB", f"RssFile:\t{files} kB"]
+    (folder / "status").write_text("\n".join(lines) + "\n")
+
+
+def test_memory_of_a_model_is_that_of_all_its_processes(tmp_path):
+    proc, models, others = tmp_path / "proc", tmp_path / "models", tmp_path / "others"
+    stub = f"/opt/{STUB}"
+    process(proc, 10, stub, f"{models}/net/1/model.py", parent=1, rss=100, peak=150, files=40)
+    process(proc, 11, stub, f"{models}/net/2/model.py", parent=1, rss=50, files=10)
+    process(proc, 12, stub, f"{models}/net/1/model.py", parent=2, rss=90, files=0)  # of another Triton
+    process(proc, 13, stub, f"{others}/net/1/model.py", parent=1, rss=900)
+    process(proc, 14, "/bin/sh", f"{models}/net/1/model.py", rss=900)
+    process(proc, 15, stub)  # it ends
+    (proc / "meminfo").write_text("")
+    assert own_bytes(models, proc) == {"net": 100 * KIB}
+    (found,) = model_processes([10], proc)
+    assert (found.folder, found.own_bytes, found.peak_bytes) == (models / "net", 60 * KIB, 110 * KIB)
+
+
+def test_missing_proc_has_no_processes(tmp_path):
+    assert own_bytes(tmp_path, tmp_path / "nowhere") == {}
+
+
+OWN, CPU, GPU = (
+    'backend: "pytorch" runtime: "model.py"',
+    "instance_group { kind: KIND_CPU }",
+    "instance_group { kind: KIND_GPU }",
+)
+OPENVINO = 'optimization { execution_accelerators { cpu_execution_accelerator { name: "openvino" } } }'
+ONNXRUNTIME = {"cpu_runtime": "onnxruntime"}
+
+
+@pytest.mark.parametrize(
+    ("text", "ensemble", "runtime"),
+    [
+        (f"{OWN} {CPU}", ONNXRUNTIME, "onnxruntime"),
+        (f"{OWN} {CPU}", {"cpu_runtime": "torchscript"}, "torchscript"),
+        (f"{OWN} {CPU}", {}, "torchscript"),  # added by an earlier release
+        (f"{OWN} {GPU}", ONNXRUNTIME, "torchscript"),
+        (f"{OWN} {CPU} {GPU}", ONNXRUNTIME, "torchscript"),
+        (f'{OWN} {CPU} default_model_filename: "model.pt2"', {}, "torch-export"),
+        (f'backend: "pytorch" runtime: "libtriton_pytorch.so" {CPU}', ONNXRUNTIME, "libtorch"),
+        (f'backend: "onnxruntime" {CPU}', {}, "onnxruntime"),
+        (f'backend: "onnxruntime" {CPU} {OPENVINO}', {}, "openvino"),
+        (f'backend: "onnxruntime" {GPU} {OPENVINO}', {}, "onnxruntime"),
+        ('backend: "tensorrt"', {}, "tensorrt"),
+        ("", {}, None),
+    ],
+)
+def test_runtime_follows_backend_device_and_record(text, ensemble, runtime):
+    assert network_runtime(text_format.Parse(text, ModelConfig()), ensemble) == runtime

@@ -1,9 +1,12 @@
-"""Requests as protobuf encodes them, and the reading of Triton's responses."""
+"""Requests and responses of Triton: their encoding, their seal, and their errors."""
 
 import struct
+import time
 from collections.abc import Sequence
 from typing import Any
 
+import cv2
+import grpc
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,14 +14,27 @@ from hypothesis import strategies as st
 from tritonclient.grpc import InferInput, InferRequestedOutput
 from tritonclient.grpc._utils import _get_inference_request
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
+from tritonclient.utils import InferenceServerException
 
+from bench.attack.collisions import colliding_jpegs, combine, start
 from gateway.deadline import Deadline
-from gateway.errors import InferenceFailed
+from gateway.decoder.in_process import inspect_whole
+from gateway.errors import (
+    DeadlineExceeded,
+    GatewayError,
+    InferenceFailed,
+    ModelNotFound,
+    ModelUnavailable,
+    Overloaded,
+    TritonUnreachable,
+)
 from gateway.inference.backend import Batch, Call, InferResult
 from gateway.inference.prediction import Prediction
 from gateway.inference.selection import Selection
+from gateway.ingest.upload_limits import Limits
 from gateway.triton.contract import (
     DAMAGED,
+    ENSEMBLE_MODEL,
     FEATURES,
     IMAGE_STATUS,
     PREDICTION,
@@ -26,9 +42,12 @@ from gateway.triton.contract import (
     RAW_IMAGE_LENGTH,
     ImageTensors,
 )
+from gateway.triton.error_table import BY_STATUS, StubDied, translate
 from gateway.triton.messages import MOST_LABELS, infer_request, label_text, read_answer
 from gateway.triton.seal import SEAL_BYTES, Seal
 from gateway_models.blocking_triton import pad
+from tests.asking import encode
+from tests.settings import Settings
 
 
 def answer_of(*rows: Sequence[bytes]) -> ModelInferResponse:
@@ -191,3 +210,82 @@ def test_other_outputs_have_another_cache_key():
         assert (one[-SEAL_BYTES:] != other[-SEAL_BYTES:]).any()
     # The codes that identify the images, for example in the quarantine, are the same.
     assert list(batch.seals) == codes
+
+
+LIMITS = Limits.from_settings(Settings(_env_file=None))
+
+
+def sealed(*payloads: bytes, secret: bytes = b"secret of a test") -> list[bytes]:
+    return [Seal(secret).code(each) for each in payloads]
+
+
+def test_equal_images_and_secrets_have_equal_codes():
+    assert sealed(b"image") == sealed(b"image")
+    assert sealed(b"image") != sealed(b"image", secret=b"another secret..")
+
+
+def test_different_images_have_different_codes():
+    codes = sealed(b"one", b"another one")
+    assert len(set(codes)) == 2
+    assert {len(code) for code in codes} == {SEAL_BYTES}
+
+
+def test_seal_separates_images_with_colliding_cache_keys():
+    generator = np.random.default_rng(1)
+    cat, orange = (encode(generator.integers(0, 256, (24, width, 3), np.uint8), ".jpg") for width in (24, 40))
+    before = start(ENSEMBLE_MODEL, 1, RAW_IMAGE)
+    cat, orange = colliding_jpegs(cat, orange, before)
+    assert len(cat) == len(orange)
+    assert inspect_whole(cat, LIMITS).width == 24
+    assert inspect_whole(orange, LIMITS).width == 40
+    assert cv2.imdecode(np.frombuffer(orange, np.uint8), cv2.IMREAD_COLOR).shape == (24, 40, 3)
+
+    assert combine(before, cat) == combine(before, orange)
+    keys = {combine(before, picture + sealed(picture)[0]) for picture in (cat, orange)}
+    assert len(keys) == 2
+
+
+def test_sealing_takes_little_time():
+    image, seal = bytes(8 * 2**20), Seal(b"secret of a test")
+    started = time.process_time()
+    seal.code(image)
+    assert time.process_time() - started < 0.5  # some 7 ms on an idle core
+
+
+@pytest.mark.parametrize("status", grpc.StatusCode)
+def test_status_without_known_text_is_translated(status):
+    error = translate(InferenceServerException("words never heard", status=str(status)))
+    assert type(error) is BY_STATUS.get(status, InferenceFailed)
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "meaning"),
+    [
+        ("StatusCode.UNAVAILABLE", "failed to connect to all addresses", TritonUnreachable),
+        ("StatusCode.UNAVAILABLE", "Exceeds maximum queue size", Overloaded),
+        ("StatusCode.UNAVAILABLE", "Request timeout expired", DeadlineExceeded),
+        ("StatusCode.NOT_FOUND", "Request for unknown model: 'x' is not found", ModelNotFound),
+        ("StatusCode.NOT_FOUND", "Request for unknown model: 'x' has no available versions", ModelUnavailable),
+        ("StatusCode.INTERNAL", "Stub process 'a_b_0_1' is not healthy.", StubDied),
+    ],
+)
+def test_known_text_takes_precedence_over_the_status(status: str, words: str, meaning: type[GatewayError]):
+    assert type(translate(InferenceServerException(words, status=status))) is meaning
+
+
+def test_error_of_an_unloaded_model_names_where_the_reason_is():
+    error = translate(InferenceServerException("Request for unknown model: 'm' is not ready"))
+    assert error.message == "The model is not loaded, or not yet; GET /models says why."
+
+
+def test_dead_process_error_names_its_model():
+    words = "in ensemble 'ensemble_model', Stub process 'my_model_2_0_1' is not healthy."
+    error = translate(InferenceServerException(words, status="StatusCode.INTERNAL"))
+    assert isinstance(error, StubDied)
+    assert error.step == "my_model_2"
+    assert error.code == "model_unavailable"
+
+
+def test_public_message_contains_no_text_of_triton():
+    error = translate(InferenceServerException("/srv/secret/path broke", status="StatusCode.INTERNAL"))
+    assert "secret" not in error.message

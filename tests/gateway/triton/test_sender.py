@@ -9,7 +9,7 @@ from gateway.inference.probe import probe
 from gateway.triton.codec import Codecs
 from gateway.triton.error_table import StubDied
 from gateway.triton.sender import Sender
-from tests.gateway.triton.fake_endpoint import KILLER, UNDECODABLE, FakeEndpoint, FakeTriton
+from tests.doubles.triton import KILLER, UNDECODABLE, FakeEndpoint, FakeTriton
 
 PROBE_BYTES = len(probe().images[0])
 

@@ -1,10 +1,19 @@
-"""Quantities in messages."""
+"""Quantities and validation errors in messages."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
 
+from gateway.api.parameters import PredictParameters
+from gateway.inference.parameters import ModelVersion
 from gateway.values.quantities import pixels, pixels_beyond, size
+from gateway.values.validation import fault
+from gateway_plugins.embed.embeddings import EmbeddingParameters
+from gateway_plugins.streams.options import StreamParameters
 
 
 @pytest.mark.parametrize(
@@ -52,3 +61,74 @@ def test_what_exceeds_a_limit_reads_as_more(most: int, more: int):
 
 def _number(text: str) -> float:
     return float(text.replace(",", ""))
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Named(BaseModel):
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def _is_not_x(cls, name: str) -> str:
+        if name == "x":
+            raise ValueError("must not be x")
+        return name
+
+
+def faults(kind: Any, value: object) -> list[str]:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(kind).validate_python(value)
+    return [fault(error) for error in caught.value.errors()]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "words"),
+    [
+        (int, "cat", "must be a whole number, not 'cat'"),
+        (int, 1.5, "must be a whole number, not 1.5"),
+        (int, None, "must be a whole number, not None"),
+        (float, "", "must be a number, not ''"),
+        (Annotated[float, Field(allow_inf_nan=False)], "nan", "must be a number, not 'nan'"),
+        (bool, "maybe", "must be true or false, not 'maybe'"),
+        (str, 7, "must be text, not 7"),
+        (Annotated[int, Field(ge=1)], 0, "must be at least 1, not 0"),
+        (Annotated[float, Field(le=1)], 1.5, "must be at most 1, not 1.5"),
+        (Annotated[float, Field(gt=0)], 0, "must be above 0, not 0"),
+        (Annotated[float, Field(lt=2)], 2, "must be below 2, not 2"),
+        (Annotated[str, Field(min_length=1)], "", "must not be empty"),
+        (Annotated[str, Field(min_length=3)], "ab", "must have at least 3 characters"),
+        (Annotated[str, Field(max_length=2)], "abc", "must have at most 2 characters"),
+        (Annotated[list[int], Field(max_length=1)], [1, 2], "must have at most 1 entries, not 2"),
+        (Annotated[list[int], Field(min_length=1)], [], "must have at least 1 entries, not 0"),
+        (list[int], 3, "must be a list, not 3"),
+        (dict[str, int], 3, "must be an object, not 3"),
+        (Colour, "green", "must be 'red' or 'blue', not 'green'"),
+        (Literal["a", "b"], "c", "must be 'a' or 'b', not 'c'"),
+        (ModelVersion, "v2", "must be the number of a version, such as 2, not 'v2'"),
+        (Named, {}, "is missing"),
+        (Named, {"name": "x"}, "must not be x"),
+    ],
+)
+def test_message_names_expected_and_given_values(kind, value, words):
+    assert faults(kind, value) == [words]
+
+
+def test_long_value_is_cut_in_the_message():
+    (words,) = faults(int, "x" * 1000)
+    assert words == f"must be a whole number, not '{'x' * 39}…"
+
+
+@pytest.mark.parametrize("parameters", [PredictParameters, EmbeddingParameters, StreamParameters])
+def test_parameter_errors_never_contain_pydantic_messages(parameters):
+    for name in parameters.model_fields:
+        for wrong in ("", "?", "-1", [], {}, None, float("nan"), "x" * 1000, ["x"] * 2000):
+            try:
+                parameters.model_validate({name: wrong})
+            except ValidationError as exc:
+                for words in map(fault, exc.errors()):
+                    assert words.startswith(("must ", "'leave' must ")), (name, wrong, words)
+                    assert "should" not in words

@@ -12,7 +12,7 @@ from gateway_client.bulk.partitions import LocalFolder
 from gateway_client.bulk.shards import MAX_SHARDS, Shard, ShardUnreadable, read_shard
 from tests.buckets import s3_server
 from tests.doubles.backend import PNG, StubBackend
-from tests.gateway_client.bulk.running import command, folder_of, run
+from tests.gateway_client.bulk.running import command, folder_of, rows_of, run
 from tests.processes import environment, wait_for
 from tests.services import stub_service
 
@@ -208,3 +208,36 @@ def test_empty_and_missing_buckets(service, bucket):
     (bucket.folder / "photos" / "empty").mkdir()
     assert "contains no images" in run("s3://photos/empty/", "--gateway", service).stderr
     assert "there is no bucket 'nobucket'" in run("s3://nobucket/x", "--gateway", service).stderr
+
+
+IMAGES = 2_000
+
+
+@pytest.mark.slow
+def test_each_image_has_one_row_after_three_kills(tmp_path):
+    photos, out = folder_of(tmp_path / "photos", IMAGES, PNG), tmp_path / "out.jsonl"
+    journal = tmp_path / "out.jsonl.part"
+    kept = [0]
+    # So slow that a run takes seconds on any machine and can be killed midway.
+    with stub_service(StubBackend(seconds=0.05)) as url:
+        for kill in range(3):
+            arguments = command(photos, "--out", out, "--gateway", url, *(["--resume"] if kill else []))
+            process = subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL)
+            enough = kept[-1] + 200
+            wait_for(lambda enough=enough: journal.exists() and lines(journal) > enough, process=process)
+            process.kill()
+            process.wait()
+            kept.append(lines(journal))
+        # As an editor may leave it: a row of a missing image, and an incomplete last line.
+        journal.write_bytes(journal.read_bytes().rpartition(b"\n")[0] + b'\n{"path":"gone.png","error":null}\n{"pa')
+        done = run(photos, "--out", out, "--gateway", url, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert sorted(row["path"] for row in rows_of(out)) == sorted(["gone.png", *map(str, photos.rglob("*.png"))])
+    assert "kept 1 row of images that are not among the sources" in done.stderr
+    assert "dropped the last line, which is incomplete" in done.stderr
+    assert kept == sorted(kept)
+    assert f"rows from before: {kept[-1] + 1:,}" in done.stderr
+
+
+def lines(path) -> int:
+    return path.read_bytes().count(b"\n")

@@ -1,8 +1,9 @@
-"""Models on demand, from the settings to what the application calls."""
+"""Models on demand: the plug-in and its settings."""
 
 from typing import cast
 
 import pytest
+from pydantic import ValidationError
 
 from gateway.app import create_app
 from gateway.hooks import Plugin
@@ -41,3 +42,16 @@ def test_application_uses_the_backend_of_a_plugin():
     with client_of_app(app) as client:
         answer = client.post("/predict", files={"f": PNG})
     assert (answer.status_code, answer.json()["summary"]) == (200, {"ok": 1, "failed": 0})
+
+
+def test_models_on_demand_need_a_budget():
+    with pytest.raises(ValidationError, match="GATEWAY_MODELS_LOADED=demand needs GATEWAY_MODELS_MEMORY_BYTES"):
+        Settings(_env_file=None, models_loaded="demand")
+    assert Settings(_env_file=None, models_loaded="demand", models_memory_bytes="1").models_memory_bytes == 1
+
+
+def test_models_on_demand_are_not_all_loaded():
+    fields = {"models_loaded": "demand", "models_memory_bytes": "16GiB"}
+    with pytest.raises(ValidationError, match="name the models that always stay loaded"):
+        Settings(_env_file=None, load_models="*", **fields)
+    assert Settings(_env_file=None, load_models="flowers,birds", **fields).load_models == ("flowers", "birds")

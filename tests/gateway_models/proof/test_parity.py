@@ -1,10 +1,14 @@
-"""Parity with what clients get: over HTTP, from a gateway with a made-up inference server."""
+"""Parity: what it compares over HTTP, and what it says."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from gateway_models.proof.over_http import GatewayRefused, ImageRefused, OverHttp
+from gateway_models.proof.parity import Comparison, Parity
+from gateway_models.proof.parity_report import report
 from gateway_models.proof.reference import shown
 from tests.doubles.backend import PNG, StubBackend, scored
 from tests.processes import free_port
@@ -41,3 +45,21 @@ def test_reference_shows_transparent_images_on_white():
 def test_reference_scales_gray_of_16_bits():
     deep = Image.fromarray(np.full((2, 2), 0x8080, np.uint16))
     assert shown(deep).getpixel((0, 0)) == (0x80, 0x80, 0x80)
+
+
+def parity(*, on_gpu):
+    served, expected = np.float32([0.6, 0.4]), np.float32([0.606, 0.394])
+    stages = {"decode": served * 0, "resize": served * 0, "model": served - expected}
+    return Parity([Comparison(Path("cat.jpg"), served, expected, stages)], [], on_gpu)
+
+
+def test_differences_on_a_gpu_come_with_tf32_and_its_switch(capsys):
+    report(parity(on_gpu=True), ["cat", "dog"], 1e-3)
+    output = capsys.readouterr().out
+    assert "TF32" in output
+    assert "NVIDIA_TF32_OVERRIDE=0" in output
+
+
+def test_tf32_note_is_omitted_on_a_cpu(capsys):
+    report(parity(on_gpu=False), ["cat", "dog"], 1e-3)
+    assert "TF32" not in capsys.readouterr().out

@@ -1,0 +1,256 @@
+"""The benchmarks: what they measure, count and refuse."""
+
+import shutil
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import typer
+
+from bench.attack.registry import FAMILIES, TITLES
+from bench.attack.target import folded
+from bench.bulk import measure
+from bench.candidates import Load, compare, started
+from bench.measurement import Measurement, Series, in_turns, percentile
+from bench.photos import coffee, unlike_any
+from bench.remote import Remote
+from bench.repository import main, set_field
+from bench.scale import Client, Overload, adding, gateway, one_slow, simulated
+from bench.services import Service, ServiceFailed, write_counts
+from bench.services import started as started_service
+from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
+from gateway.triton.model_config import read_model_config
+from gateway_local.hosts import free_port
+from gateway_local.memory_plan import machine_plan
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, SHIPPED_MODELS
+from tests.processes import wait_for
+from tests.services import stub_service
+from tests.settings import Settings
+
+
+def rounds(*rates: float) -> Series:
+    return Series(Measurement(int(rate * 2), 2.0, [0.1], {"load": 1.0}, 0.5) for rate in rates)
+
+
+def test_ratio_compares_measurements_of_the_same_round():
+    """The second and third rounds ran on a machine half as fast."""
+    ratio = rounds(50, 25, 30).ratio(rounds(100, 50, 50))
+    assert (ratio.median, ratio.least, ratio.most) == (0.5, 0.5, 0.6)
+    assert str(ratio) == "0.50 (0.50 – 0.60)"
+
+
+def test_percentiles_use_the_nearest_rank():
+    values = [float(value) for value in range(1, 101)]
+    assert (percentile(values, 50), percentile(values, 99), percentile([7.0], 99)) == (50, 99, 7)
+
+
+def test_processor_time_is_reported_per_image():
+    (measurement,) = rounds(100)
+    assert measurement.cpu_milliseconds("load") == measurement.cpu_milliseconds() == 5.0
+    assert measurement.cpu_milliseconds("gateway") == 0.0
+    assert measurement.others_cores == 0.25
+
+
+def test_every_second_round_goes_through_the_subjects_in_reverse():
+    order = []
+
+    def subject(name: str):
+        def measure(seconds: float) -> Measurement:
+            order.append(name)
+            return Measurement(1, seconds)
+
+        return measure
+
+    measured = in_turns({"a": subject("a"), "b": subject("b")}, 1.0, 3, lambda _: None)
+    assert order == ["a", "b", "b", "a", "a", "b"]
+    assert {name: len(series) for name, series in measured.items()} == {"a": 3, "b": 3}
+
+
+@pytest.mark.parametrize(("quiet", "attempts"), [(None, 2), (0.5, 3)])
+def test_disturbed_round_is_measured_again(quiet: float | None, attempts: int):
+    """Other processes keep two cores busy during the first measurement."""
+    others = iter([2.0, 0.1, 0.1])
+    measured = in_turns(
+        {"a": lambda seconds: Measurement(1, seconds, others_cpu_seconds=next(others))}, 1.0, 2, lambda _: None, quiet
+    )
+    assert len(measured["a"]) == 2
+    assert len(list(others)) == 3 - attempts
+
+
+async def test_gateway_uses_all_simulated_tritons():
+    with simulated(2, seconds=0.001) as tritons:
+        async with gateway(list(tritons.addresses), aperture=0) as (backend, members):
+            client = Client(backend)
+            await client.run(rate=50, seconds=0.5)
+            assert len(client.latencies) == client.sent > 0
+            assert client.failed == 0
+            assert all(replica.load.seconds is not None for replica in members.replicas)
+
+
+async def test_table_row_has_an_entry_for_each_column():
+    row = await one_slow("round robin", 1.0, rate=40, seconds=0.5)
+    assert len(row) == 6
+    assert row[0] == "round robin"
+
+
+async def test_gateways_delay_a_rule_that_divides_by_their_limits():
+    """By the images of each Triton, one is added at the same load, however many gateways there are."""
+    overload = Overload(tritons=1, images_per_triton=12, gateway_limit=16, rate=100.0)
+    one, three = [await adding(number, overload) for number in (1, 3)]
+
+    def images(cell: str) -> int:
+        return int(cell.partition(" ")[0])
+
+    by_limits, by_tritons = ([images(row[column]) for row in (one, three)] for column in (1, 2))
+    assert by_limits[1] > 2 * 0.7 * 16
+    assert max(by_tritons) < 2 * 0.7 * 16
+
+
+WORKERS = 2
+STOPPED = "stopped"
+
+
+def service():
+    """A small service with two worker processes, which answers as POST /predict does."""
+    port = free_port()
+    command = [sys.executable, "-m", "uvicorn", "tests.bench.small_service:app", "--workers", str(WORKERS)]
+    return started_service([*command, "--port", str(port), "--log-level", "warning"], port, ready="/health")
+
+
+def states(running: Service) -> set[str]:
+    return {process.status() for process in running.tree()}
+
+
+def test_all_processes_are_paused_and_resumed():
+    with service() as running:
+        assert len(running.tree()) > WORKERS
+        running.pause()
+        wait_for(lambda: states(running) == {STOPPED})
+        with running.turn():
+            assert STOPPED not in states(running)
+        wait_for(lambda: states(running) == {STOPPED})
+        processes = running.tree()
+    assert not any(process.is_running() for process in processes)
+
+
+@pytest.mark.slow
+def test_candidates_are_measured_in_turns():
+    with ExitStack() as stack:
+        services = {"first": service(), "second": service()}
+        running = started(stack, services, lambda _: None, one_file=("second",), warm_up_seconds=0.1)
+        loads = [Load("2 in flight", 2), Load("3 files in one request", 1, 3)]
+        measured = compare(running, loads, 0.2, 2, lambda _: None)
+        for load in loads:
+            for name, series in measured[load].items():
+                assert len(series) == 2, name
+                assert all(each.images and each.cpu_milliseconds("gateway") for each in series), name
+
+
+def test_log_of_a_service_that_ends_is_in_the_error():
+    command = [sys.executable, "-c", "import sys; sys.exit('no model here')"]
+    failing = started_service(command, free_port())
+    with pytest.raises(ServiceFailed, match=r"(?s)ended with code 1.*no model here"):
+        failing.__enter__()
+
+
+@pytest.fixture
+def config():
+    return read_model_config(DEFAULT_MODEL_REPOSITORY / "classifier" / "config.pbtxt")
+
+
+def test_config_setting_is_changed_by_its_path(config):
+    set_field(config, ["instance_group", "count"], "7")
+    set_field(config, ["dynamic_batching", "preferred_batch_size"], "3,9")
+    set_field(config, ["dynamic_batching", "default_queue_policy"], "")
+    set_field(config, ["parameters", "INTRA_OP_THREAD_COUNT", "string_value"], "2")
+    assert config.instance_group[0].count == 7
+    assert list(config.dynamic_batching.preferred_batch_size) == [3, 9]
+    assert not config.dynamic_batching.HasField("default_queue_policy")
+    assert config.parameters["INTRA_OP_THREAD_COUNT"].string_value == "2"
+
+
+@pytest.mark.parametrize("path", [["no_such_field"], ["instance_group", "no_such_field"], ["dynamic_batching"]])
+def test_unknown_config_setting_is_an_error(config, path):
+    with pytest.raises((AttributeError, ValueError)):
+        set_field(config, path, "1")
+
+
+class Divider:
+    def divide(self, dividend: float, divisor: float) -> float:
+        return dividend / divisor
+
+
+def test_object_in_another_process_returns_results_and_exceptions():
+    with Remote(Divider) as divider:
+        assert divider.call("divide", 6, 3) == 2
+        with pytest.raises(ZeroDivisionError):
+            divider.call("divide", 1, 0)
+        assert divider.call("divide", 8, 2) == 4
+
+
+def test_existing_folder_is_not_overwritten(tmp_path, capsys):
+    with pytest.raises(typer.Exit):
+        main("mobilenet-v3-small", tmp_path)
+    assert f"File exists: '{tmp_path}'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_counts_are_written_for_other_checkouts(tmp_path):
+    """An older checkout would start one process of each step."""
+    ignored = shutil.ignore_patterns("model.*", "configs", "__pycache__")
+    models = Path(shutil.copytree(SHIPPED_MODELS, tmp_path / "models", ignore=ignored))
+    write_counts(models)
+    chosen = machine_plan(Settings(), models)
+    groups = [
+        read_model_config(models / step / "config.pbtxt").instance_group[0] for step in (PREPROCESSOR, CLASSIFIER)
+    ]
+    assert groups[0].count == chosen.preprocessors
+    assert chosen.gpus or groups[1].count == chosen.networks
+
+
+def test_comparison_prints_a_ratio(capsys):
+    with stub_service() as url:
+        measure(url, images=20, rounds=2)
+    assert "of the throughput of one bulk request" in capsys.readouterr().out
+
+
+def test_generated_images_are_distinct_jpegs():
+    photo = coffee().data
+    assert unlike_any(photo) != unlike_any(photo)
+    assert unlike_any(photo).startswith(b"\xff\xd8\xff\xfe")
+
+
+def test_every_attack_has_its_own_name_and_text():
+    for family, attacks in FAMILIES.items():
+        names, texts = {attack.name for attack in attacks}, {attack.what for attack in attacks}
+        assert len(names) == len(texts) == len(attacks) > 0, family
+        assert all(attack.what and "\n" not in attack.what and attack.requests > 0 for attack in attacks), family
+
+
+def test_every_family_has_a_title():
+    assert list(TITLES) == list(FAMILIES)
+
+
+def test_costly_images_are_also_sent_as_many_as_fit():
+    assert FAMILIES["n-fold"] == folded(FAMILIES["pictures"])
+    assert all(attack.folded for attack in FAMILIES["n-fold"])
+
+
+def test_registry_has_the_attacks_of_the_last_release():
+    """An attack that is removed must be removed here on purpose."""
+    numbers = {family: len(attacks) for family, attacks in FAMILIES.items()}
+    assert numbers == {
+        "pictures": 24,
+        "n-fold": 24,
+        "costs": 11,
+        "parsers": 30,
+        "errors": 10,
+        "clients": 8,
+        "connections": 17,
+        "streams": 24,
+        "urls": 12,
+        "cache": 1,
+        "killers": 3,
+        "fleet": 2,
+    }
