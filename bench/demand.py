@@ -27,15 +27,12 @@ from bench.photos import coffee, unlike_any
 from bench.services import gateway_serve
 from gateway.settings import MIB
 from gateway.triton.contract import ENSEMBLE_MODEL
-from gateway.triton.model_processes import own_bytes
 from gateway_local.paths import default_cache_dir
 from gateway_local.runtime.base import Runtime
 from gateway_local.runtime.chooser import ensure_runtime
 from gateway_local.server import EmbeddedTriton
-from tests.gateway.triton.small_repository import write_models
+from tests.gateway.triton.small_repository import PROCESS_BYTES, write_models
 
-SLACK = 1.1
-"""The budget is for models this much larger than the default one: processes differ by some percent."""
 TIMEOUT_SECONDS = 60.0
 LOOKUPS = "gateway_model_lookups_total"
 
@@ -78,7 +75,8 @@ def main(
         runs = {}
         for title, on_demand in (("all loaded", False), (f"room for {room}", True)):
             progress(f"{title}: starting {tritons} Tritons and {gateways} gateways")
-            with _services(runtime, repository, tritons, gateways, room if on_demand else None) as urls:
+            budget = (room + 1) * (megabytes * MIB + 2 * PROCESS_BYTES) if on_demand else None
+            with _services(runtime, repository, tritons, gateways, budget) as urls:
                 runs[title] = asyncio.run(_measure(urls, names, skew, clients, pause, seconds))
             if failed := runs[title].statuses.total() - runs[title].statuses[200]:
                 progress(f"{title}: {failed} requests failed: {dict(runs[title].statuses)}")
@@ -89,9 +87,11 @@ def main(
 
 
 @contextmanager
-def _services(runtime: Runtime, repository: Path, tritons: int, gateways: int, room: int | None) -> Iterator[list[str]]:
-    """The URLs of gateways over Tritons; with `room`, models are loaded on demand."""
-    first = ("*",) if room is None else (ENSEMBLE_MODEL, "sequence_model")
+def _services(
+    runtime: Runtime, repository: Path, tritons: int, gateways: int, budget_bytes: int | None
+) -> Iterator[list[str]]:
+    """The URLs of gateways over Tritons; with a budget, models are loaded on demand."""
+    first = ("*",) if budget_bytes is None else (ENSEMBLE_MODEL, "sequence_model")
     with ExitStack() as stack:
         running = [
             stack.enter_context(
@@ -102,12 +102,8 @@ def _services(runtime: Runtime, repository: Path, tritons: int, gateways: int, r
         for triton in running:
             triton.wait_ready()
         settings: dict[str, object] = {"triton_url": ",".join(triton.url for triton in running), "triton_aperture": 0}
-        if room is not None:
-            of_one = own_bytes(repository.resolve())
-            model_bytes = of_one["preprocessor"] + of_one["net"]
-            budget = int((room + 1) * SLACK * model_bytes)
-            progress(f"a model takes {model_bytes / MIB:.0f} MiB, the budget is {budget / MIB:.0f} MiB")
-            settings |= {"models_loaded": "demand", "models_memory_bytes": budget, "triton_metrics_port": 0}
+        if budget_bytes is not None:
+            settings |= {"models_loaded": "demand", "models_memory_bytes": budget_bytes}
             settings["model_repository"] = repository
         url = str(settings.pop("triton_url"))
         yield [stack.enter_context(gateway_serve(url, settings=settings)).url for _ in range(gateways)]

@@ -1,6 +1,7 @@
 """What an image costs on this machine: measured by a short run of the whole service, and kept in the cache folder."""
 
 import contextlib
+import hashlib
 import itertools
 import json
 import math
@@ -20,13 +21,13 @@ from gateway.machine.cores import usable_cores
 from gateway.machine.gpus import find_gpus
 from gateway.plugins import ports_of
 from gateway.settings import LogLevel, Settings, variable
+from gateway.triton.footprint import version_files
 from gateway.triton.model_config import read_model_configs
-from gateway.triton.model_processes import STUB
 from gateway_local.api_process import ApiProcess
 from gateway_local.devices import choose_devices
 from gateway_local.display import Display
 from gateway_local.hosts import LOOPBACK, free_port
-from gateway_local.memory_record import fingerprint
+from gateway_local.model_processes import STUB
 from gateway_local.paths import default_cache_dir
 from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
@@ -60,6 +61,12 @@ def recorded_costs(repository: Path, folder: Path | None = None) -> Costs:
     except (OSError, ValueError, LookupError, TypeError):
         pass
     return Costs()
+
+
+def fingerprint(folder: Path) -> str:
+    """Changes with the files of a model's versions."""
+    stats = [(str(path.relative_to(folder)), path.stat()) for path in version_files(folder)]
+    return hashlib.sha256(repr([(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]).encode()).hexdigest()
 
 
 def record_costs(costs: Costs, network: Path, folder: Path | None = None) -> None:

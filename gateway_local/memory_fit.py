@@ -3,10 +3,11 @@
 from enum import StrEnum
 
 from gateway.errors import UserError
+from gateway.machine.capacity import Runtime
 from gateway.machine.gpus import gpu_count
 from gateway.machine.memory import MACHINE, Memory
 from gateway.settings import MemoryCheck
-from gateway.triton.footprint import NEAR, OVERRIDE, Need, Runtime, size
+from gateway.triton.footprint import NEAR, OVERRIDE, Need, size
 
 
 class MemoryShort(UserError):

@@ -14,13 +14,11 @@ from gateway.machine.gpus import find_gpus
 from gateway.machine.memory import MACHINE, Memory, memory_limit, usable_memory
 from gateway.settings import MemoryCheck, Settings, variable
 from gateway.triton.contract import pinned_versions
-from gateway.triton.footprint import Need, size
+from gateway.triton.footprint import Need, need, size
 from gateway.triton.health.expected import ALL
 from gateway.triton.model_config import ModelConfig, read_model_configs, steps
 from gateway_local.cost_record import recorded_costs
 from gateway_local.memory_fit import check
-from gateway_local.memory_record import RECORD, measured_need, recorded
-from gateway_local.paths import default_cache_dir
 from gateway_local.sizing import completed_texts, write
 from gateway_plugins.demand.settings import DemandSettings
 
@@ -121,15 +119,12 @@ def models_to_start(settings: Settings, configs: Mapping[str, ModelConfig]) -> t
 
 
 def _need(repository: Path, sizes: Plan, settings: Settings) -> Need:
-    known = recorded(default_cache_dir() / RECORD)
     configs = sized_configs(repository, sizes)
     started = models_to_start(settings, configs)
     if ALL in started:
-        return measured_need(repository, configs, known, gpus=sizes.gpus)
+        return need(repository, configs, gpus=sizes.gpus)
     parts = {*started, *(step for name in started if name in configs for step in steps(configs[name]))}
-    found = measured_need(
-        repository, {name: config for name, config in configs.items() if name in parts}, known, gpus=sizes.gpus
-    )
+    found = need(repository, {name: config for name, config in configs.items() if name in parts}, gpus=sizes.gpus)
     return replace(found, usual_bytes=max(found.usual_bytes, DemandSettings.of(settings).models_memory_bytes))
 
 

@@ -27,7 +27,6 @@ from gateway_local.display import STATUS_PREFIX, Display, Say
 from gateway_local.groups import REAPER
 from gateway_local.hosts import authority
 from gateway_local.memory_plan import StartPlan, models_to_start, plan_start, sized_configs
-from gateway_local.memory_record import RECORD, measure, record
 from gateway_local.paths import default_cache_dir, install_models, sample_image
 from gateway_local.runtime.base import Runtime
 from gateway_local.runtime.chooser import ensure_runtime, is_fetched
@@ -35,7 +34,6 @@ from gateway_local.server import EmbeddedTriton, StartFailed
 from gateway_local.server_log import concerns_a_gpu_alone
 from gateway_local.supervisor import Readiness, Supervisor
 from gateway_local.tuning import hint, runtimes
-from gateway_plugins.demand.settings import DemandSettings
 
 POLL_SECONDS = 0.2
 CHECK_SECONDS, REPORT_SECONDS = 1.0, 60.0
@@ -95,8 +93,6 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
             start(triton, say, settings.triton_start_timeout_seconds)
         say(f"Triton has loaded its models after {time.monotonic() - loading:.1f} s on {triton.url} (gRPC)")
         with display.waiting("starting the API"):
-            if DemandSettings.of(settings).on_demand:
-                export_environment({"triton_metrics_port": triton.metrics_port})
             api = ApiProcess(settings, triton.url, load_models=",".join(started_models))
             api.start()
             api.wait_ready()
@@ -114,7 +110,6 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
         if line := hint(model_repository, configs, settings.model, gpus=gpus.usable):
             say(line.replace("`gateway ", f"`{program()} "))
         say("Ctrl-C stops everything")
-        _record_memory(triton)
         checks = (
             Supervisor(triton, say, start_timeout_seconds=settings.triton_start_timeout_seconds),
             Supervisor(api, say, start_timeout_seconds=START_TIMEOUT_SECONDS),
@@ -129,7 +124,6 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
         if api is not None:
             with display.waiting("finishing the requests in flight"):
                 api.stop()
-        _record_memory(triton)
         with display.waiting("stopping Triton"):
             # Triton's only client, the API, has finished. Triton takes seconds to end its stubs, so they are killed.
             triton.stop(*([] if triton_port else [IDLE_GRACE_SECONDS]))
@@ -220,12 +214,6 @@ def killed_text(count: int) -> str:
         f"memory ran out, and the kernel killed {count} process{'es' * (count > 1)}: `gateway doctor` shows what the "
         "models need and how to make them need less"
     )
-
-
-def _record_memory(triton: EmbeddedTriton) -> None:
-    """Record the memory of the models' processes, for the estimate of the next start."""
-    if triton.alive and triton.pid is not None:
-        record(default_cache_dir() / RECORD, measure(triton.pid))
 
 
 def request(settings: Settings, address: str) -> str:

@@ -23,7 +23,7 @@ from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
 from gateway_local.runtime.base import Runtime
 from gateway_local.runtime.chooser import ensure_runtime
 from gateway_local.server import EmbeddedTriton
-from gateway_models.networks import isolation
+from gateway_models.networks import isolation, served_memory
 from gateway_models.networks.export import export_default
 from gateway_models.repository.entry import Entry
 from tests.gateway_models.networks.warm_jobs import WarmProcess
@@ -51,7 +51,7 @@ def pytest_configure() -> None:
     structlog.configure(processors=[*processors, plain])
 
 
-COLD_START = isolation.start_process
+COLD_START, MEASURE = isolation.start_process, served_memory.measure
 STARTS_TRITON = {"runtime", "triton", "start_triton"}
 """The fixtures behind every Triton that a test starts."""
 WITH_THE_NETWORK = (
@@ -180,9 +180,13 @@ def patient_threads() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def warm_jobs() -> Iterator[None]:
-    """Have `gateway model add` use processes that have already imported torch; see `cold_jobs`."""
+    """Have `gateway model add` use processes that have already imported torch, and measure no memory.
+
+    See `cold_jobs` and `measured_memory`.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(isolation, "start_process", WarmProcess)
+        patch.setattr(served_memory, "measure", lambda *_: {"error": "tests measure it on demand"})
         yield
 
 
@@ -203,6 +207,12 @@ def anyio_backend() -> str:
 def cold_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start the processes of jobs as outside of tests."""
     monkeypatch.setattr(isolation, "start_process", COLD_START)
+
+
+@pytest.fixture
+def measured_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure the memory of models that are added, as outside of tests."""
+    monkeypatch.setattr(served_memory, "measure", MEASURE)
 
 
 @pytest.fixture(scope="session")

@@ -152,7 +152,7 @@ class LoadTimesOut(Schema):
     p50_seconds: float
     p99_seconds: float
     memory_bytes: int | None
-    """Host memory of the loaded model, as last measured; null if it could not be measured."""
+    """Host memory of the loaded model, as recorded when it was added; null if it is unknown."""
 
 
 class ModelDetail(Schema):

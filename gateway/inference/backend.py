@@ -116,7 +116,7 @@ class LoadTimes:
     p50_seconds: float
     p99_seconds: float
     memory_bytes: int | None
-    """Host memory of the loaded model, as last measured; None if it could not be measured."""
+    """Host memory of the loaded model, as recorded when it was added; None if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +209,10 @@ class EndpointHealth:
 class ModelLoader(Protocol):
     """Loads models when requests need them; the service has one only if models are loaded on demand."""
 
-    async def loaded(self, model_name: str, model_version: str, deadline: Deadline) -> None:
+    async def loaded(self, model_name: str, model_version: str, deadline: Deadline, client: str = "") -> None:
         """Return once a server has loaded a model, which may be at once; it stays loaded for a while.
+
+        `client` is the name of the API key of the request, "" without one.
 
         A model that should be loaded but is not, such as the default one, is left to the call that needs it. Raises
         ModelNotFound, ModelUnavailable, LoadFailed, TritonUnreachable, DeadlineExceeded, or Overloaded if too many

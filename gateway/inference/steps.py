@@ -175,7 +175,8 @@ async def load_model(image: ImageTask) -> None:
     loader = request.tools.backend.loader
     assert loader is not None
     with request.stages["wait"]:
-        await loader.loaded(request.spec.model_name, request.spec.model_version, image.deadline)
+        spec = request.spec
+        await loader.loaded(spec.model_name, spec.model_version, image.deadline, spec.key)
 
 
 async def read_header(image: ImageTask) -> None:

@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from typing import Self
 
 CALL_IMAGES = 8
@@ -34,9 +35,6 @@ IN_FLIGHT_PER_GPU = 2 * GPU_BATCH * GPU_INSTANCES
 SLOW_GPU_MS = 0.3
 """Time of a slow GPU for one image, where none was measured. It decides only how many GPUs count as busy."""
 MIB = 2**20
-NETWORK_BYTES, PREPROCESSOR_BYTES = 500 * MIB, 64 * MIB
-"""Memory of a process with torch, and of one without, measured under load with the default model. Shared memory is
-counted once."""
 WORKER_BYTES = 150 * MIB
 """Memory of one gateway process without images."""
 DEFAULT_PINNED_POOL_BYTES = 256 * MIB
@@ -45,6 +43,43 @@ REGION_BYTES = 16 * MIB
 """Shared memory of one Python-backend process, and the step by which it grows for large batches."""
 SHARED_BYTES = 4 * REGION_BYTES
 """Shared memory of one Python-backend process under load."""
+
+
+class Runtime(StrEnum):
+    """The program or library that runs a model."""
+
+    TORCH_CUDA = "PyTorch (CUDA build)"
+    TORCH_CPU = "PyTorch (CPU build)"
+    ONNX = "ONNX Runtime"
+    OPENVINO = "OpenVINO"
+    PYTHON = "Python"
+    """A Python function with unknown imports."""
+    PREPROCESSOR = "preprocessor"
+    STATEFUL = "stateful model"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """Memory in bytes of one process of a runtime, without the weights of its model."""
+
+    loaded_bytes: int
+    """Private memory once it has loaded a small model."""
+    peak_bytes: int
+    """Private memory under load."""
+    shared_bytes: int
+    """Memory of the libraries, counted once for all processes of the runtime."""
+
+
+PROCESS_MEMORY = {
+    Runtime.TORCH_CUDA: ProcessMemory(290 * MIB, 500 * MIB, 330 * MIB),
+    Runtime.TORCH_CPU: ProcessMemory(150 * MIB, 370 * MIB, 140 * MIB),
+    Runtime.ONNX: ProcessMemory(30 * MIB, 170 * MIB, 30 * MIB),
+    Runtime.OPENVINO: ProcessMemory(100 * MIB, 250 * MIB, 65 * MIB),
+    Runtime.PYTHON: ProcessMemory(15 * MIB, 500 * MIB, 20 * MIB),
+    Runtime.PREPROCESSOR: ProcessMemory(25 * MIB, 64 * MIB, 20 * MIB),
+    Runtime.STATEFUL: ProcessMemory(14 * MIB, 24 * MIB, 10 * MIB),
+}
+"""What a process takes whose model was not measured when it was added. Measured with the default model on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +225,8 @@ class Plan:
     @property
     def models_bytes(self) -> int:
         """Memory of the models' processes under load, if one network with one version is served."""
-        return self.preprocessors * PREPROCESSOR_BYTES + self.networks * max(1, self.gpus) * NETWORK_BYTES
+        preprocessor, network = (PROCESS_MEMORY[each] for each in (Runtime.PREPROCESSOR, Runtime.TORCH_CUDA))
+        return self.preprocessors * preprocessor.peak_bytes + self.networks * max(1, self.gpus) * network.peak_bytes
 
     @property
     def memory_bytes(self) -> int:

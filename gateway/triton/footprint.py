@@ -1,4 +1,4 @@
-"""Estimates the memory that the processes of a model repository take.
+"""The memory that the processes of a model repository take: recorded when a model was added, or by the one table.
 
 Triton runs each instance of each version of a model in a process of its own. A process has memory of its own, and maps
 the libraries of its runtime, which all processes of that runtime share.
@@ -8,13 +8,14 @@ import importlib.util
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
 from gateway.errors import LoadFailed
+from gateway.machine.capacity import PROCESS_MEMORY, Runtime
 from gateway.machine.memory import Memory
 from gateway.settings import GIB, MIB, MemoryCheck, variable
+from gateway.triton.contract import PROCESS_MEMORY_PARAMETER
 from gateway.triton.model_config import (
     ModelConfig,
     ModelInstanceGroup,
@@ -29,44 +30,54 @@ NEAR = 0.9
 SERVER_BYTES = 64 * MIB
 """Memory of tritonserver itself, without its response cache."""
 OVERRIDE = f"{variable('memory_check')}={MemoryCheck.WARN.value}"
+TORCH, ONNX = {"pytorch", "pytorch_libtorch"}, {"onnxruntime", "onnxruntime_onnx"}
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
-    """Memory in bytes of one process of a runtime, without the weights of its model."""
+class MemoryRecord:
+    """What one process of a network takes on a CPU, measured when the network was added."""
 
-    least_bytes: int
-    """Private memory once it has loaded a small model."""
-    usual_bytes: int
-    """Private memory under load."""
-    shared_bytes: int
-    """Memory of the libraries, counted once for all processes of the runtime."""
+    runtime: Runtime
+    loaded_bytes: int
+    """Private memory after the first image."""
+    peak_bytes: int
+    """The most, in a batch as large as those under load."""
+
+    @property
+    def text(self) -> str:
+        """The value of PROCESS_MEMORY_PARAMETER."""
+        document = {"runtime": self.runtime.name, "loaded_bytes": self.loaded_bytes, "peak_bytes": self.peak_bytes}
+        return json.dumps(document)
+
+    @classmethod
+    def of(cls, config: ModelConfig) -> Self | None:
+        """The record in a network's configuration; None if it has none, or one that cannot be read."""
+        try:
+            found = json.loads(parameters(config)[PROCESS_MEMORY_PARAMETER])
+            return cls(Runtime[found["runtime"]], int(found["loaded_bytes"]), int(found["peak_bytes"]))
+        except (KeyError, ValueError, TypeError):
+            return None
 
 
-class Runtime(StrEnum):
-    """The program or library that runs a model."""
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What the folder of a model shows; the defaults are for a model whose folder cannot be read."""
 
-    TORCH_CUDA = "PyTorch (CUDA build)"
-    TORCH_CPU = "PyTorch (CPU build)"
-    ONNX = "ONNX Runtime"
-    OPENVINO = "OpenVINO"
-    PYTHON = "Python"
-    """A Python function with unknown imports."""
-    PREPROCESSOR = "preprocessor"
-    STATEFUL = "stateful model"
+    versions: int = 1
+    weights_bytes: int = 0
+    """The largest file of a version."""
+    runtime: Runtime | None = None
+    """What runs the network, if its files say so."""
 
-
-COSTS = {
-    Runtime.TORCH_CUDA: Cost(290 * MIB, 500 * MIB, 330 * MIB),
-    Runtime.TORCH_CPU: Cost(150 * MIB, 370 * MIB, 140 * MIB),
-    Runtime.ONNX: Cost(30 * MIB, 170 * MIB, 30 * MIB),
-    Runtime.OPENVINO: Cost(100 * MIB, 250 * MIB, 65 * MIB),
-    Runtime.PYTHON: Cost(15 * MIB, 500 * MIB, 20 * MIB),
-    Runtime.PREPROCESSOR: Cost(25 * MIB, 64 * MIB, 20 * MIB),
-    Runtime.STATEFUL: Cost(14 * MIB, 24 * MIB, 10 * MIB),
-}
-"""Measured with the default model on two cores: `gateway up`, some load, and after its end `gateway doctor`."""
-TORCH, ONNX = {"pytorch", "pytorch_libtorch"}, {"onnxruntime", "onnxruntime_onnx"}
+    @classmethod
+    def of(cls, folder: Path, config: ModelConfig) -> Self:
+        """What a folder shows, which may not be complete yet."""
+        files = (path for path in version_files(folder) if path.suffix != ".py")
+        weights = max((path.stat().st_size for path in files), default=0)
+        runtime = runtime_of(config)
+        if runtime in {Runtime.TORCH_CPU, Runtime.TORCH_CUDA} and runs_in_onnxruntime(folder):
+            runtime = Runtime.ONNX
+        return cls(_versions(folder, config), weights, runtime)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +92,13 @@ class Footprint:
     usual_bytes: int
     """Private memory of each process under load."""
     measured: bool = False
+    gpu_bytes: int = 0
+    """Memory of all of its instances on one GPU under load: weights and activations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The memory of all models of a repository together, with tritonserver."""
+    """The memory of some models together, with tritonserver."""
 
     footprints: tuple[Footprint, ...]
     least_bytes: int
@@ -95,7 +108,7 @@ class Need:
     def of(cls, footprints: Iterable[Footprint]) -> Self:
         """The sum over models."""
         found = tuple(footprints)
-        shared = sum(COSTS[runtime].shared_bytes for runtime in {each.runtime for each in found})
+        shared = sum(PROCESS_MEMORY[runtime].shared_bytes for runtime in {each.runtime for each in found})
         return cls(
             found,
             # Without the libraries, whose pages the kernel can drop and read again.
@@ -105,9 +118,9 @@ class Need:
 
 
 def need(repository: Path, configs: Mapping[str, ModelConfig], *, gpus: int = 0) -> Need:
-    """The estimated need of a repository's models."""
+    """What a repository's models need."""
     return Need.of(
-        footprint(repository / name, config, gpus=gpus)
+        footprint(name, config, Files.of(repository / name, config), gpus=gpus)
         for name, config in configs.items()
         if not config.HasField("ensemble_scheduling")
     )
@@ -135,21 +148,23 @@ def check_load(name: str, repository: Path, how: MemoryCheck, memory: Memory | N
     return text
 
 
-def footprint(folder: Path, config: ModelConfig, *, gpus: int = 0) -> Footprint:
-    """The estimated footprint of one model, whose folder may not be complete yet."""
-    runtime = runtime_of(config)
-    if runtime in {Runtime.TORCH_CPU, Runtime.TORCH_CUDA} and not gpus and runs_in_onnxruntime(folder):
-        runtime = Runtime.ONNX
-    cost = COSTS[runtime]
-    files = (path for path in version_files(folder) if path.suffix != ".py")
-    weights = 0 if gpus else max((path.stat().st_size for path in files), default=0)
-    return Footprint(
-        folder.name,
-        runtime,
-        processes(folder, config, gpus=gpus),
-        cost.least_bytes + weights,
-        cost.usual_bytes + weights,
-    )
+def footprint(name: str, config: ModelConfig, files: Files, *, gpus: int = 0) -> Footprint:
+    """The footprint of one model: as it was recorded on a CPU, or else by the table and the size of its files."""
+    recorded = MemoryRecord.of(config)
+    count = processes(config, files.versions, gpus=gpus)
+    if on_gpus := instances_on_gpus(config, gpus):
+        # Libraries are in host memory; on the GPU are weights and activations, which take as much as on a CPU.
+        known, weights = PROCESS_MEMORY[runtime_of(config)], files.weights_bytes
+        own = weights + known.peak_bytes - known.loaded_bytes
+        if recorded is not None:
+            own = max(weights, recorded.peak_bytes - PROCESS_MEMORY[recorded.runtime].loaded_bytes)
+        on_one = max(on_gpus.values()) * files.versions * own
+        return Footprint(name, runtime_of(config), count, known.loaded_bytes, known.peak_bytes, gpu_bytes=on_one)
+    runtime = files.runtime or (recorded.runtime if recorded else runtime_of(config))
+    if recorded is not None and recorded.runtime is runtime:
+        return Footprint(name, runtime, count, recorded.loaded_bytes, recorded.peak_bytes, measured=True)
+    known, weights = PROCESS_MEMORY[runtime], files.weights_bytes
+    return Footprint(name, runtime, count, known.loaded_bytes + weights, known.peak_bytes + weights)
 
 
 def runs_in_onnxruntime(folder: Path) -> bool:
@@ -167,7 +182,7 @@ def version_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("[0-9]*/*") if path.is_file())
 
 
-def processes(folder: Path, config: ModelConfig, *, gpus: int = 0) -> int:
+def processes(config: ModelConfig, versions: int = 1, *, gpus: int = 0) -> int:
     """Processes of a model that is no ensemble: one for each instance of each version that is loaded."""
     on_gpus = sum(instances_on_gpus(config, gpus).values())
     kinds = {
@@ -177,7 +192,7 @@ def processes(folder: Path, config: ModelConfig, *, gpus: int = 0) -> int:
     }
     groups = config.instance_group or [ModelInstanceGroup()]
     instances: int = on_gpus + sum(max(1, group.count) for group in groups if group.kind in kinds)
-    return max(1, instances) * _versions(folder, config)
+    return max(1, instances) * versions
 
 
 def _versions(folder: Path, config: ModelConfig) -> int:

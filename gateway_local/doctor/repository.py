@@ -24,8 +24,6 @@ from gateway.triton.model_config import (
     steps,
 )
 from gateway_local.cuda_pool import arguments, pool_bytes, uncacheable
-from gateway_local.memory_record import RECORD, measured_need, recorded
-from gateway_local.paths import default_cache_dir
 from gateway_local.tuning import WARNING, runtimes
 
 CONFIG = "config.pbtxt"
@@ -237,7 +235,7 @@ def instances(repository: Path, configs: Configs) -> int:
 
 def memory(repository: Path, configs: Configs) -> Need:
     """The memory that these processes take."""
-    return measured_need(repository, configs, recorded(default_cache_dir() / RECORD), gpus=gpu_count())
+    return need(repository, configs, gpus=gpu_count())
 
 
 def mismatches(name: str, configs: Mapping[str, ModelConfig]) -> list[str]:

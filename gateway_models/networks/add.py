@@ -29,6 +29,7 @@ from gateway_models.networks.model_source import (
     read_labels,
     repeated,
 )
+from gateway_models.networks.served_memory import with_memory
 from gateway_models.repository.entry import Entry, EntryError, Version, check_name
 from gateway_models.repository.preprocessing import AS_PIXELS
 from gateway_models.repository.spec import Format, ModelSpec
@@ -78,6 +79,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
         outcome = take(job, report) if source.kind == ENGINE else work(job, report, timeout_seconds=timeout_seconds)
         check_devices(outcome.cpu_only, spec.serving, report)
         outcome = with_cpu_form(job, outcome, report, timeout_seconds=timeout_seconds)
+        outcome = with_memory(job, outcome, report, timeout_seconds=timeout_seconds)
         version = Version(spec, outcome)
         file = network / outcome.format.filename
         if old is None:

@@ -8,6 +8,7 @@ from gateway.files.shared import whole_file
 from gateway_models.networks.cpu_choice import with_cpu_form
 from gateway_models.networks.isolation import RELABEL, TIMEOUT_SECONDS, Job, Report, work
 from gateway_models.networks.labels import given_labels
+from gateway_models.networks.served_memory import with_memory
 from gateway_models.repository.entry import Entry, EntryError, Version, read_entry
 from gateway_models.repository.retired import retire, retired
 from gateway_models.repository.spec import LABEL_EMBEDDINGS
@@ -43,6 +44,7 @@ def relabel(
         job = Job(spec, RELABEL, len(spec.texts), folder)
         outcome = work(job, report)
         outcome = with_cpu_form(job, outcome, report, timeout_seconds=TIMEOUT_SECONDS)
+        outcome = with_memory(job, outcome, report, timeout_seconds=TIMEOUT_SECONDS)
         entry = replace(old, versions={number: Version(spec, outcome)}, in_use=number)
         target = entry.model_file(repository, number).parent
         shutil.copytree(folder, target)

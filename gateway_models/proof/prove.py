@@ -45,7 +45,7 @@ from gateway_local.devices import choose_devices
 from gateway_local.display import Display
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.memory_plan import machine_plan, sized_configs
-from gateway_local.memory_record import measure
+from gateway_local.model_processes import model_processes
 from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_local.sizing import CONFIG, parse
@@ -269,7 +269,10 @@ def _stages(spent: Mapping[str, float], images: int) -> Check:
 
 
 def _memory(triton_pid: int) -> Check:
-    peaks = {Path(model).name: peak / MIB for model, (_, peak) in measure(triton_pid).items()}
+    peaks: dict[str, float] = {}
+    for process in model_processes(triton_pid):
+        name = process.folder.name
+        peaks[name] = max(peaks.get(name, 0.0), process.peak_bytes / MIB)
     lines = [f"{peak:,.0f} MiB at most in a process of {model}" for model, peak in sorted(peaks.items())]
     return Check("memory", passed=True if peaks else None, lines=lines or ["no model has a process"], figures=peaks)
 

@@ -19,6 +19,7 @@ from gateway.files.safe_path import UnsafePath, safe_name
 from gateway.files.shared import whole_file
 from gateway.ingest.resizing import PILLOW, names_release
 from gateway.triton.contract import pinned
+from gateway.triton.footprint import MemoryRecord
 from gateway.values.validation import fault
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.tuning import ORIGIN
@@ -59,6 +60,8 @@ class Outcome:
     """1 minus the smallest cosine of an embedding and the original's."""
     cpu_runtime: CpuRuntime | None = None
     """What runs the TorchScript on a CPU; None for other formats, and for models that earlier releases added."""
+    memory: MemoryRecord | None = None
+    """What a process of it takes on a CPU; None where it was not measured, and for models of earlier releases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,19 @@ class Entry:
     def classes(self) -> int:
         """The number of classes."""
         return self.versions[self.in_use].outcome.classes
+
+    @property
+    def memory(self) -> MemoryRecord | None:
+        """What a process takes for the largest of its versions; None if one has no record or another runtime."""
+        records = [version.outcome.memory for version in self.versions.values()]
+        found = [record for record in records if record is not None]
+        if len(found) < len(records) or len({record.runtime for record in found}) > 1:
+            return None
+        return MemoryRecord(
+            found[0].runtime,
+            max(record.loaded_bytes for record in found),
+            max(record.peak_bytes for record in found),
+        )
 
     @property
     def embedding_size(self) -> int:

@@ -18,6 +18,10 @@ parameters { key: "sequence_model" value: { string_value: "%s" } }"""
 _REFERENCE = """
 # How its answers were distributed on the reference of `gateway model drift --store`: what the metrics of drift show.
 parameters { key: "drift_reference" value: { string_value: "%s" } }"""
+_MEMORY = """\
+# What one of its processes takes on a CPU, measured when it was added: docs/guides/memory.md.
+parameters { key: "process_memory" value: { string_value: "%s" } }
+"""
 _CPU_RUNTIME = """
 # What runs the TorchScript network on a CPU, in this project's own backend; cpu.json beside the network has the reason.
 parameters { key: "cpu_runtime" value: { string_value: "%s" } }"""
@@ -92,7 +96,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "preprocessor_instances": f"{{ kind: KIND_CPU{_count(serving.preprocessor_instances)} }}",
         "preprocessor_preferred": ", ".join(str(size) for size in CPU_PREFERRED if size <= serving.max_batch_size),
         "classifier_instances": _instances(serving),
-        "parameters": _PARAMETERS[entry.format] + _accelerators(entry),
+        "parameters": _PARAMETERS[entry.format] + _accelerators(entry) + _memory(entry),
         "stream": _STREAM % serving.sequence_model if serving.sequence_model else "",
         "warmup": _warmup(_warmed_up(entry), side, IMAGE_TYPES[entry.tensor.value]),
         "features_output": _FEATURES % entry.embedding_size if entry.embedding_size else "",
@@ -185,7 +189,15 @@ _OPENVINO = """\
 
 def _reference(text: str) -> str:
     """The parameter for a reference; JSON in ASCII, in which Triton's text format escapes two characters."""
-    return _REFERENCE % text.replace("\\", "\\\\").replace('"', '\\"') if text else ""
+    return _REFERENCE % _escaped(text) if text else ""
+
+
+def _memory(entry: Entry) -> str:
+    return _MEMORY % _escaped(entry.memory.text) if entry.memory else ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _cpu_runtime(runtime: CpuRuntime | None) -> str:

@@ -137,10 +137,10 @@ class DemandBackend(TritonBackend):
 
     async def load(self, name: str) -> None:
         """Load a model, or reload it where it is loaded; see Backend.load."""
+        self._loader.forget_failure(name)
         if self._loader.is_fixed(name):
             await super().load(name)
             return
-        self._loader.forget_failure(name)
         if not (holders := self._tritons.holders(name)):
             await self._load(name, LOAD_TIMEOUT_SECONDS)
         for replica in holders:

@@ -12,7 +12,7 @@ MODELS_LOADED = Gauge(
 )
 MODELS_MEMORY = Gauge(
     "gateway_models_memory_bytes",
-    "Host memory of those models, as last measured, at each Triton.",
+    "Host memory of those models, as recorded when they were added, at each Triton.",
     ["triton"],
     multiprocess_mode="livemax",
 )
@@ -24,7 +24,7 @@ MODEL_LOOKUPS = Counter(
 )
 MODEL_LOADS = Counter(
     "gateway_model_loads_total",
-    "Loads of models on demand, by outcome: requested, prefetched (ahead of a request), failed.",
+    "Loads of models on demand, by outcome: requested, prefetched (on a further Triton), failed.",
     ["outcome"],
 )
 MODEL_LOAD_SECONDS = Histogram(

@@ -24,7 +24,7 @@ class Demand(Plugin):
 
     @classmethod
     async def check_triton(cls, settings: Settings, address: str) -> Sequence[Finding]:
-        """Whether a Triton loads only what is needed, and shows its memory."""
+        """Whether a Triton loads only what is needed."""
         if not DemandSettings.of(settings).on_demand:
             return ()
         from gateway.triton.connect import connector

@@ -32,9 +32,9 @@ class DemandSettings(Section):
     models_kept_seconds: float = Field(5.0, ge=0, le=3_600)
     """With models_loaded=demand: time for which a loaded model is not unloaded for another one."""
     models_prefetch: bool = True
-    """With models_loaded=demand: whether models are loaded ahead of their next request, by the rate of requests."""
+    """With models_loaded=demand: whether a model with many images in flight is loaded on further Tritons."""
     triton_metrics_port: int = Field(8002, ge=0, le=65_535)
-    """With models_loaded=demand: port of Triton's metrics, which show its memory; 0 for none."""
+    """Has no effect since models' memory is recorded when they are added; it will be removed."""
 
     @property
     def on_demand(self) -> bool:

@@ -9,8 +9,10 @@ from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
 
 from gateway.inference.backend import LoadTimes
 
-HALF_LIFE_SECONDS = 60.0
-"""Half-life of the counted requests in a model's rate."""
+IN_USE_SECONDS = 60.0
+"""A client that has requested a model within this time uses it."""
+REMEMBERED_CLIENTS = 64
+"""Clients that are remembered for each model; API keys have names, so there are few."""
 REMEMBERED_LOADS = 100
 """Loads of a model from which its percentiles are computed."""
 NEVER = float("-inf")
@@ -28,20 +30,20 @@ class Usage:
     """Since `take_most_in_flight` was last called."""
     load_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED_LOADS))
     loads: int = 0
-    _weight: float = 0.0
-    """Requests, each weighted by its age."""
-    _weighed_at: float = NEVER
+    _clients: dict[str, float] = field(default_factory=dict)
+    """When each client last requested it, the most recent last."""
 
-    def request(self, now: float) -> None:
-        """Count a request."""
-        self._weight = self._decayed(now) + 1
-        self._weighed_at = self.used_at = now
+    def request(self, now: float, client: str = "") -> None:
+        """Note a request of a client."""
+        self.used_at = now
+        self._clients.pop(client, None)
+        self._clients[client] = now
+        if len(self._clients) > REMEMBERED_CLIENTS:
+            del self._clients[next(iter(self._clients))]
 
-    def interval_seconds(self, now: float) -> float:
-        """Mean seconds between requests, of about the last two minutes; infinite if there were none."""
-        weight = self._decayed(now)
-        # A steady rate r has the weight r × HALF_LIFE_SECONDS / ln 2.
-        return HALF_LIFE_SECONDS / 0.693 / weight if weight > 0.01 else float("inf")
+    def clients(self, now: float) -> frozenset[str]:
+        """The clients that use it."""
+        return frozenset(client for client, at in self._clients.items() if now - at < IN_USE_SECONDS)
 
     def enter(self, images: int) -> None:
         """Begin a call with this number of images."""
@@ -69,11 +71,6 @@ class Usage:
             return None
         times = sorted(self.load_seconds)
         return LoadTimes(self.loads, percentile(times, 50), percentile(times, 99), memory_bytes)
-
-    def _decayed(self, now: float) -> float:
-        if self._weighed_at == NEVER:
-            return 0.0
-        return self._weight * float(0.5 ** ((now - self._weighed_at) / HALF_LIFE_SECONDS))
 
 
 def percentile(ordered: list[float], percent: int) -> float:
@@ -129,6 +126,10 @@ class TritonUsage:
     def loaded_seconds(self, name: str) -> float:
         """Seconds since a model was loaded, or was first seen."""
         return self._clock() - self._loaded_at.get(name, self._clock())
+
+    def used_elsewhere_at(self, name: str) -> float:
+        """When a model was last seen to be used by another gateway."""
+        return self._used_at.get(name, NEVER)
 
     def used_at(self, name: str) -> float:
         """When a model was last seen to be loaded, or used by another gateway."""

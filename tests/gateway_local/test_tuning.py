@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.triton.footprint import Runtime, footprint
+from gateway.machine.capacity import Runtime
+from gateway.triton.footprint import Files, footprint
 from gateway.triton.model_config import read_model_configs
 from gateway_local.cpu_features import cpu_name, has_bf16, has_vnni
 from gateway_local.cpu_network import NETWORK, CpuNetwork, CpuRuntime, write
@@ -127,7 +128,8 @@ def test_swapped_network_is_a_warning_whatever_the_model(repository, recorded):
 
 def test_memory_is_estimated_for_the_runtime(repository, recorded):
     config = read_model_configs(repository)["torch_network"]
-    assert footprint(repository / "torch_network", config).runtime is Runtime.ONNX
-    assert footprint(repository / "torch_network", config, gpus=1).runtime is not Runtime.ONNX
+    folder = repository / "torch_network"
+    assert footprint(folder.name, config, Files.of(folder, config)).runtime is Runtime.ONNX
+    assert footprint(folder.name, config, Files.of(folder, config), gpus=1).runtime is not Runtime.ONNX
     (recorded / "cpu.json").write_text("[]")
-    assert footprint(repository / "torch_network", config).runtime is not Runtime.ONNX
+    assert footprint(folder.name, config, Files.of(folder, config)).runtime is not Runtime.ONNX

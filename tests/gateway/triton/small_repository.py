@@ -3,6 +3,9 @@
 import shutil
 from pathlib import Path
 
+from gateway.machine.capacity import Runtime
+from gateway.triton.contract import PROCESS_MEMORY_PARAMETER
+from gateway.triton.footprint import MemoryRecord
 from gateway_local.paths import SHIPPED_MODELS
 from tests.doubles.triton import EMBEDDING_SIZE, FAILS, KILLER, LABELS, SCORES, SLOW, UNDECODABLE
 
@@ -51,6 +54,8 @@ output [
 ]
 instance_group [ { kind: KIND_CPU count: 1 } ]
 """
+PROCESS_BYTES = 40 * 2**20
+"""Memory of a process of these models, a little more than it is."""
 HEAD = """
 import os, sys, time
 import numpy as np
@@ -103,12 +108,19 @@ def write_repository(folder: Path) -> Path:
         ("net", NET, NET_CODE),
     ):
         (folder / name / "1").mkdir(parents=True)
-        (folder / name / "config.pbtxt").write_text(config.replace("SIZE", str(EMBEDDING_SIZE)))
+        text = config.replace("SIZE", str(EMBEDDING_SIZE))
+        (folder / name / "config.pbtxt").write_text(text + recorded(PROCESS_BYTES) if code else text)
         if code:
             (folder / name / "1" / "model.py").write_text(f"{constants}{HEAD}{code}")
     (folder / "net" / "labels.txt").write_text("\n".join(LABELS) + "\n")
     (folder / "sequence_model").symlink_to(SHIPPED_MODELS / "sequence_model")
     return folder
+
+
+def recorded(nbytes: int) -> str:
+    """The line of a configuration that says what a process takes."""
+    text = MemoryRecord(Runtime.PYTHON, nbytes, nbytes).text.replace('"', '\\"')
+    return f'parameters {{ key: "{PROCESS_MEMORY_PARAMETER}" value: {{ string_value: "{text}" }} }}\n'
 
 
 def write_models(folder: Path, number: int, load_seconds: float = 0.0, nbytes: int = 0) -> list[str]:
@@ -122,6 +134,8 @@ def write_models(folder: Path, number: int, load_seconds: float = 0.0, nbytes: i
     slow += f"        self.weights = np.ones({nbytes}, np.uint8)\n\n"
     code = folder / "net" / "1" / "model.py"
     code.write_text(code.read_text().replace(begin, slow))
+    config = folder / "net" / "config.pbtxt"
+    config.write_text(config.read_text().replace(recorded(PROCESS_BYTES), recorded(PROCESS_BYTES + nbytes)))
     names = [f"m{index:02}" for index in range(number)]
     for name in names:
         parts = {"ensemble_model": name, "preprocessor": f"{name}_preprocessor", "net": f"{name}_classifier"}

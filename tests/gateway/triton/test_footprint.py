@@ -1,4 +1,4 @@
-"""The processes of models, their runtimes and their memory."""
+"""The processes of models, their runtimes and their memory, and the check of a model that is to be loaded."""
 
 from pathlib import Path
 
@@ -6,19 +6,12 @@ import pytest
 from google.protobuf import text_format
 
 from gateway.errors import LoadFailed
+from gateway.machine.capacity import PROCESS_MEMORY, Runtime
 from gateway.machine.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB, MemoryCheck
-from gateway.triton.footprint import (
-    COSTS,
-    SERVER_BYTES,
-    Runtime,
-    check_load,
-    need,
-    processes,
-    runtime_of,
-)
+from gateway.triton.contract import PROCESS_MEMORY_PARAMETER
+from gateway.triton.footprint import SERVER_BYTES, Files, MemoryRecord, check_load, footprint, need, runtime_of
 from gateway.triton.model_config import ModelConfig, read_model_configs
-from gateway.triton.model_processes import KIB, STUB, model_processes, own_bytes
 from gateway.triton.runtimes import network_runtime
 
 ONNX = 'backend: "onnxruntime"'
@@ -61,7 +54,7 @@ def free(nbytes: int) -> Memory:
 )
 def test_each_instance_of_each_loaded_version_is_a_process(tmp_path, text, versions, gpus, count):
     config = model(tmp_path, "m", f"{ONNX} {text}", versions=versions)
-    assert processes(tmp_path / "m", config, gpus=gpus) == count
+    assert footprint("m", config, Files.of(tmp_path / "m", config), gpus=gpus).processes == count
 
 
 def test_runtimes_are_recognised():
@@ -80,17 +73,55 @@ def test_libraries_are_counted_once_and_weights_in_each_process(tmp_path):
     for name in ("a", "b"):
         model(tmp_path, name, f"{ONNX} instance_group [ {{ kind: KIND_CPU count: 2 }} ]", weights=MIB)
     ensemble(tmp_path, "e", "a", "b")
-    cost = COSTS[Runtime.ONNX]
+    cost = PROCESS_MEMORY[Runtime.ONNX]
     found = need(tmp_path, read_model_configs(tmp_path))
-    assert found.usual_bytes == 4 * (cost.usual_bytes + MIB) + cost.shared_bytes + SERVER_BYTES
-    assert found.least_bytes == 4 * (cost.least_bytes + MIB) + SERVER_BYTES
+    assert found.usual_bytes == 4 * (cost.peak_bytes + MIB) + cost.shared_bytes + SERVER_BYTES
+    assert found.least_bytes == 4 * (cost.loaded_bytes + MIB) + SERVER_BYTES
+
+
+def recorded(repository: Path, name: str, record: MemoryRecord, extra: str = "") -> ModelConfig:
+    """Write a model in ONNX with a record and 10 MiB of weights."""
+    text = record.text.replace('"', '\\"')
+    parameter = f'parameters {{ key: "{PROCESS_MEMORY_PARAMETER}" value: {{ string_value: "{text}" }} }}'
+    return model(repository, name, f"{ONNX} {parameter} {extra}", weights=10 * MIB)
+
+
+def test_record_of_the_addition_replaces_the_table(tmp_path):
+    recorded(tmp_path, "m", MemoryRecord(Runtime.ONNX, 100 * MIB, 120 * MIB))
+    (found,) = need(tmp_path, read_model_configs(tmp_path)).footprints
+    assert (found.measured, found.least_bytes, found.usual_bytes) == (True, 100 * MIB, 120 * MIB)
+
+
+def test_record_of_another_runtime_is_not_used(tmp_path):
+    """Such as of PyTorch without CUDA, on a machine with a CUDA build."""
+    recorded(tmp_path, "m", MemoryRecord(Runtime.OPENVINO, 100 * MIB, 120 * MIB))
+    (found,) = need(tmp_path, read_model_configs(tmp_path)).footprints
+    assert (found.measured, found.least_bytes) == (False, PROCESS_MEMORY[Runtime.ONNX].loaded_bytes + 10 * MIB)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{\\"runtime\\": \\"?\\", \\"loaded_bytes\\": 1}'])
+def test_damaged_record_is_ignored(tmp_path, text):
+    parameter = f'parameters {{ key: "{PROCESS_MEMORY_PARAMETER}" value: {{ string_value: "{text}" }} }}'
+    assert MemoryRecord.of(model(tmp_path, "m", f"{ONNX} {parameter}")) is None
+
+
+def test_network_on_gpus_has_its_weights_and_activations_there(tmp_path):
+    """The libraries stay in host memory."""
+    cost, record = PROCESS_MEMORY[Runtime.ONNX], MemoryRecord(Runtime.ONNX, 100 * MIB, 120 * MIB)
+    on_gpus = "instance_group [ { kind: KIND_GPU count: 2 } ]"
+    recorded(tmp_path, "m", record, on_gpus)
+    model(tmp_path, "unmeasured", f"{ONNX} {on_gpus}", weights=10 * MIB)
+    found, unmeasured = need(tmp_path, read_model_configs(tmp_path), gpus=2).footprints
+    assert found.gpu_bytes == 2 * (record.peak_bytes - cost.loaded_bytes)
+    assert unmeasured.gpu_bytes == 2 * (10 * MIB + cost.peak_bytes - cost.loaded_bytes)
+    assert (found.processes, found.usual_bytes) == (4, cost.peak_bytes)
 
 
 def test_load_is_refused_only_for_the_parts_of_its_model(tmp_path):
     model(tmp_path, "huge", f"{ONNX} instance_group [ {{ kind: KIND_CPU count: 64 }} ]")
     model(tmp_path, "small", ONNX)
     ensemble(tmp_path, "e", "small")
-    least = COSTS[Runtime.ONNX].least_bytes
+    least = PROCESS_MEMORY[Runtime.ONNX].loaded_bytes
     assert check_load("e", tmp_path, MemoryCheck.REFUSE, free(GIB)) is None
     assert check_load("e", tmp_path, MemoryCheck.REFUSE, free(least)) is not None
     with pytest.raises(LoadFailed, match="e takes 30 MiB of memory once it is loaded"):
@@ -98,34 +129,6 @@ def test_load_is_refused_only_for_the_parts_of_its_model(tmp_path):
     assert check_load("e", tmp_path, MemoryCheck.WARN, free(least - 1)) is not None
     assert check_load("e", tmp_path, MemoryCheck.OFF, free(0)) is None
     assert check_load("unknown", tmp_path, MemoryCheck.REFUSE, free(0)) is None
-
-
-def process(proc: Path, pid: int, *arguments: str, parent: int = 1, rss=0, peak=0, files=0) -> None:
-    """Write the files of a process; memory in KiB."""
-    folder = proc / str(pid)
-    folder.mkdir(parents=True)
-    (folder / "cmdline").write_text("\0".join(arguments) + "\0")
-    lines = [f"PPid:\t{parent}", f"VmHWM:\t{peak} kB", f"VmRSS:\t{rss} kB", f"RssFile:\t{files} kB"]
-    (folder / "status").write_text("\n".join(lines) + "\n")
-
-
-def test_memory_of_a_model_is_that_of_all_its_processes(tmp_path):
-    proc, models, others = tmp_path / "proc", tmp_path / "models", tmp_path / "others"
-    stub = f"/opt/{STUB}"
-    process(proc, 10, stub, f"{models}/net/1/model.py", parent=1, rss=100, peak=150, files=40)
-    process(proc, 11, stub, f"{models}/net/2/model.py", parent=1, rss=50, files=10)
-    process(proc, 12, stub, f"{models}/net/1/model.py", parent=2, rss=90, files=0)  # of another Triton
-    process(proc, 13, stub, f"{others}/net/1/model.py", parent=1, rss=900)
-    process(proc, 14, "/bin/sh", f"{models}/net/1/model.py", rss=900)
-    process(proc, 15, stub)  # it ends
-    (proc / "meminfo").write_text("")
-    assert own_bytes(models, proc) == {"net": 100 * KIB}
-    (found,) = model_processes([10], proc)
-    assert (found.folder, found.own_bytes, found.peak_bytes) == (models / "net", 60 * KIB, 110 * KIB)
-
-
-def test_missing_proc_has_no_processes(tmp_path):
-    assert own_bytes(tmp_path, tmp_path / "nowhere") == {}
 
 
 OWN, CPU, GPU = (

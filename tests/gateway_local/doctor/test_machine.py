@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.findings import Finding, Level, fail
+from gateway.machine.capacity import Runtime
 from gateway.settings import GIB, MIB
-from gateway.triton.footprint import Footprint, Need, Runtime
+from gateway.triton.footprint import Footprint, Need
 from gateway_local.doctor import machine
 from gateway_local.paths import default_cache_dir
 from gateway_local.runtime import wheel

@@ -3,14 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
-from gateway.triton.pool import Share, TritonPool
+from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
+
+from gateway.triton.pool import Replica, Share, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway_plugins.demand.backend import DemandBackend
+from gateway_plugins.demand.choice import Budget
 from gateway_plugins.demand.loader import DemandLoader, LoadPolicy
-from gateway_plugins.demand.memory import HOST, Amounts, Budget
+from gateway_plugins.demand.memory import HOST, Described, ModelDescriptions
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, wait_until
 
@@ -32,28 +34,27 @@ def triton_with(number: int, **options) -> FakeTriton:
     return FakeTriton(ensembles=models, never_loaded=parts, **options)
 
 
-@dataclass
-class FakeMeter:
-    """Each model that a Triton has loaded takes `model_bytes`, in processes of its own."""
+class FakeDescriptions(ModelDescriptions):
+    """Each model takes `model_bytes`: MODEL_BYTES, unless it is there.
 
-    tritons: Mapping[str, FakeTriton]
-    model_bytes: dict[str, int] = field(default_factory=dict)
-    """By model, MODEL_BYTES unless it is here."""
+    Unless `readable`, the gateway cannot read the repository, and only a Triton that has loaded a model describes it.
+    """
 
-    async def models(self, address: str) -> dict[str, int]:
-        triton = self.tritons[address]
-        models = {}
-        for name, (preprocessor, classifier) in triton.ensembles.items():
-            if name in loaded(triton):
-                models[preprocessor] = 0
-                models[classifier] = self.model_bytes.get(name, MODEL_BYTES)
-        return models
+    def __init__(self, tritons: Mapping[str, FakeTriton], model_bytes: Mapping[str, int], *, readable: bool) -> None:
+        super().__init__(None)
+        self.tritons = tritons
+        self.model_bytes = dict(model_bytes)
+        self.readable = readable
 
-    async def machine(self, address: str, *, refreshed: bool = False) -> Amounts:
-        return {}
+    async def of_repository(self) -> dict[str, Described] | None:
+        triton = next(iter(self.tritons.values()))
+        return {name: self._described(triton, name) for name in triton.ensembles} if self.readable else None
 
-    async def close(self) -> None:
-        pass
+    async def of_triton(self, replica: Replica, name: str, index: RepositoryIndexResponse) -> Described | None:
+        return self._described(self.tritons[replica.address], name)
+
+    def _described(self, triton: FakeTriton, name: str) -> Described:
+        return Described(triton.ensembles[name], {HOST: self.model_bytes.get(name, MODEL_BYTES)})
 
 
 def loaded(triton: FakeTriton) -> set[str]:
@@ -65,10 +66,18 @@ def loaded(triton: FakeTriton) -> set[str]:
 class DemandGateway:
     """One gateway process over some Tritons."""
 
-    def __init__(self, tritons: dict[str, FakeTriton], *, room: int, name: str, load: Sequence[str], **policy) -> None:
+    def __init__(
+        self,
+        tritons: dict[str, FakeTriton],
+        *,
+        room: int,
+        name: str,
+        load: Sequence[str],
+        descriptions: FakeDescriptions,
+        **policy,
+    ) -> None:
         self.tritons = tritons
-        self.meter = FakeMeter(tritons)
-        self.estimates: dict[str, Amounts] = {}
+        self.descriptions = descriptions
         self.dns = list(tritons)
         """The addresses of the name by which the gateway finds its Tritons."""
         self.pool = TritonPool(
@@ -82,13 +91,12 @@ class DemandGateway:
             connect=lambda address: FakeEndpoint(address, tritons[address]),
             lookup=self._look_up,
         )
-        options = {"kept_seconds": 0.0, "prefetch": False, "refresh_seconds": 0.02, **policy}
+        options = {"kept_seconds": 0.0, "spread": False, "refresh_seconds": 0.02, **policy}
         self.loader = DemandLoader(
             self.pool,
             fixed=(MODEL, *load),
             policy=LoadPolicy(Budget(room * MODEL_BYTES), **options),
-            meter=self.meter,
-            estimate=lambda model: self.estimates.get(model, {HOST: MODEL_BYTES}),
+            descriptions=descriptions,
         )
         self.backend = DemandBackend(
             self.pool, self.loader, model_name=MODEL, seal=Seal(b"secret of a test"), quarantine=Quarantine(600)
@@ -110,11 +118,17 @@ async def gateways_of(
     room: int = 3,
     load: Sequence[str] = (),
     triton: Mapping[str, object] | None = None,
+    model_bytes: Mapping[str, int] | None = None,
+    readable: bool = True,
     **policy,
 ) -> AsyncIterator[list[DemandGateway]]:
     """Gateways over the same Tritons, each with room for `room` models, the default one included."""
     fakes = {f"10.0.0.{index}:8001": triton_with(models, **(triton or {})) for index in range(1, tritons + 1)}
-    found = [DemandGateway(fakes, room=room, name=str(index), load=load, **policy) for index in range(number)]
+    descriptions = FakeDescriptions(fakes, model_bytes or {}, readable=readable)
+    found = [
+        DemandGateway(fakes, room=room, name=str(index), load=load, descriptions=descriptions, **policy)
+        for index in range(number)
+    ]
     for gateway in found:
         await gateway.backend.start()
     try:

@@ -17,17 +17,19 @@ from gateway.errors import (
     Overloaded,
     TritonUnreachable,
 )
-from gateway.triton.balancing import rendezvous_order
-from gateway_plugins.demand import loader as loader_module
-from gateway_plugins.demand.memory import HOST
+from gateway.triton.balancing import IMAGES_EACH, rendezvous_order
+from gateway_plugins.demand import loads as loads_module
+from gateway_plugins.demand.inventory import Inventory
+from gateway_plugins.demand.loads import Loads
+from gateway_plugins.demand.room import RoomMaker
 from tests.gateway.triton.fleet import MODEL, call_of, wait_until
 from tests.plugins.demand.fleet import DemandGateway, gateways_of, loaded
 
 
-async def classify(gateway: DemandGateway, model: str, *, seconds: float = 20, image: bytes = b"image") -> str:
+async def classify(gateway: DemandGateway, model: str, *, seconds: float = 20, client: str = "") -> str:
     """Take an image through the two steps of InferenceService: wait for its model, then the call."""
-    await gateway.loader.loaded(model, "", Deadline.after(seconds))
-    result = await gateway.backend.infer(call_of(image, model=model, seconds=seconds))
+    await gateway.loader.loaded(model, "", Deadline.after(seconds), client)
+    result = await gateway.backend.infer(call_of(b"image", model=model, seconds=seconds))
     return result.model_name
 
 
@@ -155,8 +157,10 @@ async def test_unknown_model_is_not_loaded():
         assert loads(gateway) == []
 
 
-async def test_step_is_refused_without_a_load():
-    async with gateways_of() as (gateway,):
+@pytest.mark.parametrize("readable", [True, False])
+async def test_step_is_refused_without_a_load(readable):
+    """By the repository, or if it cannot be read, by the name that `gateway model add` gives to a step."""
+    async with gateways_of(readable=readable) as (gateway,):
         for _ in range(2):
             with pytest.raises(ModelNotFound, match="no model that classifies images"):
                 await gateway.loader.loaded("m1_classifier", "", Deadline.after(20))
@@ -166,7 +170,7 @@ async def test_step_is_refused_without_a_load():
 
 async def test_step_of_another_name_is_refused_and_unloaded_again():
     """Only a load shows what it is; the gateway remembers it."""
-    async with gateways_of() as (gateway,):
+    async with gateways_of(readable=False) as (gateway,):
         (triton,) = gateway.tritons.values()
         triton.ensembles["m1"] = ("m1_preprocessor", "trunk")
         triton.never_loaded.add("trunk")
@@ -190,52 +194,59 @@ async def test_model_that_cannot_be_loaded_is_not_tried_again_at_once():
         assert await classify(gateway, "m1") == "m1"
 
 
+async def test_step_of_any_name_is_refused_without_a_load():
+    """The configurations of the repository name the steps."""
+    async with gateways_of() as (gateway,):
+        (triton,) = gateway.tritons.values()
+        triton.ensembles["m1"] = ("m1_preprocessor", "trunk")
+        triton.never_loaded.add("trunk")
+        with pytest.raises(ModelNotFound, match="no model that classifies images"):
+            await gateway.loader.loaded("trunk", "", Deadline.after(20))
+        assert loads(gateway) == []
+        assert "trunk" not in {info.name for info in await gateway.backend.models()}
+
+
 async def test_model_larger_than_the_budget_is_refused():
-    async with gateways_of(room=3) as (gateway,):
-        gateway.estimates = {"m0": {HOST: 200}, "m1": {HOST: 201}}
+    async with gateways_of(room=3, model_bytes={"m0": 200, "m1": 201}) as (gateway,):
         assert await classify(gateway, "m0") == "m0"
         with pytest.raises(LoadFailed, match="models_memory_bytes"):
             await gateway.loader.loaded("m1", "", Deadline.after(20))
 
 
 async def test_model_that_has_shrunk_is_loaded_for_an_administrator():
-    """A measurement holds until an administrator loads the model, such as after removing a version."""
-    async with gateways_of(room=3) as (gateway,):
-        gateway.meter.model_bytes["m0"] = 201
-        await classify(gateway, "m0")
-        await wait_until(lambda: gateway.loader.memory_bytes("m0") == 201)
-        await gateway.backend.unload("m0")
+    """A failure holds for a while, unless an administrator loads the model, such as after removing a version."""
+    async with gateways_of(room=3, model_bytes={"m0": 201}) as (gateway,):
         with pytest.raises(LoadFailed, match="models_memory_bytes"):
             await gateway.loader.loaded("m0", "", Deadline.after(20))
-        gateway.meter.model_bytes["m0"] = 200
+        gateway.descriptions.model_bytes["m0"] = 200
         await gateway.backend.load("m0")
         assert await classify(gateway, "m0") == "m0"
 
 
 async def test_model_that_takes_more_than_expected_makes_others_go():
-    async with gateways_of(room=3) as (gateway,):
+    """What a Triton elsewhere has not loaded counts as the largest of the others."""
+    async with gateways_of(room=3, model_bytes={"m1": 200}, readable=False) as (gateway,):
         (triton,) = gateway.tritons.values()
-        gateway.meter.model_bytes["m1"] = 200
         await classify(gateway, "m0")
         await classify(gateway, "m1")
         await wait_until(lambda: loaded(triton) == {MODEL, "m1"})
 
 
 async def test_default_model_counts_before_any_load():
-    """Its memory is measured as soon as the gateway has found it, so the first model takes none that is not there."""
-    async with gateways_of(room=3) as (gateway,):
-        gateway.meter.model_bytes[MODEL] = 201
-        await wait_until(lambda: gateway.loader.memory_bytes(MODEL) == 201)
+    """So the first model takes no memory that is not there."""
+    async with gateways_of(room=3, model_bytes={MODEL: 201}) as (gateway,):
         with pytest.raises(LoadFailed, match="always stay loaded"):
             await gateway.loader.loaded("m0", "", Deadline.after(20))
 
 
 async def test_models_go_when_one_that_stays_has_grown():
+    """Such as by a version that an administrator has loaded."""
     async with gateways_of(room=3) as (gateway,):
         (triton,) = gateway.tritons.values()
         await classify(gateway, "m0")
         await classify(gateway, "m1")
-        gateway.meter.model_bytes[MODEL] = 250
+        gateway.descriptions.model_bytes[MODEL] = 250
+        await gateway.backend.load(MODEL)
         await wait_until(lambda: loaded(triton) == {MODEL})
 
 
@@ -340,19 +351,28 @@ async def test_made_up_names_are_not_kept_while_a_triton_hangs():
             await gateway.loader.loaded("made-up", "", Deadline.after(20))
 
 
-async def test_model_that_failed_once_is_prefetched_later(monkeypatch):
-    monkeypatch.setattr(loader_module, "FAILED_SECONDS", 0.05)
-    async with gateways_of(prefetch=True) as (gateway,):
-        (triton,) = gateway.tritons.values()
-        for _ in range(10):
-            await classify(gateway, "m0")
-        triton.refuses_to_load.add("m0")
-        triton.never_loaded |= {"m0", *triton.ensembles["m0"]}
-        failed = triton.done.count(("load", "m0"))
-        await wait_until(lambda: triton.done.count(("load", "m0")) > failed)
-        assert "m0" not in loaded(triton)
-        triton.refuses_to_load.clear()
-        await wait_until(lambda: "m0" in loaded(triton))
+async def test_busy_model_is_loaded_on_a_further_triton(monkeypatch):
+    """Also one whose load there has failed before."""
+    monkeypatch.setattr(loads_module, "FAILED_SECONDS", 0.05)
+    async with gateways_of(tritons=2, spread=True) as (gateway,):
+        await classify(gateway, "m0")
+        holder = next(triton for triton in gateway.tritons.values() if "m0" in loaded(triton))
+        (other,) = (triton for triton in gateway.tritons.values() if triton is not holder)
+        other.refuses_to_load.add("m0")
+        with gateway.loader.call("m0", 2 * IMAGES_EACH):
+            await wait_until(lambda: other.done.count(("load", "m0")) > 1)
+            assert "m0" not in loaded(other)
+            other.refuses_to_load.clear()
+            await wait_until(lambda: "m0" in loaded(other))
+
+
+async def test_model_with_few_images_in_flight_stays_on_one_triton():
+    async with gateways_of(tritons=2, spread=True) as (gateway,):
+        await classify(gateway, "m0")
+        with gateway.loader.call("m0", IMAGES_EACH):
+            probed = probes()
+            await wait_until(lambda: probes() > probed + 6)
+        assert loads(gateway) == ["m0"]
 
 
 async def test_tritons_that_are_gone_are_forgotten():
@@ -363,7 +383,9 @@ async def test_tritons_that_are_gone_are_forgotten():
 
         def known() -> set[str]:
             """Addresses by which the loader keeps anything."""
-            values = vars(gateway.loader).values()
+            kinds = (Inventory, Loads, RoomMaker)
+            parts = [gateway.loader, *(each for each in vars(gateway.loader).values() if isinstance(each, kinds))]
+            values = [value for part in parts for value in vars(part).values()]
             return {key for value in values if isinstance(value, dict | set) for key in value if key in gateway.tritons}
 
         await wait_until(lambda: known() == {kept, gone})
@@ -379,13 +401,57 @@ async def test_only_triton_that_is_away_is_reported():
             await classify(gateway, "m0")
 
 
-async def test_requested_models_are_prefetched_after_a_restart():
-    async with gateways_of(prefetch=True) as (gateway,):
+async def test_models_are_loaded_by_requests_after_a_restart():
+    async with gateways_of() as (gateway,):
         (triton,) = gateway.tritons.values()
-        for _ in range(10):
-            await classify(gateway, "m0")
+        await classify(gateway, "m0")
         triton.never_loaded |= {"m0", *triton.ensembles["m0"]}
-        await wait_until(lambda: "m0" in loaded(triton))
+        assert await classify(gateway, "m0") == "m0"
+        assert loads(gateway) == ["m0", "m0"]
+
+
+async def in_rotation(gateway: DemandGateway, models: list[str], client: str, until: float) -> None:
+    """A client that requests one model after another, so that each of its requests unloads one."""
+    while time.monotonic() < until:
+        for name in models:
+            with contextlib.suppress(GatewayError):
+                await classify(gateway, name, client=client, seconds=1)
+
+
+async def test_model_of_another_client_stays_while_one_requests_all_in_rotation():
+    """Its own models make room for each other."""
+    async with gateways_of(room=4, models=6, kept_seconds=0.1) as (gateway,):
+        (triton,) = gateway.tritons.values()
+        await classify(gateway, "m0", client="victim")
+        greedy = asyncio.create_task(
+            in_rotation(gateway, ["m1", "m2", "m3", "m4", "m5"], "greedy", time.monotonic() + 2)
+        )
+        while not greedy.done():
+            assert "m0" in loaded(triton)
+            await asyncio.sleep(0.05)
+        await greedy
+        assert loads(gateway).count("m0") == 1
+        assert len(loads(gateway)) > 5
+
+
+async def test_client_without_a_model_gets_one_from_a_client_with_several():
+    async with gateways_of(room=3) as (gateway,):
+        (triton,) = gateway.tritons.values()
+        for name in ("m0", "m1"):
+            await classify(gateway, name, client="first")
+        assert await classify(gateway, "m2", client="second") == "m2"
+        assert await classify(gateway, "m1", client="first") == "m1"
+        assert loaded(triton) == {MODEL, "m1", "m2"}
+
+
+async def test_one_client_cannot_take_all_waits():
+    async with gateways_of(triton={"load_seconds": 0.3}, max_waiting=8) as (gateway,):
+        waiting = [asyncio.create_task(classify(gateway, "m1", client="greedy")) for _ in range(6)]
+        await asyncio.sleep(0)  # all begin to wait
+        with pytest.raises(Overloaded):
+            await classify(gateway, "m2", client="greedy")
+        assert await classify(gateway, "m2", client="other") == "m2"
+        assert await asyncio.gather(*waiting) == ["m1"] * 6
 
 
 async def test_model_that_is_used_elsewhere_is_not_expected():

@@ -11,21 +11,24 @@ from gateway.deadline import Deadline
 from gateway.errors import ModelNotFound
 from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.health.state import Schedule
-from gateway.triton.model_processes import own_bytes
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
+from gateway_local.model_processes import model_processes
 from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_plugins.demand.backend import DemandBackend
+from gateway_plugins.demand.choice import Budget
 from gateway_plugins.demand.loader import DemandLoader, LoadPolicy
-from gateway_plugins.demand.memory import HOST, Budget, LocalMeter
+from gateway_plugins.demand.memory import ModelDescriptions
 from tests.gateway.triton.fleet import MODEL, call_of, wait_until
-from tests.gateway.triton.small_repository import write_models
+from tests.gateway.triton.small_repository import PROCESS_BYTES, write_models
 from tests.tritons import running_triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 NETWORK_BYTES = 50 * 2**20
+MODEL_BYTES = NETWORK_BYTES + 2 * PROCESS_BYTES
+"""What a model with its two processes takes, as recorded."""
 NAMES = ("m00", "m01", "m02", "m03")
 
 
@@ -42,16 +45,15 @@ def triton(runtime: Runtime, repository: Path) -> Iterator[EmbeddedTriton]:
         yield server
 
 
-def backend_over(triton: EmbeddedTriton, repository: Path, budget_bytes: int) -> DemandBackend:
+def backend_over(triton: EmbeddedTriton, repository: Path | None, budget_bytes: int) -> DemandBackend:
     pool = TritonPool(
         [triton.url], model_name=MODEL, schedule=Schedule(1.0, 5.0), heal=True, share=Share(0), on_demand=True
     )
     loader = DemandLoader(
         pool,
         fixed=(MODEL,),
-        policy=LoadPolicy(Budget(budget_bytes), kept_seconds=0.0, prefetch=False),
-        meter=LocalMeter(0, repository),
-        estimate=lambda _: {HOST: NETWORK_BYTES},
+        policy=LoadPolicy(Budget(budget_bytes), kept_seconds=0.0, spread=False),
+        descriptions=ModelDescriptions(repository),
     )
     seal, quarantine = Seal(b"secret of a test"), Quarantine(600)
     return DemandBackend(pool, loader, model_name=MODEL, seal=seal, quarantine=quarantine)
@@ -59,9 +61,8 @@ def backend_over(triton: EmbeddedTriton, repository: Path, budget_bytes: int) ->
 
 @pytest.fixture
 async def gateways(triton: EmbeddedTriton, repository: Path) -> AsyncIterator[list[DemandBackend]]:
-    """Two gateways over a Triton with room for the default model and two others."""
-    of_one = sum(own_bytes(repository)[step] for step in ("preprocessor", "net"))
-    backends = [backend_over(triton, repository, int(3.3 * of_one)) for _ in range(2)]
+    """Two gateways over a Triton with room for the default model and two others; one cannot read the repository."""
+    backends = [backend_over(triton, folder, 3 * MODEL_BYTES) for folder in (repository, None)]
     for backend in backends:
         await backend.start()
     await wait_until(lambda: all(health.ready for backend in backends for health in backend.health()), 60)
@@ -88,8 +89,11 @@ async def test_every_request_is_answered_and_the_budget_holds(triton, repository
     found = {info.name: info for info in await gateways[0].models()}
     times = next(info.load_times for info in found.values() if info.load_times is not None)
     assert times.p99_seconds >= times.p50_seconds > 0
-    assert times.memory_bytes is not None
-    assert times.memory_bytes > NETWORK_BYTES
+    assert times.memory_bytes == MODEL_BYTES
+    assert triton.pid is not None
+    taken = [each.own_bytes for each in model_processes(triton.pid) if each.folder.name == "net"]
+    assert taken
+    assert all(NETWORK_BYTES < nbytes < NETWORK_BYTES + PROCESS_BYTES for nbytes in taken)
 
 
 async def test_stream_loads_its_stateful_model(triton, gateways):

@@ -1,38 +1,16 @@
-"""Which models are unloaded for another one, how they are measured, and how often they are used."""
+"""Which models are unloaded for another one, and how they are used."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
 
-from gateway_plugins.demand.memory import (
-    HOST,
-    Budget,
-    Claim,
-    LoadedModel,
-    LocalMeter,
-    MetricsMeter,
-    grown,
-    to_unload,
-    total,
-    used,
-)
-from gateway_plugins.demand.usage import HALF_LIFE_SECONDS, TritonUsage, Usage, percentile
-
-GPU = "GPU-1"
-EXPOSITION = """
-# HELP nv_cpu_memory_used_bytes CPU used memory in bytes
-# TYPE nv_cpu_memory_used_bytes gauge
-nv_cpu_memory_used_bytes 1.5e+09
-# HELP nv_gpu_memory_used_bytes GPU used memory, in bytes
-# TYPE nv_gpu_memory_used_bytes gauge
-nv_gpu_memory_used_bytes{gpu_uuid="GPU-1"} 300000000
-nv_gpu_memory_used_bytes{gpu_uuid="GPU-2"} 0
-"""
+from gateway_plugins.demand.choice import Budget, Claim, LoadedModel, to_unload, total
+from gateway_plugins.demand.memory import GPU, HOST
+from gateway_plugins.demand.usage import IN_USE_SECONDS, REMEMBERED_CLIENTS, TritonUsage, Usage, percentile
 
 
-def model(name: str, idle_seconds: float, *, host=100, gpu=0, stays=False, busy=False) -> LoadedModel:
-    return LoadedModel(name, {HOST: host, GPU: gpu}, stays, busy, idle_seconds)
+def model(name: str, idle_seconds: float, *clients: str, host=100, gpu=0, stays=False, busy=False) -> LoadedModel:
+    return LoadedModel(name, {HOST: host, GPU: gpu}, stays, busy, idle_seconds, frozenset(clients))
 
 
 def test_nothing_is_unloaded_at_the_limit():
@@ -67,7 +45,7 @@ def test_models_that_free_nothing_where_memory_is_short_stay():
     assert to_unload(loaded, {GPU: 100}, Budget(1_000)) == []
 
 
-def test_prefetched_model_replaces_only_models_idle_for_longer():
+def test_model_on_a_further_triton_replaces_only_models_idle_for_long():
     loaded = [model("a", 20)]
     assert to_unload(loaded, {HOST: 100}, Budget(100), Claim(least_idle_seconds=21)) is None
     assert to_unload(loaded, {HOST: 100}, Budget(100), Claim(least_idle_seconds=20)) == ["a"]
@@ -98,28 +76,39 @@ def test_what_stays_fits_and_nothing_in_use_goes(models, host, gpu, host_budget,
     assert not budget.exceeded(total([needed, *(each.amounts for each in loaded if each not in gone)]))
 
 
-def test_memory_is_read_from_triton_metrics():
-    assert used(EXPOSITION) == {HOST: 1_500_000_000, "GPU-1": 300_000_000, "GPU-2": 0}
+def test_client_gives_up_its_own_model_before_it_takes_one():
+    loaded = [model("theirs", 30, "other"), model("own", 5, "greedy")]
+    assert to_unload(loaded, {HOST: 100}, Budget(200), Claim(client="greedy")) == ["own"]
+    assert to_unload(loaded, {HOST: 100}, Budget(200), Claim(client="third")) == ["theirs"]
+    assert to_unload(loaded, {HOST: 100}, Budget(200)) == ["theirs"]
 
 
-def test_growth_leaves_out_what_one_reading_lacks():
-    assert grown({HOST: 100, "GPU-1": 50}, {HOST: 90, "GPU-1": 80, "GPU-2": 7}) == {HOST: 0, "GPU-1": 30}
+def test_model_that_another_client_uses_stays_while_ones_own_was_just_loaded():
+    loaded = [model("theirs", 30, "other"), model("own", 1, "greedy", stays=True)]
+    assert to_unload(loaded, {HOST: 100}, Budget(200), Claim(client="greedy")) is None
 
 
-async def test_meter_without_metrics_reads_nothing(tmp_path):
-    for meter in (MetricsMeter(0), LocalMeter(0, tmp_path), MetricsMeter(1)):
-        assert not await meter.machine("127.0.0.1:8001")
-        assert not await meter.models("127.0.0.1:8001")
-        await meter.close()
+def test_client_takes_models_from_one_that_has_more():
+    loaded = [model("a", 30, "rich"), model("b", 20, "rich"), model("c", 10, "poor")]
+    assert to_unload(loaded, {HOST: 100}, Budget(300), Claim(client="poor")) == ["a"]
+    assert to_unload(loaded, {HOST: 200}, Budget(300), Claim(client="poor")) == ["c", "a"]
 
 
-def test_mean_interval_is_that_of_steady_requests():
+def test_client_without_a_model_takes_the_one_least_recently_used():
+    loaded = [model("shared", 30, "a", "b"), model("other", 20, "b")]
+    assert to_unload(loaded, {HOST: 100}, Budget(200), Claim(client="c")) == ["shared"]
+    assert to_unload(loaded, {HOST: 100}, Budget(200), Claim(client="a")) == ["shared"]
+
+
+def test_clients_use_a_model_for_a_while():
     usage = Usage()
-    for second in range(0, 1_000, 10):
-        usage.request(float(second))
-    assert usage.interval_seconds(990.0) == pytest.approx(10, rel=0.1)
-    assert usage.interval_seconds(990.0 + HALF_LIFE_SECONDS) == pytest.approx(20, rel=0.1)
-    assert Usage().interval_seconds(0.0) == float("inf")
+    for second, client in ((0.0, "a"), (30.0, "b")):
+        usage.request(second, client)
+    assert usage.clients(30.0) == {"a", "b"}
+    assert usage.clients(IN_USE_SECONDS) == {"b"}
+    for number in range(2 * REMEMBERED_CLIENTS):
+        usage.request(40.0, f"client {number}")
+    assert len(usage.clients(40.0)) == REMEMBERED_CLIENTS
 
 
 def test_load_times_are_nearest_rank_percentiles():

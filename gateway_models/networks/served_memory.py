@@ -1,0 +1,72 @@
+"""Measures the memory of a network in the process that serves it, when it is added; the record goes with the model."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from google.protobuf.json_format import MessageToDict
+
+from gateway.machine.capacity import IN_FLIGHT_PER_CORE, MIB, Runtime
+from gateway.triton.footprint import MemoryRecord, runtime_of
+from gateway.triton.model_config import ModelConfig
+from gateway_local.cpu_network import CpuRuntime
+from gateway_local.paths import DEFAULT_BACKENDS
+from gateway_models.networks import served_process
+from gateway_models.networks.isolation import Job, Report
+from gateway_models.repository.entry import Entry, Outcome, Version
+from gateway_models.repository.render import render
+from gateway_models.repository.spec import Format
+
+BACKENDS = {Format.TORCHSCRIPT: "pytorch", Format.EXPORTED: "pytorch", Format.ONNX: "onnxruntime"}
+
+
+def with_memory(job: Job, outcome: Outcome, report: Report, *, timeout_seconds: float) -> Outcome:
+    """The outcome of a job with the memory that a process needs which serves its network on a CPU.
+
+    A network that cannot be measured, such as one for GPUs alone, has no record; the table of runtimes counts for it.
+    """
+    if outcome.format is Format.TENSORRT:
+        return outcome
+    entry = Entry(job.spec.name, {1: Version(job.spec, outcome)})
+    config = text_format.Parse(render(entry)[entry.classifier], ModelConfig())
+    backend = BACKENDS.get(outcome.format)
+    answer = measure(
+        {
+            "code": str(DEFAULT_BACKENDS / backend / "model.py" if backend else job.file(outcome.format)),
+            "folder": str(job.folder),
+            "config": MessageToDict(config, preserving_proto_field_name=True),
+            # As many as one core has in flight under load.
+            "images": min(IN_FLIGHT_PER_CORE, job.spec.serving.max_batch_size),
+        },
+        timeout_seconds,
+    )
+    if "error" in answer:
+        report(f"its memory is estimated, since it could not be measured: {answer['error']}")
+        return outcome
+    runtime = Runtime.ONNX if outcome.cpu_runtime is CpuRuntime.ONNXRUNTIME else runtime_of(config)
+    record = MemoryRecord(runtime, int(answer["loaded_bytes"]), int(answer["peak_bytes"]))
+    report(
+        f"a process takes {record.loaded_bytes / MIB:.0f} MiB once it is loaded, {record.peak_bytes / MIB:.0f} MiB "
+        "under load"
+    )
+    return replace(outcome, memory=record)
+
+
+def measure(given: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
+    """What served_process.py answers, or an `error`."""
+    command = [sys.executable, str(Path(served_process.__file__))]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(given), capture_output=True, text=True, timeout=timeout_seconds, check=False
+        )
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        return {"error": f"a batch took longer than {timeout_seconds:g} s"}
+    except ValueError:
+        last = done.stderr.strip().splitlines()[-1:]
+        return {"error": f"the process ended with code {done.returncode} {' '.join(last)}".strip()}
+    return answer

@@ -1,0 +1,114 @@
+"""The memory of a network is measured when it is added, in the process that serves it, and recorded with the model."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.machine.capacity import Runtime
+from gateway.settings import MIB
+from gateway.triton.footprint import MemoryRecord, need
+from gateway.triton.model_config import read_model_config, read_model_configs
+from gateway_local.cpu_network import CpuRuntime
+from gateway_models.networks import served_memory
+from gateway_models.networks.add import add
+from gateway_models.repository.entry import Entry, read_entry
+from gateway_models.repository.spec import Format, ModelSpec, Serving
+from tests.gateway_models.networks.builders import Head, save_labels, save_torchscript
+from tests.gateway_models.repository.entries import SMALL
+from tests.gateway_models.repository.entries import entry as small_entry
+
+FUNCTION = """
+import numpy as np
+
+HELD = np.ones({nbytes}, np.uint8)
+
+
+def classify(images: np.ndarray) -> np.ndarray:
+    return np.tile(np.arange(5, dtype=np.float32), (len(images), 1))
+"""
+
+
+def added(folder: Path, source: Path, said: list[str], **changes) -> Entry:
+    spec = ModelSpec(str(source), "head", save_labels(folder / "labels.txt"), preprocessing=SMALL)
+    return add(replace(spec, **changes), folder / "models", said.append)
+
+
+@pytest.mark.parametrize(
+    ("changes", "runtimes"),
+    [
+        ({}, {Runtime.ONNX}),
+        ({"format": Format.ONNX}, {Runtime.ONNX}),
+        ({"serving": Serving(cpu_runtime=CpuRuntime.TORCHSCRIPT)}, {Runtime.TORCH_CPU, Runtime.TORCH_CUDA}),
+    ],
+    ids=["TorchScript by ONNX Runtime", "ONNX", "TorchScript"],
+)
+def test_memory_of_a_network_is_recorded_with_it(tmp_path, measured_memory, changes, runtimes):
+    said: list[str] = []
+    entry = added(tmp_path, save_torchscript(Head(), tmp_path / "head.pt"), said, **changes)
+    record = entry.versions[1].outcome.memory
+    assert record is not None
+    assert record.runtime in runtimes
+    assert 15 * MIB < record.loaded_bytes <= record.peak_bytes < 1_000 * MIB
+    assert any("MiB under load" in line for line in said)
+    models = tmp_path / "models"
+    assert read_entry(models, "head") == entry
+    assert MemoryRecord.of(read_model_config(models / "head_classifier" / "config.pbtxt")) == record
+    found = {each.model: each for each in need(models, read_model_configs(models)).footprints}
+    assert found["head_classifier"].measured
+    assert found["head_classifier"].usual_bytes == record.peak_bytes
+
+
+def test_memory_of_a_function_is_that_of_its_imports_and_data(tmp_path, measured_memory):
+    said: list[str] = []
+    source = tmp_path / "mine.py"
+    records = []
+    for number, nbytes in enumerate((0, 100 * MIB)):
+        source.write_text(FUNCTION.format(nbytes=nbytes))
+        name = f"mine{number}"
+        entry = added(tmp_path, Path(f"{source}:classify"), said, name=name, trust=True, pixels=True)
+        records.append(entry.versions[1].outcome.memory)
+    small, large = records
+    assert small is not None
+    assert large is not None
+    assert large.runtime is Runtime.PYTHON
+    assert 90 * MIB < large.loaded_bytes - small.loaded_bytes < 110 * MIB
+
+
+def test_network_that_cannot_be_measured_is_added_without_a_record(tmp_path, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(served_memory, "measure", lambda *_: {"error": "no process"})
+    entry = added(tmp_path, save_torchscript(Head(), tmp_path / "head.pt"), said)
+    assert entry.memory is None
+    assert "process_memory" not in (tmp_path / "models" / "head_classifier" / "config.pbtxt").read_text()
+    assert any(line.endswith("could not be measured: no process") for line in said)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("import os; os._exit(3)", "ended with code 3"),
+        ("while True: pass", "took longer than 1 s"),
+    ],
+    ids=["raises", "ends", "hangs"],
+)
+def test_process_that_fails_is_an_error(tmp_path, measured_memory, code, reason):
+    (tmp_path / "model.py").write_text(code)
+    given = {"code": str(tmp_path / "model.py"), "folder": str(tmp_path), "config": {"name": "m"}, "images": 1}
+    assert reason in served_memory.measure(given, 1.0 if code.startswith("while") else 60.0)["error"]
+
+
+def test_record_of_several_versions_is_the_largest():
+    def entry(*records: MemoryRecord | None) -> Entry:
+        version = small_entry().versions[1]
+        versions = {
+            number: replace(version, outcome=replace(version.outcome, memory=record))
+            for number, record in enumerate(records, 1)
+        }
+        return Entry("head", versions)
+
+    small, large = MemoryRecord(Runtime.ONNX, 10, 40), MemoryRecord(Runtime.ONNX, 20, 30)
+    assert entry(small, large).memory == MemoryRecord(Runtime.ONNX, 20, 40)
+    assert entry(small, None).memory is None
+    assert entry(small, replace(large, runtime=Runtime.OPENVINO)).memory is None
