@@ -1,15 +1,13 @@
 """The options --gateway and --triton: one name for each kind of address, which is checked by asking the address."""
 
-import inspect
 from collections.abc import Callable
 from enum import Enum
-from functools import wraps
 from typing import Annotated, Any
 
 import typer
 
 from gateway.errors import UserError
-from gateway_cli.terminal import print_status
+from gateway_cli.former_options import formerly
 
 ASK_SECONDS = 2.0
 """Longest wait for each answer to "what are you"."""
@@ -124,33 +122,12 @@ def _has(context: typer.Context, option: str) -> bool:
 
 
 def formerly_url(name: str, option: str, *, asks: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a command whose parameter `name`, now given by `option`, was --url: the old name works, with a warning.
+    """Decorate a command whose parameter `name`, now given by `option`, was --url; see `formerly`.
 
     Without `asks` the address is taken as it is.
     """
     check = (triton_address if option == "--triton" else gateway_url) if asks else None
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @wraps(command)
-        def run(*, former_url: str | None = None, **values: Any) -> None:  # noqa: ANN401  # of the options
-            if former_url is not None:
-                print_status(f"warning: {FORMER} is now {option}; the old name works until the next release")
-                values[name] = former_url
-            command(**values)
-
-        signature = inspect.signature(command, eval_str=True)
-        former = inspect.Parameter(
-            "former_url",
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[str | None, typer.Option(FORMER, hidden=True, callback=check)],
-        )
-        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in signature.parameters.values()]
-        run.__signature__ = signature.replace(parameters=[*parameters, former])  # type: ignore[attr-defined]
-        run.__annotations__ = {each.name: each.annotation for each in (*parameters, former)}
-        return run
-
-    return decorate
+    return formerly(FORMER, name, option, str, check)
 
 
 RunningGateway = Annotated[

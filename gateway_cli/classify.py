@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gateway_cli.addresses import formerly_url, gateway_url
+from gateway_cli.former_options import formerly
 from gateway_cli.terminal import ApiKey, Repository, ServiceModel, print_status
 from gateway_client.visible import visible
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
@@ -51,6 +52,7 @@ class Exit(IntEnum):
 
 
 @formerly_url("url", "--gateway")
+@formerly("--features", "embeddings", "--embeddings", bool)
 def classify(
     sources: Annotated[
         list[str],
@@ -132,9 +134,11 @@ def classify(
         typer.Option(help="Stop when more images than this have failed.", min=0, show_default="never"),
     ] = None,
     *,
-    features: Annotated[
+    embeddings: Annotated[
         bool,
-        typer.Option("--features", help="Add each image's embedding; the model must have been added with --features."),
+        typer.Option(
+            "--embeddings", help="Add each image's embedding; the model must have been added with --embeddings."
+        ),
     ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue a run that ended early, and keep its rows.")
@@ -169,13 +173,13 @@ def classify(
         parameters["frames"] = frames
     if labels:
         parameters["labels"] = [labels]
-    if features:
+    if embeddings:
         if threshold is not None or labels:
-            raise typer.BadParameter("--features excludes --threshold and --labels")
+            raise typer.BadParameter("--embeddings excludes --threshold and --labels")
         # At least one class, for the columns of the best class.
         parameters = {"model": model, "version": version, "top_k": top_k or 1}
     part = None if shard is None else read_shard(shard)
-    job = BulkJob(tuple(sources), column, parameters, max_failures, features, part)
+    job = BulkJob(tuple(sources), column, parameters, max_failures, embeddings, part)
     with ExitStack() as stack:
         stack.enter_context(_interrupted_by_sigterm())
         try:

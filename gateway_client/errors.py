@@ -192,7 +192,7 @@ class ModelNotFound(RequestError, status=404, code="model_not_found"):
 
 
 class NoFeatures(RequestError, status=422, code="no_features"):
-    """The model has no embedding output: it was added without `--features`."""
+    """The model has no embedding output: it was added without `--embeddings`."""
 
 
 class Forbidden(RequestError, status=403, code="forbidden"):

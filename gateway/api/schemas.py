@@ -1,8 +1,8 @@
 """The response schemas, as the OpenAPI page shows them."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.ingest.masking import Method
 
@@ -181,8 +181,10 @@ class ModelDetail(Schema):
     tensor: str | None
     """The tensor from the preprocessor to the network: normalised fp32, or the pixels as uint8."""
     classes: int
-    vector_size: int
+    embedding_size: int
     """Length of the embeddings of `POST /embed`; 0 if the model has none."""
+    vector_size: Annotated[int, Field(deprecated=True)]
+    """The former name of `embedding_size`, until the next release."""
     input_height: int | None
     input_width: int | None
     resize_size: list[int]

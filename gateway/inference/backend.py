@@ -147,7 +147,7 @@ class ModelInfo:
     """Pixels of the centre crop: height and width, or one number for both; () if not specified."""
     reason: str | None = None
     """Why the model is not ready, if Triton gives a reason."""
-    vector_size: int = 0
+    embedding_size: int = 0
     """Size of the embeddings in FEATURES; 0 if the model has none."""
     runtime: str | None = None
     """What runs the network, such as onnxruntime or torchscript; None if that is unknown."""

@@ -344,9 +344,9 @@ def _names(index: RepositoryIndexResponse) -> set[str]:
 
 def _wants_embeddings(call: Call, traits: Traits) -> bool:
     """Whether to request FEATURES; raises NoFeatures if the call needs them and the model has none."""
-    if call.embeddings is Embeddings.NEEDED and not traits.codec.vector_size:
+    if call.embeddings is Embeddings.NEEDED and not traits.codec.embedding_size:
         raise no_features(call.model_name)
-    return call.embeddings is not Embeddings.NONE and traits.codec.vector_size > 0
+    return call.embeddings is not Embeddings.NONE and traits.codec.embedding_size > 0
 
 
 def _class_count(call: Call, *, multi_label: bool) -> int | None:

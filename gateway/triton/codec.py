@@ -9,7 +9,7 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse
 from gateway.errors import ContractBroken
 from gateway.inference.backend import Batch, Call, InferResult
 from gateway.inference.probe import probe
-from gateway.triton.contract import ImageTensors, breaches, image_tensors, limitations, prediction_name, vector_size
+from gateway.triton.contract import ImageTensors, breaches, embedding_size, image_tensors, limitations, prediction_name
 from gateway.triton.messages import COMPLETE, infer_request, read_answer
 from gateway.triton.model_config import steps
 
@@ -38,7 +38,7 @@ class Codec(Protocol):
         ...
 
     @property
-    def vector_size(self) -> int:
+    def embedding_size(self) -> int:
         """Size of the embeddings; 0 if the model has none."""
         ...
 
@@ -90,9 +90,9 @@ class ImageCodec:
         return next(int(output.dims[0]) for output in self.config.output if output.name == name)
 
     @property
-    def vector_size(self) -> int:
+    def embedding_size(self) -> int:
         """Size of the embeddings; 0 if the model has none."""
-        return vector_size(self.config)
+        return embedding_size(self.config)
 
     def probe(self) -> Batch:
         """One random image as PPM."""

@@ -183,7 +183,7 @@ def limitations(config: ModelConfig, last_step: ModelConfig) -> tuple[str, ...]:
     return tuple(found)
 
 
-def vector_size(config: ModelConfig) -> int:
+def embedding_size(config: ModelConfig) -> int:
     """Size of the embeddings of a model that keeps the contract; 0 if it has none."""
     return next((int(output.dims[0]) for output in config.output if output.name == FEATURES), 0)
 

@@ -80,7 +80,7 @@ async def describe(
     )
     try:
         codec = codecs.of(config)
-        info = replace(info, classes=codec.classes, vector_size=codec.vector_size)
+        info = replace(info, classes=codec.classes, embedding_size=codec.embedding_size)
         network = await endpoint.config(names[-1]) if names else config
         info = replace(info, limitations=codec.limitations(network))
         height, width, tensor = _input_of(network)

@@ -12,6 +12,7 @@ from gateway.errors import LoadFailed, UserError
 from gateway.machine.gpus import gpu_count
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway_cli.addresses import Triton, formerly_url
+from gateway_cli.former_options import formerly
 from gateway_cli.model.examples import Examples
 from gateway_cli.model.group import explain_how_to_load, model_app, reload
 from gateway_cli.model.places import takes_bucket
@@ -40,6 +41,7 @@ def export(
 
 @model_app.command("add")
 @formerly_url("address", "--triton")
+@formerly("--features", "embeddings", "--embeddings", str)
 @takes_bucket
 @takes_spec
 def add(
@@ -73,7 +75,7 @@ def add(
 
         gateway model add better.pt --name flowers --version 2
 
-        gateway model add torchvision:resnet50 --name vectors --features auto
+        gateway model add torchvision:resnet50 --name vectors --embeddings auto
 
         gateway model add my_model.py:classify --name mine --labels labels.txt --crop 224 --trust
     """

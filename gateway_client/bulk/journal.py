@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from gateway_client import BY_CODE, NamedImage
 from gateway_client.bulk import BulkError
-from gateway_client.bulk.rows import FEATURES, Row, printable
+from gateway_client.bulk.rows import EMBEDDING, Row, printable
 from gateway_client.bulk.run_options import OPTIONS, Options, RunOptions
 from gateway_client.documents import Malformed, number, objects, optional_integer, optional_text, parsed, text
 from gateway_client.files import open_regular, whole_file
@@ -38,10 +38,10 @@ def journal_of(out: Path) -> Path:
 class Journal:
     """Rows on the disk, in the order in which they were written."""
 
-    def __init__(self, path: Path, *, features: bool = False, options: Options | None = None) -> None:
+    def __init__(self, path: Path, *, embeddings: bool = False, options: Options | None = None) -> None:
         self.path = path
         self._options = RunOptions(path, options or {})
-        self._features = features
+        self._embeddings = embeddings
         self.done: Counter[bytes] = Counter()
         """Number of rows of each image, by a digest of its name: a million names would take too much memory."""
         self.rows = 0
@@ -105,10 +105,10 @@ class Journal:
                 row = _parsed(line)
                 if row is None:
                     raise JournalUnreadable(f"line {number} of {self.path} is not a row that `gateway classify` wrote")
-                if (FEATURES in row) != self._features:
-                    now, then = ("with", "without")[:: 1 if self._features else -1]
+                if (EMBEDDING in row) != self._embeddings:
+                    now, then = ("with", "without")[:: 1 if self._embeddings else -1]
                     raise JournalUnreadable(
-                        f"{self.path} was written {then} --features, not {now}: use --overwrite to start again"
+                        f"{self.path} was written {then} --embeddings, not {now}: use --overwrite to start again"
                     )
                 yield row
 
@@ -188,12 +188,12 @@ def _parsed(line: bytes) -> Row | None:
             optional_text(prediction, "label")
             _integer(prediction, "class_id")
             _number(prediction, "score")
-        for name in (FEATURES, "frames"):
+        for name in (EMBEDDING, "frames"):
             if not isinstance(row.get(name), list | None):
                 return None
         if not isinstance(row.get(OPTIONS), dict | None):
             return None
-        for value in row.get(FEATURES) or ():
+        for value in row.get(EMBEDDING) or ():
             number({"value": value}, "value")
     except Malformed:
         return None

@@ -145,7 +145,7 @@ class PartitionedRun:
     ) -> None:
         self.job, self.out, self.rows_per_file = job, out, rows_per_file
         self.suffix = suffix
-        self._convert = converter(Path(f"out{suffix}"), features=job.features)
+        self._convert = converter(Path(f"out{suffix}"), embeddings=job.embeddings)
         self._folder: Folder = RemoteFolder(out) if is_url(out) else LocalFolder(Path(out))
         self.sources = Sources(job.sources, column=job.column, shard=job.shard)
         self.meter = Meter()
@@ -246,7 +246,7 @@ class PartitionedRun:
     def _new_digest(self) -> Any:  # noqa: ANN401  # hashlib's objects have no public type
         """A digest that has the options: rows of others are not comparable."""
         given = {name: value for name, value in (self.job.parameters or {}).items() if value is not None}
-        text = json.dumps([given, self.job.features, self.rows_per_file], sort_keys=True)
+        text = json.dumps([given, self.job.embeddings, self.rows_per_file], sort_keys=True)
         return hashlib.blake2b(text.encode() + b"\0", digest_size=DIGEST_BYTES)
 
     def _named(self, number: int, digest: str) -> None:

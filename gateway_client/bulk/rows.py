@@ -22,13 +22,13 @@ COLUMNS = (
     "warning",
 )
 """`label`, `class_id` and `score` are those of the best class; `error` is a code, `message` its description."""
-FEATURES = "features"
-"""Additional column of a run with `--features`: the embedding as a list of numbers."""
+EMBEDDING = "embedding"
+"""Additional column of a run with `--embeddings`: the embedding as a list of numbers."""
 
 
-def columns(*, features: bool) -> tuple[str, ...]:
+def columns(*, embeddings: bool) -> tuple[str, ...]:
     """The columns of a run."""
-    return (*COLUMNS, FEATURES) if features else COLUMNS
+    return (*COLUMNS, EMBEDDING) if embeddings else COLUMNS
 
 
 def printable(name: str) -> str:
@@ -39,10 +39,10 @@ def printable(name: str) -> str:
     return name.encode(errors="backslashreplace").decode()
 
 
-def row_of(result: Result, *, features: bool = False) -> Row:
+def row_of(result: Result, *, embeddings: bool = False) -> Row:
     """Convert a result to a row with the members `columns`, and `frames` if it has any."""
     best, error = result.best, result.error
-    embedding = {FEATURES: result.embedding and result.embedding.tolist()} if features else {}
+    embedding = {EMBEDDING: result.embedding and result.embedding.tolist()} if embeddings else {}
     row = {
         "path": printable(result.name),
         "status": "ok" if error is None else "error",

@@ -47,7 +47,7 @@ class BulkJob:
     parameters: dict[str, Any] | None = None
     """Keyword arguments of `Gateway.classify`, or of `Gateway.embed`."""
     max_failures: int | None = None
-    features: bool = False
+    embeddings: bool = False
     """Whether each row has the image's embedding."""
     shard: Shard | None = None
     """The part of the images that this run classifies."""
@@ -72,13 +72,13 @@ def rows(
         meter.waiting = fault.message
         tick(meter)
 
-    send = gateway.embed if job.features else gateway.classify
+    send = gateway.embed if job.embeddings else gateway.classify
     meter.start()
     results = send(left(gateway.limits().max_file_bytes), on_wait=wait, **(job.parameters or {}))
     with closing(results):
         for result in results:
             meter.count(result)
-            row = row_of(result, features=job.features)
+            row = row_of(result, embeddings=job.embeddings)
             yield {**row, INDEX: result.index} if indexed else row
             tick(meter)
             if job.max_failures is not None and meter.failed > job.max_failures:
@@ -94,8 +94,8 @@ class FileRun:
 
     def __init__(self, job: BulkJob, out: Path, *, resume: bool, overwrite: bool) -> None:
         self.job, self.out = job, out
-        self._convert = converter(out, features=job.features)
-        self.journal = Journal(journal_of(out), features=job.features, options=job.parameters)
+        self._convert = converter(out, embeddings=job.embeddings)
+        self.journal = Journal(journal_of(out), embeddings=job.embeddings, options=job.parameters)
         self.sources = Sources(job.sources, column=job.column, shard=job.shard)
         with _writing(self.journal.path):
             self._begin(resume=resume, overwrite=overwrite)
@@ -115,7 +115,7 @@ class FileRun:
             if not part.exists() and self.out.exists():
                 if self._convert is not None:
                     raise OutputExists(f"{self.out} is complete; use --overwrite to start again")
-                for _ in Journal(self.out, features=self.job.features, options=self.job.parameters).checked():
+                for _ in Journal(self.out, embeddings=self.job.embeddings, options=self.job.parameters).checked():
                     pass  # check all rows before the file is moved
                 self.out.replace(part)  # finished JSON lines can be continued with new images
             self.journal.resume() if part.exists() else self.journal.begin()

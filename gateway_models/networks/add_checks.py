@@ -122,7 +122,7 @@ def check_features(layer: str, written_as: Format, old: Entry | None) -> None:
     if not layer:
         return
     if written_as is Format.FUNCTION:
-        raise SourceError("--features is for networks: a Python function has no layers and returns only scores")
+        raise SourceError("--embeddings is for networks: a Python function has no layers and returns only scores")
     if old and not old.embedding_size:
         raise EntryError(
             f"the other versions of {old.name!r} give no embeddings, and versions share their outputs: add it under "

@@ -33,7 +33,7 @@ def check_engine(kind: str, spec: ModelSpec, written_as: Format) -> None:
     for option, given in (
         (f"--format {written_as.value}", written_as is not Format.TENSORRT),
         ("--precision", spec.precision is not Precision.FP32),
-        ("--features", bool(spec.features)),
+        ("--embeddings", bool(spec.features)),
         ("--output", bool(spec.output)),
     ):
         if given:

@@ -17,7 +17,7 @@ from gateway_models.networks.programs import Program
 from gateway_models.networks.torchscript import without_deprecations
 from gateway_models.repository.spec import AUTO
 
-NAME_IT = "use --features LAYER, a layer whose output is [N, size], or [N, channels, height, width] to be averaged"
+NAME_IT = "use --embeddings LAYER, a layer whose output is [N, size], or [N, channels, height, width] to be averaged"
 NO_LENGTH = 1e-5
 """An embedding shorter than this part of the longest one is rounding noise, such as the embedding of an even image."""
 _PASSING = frozenset(
@@ -73,7 +73,9 @@ def pooled(inner: object) -> Tensor:
         if inner.dim() == 4:
             return inner.mean((2, 3))
     what = str(list(inner.shape)) if isinstance(inner, Tensor) else f"a {type(inner).__name__}"
-    raise ModelFileError(f"the output of the layer for --features is {what}, not one vector for each image: {NAME_IT}")
+    raise ModelFileError(
+        f"the output of the layer for --embeddings is {what}, not one vector for each image: {NAME_IT}"
+    )
 
 
 def check_embeddings(run: Callable[[Tensor], tuple[Tensor, Tensor]], side: int, *, pixels: bool) -> int:
@@ -134,7 +136,7 @@ class _CutModule(nn.Module):
         if not seen:
             if self._auto:
                 raise ModelFileError(f"none of its linear layers runs as a module: {NAME_IT}")
-            raise ModelFileError("the layer that --features names is not executed")
+            raise ModelFileError("the layer that --embeddings names is not executed")
         if not self._auto:
             return output, seen[-1][1]
         heads = [given for given, out in seen if out.dim() == 2 and out.shape[1] == self._classes]
@@ -154,7 +156,7 @@ class _CutScript(nn.Module):
         super().__init__()
         if layer != AUTO:
             raise ModelFileError(
-                "a TorchScript file does not store the names of its layers: use --features auto for the input of its "
+                "a TorchScript file does not store the names of its layers: use --embeddings auto for the input of its "
                 "last one, or add the network by its architecture and weights, or as ONNX or torch.export"
             )
         # A frozen file has no parameters left and must not be frozen again.
@@ -168,7 +170,7 @@ class _CutScript(nn.Module):
         if found is None or any(True for _ in first.uses()):
             raise ModelFileError(
                 "its last layer cannot be found in the TorchScript file: add the network by its architecture and "
-                "weights, or as ONNX, and use --features LAYER"
+                "weights, or as ONNX, and use --embeddings LAYER"
             )
         self.graph.registerOutput(found)
         self.graph.makeMultiOutputIntoTuple()
@@ -289,4 +291,4 @@ def _named(layer: str, known: Iterable[str]) -> str:
     if len(ends) == 1:
         return ends[0]
     near = ends or difflib.get_close_matches(layer, names, n=3) or names[-3:]
-    raise ModelFileError(f"it has no layer {layer!r} for --features; its layers include: {', '.join(near)}")
+    raise ModelFileError(f"it has no layer {layer!r} for --embeddings; its layers include: {', '.join(near)}")

@@ -15,7 +15,7 @@ from gateway_models.repository.spec import AUTO
 if TYPE_CHECKING:
     from torch import Tensor
 
-ADVICE = "use --features TENSOR, one with the shape [N, size], or [N, channels, height, width] to be averaged"
+ADVICE = "use --embeddings TENSOR, one with the shape [N, size], or [N, channels, height, width] to be averaged"
 _PASSING = frozenset(
     {"Cast", "Clip", "Dropout", "Exp", "Flatten", "Identity", "LogSoftmax", "Reshape", "Sigmoid", "Softmax", "Squeeze"}
     | {"QuantizeLinear", "DequantizeLinear"}
@@ -40,7 +40,7 @@ def inner_tensor(model: Any, scores: str, layer: str) -> str:  # noqa: ANN401  #
         return by_node[layer]
     known = [*by_node, *tensors]
     near = difflib.get_close_matches(layer, known, n=3) or [name for node in nodes[-3:] for name in node.output]
-    raise ModelFileError(f"it has no tensor {layer!r} for --features; its tensors include: {', '.join(near)}")
+    raise ModelFileError(f"it has no tensor {layer!r} for --embeddings; its tensors include: {', '.join(near)}")
 
 
 def exposing(model: Any, *tensors: str) -> Any:  # noqa: ANN401

@@ -64,7 +64,7 @@ def with_classes(size: int) -> str:
     """Advice on how to serve a network that gives only embeddings and has no classes."""
     return (
         f"to serve its embeddings only, add nn.Sequential(model, nn.Linear({size}, 2)), trained or not, with "
-        "--features auto, and call POST /embed"
+        "--embeddings auto, and call POST /embed"
     )
 
 

@@ -48,7 +48,7 @@ def check_int8(entry: Entry, stages: Sequence[TuneStep], calibrate: Path | None)
     if entry.embedding_size:
         raise NotQuantized(
             f"{entry.name} gives embeddings, and int8 would make them differ from those stored before: add it "
-            "under another name without --features"
+            "under another name without --embeddings"
         )
     if entry.serving.tensorrt:
         raise NotQuantized(f"{entry.name} is written for TensorRT; int8 is for ONNX Runtime on a CPU")

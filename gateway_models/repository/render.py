@@ -27,14 +27,14 @@ _CPU_RUNTIME = """
 parameters { key: "cpu_runtime" value: { string_value: "%s" } }"""
 _FEATURES = """
   {
-    # The embedding of an image, from the layer that `gateway model add --features` chose: what POST /embed returns.
+    # The embedding of an image, from the layer that `gateway model add --embeddings` chose: what POST /embed returns.
     name: "FEATURES"
     data_type: TYPE_FP32
     dims: [ %d ]
   },"""
 _NETWORK_FEATURES = """,
   {
-    # The output of the layer that --features names: the embedding of an image.
+    # The output of the layer that --embeddings names: the embedding of an image.
     name: "output__1"
     data_type: TYPE_FP32
     dims: [ %d ]

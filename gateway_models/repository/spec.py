@@ -325,7 +325,10 @@ class ModelSpec:
     output: Annotated[str, Option("Which of several outputs are the scores: a name, or a number from 0.")] = ""
     features: Annotated[
         str,
-        Option("Embeddings for POST /embed: auto for the input of the last linear layer, or the name of a layer."),
+        Option(
+            "Embeddings for POST /embed: auto for the input of the last linear layer, or the name of a layer.",
+            flag="--embeddings",
+        ),
     ] = ""
     sha256: Annotated[str | None, Option("For a SOURCE or --weights that is a URL: its checksum.")] = None
     engine_tensors: Annotated[

@@ -32,7 +32,7 @@ def _documented(parameters: Annotated[EmbeddingParameters, QueryParameter()]) ->
 )
 @traits(takes_images=True, direct=True)
 async def embed(request: Request) -> Response:
-    """Compute an embedding of each image, with a model that was added with `--features`.
+    """Compute an embedding of each image, with a model that was added with `--embeddings`.
 
     Uploads, limits and results are as for `POST /predict`: a bad file does not affect the others.
     """

@@ -211,8 +211,8 @@ class ModelMetadata(_Document):
                 TensorMetadata(name=PREDICTION, datatype="FP32", shape=[-1, info.classes]),
                 TensorMetadata(name=STATUS, datatype="BYTES", shape=[-1]),
                 *(
-                    [TensorMetadata(name=FEATURES, datatype="FP32", shape=[-1, info.vector_size])]
-                    if info.vector_size
+                    [TensorMetadata(name=FEATURES, datatype="FP32", shape=[-1, info.embedding_size])]
+                    if info.embedding_size
                     else []
                 ),
             ],
@@ -221,7 +221,9 @@ class ModelMetadata(_Document):
 
 def _embeddings(info: ModelInfo) -> list[TensorMetadata]:
     """The additional output of a model with embeddings."""
-    return [TensorMetadata(name=FEATURES, datatype="FP32", shape=[-1, info.vector_size])] if info.vector_size else []
+    return (
+        [TensorMetadata(name=FEATURES, datatype="FP32", shape=[-1, info.embedding_size])] if info.embedding_size else []
+    )
 
 
 class OutputTensor(_Document):

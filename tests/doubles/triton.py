@@ -69,7 +69,7 @@ class FakeTriton:
     latency_seconds: Callable[[], float] | None = None
     load_seconds: float = 0.0
     labelled: bool = True
-    vector_size: int = 0
+    embedding_size: int = 0
     """Size of FEATURES; 0 if the ensembles do not have this output."""
     image_type: int = DataType.TYPE_FP32
     """Data type of the tensor between the steps."""
@@ -143,8 +143,8 @@ class FakeTriton:
             return config
         if name in self.ensembles:
             config.output.add(name=PREDICTION, data_type="TYPE_FP32", dims=[2])
-            if self.vector_size:
-                config.output.add(name=FEATURES, data_type=OPTIONAL_OUTPUTS[FEATURES], dims=[self.vector_size])
+            if self.embedding_size:
+                config.output.add(name=FEATURES, data_type=OPTIONAL_OUTPUTS[FEATURES], dims=[self.embedding_size])
             outputs = {name: kind for name, kind in OPTIONAL_OUTPUTS.items() if name != FEATURES}
             for kind, tensors in (
                 (config.input, INPUTS),
@@ -170,7 +170,7 @@ class FakeTriton:
             raise ModelNotFound
         if (self.failed.keys() | self.unloaded) & {call.model_name, *map(_model, steps)}:
             raise ModelUnavailable
-        if class_count == 0 or (embeddings and not self.vector_size):
+        if class_count == 0 or (embeddings and not self.embedding_size):
             raise InferenceFailed
         self._requests += 1
         images = call.batch.images
@@ -183,7 +183,7 @@ class FakeTriton:
             fails = (FAILS, UNDECODABLE) if self.minimal else FAILS
             if step in self.failing or any(image.startswith(fails) for image in images):
                 raise InferenceFailed
-        embedding = np.ones(self.vector_size, np.float32) if embeddings else None
+        embedding = np.ones(self.embedding_size, np.float32) if embeddings else None
         if class_count is None:
             row = Row(decoded=True, scores=np.array(SCORES, np.float32), embedding=embedding)
         else:

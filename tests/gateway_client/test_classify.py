@@ -344,7 +344,7 @@ def test_embeddings_are_32_bit_floats_beside_classes():
         assert one.best is None
         (classified,) = gateway.classify(PNG)
         assert classified.embedding is None
-        with pytest.raises(errors.NoFeatures, match="--features auto"):
+        with pytest.raises(errors.NoFeatures, match="--embeddings auto"):
             list(gateway.embed(PNG, model="plain"))
 
 

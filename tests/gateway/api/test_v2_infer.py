@@ -265,7 +265,7 @@ def test_embeddings_are_a_tensor_with_nan_for_failed_images():
 def test_missing_embeddings_error_names_the_command(client):
     answer = client.post(INFER, json=in_json(PNG, outputs=[{"name": "FEATURES"}]))
     assert answer.status_code == 422
-    assert "gateway model add … --features auto" in answer.json()["error"]
+    assert "gateway model add … --embeddings auto" in answer.json()["error"]
 
 
 def test_client_may_ask_for_problem_documents(client):

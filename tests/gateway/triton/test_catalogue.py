@@ -83,11 +83,11 @@ async def test_model_reports_its_input_tensor(data_type, tensor):
     [(3, Embeddings.NEEDED, 3), (3, Embeddings.IF_ANY, 3), (3, Embeddings.NONE, None), (0, Embeddings.IF_ANY, None)],
 )
 async def test_embeddings_are_requested_when_wanted_and_available(size, wanted, given):
-    models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton(vector_size=size)))
+    models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton(embedding_size=size)))
     (row,) = (await models.infer(call(wanted))).rows
     assert (None if row.embedding is None else len(row.embedding)) == given
     (info,) = await models.all()
-    assert info.vector_size == size
+    assert info.embedding_size == size
 
 
 @pytest.mark.parametrize("text", ["", '{"images": 500}'])
@@ -101,7 +101,7 @@ async def test_model_without_embeddings_raises_an_error_with_the_command():
     seen = []
     health = SimpleNamespace(suspect=lambda *result: seen.append(result), answered=lambda *result: seen.append(result))
     models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton()), health)
-    with pytest.raises(NoFeatures, match="gateway model add … --features auto"):
+    with pytest.raises(NoFeatures, match="gateway model add … --embeddings auto"):
         await models.infer(call(Embeddings.NEEDED))
     assert seen == []
 

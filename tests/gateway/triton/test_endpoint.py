@@ -66,7 +66,7 @@ def address(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def endpoint(address: str) -> AsyncIterator[TritonEndpoint]:
-    fake = FakeEndpoint(address, FakeTriton(vector_size=EMBEDDING_SIZE))
+    fake = FakeEndpoint(address, FakeTriton(embedding_size=EMBEDDING_SIZE))
     made: TritonEndpoint = fake if address == FAKE else GrpcEndpoint(address)
     yield made
     await made.close()

@@ -245,27 +245,27 @@ def test_ctrl_c_keeps_the_rows(photos, tmp_path, number):
     assert [row["error"] for row in rows_of(journal)] == ["unsupported_format"]
 
 
-def test_rows_have_embeddings_with_features(tmp_path):
+def test_rows_have_embeddings(tmp_path):
     photos = folder_of(tmp_path / "photos", 3, PNG)
     (photos / "bad.png").write_bytes(b"text")
     with stub_service(StubBackend(with_vector)) as url:
         for kind in ("parquet", "csv", "jsonl"):
-            assert run(photos, "--features", "-o", tmp_path / f"out.{kind}", "--gateway", url).returncode == 3
-        refused = run(photos, "--features", "--threshold", "0.5", "-o", tmp_path / "other.csv", "--gateway", url)
+            assert run(photos, "--embeddings", "-o", tmp_path / f"out.{kind}", "--gateway", url).returncode == 3
+        refused = run(photos, "--embeddings", "--threshold", "0.5", "-o", tmp_path / "other.csv", "--gateway", url)
         other = run(photos, "-o", tmp_path / "out.jsonl", "--resume", "--gateway", url)
     table = pyarrow.parquet.read_table(tmp_path / "out.parquet")
-    assert str(table.schema.field("features").type) == "list<element: float>"
+    assert str(table.schema.field("embedding").type) == "list<element: float>"
     with (tmp_path / "out.csv").open(newline="") as file:
-        in_csv = [{**row, "features": json.loads(row["features"] or "null")} for row in csv.DictReader(file)]
+        in_csv = [{**row, "embedding": json.loads(row["embedding"] or "null")} for row in csv.DictReader(file)]
     for rows in (table.to_pylist(), in_csv, rows_of(tmp_path / "out.jsonl")):
-        assert sorted((row["label"] or "", row["features"] or []) for row in rows) == [
+        assert sorted((row["label"] or "", row["embedding"] or []) for row in rows) == [
             ("", []),
             *[("cat", VECTOR.tolist())] * 3,
         ]
     assert refused.returncode == 2
-    assert "--features excludes --threshold and --labels" in " ".join(refused.stderr.split())
+    assert "--embeddings excludes --threshold and --labels" in " ".join(refused.stderr.split())
     assert other.returncode == 1
-    assert "was written with --features, not without" in " ".join(other.stderr.split())
+    assert "was written with --embeddings, not without" in " ".join(other.stderr.split())
 
 
 def test_missing_key_error_names_the_option(tmp_path):

@@ -239,9 +239,9 @@ def test_accepted_edited_rows_fit_every_output_format(tmp_path, suffix):
 @pytest.mark.parametrize("kind", ["vectors", "texts", "number"])
 def test_edited_embedding_must_have_numbers(path, kind):
     vector = {"vectors": [[1]], "texts": ["1"], "number": 1}[kind]
-    path.write_text(json.dumps({**row("a"), "features": vector}) + "\n")
+    path.write_text(json.dumps({**row("a"), "embedding": vector}) + "\n")
     with pytest.raises(JournalUnreadable, match="line 1"):
-        Journal(path, features=True).resume()
+        Journal(path, embeddings=True).resume()
 
 
 def test_rows_of_other_images_are_kept_and_counted(path):

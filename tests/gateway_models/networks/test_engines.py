@@ -107,7 +107,7 @@ def test_new_version_of_an_engine_is_an_engine(engine, labels, tmp_path, onnx):
     [
         ({"format": Format.ONNX}, "--format onnx"),
         ({"precision": Precision.FP16}, "--precision"),
-        ({"features": "auto"}, "--features"),
+        ({"features": "auto"}, "--embeddings"),
         ({"output": "logits"}, "--output"),
     ],
 )

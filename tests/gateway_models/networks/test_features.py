@@ -112,12 +112,12 @@ def test_layer_by_name_is_averaged_over_height_and_width(kind, tmp_path):
 @pytest.mark.parametrize(
     ("network", "kind", "layer", "words"),
     [
-        (Head(), "eager", "feature", "no layer 'feature' for --features; its layers include: features"),
-        (Head(), "torchscript", "features", "does not store the names of its layers: use --features auto"),
-        (Two(), "eager", AUTO, "2 candidates for the last layer: use --features LAYER"),
-        (Convolved(), "eager", AUTO, "none of its linear layers runs as a module: use --features LAYER"),
+        (Head(), "eager", "feature", "no layer 'feature' for --embeddings; its layers include: features"),
+        (Head(), "torchscript", "features", "does not store the names of its layers: use --embeddings auto"),
+        (Two(), "eager", AUTO, "2 candidates for the last layer: use --embeddings LAYER"),
+        (Convolved(), "eager", AUTO, "none of its linear layers runs as a module: use --embeddings LAYER"),
         (Convolved(), "torchscript", AUTO, "its last layer cannot be found in the TorchScript file"),
-        (Convolved(), "program", AUTO, "no linear layer at its end: use --features LAYER"),
+        (Convolved(), "program", AUTO, "no linear layer at its end: use --embeddings LAYER"),
     ],
     ids=["no-such-layer", "no-names", "two-heads", "convolution", "convolution-script", "convolution-program"],
 )
@@ -205,12 +205,12 @@ def test_onnx_embedding_tensor_is_selected_by_name(tmp_path):
     assert 'name: "FEATURES"' in ensemble
     assert 'output_map { key: "output__1" value: "FEATURES" }' in ensemble
     assert 'name: "output__1"' in (tmp_path / "models" / "head_classifier" / "config.pbtxt").read_text()
-    with pytest.raises(ModelFileError, match="no tensor 'nowhere' for --features; its tensors include:"):
+    with pytest.raises(ModelFileError, match="no tensor 'nowhere' for --embeddings; its tensors include:"):
         add(request(source, tmp_path, name="other", features="nowhere"), tmp_path / "models", print)
 
 
 def test_onnx_without_linear_last_layer_is_refused(tmp_path):
-    with pytest.raises(ModelFileError, match=r"ReduceMean.*not a linear one: use --features TENSOR"):
+    with pytest.raises(ModelFileError, match=r"ReduceMean.*not a linear one: use --embeddings TENSOR"):
         add(request(save_onnx(Convolved(), tmp_path / "c.onnx"), tmp_path), tmp_path / "models", print)
 
 
