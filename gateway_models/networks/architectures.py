@@ -15,6 +15,8 @@ from gateway_models.networks.hub import TIMM, HubError, import_timm
 
 SEARCH_SECONDS = 30.0
 """The processor time for which architectures are tried."""
+REPORT_SECONDS = 5.0
+"""Processor time between two lines of progress."""
 HEAD_TENSORS = 8
 """The most tensors of last layers, which depend on the number of classes; some networks have several."""
 AUXILIARY = ("aux", "AuxLogits")
@@ -36,20 +38,27 @@ def shapes_of(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in state.items()}
 
 
-def fitting(state: Shapes, asked: str) -> Fit | None:
+def fitting(state: Shapes, asked: str, report: Callable[[str], None]) -> Fit | None:
     """The architecture that weights fit, up to the number of classes; None if none was found in time.
 
     `asked` is the source that they do not fit, such as timm:resnet50: its library and names like it are tried first.
+    `report` gets lines of progress.
     """
     library, _, name = asked.rpartition(":")
     searches = (_timm, _torchvision) if f"{library}:" == TIMM else (_torchvision, _timm)
-    deadline = time.process_time() + SEARCH_SECONDS
+    began = reported = time.process_time()
+    tried = 0
     for search in searches:
         for source, candidate in search(state, name):
             if (classes := _classes(state, candidate)) is not None:
                 return Fit(source, classes)
-            if time.process_time() > deadline:
+            tried += 1
+            now = time.process_time()
+            if now > began + SEARCH_SECONDS:
                 return None
+            if now > reported + REPORT_SECONDS:
+                reported = now
+                report(f"{tried} architectures tried in {now - began:.0f} s of {SEARCH_SECONDS:.0f}, the last {source}")
     return None
 
 

@@ -57,7 +57,7 @@ def load_into(network: nn.Module, state: Mapping[str, Tensor], weights: str, sou
 def _instead(given: Shapes, source: str) -> str:
     """What to do with weights that do not fit a source."""
     report(f"the weights are not of {source}: looking for the architecture that they fit")
-    fit = fitting(given, source)
+    fit = fitting(given, source, report)
     if fit is None:
         return (
             "No architecture of torchvision or timm was found that they fit: build the network in Python, load them "

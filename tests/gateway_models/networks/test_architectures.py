@@ -4,6 +4,7 @@ import pytest
 import torch
 from torchvision import models
 
+from gateway_models.networks import architectures
 from gateway_models.networks.architectures import Fit, fitting, shapes_of
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.originals import original_module
@@ -18,13 +19,13 @@ from tests.gateway_models.networks.builders import Head
 def test_architecture_of_torchvision_is_found(architecture, asked):
     """RegNet computes its widths by torch, so it cannot be built without memory by the device alone."""
     state = models.get_model(architecture, num_classes=5).state_dict()
-    assert fitting(shapes_of(state), asked) == Fit(f"torchvision:{architecture}", 5)
+    assert fitting(shapes_of(state), asked, print) == Fit(f"torchvision:{architecture}", 5)
 
 
 def test_architecture_of_timm_is_found():
     timm = pytest.importorskip("timm")
     state = timm.create_model("vit_tiny_patch16_224", num_classes=4).state_dict()
-    assert fitting(shapes_of(state), "timm:vit_small_patch16_224") == Fit("timm:vit_tiny_patch16_224", 4)
+    assert fitting(shapes_of(state), "timm:vit_small_patch16_224", print) == Fit("timm:vit_tiny_patch16_224", 4)
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,12 @@ def test_weights_of_no_architecture_are_refused_with_another_way(tmp_path):
     spec = ModelSpec("torchvision:resnet18", "model", weights=str(tmp_path / "weights.pth"))
     with pytest.raises(ModelFileError, match=r"No architecture of torchvision or timm was found .*torch\.export\.save"):
         original_module(spec, 5)
+
+
+def test_long_search_reports_its_progress(monkeypatch):
+    monkeypatch.setattr(architectures, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(architectures, "SEARCH_SECONDS", 0.5)
+    lines = []
+    assert fitting({"nowhere": (1,)}, "torchvision:resnet18", lines.append) is None
+    assert lines[0].startswith("1 architectures tried in ")
+    assert lines[0].endswith("the last torchvision:resnet18")
