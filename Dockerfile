@@ -23,6 +23,7 @@ COPY LICENSE THIRD_PARTY.md pyproject.toml README.md setup.py ./
 COPY gateway gateway
 COPY gateway_cli gateway_cli
 COPY gateway_client gateway_client
+COPY gateway_decoder gateway_decoder
 COPY gateway_local gateway_local
 COPY gateway_models gateway_models
 COPY gateway_plugins gateway_plugins
@@ -218,7 +219,7 @@ ENV GATEWAY_HOST=0.0.0.0 \
     PYTHONUNBUFFERED=1
 USER 1000:1000
 # What was stripped loads, or the build fails here.
-RUN python3 -c "import gateway.app, gateway.decoder.__main__, uvloop"
+RUN python3 -c "import gateway.app, gateway_decoder.__main__, uvloop"
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
     CMD ["python3", "-c", "import os, urllib.request as u; u.urlopen(f'http://127.0.0.1:{os.environ[\"GATEWAY_PORT\"]}/health/live', timeout=4)"]

@@ -47,7 +47,7 @@ ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 # Hypothesis tries the same examples in every run, and more of them in test-long; with PROFILE=random others, which may find more.
 PROFILE = repeatable
 test-long: PROFILE = thorough
-PACKAGES := gateway gateway_plugins gateway_cli gateway_client gateway_local gateway_models gateway_predictions triton_models triton_backends native bench deploy tests docs examples
+PACKAGES := gateway gateway_plugins gateway_cli gateway_client gateway_decoder gateway_local gateway_models gateway_predictions triton_models triton_backends native bench deploy tests docs examples
 
 # Images of containers often set it. Here every process would compile the gateway again, and pytest all of the tests.
 unexport PYTHONDONTWRITEBYTECODE
@@ -124,7 +124,7 @@ test-python: ## run the concurrency tests, without Triton, on another Python: PY
 	@$(PYTHON) -m venv $(OTHER)
 	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[heic]' \
 	  httpx hypothesis psutil pytest pytest-timeout scikit-image scikit-learn
-	@$(OTHER)/bin/pytest -q -p no:cacheprovider -m "not triton" tests/gateway/inference tests/gateway/server tests/attack tests/gateway/decoder/test_decoders.py \
+	@$(OTHER)/bin/pytest -q -p no:cacheprovider -m "not triton" tests/gateway/inference tests/gateway/server tests/attack tests/gateway_decoder/test_decoders.py \
 	  tests/gateway/limits tests/gateway/triton/test_quarantine.py tests/gateway/test_time_slices.py
 
 lint: ready ## check style, types and the import rule

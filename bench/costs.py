@@ -20,9 +20,6 @@ from PIL import Image
 
 from bench.attack import files
 from bench.output import Into, put, table
-from gateway.decoder.decoding import decode
-from gateway.decoder.frames import OpenedAnimation
-from gateway.decoder.in_process import inspect_whole
 from gateway.ingest.decoders.cost import expected_frame_seconds, expected_seconds
 from gateway.ingest.frames import read_frames
 from gateway.ingest.image_info import ImageInfo
@@ -36,6 +33,9 @@ from gateway.limits.account import (
     SECONDS_PER_MEGABYTE_OF_SLOW_CODECS,
 )
 from gateway.plugins import settings_class
+from gateway_decoder.decoding import decode
+from gateway_decoder.frames import OpenedAnimation
+from gateway_decoder.in_process import inspect_whole
 
 Settings = settings_class()
 

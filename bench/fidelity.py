@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from gateway.decoder.in_process import prepare
-from gateway.decoder.opencv import cv2
 from gateway.environment import load_settings
 from gateway.errors import ImageError
 from gateway.ingest.image_formats import accepted_formats
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.upload import Upload
+from gateway_decoder.in_process import prepare
+from gateway_decoder.opencv import cv2
 from gateway_models.proof.reference import shown
 
 SAME_LEVELS = 1.0

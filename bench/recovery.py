@@ -46,7 +46,7 @@ FAULTS = (
             "Triton": ("bin/tritonserver",),
             "the API's supervisor": ("-m gateway_cli serve",),
             "the API's workers": ("spawn_main",),
-            "the decoders": ("-m gateway.decoder",),
+            "the decoders": ("-m gateway_decoder",),
             "the watcher": ("reaper.py",),
         }.items()
         for number in (signal.SIGKILL, signal.SIGTERM)

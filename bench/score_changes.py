@@ -22,13 +22,13 @@ from PIL import Image
 from bench.limit import preprocessor
 from bench.measurement import percentile
 from bench.output import Into, put, table
-from gateway.decoder.in_process import prepare
-from gateway.decoder.opencv import cv2
 from gateway.environment import load_settings
 from gateway.errors import ImageError
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.resizing import PILLOW, TORCH, Resize, resize_of
 from gateway.ingest.upload import Upload
+from gateway_decoder.in_process import prepare
+from gateway_decoder.opencv import cv2
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.export import EFFICIENTNET_LITE0
 from gateway_models.proof.reference import shown

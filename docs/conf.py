@@ -27,6 +27,7 @@ exclude_patterns = [
     "bench",
     "gateway",
     "gateway_cli",
+    "gateway_decoder",
     "gateway_local",
     "gateway_models",
     "gateway_plugins",

@@ -94,8 +94,8 @@ TOGETHER = (
         "tests/triton_models/",
     ),
     (
-        "tests/gateway/decoder/test_decoding.py",
-        "tests/gateway/decoder/test_decoders.py",
+        "tests/gateway_decoder/test_decoding.py",
+        "tests/gateway_decoder/test_decoders.py",
         "tests/gateway/ingest/test_inspection.py",
         "tests/gateway/ingest/test_prepare.py",
         "tests/gateway/ingest/test_costly_headers.py",

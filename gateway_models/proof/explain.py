@@ -119,7 +119,7 @@ def explain_by_gradients(
     """
     import torch
 
-    from gateway.decoder.masking import overlay_of
+    from gateway_decoder.masking import overlay_of
     from gateway_models.networks.originals import differentiable
     from gateway_models.networks.probe import Ending, activation
     from gateway_models.proof.attributions import grad_cam, integrated_gradients

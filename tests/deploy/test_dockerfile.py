@@ -98,7 +98,7 @@ def test_debug_information_of_modules_is_left_out(dockerfile, image):
 
 def test_gateway_image_loads_what_was_stripped(dockerfile):
     """The other images classify while they are built."""
-    assert "import gateway.app, gateway.decoder.__main__, uvloop" in dockerfile.stages["gateway"].last("RUN")
+    assert "import gateway.app, gateway_decoder.__main__, uvloop" in dockerfile.stages["gateway"].last("RUN")
 
 
 @pytest.mark.parametrize("image", IMAGES)

@@ -39,7 +39,17 @@ ANY_INDEX = re.compile(r"index[-_]url(?:=| +|\", \")https?://(?!127\.|localhost)
 
 
 @pytest.mark.parametrize(
-    "folder", ["gateway", "gateway_cli", "gateway_local", "gateway_models", "gateway_plugins", "deploy", "docs"]
+    "folder",
+    [
+        "gateway",
+        "gateway_cli",
+        "gateway_decoder",
+        "gateway_local",
+        "gateway_models",
+        "gateway_plugins",
+        "deploy",
+        "docs",
+    ],
 )
 def test_no_package_index_is_chosen_for_users(folder):
     """Commands and advice leave the address to the reader: many machines reach one mirror alone."""

@@ -7,8 +7,9 @@ import pytest
 from tests.processes import PROJECT
 
 FOLDERS = (
-    *("gateway_cli", "gateway_client", "gateway_local", "gateway_models", "gateway_plugins", "gateway_predictions"),
-    *("triton_backends", "triton_models", "native", "deploy", "bench", "examples", "docs", "tests"),
+    *("gateway_cli", "gateway_client", "gateway_decoder", "gateway_local", "gateway_models", "gateway_plugins"),
+    *("gateway_predictions", "triton_backends", "triton_models", "native", "deploy", "bench", "examples", "docs"),
+    "tests",
 )
 PHRASES = {
     "a quantity without its name": r"\b(so many|for so long|takes so long|so much (?:more|memory|that))\b",

@@ -10,7 +10,6 @@ from typing import Any
 from unittest import mock
 
 from gateway.deadline import Deadline
-from gateway.decoder.headers import read_header
 from gateway.errors import GatewayError
 from gateway.inference.backend import Call, CallLimits, EndpointHealth, InferResult, ModelInfo, ModelLoader, Row
 from gateway.inference.observer import Observers
@@ -29,6 +28,7 @@ from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 from gateway.limits.admission import Admission
+from gateway_decoder.headers import read_header
 from gateway_plugins.rollouts.shadow import Shadows
 from tests.settings import Settings
 

@@ -14,9 +14,9 @@ from websockets.sync.client import connect
 
 import gateway_client
 from bench.damage import damaged, outcome, refused_by_pillow
-from gateway.decoder.damage import DamageDetector
 from gateway.errors import ImageError
 from gateway_client.bulk.rows import row_of
+from gateway_decoder.damage import DamageDetector
 from tests import encoders
 from tests.gateway_client.bulk.running import run
 from tests.photos import photo

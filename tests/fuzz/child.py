@@ -21,9 +21,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.decoder.decoding import decode
-from gateway.decoder.headers import read_header
-from gateway.decoder.opencv import cv2
 from gateway.errors import ImageError
 from gateway.ingest.decode_budget import memory_limit, open_bytes
 from gateway.ingest.image_info import ImageInfo, Unopened
@@ -32,6 +29,9 @@ from gateway.ingest.prepare import DecodePolicy, encoded, examine, needs_decodin
 from gateway.ingest.upload import Upload
 from gateway.ingest.upload_limits import Limits
 from gateway.settings import DecodeMode
+from gateway_decoder.decoding import decode
+from gateway_decoder.headers import read_header
+from gateway_decoder.opencv import cv2
 
 LIMITS = Limits(
     max_files=1_000,

@@ -24,6 +24,7 @@ PACKAGES = (
     "gateway",
     "gateway_cli",
     "gateway_client",
+    "gateway_decoder",
     "gateway_local",
     "gateway_models",
     "gateway_plugins",

@@ -139,7 +139,7 @@ class Reply(TypedDict):
 
 
 class Worker:
-    """One child process, `gateway.decoder`, which does one job at a time.
+    """One child process, `gateway_decoder`, which does one job at a time.
 
     It ends with the thread that started it, so start it on the event loop's thread. The process gets only the
     environment variables that Python needs, and no files but its socket and the shared memory.
@@ -158,7 +158,7 @@ class Worker:
             try:
                 # A new program, not a fork: the child inherits no threads and no locks.
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "gateway.decoder", *map(str, handles), str(os.getpid())],
+                    [sys.executable, "-P", "-m", "gateway_decoder", *map(str, handles), str(os.getpid())],
                     env=_environment(max_image_pixels),
                     pass_fds=handles,
                     stdin=subprocess.DEVNULL,

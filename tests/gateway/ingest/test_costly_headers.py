@@ -8,7 +8,6 @@ import zlib
 
 import pytest
 
-from gateway.decoder.in_process import prepare
 from gateway.errors import ImageError, InvalidImage, TooCostly
 from gateway.ingest.decode_budget import decoded_bytes, memory_limit
 from gateway.ingest.formats.jpeg import MOST_SCANNED_PIXELS, MOST_SCANS
@@ -17,6 +16,7 @@ from gateway.ingest.inspection import inspect
 from gateway.ingest.prepare import DecodePolicy, needs_decoding
 from gateway.ingest.upload import Upload
 from gateway.settings import DecodeMode
+from gateway_decoder.in_process import prepare
 from tests.encoders import png_chunk
 from tests.gateway.ingest.reading import LIMITS, allocates_at_most
 from tests.gateway.ingest.test_inspection import HOSTILE

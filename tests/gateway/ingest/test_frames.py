@@ -5,9 +5,9 @@ import io
 import pytest
 from PIL import Image
 
-from gateway.decoder.pillow import count_gif_frames
 from gateway.errors import InvalidParameter
 from gateway.ingest.frames import Choice, FrameSelection, read_frames
+from gateway_decoder.pillow import count_gif_frames
 from tests.animations import animated, gif_of
 
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.decoder.in_process import inspect_whole, prepare
 from gateway.errors import EmptyFile, ImageError, ImageTooLarge, TruncatedImage, UndecodableImage, UnsupportedFormat
 from gateway.ingest.image_formats import AVAILABLE, ImageFormat
 from gateway.ingest.image_info import ImageInfo, Unopened
@@ -14,6 +13,7 @@ from gateway.ingest.inspection import check_size, inspect
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.upload import Upload
 from gateway.settings import DecodeMode
+from gateway_decoder.in_process import inspect_whole, prepare
 from tests import encoders
 from tests.gateway.ingest.reading import LIMITS, allocates_at_most, limits
 from tests.samples import encode, exif, names, photograph, sample, samples

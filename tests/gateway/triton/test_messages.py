@@ -18,7 +18,6 @@ from tritonclient.utils import InferenceServerException
 
 from bench.attack.collisions import colliding_jpegs, combine, start
 from gateway.deadline import Deadline
-from gateway.decoder.in_process import inspect_whole
 from gateway.errors import (
     DeadlineExceeded,
     GatewayError,
@@ -45,6 +44,7 @@ from gateway.triton.contract import (
 from gateway.triton.error_table import BY_STATUS, StubDied, translate
 from gateway.triton.messages import MOST_LABELS, infer_request, label_text, read_answer
 from gateway.triton.seal import SEAL_BYTES, Seal
+from gateway_decoder.in_process import inspect_whole
 from gateway_models.blocking_triton import pad
 from tests.asking import encode
 from tests.settings import Settings

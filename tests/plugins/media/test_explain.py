@@ -14,9 +14,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from bench.damage import damaged, outcome
-from gateway.decoder.damage import DamageDetector
 from gateway.errors import InferenceFailed
 from gateway.keys import add_key
+from gateway_decoder.damage import DamageDetector
 from gateway_plugins.media.explaining import PREVIEW_MASKS
 from gateway_plugins.tenants.quota import read_quota
 from tests.asking import encode

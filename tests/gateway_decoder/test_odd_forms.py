@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import tifffile
 
-from gateway.decoder.in_process import prepare
-from gateway.decoder.opencv import cv2
 from gateway.errors import ImageError
 from gateway.ingest.upload import Upload
-from tests.gateway.decoder.test_decoding import difference
+from gateway_decoder.in_process import prepare
+from gateway_decoder.opencv import cv2
 from tests.gateway.ingest.test_prepare import ALWAYS, AUTO
+from tests.gateway_decoder.test_decoding import difference
 from tests.samples import by_pillow, encode, photograph
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gateway.decoder.opencv import cv2
 from gateway.errors import UndecodableImage, UnsupportedFormat
 from gateway.ingest.frames import MOST_IN_FILE
+from gateway_decoder.opencv import cv2
 
 # Read whenever a file is opened. FFmpeg's other formats include lists of further files and addresses to be read.
 os.environ["OPENCV_FFMPEG_CAPTURE_OPTIONS"] = "protocol_whitelist;file|format_whitelist;mov,matroska,webm,avi"

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.decoder import pillow
-from gateway.decoder.headers import read_header
-from gateway.decoder.opencv import cv2
-from gateway.decoder.resampling import resample
 from gateway.errors import ImageError, TooCostly, UndecodableImage
 from gateway.ingest.decode_budget import Size, reduction
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.resizing import Resize
+from gateway_decoder import pillow
+from gateway_decoder.headers import read_header
+from gateway_decoder.opencv import cv2
+from gateway_decoder.resampling import resample
 
 # Height × width × channels of 8 or 16 bits; OpenCV's own annotations are wider still.
 Pixels = NDArray[Any]

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gateway.decoder.decoding import decode
-from gateway.decoder.in_process import inspect_whole
 from gateway.errors import UndecodableImage
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
+from gateway_decoder.decoding import decode
+from gateway_decoder.in_process import inspect_whole
 from tests import encoders
 from tests.gateway.ingest.reading import LIMITS
 from tests.samples import STORED_TURNED, by_pillow, encode, exif, fading, names, photograph, sample, samples, turned

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from gateway.decoder import resampling
-from gateway.decoder.decoding import decode
-from gateway.decoder.in_process import inspect_whole
-from gateway.decoder.resampling import resample
 from gateway.ingest.decode_budget import peak_bytes, reduction, shrunk_bytes
 from gateway.ingest.resizing import Resize, resize_of
 from gateway.ingest.upload_limits import Limits
+from gateway_decoder import resampling
+from gateway_decoder.decoding import decode
+from gateway_decoder.in_process import inspect_whole
+from gateway_decoder.resampling import resample
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from tests.asking import encode
 from tests.settings import Settings

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from gateway.decoder.decoding import decode
-from gateway.decoder.in_process import inspect_whole
 from gateway.errors import TooCostly, UndecodableImage
 from gateway.ingest.decode_budget import DecodeLimits, peak_bytes
 from gateway.ingest.decoders import pool as pool_module
@@ -25,8 +23,11 @@ from gateway.ingest.decoders.worker import Worker
 from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
+from gateway_decoder.decoding import decode
+from gateway_decoder.in_process import inspect_whole
 from tests.encoders import png_bomb
 from tests.gateway.ingest.reading import LIMITS
+from tests.processes import PROJECT
 from tests.samples import encode, photograph, samples
 
 MAX_SIDE = 256
@@ -298,7 +299,7 @@ async def test_pool_leaves_no_processes():
 async def test_decoder_ends_with_its_parent_amid_an_image():
     script = """
 import asyncio, os, signal
-from tests.gateway.decoder.test_decoders import begun, cat, decoded, decoders, hold
+from tests.gateway_decoder.test_decoders import begun, cat, decoded, decoders, hold
 
 async def main():
     async with decoders() as pool:
@@ -311,7 +312,7 @@ async def main():
 asyncio.run(main())
 """
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[3]
+        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE, cwd=PROJECT
     )
     out, _ = await process.communicate()
     async with asyncio.timeout(60):
@@ -423,7 +424,7 @@ def test_time_limit_grows_with_the_image():
 def test_serving_process_imports_no_decoder():
     code = (
         "import sys, gateway.app; "
-        "sys.exit(' '.join(name for name in sys.modules if name.startswith('gateway.decoder') "
+        "sys.exit(' '.join(name for name in sys.modules if name.startswith('gateway_decoder') "
         "or name in {'cv2', 'PIL', 'torch', 'pillow_heif', 'exact_resize'}) or None)"
     )
     asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

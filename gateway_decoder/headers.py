@@ -8,11 +8,11 @@ from typing import Any
 from PIL import ExifTags
 from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
-from gateway.decoder import pillow
-from gateway.decoder.video import Video
 from gateway.errors import ImageError, InvalidImage, TruncatedImage, UnsupportedFormat
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo, upright
+from gateway_decoder import pillow
+from gateway_decoder.video import Video
 
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _ORIENTATION, _EXTRA_SAMPLES, _SAMPLE_FORMAT = 256, 257, 258, 262, 274, 338, 339
 _STRIP_OFFSETS, _STRIP_BYTES, _TILE_OFFSETS, _TILE_BYTES = 273, 279, 324, 325
@@ -38,7 +38,7 @@ def _read_by_pillow(data: bytes, image_format: ImageFormat) -> ImageInfo:
     image = pillow.opened(data, image_format)
     orientation = 1
     if image_format is ImageFormat.AVIF:
-        # Of irot and imir (Pillow writes them into EXIF), else of XMP. Pillow itself turns HEIC.
+        # The boxes irot and imir, which Pillow writes into EXIF, or XMP. Pillow itself turns HEIC.
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
     return ImageInfo(
         image_format,

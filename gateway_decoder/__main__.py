@@ -1,4 +1,4 @@
-"""A decoder's process: `python -m gateway.decoder SOCKET MEMORY PARENT`.
+"""A decoder's process: `python -m gateway_decoder SOCKET MEMORY PARENT`.
 
 A file comes in a shared memory file, and its pixels go back in the same one. Lines of JSON go over the socket: a job of
 `gateway.ingest.decoders.worker` one way, its `Reply` the other. An `AnimationJob` opens an animation, which stays open
@@ -23,11 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from gateway.decoder.damage import DamageDetector
-from gateway.decoder.decoding import Ppm, decode
-from gateway.decoder.frames import DecodedFrame, OpenedAnimation
-from gateway.decoder.headers import read_header
-from gateway.decoder.masking import MaskedImage
 from gateway.errors import ImageError, TooCostly, UndecodableImage
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.frames import FrameSelection
@@ -35,6 +30,11 @@ from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.masking import Masking, Method
 from gateway.ingest.resizing import Resize
+from gateway_decoder.damage import DamageDetector
+from gateway_decoder.decoding import Ppm, decode
+from gateway_decoder.frames import DecodedFrame, OpenedAnimation
+from gateway_decoder.headers import read_header
+from gateway_decoder.masking import MaskedImage
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38  # prctl(2)
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt(3)

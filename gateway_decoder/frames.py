@@ -4,14 +4,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.decoder.decoding import Ppm, finished, known
-from gateway.decoder.pillow import Animation
-from gateway.decoder.video import Video
 from gateway.errors import TooManyFrames
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.frames import MOST_IN_FILE, Choice, FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
+from gateway_decoder.decoding import Ppm, finished, known
+from gateway_decoder.pillow import Animation
+from gateway_decoder.video import Video
 
 SLICE_SECONDS = 0.02
 """How long unwanted frames are skipped before the process takes another job."""

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from gateway.decoder.in_process import prepare
-from gateway.decoder.opencv import cv2
 from gateway.ingest.upload import Upload
+from gateway_decoder.in_process import prepare
+from gateway_decoder.opencv import cv2
 from tests.encoders import png_chunk
 from tests.gateway.ingest.test_prepare import ALWAYS, AUTO
 from tests.samples import by_pillow, encode, exif, photograph

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import gateway.decoder.damage
+import gateway_decoder.damage
 from bench.damage import KINDS, damaged, jpegs, outcome, refused_by_pillow
-from gateway.decoder.damage import DamageDetector
+from gateway_decoder.damage import DamageDetector
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from tests.photos import PHOTOS, photo
 from tests.samples import samples
@@ -59,6 +59,6 @@ def test_preprocessor_has_the_same_detector():
     """The two packages share no code: text is compared up to what each says of the other."""
     here, there = (
         Path(path).read_text().partition("import os")[2]
-        for path in (gateway.decoder.damage.__file__, DEFAULT_MODEL_REPOSITORY / "preprocessor/1/damage.py")
+        for path in (gateway_decoder.damage.__file__, DEFAULT_MODEL_REPOSITORY / "preprocessor/1/damage.py")
     )
     assert here == there

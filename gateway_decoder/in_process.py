@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.decoder.decoding import decode
-from gateway.decoder.headers import read_header
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import check_size, inspect
 from gateway.ingest.prepare import DecodePolicy, encoded, examine, needs_decoding
 from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload
 from gateway.ingest.upload_limits import Limits
+from gateway_decoder.decoding import decode
+from gateway_decoder.headers import read_header
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gateway.decoder.decoding import decode
-from gateway.decoder.in_process import inspect_whole
 from gateway.errors import TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat
 from gateway.ingest.decode_budget import DecodeLimits, open_bytes
 from gateway.ingest.decoders import pool as pool_module
@@ -21,6 +19,8 @@ from gateway.ingest.frames import MOST_IN_FILE, read_frames
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import inspect
+from gateway_decoder.decoding import decode
+from gateway_decoder.in_process import inspect_whole
 from tests.animations import (
     FORMATS,
     VIDEOS,
