@@ -29,19 +29,22 @@ FAILURES = (RedisError, OSError, TimeoutError)
 LONGEST_SECONDS = 1e16
 """A longer time is invalid: a full burst of the slowest rate that can be written takes 3.6e15 s."""
 
-# gateway_plugins.tenants.rates.take, by the clock of the store. Numbers are answered as text, as Redis
-# cuts those of Lua to integers.
+# gateway_plugins.tenants.rates.take, by the clock of the store. The state has the time at which it was written, too: if
+# the clock was set back since, what is not paid back must not wait for the difference. Numbers are answered as text, as
+# Redis cuts those of Lua to integers.
 _TAKE = """
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1e6
 local interval, full, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local ahead = math.max(tonumber(redis.call('GET', KEYS[1]) or '0') - now, 0) + interval
+local paid, written = string.match(redis.call('GET', KEYS[1]) or '0 0', '^(%S+) (%S+)$')
+paid, written = tonumber(paid or 0), tonumber(written or 0)
+local ahead = math.max(paid - math.max(now, written), 0) + interval
 local wait = ahead - full
 if wait <= 1e-6 then wait = 0 end
 local admitted = 0
 if wait <= most then
   admitted = 1
-  redis.call('SET', KEYS[1], string.format('%.6f', now + ahead), 'PX', math.ceil(ahead * 1000) + 1000)
+  redis.call('SET', KEYS[1], string.format('%.6f %.6f', now + ahead, now), 'PX', math.ceil(ahead * 1000) + 1000)
 else
   ahead = ahead - interval
 end

@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 
 import httpx
@@ -247,6 +248,22 @@ def test_protocol_violation_ends_the_stream(address, wrong, code):
         head(connection)
         connection.sendall(wrong)
         assert close_code(connection) == code
+    assert serves(address)
+
+
+@pytest.mark.parametrize("opcode", [TEXT, BINARY])
+def test_compressed_message_is_refused_unread(address, opcode):
+    """Compression is offered, and not taken up: a message of 100 kB would become 100 MB."""
+    compressor = zlib.compressobj(9, wbits=-15)
+    bomb = compressor.compress(bytes(10**8)) + compressor.flush(zlib.Z_SYNC_FLUSH)
+    offered = request(address, Sec_WebSocket_Extensions="permessage-deflate; client_max_window_bits")
+    with raw(address, offered) as connection:
+        assert b"sec-websocket-extensions" not in head(connection).lower()
+        compressed = bytearray(message(opcode, bomb))
+        compressed[0] |= 0x40
+        with contextlib.suppress(OSError):
+            connection.sendall(compressed)
+        assert close_code(connection) == 1002
     assert serves(address)
 
 

@@ -164,3 +164,23 @@ async def test_state_in_the_store_expires(rates, store):
     async with redis.asyncio.from_url(store.url) as client:
         (key,) = await client.keys("*")
         assert 0 < await client.pttl(key) <= 2_000
+
+
+@pytest.mark.parametrize("jump_seconds", [3_600, -3_600])
+async def test_clock_of_the_store_that_is_set_refuses_nothing(rates, jump_seconds):
+    """A key whose burst was taken just before waits for its next image, and not for the hour."""
+    assert await taken(rates, SLOW.burst) == SLOW.burst
+    key = rate_store.PREFIX + "a"
+    paid_at, written_at = map(float, (await rates._client.get(key)).split())
+    await rates._client.set(key, f"{paid_at - jump_seconds:.6f} {written_at - jump_seconds:.6f}")
+    grant = await rates.take("a", SLOW, 0.0)
+    if jump_seconds > 0:  # as if an hour had passed: 3.6 images are paid back
+        assert grant.admitted
+    else:
+        assert not grant.admitted
+        assert 0 < grant.wait_seconds <= 1 / SLOW.per_second
+
+
+async def test_state_of_another_format_is_a_full_burst(rates):
+    await rates._client.set(rate_store.PREFIX + "a", "99999999999.0")
+    assert await taken(rates, SLOW.burst + 1) == SLOW.burst
