@@ -95,13 +95,11 @@ def client_of(backend: StubBackend | None = None, **settings: Any) -> Iterator[C
 @contextmanager
 def client_of_app(app: FastAPI) -> Iterator[Client]:
     """A client of an application."""
-    loop = asyncio.new_event_loop()
     lifespan = app.router.lifespan_context(app)
-    try:
+    with asyncio.Runner() as runner:  # which also ends the loop's threads
+        loop = runner.get_loop()
         yield Client(loop, app, loop.run_until_complete(lifespan.__aenter__()))
         loop.run_until_complete(lifespan.__aexit__(None, None, None))
-    finally:
-        loop.close()
 
 
 @contextmanager

@@ -162,7 +162,10 @@ class _Server:
 
 @functools.cache
 def _server() -> _Server:
-    return _Server()
+    from tests.leaks import lasting  # it imports pytest, which the forked process does not need
+
+    with lasting():
+        return _Server()
 
 
 def _serve(connection: socket.socket) -> str:

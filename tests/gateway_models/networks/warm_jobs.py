@@ -9,8 +9,11 @@ own, with limits of its own, which may crash and be killed.
 import multiprocessing
 import os
 import sys
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import IO, Any
+
+from tests.leaks import lasting
 
 NEEDED = ["gateway_models.networks.jobs", "torchvision.models", "gateway_models.networks.sklearn_models", "skops.io"]
 
@@ -33,6 +36,8 @@ class WarmProcess:
 
     def __init__(self) -> None:
         self.context.set_forkserver_preload(NEEDED)
+        with lasting():
+            forkserver.ensure_running()
         (given, stdin), (stdout, answer), (stderr, progress) = (os.pipe() for _ in range(3))
         theirs = (
             Connection(given, writable=False),

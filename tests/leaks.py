@@ -1,0 +1,162 @@
+"""What a test leaves behind: threads, child processes, open sockets and files, temporary files, counts of the service.
+
+A test that leaves something fails, by the fixture `nothing_left_behind`. What fixtures of a wider scope start may stay.
+"""
+
+import gc
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+
+import pytest
+import uvloop
+
+GRACE_SECONDS = 5
+"""How long leftovers may take to end: a connection that its peer has closed, a thread that has been told to stop."""
+PROJECT = Path(__file__).resolve().parents[1]
+COUNTS = (
+    "IMAGES_IN_FLIGHT",
+    "IMAGES_WAITING",
+    "BYTES_IN_FLIGHT",
+    "BYTES_WAITING",
+    "ANSWER_BYTES",
+    "CONNECTIONS",
+    "FETCHES",
+    "DECODING_BYTES",
+    "STREAMS",
+    "PREDICTION_LOG_QUEUE_ROWS",
+    "PREDICTION_LOG_QUEUE_BYTES",
+)
+"""Gauges of gateway/metrics.py of what requests hold: of one process, in which one test follows another."""
+FOR_GOOD = ("/dev/urandom", "/dev/null", "/dev/nvidia", "/proc/", "/sys/", "anon_inode:inotify")
+"""Files that libraries open once, at their first use, and keep."""
+OF_A_LOOP = ("asyncio_", "AnyIO worker thread")
+"""Beginnings of names of threads that end with the event loop that started them."""
+
+Leftover = tuple[str, object]
+
+
+def _threads() -> set[Leftover]:
+    return {("thread", thread) for thread in threading.enumerate()}
+
+
+def _children() -> set[Leftover]:
+    """The direct children of this process, with those that have ended and that nothing has waited for."""
+    found: set[Leftover] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # the thread has ended
+            found.update(("process", int(child)) for child in (task / "children").read_text().split())
+    return found
+
+
+def _open_files() -> set[Leftover]:
+    found: set[Leftover] = set()
+    for handle in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the listing itself
+            if not (target := str(handle.readlink())).startswith(FOR_GOOD):
+                found.add(("open file", (handle.name, target)))
+    return found
+
+
+def _files() -> set[Leftover]:
+    """Temporary files, and those in the project's folder."""
+    folders = [Path(tempfile.gettempdir()), PROJECT]
+    return {("file", path) for folder in folders for path in folder.iterdir()}
+
+
+def _counts() -> set[Leftover]:
+    if (metrics := sys.modules.get("gateway.metrics")) is None:
+        return set()
+    gauges = (getattr(metrics, name) for name in COUNTS)
+    found = ((sample.name, sample.value) for gauge in gauges for each in gauge.collect() for sample in each.samples)
+    return {("count", (name, value)) for name, value in found if value}
+
+
+KINDS: tuple[Callable[[], set[Leftover]], ...] = (_threads, _children, _open_files, _files, _counts)
+
+
+def _present() -> set[Leftover]:
+    return set().union(*(kind() for kind in KINDS))
+
+
+def _words(kind: str, what: object) -> str:
+    if isinstance(what, threading.Thread):
+        return f"thread {what.name} ({getattr(what, '_target', None)})"
+    if kind == "process":
+        try:
+            command = Path(f"/proc/{what}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:
+            command = ""
+        return f"process {what}: {command[:200] or 'ended, and not waited for'}"
+    return f"{kind} {what}"
+
+
+_allowed: set[Leftover] = set()
+"""What fixtures of modules, classes and sessions have started."""
+
+
+@contextmanager
+def lasting() -> Iterator[None]:
+    """What starts inside may outlive the test: a helper that all tests of a process share."""
+    before = _present()
+    yield
+    _allowed.update(_present() - before)
+
+
+def _left_since(before: set[Leftover]) -> set[Leftover]:
+    present = _present()
+    left = present - before - _allowed
+    if any(kind == "open file" and "eventpoll" in str(what) for kind, what in present & _allowed):  # a fixture's loop
+        left -= {each for each in left if isinstance(each[1], threading.Thread) and each[1].name.startswith(OF_A_LOOP)}
+    return left
+
+
+@pytest.fixture(scope="session", autouse=True)
+def pipe_of_signals() -> None:
+    """Have libuv open the pipe that all loops of a process share."""
+    uvloop.new_event_loop().close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+    """Let what fixtures of a wider scope start outlive the test that needs them first."""
+    with nullcontext() if fixturedef.scope == "function" else lasting():
+        return (yield)
+
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Note a failure: what the test then leaves follows from it, and need not be reported."""
+    item.stash[_FAILED] = True
+    result = yield
+    item.stash[_FAILED] = False
+    return result
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test that leaves a thread, a process, an open file or socket, a temporary file, or a count above 0.
+
+    Garbage is collected before anything counts as left. To mend a test: `with`, or a fixture that ends what it starts.
+    """
+    before = _present()
+    yield
+    if request.node.stash.get(_FAILED, True):
+        return
+    deadline = time.monotonic() + GRACE_SECONDS
+    collected = False
+    while left := _left_since(before):
+        if not collected:
+            gc.collect()
+            collected = True
+        elif time.monotonic() > deadline:
+            pytest.fail("the test leaves behind: " + "; ".join(sorted(_words(*each) for each in left)), pytrace=False)
+        else:
+            time.sleep(0.01)
