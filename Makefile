@@ -52,7 +52,12 @@ PACKAGES := gateway gateway_plugins gateway_cli gateway_client gateway_decoder g
 # Images of containers often set it. Here every process would compile the gateway again, and pytest all of the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help ready install up test test-long check test-python coverage lint fmt docs site dist bench figures attack fuzz sanitize clean
+# One process for each core; each prints its output when it has ended, and a failure of one does not stop the others.
+BESIDE_EACH_OTHER = --no-print-directory --jobs 2 --output-sync=target --keep-going
+# From where `make check` on the main branch looks for changes: tests/affected.py.
+KEEP_GREEN = { ! git diff --quiet HEAD || { mkdir -p build && git rev-parse HEAD > build/green; }; }
+
+.PHONY: help ready install up test test-long check check-tests check-style check-types check-imports test-python coverage lint fmt docs site dist bench figures attack fuzz sanitize clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -104,13 +109,31 @@ up: $(INSTALLED) $(VENV)/.installed-native ## start Triton and the gateway on ht
 	@exec $(BIN)/gateway up $(if $(filter command,$(firstword $(origin PORT))),--port $(PORT)) $(ARGS)
 
 test: ready lint ## lint, type-check and test against a real Triton: all but test-long
-	@$(PYTEST) $(WORKERS) $(RERUNS) -m "not alone and not long"; code=$$?; $(PYTEST) -m alone $(ALONE) && exit $$code
+	@$(PYTEST) $(WORKERS) $(RERUNS) -m "not alone and not long"; code=$$?; $(PYTEST) -m alone $(ALONE) && [ $$code = 0 ] && $(KEEP_GREEN)
 
 test-long: ready ## the tests that take minutes: tutorials, round trips of many networks, property tests with more examples
 	@$(PYTEST) $(WORKERS) $(RERUNS) -m "(long or hypothesis) and not alone"
 
-check: ready lint ## the inner loop: lint, types and the tests that need no Triton
-	@$(PYTEST) $(WORKERS) -m "not triton and not alone and not slow and not long"
+check: ready ## the inner loop, within a minute: lint, types and the tests that a change concerns, without Triton, torch and browsers
+	@$(MAKE) $(BESIDE_EACH_OTHER) check-tests check-style check-types check-imports
+
+# No tests to run, 5, is no failure: the change concerns tests with Triton alone.
+check-tests:
+	@files=$$($(BIN)/python -m tests.affected) || exit 1; [ -z "$$files" ] || \
+	  $(PYTEST) $(WORKERS) -n 2 -m "not triton and not alone and not slow and not long" $$files || [ $$? = 5 ]
+
+check-style:
+	@$(BIN)/ruff check $(PACKAGES)
+	@$(BIN)/ruff format --check $(PACKAGES)
+	@$(BIN)/codespell
+
+# Its workers have 3 seconds to start, too few on a busy machine: 2 says that mypy itself failed. Beside a cache, to start
+# them takes longer than all that is left to do.
+check-types:
+	@$(BIN)/mypy $(if $(wildcard .mypy_cache),,--num-workers 2) || { [ $$? = 2 ] && $(BIN)/mypy; }
+
+check-imports:
+	@$(BIN)/lint-imports
 
 coverage: ready ## what of gateway/ runs in the tests without Triton, and what does not
 	@rm -rf build/coverage && mkdir -p build/coverage
@@ -128,13 +151,7 @@ test-python: ## run the concurrency tests, without Triton, on another Python: PY
 	  tests/gateway/limits tests/gateway/triton/test_quarantine.py tests/gateway/test_time_slices.py
 
 lint: ready ## check style, types and the import rule
-	@$(BIN)/ruff check $(PACKAGES)
-	@$(BIN)/ruff format --check $(PACKAGES)
-# Its workers have 3 seconds to start, too few on a busy machine: 2 says that mypy itself failed. Beside a cache, to start
-# them takes longer than all that is left to do.
-	@$(BIN)/mypy $(if $(wildcard .mypy_cache),,--num-workers 2) || { [ $$? = 2 ] && $(BIN)/mypy; }
-	@$(BIN)/lint-imports
-	@$(BIN)/codespell
+	@$(MAKE) $(BESIDE_EACH_OTHER) check-style check-types check-imports
 
 fmt: ready ## format the code
 	@$(BIN)/ruff check --fix $(PACKAGES)

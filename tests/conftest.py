@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -26,6 +27,7 @@ from gateway_local.server import EmbeddedTriton
 from gateway_models.networks import isolation, served_memory
 from gateway_models.networks.export import export_default
 from gateway_models.repository.entry import Entry
+from tests.affected import DURATIONS
 from tests.gateway_models.networks.warm_jobs import WarmProcess
 from tests.leaks import nothing_left_behind, pipe_of_signals, pytest_fixture_setup, pytest_runtest_call
 from tests.light_models import lightened
@@ -130,6 +132,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(
         key=lambda item: next((i for i, name in enumerate(LONGEST) if item.nodeid.startswith(name)), len(LONGEST))
     )
+
+
+LEFT_OUT = {"triton", "torch", "browser", "slow", "long", "alone"}
+"""The marks of tests that `make check` leaves out."""
+_seconds: dict[str, float] = defaultdict(float)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add up how long the tests of a file take, for `tests/affected.py`."""
+    if not LEFT_OUT & report.keywords.keys():
+        _seconds[report.nodeid.partition("::")[0]] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep how long the tests of each file took."""
+    if not hasattr(session.config, "workerinput") and _seconds and session.config.cache is not None:
+        before = session.config.cache.get(DURATIONS, {})
+        session.config.cache.set(DURATIONS, before | {path: round(took, 2) for path, took in _seconds.items()})
 
 
 def pytest_collectstart() -> None:
