@@ -29,13 +29,13 @@ from gateway_models.networks.export import export_default
 from gateway_models.repository.entry import Entry
 from tests.affected import DURATIONS
 from tests.gateway_models.networks.warm_jobs import WarmProcess
-from tests.leaks import nothing_left_behind, pipe_of_signals, pytest_fixture_setup, pytest_runtest_call
+from tests.leaks import nothing_left_behind, pytest_fixture_setup, pytest_runtest_call, shared_by_all_tests
 from tests.light_models import lightened
 from tests.on_demand import decoders_on_demand
 from tests.photos import PHOTOS, photo
 from tests.tritons import running_triton
 
-__all__ = ["nothing_left_behind", "pipe_of_signals", "pytest_fixture_setup", "pytest_runtest_call"]
+__all__ = ["nothing_left_behind", "pytest_fixture_setup", "pytest_runtest_call", "shared_by_all_tests"]
 
 # No deadline: how long an example takes depends on the machine.
 ON_ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

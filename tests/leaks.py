@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,6 @@ COUNTS = (
 """Gauges of gateway/metrics.py of what requests hold: of one process, in which one test follows another."""
 FOR_GOOD = ("/dev/urandom", "/dev/null", "/dev/nvidia", "/proc/", "/sys/", "anon_inode:inotify")
 """Files that libraries open once, at their first use, and keep."""
-OF_A_LOOP = ("asyncio_", "AnyIO worker thread")
-"""Beginnings of names of threads that end with the event loop that started them."""
-
 Leftover = tuple[str, object]
 
 
@@ -63,9 +61,9 @@ def _open_files() -> set[Leftover]:
 
 
 def _files() -> set[Leftover]:
-    """Temporary files, and those in the project's folder."""
+    """Temporary files, and those in the project's folder but caches of tools."""
     folders = [Path(tempfile.gettempdir()), PROJECT]
-    return {("file", path) for folder in folders for path in folder.iterdir()}
+    return {("file", path) for folder in folders for path in folder.iterdir() if not path.name.startswith(".")}
 
 
 def _counts() -> set[Leftover]:
@@ -107,18 +105,29 @@ def lasting() -> Iterator[None]:
     _allowed.update(_present() - before)
 
 
+def _of_a_loop(kind: str, what: object) -> bool:
+    """Whether an event loop, and the service in it, may have opened this later than it was started itself."""
+    if isinstance(what, threading.Thread):
+        return what.name.startswith(("asyncio_", "AnyIO worker thread", "lookup_"))
+    if kind == "process":
+        with suppress(OSError):
+            return b"gateway.decoder" in Path(f"/proc/{what}/cmdline").read_bytes()
+    return kind == "open file"
+
+
 def _left_since(before: set[Leftover]) -> set[Leftover]:
     present = _present()
     left = present - before - _allowed
     if any(kind == "open file" and "eventpoll" in str(what) for kind, what in present & _allowed):  # a fixture's loop
-        left -= {each for each in left if isinstance(each[1], threading.Thread) and each[1].name.startswith(OF_A_LOOP)}
+        left = {each for each in left if not _of_a_loop(*each)}
     return left
 
 
 @pytest.fixture(scope="session", autouse=True)
-def pipe_of_signals() -> None:
-    """Have libuv open the pipe that all loops of a process share."""
+def shared_by_all_tests() -> None:
+    """Start what libraries start once for a process: libuv's pipe of signals, and multiprocessing's tracker."""
     uvloop.new_event_loop().close()
+    resource_tracker.ensure_running()
 
 
 @pytest.hookimpl(wrapper=True)
