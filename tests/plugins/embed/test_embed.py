@@ -124,7 +124,7 @@ def test_fields_of_predict_alone_are_unknown(client):
 def test_answer_size_counts_embedding_values():
     """A client of its own: the calls that are left in flight end with it."""
     # 20 predictions are 200 numbers: 50 vectors of four.
-    with client_of(VectorBackend(), max_predictions=20, max_top_k=10) as client:
+    with client_of(StubBackend(with_vector), max_predictions=20, max_top_k=10) as client:
         assert len(embedded(client, *[PNG] * 19)["results"]) == 19
         many = client.post("/embed", files=files(*[PNG] * 60))
     assert (many.status_code, many.json()["code"]) == (422, "answer_too_large")
