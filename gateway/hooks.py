@@ -28,7 +28,7 @@ docs/guides/plugins.md has examples, and says what may change.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -178,6 +178,10 @@ class Plugin:
     """Name of the module with the plug-in's metrics. It is loaded with the application, whether or not the plug-in is
     used, so that the series exist from the start."""
 
+    idle_hooks: Collection[str] = ()
+    """The hooks `version` and `request_fields`, if the plug-in overrides them but does not need them with its settings:
+    requests do not call them then. To be set when the plug-in is created."""
+
     def __init__(self, settings: Settings) -> None:
         """Create the plug-in, once for each application."""
 
@@ -296,6 +300,12 @@ class Plugin:
 
 
 P = TypeVar("P", bound=Plugin)
+_NO_FIELDS: Mapping[str, str] = {}
+
+
+def _has(plugin: Plugin, hook: str) -> bool:
+    """Whether a plug-in overrides a hook and needs it with its settings."""
+    return getattr(type(plugin), hook) is not getattr(Plugin, hook) and hook not in plugin.idle_hooks
 
 
 class Plugins:
@@ -303,10 +313,8 @@ class Plugins:
 
     def __init__(self, plugins: Sequence[Plugin] = ()) -> None:
         self._plugins = {type(plugin): plugin for plugin in plugins}
-        self._version = [plugin.version for plugin in plugins if type(plugin).version is not Plugin.version]
-        self._request_fields = [
-            plugin.request_fields for plugin in plugins if type(plugin).request_fields is not Plugin.request_fields
-        ]
+        self._version = [plugin.version for plugin in plugins if _has(plugin, "version")]
+        self._request_fields = [plugin.request_fields for plugin in plugins if _has(plugin, "request_fields")]
 
     def __iter__(self) -> Iterator[Plugin]:
         return iter(self._plugins.values())
@@ -347,12 +355,15 @@ class Plugins:
 
     def version(self, model_name: str, headers: Mapping[str, str], client: str) -> str | None:
         """The version that the first plug-in chooses."""
-        return next(
-            (found for choose in self._version if (found := choose(model_name, headers, client)) is not None), None
-        )
+        for choose in self._version:
+            if (found := choose(model_name, headers, client)) is not None:
+                return found
+        return None
 
     def request_fields(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         """The fields of a request, of all plug-ins."""
+        if not self._request_fields:
+            return _NO_FIELDS
         fields: dict[str, str] = {}
         for read in self._request_fields:
             fields.update(read(headers))

@@ -176,7 +176,7 @@ def configure_logs(settings: Settings) -> None:
 
 
 def _json() -> list[Processor]:
-    return [_in_order, structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    return [_in_order, structlog.processors.format_exc_info, _as_json]
 
 
 def _text(*, colours: bool) -> list[Processor]:
@@ -188,6 +188,13 @@ def _text(*, colours: bool) -> list[Processor]:
         exception_formatter=structlog.dev.plain_traceback,
     )
     return [_in_order, _for_people, renderer]
+
+
+_encode = json.JSONEncoder(default=repr).encode  # json.dumps would make an encoder for each line
+
+
+def _as_json(_: WrappedLogger, __: str, event: EventDict) -> str:
+    return _encode(event)
 
 
 def _in_order(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

@@ -26,12 +26,22 @@ class TimeSlice:
     def __init__(self) -> None:
         self._since = time.perf_counter()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether other tasks should run now."""
+        now = time.perf_counter()
+        return now - self._since > TIME_SLICE_SECONDS or now - getattr(_thread, "beaten", now) > LATE_SECONDS
+
     async def pause_if_over(self) -> None:
         """If the time slice is over, let other tasks run, then begin a new slice."""
         now = time.perf_counter()
         if now - self._since > TIME_SLICE_SECONDS or now - getattr(_thread, "beaten", now) > LATE_SECONDS:
-            await _queue().wait()
-            self._since = time.perf_counter()
+            await self.pause()
+
+    async def pause(self) -> None:
+        """Let other tasks run, then begin a new slice."""
+        await _queue().wait()
+        self._since = time.perf_counter()
 
 
 class _Queue:

@@ -27,6 +27,7 @@ class PredictionLog(Plugin):
         self._settings = PredictionLogSettings.of(settings)
         self._labelling: Labelling | None = None
         self.log = _open(settings) if self._settings.log_predictions is not None else None
+        self.idle_hooks = ("request_fields",) if self.log is None else ()
 
     @classmethod
     def check(cls, settings: Settings) -> None:

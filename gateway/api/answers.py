@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
+from itertools import repeat
 from operator import attrgetter
 
 from pydantic_core import to_json
@@ -53,7 +54,7 @@ async def respond(
     if status is not HTTPStatus.OK and not shape.shows_a_lone_error and len(results) == 1 and results[0].error:
         raise results[0].error
     before, after = shape.around(results, spec)
-    pieces = await json_array((shape.item(result, spec) for result in results), held)
+    pieces = await json_array(map(shape.item, results, repeat(spec)), held)
     pieces.appendleft(before)
     pieces.append(after)
     return PiecedAnswer(pieces, held, status)
@@ -70,7 +71,7 @@ async def classify(
     results: list[Result] = []
 
     def take(result: Result) -> None:
-        held.grow(size.add(result))
+        held.hold(held.held + size.add(result))
         results.append(result)
 
     await context.service.run(uploads, spec, take, body.wait_for_disconnect)
@@ -82,9 +83,11 @@ def status_of(results: Sequence[Result]) -> HTTPStatus:
 
     Raises the first ServiceError if all files failed with one.
     """
-    errors = [result.error for result in results if result.error is not None]
-    if len(errors) < len(results):
-        return HTTPStatus.OK
+    errors = []
+    for result in results:
+        if result.error is None:
+            return HTTPStatus.OK
+        errors.append(result.error)
     faults = [error for error in errors if isinstance(error, ServiceError)]
     if len(faults) == len(errors):
         raise faults[0]
@@ -104,21 +107,29 @@ class AnswerSize:
     def add(self, result: Result) -> int:
         """Count one result, and return its approximate memory in bytes; raises AnswerTooLarge."""
         predictions = result.prediction_count
-        numbers = [array for array in (result.scores, result.embedding) if array is not None]
-        self._scores += sum(map(len, numbers))
-        self.add_predictions(predictions)
-        return RESULT_BYTES * result.parts + PREDICTION_BYTES * predictions + sum(array.nbytes for array in numbers)
+        nbytes = RESULT_BYTES * result.parts + PREDICTION_BYTES * predictions
+        for numbers in (result.answer.scores, result.answer.embedding):
+            if numbers is not None:
+                self._scores += len(numbers)
+                nbytes += numbers.nbytes
+        self._predictions += predictions
+        if self._predictions > self._most or self._scores > self._most * SCORES_PER_PREDICTION:
+            raise self._too_large()
+        return nbytes
 
     def add_predictions(self, count: int) -> None:
         """Count predictions with a label; raises AnswerTooLarge."""
         self._predictions += count
-        if max(self._predictions, self._scores / SCORES_PER_PREDICTION) > self._most:
-            raise AnswerTooLarge(
-                f"The answer would have more than {self._most:,} predictions: send fewer images or a smaller 'top_k', "
-                f"or ask for lines (Accept: application/x-ndjson).",
-                limit="max_predictions",
-                value=self._most,
-            )
+        if self._predictions > self._most:
+            raise self._too_large()
+
+    def _too_large(self) -> AnswerTooLarge:
+        return AnswerTooLarge(
+            f"The answer would have more than {self._most:,} predictions: send fewer images or a smaller 'top_k', "
+            f"or ask for lines (Accept: application/x-ndjson).",
+            limit="max_predictions",
+            value=self._most,
+        )
 
 
 class PiecedAnswer(Response):
@@ -137,12 +148,16 @@ class PiecedAnswer(Response):
         self._pieces = pieces
         self._held = held
         self._length = length = sum(map(len, pieces))
-        super().__init__(status_code=status, media_type=media_type, headers={"content-length": str(length)})
+        self.status_code, self.background = status, None
+        self.raw_headers = [(b"content-length", b"%d" % length), (b"content-type", media_type.encode())]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
         """Send it."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         self._held.hold(self._length)  # the results themselves are released
+        if self._length <= PIECE_BYTES:
+            await send({"type": "http.response.body", "body": b"".join(self._pieces)})
+            return
         time_slice = TimeSlice()
         for piece in _joined(self._pieces):
             await send({"type": "http.response.body", "body": piece, "more_body": bool(self._pieces)})

@@ -50,7 +50,9 @@ class Body(UploadingClient):
         self._receiving: asyncio.Timeout | None = None
         self._key_bound = key_bound = context.caller.upload_bytes
         self._fetcher = context.shared.get("fetcher")
-        self.hold = context.resources.enter_context(context.shared["uploads"].lease(self, key_bound=key_bound)).hold
+        lease = context.shared["uploads"].lease(self, key_bound=key_bound)
+        context.leases.append(lease)
+        self.hold = lease.hold
         """Called by readers with the number of bytes of the body that they hold."""
         self.announced_bytes = int(request.headers.get("content-length", "0"))
         """The Content-Length, 0 without one."""

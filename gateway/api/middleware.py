@@ -1,9 +1,9 @@
 """Pure ASGI middleware around every request."""
 
 import asyncio
+import os
 import re
 import time
-import uuid
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -24,7 +24,7 @@ from gateway.api.route_table import KnownRoute, RouteTable
 from gateway.api.server_span import begin, finish
 from gateway.errors import GatewayError, InternalError, InvalidParameter, RateLimited, clear_frames
 from gateway.inference.request_stats import RequestStats
-from gateway.limits.caller import REFUSAL_SECONDS, Charges
+from gateway.limits.caller import ANYONE, REFUSAL_SECONDS, Charges
 from gateway.logs import AlreadyLogged
 
 log = structlog.get_logger("gateway")
@@ -51,6 +51,8 @@ PROTOCOL = "gateway.protocol"
 """Among the extensions of a scope: `name` of the protocol in which a request arrived, if that is not HTTP."""
 
 _RAW_SECURITY_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+_SECURITY_NAMES = frozenset(name for name, _ in _RAW_SECURITY_HEADERS)
+_NO_STORE = (b"cache-control", b"no-store")
 _OF_CLIENTS = frozenset({"method", "path", "model"})
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 _MAX_REQUEST_ID = 128
@@ -72,12 +74,14 @@ class SecurityHeaders:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                given = {name for name, _ in message["headers"]}
-                added = [header for header in _RAW_SECURITY_HEADERS if header[0] not in given]
+                given = dict(message["headers"])
+                added = _RAW_SECURITY_HEADERS
+                if not _SECURITY_NAMES.isdisjoint(given):
+                    added = [header for header in added if header[0] not in given]
+                headers = message["headers"] = [*message["headers"], *added]
                 # A response with an ETag is a static file, which may be cached; all others must not be stored.
-                if given.isdisjoint((b"etag", b"cache-control")):
-                    added.append((b"cache-control", b"no-store"))
-                message["headers"] = [*message["headers"], *added]
+                if b"etag" not in given and b"cache-control" not in given:
+                    headers.append(_NO_STORE)
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
@@ -121,9 +125,10 @@ class RequestContextMiddleware:
                 message["headers"] = [
                     *message["headers"],
                     (b"x-request-id", context.request_id.encode()),
-                    (b"server-timing", server_timing(_times(stats, started)).encode()),
+                    (b"server-timing", server_timing(stats.stages.seconds(started)).encode()),
                 ]
-                message["headers"] += context.charges.caller.headers()
+                if context.charges.caller is not ANYONE:
+                    message["headers"] += context.charges.caller.headers()
                 if (draining := scope["state"].get("draining")) is not None and draining.begun:
                     message["headers"].append((b"connection", b"close"))
             elif method == "HEAD":
@@ -132,15 +137,16 @@ class RequestContextMiddleware:
 
         try:
             self._admit(scope, context)
-            await self._charge(scope, context)
+            if context.caller is not ANYONE:
+                await _charge(scope, context)
             await self._serve(context.route, scope, receive, send_with_headers)
         except ClientDisconnect:
             context.note_disconnect()
         except Exception as exc:
             await _report(exc, context, scope, started=status != CLIENT_GONE)(scope, receive, send_with_headers)
         finally:
-            context.resources.close()
-            times = _times(stats, started)
+            context.release()
+            times = stats.stages.seconds(started)
             route = context.route
             path = _NO_ROUTE if route is None else route.path
             metrics.series(metrics.REQUESTS, path, str(status), log_fields.get("code", "")).inc()
@@ -149,9 +155,12 @@ class RequestContextMiddleware:
                     metrics.series(metrics.STAGE_SECONDS, stage).observe(seconds)
             if span is not None:
                 finish(span, scope, None if route is None else path, status, log_fields, stats)
-            fields = {"method": method, "path": _logged_path(scope), **log_fields, **_image_fields(stats)}
-            for stage in ("total", *stats.stages):
-                fields[f"{stage}_seconds"] = round(times[stage], 6)
+            fields = {"method": method, "path": _logged_path(scope), **log_fields}
+            if stats.received_bytes or stats.errors:
+                _add_image_fields(fields, stats)
+            fields["total_seconds"] = round(times.pop("total"), 6)
+            for stage, seconds in times.items():
+                fields[f"{stage}_seconds"] = round(seconds, 6)
             _log(status, fields, faulty=stats.fault is not None, quiet=route is not None and route.traits.polled)
 
     async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -190,7 +199,7 @@ class RequestContextMiddleware:
             log.exception("unexpected_error")
             await _end_websocket(InternalError(), context, scope, send_with_id, accepted=status == SWITCHED)
         finally:
-            context.resources.close()
+            context.release()
             path = _NO_ROUTE if context.route is None else context.route.path
             metrics.series(metrics.REQUESTS, path, str(status), context.log_fields.get("code", "")).inc()
             seconds = round(time.perf_counter() - started, 6)
@@ -204,7 +213,13 @@ class RequestContextMiddleware:
 
     def _begin(self, scope: Scope) -> tuple[RequestContext, trace.Span | None]:
         """Create the context of a request, and continue the client's trace; if spans are exported, begin a new one."""
-        request_id = _request_id(scope)
+        request_id, traced = "", False
+        for name, value in scope["headers"]:
+            if name == b"x-request-id":
+                request_id = request_id or _cleaned(value)
+            elif name == b"traceparent":
+                traced = True
+        request_id = request_id or os.urandom(16).hex()
         state = scope.setdefault("state", {})
         # A copy: a context that refers to the mapping it is kept in would be garbage that only a collection finds.
         context = RequestContext(request_id, state.copy())
@@ -214,11 +229,7 @@ class RequestContextMiddleware:
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         exports = self._tracer is not None and scope.get("method") == "POST"  # a WebSocket has none
-        if (
-            not exports
-            and not trace_contexts.get_current()
-            and all(name != b"traceparent" for name, _ in scope["headers"])
-        ):
+        if not (exports or traced or trace_contexts.get_current()):
             return context, None
         parent = tracing.received(scope["headers"])
         span = None
@@ -237,7 +248,7 @@ class RequestContextMiddleware:
         validation, which take most of the processor time at five times the capacity.
         """
         path = scope["path"]
-        route = self._routes.match(path)
+        route = self._routes.literal.get(path) or self._routes.match(path)
         if self._keys is not None:
             self._keys.check(scope, context, self._routes.access(path, route))
         context.route = route
@@ -245,24 +256,6 @@ class RequestContextMiddleware:
             context.service.admission.check(context.caller.share)
         if scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
             raise InvalidParameter(f"The URL has more than {MAX_QUERY_PARAMETERS} parameters.")
-
-    async def _charge(self, scope: Scope, context: RequestContext) -> None:
-        """Charge the first image of a request to its caller, before its body is read.
-
-        Raises Forbidden if the caller may not use the route, and RateLimited after a pause.
-        """
-        route = context.route
-        if route is None:
-            return
-        context.caller.check_route(route.path)
-        if not (route.traits.takes_images and scope.get("method") == "POST"):
-            return
-        context.charges = charges = Charges(context.caller)
-        try:
-            await charges.begin(context.settings.max_wait_seconds, context.stats.stages)
-        except RateLimited:
-            await asyncio.sleep(REFUSAL_SECONDS)
-            raise
 
     async def _serve(self, route: KnownRoute | None, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve an admitted request, by its endpoint itself if that is all that FastAPI would do."""
@@ -277,6 +270,25 @@ class RequestContextMiddleware:
             await response(scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+
+async def _charge(scope: Scope, context: RequestContext) -> None:
+    """Charge the first image of a request to its caller, before its body is read.
+
+    Raises Forbidden if the caller may not use the route, and RateLimited after a pause.
+    """
+    route = context.route
+    if route is None:
+        return
+    context.caller.check_route(route.path)
+    if not (route.traits.takes_images and scope.get("method") == "POST"):
+        return
+    context.charges = charges = Charges(context.caller)
+    try:
+        await charges.begin(context.settings.max_wait_seconds, context.stats.stages)
+    except RateLimited:
+        await asyncio.sleep(REFUSAL_SECONDS)
+        raise
 
 
 def _report(exc: Exception, context: RequestContext, scope: Scope, *, started: bool) -> Response:
@@ -324,20 +336,12 @@ def close_code(error: GatewayError) -> int:
 
 def server_timing(times: Mapping[str, float]) -> str:
     """Convert seconds by stage to a Server-Timing header (W3C Server Timing), in milliseconds."""
-    return ", ".join(f"{stage};dur={seconds * 1e3:.2f}" for stage, seconds in times.items())
+    return ", ".join([f"{stage};dur={seconds * 1e3:.2f}" for stage, seconds in times.items()])
 
 
-def _times(stats: RequestStats, started: float) -> dict[str, float]:
-    times = stats.stages.seconds()
-    times["total"] = time.perf_counter() - started
-    return times
-
-
-def _image_fields(stats: RequestStats) -> dict[str, object]:
-    """Log fields about the images of a request whose body was read."""
-    if not stats.received_bytes and not stats.errors:
-        return {}
-    fields: dict[str, object] = {"images_ok": stats.images_ok, "images_failed": stats.images_failed}
+def _add_image_fields(fields: dict[str, object], stats: RequestStats) -> None:
+    """Add the log fields about the images of a request whose body was read."""
+    fields["images_ok"], fields["images_failed"] = stats.images_ok, stats.images_failed
     if stats.model_version:
         fields["model_version"] = stats.model_version
     if stats.errors:
@@ -345,7 +349,6 @@ def _image_fields(stats: RequestStats) -> dict[str, object]:
     if stats.fault is not None and stats.fault.__cause__ is not None:
         fields["cause"] = str(stats.fault.__cause__)
     fields["received_bytes"] = stats.received_bytes
-    return fields
 
 
 def _logged_path(scope: Scope) -> str:
@@ -354,13 +357,9 @@ def _logged_path(scope: Scope) -> str:
     return path if path.isprintable() else scope.get("raw_path", b"").decode("latin-1")
 
 
-def _request_id(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"x-request-id":
-            given = _UNSAFE.sub("", value.decode("latin-1"))[:_MAX_REQUEST_ID]
-            if given:
-                return given
-    return uuid.uuid4().hex
+def _cleaned(request_id: bytes) -> str:
+    """A client's request id without characters that may be unsafe in a log; it may become empty."""
+    return _UNSAFE.sub("", request_id.decode("latin-1"))[:_MAX_REQUEST_ID]
 
 
 def _log(status: int, fields: dict[str, Any], *, faulty: bool, quiet: bool) -> None:

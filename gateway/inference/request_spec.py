@@ -29,7 +29,7 @@ def timeout_within(seconds: float | None, *, default: float, most: float) -> flo
     return seconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestSpec:
     """The parameters of a request, and its statistics (`stats`). `model_version` "" is the version in use."""
 

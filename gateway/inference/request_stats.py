@@ -1,7 +1,6 @@
 """Statistics of one request: time in each stage, and counts of its images."""
 
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 
 from gateway.errors import GatewayError, ServiceError
@@ -13,18 +12,15 @@ class Stage:
     Overlapping images count once, so that no stage is longer than the request.
     """
 
-    __slots__ = ("_left", "began", "inside", "past_seconds", "since")
-
-    def __init__(self) -> None:
-        self.began = 0.0
-        """When the first image entered, by time.perf_counter."""
-        self._left = 0.0
-        self.inside = 0
-        """Images that are in the stage."""
-        self.since = 0.0
-        """When the stage was last entered while no image was in it."""
-        self.past_seconds = 0.0
-        """The time until then."""
+    began = 0.0
+    """When the first image entered, by time.perf_counter."""
+    _left = 0.0
+    inside = 0
+    """Images that are in the stage."""
+    since = 0.0
+    """When the stage was last entered while no image was in it."""
+    past_seconds = 0.0
+    """The time until then."""
 
     def __enter__(self) -> None:
         if self.inside == 0:
@@ -56,10 +52,14 @@ class Stages(dict[str, Stage]):
         stage = self[name] = Stage()
         return stage
 
-    def seconds(self) -> dict[str, float]:
-        """The time so far in each stage."""
+    def seconds(self, started: float) -> dict[str, float]:
+        """The time so far in each stage, and in all since `started` as `total`."""
         now = time.perf_counter()
-        return {name: stage.past_seconds + (now - stage.since if stage.inside else 0.0) for name, stage in self.items()}
+        times = {}
+        for name, stage in self.items():
+            times[name] = stage.past_seconds + now - stage.since if stage.inside else stage.past_seconds
+        times["total"] = now - started
+        return times
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class RequestStats:
     received_bytes: int = 0
     """Bytes of the body received so far."""
     images_ok: int = 0
-    errors: Counter[str] = field(default_factory=Counter)
+    errors: dict[str, int] = field(default_factory=dict)
     """Images that failed, by the code of their error."""
     fault: ServiceError | None = None
     """The first error of an image that was not the image's own."""
@@ -80,7 +80,7 @@ class RequestStats:
     @property
     def images_failed(self) -> int:
         """Images with an error."""
-        return self.errors.total()
+        return sum(self.errors.values())
 
     def count(self, error: GatewayError | None, model_version: str | None) -> None:
         """Count one image's result."""
@@ -88,6 +88,6 @@ class RequestStats:
         if error is None:
             self.images_ok += 1
             return
-        self.errors[error.code] += 1
+        self.errors[error.code] = self.errors.get(error.code, 0) + 1
         if isinstance(error, ServiceError):
             self.fault = self.fault or error

@@ -10,7 +10,7 @@ from gateway.errors import GatewayError
 from gateway.inference.prediction import NO_PREDICTIONS, Prediction, Predictions
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Answer:
     """What a model sees in one image."""
 
@@ -30,7 +30,7 @@ class Answer:
 NO_ANSWER = Answer()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Result:
     """The result of one uploaded file: an answer or an error; width and height in upright pixels, if known.
 

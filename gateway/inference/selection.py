@@ -63,7 +63,8 @@ class Selection:
         if self.top_k is not None and self.top_k > self.max_top_k:
             most = self.max_top_k
             raise InvalidParameter(f"'top_k': must be at most {most:,}.", limit="max_top_k", value=most)
-        object.__setattr__(self, "labels", _bounded(self.labels))
+        if self.labels:
+            object.__setattr__(self, "labels", _bounded(self.labels))
 
     @classmethod
     def of(cls, parameters: ClassParameters, settings: Settings) -> Self:
@@ -83,6 +84,10 @@ class Selection:
         if self.top_k is not None:
             return self.top_k
         return self.max_top_k if multi_label or self.threshold is not None else self.default_top_k
+
+    def is_count(self, *, multi_label: bool) -> bool:
+        """Whether the `class_count` best classes are the selection."""
+        return self.threshold is None and not self.labels and (self.top_k is not None or not multi_label)
 
     def apply(self, predictions: Sequence[Prediction], *, multi_label: bool) -> Predictions:
         """Select from `class_count` predictions by falling score; raises InvalidParameter for unknown labels."""

@@ -21,10 +21,8 @@ class ImageFormat(StrEnum):
     VIDEO = "video"
     """Accepted only where frames are requested."""
 
-    @property
-    def traits(self) -> "Traits":
-        """The format's entry."""
-        return FORMATS[self]
+    traits: "Traits"
+    """The format's entry in FORMATS."""
 
     @property
     def available(self) -> bool:
@@ -121,9 +119,13 @@ FORMATS = {
         slow=True,
     ),
 }
+for _format, _traits in FORMATS.items():
+    _format.traits = _traits
 AVAILABLE = frozenset(each for each, traits in FORMATS.items() if not traits.package or find_spec(traits.package))
 """The formats whose decoder is installed."""
 _MAGIC = [(each, re.compile(traits.magic, re.DOTALL), traits.brands) for each, traits in FORMATS.items()]
+
+_NO_BRANDS: frozenset[bytes] = frozenset()
 
 SUFFIXES = frozenset(f".{suffix}" for traits in FORMATS.values() for suffix in traits.suffixes)
 """Files in a folder with one of these suffixes are images; a file that is named by itself may have any name."""
@@ -131,8 +133,11 @@ SUFFIXES = frozenset(f".{suffix}" for traits in FORMATS.values() for suffix in t
 
 def recognize(data: bytes) -> ImageFormat | None:
     """The format of a file by its first bytes; None for any other."""
-    brands = _brands(data)
-    return next((each for each, magic, its in _MAGIC if magic.match(data) or not its.isdisjoint(brands)), None)
+    brands = _brands(data) if data[4:8] == b"ftyp" else _NO_BRANDS
+    for each, magic, its in _MAGIC:
+        if magic.match(data) or not its.isdisjoint(brands):
+            return each
+    return None
 
 
 def accepted_formats() -> str:
@@ -142,7 +147,6 @@ def accepted_formats() -> str:
 
 
 def _brands(data: bytes) -> frozenset[bytes]:
-    if data[4:8] != b"ftyp":
-        return frozenset()
+    """The brands of an ISO base media file."""
     end = min(int.from_bytes(data[:4], "big"), 1_024, len(data))
     return frozenset(data[position : position + 4] for position in (8, *range(16, end - 3, 4)))

@@ -12,7 +12,7 @@ class Unopened:
     format: ImageFormat
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ImageInfo:
     """The header of the first frame or page of an image."""
 

@@ -47,17 +47,18 @@ def inspect(data: bytes, limits: Limits, *, frames: bool = False) -> ImageInfo |
         raise UnsupportedFormat(f"{_guess(data)}not a {accepted_formats()} image.")
     if image_format is ImageFormat.VIDEO and not frames:
         raise UnsupportedFormat("The file is a video: ask for frames of it, such as frames=10 or frames=every:1s.")
+    read = _READERS.get(image_format)
+    if read is not None:
+        info = read(data)
+        check_size(info, limits)
+        return info
     if not image_format.available:
         name, package = image_format.value, image_format.traits.package.replace("_", "-")
         raise UnsupportedFormat(
             f"This service does not decode {name}: send JPEG, or ask its operator to install {package} "
             f"(the extra {name.lower()}; `make up EXTRAS={name.lower()}`)."
         )
-    if image_format not in _READERS:
-        return Unopened(image_format)
-    info = _READERS[image_format](data)
-    check_size(info, limits)
-    return info
+    return Unopened(image_format)
 
 
 def _guess(data: bytes) -> str:

@@ -53,7 +53,7 @@ async def open_uploads(
     if announced_bytes > limits.max_request_bytes:
         raise request_too_large(limits)
     if raw:
-        return {}, read_raw(chunks, limits, hold)
+        return await _split(read_raw(chunks, limits, hold), names, NO_FILES)
     if media_type == "application/json":
         names = (*names, *(name for each in foreign for name in each.parameters))
         body = read_json(chunks, limits, names, hold, urls=fetch is not None, foreign=foreign)

@@ -5,8 +5,9 @@ how many bytes of them are held.
 """
 
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
 from copy import copy
+from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from multipart import MultipartError, MultipartSegment, ParserLimitReached, PushMultipartParser
@@ -44,6 +45,8 @@ _ESCAPE = re.compile(r'\\(["\\])')
 _PERCENT = re.compile(r"%(22|0[Dd]|0[Aa])")
 
 MAX_HEADER_PARAMETERS = 32
+CACHED_HEADERS, CACHED_HEADER_CHARACTERS = 1_024, 128
+"""Size of the cache of parsed headers, and the longest of them: most parts have the same ones."""
 MAX_NAME_CHARACTERS = 4_096
 """Of a name, more is not unescaped: no path that a client could mean is longer."""
 # The charsets that RFC 5987 requires. Python knows a hundred more; some take minutes to decode, and some fail.
@@ -86,7 +89,7 @@ async def read_multipart(
                 hold(len(part.data))
             yield part
             await time_slice.pause_if_over()
-        hold(kept_bytes + form.held_bytes)
+        hold(kept_bytes + len(form.data))
         await time_slice.pause_if_over()
     if not form.has_ended:
         raise InvalidMultipart("The multipart body ends without its closing boundary.")
@@ -139,16 +142,12 @@ class _Form:
         self._in_part = False
         self._name = ""
         self._filename: str | None = None
-        self._data = bytearray()
+        self.data: bytes | bytearray = b""
+        """What has come of the part that is not complete yet; the first piece is not copied."""
         self._too_large = False
         self._counted = False
         self.has_ended = False
         """Whether the closing boundary was read."""
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the part that is not complete yet."""
-        return len(self._data)
 
     def feed(self, chunk: bytes) -> Iterator[Upload | Parameter]:
         """Yield the parts that end in this chunk; what follows the closing boundary is ignored."""
@@ -221,7 +220,7 @@ class _Form:
 
     def _add(self, data: bytes) -> None:
         """Add bytes to the part, unless it is a file beyond its limit."""
-        length = len(self._data) + len(data)
+        length = len(self.data) + len(data)
         if self._filename is None:
             if length > MAX_PARAMETER_BYTES:
                 name = clean_filename(self._name)
@@ -232,13 +231,17 @@ class _Form:
             self._count_file()
         if self._too_large or length > self._limits.max_file_bytes:
             self._too_large = True
-            self._data = bytearray()
+            self.data = b""
+        elif not self.data:
+            self.data = data
         else:
-            self._data += data
+            if isinstance(self.data, bytes):
+                self.data = bytearray(self.data)
+            self.data += data
 
     def _end(self) -> Upload | Parameter | None:
         """The complete part; None for a file picker that was left empty."""
-        data, self._data, self._in_part = self._data, bytearray(), False
+        data, self.data, self._in_part = self.data, b"", False
         if self._counted:
             error = file_too_large(self._limits) if self._too_large else None
             return Upload(self._files - 1, clean_filename(self._filename or ""), bytes(data), error)
@@ -262,21 +265,29 @@ class _Form:
         )
 
 
-def parse_header(value: str) -> tuple[str, dict[str, str]]:
+def parse_header(value: str) -> tuple[str, Mapping[str, str]]:
     """Split a header into its first value and its parameters, both names in lower case.
 
     Of a repeated parameter the first counts. Raises ValueError where the parameters are malformed, or too many.
     """
+    return (_parse_header if len(value) > CACHED_HEADER_CHARACTERS else _cached_header)(value)
+
+
+def _parse_header(value: str) -> tuple[str, Mapping[str, str]]:
     first = value.partition(";")[0]
     rest = value[len(first) :]
     params = _parameters(rest, _ESCAPED)
     if params is not None:
-        params = {name: _ESCAPE.sub(r"\1", text) for name, text in params.items()}
+        if "\\" in rest:
+            params = {name: _ESCAPE.sub(r"\1", text) for name, text in params.items()}
     else:
         params = _parameters(rest, _LITERAL)
     if params is None:
         raise ValueError("the header's parameters are malformed")
     return first.strip().lower(), params
+
+
+_cached_header = lru_cache(CACHED_HEADERS)(_parse_header)
 
 
 def _parameters(text: str, grammar: re.Pattern[str]) -> dict[str, str] | None:
@@ -296,13 +307,13 @@ def _parameters(text: str, grammar: re.Pattern[str]) -> dict[str, str] | None:
     return params if position == len(text) else None
 
 
-def form_name(params: dict[str, str]) -> str | None:
+def form_name(params: Mapping[str, str]) -> str | None:
     """The field name of a Content-Disposition; None where there is none."""
     name = params.get("name")
     return None if name is None else _unescape(name)
 
 
-def form_filename(params: dict[str, str]) -> str | None:
+def form_filename(params: Mapping[str, str]) -> str | None:
     """The file name of a Content-Disposition; None if the part is not a file.
 
     `filename*` (RFC 5987) is preferred: RFC 7578 rules it out in forms, but clients send it for names beyond ASCII.
@@ -322,4 +333,5 @@ def form_filename(params: dict[str, str]) -> str | None:
 
 
 def _unescape(value: str) -> str:
-    return _PERCENT.sub(lambda match: chr(int(match.group(1), 16)), value[:MAX_NAME_CHARACTERS])
+    name = value[:MAX_NAME_CHARACTERS]
+    return _PERCENT.sub(lambda match: chr(int(match.group(1), 16)), name) if "%" in name else name

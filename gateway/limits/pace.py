@@ -54,9 +54,12 @@ class Pace:
 
     def receive(self, nbytes: int) -> None:
         """The client has sent `nbytes`: stop waiting."""
-        seconds, self._waiting_since = self._waiting_seconds, None
-        self._waited_seconds += seconds
-        self._recent_bytes = self._recent_bytes * math.exp(-seconds / RECENT_SECONDS) + nbytes
+        seconds = 0.0
+        if self._waiting_since is not None:
+            seconds, self._waiting_since = self._now() - self._waiting_since, None
+            self._waited_seconds += seconds
+            self._recent_bytes *= math.exp(-seconds / RECENT_SECONDS)
+        self._recent_bytes += nbytes
         self._spare_seconds = min(self._grace_seconds, self._spare_seconds - seconds + nbytes / self._least)
 
     @property

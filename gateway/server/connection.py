@@ -177,11 +177,12 @@ class Connection(asyncio.Protocol, WaitingClient):
 
     def start_read_timeout(self) -> None:
         """A response is complete: the client has `answer_timeout_seconds` to read it."""
-        self._slow_reader.start(self.transport)
+        if self.transport.get_write_buffer_size():
+            self._slow_reader.start(self.transport)
 
     def stop_read_timeout(self) -> None:
         """A response begins: what is written from now on says nothing about how the last one was read."""
-        if self.writable.is_set():
+        if self._slow_reader.timer is not None and self.writable.is_set():
             self._slow_reader.stop()
 
     def refuse(self, response: bytes) -> None:
@@ -215,20 +216,20 @@ class Connection(asyncio.Protocol, WaitingClient):
         """Decide whether the socket is read, and which timer runs."""
         if self.phase is Phase.CLOSED:
             return
-        handler, closing = self.handler, self.transport.is_closing()
+        needs, closing = self.handler.needs(), self.transport.is_closing()
         lingers, unparsed = self._lingers, self._unparsed
-        if unparsed and not (self._parse_scheduled or lingers or closing) and handler.parses:
+        if unparsed and needs.parses and not (self._parse_scheduled or lingers or closing):
             self._parse_scheduled = True
             self.loop.call_soon(self._parse)
         if not closing:
-            reads = lingers or (not unparsed and handler.reads)
+            reads = lingers or (not unparsed and needs.reads)
             if reads is not self._reads:
                 self._reads = reads
                 if reads:
                     self.transport.resume_reading()
                 else:
                     self.transport.pause_reading()
-            awaits = reads and not lingers and handler.awaits_client
+            awaits = reads and not lingers and needs.awaits_client
             if awaits and not self.pace.is_idle:
                 self.pace.wait()
                 self.connections.await_client(self)
@@ -236,7 +237,7 @@ class Connection(asyncio.Protocol, WaitingClient):
                 self.pace.receive(0)
                 self.connections.serve(self)
             self._awaits = awaits
-        phase = Phase.FLUSHING if closing else Phase.LINGERING if lingers else handler.phase
+        phase = Phase.FLUSHING if closing else Phase.LINGERING if lingers else needs.phase
         if phase is not self.phase or (self._timer is None and phase is not Phase.SERVING):
             self._set_phase(phase)
 
@@ -244,7 +245,7 @@ class Connection(asyncio.Protocol, WaitingClient):
         self.phase = phase
         if self._timer is not None:
             self._timer.cancel()
-        seconds = self._seconds(phase)
+        seconds = None if phase is Phase.SERVING else self._seconds(phase)
         self._timer = None if seconds is None else self.loop.call_later(seconds, self._expire)
 
     def _seconds(self, phase: Phase) -> float | None:
@@ -264,7 +265,7 @@ class Connection(asyncio.Protocol, WaitingClient):
                 return LINGER_SECONDS
             case Phase.FLUSHING:
                 return self.settings.answer_timeout_seconds
-            case Phase.SERVING | Phase.CLOSED:
+            case _:
                 return None
 
     def _expire(self) -> None:
@@ -282,9 +283,9 @@ class Connection(asyncio.Protocol, WaitingClient):
     def _parse(self) -> None:
         """Parse until everything is parsed, the handler takes no more, or other clients have waited long enough."""
         self._parse_scheduled = False
-        unparsed = self._unparsed
+        unparsed, transport = self._unparsed, self.transport
         ends = time.perf_counter() + TIME_SLICE_SECONDS
-        while unparsed and not self.is_closing and self.handler.parses:
+        while unparsed and not self._lingers and not transport.is_closing() and self.handler.parses:
             data = unparsed.popleft()
             piece_bytes = self.handler.piece_bytes
             if len(data) > piece_bytes:
@@ -305,21 +306,22 @@ class SlowReaderTimeout:
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         self._loop = loop
         self._seconds = seconds
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        """None while it does not run."""
 
     def start(self, transport: asyncio.Transport) -> None:
         """Start the timer, unless it runs already or everything was read."""
-        if self._timer is None and (nbytes := transport.get_write_buffer_size()):
-            self._timer = self._loop.call_later(self._seconds, self._expire, transport, nbytes)
+        if self.timer is None and (nbytes := transport.get_write_buffer_size()):
+            self.timer = self._loop.call_later(self._seconds, self._expire, transport, nbytes)
 
     def stop(self) -> None:
         """Stop the timer: everything was read, or the connection is closed."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     def _expire(self, transport: asyncio.Transport, before_bytes: int) -> None:
-        self._timer = None
+        self.timer = None
         left_bytes = transport.get_write_buffer_size()
         if left_bytes and left_bytes > before_bytes - STRETCH_BYTES:
             metrics.CONNECTIONS_CLOSED.labels("unread").inc()

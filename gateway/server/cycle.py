@@ -3,7 +3,7 @@
 import asyncio
 import http
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
@@ -15,6 +15,9 @@ from gateway.limits.connections import StartQueue
 from gateway.logs import AlreadyLogged
 from gateway.server.handler import ServedConnection
 
+MAX_BUFFERED_BYTES = 64 * 1024
+"""The socket is not read while the application has more bytes of a body to take; no more requests of a connection are
+parsed while the waiting ones have more."""
 NO_BODY = frozenset({204, 304})
 SMALL_BYTES = 2**20
 """The rest of a body of that announced length is read after an error as well, and the connection kept."""
@@ -81,12 +84,14 @@ class HttpCycle:
         if not self._response_complete:
             self._body.append(data)
             self.buffered_bytes += len(data)
-            self._wake()
+            if self._changed is not None:
+                self._changed.set()
 
     def end_body(self) -> None:
         """The body is complete."""
         self._more_body = False
-        self._wake()
+        if self._changed is not None:
+            self._changed.set()
 
     def disconnect(self) -> None:
         """The client is gone."""
@@ -130,8 +135,10 @@ class HttpCycle:
             return {"type": "http.disconnect"}
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body.clear()
+        paused = self.buffered_bytes > MAX_BUFFERED_BYTES
         self.buffered_bytes = 0
-        self._connection.update_reading()
+        if paused:
+            self._connection.update_reading()
         return {"type": "http.request", "body": body, "more_body": self._more_body}
 
     async def _send(self, message: Message) -> None:
@@ -211,19 +218,18 @@ def _may_be_large(scope: dict[str, Any]) -> bool:
     return b"transfer-encoding" in headers or int(headers.get(b"content-length", 0)) > SMALL_BYTES
 
 
-def head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+def head(status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     """The status line and the headers, without the empty line behind them.
 
     Raises ValueError for a header with a line break or a NUL, which would begin another header or response.
     """
-    lines = [b"%b: %b\r\n" % header for header in headers]
-    text = b"".join(lines)
-    if text.count(b"\n") != len(lines) or text.count(b"\r") != len(lines) or b"\0" in text:
+    text = b"".join(map(b"%b: %b\r\n".__mod__, headers))
+    if text.count(b"\n") != len(headers) or text.count(b"\r") != len(headers) or b"\0" in text:
         raise ValueError("a response header contains a line break or a NUL")
     return (_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status) + text
 
 
-def whole(status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
+def whole(status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bytes:
     """A response that closes its connection."""
     length = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
     return head(status, headers) + length + body

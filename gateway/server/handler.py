@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
@@ -27,16 +27,25 @@ class Phase(Enum):
     CLOSED = "for nothing"
 
 
+class Needs(NamedTuple):
+    """What a protocol waits for."""
+
+    phase: Phase
+    """One of REQUEST, IDLE, SERVING, OPEN and CLOSING."""
+    parses: bool
+    """Whether it takes more bytes."""
+    reads: bool
+    """Whether the socket may be read while nothing that was received waits to be parsed."""
+    awaits_client: bool
+    """Whether the client has to send the rest of a request, or the next message."""
+
+
 class Handler(Protocol):
     """What a connection speaks: HTTP/1.1, and WebSocket after a handshake."""
 
     @property
     def piece_bytes(self) -> int:
         """How many bytes are parsed between two looks at the clock: no more than take some milliseconds."""
-
-    @property
-    def phase(self) -> Phase:
-        """One of REQUEST, IDLE, SERVING, OPEN and CLOSING."""
 
     @property
     def runs(self) -> bool:
@@ -46,13 +55,9 @@ class Handler(Protocol):
     def parses(self) -> bool:
         """Whether `feed` may be called."""
 
-    @property
-    def reads(self) -> bool:
-        """Whether the socket may be read while nothing that was received waits to be parsed."""
-
-    @property
-    def awaits_client(self) -> bool:
-        """Whether the client has to send the rest of a request, or the next message."""
+    def needs(self) -> Needs:
+        """What the protocol waits for at this moment."""
+        ...
 
     def feed(self, piece: memoryview) -> None:
         """Parse some bytes."""

@@ -7,16 +7,13 @@ from typing import Any
 import httptools
 
 from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest, Overloaded
-from gateway.server.cycle import HttpCycle, error_response
-from gateway.server.handler import Phase, ServedConnection
+from gateway.server.cycle import MAX_BUFFERED_BYTES, HttpCycle, error_response
+from gateway.server.handler import Needs, Phase, ServedConnection
 from gateway.server.websockets import PATH, WebSocketHandler
 from gateway.values.quantities import size
 
 MAX_PIPELINED = 16
 """Requests of a connection that may wait for the response to one before them; then no more are parsed."""
-MAX_BUFFERED_BYTES = 64 * 1024
-"""The socket is not read while the application has more bytes of a body to take; no more requests of a connection are
-parsed while the waiting ones have more."""
 PIECE_BYTES = 16 * 1024
 """How much is parsed between two looks at the clock: of the smallest requests or chunks, some milliseconds' worth."""
 MAX_LENGTH_DIGITS = 20
@@ -55,13 +52,8 @@ class HttpHandler:
         self._header_bytes = self._header_count = self._received_bytes = 0
         self._body_bytes = self._framing_bytes = self._borders = self._left_bytes = 0
         self._in_headers = self._offered = self._expects_continue = False
-
-    @property
-    def phase(self) -> Phase:
-        """See Handler."""
-        if self._cycles:
-            return Phase.SERVING
-        return Phase.REQUEST if self._begun else Phase.IDLE
+        self.piece_bytes = PIECE_BYTES
+        """How much is parsed at once: a body of announced length is one piece, however long it is."""
 
     @property
     def runs(self) -> bool:
@@ -81,28 +73,23 @@ class HttpHandler:
         waiting_bytes = sum(cycle.nbytes for cycle in cycles) - cycles[0].nbytes
         return len(cycles) <= MAX_PIPELINED and waiting_bytes <= MAX_BUFFERED_BYTES
 
-    @property
-    def reads(self) -> bool:
-        """Whether the waiting requests, and the unfinished body of the served one, take little memory."""
-        growing = self._receiving if self._cycles and self._cycles[0] is self._receiving else None
-        return self.parses and not (growing is not None and growing.buffered_bytes > MAX_BUFFERED_BYTES)
-
-    @property
-    def piece_bytes(self) -> int:
-        """A body of announced length is one piece, however long it is."""
-        return max(PIECE_BYTES, self._left_bytes)
-
-    @property
-    def awaits_client(self) -> bool:
-        """Whether a body is incomplete."""
-        return self._receiving is not None and bool(self._cycles)
+    def needs(self) -> Needs:
+        """See Handler. The socket is read while the unfinished body of the served request takes little memory."""
+        cycles, receiving, parses = self._cycles, self._receiving, self.parses
+        if not cycles:
+            return Needs(Phase.REQUEST if self._begun else Phase.IDLE, parses, parses, awaits_client=False)
+        growing = receiving is not None and cycles[0] is receiving and receiving.buffered_bytes > MAX_BUFFERED_BYTES
+        return Needs(Phase.SERVING, parses, parses and not growing, awaits_client=receiving is not None)
 
     def feed(self, piece: memoryview) -> None:
         """Parse; what has come of headers that are not complete counts as well."""
         self._begun = True
         borders, body_bytes = self._borders, self._body_bytes
         try:
-            self._parse(piece)
+            try:
+                self._parser.feed_data(piece)
+            except httptools.HttpParserUpgrade as upgrade:
+                self._ignore_offers(piece, upgrade)
         except httptools.HttpParserError:  # a refusal comes out of the parser as such, too
             self._refuse(InvalidRequest())
         if self._in_headers:
@@ -181,8 +168,10 @@ class HttpHandler:
     def on_message_begin(self) -> None:
         """Begin to count."""
         self._in_headers, self._header_bytes, self._header_count, self._received_bytes = True, 0, 0, 0
-        self._count_anew()
+        self._borders += 1
+        self._body_bytes = self._framing_bytes = 0
         self._url, self._headers, self._expects_continue, self._left_bytes = b"", [], False, 0
+        self.piece_bytes = PIECE_BYTES
 
     def on_url(self, url: bytes) -> None:
         """Count the URL, which comes in pieces."""
@@ -208,6 +197,7 @@ class HttpHandler:
             self._headers.append((name, value))
             if name == b"content-length":
                 self._left_bytes = int(value)
+                self.piece_bytes = max(PIECE_BYTES, self._left_bytes)
             elif name == b"expect" and value.lower() == b"100-continue":
                 self._expects_continue = True
 
@@ -224,12 +214,14 @@ class HttpHandler:
         """Pass a part of the body on."""
         self._body_bytes += len(body)
         self._left_bytes -= len(body)
+        self.piece_bytes = max(PIECE_BYTES, self._left_bytes)
         if self._receiving is not None:
             self._receiving.receive_body(body)
 
     def on_message_complete(self) -> None:
         """End the request, unless it is parsed once more."""
-        self._count_anew()
+        self._borders += 1
+        self._body_bytes = self._framing_bytes = 0
         if self._receiving is not None and not self._offered:
             self._receiving.end_body()
             self._receiving = None
@@ -240,18 +232,13 @@ class HttpHandler:
         parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return parser
 
-    def _parse(self, data: memoryview) -> None:
-        """Parse; an offer to upgrade is ignored, as a server may (RFC 9110, section 7.8).
+    def _ignore_offers(self, data: memoryview, upgrade: httptools.HttpParserUpgrade) -> None:
+        """Parse on after an offer to upgrade, which is ignored, as a server may (RFC 9110, section 7.8).
 
         The parser takes such a request for one without a body, but Java's HTTP client offers HTTP/2 with every upload.
         """
-        while data:
-            try:
-                self._parser.feed_data(data)
-            except httptools.HttpParserUpgrade as upgrade:  # it may happen once a request
-                data = data[upgrade.args[0] :]
-            else:
-                return
+        while True:
+            data = data[upgrade.args[0] :]
             if self._opens_websocket():
                 self._open_websocket(data)
                 return
@@ -259,6 +246,14 @@ class HttpHandler:
             if not self._parser.should_keep_alive():  # a parser takes nothing after such a request
                 self._parser = self._new_parser()
             self._parser.feed_data(request)
+            if not data:
+                return
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as another:  # it may happen once a request
+                upgrade = another
+            else:
+                return
 
     def _without_offer(self) -> bytes:
         line = self._parser.get_method(), self._url, self._parser.get_http_version().encode()
@@ -309,7 +304,10 @@ class HttpHandler:
             self.complete,
             scope,
             header_bytes=self._header_bytes + len(self._url),
-            keep_alive=self._keeps_alive(),
+            keep_alive=not self._stopping
+            and self._parser.get_http_version() != "1.0"
+            and self._parser.should_keep_alive()
+            and not connection.connections.reserves(connection),
             expects_continue=self._expects_continue,
             start_queue=None if first and health else start_queue,
         )
@@ -318,14 +316,6 @@ class HttpHandler:
         self._cycles.append(cycle)
         if len(self._cycles) == 1:
             cycle.start(connection.app)
-
-    def _keeps_alive(self) -> bool:
-        return (
-            not self._stopping
-            and self._parser.get_http_version() != "1.0"
-            and self._parser.should_keep_alive()
-            and not self._connection.connections.reserves(self._connection)
-        )
 
     def _scope(self, kind: str, spec_version: str) -> dict[str, Any]:
         connection = self._connection
@@ -343,10 +333,6 @@ class HttpHandler:
             "query_string": url.query or b"",
             "headers": self._headers,
         }
-
-    def _count_anew(self) -> None:
-        self._borders += 1
-        self._body_bytes = self._framing_bytes = 0
 
     def _headers_too_large(self) -> HeadersTooLarge:
         most = self._max_header_bytes

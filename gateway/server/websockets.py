@@ -19,7 +19,7 @@ from gateway.limits.pool_clients import UploadingClient
 from gateway.limits.pools import PoolLease
 from gateway.logs import AlreadyLogged
 from gateway.server.cycle import error_response, head, whole
-from gateway.server.handler import Phase, ServedConnection
+from gateway.server.handler import Needs, Phase, ServedConnection
 from gateway.time_slices import TimeSlice
 
 PATH = b"/stream"
@@ -73,13 +73,6 @@ class WebSocketHandler(UploadingClient):
         self._handshake: list[tuple[bytes, bytes]] = []
 
     @property
-    def phase(self) -> Phase:
-        """See Handler."""
-        if self._close_sent:
-            return Phase.CLOSING
-        return Phase.OPEN if self._accepted else Phase.SERVING
-
-    @property
     def runs(self) -> bool:
         """See Handler."""
         return self._task is not None and not self._task.done()
@@ -91,15 +84,15 @@ class WebSocketHandler(UploadingClient):
             return True
         return self._accepted and not self._messages and self._connection.writable.is_set()
 
-    @property
-    def reads(self) -> bool:
-        """Until the application accepts, the socket is read to notice that the client has gone."""
-        return self.parses or not self._accepted
-
-    @property
-    def awaits_client(self) -> bool:
-        """See Handler."""
-        return self.parses
+    def needs(self) -> Needs:
+        """See Handler. Until the application accepts, the socket is read to notice that the client has gone."""
+        parses, open_phase = self.parses, Phase.OPEN if self._accepted else Phase.SERVING
+        return Needs(
+            Phase.CLOSING if self._close_sent else open_phase,
+            parses,
+            reads=parses or not self._accepted,
+            awaits_client=parses,
+        )
 
     def open(self) -> None:
         """Check the handshake, and run the application; refuse the connection where the handshake is wrong."""

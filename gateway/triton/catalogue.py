@@ -1,7 +1,6 @@
 """The models of one Triton by the names and versions that clients use, each an ensemble that keeps the contract."""
 
 import asyncio
-import contextlib
 import difflib
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -121,9 +120,10 @@ class Models:
         if not call.model_version and call.model_name in self._answered:
             for pause_seconds in SWITCH_PAUSES_SECONDS:
                 # The version in use may have been replaced after Triton had chosen it for the call.
-                with contextlib.suppress(ModelNotFound):
+                try:
                     return await self._infer(call)
-                await asyncio.sleep(pause_seconds)
+                except ModelNotFound:
+                    await asyncio.sleep(pause_seconds)
         return await self._infer(call)
 
     async def _infer(self, call: Call) -> InferResult:
@@ -134,12 +134,13 @@ class Models:
             sent_at = time.monotonic()
             try:
                 traits = await self._traits.get((ensemble, ""), self._read_traits)
-                embeddings = _wants_embeddings(call, traits)
+                embeddings = call.embeddings is not Embeddings.NONE and _wants_embeddings(call, traits)
+                most, class_count = _class_counts(call, multi_label=traits.multi_label)
                 known_as = (ensemble, version) == (model_name, model_version)
                 result = await Sender(
                     self._endpoint,
                     traits.codec,
-                    class_count=_class_count(call, multi_label=traits.multi_label),
+                    class_count=class_count,
                     embeddings=embeddings,
                 ).send(call if known_as else replace(call, model_name=ensemble, model_version=version))
             except ModelNotFound as exc:
@@ -160,7 +161,9 @@ class Models:
                 self._pinned.discard((model_name, model_version))
             else:
                 self._pinned.add((model_name, model_version))
-            rows = await _select(result.rows, call, multi_label=traits.multi_label)
+            rows = result.rows
+            if most != class_count or (call.selection and not call.selection.is_count(multi_label=traits.multi_label)):
+                rows = await _select(rows, call, most, multi_label=traits.multi_label)
             return InferResult(
                 result.model_name, result.model_version, rows, traits.multi_label, traits.drift_reference
             )
@@ -346,22 +349,21 @@ def _wants_embeddings(call: Call, traits: Traits) -> bool:
     """Whether to request FEATURES; raises NoFeatures if the call needs them and the model has none."""
     if call.embeddings is Embeddings.NEEDED and not traits.codec.embedding_size:
         raise no_features(call.model_name)
-    return call.embeddings is not Embeddings.NONE and traits.codec.embedding_size > 0
+    return traits.codec.embedding_size > 0
 
 
-def _class_count(call: Call, *, multi_label: bool) -> int | None:
+def _class_counts(call: Call, *, multi_label: bool) -> tuple[int | None, int | None]:
+    """How many best classes to select from at most, and to request; None for all of them."""
     if call.selection is None:
-        return None
-    count = call.selection.class_count(multi_label=multi_label)
-    return ALL_CLASSES if count is None else max(count, call.least_classes)
+        return None, None
+    most = call.selection.class_count(multi_label=multi_label)
+    return most, ALL_CLASSES if most is None else max(most, call.least_classes)
 
 
-async def _select(rows: Sequence[Row], call: Call, *, multi_label: bool) -> tuple[Row, ...]:
-    """The rows with the selected classes of each image."""
+async def _select(rows: Sequence[Row], call: Call, most: int | None, *, multi_label: bool) -> tuple[Row, ...]:
+    """The rows with the selected classes of each image, out of the `most` best ones."""
     selection = call.selection
-    if selection is None:
-        return tuple(rows)
-    most = selection.class_count(multi_label=multi_label)
+    assert selection is not None
     selected: list[Row] = []
     time_slice = TimeSlice()
     for row in rows:

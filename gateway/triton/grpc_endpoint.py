@@ -48,6 +48,8 @@ CANCELLATION_SINCE = (2, 53)
 """The first Triton (24.12) that survives cancelled calls; older ones, such as 2.51, crash (server issue 7368)."""
 FORCE_RELOAD_PARAMETER = "renewed_by_gateway"
 """A parameter that makes a model's configuration differ from the one before."""
+COPIED_INLINE_BYTES = 2**20
+"""Before a larger message is sent, other tasks may run."""
 ABANDONED_SECONDS = 30.0
 """How long past its deadline a call may run at a Triton that does not support cancellation."""
 
@@ -92,9 +94,10 @@ class GrpcEndpoint:
 
         The call carries the trace context of the current request, so that Triton's spans join its trace.
         """
-        time_slice, timeout_seconds = TimeSlice(), call.deadline.left_seconds
+        timeout_seconds = call.deadline.left_seconds
         request = codec.request(call, class_count, timeout_seconds, embeddings=embeddings)
-        await time_slice.pause_if_over()  # gRPC makes another copy of what may be 20 MB
+        if len(request) > COPIED_INLINE_BYTES:
+            await TimeSlice().pause()  # gRPC makes another copy of what may be 20 MB
         attributes = {
             **self._attributes,
             "gateway.model.name": call.model_name,

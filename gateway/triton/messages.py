@@ -142,10 +142,9 @@ async def read_answer(
 
     PREDICTION is FP32 [N, classes], or if `classified` BYTES [N, k] of "score:class id:label".
     """
-    outputs = {
-        output.name: (output.datatype, list(output.shape), raw)
-        for output, raw in zip(response.outputs, response.raw_output_contents, strict=False)
-    }
+    outputs = {}
+    for output, content in zip(response.outputs, response.raw_output_contents, strict=False):
+        outputs[output.name] = output.datatype, list(output.shape), content
     nothing: tuple[str, list[int], bytes] = ("", [], b"")
     datatype, shape, raw = outputs.get(tensors.prediction, nothing)
     if (datatype, shape[:1], len(shape)) != ("BYTES" if classified else "FP32", [rows], 2):
@@ -159,12 +158,14 @@ async def read_answer(
         if embeddings:
             features = _embeddings(*outputs.get(FEATURES, nothing), rows)
             answers = [replace(row, embedding=each) for row, each in zip(answers, features, strict=True)]
+        if any(codes):
+            answers = [_with_status(row, code) for row, code in zip(answers, codes, strict=True)]
     except (ValueError, OverflowError, struct.error) as exc:
         raise InferenceFailed from exc
     return InferResult(
         model_name=response.model_name,
         model_version=response.model_version,
-        rows=tuple(_with_status(row, code) for code, row in zip(codes, answers, strict=True)),
+        rows=tuple(answers),
     )
 
 

@@ -49,14 +49,11 @@ class CallGate:
 
     def __init__(self) -> None:
         self._calls = 0
+        self.is_open = True
+        """Whether a call can enter without waiting."""
         self._open, self._idle = asyncio.Event(), asyncio.Event()
         self._open.set()
         self._idle.set()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a call can enter without waiting."""
-        return self._open.is_set()
 
     def __enter__(self) -> None:
         """Begin a call; the gate must be open."""
@@ -76,11 +73,13 @@ class CallGate:
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
         """Close the gate and wait for the calls inside to end; one task at a time may do so."""
+        self.is_open = False
         self._open.clear()
         try:
             await self._idle.wait()
             yield
         finally:
+            self.is_open = True
             self._open.set()
 
 
@@ -131,7 +130,8 @@ class TritonPool:
         self._connect = connect
         self.known: list[str] = []
         """Every address, in this gateway's order."""
-        self._replicas: dict[str, Replica] = {}
+        self.in_use: dict[str, Replica] = {}
+        """The Tritons in use, by address."""
         self._generator = random.Random()  # noqa: S311  # no secret
         self._resolving: asyncio.Task[None] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
@@ -143,7 +143,7 @@ class TritonPool:
 
     async def close(self) -> None:
         """Stop the health checkers and close every channel; calls in flight are cancelled."""
-        replicas = list(self._replicas.values())
+        replicas = list(self.in_use.values())
         tasks = [task for task in (self._resolving, *(replica.task for replica in replicas), *self._retiring) if task]
         for task in tasks:
             task.cancel()
@@ -153,17 +153,12 @@ class TritonPool:
     @property
     def replicas(self) -> list[Replica]:
         """The replicas in use."""
-        return list(self._replicas.values())
-
-    @property
-    def supports_cancellation(self) -> bool:
-        """Whether every Triton in use supports cancellation."""
-        return all(replica.endpoint.supports_cancellation for replica in self._replicas.values())
+        return list(self.in_use.values())
 
     def choose(self, model_name: str, model_version: str = "", tried: Collection[str] = ()) -> Replica:
         """A replica that is ready for a model and not in `tried`; if there is none, any, whose error is reported."""
-        if len(self._replicas) == 1:
-            return next(iter(self._replicas.values()))
+        if len(self.in_use) == 1:
+            return next(iter(self.in_use.values()))
         if ready := self.ready(model_name, model_version, tried):
             # A replica with a closed gate would make the call wait.
             replicas = [replica for replica in ready if replica.gate.is_open] or ready
@@ -186,6 +181,8 @@ class TritonPool:
 
     def serving(self, model_name: str, model_version: str) -> list[Replica]:
         """The replicas that probe a model, ready or not; all if none does."""
+        if len(self.in_use) == 1:
+            return list(self.in_use.values())
         return self.holders(model_name, model_version) or self.replicas
 
     def holders(self, model_name: str, model_version: str = "") -> list[Replica]:
@@ -210,8 +207,8 @@ class TritonPool:
     @asynccontextmanager
     async def models_at(self, address: str) -> AsyncIterator[Models]:
         """The models of one Triton, in use or not."""
-        if address in self._replicas:
-            yield self._replicas[address].models
+        if address in self.in_use:
+            yield self.in_use[address].models
             return
         endpoint = self._connect(address)
         try:
@@ -221,17 +218,17 @@ class TritonPool:
 
     def forget(self, address: str, models: Collection[str]) -> None:
         """Stop probing models that were unloaded on purpose."""
-        if address in self._replicas:
-            self._replicas[address].checker.forget(models)
+        if address in self.in_use:
+            self.in_use[address].checker.forget(models)
 
     async def resolve(self) -> None:
         """Resolve the addresses, use this gateway's subset of them, and remove replicas that are not in it."""
         self.known = rendezvous_order(await self._addresses.current(), self._share.gateway)
         wanted = self._wanted()
         for address in wanted:
-            if address not in self._replicas:
-                self._replicas[address] = self._join(address)
-        for address in set(self._replicas) - set(wanted):
+            if address not in self.in_use:
+                self.in_use[address] = self._join(address)
+        for address in set(self.in_use) - set(wanted):
             self._leave(address)
 
     async def _keep_resolving(self) -> None:
@@ -251,7 +248,7 @@ class TritonPool:
             if left <= 0:
                 break
             wanted.append(address)
-            replica = self._replicas.get(address)
+            replica = self.in_use.get(address)
             # A new replica counts as ready, or a gateway would start with all of them.
             left -= replica is None or replica.health.ready or not replica.health.probed
         return wanted
@@ -269,7 +266,7 @@ class TritonPool:
         return replica
 
     def _leave(self, address: str) -> None:
-        replica = self._replicas.pop(address)
+        replica = self.in_use.pop(address)
         if replica.task is not None:
             replica.task.cancel()
         replica.checker.forget_metrics()
@@ -279,7 +276,7 @@ class TritonPool:
 
     def _report_model(self, model: str) -> None:
         """Update the metric that shows whether any Triton is ready for a model."""
-        serving = [replica.health for replica in self._replicas.values() if replica.health.serving(model)]
+        serving = [replica.health for replica in self.in_use.values() if replica.health.serving(model)]
         if serving:
             metrics.MODEL_READY.labels(model).set(any(health.answers(model) for health in serving))
         else:

@@ -29,6 +29,8 @@ class Notes:
             with contextlib.suppress(OSError):
                 self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._read_bytes = 0
+        self.shared = self._file is not None
+        """Whether there is a file, in which other processes may have written."""
 
     def write(self, kind: str, code: bytes, until: float) -> None:
         """Append a line for all workers, including this one (see `new`); an append of one line is atomic."""
@@ -85,7 +87,8 @@ class Quarantine:
 
     def suspicious(self, codes: Sequence[bytes]) -> list[int]:
         """The positions of the images that are refused, or have to be sent alone."""
-        self._read_notes()
+        if self._notes.shared:
+            self._read_notes()
         if not self._suspects and not self._refused:
             return []
         kept = (self._suspects, self._refused)

@@ -24,6 +24,8 @@ class Sender:
         The first call of a model may mix what its model does not take together, since its limits are known only then;
         its requests are sent one after the other.
         """
+        if len(call.batch) == 1 or (self.codec.mixes_lengths and len(call.batch) <= self.codec.most_images):
+            return await self._send(call)
         parts = list(self._parts(call))
         if len(parts) == 1:
             return await self._send(call)
@@ -41,11 +43,11 @@ class Sender:
             yield from (numbers[start : start + most] for start in range(0, len(numbers), most))
 
     async def _send(self, call: Call) -> InferResult:
+        if self.codec.reports_images:
+            return await self._infer(call)
         try:
             return await self._infer(call)
         except InferenceFailed as failure:
-            if self.codec.reports_images:
-                raise
             return await self._one_by_one(call, failure)
 
     async def _one_by_one(self, call: Call, failure: InferenceFailed) -> InferResult:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import NotRequired, TypedDict, Unpack
 
 import structlog
@@ -47,6 +48,7 @@ RETRY_PAUSE_SECONDS = (0.02, 0.1)
 """Between attempts at a lone Triton: random, so that retries of many calls are spread, and longer each time."""
 HOLD_STEP_SECONDS = 0.1
 """Interval at which held calls look for a ready Triton; a Triton starts in tens of seconds."""
+_SUPPORTS_CANCELLATION = attrgetter("endpoint.supports_cancellation")
 LIST_HINT = "GET /models lists the models."
 
 
@@ -97,6 +99,8 @@ class TritonBackend:
         self._check_load = options.get("check_load")
         self._model_name = options["model_name"]
         self._seal = options["seal"]
+        self.seal = self._seal.code
+        """The seal of an image; see gateway.triton.seal."""
         self._quarantine = options["quarantine"]
         self._recent = RecentCodes()
         self._budget = RetryBudget()
@@ -119,23 +123,18 @@ class TritonBackend:
     @property
     def supports_cancellation(self) -> bool:
         """Whether every Triton in use supports cancellation."""
-        return self._pool.supports_cancellation
+        return all(map(_SUPPORTS_CANCELLATION, self._pool.in_use.values()))
 
     def health(self) -> Sequence[EndpointHealth]:
         """The health of each Triton in use."""
         return [replica.checker.health() for replica in self._pool.replicas]
 
-    def seal(self, image: bytes) -> bytes:
-        """The seal of an image; see gateway.triton.seal."""
-        return self._seal.code(image)
-
     def needs_own_call(self, seal: bytes, model_name: str, model_version: str) -> bool:
         """Whether an image may be in the response cache, or may crash a process; see Backend.needs_own_call."""
-        if self._recent.add(seal) and any(
-            replica.models.may_cache(model_name, model_version)
-            for replica in self._pool.serving(model_name, model_version)
-        ):
-            return True
+        if self._recent.add(seal):
+            for replica in self._pool.serving(model_name, model_version):
+                if replica.models.may_cache(model_name, model_version):
+                    return True
         return bool(self._quarantine.suspicious((seal,)))
 
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:

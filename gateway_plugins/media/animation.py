@@ -32,7 +32,7 @@ class FrameResult:
     error: GatewayError | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AnimationResult(Result):
     """The result of a file in a request for frames; `predictions` are those of its first frame without an error."""
 

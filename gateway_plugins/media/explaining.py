@@ -46,7 +46,7 @@ class Explanation:
     heat: HeatMap
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ExplainedResult(Result):
     """The result of a file in a request for an explanation."""
 

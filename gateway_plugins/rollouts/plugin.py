@@ -20,6 +20,7 @@ class Rollouts(Plugin):
 
     def __init__(self, settings: Settings) -> None:
         self._settings = RolloutSettings.of(settings)
+        self.idle_hooks = () if self._settings.model_split else ("version",)
 
     def cors_headers(self) -> Sequence[str]:
         """The header that ties a client to a version."""

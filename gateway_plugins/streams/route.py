@@ -103,11 +103,11 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
     context.check_model(model_name)
     # A frame that cannot wait is dropped: no upload is evicted for it.
     lease = context.shared["uploads"].lease(NeverEvicted(), key_bound=context.caller.upload_bytes)
-    buffer = context.resources.enter_context(lease)
+    context.leases.append(lease)
     return StreamSession(
         context.service,
         settings,
-        buffer,
+        lease,
         parameters,
         model=(model_name, version),
         request_id=context.request_id,

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from gateway.api.answers import respond
 from gateway.api.body import open_body
 from gateway.api.parameters import NATIVE, predict_parameters, query_parameters, request_spec, with_form
-from gateway.api.request_context import request_context
+from gateway.api.request_context import request_context_of
 from gateway.api.route_table import traits
 from gateway.api.schemas import Problem
 from gateway.api.shapes import Native
@@ -105,14 +105,15 @@ def router(plugins: Plugins) -> APIRouter:
 
         Files are classified as they arrive, while the rest of a large upload is still being received.
         """
-        context = request_context(request)
+        context = request_context_of(request.scope)
         service, settings = context.service, context.settings
         parameters = query_parameters(known, request.scope["query_string"])
         with context.stats.stages["read"]:
             body = open_body(request, context)
             form, uploads = await body.open_uploads(service.tools.policy.limits, names, foreign)
         checks = [each.settle(form, parameters.model_fields_set) for each in foreign] if form else ()
-        parameters = with_form(parameters, form)
+        if form:
+            parameters = with_form(parameters, form)
         spec = request_spec(
             request,
             context,

@@ -17,7 +17,8 @@ WORKER_START_SECONDS = 0.2
 def expected_seconds(info: ImageInfo, nbytes: int) -> float:
     """Upper bound of decoding and resizing an inspected image of `nbytes`, on one core of a small server."""
     pixels = info.width * info.height
-    per_pixel, per_byte = info.format.traits.ns_per_pixel, info.format.traits.ns_per_byte
+    traits = info.format.traits
+    per_pixel, per_byte = traits.ns_per_pixel, traits.ns_per_byte
     if info.scans > 1:
         per_pixel += info.scans * _NS_PER_PIXEL_OF_A_SCAN
         per_byte = _NS_PER_BYTE_OF_SCANS

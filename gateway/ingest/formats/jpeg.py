@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.errors import InvalidImage, TooCostly, TruncatedImage, UnsupportedFormat
+from gateway.errors import ImageError, InvalidImage, TooCostly, TruncatedImage, UnsupportedFormat
 from gateway.ingest.formats.exif import exif_orientation, xmp_orientation
-from gateway.ingest.formats.step_limit import Steps
+from gateway.ingest.formats.step_limit import Steps, too_many_parts
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo, upright
 from gateway.values import quantities
@@ -46,12 +46,11 @@ class _Frame:
 
 def read_jpeg(data: bytes) -> ImageInfo:
     """Baseline, extended and progressive JPEG of 8 bits with one, three or four components."""
-    position, steps = 2, Steps("JPEG", _MAX_SEGMENTS)
+    position, segments = 2, 0
     by_exif: int | None = None
     by_xmp: int | None = None
     frame: _Frame | None = None
-    while True:
-        steps.take()
+    while (segments := segments + 1) <= _MAX_SEGMENTS:
         match = _MARKER.search(data, position, position + _MAX_GAP_BYTES)
         if match is None and position + _MAX_GAP_BYTES < len(data):
             raise InvalidImage("The JPEG's header contains bytes that do not belong to a header.")
@@ -62,7 +61,10 @@ def read_jpeg(data: bytes) -> ImageInfo:
             continue
         if marker in (_START_OF_IMAGE, _END_OF_IMAGE):
             raise InvalidImage("The JPEG has no picture before its end.")
-        end = _segment_end(data, position)
+        length = int.from_bytes(data[position : position + 2], "big")
+        end = position + length
+        if length < 2 or end > len(data):
+            raise _damaged_segment(data, position)
         if marker == _APP1 and by_exif is None and data.startswith(b"Exif\0\0", position + 2):
             by_exif = exif_orientation(data[position + 8 : end])
         elif marker == _APP1 and data.startswith(_XMP, position + 2):
@@ -76,6 +78,8 @@ def read_jpeg(data: bytes) -> ImageInfo:
         elif marker == _START_OF_SCAN:
             break
         position = end
+    else:
+        raise too_many_parts("JPEG")
     if frame is None:
         raise InvalidImage("The JPEG has no frame header.")
     # Entropy-coded data never contains this marker. Phones append videos and second images after it; thumbnails are
@@ -83,11 +87,14 @@ def read_jpeg(data: bytes) -> ImageInfo:
     if not data.endswith(_EOI) and data.find(_EOI, end) < 0:
         raise TruncatedImage("The JPEG is cut off: it has no end marker.")
     several = frame.marker in _PROGRESSIVE or data[position + 2] != len(frame.sampling)
-    scans = _check_scans(data, position, frame.width * frame.height, steps) if several else 1
+    scans = 1
+    if several:
+        steps = Steps("JPEG", _MAX_SEGMENTS - segments)
+        scans = _check_scans(data, position, frame.width * frame.height, steps)
     orientation = by_exif or by_xmp or 1
     return ImageInfo(
         ImageFormat.JPEG,
-        *upright(frame.width, frame.height, orientation),
+        *(upright(frame.width, frame.height, orientation) if orientation > 1 else (frame.width, frame.height)),
         orientation,
         # The time of arithmetic coding grows with the bytes, not the pixels; and OpenCV ignores XMP.
         isolated=frame.marker in _ARITHMETIC or (orientation != 1 and by_exif is None),
@@ -99,11 +106,16 @@ def read_jpeg(data: bytes) -> ImageInfo:
 def _segment_end(data: bytes, position: int) -> int:
     length = int.from_bytes(data[position : position + 2], "big")
     end = position + length
-    if end > len(data) or len(data) < position + 2:
-        raise TruncatedImage("The JPEG is cut off in its header.")
-    if length < 2:
-        raise InvalidImage("The JPEG has a segment of an impossible length.")
+    if length < 2 or end > len(data):
+        raise _damaged_segment(data, position)
     return end
+
+
+def _damaged_segment(data: bytes, position: int) -> ImageError:
+    length = int.from_bytes(data[position : position + 2], "big")
+    if position + length > len(data) or len(data) < position + 2:
+        return TruncatedImage("The JPEG is cut off in its header.")
+    return InvalidImage("The JPEG has a segment of an impossible length.")
 
 
 def _read_frame(marker: int, frame: bytes) -> _Frame:

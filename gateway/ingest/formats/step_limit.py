@@ -16,4 +16,9 @@ class Steps:
         """Count steps; raises InvalidImage if there are too many."""
         self._left -= count
         if self._left < 0:
-            raise InvalidImage(f"The {self._name}'s header has too many parts.")
+            raise too_many_parts(self._name)
+
+
+def too_many_parts(name: str) -> InvalidImage:
+    """The error of a file with more parts than are read."""
+    return InvalidImage(f"The {name}'s header has too many parts.")

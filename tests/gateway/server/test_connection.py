@@ -281,7 +281,7 @@ async def test_only_a_body_that_is_still_coming_stops_the_reading(nbytes, reads)
         _, writer, connection = await running.connect()
         writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % nbytes + bytes(nbytes))
         await reaches(connection, Phase.SERVING)
-        await until(lambda: not (connection.handler.awaits_client and connection.transport.is_reading()))
+        await until(lambda: not (connection.handler.needs().awaits_client and connection.transport.is_reading()))
         assert connection.transport.is_reading() is reads
 
 
