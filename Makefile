@@ -38,7 +38,10 @@ CAN_INSTALL := import sys; v = sys.version_info; ok = (3, 11) <= v[:2] <= (3, 13
 PYTEST := $(BIN)/pytest -q
 # The order is that of tests/conftest.py: without --no-loadscope-reorder, files of few and long tests would come last.
 # A third worker has work while others wait for a process to start or stop.
-WORKERS = -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --hypothesis-profile $(PROFILE)
+WORKERS = -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --hypothesis-profile $(PROFILE) $(ORDER)
+# A number makes the order of the tests random; the same number, the same order.
+SHUFFLE =
+ORDER = $(if $(SHUFFLE),--random-order --random-order-seed $(SHUFFLE))
 # A test that fails beside others is run once more after a while, and the summary names it. If more than five fail, the cause is
 # not a busy machine: the sixth is not run again.
 RERUNS := --reruns 1 --reruns-delay 5 --max-suite-reruns 5 -raR
@@ -57,7 +60,7 @@ BESIDE_EACH_OTHER = --no-print-directory --jobs 2 --output-sync=target --keep-go
 # From where `make check` on the main branch looks for changes: tests/affected.py.
 KEEP_GREEN = { ! git diff --quiet HEAD || { mkdir -p build && git rev-parse HEAD > build/green; }; }
 
-.PHONY: help ready install up test test-long check check-tests check-style check-types check-imports test-python coverage lint fmt docs site dist bench figures attack fuzz sanitize clean
+.PHONY: help ready install up test test-long check check-tests check-style check-types check-imports test-python mutants coverage lint fmt docs site dist bench figures attack fuzz sanitize clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -134,6 +137,10 @@ check-types:
 
 check-imports:
 	@$(BIN)/lint-imports
+
+mutants: ready ## change a module of gateway/ in many small ways, and print what no test notices; MODULE=gateway/limits/lease.py
+	@$(PIP_INSTALL) -e '.[mutants]'
+	@nice $(BIN)/python -m tests.mutants $(MODULE)
 
 coverage: ready ## what of gateway/ runs in the tests without Triton, and what does not
 	@rm -rf build/coverage && mkdir -p build/coverage

@@ -80,6 +80,7 @@ PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 EXTRAS = [
     *("", "local", "onnx", "keras", "tensorflow", "sklearn", "parquet", "s3", "gcs", "ray", "otel", "bench", "dev"),
     "docs",
+    "mutants",
 ]
 
 

@@ -320,7 +320,7 @@ class ScriptedLoader:
     def __init__(self) -> None:
         self.loads: list[asyncio.Future[None]] = []
 
-    async def loaded(self, model_name: str, model_version: str, deadline: Deadline, key: str = "") -> None:
+    async def loaded(self, model_name: str, model_version: str, deadline: Deadline, client: str = "") -> None:
         self.loads.append(asyncio.get_running_loop().create_future())
         await self.loads[-1]
 
