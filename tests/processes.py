@@ -21,6 +21,11 @@ import psutil
 from tests import warm
 
 PROJECT = Path(__file__).resolve().parents[1]
+PACKAGES = (
+    *("gateway", "gateway_cli", "gateway_client", "gateway_decoder", "gateway_local", "gateway_models"),
+    "gateway_plugins",
+    "gateway_predictions",
+)
 SERVE = "import sys; from gateway_cli.main import main; sys.argv[1:] = ['serve']; main()"
 
 PORTS_PER_WORKER = 1000

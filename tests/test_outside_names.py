@@ -1,21 +1,12 @@
 """Names from outside become a SafePath before they are joined to a folder."""
 
 import ast
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-PACKAGES = (
-    "gateway",
-    "gateway_cli",
-    "gateway_client",
-    "gateway_decoder",
-    "gateway_local",
-    "gateway_models",
-    "gateway_plugins",
-    "gateway_predictions",
-)
+from tests.processes import PACKAGES
+from tests.processes import PROJECT as ROOT
+
 SOURCES = {"tarfile", "zipfile", "fsspec", "huggingface_hub"}
 """Modules of Python and of libraries that give names from outside."""
 OTHERS = (

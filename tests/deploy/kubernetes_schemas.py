@@ -1,4 +1,4 @@
-"""What an object of Kubernetes, or of a custom resource that the chart makes, may look like. Nothing is downloaded."""
+"""Objects of the chart, and what Kubernetes and the operators of its custom resources take. Nothing is downloaded."""
 
 import json
 import re
@@ -11,6 +11,8 @@ import yaml
 from jsonschema import Draft7Validator, Draft202012Validator
 from jsonschema.protocols import Validator
 from referencing import Registry, Resource
+
+from deploy.generate.helm import Rendered
 
 SCHEMAS = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
 CRDS = Path(__file__).parent / "crds"
@@ -41,3 +43,26 @@ def faults(document: dict[str, Any], version: str) -> list[str]:
         f"{document['kind']}/{document['metadata']['name']} {error.json_path}: {error.message}"
         for error in validator(version, document["apiVersion"], document["kind"]).iter_errors(document)
     ]
+
+
+def find(release: Rendered, kind: str, ends: str) -> dict[str, Any]:
+    """The object of a kind whose name ends in this way, hooks of Helm aside."""
+    (found,) = [
+        each
+        for each in release.documents
+        if each["kind"] == kind and each["metadata"]["name"].endswith(ends) and "hook" not in str(each["metadata"])
+    ]
+    return found
+
+
+def template(release: Rendered, part: str) -> dict[str, Any]:
+    """The pod template of a Deployment."""
+    return find(release, "Deployment", f"-{part}")["spec"]["template"]
+
+
+def pod(release: Rendered, part: str) -> dict[str, Any]:
+    return template(release, part)["spec"]
+
+
+def container(release: Rendered, part: str) -> dict[str, Any]:
+    return next(each for each in pod(release, part)["containers"] if each["name"] == part)

@@ -24,7 +24,7 @@ from gateway.settings import variable
 from gateway_local.server import EXIT_TIMEOUT_SECONDS
 from gateway_models.repository.tensorrt import TENSORRT_CACHE
 from tests.deploy.conftest import compose_file
-from tests.deploy.kubernetes_schemas import VERSIONS, faults
+from tests.deploy.kubernetes_schemas import VERSIONS, container, faults, find, pod
 from tests.settings import Settings
 
 SHA256 = "0123456789abcdef" * 4
@@ -168,24 +168,6 @@ def releases() -> dict[str, Rendered]:
 @pytest.fixture(params=MATRIX)
 def release(request, releases) -> Rendered:
     return releases[request.param]
-
-
-def find(release: Rendered, kind: str, ends: str) -> dict[str, Any]:
-    (found,) = [
-        each
-        for each in release.documents
-        if each["kind"] == kind and each["metadata"]["name"].endswith(ends) and "hook" not in str(each["metadata"])
-    ]
-    return found
-
-
-def pod(release: Rendered, part: str) -> dict[str, Any]:
-    return find(release, "Deployment", f"-{part}")["spec"]["template"]["spec"]
-
-
-def container(release: Rendered, part: str) -> dict[str, Any]:
-    (only,) = pod(release, part)["containers"]
-    return only
 
 
 @pytest.fixture(scope="module")

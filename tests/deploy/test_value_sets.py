@@ -2,13 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from deploy.generate.helm import Rendered, render
-from tests.deploy.kubernetes_schemas import VERSIONS, faults
+from tests.deploy.kubernetes_schemas import VERSIONS, container, faults, find, pod, template
 
 FILES = {path.stem: path for path in sorted((Path(__file__).parent / "values").glob("*.yaml"))}
 FOREIGN = {"Certificate", "DestinationRule", "ExternalSecret", "Route"}
@@ -21,24 +20,6 @@ SINCE = {"dynamic-resource-allocation": "1.33.0"}
 def releases() -> dict[str, Rendered]:
     values = [yaml.safe_load(path.read_text()) for path in FILES.values()]
     return dict(zip(FILES, render(values), strict=True))
-
-
-def find(release: Rendered, kind: str, ends: str) -> dict[str, Any]:
-    (found,) = [each for each in release.documents if each["kind"] == kind and each["metadata"]["name"].endswith(ends)]
-    return found
-
-
-def template(release: Rendered, part: str) -> dict[str, Any]:
-    """The pod template of a Deployment."""
-    return find(release, "Deployment", f"-{part}")["spec"]["template"]
-
-
-def pod(release: Rendered, part: str) -> dict[str, Any]:
-    return template(release, part)["spec"]
-
-
-def container(release: Rendered, part: str) -> dict[str, Any]:
-    return next(each for each in pod(release, part)["containers"] if each["name"] == part)
 
 
 def test_there_are_sets_for_many_platforms():

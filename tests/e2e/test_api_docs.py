@@ -1,4 +1,4 @@
-"""The requests of the first tutorial and of the HTTP interface get exactly the responses that are shown."""
+"""The documentation of the API: its examples, and answers to requests that follow or break its OpenAPI document."""
 
 import json
 import re
@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from tests.processes import PROJECT, Gateway
 
@@ -67,3 +68,35 @@ def test_every_parameter_is_documented():
 
     (section,) = re.findall(r"^## POST /predict$(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == set(PredictParameters.model_fields)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["POSITIVE", "NEGATIVE"])
+def test_every_response_matches_the_schema(gateway: Gateway, kind: str):
+    # Its import takes a second, too long for the collection of tests.
+    import schemathesis
+    from schemathesis.specs.openapi import checks
+
+    asked_of_answers = (
+        checks.status_code_conformance,
+        checks.content_type_conformance,
+        checks.response_schema_conformance,
+    )
+    mode = schemathesis.GenerationMode[kind]
+    document = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
+    operations = [operation.ok() for operation in document.get_all_operations()]
+    assert len(operations) > 5
+    if mode is schemathesis.GenerationMode.NEGATIVE:
+        operations = [each for each in operations if each.query or each.body]
+
+    for operation in operations:
+
+        @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def check(case):
+            answer = case.call(timeout=30)
+            # 503 and 504 are allowed: hypothesis also tries a timeout of 5e-324 s.
+            assert answer.status_code != 500
+            case.validate_response(answer, checks=asked_of_answers)
+
+        check()

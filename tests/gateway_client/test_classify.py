@@ -2,11 +2,12 @@
 
 import asyncio
 import io
-import json
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 from PIL import Image
 
 from gateway.errors import ModelNotFound, ModelUnavailable, Overloaded
-from gateway_client import AsyncGateway, Gateway, ImageUrl, NamedImage, blocking, errors
+from gateway_client import AsyncGateway, Gateway, ImageUrl, NamedImage, Result, blocking, errors
 from tests.animations import animated
 from tests.doubles.backend import CAT, PNG, VECTOR, StubBackend, with_vector
 from tests.plugins.urls.origin import origin_on
@@ -99,11 +100,6 @@ def test_too_many_frames_in_a_request_splits_it(frames):
     assert isinstance(error, errors.TooManyFrames)
 
 
-def test_single_image_needs_no_list(gateway):
-    (result,) = gateway.classify(PNG)
-    assert result.ok
-
-
 def test_open_file_is_a_single_image_and_may_be_closed(gateway, tmp_path):
     (path := tmp_path / "a.png").write_bytes(PNG)
     with path.open("rb") as file:
@@ -153,14 +149,10 @@ def test_parameters_reach_the_service_and_refusals_are_typed(gateway):
     assert result.best.label == "cat"
 
 
-def test_single_label_needs_no_list(gateway):
+def test_single_image_and_label_need_no_list(gateway):
     (result,) = gateway.classify(PNG, labels="cat")
     assert [prediction.label for prediction in result.predictions] == ["cat"]
-
-
-def test_url_scheme_defaults_to_http(url):
-    with Gateway(url.removeprefix("http://")) as gateway:
-        assert next(gateway.classify(PNG)).ok
+    assert list(gateway.classify([])) == []
 
 
 def test_progress_is_reported_after_each_result(gateway):
@@ -194,6 +186,18 @@ def test_unfinished_results_end_with_the_client(url):
     assert not gateway._thread.is_alive()
 
 
+@contextmanager
+def interrupted_call() -> Iterator[tuple[Gateway, Iterator[Result]]]:
+    """A client whose call waits to try again, when Ctrl-C comes."""
+    waiting, main = threading.Event(), threading.get_ident()
+    thread = threading.Thread(target=lambda: waiting.wait(30) and signal.pthread_kill(main, signal.SIGINT))
+    with stub_service(StubBackend(Overloaded())) as url, Gateway(url) as gateway:
+        results = gateway.classify([PNG] * 5, on_wait=lambda *_: waiting.set())
+        thread.start()
+        yield gateway, results
+        thread.join()
+
+
 def test_second_ctrl_c_is_harmless(monkeypatch):
     interrupted, wait = threading.Event(), blocking._wait
 
@@ -203,31 +207,21 @@ def test_second_ctrl_c_is_harmless(monkeypatch):
         interrupted.set()  # instead of waiting for the tasks that the first Ctrl-C cancelled
         raise KeyboardInterrupt
 
-    with stub_service(StubBackend(Overloaded())) as url, Gateway(url) as gateway:
-        waiting = threading.Event()
-        main = threading.get_ident()
-        thread = threading.Thread(target=lambda: waiting.wait(30) and signal.pthread_kill(main, signal.SIGINT))
-        results = gateway.classify([PNG] * 5, on_wait=lambda *_: waiting.set())
-        with monkeypatch.context() as patch:
-            patch.setattr(blocking, "_wait", impatient)
-            thread.start()
-            with pytest.raises(KeyboardInterrupt):
-                next(results)
-        thread.join()
+    with interrupted_call() as (_, results), monkeypatch.context() as patch:
+        patch.setattr(blocking, "_wait", impatient)
+        with pytest.raises(KeyboardInterrupt):
+            next(results)
     assert interrupted.is_set()
 
 
 def test_ctrl_c_cancels_running_tasks():
-    with stub_service(StubBackend(Overloaded())) as url, Gateway(url) as gateway:
-        waiting = threading.Event()
-        main = threading.get_ident()
-        thread = threading.Thread(target=lambda: waiting.wait(30) and signal.pthread_kill(main, signal.SIGINT))
-        thread.start()
+    async def others() -> list[str]:
+        return [repr(task) for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+    with interrupted_call() as (gateway, results):
         with pytest.raises(KeyboardInterrupt):
-            for _ in gateway.classify([PNG] * 5, on_wait=lambda *_: waiting.set()):
-                pass
-        thread.join()
-        assert not asyncio.run_coroutine_threadsafe(tasks(), gateway._loop).result()
+            next(results)
+        assert not asyncio.run_coroutine_threadsafe(others(), gateway._loop).result()
 
 
 def test_ctrl_c_at_any_moment_ends_a_wait():
@@ -247,15 +241,6 @@ def test_ctrl_c_at_any_moment_ends_a_wait():
         "        raise SystemExit('no interrupt')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment())
-
-
-async def tasks() -> list[str]:
-    """The other running tasks."""
-    return [repr(task) for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-
-
-def test_no_images_give_no_results(gateway):
-    assert list(gateway.classify([])) == []
 
 
 def test_models_can_be_listed(gateway):
@@ -323,14 +308,6 @@ def test_api_key_is_sent(tmp_path):
             assert next(gateway.classify([PNG])).ok
         with Gateway(url.removeprefix("http://"), key) as gateway:
             assert next(gateway.classify([PNG])).ok
-
-
-def test_each_result_has_its_model(url):
-    import httpx
-
-    answer = httpx.post(f"{url}/predict", files={"f": PNG}, headers={"Accept": "application/x-ndjson"})
-    first = json.loads(answer.text.splitlines()[0])
-    assert first["model"] == {"name": "ensemble_model", "version": "1"}
 
 
 def test_embeddings_are_32_bit_floats_beside_classes():

@@ -1,26 +1,13 @@
 """Whether the models of a repository fit into memory."""
 
-from pathlib import Path
-
 import pytest
 
 from gateway.machine.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB, MemoryCheck
 from gateway.triton.footprint import NEAR, need
-from gateway.triton.model_config import ModelConfig, read_model_configs
+from gateway.triton.model_config import read_model_configs
 from gateway_local.memory_fit import Fit, MemoryShort, check, fit, table
-
-ONNX = 'backend: "onnxruntime"'
-
-
-def model(repository: Path, name: str, text: str, *, versions: int = 1, weights: int = 0) -> ModelConfig:
-    """Write a model whose versions have a file of `weights` bytes each."""
-    folder = repository / name
-    for version in range(1, versions + 1):
-        (folder / str(version)).mkdir(parents=True)
-        (folder / str(version) / "model.onnx").write_bytes(bytes(weights))
-    (folder / "config.pbtxt").write_text(f'name: "{name}" {text}')
-    return read_model_configs(repository)[name]
+from tests.gateway.triton.test_footprint import ONNX, model
 
 
 def free(nbytes: int) -> Memory:

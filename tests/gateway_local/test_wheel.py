@@ -17,19 +17,9 @@ import pytest
 import torch
 
 from gateway import __version__
-from tests.processes import PROJECT, free_port, wait_for
+from tests.processes import PACKAGES, PROJECT, free_port, wait_for
 
 BUILD = "import sys, setuptools.build_meta as build; print(build.build_wheel(sys.argv[1]))"
-PACKAGES = (
-    "gateway",
-    "gateway_cli",
-    "gateway_client",
-    "gateway_decoder",
-    "gateway_local",
-    "gateway_models",
-    "gateway_plugins",
-    "gateway_predictions",
-)
 LABELS = ["red", "green", "blue"]
 AS_TRAINED = ("--resize=32", "--crop=32", "--mean=0,0,0", "--std=1,1,1")
 

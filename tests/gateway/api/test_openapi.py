@@ -1,14 +1,26 @@
-"""The OpenAPI document: each line of JSON lines has a schema, and a failure to make the document is not kept."""
+"""Routes for images: their description, HEAD, first requests, and the path past the routing of FastAPI."""
 
+import asyncio
 import json
+from typing import Annotated
 
 import jsonschema
 import pytest
+import structlog
+from fastapi import FastAPI, Query
+from fastapi.exceptions import RequestValidationError
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 
 from gateway.api.openapi import LINES
-from gateway.app import create_app
+from gateway.api.parameters import PredictParameters, invalid_parameter, query_parameters
+from gateway.app import create_app, prepare
+from gateway.errors import InvalidParameter
 from tests.doubles.backend import PNG, StubBackend
-from tests.services import client_of_app
+from tests.services import Client, client_of, client_of_app
 from tests.settings import Settings
 
 NDJSON = "application/x-ndjson"
@@ -62,3 +74,146 @@ def test_failure_to_make_the_document_is_not_kept(app):
     with client_of_app(app) as client:
         assert client.get("/openapi.json").status_code == 500
         assert "/predict" in client.get("/openapi.json").json()["paths"]
+
+
+PATHS = [
+    "/",
+    "/assets/page.js",
+    "/client/",
+    "/client/triton-image-gateway-client/",
+    "/docs",
+    "/docs/assets/swagger-ui.css",
+    "/health/live",
+    "/health/ready",
+    "/limits",
+    "/metrics",
+    "/models",
+    "/models/ensemble_model",
+    "/openapi.json",
+    "/v2",
+    "/v2/health/live",
+    "/v2/models/ensemble_model",
+]
+
+
+@pytest.fixture(scope="module")
+def client():
+    with client_of() as client:
+        yield client
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_head_equals_get_without_a_body(client, path):
+    get, head = client.get(path), client.request("HEAD", path)
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    changing = {"x-request-id", "server-timing"} | ({"content-length"} if path == "/metrics" else set())
+    assert {name: value for name, value in head.headers.items() if name not in changing} == {
+        name: value for name, value in get.headers.items() if name not in changing
+    }
+
+
+@pytest.mark.parametrize(("path", "status"), [("/predict", 405), ("/nothing", 404), ("/assets/none.js", 404)])
+def test_head_is_refused_where_get_is(client, path, status):
+    answer = client.request("HEAD", path)
+    assert (answer.status_code, answer.content) == (status, b"")
+
+
+@pytest.mark.parametrize("path", ["/assets/page.js", "/docs/assets/swagger-ui.css", "/health/live"])
+def test_assets_are_logged_at_debug_level(client, path):
+    with structlog.testing.capture_logs() as logs:
+        client.get(path)
+        client.request("HEAD", path)
+    # A machine that is busy elsewhere is told of as well.
+    told = [event for event in logs if event["event"] == "request"]
+    assert [(event["log_level"], event["method"]) for event in told] == [("debug", "GET"), ("debug", "HEAD")]
+
+
+def test_assets_are_counted_as_one_route(client):
+    client.get("/assets/page.js")
+    assert 'route="/assets/{path:path}",status="200"' in client.get("/metrics").text
+
+
+def test_files_outside_the_assets_are_unreachable(client):
+    sent = client.ask("GET", "/assets/../page.py")
+    assert sent[0]["status"] == 404
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_first_request_builds_no_routes(monkeypatch, prepared):
+    """Without `prepare`, FastAPI builds them, with a TypeAdapter for each parameter."""
+    app = create_app(Settings(_env_file=None), StubBackend())
+    if prepared:
+        prepare(app)
+    made, create = [], TypeAdapter.__init__
+
+    def created(self, *arguments, **options):
+        made.append(self)
+        create(self, *arguments, **options)
+
+    with client_of_app(app) as client:
+        monkeypatch.setattr(TypeAdapter, "__init__", created)
+        assert client.get("/models").status_code == 200
+    assert (made == []) == prepared
+
+
+VALUES = st.sampled_from(["", "0", "1", "7", "1.5", "cat", "a%2Cb", "%E2%98%83", "nan", "-1", "kserve-v1", "x+y", "%"])
+NAMES = st.sampled_from([*PredictParameters.model_fields, "topk", "Labels", ""])
+QUERIES = st.lists(st.tuples(NAMES, VALUES).map("=".join) | NAMES, max_size=6).map("&".join)
+
+
+def refused(error: RequestValidationError) -> str:
+    return invalid_parameter([dict(each) for each in error.errors()], PredictParameters.model_fields).message
+
+
+@pytest.fixture(scope="module")
+def fastapis():
+    """What FastAPI itself makes of a URL."""
+    app = FastAPI()
+
+    @app.get("/")
+    async def read(parameters: Annotated[PredictParameters, Query()]) -> JSONResponse:
+        return JSONResponse(parameters.model_dump(mode="json"))
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse(_: Request, error: RequestValidationError) -> JSONResponse:
+        return JSONResponse(refused(error), 422)
+
+    loop = asyncio.new_event_loop()
+    yield Client(loop, app, {})
+    loop.close()
+
+
+@given(query=QUERIES)
+def test_url_parameters_are_parsed_like_fastapi(fastapis, query):
+    answer = fastapis.get(f"/?{query}")
+    try:
+        read: object = query_parameters(PredictParameters, query.encode()).model_dump(mode="json")
+    except InvalidParameter as error:
+        read = error.message
+
+    assert read == answer.json()
+
+
+def test_unusual_requests_are_left_to_fastapi():
+    with client_of() as client:
+        wrong_method, wrong_path = client.request("PUT", "/predict"), client.post("/predict/", files={"files": PNG})
+
+    assert wrong_method.json()["code"] == "method_not_allowed"
+    assert (wrong_path.status_code, wrong_path.json()["code"]) == (404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("path", "content_type", "status", "code"),
+    [
+        ("/predict?top_k=0", "image/png", 422, "invalid_parameter"),
+        ("/predict", "text/plain", 415, "unsupported_media_type"),
+    ],
+)
+def test_errors_of_the_fast_path_are_problem_documents(path, content_type, status, code):
+    with client_of() as client:
+        answer = client.post(path, content=PNG, headers={"content-type": content_type})
+        metrics = client.get("/metrics").text
+
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+    assert answer.json()["code"] == code
+    assert f'gateway_requests_total{{code="{code}",route="/predict",status="{status}"}}' in metrics

@@ -14,9 +14,9 @@ from gateway.inference.result import Answer, Result
 from gateway.inference.scope import AGAIN_SECONDS, Scope
 from gateway.ingest.frames import FrameSelection
 from gateway_plugins.media.animation import Frames
+from tests.doubles.backend import PNG
 from tests.doubles.scripted import Body, Loop, ScriptedBackend, body_of, collected, query, service_of, start
 from tests.encoders import png_bomb
-from tests.gateway.inference.test_service import PNG
 from tests.samples import encode, photograph
 
 MANY = Predictions.of(Prediction("x", number, 0.5) for number in range(MAX_UNREAD_PREDICTIONS // 4))

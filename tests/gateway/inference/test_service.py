@@ -23,6 +23,7 @@ from gateway.inference.backend import InferResult, Row
 from gateway.inference.prediction import Prediction
 from gateway.ingest.resizing import Resize
 from tests.asking import encode
+from tests.doubles.backend import PNG
 from tests.doubles.scripted import (
     Body,
     ScriptedBackend,
@@ -36,7 +37,6 @@ from tests.doubles.scripted import (
     start,
 )
 
-PNG = encode(np.zeros((4, 4, 3), np.uint8), ".png")
 GIF = encode(np.zeros((4, 4, 3), np.uint8), ".gif")
 
 

@@ -1,14 +1,19 @@
-"""A client cannot make the log grow faster than its own traffic."""
+"""What a worker logs: pauses of its event loop, and no more than its clients send."""
 
+import asyncio
 import contextlib
 import json
 import re
 import socket
 import struct
+import time
 from collections.abc import Iterator
 
 import pytest
+import structlog
+from prometheus_client import REGISTRY
 
+from gateway.server.heartbeat import BUSY_SECONDS, LONG_SECONDS, QUIET_SECONDS, WINDOW_SECONDS, Pauses, heartbeat
 from tests.doubles.program import PROGRAM
 from tests.processes import Gateway, running_gateway, wait_for
 
@@ -69,3 +74,81 @@ def test_log_grows_no_faster_than_the_traffic(gateway: Gateway, sent: str, reset
         wait_for(lambda: len(events()) >= TIMES)
     assert gateway.log.stat().st_size - before <= traffic
     assert not [event for event in events() if event["event"] == "unexpected_error" or "exception" in event]
+
+
+def told() -> float:
+    value = REGISTRY.get_sample_value("gateway_event_loop_pause_seconds")
+    assert value is not None
+    return value
+
+
+def test_longest_pause_counts_until_its_window_ends():
+    pauses = Pauses(100.0)
+    pauses.note(100.1, 0.002, 0.001)
+    pauses.note(101.0, 0.04, 0.03)
+    pauses.note(102.0, 0.003, 0.001)
+    assert told() == pauses.longest_seconds == 0.04
+    pauses.note(101.0 + WINDOW_SECONDS - 0.1, 0.001, 0.001)
+    assert told() == 0.04
+    pauses.note(101.0 + WINDOW_SECONDS, 0.001, 0.001)
+    assert told() == 0.003
+
+
+def test_long_pause_is_logged_after_its_second():
+    pauses = Pauses(100.0)
+    with structlog.testing.capture_logs() as captured:
+        pauses.note(100.5, 2 * LONG_SECONDS, LONG_SECONDS)
+        pauses.note(100.9, BUSY_SECONDS + 0.001, 0.0)
+        assert captured == []
+        pauses.note(101.0, 0.0, 0.0)
+        pauses.note(102.0, LONG_SECONDS, LONG_SECONDS)
+        pauses.note(102.1, BUSY_SECONDS, 0.0)
+        pauses.note(103.0, 0.0, 0.0)
+    expected = {"event": "loop_paused", "log_level": "warning", "seconds": 0.251, "cpu_seconds": 0.0, "count": 1}
+    assert captured == [expected]
+
+
+def test_pauses_of_a_busy_machine_are_logged_once_a_minute():
+    pauses = Pauses(100.0)
+    with structlog.testing.capture_logs() as captured:
+        for second in range(100, 100 + 2 * QUIET_SECONDS + 2):
+            pauses.note(second + 0.5, BUSY_SECONDS + second / 1000, 0.01)
+    assert [event["count"] for event in captured] == [1, QUIET_SECONDS, QUIET_SECONDS]
+    assert [event["seconds"] for event in captured] == [0.35, 0.41, 0.47]
+
+
+def test_pauses_of_the_machine_without_clients_are_not_logged():
+    """What the loop computed itself is logged in any case."""
+    pauses = Pauses(100.0, lambda: False)
+    with structlog.testing.capture_logs() as captured:
+        pauses.note(100.5, 2 * LONG_SECONDS, LONG_SECONDS)
+        pauses.note(101.5, 3 * LONG_SECONDS, 2 * LONG_SECONDS)
+        pauses.note(102.5, 0.0, 0.0)
+    assert [(event["count"], event["seconds"]) for event in captured] == [(1, 0.15)]
+
+
+def test_last_pause_is_logged_when_its_minute_ends():
+    pauses = Pauses(100.0)
+    with structlog.testing.capture_logs() as captured:
+        pauses.note(100.5, 2 * BUSY_SECONDS, 0.0)
+        pauses.note(101.5, 3 * BUSY_SECONDS, 0.0)
+        pauses.note(101.0 + QUIET_SECONDS, 0.0, 0.0)
+    assert [(event["count"], event["seconds"]) for event in captured] == [(1, 0.5), (1, 0.75)]
+
+
+def test_pauses_by_the_gateway_are_logged_every_second():
+    pauses = Pauses(100.0)
+    with structlog.testing.capture_logs() as captured:
+        for second in range(100, 105):
+            pauses.note(second + 0.4, 1.0, 0.0)
+            pauses.note(second + 0.5, 2 * LONG_SECONDS, 1.5 * LONG_SECONDS)
+        pauses.note(105.0, 0.0, 0.0)
+    assert [event["cpu_seconds"] for event in captured if event["cpu_seconds"]] == [0.075] * 5
+
+
+async def test_blocking_work_is_a_pause():
+    async with heartbeat():
+        await asyncio.sleep(0.05)  # it beats
+        time.sleep(0.2)  # noqa: ASYNC251  # what is to be found out
+        await asyncio.sleep(0.1)  # the beat that was late is told
+    assert told() > 0.15

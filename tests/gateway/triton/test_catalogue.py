@@ -185,24 +185,16 @@ async def test_error_is_raised_for_all_and_not_remembered():
     assert await remembered.get(KEY, reader) == 2
 
 
-async def test_another_request_reads_when_the_first_is_cancelled():
+@pytest.mark.parametrize(("cancelled", "read"), [(0, 2), (1, 1)], ids=["the one that reads", "one that waits"])
+async def test_cancelled_request_does_not_end_the_read_of_others(cancelled, read):
     remembered, reader = Remembered[int](60), Reader()
-    first, *others = await started(remembered, reader, 3)
-    first.cancel()
+    tasks = await started(remembered, reader, 3)
+    task = tasks.pop(cancelled)
+    task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await first
+        await task
     reader.go_on.set()
-    assert await asyncio.gather(*others) == [2, 2]
-
-
-async def test_cancelled_request_does_not_end_the_read_of_others():
-    remembered, reader = Remembered[int](60), Reader()
-    first, second, third = await started(remembered, reader, 3)
-    second.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await second
-    reader.go_on.set()
-    assert await asyncio.gather(first, third) == [1, 1]
+    assert await asyncio.gather(*tasks) == [read, read]
 
 
 async def test_shared_error_does_not_grow_with_each_request():

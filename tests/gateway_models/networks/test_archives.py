@@ -21,7 +21,7 @@ from gateway_models.networks.programs import load_program
 from gateway_models.networks.torchscript import ExportError, load_torchscript, without_deprecations
 from gateway_models.repository.entry import read_entry
 from gateway_models.repository.spec import ModelSpec
-from tests.gateway_models.networks.builders import Head, save_labels, save_program, save_torchscript
+from tests.gateway_models.networks.builders import Head, Trap, save_labels, save_program, save_torchscript
 from tests.gateway_models.repository.entries import SMALL
 
 IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -44,16 +44,6 @@ class Constants(Head):
         batch = images.shape[0]
         scores = super().forward(images) + self.offset + self.get_buffer("not saved") + torch.tensor([1.0, 2, 3, 4, 5])
         return (scores * self.scale).reshape(batch * 5 // 5, 5) + torch.zeros(batch, 1)
-
-
-class Trap:
-    """Creates a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
 
 
 @pytest.fixture(scope="module")

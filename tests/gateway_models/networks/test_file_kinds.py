@@ -18,18 +18,8 @@ from gateway_models.networks.jobs import stored_bytes
 from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source, read_labels
 from gateway_models.networks.weights import read_state_dict
 from gateway_models.repository.spec import ModelSpec
-from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, save_torchscript
+from tests.gateway_models.networks.builders import Head, Trap, save_labels, save_onnx, save_torchscript
 from tests.processes import PROJECT
-
-
-class Trap:
-    """Creates a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
 
 
 def saved(value: object, path: Path, **options: object) -> Path:

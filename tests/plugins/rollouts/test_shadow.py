@@ -21,8 +21,7 @@ from gateway.ingest.masking import Masking, Method
 from gateway.limits.spare_capacity import SpareCapacity
 from gateway_plugins.media.explaining import MaskedCopies
 from gateway_plugins.rollouts.shadow import TIMEOUT_SECONDS, Shadows, difference
-from tests.asking import encode
-from tests.doubles.backend import MODEL, StubBackend
+from tests.doubles.backend import MODEL, PNG, StubBackend
 from tests.doubles.scripted import (
     Loop,
     PendingCall,
@@ -36,7 +35,6 @@ from tests.doubles.scripted import (
 )
 from tests.services import client_of
 
-PNG = encode(np.zeros((4, 4, 3), np.uint8), ".png")
 ALWAYS = {"m": {"2": 100}}
 IMAGES = [CallImage(PNG, b"seal", Result(0, "a.png"), None)]
 

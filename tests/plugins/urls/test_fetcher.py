@@ -2,12 +2,15 @@
 
 import base64
 import json
+import re
 import socket
 import ssl
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from ipaddress import ip_address
 
 import httpcore2
 import httpx
@@ -15,6 +18,9 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
+from gateway.app import create_app
+from gateway.values.locations import read_location, read_prefix
+from gateway_plugins.urls import addresses, fetcher, network
 from gateway_plugins.urls.addresses import LOOKUPS
 from gateway_plugins.urls.fetcher import FETCHES_PER_REQUEST, MAX_REDIRECTS
 from gateway_plugins.urls.network import HEAD_READ_BYTES, READ_BYTES, Wire
@@ -30,8 +36,9 @@ from tests.plugins.urls.origin import (
     response,
     wait_for_client,
 )
-from tests.processes import wait_for
+from tests.processes import PROJECT, wait_for
 from tests.services import client_of, stub_service
+from tests.settings import Settings
 
 B64 = {"b64": base64.b64encode(PNG).decode()}
 LOOPBACK = ("127.0.0.0/8",)
@@ -72,6 +79,12 @@ def code_of(origin: Origin, answer, **settings) -> str | None:
     return fetch(origin, **settings)[0]
 
 
+@pytest.fixture
+def client(origin):
+    with client_of(StubBackend(with_vector), fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK) as client:
+        yield client
+
+
 @pytest.fixture(scope="module")
 def code_from_one_service():
     """Like `code_of`, by one service for all tests."""
@@ -84,18 +97,17 @@ def code_from_one_service():
         yield code_of
 
 
-def test_image_of_a_url_is_classified(origin):
-    with client_of(fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK) as client:
-        answer = ask(client, origin.url("/cat.png?size=1#top"))
+def test_image_of_a_url_is_classified(origin, client):
+    answer = ask(client, origin.url("/cat.png?size=1#top"), {"url": origin.url(), "filename": "other.png"})
     assert answer.status_code == 200
-    (result,) = answer.json()["results"]
+    result, named = answer.json()["results"]
     assert (result["filename"], result["predictions"][0]["label"]) == ("cat.png", "cat")
-    assert origin.heads[0].startswith(b"GET /cat.png?size=1 HTTP/1.1\r\n")
+    assert named["filename"] == "other.png", "the name of the client is preferred"
+    assert any(head.startswith(b"GET /cat.png?size=1 HTTP/1.1\r\n") for head in origin.heads)
 
 
-def test_image_of_a_url_is_embedded(origin):
-    with client_of(StubBackend(with_vector), fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK) as client:
-        answer = ask(client, origin.url(), path="/embed")
+def test_image_of_a_url_is_embedded(origin, client):
+    answer = ask(client, origin.url(), path="/embed")
     assert answer.status_code == 200
     assert answer.json()["results"][0]["embedding"]
 
@@ -116,25 +128,14 @@ def test_package_is_loaded_only_if_it_is_configured():
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_url_that_fails_costs_no_other_image(origin):
+def test_url_that_fails_costs_no_other_image(origin, client):
     images = [origin.url(), origin.url("/none"), B64, "https://a.example/x", {**B64, "filename": "b"}, origin.url()]
-    with client_of(fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK) as client:
-        answer = ask(client, *images)
+    answer = ask(client, *images)
     assert answer.status_code == 200
     assert codes(answer) == [None, "fetch_failed", None, "url_not_allowed", None, None]
     assert [result["index"] for result in answer.json()["results"]] == list(range(6))
     assert answer.json()["summary"] == {"ok": 4, "failed": 2}
-
-
-def test_lone_url_that_fails_sets_the_status(origin):
-    with client_of(fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK) as client:
-        assert ask(client, origin.url("/none")).status_code == 422
-
-
-def test_name_of_the_client_is_preferred(origin):
-    with client_of(fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK) as client:
-        answer = ask(client, {"url": origin.url(), "filename": "other.png"})
-    assert answer.json()["results"][0]["filename"] == "other.png"
+    assert ask(client, origin.url("/none")).status_code == 422
 
 
 @pytest.mark.parametrize(
@@ -247,29 +248,30 @@ class TestAddresses:
 class TestTls:
     """The certificate must be for the name of the URL, although the connection goes to an address."""
 
-    @pytest.mark.parametrize(("name", "code"), [("cats.test", None), ("dogs.test", "fetch_failed")])
-    def test_certificate_is_verified_by_name(self, name, code, names, tmp_path, monkeypatch):
+    @pytest.fixture
+    def cats(self, names, tmp_path, monkeypatch) -> Iterator[Origin]:
+        """A server with a certificate for cats.test, of an authority that is trusted."""
         authority = Authority(tmp_path)
         pair = authority.issue("cats.test")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(pair.certificate, pair.key)
         monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
-        names.add(name, ["127.0.0.1"])
-        with origin_on(tls=context) as origin:
-            url = origin.url(host=name)
-            with client_of(fetch_urls=(url.removesuffix("cat.png"),), fetch_networks=LOOPBACK) as client:
-                assert codes(ask(client, url)) == [code]
-
-    def test_unknown_authority_is_refused(self, names, tmp_path, monkeypatch):
-        pair = Authority(tmp_path / "own").issue("cats.test")
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(pair.certificate, pair.key)
-        monkeypatch.setenv("SSL_CERT_FILE", str(Authority(tmp_path / "other").certificate))
         names.add("cats.test", ["127.0.0.1"])
+        names.add("dogs.test", ["127.0.0.1"])
         with origin_on(tls=context) as origin:
-            url = origin.url(host="cats.test")
-            with client_of(fetch_urls=(url.removesuffix("cat.png"),), fetch_networks=LOOPBACK) as client:
-                assert codes(ask(client, url)) == ["fetch_failed"]
+            yield origin
+
+    @pytest.mark.parametrize(
+        ("name", "trusted", "code"),
+        [("cats.test", True, None), ("dogs.test", True, "fetch_failed"), ("cats.test", False, "fetch_failed")],
+        ids=["its own name", "another name", "unknown authority"],
+    )
+    def test_certificate_is_verified_by_name(self, cats, name, trusted, code, tmp_path, monkeypatch):
+        if not trusted:
+            monkeypatch.setenv("SSL_CERT_FILE", str(Authority(tmp_path / "other").certificate))
+        url = cats.url(host=name)
+        with client_of(fetch_urls=(url.removesuffix("cat.png"),), fetch_networks=LOOPBACK) as client:
+            assert codes(ask(client, url)) == [code]
 
     @pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 200 OK\r\n\r\n", b"\x16\x03\x03\x40\x00"])
     def test_host_without_tls_is_an_error(self, origin, greeting):
@@ -282,22 +284,15 @@ class TestTls:
             assert codes(ask(client, url)) in (["fetch_failed"], ["fetch_timeout"])
         origin.wait_for_open(0)
 
-    def test_slow_host_with_tls_is_left(self, names, tmp_path, monkeypatch):
+    def test_slow_host_with_tls_is_left(self, cats):
         """The connection is closed without the closing alert of the host, which may never come."""
-        authority = Authority(tmp_path)
-        pair = authority.issue("cats.test")
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(pair.certificate, pair.key)
-        monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
-        names.add("cats.test", ["127.0.0.1"])
-        with origin_on(tls=context) as origin:
-            origin.answers["/cat.png"] = wait_for_client
-            url = origin.url(host="cats.test")
-            with client_of(
-                fetch_urls=(url.removesuffix("cat.png"),), fetch_networks=LOOPBACK, fetch_timeout_seconds=1
-            ) as client:
-                assert codes(ask(client, url, B64)) == ["fetch_timeout", None]
-            origin.wait_for_open(0)
+        cats.answers["/cat.png"] = wait_for_client
+        url = cats.url(host="cats.test")
+        with client_of(
+            fetch_urls=(url.removesuffix("cat.png"),), fetch_networks=LOOPBACK, fetch_timeout_seconds=1
+        ) as client:
+            assert codes(ask(client, url, B64)) == ["fetch_timeout", None]
+        cats.wait_for_open(0)
 
 
 class TestRedirects:
@@ -561,3 +556,48 @@ class Gate:
             self._changed.wait_for(lambda: self.most >= self._count, 5)
             self._inside -= 1
         connection.sendall(response())
+
+
+GUIDE = (PROJECT / "docs" / "guides" / "images-by-url.md").read_text()
+RECORD = (PROJECT / "docs" / "adr" / "0044-images-by-url.md").read_text()
+
+
+def test_prefixes_of_the_guide_can_be_read():
+    table = re.findall(r"^\| `(\w+://[^`]+)` \|", GUIDE, re.MULTILINE)
+    assert len(table) > 3
+    for prefix in table:
+        read_prefix(prefix)
+
+
+def test_request_of_the_guide_is_allowed_by_its_setting():
+    setting = re.search(r"^GATEWAY_FETCH_URLS=(\S+) ", GUIDE, re.MULTILINE)[1]
+    allowed = [read_prefix(text) for text in setting.split(",")]
+    urls = re.findall(r'{"url": "([^"]+)"}', GUIDE)
+    assert len(urls) == 2
+    assert all(any(prefix.contains(read_location(url)) for prefix in allowed) for url in urls)
+
+
+def test_figures_are_those_of_the_code():
+    assert f"{fetcher.FETCHES_PER_REQUEST} images of one request are fetched at once" in GUIDE
+    assert f"At most {fetcher.MAX_REDIRECTS} are followed" in GUIDE
+    assert f"more than {fetcher.MAX_REDIRECTS} redirects" in GUIDE
+    reads = f"reads of {network.READ_BYTES >> 10} KiB, and of {network.HEAD_READ_BYTES >> 10} KiB before the body"
+    assert f"{reads}, at most {network.MAX_OVERHEAD_BYTES >> 10} KiB" in RECORD
+    assert f"in {addresses.LOOKUPS} threads" in RECORD
+    assert f"at most {addresses.LOOKUPS_PER_DOMAIN} of the {addresses.LOOKUPS} threads" in GUIDE
+    assert f"fails after {addresses.LOOKUP_SECONDS:g} s" in GUIDE
+
+
+@pytest.mark.parametrize("address", ["::ffff:10.0.0.1", "64:ff9b::a00:1"])
+def test_addresses_of_the_guide_lead_where_it_says(address):
+    assert f"`{address}`" in GUIDE
+    assert str(addresses.destination(ip_address(address))) == "10.0.0.1"
+
+
+@pytest.mark.parametrize(("urls", "kinds"), [((), 1), (("https://a.example",), 2)])
+def test_openapi_has_urls_where_they_are_allowed(urls, kinds):
+    for path in ("/predict", "/embed"):
+        schema = create_app(Settings(_env_file=None, fetch_urls=urls), StubBackend()).openapi()
+        body = schema["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        items = body["properties"]["images"]["items"]
+        assert len(items.get("anyOf", [items])) == kinds
