@@ -32,6 +32,9 @@ ACCEPTED = 16
 """How many connections are accepted in one iteration of the event loop. uvloop accepts one of each listening socket:
 with a single one, a client behind a thousand that connect at once would wait for a thousand iterations. Fewer than
 RESERVED, so that a request that has come already is read before its connection has to leave the reserve."""
+WORKER_SECONDS = 30
+"""Longest time without an answer of a worker to its supervisor, which then replaces it. A worker answers once its
+imports are done: on a loaded machine with two cores they took up to 20 s, and within uvicorn's 5 s it never started."""
 START_FAILED = 3
 """The exit code of a service that could not start, as uvicorn's."""
 
@@ -135,6 +138,7 @@ def server_options(settings: Settings) -> dict[str, Any]:
         "log_level": min(settings.log_level, LogLevel.INFO, key=list(LogLevel).index).value,
         "access_log": False,
         "server_header": False,
+        "timeout_worker_healthcheck": WORKER_SECONDS,
         "timeout_graceful_shutdown": int(settings.shutdown_grace_seconds),
     }
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -26,7 +26,7 @@ from gateway.server.serve import ACCEPTED, listening_sockets
 from gateway.server.workers import METRICS_BYTES, WORKERS_FOLDER, NoSpaceForWorkers, sharing
 from gateway.settings import variable
 from gateway_local.hosts import LOOPBACK, free_port
-from tests.processes import PROJECT, wait_for
+from tests.processes import PROJECT, environment, wait_for
 from tests.settings import Settings
 
 SUPERVISOR = """
@@ -201,3 +201,56 @@ def test_time_is_left_from_the_first_signal_on():
     draining.begin()
     assert draining.left_seconds(60) <= first
     assert draining.left_seconds(0) == 0
+
+
+SLOW_START = """
+import multiprocessing, sys, time
+
+if multiprocessing.parent_process() is not None:
+    time.sleep(float(sys.argv[1]))  # in each worker, before it can answer its supervisor
+
+from gateway_cli.main import main
+
+if __name__ == "__main__":
+    del sys.argv[1]
+    main()
+"""
+UVICORNS_SECONDS = uvicorn.Config("app").timeout_worker_healthcheck
+
+
+@pytest.mark.slow
+def test_workers_that_start_slowly_are_not_replaced(tmp_path):
+    """On a loaded machine the imports of a worker take longer than uvicorn's default: each was killed at its start."""
+    script, port = tmp_path / "slow_start.py", free_port()
+    script.write_text(SLOW_START)
+    settings = environment(port=port, workers=2, triton_url=f"127.0.0.1:{free_port()}")
+    command = [sys.executable, str(script), str(UVICORNS_SECONDS + 1), "serve"]
+    with subprocess.Popen(
+        command, env={**settings, "PYTHONPATH": str(PROJECT)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            wait_for(lambda: len(_workers(process.pid)) == 2, process=process)
+            first = _workers(process.pid)
+            wait_for(lambda: _served_by(port), process=process)
+            assert _workers(process.pid) == first
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _workers(supervisor: int) -> set[int]:
+    found = set()
+    for child in psutil.Process(supervisor).children():
+        with suppress(psutil.Error):
+            if "spawn_main" in " ".join(child.cmdline()):
+                found.add(child.pid)
+    return found
+
+
+def _served_by(port: int) -> bool:
+    try:
+        with socket.create_connection((LOOPBACK, port), timeout=5) as connection:
+            connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            return connection.recv(12) == b"HTTP/1.1 200"
+    except OSError:
+        return False
