@@ -166,6 +166,7 @@ def configure_logs(settings: Settings) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request, with its address
     server = logging.getLogger("uvicorn.error")
     server.addFilter(_is_new)
+    server.addFilter(_is_true)
     server.addFilter(_dead_worker_is_a_warning)
     structlog.configure(
         processors=[*begin, *end],
@@ -225,6 +226,11 @@ def _dead_worker_is_a_warning(record: logging.LogRecord) -> bool:
     if died := _WORKER_DIED.fullmatch(record.getMessage()):
         log.warning("worker_died", pid=int(died[1]))
     return died is None
+
+
+def _is_true(record: logging.LogRecord) -> bool:
+    """Drop uvicorn's line that it is running: the socket is open then, but images are not classified yet."""
+    return not record.getMessage().startswith("Uvicorn running on")
 
 
 def _is_new(record: logging.LogRecord) -> bool:
