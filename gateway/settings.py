@@ -123,6 +123,10 @@ class Section(BaseSettings):
         """Memory of each gateway process, and of processes of its own, that these settings need beside buffers."""
         return 0
 
+    def tensor_models(self) -> Mapping[str, Any]:
+        """Models of Triton that take tensors instead of files: by name, a gateway.triton.tensor_codec.TensorModel."""
+        return {}
+
     @classmethod
     def sections(cls) -> "Sequence[type[Section]]":
         """The sections of this class, itself included."""

@@ -29,12 +29,13 @@ from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.masking import Masking, Method
-from gateway.ingest.resizing import Resize
+from gateway.ingest.resizing import Resize, TensorInput
 from gateway_decoder.damage import DamageDetector
 from gateway_decoder.decoding import Ppm, decode
 from gateway_decoder.frames import DecodedFrame, OpenedAnimation
 from gateway_decoder.headers import read_header
 from gateway_decoder.masking import MaskedImage
+from gateway_decoder.tensors import to_tensor
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38  # prctl(2)
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt(3)
@@ -86,6 +87,8 @@ class _Decoder:
     def __init__(self, memory: int) -> None:
         self._memory = memory
         self._animation: OpenedAnimation | MaskedImage | None = None
+        self._size: Size = 0
+        """Of the open animation or image."""
         self._damage = DamageDetector()
         self._ceiling_bytes = 0
 
@@ -114,21 +117,26 @@ class _Decoder:
         return {name: getattr(info, name) for name in ("width", "height", "bit_depth", "has_alpha", "animated")}
 
     def _decode(self, job: dict[str, Any]) -> dict[str, Any]:
+        size = _size(job["size"])
         with self._damage:
-            ppm = decode(_input(self._memory, job["nbytes"]), _info(job["info"]), _size(job["size"]))
-        return {"size": _output_image(self._memory, ppm), "damaged": self._damage.damaged}
+            ppm = decode(_input(self._memory, job["nbytes"]), _info(job["info"]), size)
+        return {"size": _output_image(self._memory, ppm, size), "damaged": self._damage.damaged}
 
     def _open(self, job: dict[str, Any]) -> dict[str, Any]:
         # A copy: the frames are written to where the file came from.
         data = _input(self._memory, job["nbytes"]).tobytes()
+        self._size = _size(job["size"])
         self._animation = OpenedAnimation(
-            data, _info(job["info"]), _size(job["size"]), FrameSelection(**job["wanted"]), job["first"]
+            data, _info(job["info"]), self._size, FrameSelection(**job["wanted"]), job["first"]
         )
         return {}
 
     def _open_masked(self, job: dict[str, Any]) -> dict[str, Any]:
+        self._size = size = _size(job["size"])
+        # The masks cover the whole image, as large as a preprocessor makes it before the crop.
+        whole = size.resize if isinstance(size, TensorInput) else size
         with self._damage:
-            ppm = decode(_input(self._memory, job["nbytes"]), _info(job["info"]), _size(job["size"]))
+            ppm = decode(_input(self._memory, job["nbytes"]), _info(job["info"]), whole)
         masking = job["masking"]
         self._animation = MaskedImage(
             ppm, Masking(Method(masking["method"]), masking["grid"], masking["count"]), job["first"]
@@ -148,7 +156,7 @@ class _Decoder:
         assert self._animation is not None
         frame = self._animation.step()
         if isinstance(frame, DecodedFrame):
-            size = _output_image(self._memory, frame.image)
+            size = _output_image(self._memory, frame.image, self._size)
             return {"size": size, "frame": frame.index, "shown_seconds": frame.seconds}
         return {"ends": not frame}
 
@@ -169,6 +177,8 @@ def _info(fields: dict[str, Any]) -> ImageInfo:
 def _size(value: Any) -> Size:  # noqa: ANN401  # from JSON
     if isinstance(value, int):
         return value
+    if "resize" in value:
+        return TensorInput(**{**value, "resize": _size(value["resize"]), "crop": tuple(value["crop"])})
     return Resize(tuple(value["size"]), value["interpolation"], value["fast"])
 
 
@@ -176,7 +186,9 @@ def _input(memory: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.frombuffer(mmap.mmap(memory, nbytes, prot=mmap.PROT_READ), dtype=np.uint8)
 
 
-def _output_image(memory: int, ppm: Ppm) -> int:
+def _output_image(memory: int, ppm: Ppm, size: Size) -> int:
+    if isinstance(size, TensorInput):
+        return _output(memory, to_tensor(ppm.pixels, size).data.cast("B"))
     return _output(memory, ppm.header, ppm.pixels.data.cast("B"))
 
 

@@ -11,7 +11,7 @@ from gateway.errors import ImageError, TooCostly, UndecodableImage
 from gateway.ingest.decode_budget import Size, reduction
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
-from gateway.ingest.resizing import Resize
+from gateway.ingest.resizing import Resize, TensorInput
 from gateway_decoder import pillow
 from gateway_decoder.headers import read_header
 from gateway_decoder.opencv import cv2
@@ -71,7 +71,12 @@ def known(data: bytes, info: ImageInfo) -> ImageInfo:
 
 
 def finished(stored: Pixels, info: ImageInfo, size: Size) -> Ppm:
-    """What is made of an image as it is stored, RGB of 8 bits: upright, and as large as `size` asks."""
+    """What is made of an image as it is stored, RGB of 8 bits: upright, and as large as `size` asks.
+
+    For a TensorInput it is not resized: `gateway_decoder.tensors` does that.
+    """
+    if isinstance(size, TensorInput):
+        return Ppm(_upright(stored, info))
     if isinstance(size, Resize):
         return Ppm(resample(_upright(stored, info), size))
     return Ppm(_upright(_shrink(stored, info, size), info))

@@ -8,7 +8,7 @@ import PIL
 from numpy.typing import NDArray
 from PIL import Image
 
-from gateway.ingest.resizing import Resize
+from gateway.ingest.resizing import Resize, TensorInput
 
 try:
     import exact_resize
@@ -41,6 +41,20 @@ def resample(pixels: NDArray[np.uint8], resize: Resize) -> NDArray[np.uint8]:
     return (_by_kernel if by_kernel else _by_pillow)(middle, size, resize.interpolation)
 
 
+def resample_and_crop(pixels: NDArray[np.uint8], tensor: TensorInput) -> NDArray[np.uint8]:
+    """Resize and crop an upright image as a preprocessor does: uint8 [height, width, 3] of the crop."""
+    height, width = pixels.shape[:2]
+    resize, crop = tensor.resize, tensor.crop
+    top, left = resize.ends(height, width)
+    middle = pixels[top : height - top, left : width - left]
+    size = resize.resized(*middle.shape[:2])
+    corner = round((size[0] - crop[0]) / 2), round((size[1] - crop[1]) / 2)  # as torchvision rounds it
+    if _kernel_is_exact(resize.interpolation):
+        return _by_kernel(middle, size, resize.interpolation, crop, corner)
+    whole = _by_pillow(middle, size, resize.interpolation)
+    return whole[corner[0] : corner[0] + crop[0], corner[1] : corner[1] + crop[1]]
+
+
 @cache
 def _kernel_is_exact(interpolation: str) -> bool:
     """Whether exact_resize is there, has the filter, and makes Pillow's pixels on this machine."""
@@ -54,9 +68,15 @@ def _kernel_is_exact(interpolation: str) -> bool:
     )
 
 
-def _by_kernel(pixels: NDArray[np.uint8], size: tuple[int, int], interpolation: str) -> NDArray[np.uint8]:
-    target: NDArray[np.uint8] = np.empty((*size, 3), np.uint8)
-    exact_resize.resize(pixels.data, target.data, size, filter=interpolation, pillow=(_MAJOR, _MINOR))
+def _by_kernel(
+    pixels: NDArray[np.uint8],
+    size: tuple[int, int],
+    interpolation: str,
+    crop: tuple[int, int] | None = None,
+    corner: tuple[int, int] = (0, 0),
+) -> NDArray[np.uint8]:
+    target: NDArray[np.uint8] = np.empty((*(crop or size), 3), np.uint8)
+    exact_resize.resize(pixels.data, target.data, size, filter=interpolation, corner=corner, pillow=(_MAJOR, _MINOR))
     return target
 
 

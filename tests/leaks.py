@@ -111,7 +111,7 @@ def _of_a_loop(kind: str, what: object) -> bool:
         return what.name.startswith(("asyncio_", "AnyIO worker thread", "lookup_"))
     if kind == "process":
         with suppress(OSError):
-            return b"gateway.decoder" in Path(f"/proc/{what}/cmdline").read_bytes()
+            return b"gateway_decoder" in Path(f"/proc/{what}/cmdline").read_bytes()
     return kind == "open file"
 
 

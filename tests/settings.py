@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gateway_plugins.rollouts.settings import RolloutSettings
     from gateway_plugins.streams.settings import FrameSettings
     from gateway_plugins.tenants.settings import RateSettings
+    from gateway_plugins.tensors.settings import TensorSettings
     from gateway_plugins.urls.settings import UrlSettings
     from gateway_predictions.settings import PredictionLogSettings
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         PredictionLogSettings,
         RateSettings,
         RolloutSettings,
+        TensorSettings,
         UrlSettings,
         settings.Settings,
     ):

@@ -14,7 +14,7 @@ from gateway.errors import GatewayError
 from gateway.inference.prediction import NO_PREDICTIONS, Prediction, Predictions
 from gateway.inference.selection import Selection
 from gateway.inference.sequence import FrameSequence, SequenceScores, SequenceStep
-from gateway.ingest.resizing import Resize
+from gateway.ingest.resizing import Resize, TensorInput
 
 
 @dataclass(slots=True)
@@ -282,6 +282,10 @@ class Backend(Protocol):
 
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
         """How one version's images are resized; None if that cannot be done in advance; raises what `infer` raises."""
+        ...
+
+    def tensor_input(self, model_name: str, model_version: str) -> TensorInput | None:
+        """How a decoder makes the input of a model that takes tensors; None of one that decodes files itself."""
         ...
 
     async def sequence(self, model_name: str, model_version: str) -> FrameSequence:

@@ -27,6 +27,7 @@ from gateway.ingest.decoders.pool import AnimationFrame, Decoders, OpenAnimation
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import check_size
 from gateway.ingest.prepare import DecodePolicy, bytes_needed, encoded, examine, needs_decoding
+from gateway.ingest.resizing import TensorInput
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 from gateway.limits.admission import Permit
@@ -77,6 +78,12 @@ class ImageTask:
         return self.request.tools.decoders
 
     @property
+    def tensor_input(self) -> TensorInput | None:
+        """How a decoder makes the model's input; None of a model that takes files."""
+        spec = self.request.spec
+        return self.request.tools.backend.tensor_input(spec.model_name, spec.model_version)
+
+    @property
     def account(self) -> Account:
         """What the request's decoding is charged to."""
         return self.request.account
@@ -98,11 +105,13 @@ class ImageTask:
         await request.spec.charges.caller.charge(most_seconds, request.stages)
 
     async def size(self, max_side: int | None = None) -> Size:
-        """The size of an image that is decoded here: that of the model's preprocessor if it is known.
+        """What a decoder makes of the image: the model's input if it takes tensors, or the size of its preprocessor.
 
-        If not, its shorter side has at most `max_side` pixels, or those of the settings.
+        If that is not known, the shorter side has at most `max_side` pixels, or those of the settings.
         """
         tools, spec = self.request.tools, self.request.spec
+        if (tensor := self.tensor_input) is not None:
+            return tensor
         work = tools.backend.resize(spec.model_name, spec.model_version)
         resize = None
         with suppress(GatewayError):  # the call with the image reports the error
@@ -214,7 +223,7 @@ async def send(image: ImageTask) -> None:
     if expansion is not None and expansion.applies(info):
         image.report = request.report
         await expansion.run(image)
-    elif needs_decoding(info, request.tools.policy):
+    elif image.tensor_input is not None or needs_decoding(info, request.tools.policy):
         await _send_decoded(image)
     else:
         nbytes = len(upload.data)

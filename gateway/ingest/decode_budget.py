@@ -5,14 +5,15 @@ from math import ceil
 
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
-from gateway.ingest.resizing import FAST_OVERSAMPLING, Resize
+from gateway.ingest.resizing import FAST_OVERSAMPLING, Resize, TensorInput
 
 MIB = 2**20
 REDUCTIONS = (8, 4, 2)
 """Factors by which libjpeg can reduce an image while it decodes it."""
 
-Size = int | Resize
-"""The size of a decoded image: as its model's preprocessor resizes, or at most this many pixels on its shorter side."""
+Size = int | Resize | TensorInput
+"""What a decoder makes of an image: as its model's preprocessor resizes, at most this many pixels on its shorter side,
+or the model's input."""
 
 _BYTES_PER_PIXEL = 16
 """Address space for a decoder of a format that has no figure of its own."""
@@ -36,6 +37,8 @@ class DecodeLimits:
 
 def reduction(info: ImageInfo, size: Size) -> int:
     """The factor by which a JPEG is reduced while it is decoded; 1 if every pixel is needed."""
+    if isinstance(size, TensorInput):
+        size = size.resize
     if info.format is not ImageFormat.JPEG or (isinstance(size, Resize) and not size.fast):
         return 1
     least = FAST_OVERSAMPLING * max(size.size) if isinstance(size, Resize) else size
@@ -58,7 +61,9 @@ def decoded_bytes(info: ImageInfo, size: Size) -> int:
 
 
 def shrunk_bytes(info: ImageInfo, size: Size) -> int:
-    """Bytes of the decoder's RGB output; a few more if it was decoded at a reduced scale."""
+    """Bytes of the decoder's output; a few more if it was decoded at a reduced scale."""
+    if isinstance(size, TensorInput):
+        return size.nbytes
     if isinstance(size, Resize):
         height, width = size.size_of(info.height, info.width)
         return height * width * 3

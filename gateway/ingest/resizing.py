@@ -38,7 +38,7 @@ class Resize:
     def size_of(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of a resized image: never more pixels than it has."""
         top, left = self.ends(height, width)
-        size = self._resized(height - 2 * top, width - 2 * left)
+        size = self.resized(height - 2 * top, width - 2 * left)
         return size if size[0] * size[1] < height * width else (height, width)
 
     def ends(self, height: int, width: int) -> tuple[int, int]:
@@ -48,12 +48,50 @@ class Resize:
         longest = MAX_ASPECT * min(height, width)
         return max(0, (height - longest) // 2), max(0, (width - longest) // 2)
 
-    def _resized(self, height: int, width: int) -> tuple[int, int]:
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width that the preprocessor gives an image without its ends, larger or smaller."""
         if len(self.size) == 2:
             return self.size[0], self.size[1]
         shorter, longer = sorted((height, width))
         ends = int(self.size[0] * longer / shorter)  # as torchvision rounds it
         return (ends, self.size[0]) if height > width else (self.size[0], ends)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInput:
+    """How a decoder makes the input of a model that takes tensors: one image's part of it.
+
+    `crop` is height and width of the centre crop after the resize; `mean` and `std` are those of red, green and blue on
+    a scale from 0 to 1, which uint8 leaves out: its values are the pixels.
+    """
+
+    resize: Resize
+    crop: tuple[int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    datatype: str = "fp32"
+    """A name of DATATYPES."""
+    layout: str = "nchw"
+    """One of LAYOUTS."""
+    channels: str = "rgb"
+    """One of CHANNELS."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of one image's tensor."""
+        height, width = self.crop
+        return (3, height, width) if self.layout == "nchw" else (height, width, 3)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one image's tensor."""
+        return 3 * self.crop[0] * self.crop[1] * DATATYPES[self.datatype]
+
+
+DATATYPES = {"fp32": 4, "fp16": 2, "uint8": 1}
+"""The types of a tensor's values, with their sizes in bytes."""
+LAYOUTS = ("nchw", "nhwc")
+CHANNELS = ("rgb", "bgr")
 
 
 def resize_of(parameters: Mapping[str, str], *, fast: bool) -> Resize | None:

@@ -135,7 +135,8 @@ class Models:
             try:
                 traits = await self._traits.get((ensemble, ""), self._read_traits)
                 embeddings = call.embeddings is not Embeddings.NONE and _wants_embeddings(call, traits)
-                most, class_count = _class_counts(call, multi_label=traits.multi_label)
+                multi_label = traits.codec.multi_label
+                most, class_count = _class_counts(call, multi_label=multi_label)
                 known_as = (ensemble, version) == (model_name, model_version)
                 result = await Sender(
                     self._endpoint,
@@ -162,11 +163,9 @@ class Models:
             else:
                 self._pinned.add((model_name, model_version))
             rows = result.rows
-            if most != class_count or (call.selection and not call.selection.is_count(multi_label=traits.multi_label)):
-                rows = await _select(rows, call, most, multi_label=traits.multi_label)
-            return InferResult(
-                result.model_name, result.model_version, rows, traits.multi_label, traits.drift_reference
-            )
+            if most != class_count or (call.selection and not call.selection.is_count(multi_label=multi_label)):
+                rows = await _select(rows, call, most, multi_label=multi_label)
+            return InferResult(result.model_name, result.model_version, rows, multi_label, traits.drift_reference)
         if not model_version:
             self._answered.discard(model_name)
         raise self._not_served(model_name, model_version, missing)

@@ -1,17 +1,29 @@
 """How the calls of one model become Triton's messages: chosen once, when the model's configuration is read."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelInferResponse
 
 from gateway.errors import ContractBroken
-from gateway.inference.backend import Batch, Call, InferResult
+from gateway.inference.backend import Batch, Call, InferResult, ModelInfo
 from gateway.inference.probe import probe
-from gateway.triton.contract import ImageTensors, breaches, embedding_size, image_tensors, limitations, prediction_name
+from gateway.ingest.resizing import TensorInput
+from gateway.settings import Section
+from gateway.triton.contract import (
+    MULTI_LABEL_PARAMETER,
+    ImageTensors,
+    breaches,
+    embedding_size,
+    image_tensors,
+    limitations,
+    prediction_name,
+)
 from gateway.triton.messages import COMPLETE, infer_request, read_answer
-from gateway.triton.model_config import steps
+from gateway.triton.model_config import parameters, steps
+from gateway.triton.tensor_codec import TensorModel
 
 
 class Codec(Protocol):
@@ -42,6 +54,11 @@ class Codec(Protocol):
         """Size of the embeddings; 0 if the model has none."""
         ...
 
+    @property
+    def multi_label(self) -> bool:
+        """Whether each class has a probability of its own."""
+        ...
+
     def probe(self) -> Batch:
         """One random image, unlike any that a cache has seen."""
         ...
@@ -57,7 +74,11 @@ class Codec(Protocol):
         ...
 
     def limitations(self, last_step: ModelConfig) -> tuple[str, ...]:
-        """What the model lacks, and what that costs: one sentence each. `last_step` is that of an ensemble."""
+        """What the model lacks, and what that costs: one sentence each. `last_step` of a lone model is itself."""
+        ...
+
+    def completed(self, info: ModelInfo) -> ModelInfo:
+        """A description of the model, with what its configuration does not tell."""
         ...
 
 
@@ -94,6 +115,11 @@ class ImageCodec:
         """Size of the embeddings; 0 if the model has none."""
         return embedding_size(self.config)
 
+    @property
+    def multi_label(self) -> bool:
+        """By the parameter of that name."""
+        return parameters(self.config).get(MULTI_LABEL_PARAMETER) == "true"
+
     def probe(self) -> Batch:
         """One random image as PPM."""
         return probe()
@@ -115,20 +141,39 @@ class ImageCodec:
         """See gateway.triton.contract.limitations."""
         return limitations(self.config, last_step)
 
+    def completed(self, info: ModelInfo) -> ModelInfo:
+        """The description as it is: the steps' configurations tell everything."""
+        return info
+
 
 CONTRACT: Codec = ImageCodec(ModelConfig())
 """The codec of an ensemble with the whole contract."""
 
 
 class Codecs:
-    """Chooses the codec of a model by its configuration."""
+    """Chooses the codec of a model by its configuration; `tensors` are the models that take tensors, by name."""
+
+    def __init__(self, tensors: Mapping[str, TensorModel] | None = None) -> None:
+        self._tensors = tensors or {}
+
+    @classmethod
+    def of_settings(cls, settings: Section) -> Self:
+        """With the models that sections of the settings declare; see Section.tensor_models."""
+        return cls({name: model for models in settings.each("tensor_models") for name, model in models.items()})
+
+    def tensor_input(self, name: str) -> TensorInput | None:
+        """How a decoder makes the input of a model; None if it takes files."""
+        model = self._tensors.get(name)
+        return None if model is None else model.tensor
 
     def of(self, config: ModelConfig) -> Codec:
         """The codec of a model; raises ContractBroken, which says what its configuration lacks."""
+        if (model := self._tensors.get(config.name)) is not None:
+            return model.codec(config)
         if found := breaches(config):
             raise ContractBroken(f"{config.name}/config.pbtxt: {'; '.join(found)}.")
         return ImageCodec(config, image_tensors(config))
 
     def takes_images(self, config: ModelConfig) -> bool:
         """Whether a model that Triton lists is one that classifies images."""
-        return bool(steps(config)) and not breaches(config)
+        return config.name in self._tensors or (bool(steps(config)) and not breaches(config))

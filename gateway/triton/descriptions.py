@@ -19,7 +19,6 @@ from gateway.triton.contract import (
     EXACT,
     FAST,
     MODEL_PARAMETER,
-    MULTI_LABEL_PARAMETER,
     PRECISION_PARAMETER,
     image_tensor,
     pinned_versions,
@@ -39,7 +38,6 @@ class Traits:
     """The properties of an ensemble that determine how a call is made."""
 
     codec: Codec
-    multi_label: bool
     cached: bool
     """Whether its answers may come from Triton's response cache."""
     workload: Workload
@@ -74,13 +72,12 @@ async def describe(
         ready=True,
         classes=0,
         precision=values.get(PRECISION_PARAMETER),
-        multi_label=_is_multi_label(config),
         decode=values.get(DECODE_PARAMETER, EXACT),
         steps=names,
     )
     try:
         codec = codecs.of(config)
-        info = replace(info, classes=codec.classes, embedding_size=codec.embedding_size)
+        info = replace(info, classes=codec.classes, embedding_size=codec.embedding_size, multi_label=codec.multi_label)
         network = await endpoint.config(names[-1]) if names else config
         info = replace(info, limitations=codec.limitations(network))
         height, width, tensor = _input_of(network)
@@ -91,7 +88,7 @@ async def describe(
         return replace(info, ready=False, reason=error.message)
     info = replace(info, input_height=height, input_width=width, tensor=tensor)
     info = replace(info, runtime=network_runtime(network, values))
-    return replace(info, resize_size=resize, crop_size=crop, labels=labels)
+    return codec.completed(replace(info, resize_size=resize, crop_size=crop, labels=labels))
 
 
 async def read_traits(endpoint: TritonEndpoint, codecs: Codecs, ensemble: str) -> Traits:
@@ -111,7 +108,6 @@ async def read_traits(endpoint: TritonEndpoint, codecs: Codecs, ensemble: str) -
     ]
     return Traits(
         codec,
-        _is_multi_label(config),
         has_cache(config, statistics[0]),
         Workload(workloads, round_trip_seconds),
         parameters(config).get(DRIFT_REFERENCE_PARAMETER, ""),
@@ -156,7 +152,3 @@ async def _sizes_of(endpoint: TritonEndpoint, preprocessor: str) -> tuple[tuple[
     """The resize size and crop size in a preprocessor's config.pbtxt."""
     values = parameters(await endpoint.config(preprocessor))
     return sizes(values.get("resize_size", "")), sizes(values.get("crop_size", ""))
-
-
-def _is_multi_label(config: ModelConfig) -> bool:
-    return parameters(config).get(MULTI_LABEL_PARAMETER) == "true"

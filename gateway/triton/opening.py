@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from gateway.machine.memory import usable_memory
 from gateway.server.workers import shared_file
 from gateway.settings import Settings
+from gateway.triton.codec import Codecs
 from gateway.triton.connect import Connect, connector
 from gateway.triton.footprint import check_load
 from gateway.triton.health.expected import Shares
@@ -48,6 +49,7 @@ def open_pool(
         splits=splits,
         load=settings.load_models,
         on_demand=on_demand,
+        codecs=Codecs.of_settings(settings),
         connect=connect or connector(settings),
     )
 

@@ -126,7 +126,7 @@ class TritonPool:
         self._recovery_enabled = heal
         self._share = share or Share()
         self._splits, self._load, self._on_demand = splits, load, on_demand
-        self._codecs = codecs or Codecs()
+        self.codecs = codecs or Codecs()
         self._connect = connect
         self.known: list[str] = []
         """Every address, in this gateway's order."""
@@ -212,7 +212,7 @@ class TritonPool:
             return
         endpoint = self._connect(address)
         try:
-            yield Models(endpoint, codecs=self._codecs)
+            yield Models(endpoint, codecs=self.codecs)
         finally:
             await endpoint.close()
 
@@ -259,9 +259,9 @@ class TritonPool:
         health = HealthState(address, expected, self._schedule, on_demand=self._on_demand)
         reloader = ModelReloader(endpoint) if self._recovery_enabled else None
         checker = HealthChecker(
-            endpoint, health, reloader=reloader, model_changed=self._report_model, codecs=self._codecs
+            endpoint, health, reloader=reloader, model_changed=self._report_model, codecs=self.codecs
         )
-        replica = Replica(address, endpoint, health, checker, Models(endpoint, health, self._codecs), Load())
+        replica = Replica(address, endpoint, health, checker, Models(endpoint, health, self.codecs), Load())
         replica.task = asyncio.create_task(_run_checker(checker))
         return replica
 

@@ -33,7 +33,7 @@ from gateway.inference.backend import (
     Row,
 )
 from gateway.inference.sequence import SequenceScores, SequenceStep
-from gateway.ingest.resizing import Resize
+from gateway.ingest.resizing import Resize, TensorInput
 from gateway.triton.balancing import rendezvous_order
 from gateway.triton.error_table import NOT_LOADED, SequenceLost, StubDied
 from gateway.triton.pool import Replica, TritonPool
@@ -194,6 +194,11 @@ class TritonBackend:
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
         """How one version's images are resized; see Backend.resize."""
         return await self._choose(model_name, model_version).models.resize(model_name, model_version)
+
+    def tensor_input(self, model_name: str, model_version: str) -> TensorInput | None:
+        """See Backend.tensor_input."""
+        del model_version
+        return self._pool.codecs.tensor_input(model_name)
 
     async def sequence(self, model_name: str, model_version: str) -> TritonSequence:
         """A new sequence of frames; see Backend.sequence."""

@@ -13,6 +13,7 @@ from gateway.findings import Finding, Level, fail
 from gateway.machine.gpus import gpu_count
 from gateway.plugins import installed
 from gateway.settings import Settings
+from gateway.triton.codec import Codecs
 from gateway_local.console import PlainConsole
 from gateway_local.default_model import NoDefaultModel, default_model
 from gateway_local.doctor import configuration, machine, repository
@@ -53,7 +54,7 @@ def examine(model_repository: Path) -> Iterator[Finding]:
         configs = sized_configs(model_repository, sizes)
         try:
             settings = settings.model_copy(update={"model": default_model(model_repository, settings)})
-            yield repository.contract(configs, settings.model)
+            yield repository.contract(configs, settings.model, Codecs.of_settings(settings))
         except NoDefaultModel as exc:
             yield fail("contract", str(exc), "gateway up refuses to start without a default model")
         yield repository.tensors(configs)

@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
+from gateway.errors import ContractBroken
 from gateway.files.safe_path import SafePath, UnsafePath, safe_name
 from gateway.findings import Finding, fail, ok, warn
 from gateway.ingest.resizing import names_release
 from gateway.machine.capacity import Plan
 from gateway.machine.gpus import gpu_count
-from gateway.triton.contract import CLASSIFIER, breaches, limitations, pinned
+from gateway.triton.codec import Codecs
+from gateway.triton.contract import CLASSIFIER, pinned
 from gateway.triton.footprint import Need, need
 from gateway.triton.model_config import (
     HOLDS_BACK,
@@ -76,17 +78,18 @@ def _is_model(repository: Path, step: str) -> bool:
         return False
 
 
-def contract(configs: Configs, model: str) -> Finding:
+def contract(configs: Configs, model: str, codecs: Codecs | None = None) -> Finding:
     """Whether the model that answers by default fits the gateway's contract."""
     if model not in configs:
         return fail(
             "contract", f"there is no model {model!r}", "GATEWAY_MODEL must name one of the repository's models"
         )
-    found = breaches(configs[model])
-    if found:
-        return fail("contract", f"{model}: {'; '.join(found)}", f"correct {model}/{CONFIG}")
+    try:
+        codec = (codecs or Codecs()).of(configs[model])
+    except ContractBroken as exc:
+        return fail("contract", exc.message, f"correct {model}/{CONFIG}")
     last = [model, *steps(configs[model])][-1]
-    if lacks := limitations(configs[model], configs.get(last, ModelConfig(name=last))):
+    if lacks := codec.limitations(configs.get(last, ModelConfig(name=last))):
         return warn("contract", "\n".join([f"{model} is served with limitations", *lacks]), LIMITED)
     return ok("contract", f"{model} fits the gateway's contract")
 

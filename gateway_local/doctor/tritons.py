@@ -212,7 +212,7 @@ async def _contract(endpoint: TritonEndpoint, settings: Settings) -> Finding:
     model = settings.model
     try:
         config = await endpoint.config(model)
-        codec, steps = Codecs().of(config), await step_configs(endpoint, config)
+        codec, steps = Codecs.of_settings(settings).of(config), await step_configs(endpoint, config)
     except ContractBroken as exc:
         return fail("model", exc.message, "correct its config.pbtxt")
     except ModelNotFound:
@@ -250,7 +250,7 @@ async def _shares(endpoint: TritonEndpoint, settings: Settings) -> list[Finding]
 async def _inference(endpoint: TritonEndpoint, settings: Settings) -> Finding:
     deadline = Deadline.after(settings.ready_timeout_seconds)
     try:
-        codec = Codecs().of(await endpoint.config(settings.model))
+        codec = Codecs.of_settings(settings).of(await endpoint.config(settings.model))
         call = Call(codec.probe(), settings.model, "", None, deadline, "doctor")
         await endpoint.infer(call, class_count=1, codec=codec)
     except GatewayError as exc:

@@ -142,6 +142,9 @@ class ScriptedBackend:
     def needs_own_call(self, seal: bytes, model_name: str, model_version: str) -> bool:
         return seal in self.alone
 
+    def tensor_input(self, model_name: str, model_version: str) -> None:
+        """None: every model takes files."""
+
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
         return self.limits
 

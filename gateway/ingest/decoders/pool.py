@@ -276,7 +276,7 @@ class Decoders:
 
 
 class Decoded(NamedTuple):
-    """A decoded image: an uncompressed PPM (P6), and whether the file's data was damaged."""
+    """A decoded image: an uncompressed PPM (P6), or the input of its model; and whether the file's data was damaged."""
 
     pixels: bytes
     damaged: bool
@@ -345,7 +345,7 @@ class OpenAnimation:
     async def next(self) -> "AnimationFrame | None":
         """The next requested frame as an uncompressed PPM (P6); None after the last one. Raises as `decode`."""
         while True:
-            reply, pixels = await self.do(FrameJob(info=self._job.info))
+            reply, pixels = await self.do(FrameJob(info=self._job.info, size=self._job.size))
             if reply["ends"]:
                 self.ended = True
                 return None

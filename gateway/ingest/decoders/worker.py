@@ -20,6 +20,7 @@ from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.masking import Masking
+from gateway.ingest.resizing import TensorInput
 
 START_SECONDS = 30.0
 _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
@@ -95,6 +96,7 @@ class FrameJob:
     """Decode the next frame of the open animation, or make the next masked copy of the open image."""
 
     info: ImageInfo
+    size: Size
     kind: str = "frame"
 
 
@@ -250,6 +252,8 @@ def _most_bytes(job: Job) -> int:
         return 0
     if isinstance(job, HeatMapJob):
         return job.most_bytes
+    if isinstance(job.size, TensorInput):
+        return job.size.nbytes
     return 3 * job.info.width * job.info.height + _MAX_HEADER_BYTES
 
 

@@ -1,0 +1,255 @@
+"""Classifiers that take tensors, on a real Triton beside an ensemble, as docs/guides/bare-model.md has them.
+
+The wheel's Triton has no ONNX Runtime and no libtorch: the project's own Python-based backends run both networks.
+"""
+
+import asyncio
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import httpx
+import numpy as np
+import pytest
+from websockets.sync.client import connect
+
+from gateway.findings import Level
+from gateway_local.doctor.tritons import tritons
+from gateway_local.runtime.base import Runtime
+from gateway_local.server import EmbeddedTriton
+from tests.gateway_client.bulk.running import rows_of, run
+from tests.photos import PHOTOS, photo
+from tests.processes import PROJECT, Gateway, running_gateway, wait_for
+from tests.samples import names, sample
+from tests.settings import Settings
+from tests.tritons import running_triton, stub_processes
+
+pytestmark = pytest.mark.triton
+
+PAGE = PROJECT / "docs" / "guides" / "bare-model.md"
+JPEG = {"content-type": "image/jpeg"}
+TORCH, ONNX, PIXELS, CLASSIFIER = "flowers_torch", "flowers_onnx", "pixels", "head_classifier"
+OTHERS = f"""
+[models.{PIXELS}]
+resize_size = [32, 32]
+crop_size = 32
+datatype = "uint8"
+layout = "nhwc"
+embeddings = "FEATURES"
+output = "SCORES"
+
+[models.{CLASSIFIER}]
+resize_size = 40
+crop_size = 32
+mean = [0.5, 0.4, 0.3]
+std = [0.2, 0.3, 0.4]
+labels = "flowers.txt"
+"""
+"""Further models of the file: pixels in rows, with embeddings; and the network of an ensemble in the same Triton."""
+PIXELS_CONFIG = """
+name: "pixels" backend: "python" max_batch_size: 8
+input [ { name: "IMAGE" data_type: TYPE_UINT8 dims: [ 32, 32, 3 ] } ]
+output [
+  { name: "SCORES" data_type: TYPE_FP32 dims: [ 3 ] },
+  { name: "FEATURES" data_type: TYPE_FP32 dims: [ 4 ] }
+]
+instance_group [ { kind: KIND_CPU count: 1 } ]
+"""
+PIXELS_CODE = """
+import numpy as np
+import triton_python_backend_utils as pb
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        pixels = np.from_dlpack(pb.get_input_tensor_by_name(request, "IMAGE")).astype(np.float32)
+        scores = np.ascontiguousarray(pixels.mean((1, 2)) / 255)
+        features = np.ones((len(pixels), 4), np.float32)
+        return pb.InferenceResponse(
+            [pb.Tensor.from_dlpack("SCORES", scores), pb.Tensor.from_dlpack("FEATURES", features)]
+        )
+"""
+
+
+def blocks(pattern: str) -> dict[str, str]:
+    """The files that the page shows, by their names."""
+    return dict(re.findall(rf"`({pattern})`[^\n]*:\n\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL))
+
+
+@pytest.fixture(scope="module")
+def repository(added_head: tuple[Path, object], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.gateway_models.networks.builders import Head, save_onnx, save_torchscript
+
+    folder = tmp_path_factory.mktemp("bare")
+    models = Path(shutil.copytree(added_head[0], folder / "models"))
+    for name, text in blocks(r"models/[\w./]+").items():
+        (folder / name).parent.mkdir()
+        (folder / name).write_text(text)
+    for name in (TORCH, ONNX, PIXELS):
+        (models / name / "1").mkdir(parents=True)
+    save_torchscript(Head(seed=1), models / TORCH / "1" / "model.pt")
+    save_onnx(Head(seed=1), models / ONNX / "1" / "model.onnx")
+    (models / PIXELS / "config.pbtxt").write_text(PIXELS_CONFIG)
+    (models / PIXELS / "1" / "model.py").write_text(PIXELS_CODE)
+    return models
+
+
+@pytest.fixture(scope="module")
+def tensor_models(repository: Path) -> Path:
+    path = repository.parent / "tensor_models.toml"
+    path.write_text(blocks(r"tensor_models\.toml")["tensor_models.toml"] + OTHERS)
+    (path.parent / "flowers.txt").write_text("".join(f"class {number}\n" for number in range(5)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def bare_triton(runtime: Runtime, repository: Path) -> Iterator[EmbeddedTriton]:
+    with running_triton(runtime, repository) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    bare_triton: EmbeddedTriton, tensor_models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
+    log = tmp_path_factory.mktemp("gateway") / "gateway.log"
+    with running_gateway(
+        log, triton_url=bare_triton.url, tensor_models_file=tensor_models, model=ONNX, max_top_k=5
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def client(gateway: Gateway) -> Iterator[httpx.Client]:
+    with gateway.client() as http:
+        yield http
+
+
+def predictions(client: httpx.Client, model: str, files: list[bytes]) -> list[list[tuple[str, float]]]:
+    answer = client.post("/predict", params={"model": model, "top_k": 5}, files=[("files", each) for each in files])
+    assert answer.status_code == 200, answer.text
+    results = answer.json()["results"]
+    assert [result["error"] for result in results] == [None] * len(files)
+    return [[(each["label"], each["score"]) for each in result["predictions"]] for result in results]
+
+
+def test_network_gives_the_scores_that_its_ensemble_gives(client):
+    """`head` is an ensemble of a preprocessor and `head_classifier`: the network gets the same bytes both ways."""
+    files = [photo(name, kind) for name in ("cat", "coffee", "china") for kind in ("JPEG", "PNG", "WEBP", "BMP")]
+    files += [sample(name).data for name in ("PNG RGBA 8 bit", "JPEG progressive")]
+    tensors, ensemble = predictions(client, CLASSIFIER, files), predictions(client, "head", files)
+    for one, other in zip(tensors, ensemble, strict=True):
+        assert [label for label, _ in one] == [label for label, _ in other]
+        assert [score for _, score in one] == pytest.approx([score for _, score in other], abs=1e-6)
+
+
+def test_torchscript_and_onnx_give_the_same_scores(client):
+    files = [photo(name) for name in PHOTOS]
+    onnx, torch = predictions(client, ONNX, files), predictions(client, TORCH, files)
+    for one, other in zip(onnx, torch, strict=True):
+        assert dict(one) == pytest.approx(dict(other), abs=1e-5)
+        assert sum(score for _, score in one) == pytest.approx(1)
+
+
+def test_pixels_arrive_in_rows(client):
+    plain = np.zeros((50, 40, 3), np.uint8)
+    plain[:] = (0, 51, 102)  # blue, green, red
+    data = cv2.imencode(".png", plain)[1].tobytes()
+    assert dict(*predictions(client, PIXELS, [data])) == pytest.approx({"0": 0.4, "1": 0.2, "2": 0}, abs=1e-6)
+
+
+@pytest.mark.parametrize("model", [ONNX, TORCH, PIXELS])
+def test_bad_files_leave_the_others_their_answers(client, model):
+    cat = photo("cat")
+    rows = [
+        ("cat.jpg", cat, None),
+        ("notes.txt", b"hello", "unsupported_format"),
+        ("empty.jpg", b"", "empty_file"),
+        ("cut.jpg", cat[: len(cat) // 2], "truncated_image"),
+        ("gif", sample(names("GIF")[0]).data, None),
+        ("pixel.png", cv2.imencode(".png", np.zeros((1, 1, 3), np.uint8))[1].tobytes(), None),
+        ("long.png", cv2.imencode(".png", np.zeros((3, 2_000, 3), np.uint8))[1].tobytes(), None),
+        ("large.jpg", cv2.imencode(".jpg", np.zeros((3_000, 4_000, 3), np.uint8))[1].tobytes(), None),
+        ("last.jpg", cat, None),
+    ]
+    answer = client.post("/predict", params={"model": model}, files=[("files", (name, data)) for name, data, _ in rows])
+    results = answer.json()["results"]
+    assert [result["error"] and result["error"]["code"] for result in results] == [code for *_, code in rows]
+    assert results[0]["predictions"] == results[-1]["predictions"]
+
+
+def test_models_are_described(client):
+    models = {model["name"]: model for model in client.get("/models").json()["models"]}
+    assert set(models) == {"head", ONNX, TORCH, PIXELS, CLASSIFIER}
+    onnx, pixels = models[ONNX], models[PIXELS]
+    assert (onnx["ready"], onnx["classes"], onnx["tensor"], onnx["labels"][0]) == (True, 5, "fp32", "class 0")
+    assert (onnx["resize_size"], onnx["crop_size"], onnx["input_height"]) == ([40], [32, 32], 32)
+    assert (pixels["tensor"], pixels["vector_size"], pixels["steps"]) == ("uint8", 4, [])
+    assert pixels["limitations"] == ["pixels has no labels: class numbers are the labels"]
+    assert onnx["limitations"] == []
+
+
+def test_embeddings_heat_maps_and_v2_are_answered(client):
+    cat = photo("cat")
+    answer = client.post("/embed", params={"model": PIXELS}, content=cat, headers=JPEG)
+    assert answer.status_code == 200, answer.text
+    assert "1.0,1.0,1.0,1.0" in answer.text.replace(" ", "")
+    answer = client.post("/explain", params={"model": ONNX, "masks": 50}, content=cat, headers=JPEG)
+    assert answer.json()["explanation"]["masks"] == 50
+    answer = client.post(
+        "/predict",
+        params={"model": ONNX, "frames": 2},
+        content=sample(names("GIF")[0]).data,
+        headers={"content-type": "image/gif"},
+    )
+    assert answer.status_code == 200, answer.text
+    assert client.get(f"/v2/models/{ONNX}").json()["outputs"]
+    for path in ("/", "/docs"):
+        assert client.get(path).status_code == 200
+
+
+@pytest.mark.parametrize("model", [ONNX, TORCH])
+def test_bulk_and_a_stream_are_answered(gateway, photos, tmp_path, model):
+    run(photos, "--url", gateway.url, "--model", model, "--out", tmp_path / "out.jsonl")
+    assert [row["status"] for row in rows_of(tmp_path / "out.jsonl")] == ["ok"] * len(PHOTOS)
+    address = gateway.url.replace("http", "ws", 1)
+    with connect(f"{address}/stream?smoothing=none&top_k=1&model={model}", proxy=None) as stream:
+        stream.send(photo("cat"))
+        assert len(json.loads(stream.recv(60))["predictions"]) == 1
+
+
+@pytest.mark.parametrize("model", [ONNX, TORCH])
+def test_killed_process_is_recovered(bare_triton, client, model):
+    for process in stub_processes(bare_triton, model):
+        process.kill()
+    wait_for(lambda: client.post("/predict", params={"model": model}, content=photo("cat"), headers=JPEG).is_success)
+
+
+def test_doctor_sends_a_tensor_through_each_model(bare_triton, tensor_models):
+    settings = Settings(_env_file=None, triton_url=bare_triton.url, tensor_models_file=tensor_models, model=ONNX)
+    findings = [each for each in asyncio.run(tritons(settings)) if each.check in {"tensor model", "model", "inference"}]
+    assert {each.level for each in findings} <= {Level.OK, Level.WARN}
+    texts = "\n".join(each.text for each in findings)
+    for model in (ONNX, TORCH, PIXELS, CLASSIFIER):
+        assert f"{model} gave" in texts
+
+
+def test_file_that_does_not_fit_is_reported(bare_triton, tmp_path):
+    path = tmp_path / "models.toml"
+    path.write_text(f'[models.{ONNX}]\nresize_size = 64\ncrop_size = 64\ndatatype = "uint8"\n')
+    log = tmp_path / "gateway.log"
+    with running_gateway(
+        log, triton_url=bare_triton.url, tensor_models_file=path, model=ONNX, wait_ready=False
+    ) as gateway:
+        with gateway.client() as http:
+            answer = http.post("/predict", content=photo("cat"), headers=JPEG)
+            assert answer.status_code == 503
+            described = http.get(f"/models/{ONNX}").json()
+        assert not described["ready"]
+        assert "is FP32, and the gateway is told to send uint8" in described["reason"]
