@@ -147,7 +147,7 @@ DECODING_BYTES = Gauge(
 )
 DECODERS_LOST = Counter(
     "gateway_decoders_lost_total",
-    "Decoder processes that ended while decoding an image: out of time, stuck, or crashed.",
+    "Decoder processes that ended while decoding an image: out of time, stuck, killed, or crashed.",
     ["reason"],
 )
 

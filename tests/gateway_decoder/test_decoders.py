@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import TooCostly, UndecodableImage
+from gateway.errors import Overloaded, TooCostly, UndecodableImage
 from gateway.ingest.decode_budget import DecodeLimits, peak_bytes
 from gateway.ingest.decoders import pool as pool_module
 from gateway.ingest.decoders.cost import most_seconds
@@ -377,7 +377,7 @@ async def test_killed_process_is_charged(pool):
     broken = asyncio.ensure_future(decoded(pool, cat(), account))
     await begun(pool)
     os.kill(worker.pid, signal.SIGKILL)
-    with pytest.raises(UndecodableImage):
+    with pytest.raises(Overloaded):
         await broken
     assert account.spent_seconds >= worker.start_seconds > 0.02
 
@@ -429,3 +429,15 @@ def test_serving_process_imports_no_decoder():
     )
     asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (asked.stderr, asked.returncode) == ("", 0)
+
+
+async def test_image_whose_process_is_killed_is_no_bad_image():
+    """Where memory runs out, the kernel kills a decoder first, whatever image it decodes."""
+    async with decoders() as pool:
+        worker = await hold(pool)
+        task = asyncio.ensure_future(decoded(pool, cat()))
+        await begun(pool)
+        os.kill(worker.pid, signal.SIGKILL)
+        with pytest.raises(Overloaded, match="was killed, as for lack of memory"):
+            await task
+        assert (await decoded(pool, cat())).startswith(b"P6")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gateway import metrics
 from gateway.errors import (
-    ImageError,
+    GatewayError,
     InvalidImage,
     Overloaded,
     TooCostly,
@@ -433,10 +433,12 @@ def _slots(count: int, limits: DecodeLimits) -> RoundRobin:
     )
 
 
-def _error_of(lost: WorkerLost) -> ImageError:
+def _error_of(lost: WorkerLost) -> GatewayError:
     """The error of an image whose process ended; counted and logged."""
     metrics.DECODERS_LOST.labels(lost.reason).inc()
     log.warning("decoder_lost", reason=lost.reason, returncode=lost.returncode)
+    if lost.reason == "killed":  # not for what the image is: it stays within its own limit
+        return Overloaded("The process that decoded the image was killed, as for lack of memory; try again later.")
     return UndecodableImage() if lost.reason == "crash" else TooCostly()
 
 

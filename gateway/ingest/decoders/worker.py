@@ -25,14 +25,15 @@ from gateway.ingest.resizing import TensorInput
 START_SECONDS = 30.0
 _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
 _KEPT_BYTES = 32 * 2**20
+_REASONS = {-signal.SIGPROF: "time", -signal.SIGKILL: "killed"}
 _MAX_LINE_BYTES, _MAX_HEADER_BYTES = 4_096, 64
 
 
 class WorkerLost(Exception):
     """The process ended during a job.
 
-    `returncode` is that of subprocess; `reason` is "time" if its own timer ended it, "stuck" if the parent did, else
-    "crash".
+    `returncode` is that of subprocess; `reason` is "time" if its own timer ended it, "stuck" if the parent did,
+    "killed" if the kernel did, as it does where memory runs out, else "crash".
     """
 
     def __init__(self, returncode: int, reason: str) -> None:
@@ -222,7 +223,7 @@ class Worker:
                 piece = await loop.sock_recv(self._socket, _MAX_LINE_BYTES)
             if not piece or len(line) > _MAX_LINE_BYTES:
                 code = self.close()
-                reason = "time" if code == -signal.SIGPROF else "stuck" if self._interrupted else "crash"
+                reason = "stuck" if self._interrupted else _REASONS.get(code, "crash")
                 raise WorkerLost(code, reason)
             line += piece
         return line
