@@ -150,7 +150,7 @@ class _Meter:
 
     def _line(self) -> str:
         rate = self._frames / max(time.monotonic() - self._begun, 1e-6)
-        line = f"{clock(self._seconds)}: {self._frames} frames, {rate:.1f}/s"
+        line = f"{clock(self._seconds)}: {self._frames} frame{'s' * (self._frames != 1)}, {rate:.1f}/s"
         return line + "".join(
             f", {count} {state}" for count, state in ((self._dropped, "dropped"), (self._failed, "failed")) if count
         )
