@@ -61,7 +61,7 @@ DECODE_PARAMETER, EXACT, FAST = "decode", "exact", "fast"
 """Parameter of an ensemble, and its values: whether large JPEGs are decoded pixel by pixel, or at a reduced scale."""
 
 PROCESS_MEMORY_PARAMETER = "process_memory"
-"""Parameter of a network: what one of its processes takes, as JSON, measured when it was added (see footprint)."""
+"""Parameter of an ensemble: what a process of its network takes, as JSON, measured when it was added (footprint)."""
 
 DRIFT_REFERENCE_PARAMETER = "drift_reference"
 """Parameter of an ensemble: how its answers were distributed when a reference was stored, as JSON.

@@ -7,7 +7,7 @@ the libraries of its runtime, which all processes of that runtime share.
 import importlib.util
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -50,13 +50,32 @@ class MemoryRecord:
         return json.dumps(document)
 
     @classmethod
-    def of(cls, config: ModelConfig) -> Self | None:
-        """The record in a network's configuration; None if it has none, or one that cannot be read."""
+    def of(cls, ensemble: ModelConfig) -> Self | None:
+        """The record in the configuration of an ensemble; None if it has none, or one that cannot be read."""
         try:
-            found = json.loads(parameters(config)[PROCESS_MEMORY_PARAMETER])
+            found = json.loads(parameters(ensemble)[PROCESS_MEMORY_PARAMETER])
             return cls(Runtime[found["runtime"]], int(found["loaded_bytes"]), int(found["peak_bytes"]))
         except (KeyError, ValueError, TypeError):
             return None
+
+    def __or__(self, other: Self) -> Self:
+        """The larger of two records in each respect; this one, if the other is of another runtime."""
+        if other.runtime is not self.runtime:
+            return self
+        return replace(
+            self,
+            loaded_bytes=max(self.loaded_bytes, other.loaded_bytes),
+            peak_bytes=max(self.peak_bytes, other.peak_bytes),
+        )
+
+
+def records(configs: Mapping[str, ModelConfig]) -> dict[str, MemoryRecord]:
+    """The record of each network, by its name: the largest of its versions, which have an ensemble each."""
+    found: dict[str, MemoryRecord] = {}
+    for config in configs.values():
+        if (record := MemoryRecord.of(config)) is not None and (parts := steps(config)):
+            found[parts[-1]] = found[parts[-1]] | record if parts[-1] in found else record
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +138,9 @@ class Need:
 
 def need(repository: Path, configs: Mapping[str, ModelConfig], *, gpus: int = 0) -> Need:
     """What a repository's models need."""
+    known = records(configs)
     return Need.of(
-        footprint(name, config, Files.of(repository / name, config), gpus=gpus)
+        footprint(name, config, Files.of(repository / name, config), known.get(name), gpus=gpus)
         for name, config in configs.items()
         if not config.HasField("ensemble_scheduling")
     )
@@ -148,9 +168,10 @@ def check_load(name: str, repository: Path, how: MemoryCheck, memory: Memory | N
     return text
 
 
-def footprint(name: str, config: ModelConfig, files: Files, *, gpus: int = 0) -> Footprint:
+def footprint(
+    name: str, config: ModelConfig, files: Files, recorded: MemoryRecord | None = None, *, gpus: int = 0
+) -> Footprint:
     """The footprint of one model: as it was recorded on a CPU, or else by the table and the size of its files."""
-    recorded = MemoryRecord.of(config)
     count = processes(config, files.versions, gpus=gpus)
     if on_gpus := instances_on_gpus(config, gpus):
         # Libraries are in host memory; on the GPU are weights and activations, which take as much as on a CPU.

@@ -141,19 +141,6 @@ class Entry:
         return self.versions[self.in_use].outcome.classes
 
     @property
-    def memory(self) -> MemoryRecord | None:
-        """What a process takes for the largest of its versions; None if one has no record or another runtime."""
-        records = [version.outcome.memory for version in self.versions.values()]
-        found = [record for record in records if record is not None]
-        if len(found) < len(records) or len({record.runtime for record in found}) > 1:
-            return None
-        return MemoryRecord(
-            found[0].runtime,
-            max(record.loaded_bytes for record in found),
-            max(record.peak_bytes for record in found),
-        )
-
-    @property
     def embedding_size(self) -> int:
         """The size of each embedding (FEATURES); 0 if the model gives none."""
         return self.versions[self.in_use].outcome.embedding_size

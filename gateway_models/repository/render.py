@@ -5,6 +5,7 @@ from string import Template
 
 from gateway.machine.capacity import CPU_PREFERRED
 from gateway.triton.contract import CLASSIFIER_INPUT, IMAGE_TYPES
+from gateway.triton.footprint import MemoryRecord
 from gateway_local.cpu_network import CpuRuntime
 from gateway_models.repository import tensorrt
 from gateway_models.repository.entry import Entry
@@ -18,10 +19,9 @@ parameters { key: "sequence_model" value: { string_value: "%s" } }"""
 _REFERENCE = """
 # How its answers were distributed on the reference of `gateway model drift --store`: what the metrics of drift show.
 parameters { key: "drift_reference" value: { string_value: "%s" } }"""
-_MEMORY = """\
-# What one of its processes takes on a CPU, measured when it was added: docs/guides/memory.md.
-parameters { key: "process_memory" value: { string_value: "%s" } }
-"""
+_MEMORY = """
+# What a process of the network takes on a CPU, measured when it was added: docs/guides/memory.md.
+parameters { key: "process_memory" value: { string_value: "%s" } }"""
 _CPU_RUNTIME = """
 # What runs the TorchScript network on a CPU, in this project's own backend; cpu.json beside the network has the reason.
 parameters { key: "cpu_runtime" value: { string_value: "%s" } }"""
@@ -96,7 +96,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "preprocessor_instances": f"{{ kind: KIND_CPU{_count(serving.preprocessor_instances)} }}",
         "preprocessor_preferred": ", ".join(str(size) for size in CPU_PREFERRED if size <= serving.max_batch_size),
         "classifier_instances": _instances(serving),
-        "parameters": _PARAMETERS[entry.format] + _accelerators(entry) + _memory(entry),
+        "parameters": _PARAMETERS[entry.format] + _accelerators(entry),
         "stream": _STREAM % serving.sequence_model if serving.sequence_model else "",
         "warmup": _warmup(_warmed_up(entry), side, IMAGE_TYPES[entry.tensor.value]),
         "features_output": _FEATURES % entry.embedding_size if entry.embedding_size else "",
@@ -114,6 +114,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
             version=version,
             precision=entry.computes_in(version).value,
             cpu_runtime=_cpu_runtime(entry.versions[version].outcome.cpu_runtime),
+            memory=_memory(entry.versions[version].outcome.memory),
             reference=_reference(entry.versions[version].drift_reference),
             classifier_version=version if len(entry.versions) > 1 else -1,
         )
@@ -192,8 +193,9 @@ def _reference(text: str) -> str:
     return _REFERENCE % _escaped(text) if text else ""
 
 
-def _memory(entry: Entry) -> str:
-    return _MEMORY % _escaped(entry.memory.text) if entry.memory else ""
+def _memory(record: MemoryRecord | None) -> str:
+    # Here and not in the network's configuration, since Triton loads all versions of a network again if that changes.
+    return "" if record is None else _MEMORY % _escaped(record.text)
 
 
 def _escaped(text: str) -> str:

@@ -9,7 +9,7 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.errors import GatewayError
 from gateway.triton.contract import MODEL_PARAMETER, breaches
-from gateway.triton.footprint import Files, Footprint, footprint
+from gateway.triton.footprint import Files, Footprint, footprint, need, records
 from gateway.triton.health.expected import READY
 from gateway.triton.model_config import ModelConfig, parameters, read_model_configs, steps
 from gateway.triton.pool import Replica
@@ -49,29 +49,28 @@ class ModelDescriptions:
     async def of_triton(self, replica: Replica, name: str, index: RepositoryIndexResponse) -> Described | None:
         """A model that a Triton has loaded; None if it does not give its configurations."""
         try:
-            parts = steps(await replica.endpoint.config(name))
+            ensemble = await replica.endpoint.config(name)
+            parts = steps(ensemble)
             configs = {part: await replica.endpoint.config(part) for part in dict.fromkeys(parts)}
         except GatewayError:
             return None
+        known = records({name: ensemble})
         loaded = [model.name for model in index.models if model.state == READY]
         found = (
-            footprint(part, config, Files(max(1, loaded.count(part))), gpus=self._gpus)
+            footprint(part, config, Files(max(1, loaded.count(part))), known.get(part), gpus=self._gpus)
             for part, config in configs.items()
         )
         return Described(parts, _amounts(found))
 
     def _read(self, repository: Path) -> dict[str, Described]:
         configs = read_model_configs(repository, SIZED)
-        return {name: self._describe(repository, configs, name) for name in configs if _is_for_clients(name, configs)}
-
-    def _describe(self, repository: Path, configs: Mapping[str, ModelConfig], name: str) -> Described:
-        parts = steps(configs[name])
-        found = (
-            footprint(part, configs[part], Files.of(repository / part, configs[part]), gpus=self._gpus)
-            for part in dict.fromkeys(parts)
-            if part in configs
-        )
-        return Described(parts, _amounts(found))
+        footprints = {each.model: each for each in need(repository, configs, gpus=self._gpus).footprints}
+        found = {}
+        for name in configs:
+            if _is_for_clients(name, configs):
+                parts = steps(configs[name])
+                found[name] = Described(parts, _amounts(footprints[each] for each in {*parts} & footprints.keys()))
+        return found
 
 
 def _is_for_clients(name: str, configs: Mapping[str, ModelConfig]) -> bool:

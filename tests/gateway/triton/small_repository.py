@@ -109,7 +109,7 @@ def write_repository(folder: Path) -> Path:
     ):
         (folder / name / "1").mkdir(parents=True)
         text = config.replace("SIZE", str(EMBEDDING_SIZE))
-        (folder / name / "config.pbtxt").write_text(text + recorded(PROCESS_BYTES) if code else text)
+        (folder / name / "config.pbtxt").write_text(text if code else text + recorded(PROCESS_BYTES))
         if code:
             (folder / name / "1" / "model.py").write_text(f"{constants}{HEAD}{code}")
     (folder / "net" / "labels.txt").write_text("\n".join(LABELS) + "\n")
@@ -134,7 +134,7 @@ def write_models(folder: Path, number: int, load_seconds: float = 0.0, nbytes: i
     slow += f"        self.weights = np.ones({nbytes}, np.uint8)\n\n"
     code = folder / "net" / "1" / "model.py"
     code.write_text(code.read_text().replace(begin, slow))
-    config = folder / "net" / "config.pbtxt"
+    config = folder / "ensemble_model" / "config.pbtxt"
     config.write_text(config.read_text().replace(recorded(PROCESS_BYTES), recorded(PROCESS_BYTES + nbytes)))
     names = [f"m{index:02}" for index in range(number)]
     for name in names:

@@ -79,15 +79,21 @@ def test_libraries_are_counted_once_and_weights_in_each_process(tmp_path):
     assert found.least_bytes == 4 * (cost.loaded_bytes + MIB) + SERVER_BYTES
 
 
-def recorded(repository: Path, name: str, record: MemoryRecord, extra: str = "") -> ModelConfig:
-    """Write a model in ONNX with a record and 10 MiB of weights."""
-    text = record.text.replace('"', '\\"')
+def recorded(repository: Path, name: str, record: MemoryRecord | str, extra: str = "") -> None:
+    """Write a model in ONNX with 10 MiB of weights, if there is none, and one more ensemble of it with a record."""
+    if not (repository / name).exists():
+        model(repository, name, f"{ONNX} {extra}", weights=10 * MIB)
+    text = (record if isinstance(record, str) else record.text).replace('"', '\\"')
+    ensemble(repository, f"of_{name}_{len(list(repository.iterdir()))}", name)
+    (path,) = repository.glob(f"of_{name}_{len(list(repository.iterdir())) - 1}/config.pbtxt")
     parameter = f'parameters {{ key: "{PROCESS_MEMORY_PARAMETER}" value: {{ string_value: "{text}" }} }}'
-    return model(repository, name, f"{ONNX} {parameter} {extra}", weights=10 * MIB)
+    path.write_text(f"{path.read_text()} {parameter}")
 
 
 def test_record_of_the_addition_replaces_the_table(tmp_path):
-    recorded(tmp_path, "m", MemoryRecord(Runtime.ONNX, 100 * MIB, 120 * MIB))
+    """The largest one of several versions, which have an ensemble each."""
+    recorded(tmp_path, "m", MemoryRecord(Runtime.ONNX, 100 * MIB, 110 * MIB))
+    recorded(tmp_path, "m", MemoryRecord(Runtime.ONNX, 90 * MIB, 120 * MIB))
     (found,) = need(tmp_path, read_model_configs(tmp_path)).footprints
     assert (found.measured, found.least_bytes, found.usual_bytes) == (True, 100 * MIB, 120 * MIB)
 
@@ -99,10 +105,11 @@ def test_record_of_another_runtime_is_not_used(tmp_path):
     assert (found.measured, found.least_bytes) == (False, PROCESS_MEMORY[Runtime.ONNX].loaded_bytes + 10 * MIB)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{\\"runtime\\": \\"?\\", \\"loaded_bytes\\": 1}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"runtime": "?", "loaded_bytes": 1}'])
 def test_damaged_record_is_ignored(tmp_path, text):
-    parameter = f'parameters {{ key: "{PROCESS_MEMORY_PARAMETER}" value: {{ string_value: "{text}" }} }}'
-    assert MemoryRecord.of(model(tmp_path, "m", f"{ONNX} {parameter}")) is None
+    recorded(tmp_path, "m", text)
+    (found,) = need(tmp_path, read_model_configs(tmp_path)).footprints
+    assert not found.measured
 
 
 def test_network_on_gpus_has_its_weights_and_activations_there(tmp_path):

@@ -13,6 +13,7 @@ from gateway_local.cpu_network import CpuRuntime
 from gateway_models.networks import served_memory
 from gateway_models.networks.add import add
 from gateway_models.repository.entry import Entry, read_entry
+from gateway_models.repository.render import render
 from gateway_models.repository.spec import Format, ModelSpec, Serving
 from tests.gateway_models.networks.builders import Head, save_labels, save_torchscript
 from tests.gateway_models.repository.entries import SMALL
@@ -53,7 +54,7 @@ def test_memory_of_a_network_is_recorded_with_it(tmp_path, measured_memory, chan
     assert any("MiB under load" in line for line in said)
     models = tmp_path / "models"
     assert read_entry(models, "head") == entry
-    assert MemoryRecord.of(read_model_config(models / "head_classifier" / "config.pbtxt")) == record
+    assert MemoryRecord.of(read_model_config(models / "head" / "config.pbtxt")) == record
     found = {each.model: each for each in need(models, read_model_configs(models)).footprints}
     assert found["head_classifier"].measured
     assert found["head_classifier"].usual_bytes == record.peak_bytes
@@ -79,8 +80,8 @@ def test_network_that_cannot_be_measured_is_added_without_a_record(tmp_path, mon
     said: list[str] = []
     monkeypatch.setattr(served_memory, "measure", lambda *_: {"error": "no process"})
     entry = added(tmp_path, save_torchscript(Head(), tmp_path / "head.pt"), said)
-    assert entry.memory is None
-    assert "process_memory" not in (tmp_path / "models" / "head_classifier" / "config.pbtxt").read_text()
+    assert entry.versions[1].outcome.memory is None
+    assert "process_memory" not in (tmp_path / "models" / "head" / "config.pbtxt").read_text()
     assert any(line.endswith("could not be measured: no process") for line in said)
 
 
@@ -99,16 +100,10 @@ def test_process_that_fails_is_an_error(tmp_path, measured_memory, code, reason)
     assert reason in served_memory.measure(given, 1.0 if code.startswith("while") else 60.0)["error"]
 
 
-def test_record_of_several_versions_is_the_largest():
-    def entry(*records: MemoryRecord | None) -> Entry:
-        version = small_entry().versions[1]
-        versions = {
-            number: replace(version, outcome=replace(version.outcome, memory=record))
-            for number, record in enumerate(records, 1)
-        }
-        return Entry("head", versions)
-
-    small, large = MemoryRecord(Runtime.ONNX, 10, 40), MemoryRecord(Runtime.ONNX, 20, 30)
-    assert entry(small, large).memory == MemoryRecord(Runtime.ONNX, 20, 40)
-    assert entry(small, None).memory is None
-    assert entry(small, replace(large, runtime=Runtime.OPENVINO)).memory is None
+def test_record_changes_nothing_that_triton_loads_again():
+    """Triton loads all versions of a network again if its configuration changes."""
+    one = small_entry().versions[1]
+    record = MemoryRecord(Runtime.ONNX, 10, 20)
+    other = replace(one, outcome=replace(one.outcome, memory=record))
+    before, after = render(Entry("head", {1: one, 2: one})), render(Entry("head", {1: one, 2: other}))
+    assert {name for name, text in after.items() if before[name] != text} == {"head.v2"}
