@@ -31,7 +31,7 @@ from gateway_local.paths import default_cache_dir
 from gateway_local.runtime.base import Runtime
 from gateway_local.runtime.chooser import ensure_runtime
 from gateway_local.server import EmbeddedTriton
-from tests.gateway.triton.small_repository import PROCESS_BYTES, write_models
+from tests.gateway.triton.small_repository import MODEL_BYTES, write_models
 
 TIMEOUT_SECONDS = 60.0
 LOOKUPS = "gateway_model_lookups_total"
@@ -75,7 +75,7 @@ def main(
         runs = {}
         for title, on_demand in (("all loaded", False), (f"room for {room}", True)):
             progress(f"{title}: starting {tritons} Tritons and {gateways} gateways")
-            budget = (room + 1) * (megabytes * MIB + 2 * PROCESS_BYTES) if on_demand else None
+            budget = (room + 1) * (megabytes * MIB + MODEL_BYTES) if on_demand else None
             with _services(runtime, repository, tritons, gateways, budget) as urls:
                 runs[title] = asyncio.run(_measure(urls, names, skew, clients, pause, seconds))
             if failed := runs[title].statuses.total() - runs[title].statuses[200]:

@@ -17,6 +17,7 @@ from gateway.triton.contract import pinned_versions
 from gateway.triton.footprint import Need, need, size
 from gateway.triton.health.expected import ALL
 from gateway.triton.model_config import ModelConfig, read_model_configs, steps
+from gateway_local.bytecode import compile_models
 from gateway_local.cost_record import recorded_costs
 from gateway_local.memory_fit import check
 from gateway_local.sizing import completed_texts, write
@@ -91,9 +92,12 @@ def machine_plan(
 def size_models(repository: Path) -> None:
     """Complete the configurations of models that were added or changed, for a Triton that runs with this repository.
 
+    Their Python is compiled, too.
+
     Raises SettingsError, or OSError where the repository is read-only.
     """
     write(repository, machine_plan(load_settings(), repository, free_bytes=memory_limit()))
+    compile_models(repository)
 
 
 def sized_configs(repository: Path, sizes: Plan) -> dict[str, ModelConfig]:

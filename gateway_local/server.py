@@ -17,6 +17,7 @@ from gateway.machine.capacity import Plan, plan
 from gateway.machine.cores import usable_cores
 from gateway.triton.model_config import read_model_configs
 from gateway_local import launch, sizing
+from gateway_local.bytecode import compile_models
 from gateway_local.children import Waited, get, is_ok, wait_ready
 from gateway_local.groups import REAPER, kill_group, signal_group
 from gateway_local.hosts import authority, reachable
@@ -166,6 +167,7 @@ class EmbeddedTriton:
             self._sized.update()
         except OSError as exc:
             raise TritonRuntimeError(f"cannot write configurations of the models: {exc}") from exc
+        compile_models(self.model_repository)
         self._take_ports()
         self._lines.clear()
         started = threading.Event()

@@ -63,7 +63,9 @@ def _open_files() -> set[Leftover]:
 def _files() -> set[Leftover]:
     """Temporary files, and those in the project's folder but caches of tools."""
     folders = [Path(tempfile.gettempdir()), PROJECT]
-    return {("file", path) for folder in folders for path in folder.iterdir() if not path.name.startswith(".")}
+    # torch makes a folder for its compiler once, and keeps it.
+    kept = (".", "torchinductor_")
+    return {("file", path) for folder in folders for path in folder.iterdir() if not path.name.startswith(kept)}
 
 
 def _counts() -> set[Leftover]:

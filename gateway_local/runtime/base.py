@@ -50,8 +50,6 @@ class Runtime:
             "LD_LIBRARY_PATH": os.pathsep.join(library_path),
             "PATH": os.pathsep.join(path),
             "PYTHONUNBUFFERED": "1",
-            # Triton treats bytecode in a model's folder as a change of the model, and loads it again with the next.
-            "PYTHONDONTWRITEBYTECODE": "1",
         }
 
 

@@ -13,10 +13,13 @@ import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 
 from gateway.machine.gpus import gpu_count
+from gateway_local.cost_record import model_pids
 from gateway_local.runtime.base import TritonRuntimeError
 from gateway_local.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, StartFailed, missing_code
 from gateway_local.server_log import error_lines
+from tests.gateway.triton.small_repository import write_repository
 from tests.processes import PROJECT, is_gone, wait_for
+from tests.tritons import running_triton
 
 pytestmark = pytest.mark.triton
 
@@ -295,3 +298,23 @@ def test_error_lines_skip_repeats_and_missing_gpu_errors():
         "  x",
         "  a line that goes on",
     ]
+
+
+@pytest.mark.slow
+def test_load_of_models_that_have_not_changed_starts_no_process(runtime, tmp_path):
+    """And that of a new version starts only its own."""
+    repository = write_repository(tmp_path / "models")
+    config = repository / "net" / "config.pbtxt"
+    config.write_text(f"{config.read_text()} version_policy {{ all {{ }} }}")
+    with (
+        running_triton(runtime, repository, load_models=("ensemble_model",)) as server,
+        InferenceServerClient(server.url) as client,
+    ):
+        before = model_pids(server.pid, "net") | model_pids(server.pid, "preprocessor")
+        client.load_model("ensemble_model")
+        assert model_pids(server.pid, "net") | model_pids(server.pid, "preprocessor") == before
+        shutil.copytree(repository / "net" / "1", repository / "net" / "2")
+        client.load_model("ensemble_model")
+        after = model_pids(server.pid, "net") | model_pids(server.pid, "preprocessor")
+    assert before < after
+    assert len(after) == len(before) + 1

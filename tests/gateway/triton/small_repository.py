@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from gateway.machine.capacity import Runtime
+from gateway.machine.capacity import PROCESS_MEMORY, Runtime
 from gateway.triton.contract import PROCESS_MEMORY_PARAMETER
 from gateway.triton.footprint import MemoryRecord
 from gateway_local.paths import SHIPPED_MODELS
@@ -44,6 +44,7 @@ output [
   { name: "IMAGE_STATUS" data_type: TYPE_INT32 dims: [ 1 ] }
 ]
 instance_group [ { kind: KIND_CPU count: 1 } ]
+parameters { key: "resize_library" value: { string_value: "pillow" } }
 """
 NET = """
 name: "net" backend: "python" max_batch_size: 8
@@ -55,7 +56,9 @@ output [
 instance_group [ { kind: KIND_CPU count: 1 } ]
 """
 PROCESS_BYTES = 40 * 2**20
-"""Memory of a process of these models, a little more than it is."""
+"""Memory of a network's process without its weights, a little more than it is."""
+MODEL_BYTES = PROCESS_BYTES + PROCESS_MEMORY[Runtime.PREPROCESSOR].peak_bytes
+"""Memory that counts for one of these models, without its weights."""
 HEAD = """
 import os, sys, time
 import numpy as np

@@ -21,13 +21,14 @@ from gateway_plugins.demand.backend import DemandBackend
 from gateway_plugins.demand.choice import Budget
 from gateway_plugins.demand.loader import DemandLoader, LoadPolicy
 from gateway_plugins.demand.memory import ModelDescriptions
+from tests.gateway.triton import small_repository
 from tests.gateway.triton.fleet import MODEL, call_of, wait_until
 from tests.gateway.triton.small_repository import PROCESS_BYTES, write_models
 from tests.tritons import running_triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 NETWORK_BYTES = 50 * 2**20
-MODEL_BYTES = NETWORK_BYTES + 2 * PROCESS_BYTES
+MODEL_BYTES = NETWORK_BYTES + small_repository.MODEL_BYTES
 """What a model with its two processes takes, as recorded."""
 NAMES = ("m00", "m01", "m02", "m03")
 
