@@ -84,6 +84,7 @@ def create_app(
                 draining=draining,
                 streams=streams(settings.max_streams),
                 error_formats=opened.error_formats(),
+                websockets=opened.websockets(),
             )
             await stack.enter_async_context(heartbeat(lambda: len(connections) > 0))
             runtime = Runtime(

@@ -18,6 +18,7 @@ docs/guides/plugins.md has examples, and says what may change.
     backend                   when the service starts         the inference server
     lifespan                  around the service              connections, processes, servers of the plug-in's own
     fetcher                   when the service has started    images that a body refers to
+    websockets                when the service starts         WebSockets, by their paths
     error_formats             when the application is made    error responses that are no problem documents
     tracer                    when the application is made    spans of requests
     steps                     when the service starts         steps of an image before it has a permit
@@ -169,6 +170,11 @@ class Runtime:
     """Whether the default model answered the last probe."""
 
 
+WebSocketHandlerOf = Callable[[Any, dict[str, Any]], Any]
+"""Makes the gateway.server.handler.Handler of a WebSocket from a ServedConnection and an ASGI scope; the server then
+calls its `open`, which answers the handshake."""
+
+
 class Plugin:
     """A plug-in of one application. The hooks do nothing unless they are overridden."""
 
@@ -243,6 +249,10 @@ class Plugin:
     def json_bodies(self) -> "Sequence[ForeignBody]":
         """Forms of the JSON body of POST /predict."""
         return ()
+
+    def websockets(self) -> "Mapping[str, WebSocketHandlerOf]":
+        """What serves the WebSockets at some paths; elsewhere, an offer of the protocol is ignored."""
+        return {}
 
     def error_formats(self) -> Sequence[ErrorFormat]:
         """The formats of error responses below some paths, if they are no problem documents."""
@@ -348,6 +358,10 @@ class Plugins:
     def backend(self) -> "Backend | None":
         """The backend of the first plug-in that has one."""
         return next((found for plugin in self if (found := plugin.backend(self.versions())) is not None), None)
+
+    def websockets(self) -> "dict[str, WebSocketHandlerOf]":
+        """What serves WebSockets, by path; the first plug-in that names a path serves it."""
+        return {path: serve for plugin in reversed(list(self)) for path, serve in plugin.websockets().items()}
 
     def error_formats(self) -> Sequence[ErrorFormat]:
         """The error formats of all plug-ins."""

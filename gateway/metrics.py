@@ -67,17 +67,6 @@ TOP_SCORE = Histogram(
     ["model", "version"],
     buckets=(0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1),
 )
-SHADOW_IMAGES = Counter(
-    "gateway_shadow_images_total",
-    "Images for a shadow version, by outcome: the same likeliest class, a different one, skipped, or the error's code.",
-    ["outcome", "model", "version"],
-)
-SHADOW_DIFFERENCE = Histogram(
-    "gateway_shadow_difference_score",
-    "Largest difference between a shadow version's scores and those in an image's answer.",
-    ["model", "version"],
-    buckets=(1e-6, 1e-5, 1e-4, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.75, 1),
-)
 IMAGES_IN_FLIGHT = Gauge("gateway_images_in_flight", "Images on their way through Triton.", multiprocess_mode="livesum")
 IMAGES_IN_FLIGHT_LIMIT = Gauge(
     "gateway_images_in_flight_limit", "Images that may be on their way at once.", multiprocess_mode="livesum"
@@ -126,17 +115,6 @@ CONNECTIONS_CLOSED = Counter(
     ["reason"],
 )
 
-FETCHES = Gauge("gateway_fetches", "Images that are fetched by URL at this moment.", multiprocess_mode="livesum")
-FETCHES_LIMIT = Gauge(
-    "gateway_fetches_limit", "Images that may be fetched by URL at once.", multiprocess_mode="livesum"
-)
-FETCHED_BYTES = Counter("gateway_fetched_bytes_total", "Bytes of images received from URLs.")
-FETCH_SECONDS = Histogram(
-    "gateway_fetch_duration_seconds",
-    "Time to fetch one image by URL, its redirects included, whatever the outcome; `gateway_images_total` has that.",
-    buckets=SECONDS,
-)
-
 DECODE_CPU_SECONDS = Histogram(
     "gateway_decode_cpu_seconds",
     "Processor time of one image that was decoded in the gateway.",
@@ -163,40 +141,6 @@ STREAMS_STOPPED = Counter(
 SEQUENCES_RESTARTED = Counter(
     "gateway_sequences_restarted_total",
     "Times that a stream's state was lost because a Triton or a model's process ended.",
-)
-
-PREDICTION_LOG_ROWS = Counter(
-    "gateway_prediction_log_rows_total",
-    "Rows of the prediction log, by outcome: written, or dropped because of queue_full, writer_lost (its process ended "
-    "before it had written them), refused (by a collector), shutdown or fault (a bug, which the log has).",
-    ["outcome"],
-)
-PREDICTION_LOG_FAILURES = Counter(
-    "gateway_prediction_log_failures_total",
-    "Failures of the prediction log that are retried: sink (a write failed), writer (its process ended or "
-    "did not start), retention (old files were not deleted).",
-    ["reason"],
-)
-PREDICTION_LOG_QUEUE_ROWS = Gauge(
-    "gateway_prediction_log_queue_rows", "Rows that wait for the writer of the log.", multiprocess_mode="livesum"
-)
-PREDICTION_LOG_QUEUE_BYTES = Gauge(
-    "gateway_prediction_log_queue_bytes",
-    "Bytes of the rows and images that wait for the writer of the log.",
-    multiprocess_mode="livesum",
-)
-
-DRIFT_IMAGES = Counter(
-    "gateway_drift_images_total",
-    "Images answered by a version with a stored reference, by property (score, entropy, class) and its bin; while "
-    "predictions are logged.",
-    ["model", "version", "property", "bin"],
-)
-DRIFT_REFERENCE = Gauge(
-    "gateway_drift_reference_share",
-    "The share of a bin in the stored reference; 0 if it has the bin no more.",
-    ["model", "version", "property", "bin"],
-    multiprocess_mode="livemax",
 )
 
 CALL_SECONDS = Histogram(
@@ -252,10 +196,6 @@ for _reason in ("idle", "displaced", "key_removed"):
     STREAMS_STOPPED.labels(_reason)
 for _outcome in ("healed", "failed", "in vain"):
     HEALINGS.labels(_outcome)
-for _outcome in ("written", "queue_full", "writer_lost", "refused", "shutdown", "fault"):
-    PREDICTION_LOG_ROWS.labels(_outcome)
-for _reason in ("sink", "writer", "retention"):
-    PREDICTION_LOG_FAILURES.labels(_reason)
 
 
 @lru_cache(4_096)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from gateway import metrics
+from gateway_predictions import metrics
 from gateway_predictions.options import WriterOptions
 from gateway_predictions.writer import FINAL_SECONDS, arguments
 

@@ -22,6 +22,7 @@ class PredictionLog(Plugin):
     """Logs results, and the feedback on them; does nothing but refuse feedback unless a log is set."""
 
     settings = PredictionLogSettings
+    metrics = "gateway_predictions.metrics"
 
     def __init__(self, settings: Settings) -> None:
         self._settings = PredictionLogSettings.of(settings)

@@ -6,7 +6,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from gateway.settings import GIB, MIB, Allowed, HeaderName, Section
-from gateway.values.setting_values import ALL_MODELS, if_text, log_url, percentages_of, unless_none
+from gateway.values.setting_values import ALL_MODELS, if_text, unless_none
+from gateway_predictions.setting_values import log_url, percentages_of
 
 LOG_WRITER_BYTES = 100 * MIB
 """Memory of the prediction log's writer without its rows: Python and PyArrow."""

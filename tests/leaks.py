@@ -19,20 +19,22 @@ import uvloop
 GRACE_SECONDS = 5
 """How long leftovers may take to end: a connection that its peer has closed, a thread that has been told to stop."""
 PROJECT = Path(__file__).resolve().parents[1]
-COUNTS = (
+CORE_COUNTS = (
     "IMAGES_IN_FLIGHT",
     "IMAGES_WAITING",
     "BYTES_IN_FLIGHT",
     "BYTES_WAITING",
     "ANSWER_BYTES",
     "CONNECTIONS",
-    "FETCHES",
     "DECODING_BYTES",
     "STREAMS",
-    "PREDICTION_LOG_QUEUE_ROWS",
-    "PREDICTION_LOG_QUEUE_BYTES",
 )
-"""Gauges of gateway/metrics.py of what requests hold: of one process, in which one test follows another."""
+COUNTS = {
+    "gateway.metrics": CORE_COUNTS,
+    "gateway_plugins.urls.metrics": ("FETCHES",),
+    "gateway_predictions.metrics": ("PREDICTION_LOG_QUEUE_ROWS", "PREDICTION_LOG_QUEUE_BYTES"),
+}
+"""Gauges of what requests hold, by their module: of one process, in which one test follows another."""
 FOR_GOOD = ("/dev/urandom", "/dev/null", "/dev/nvidia", "/proc/", "/sys/", "anon_inode:inotify")
 """Files that libraries open once, at their first use, and keep."""
 Leftover = tuple[str, object]
@@ -69,9 +71,8 @@ def _files() -> set[Leftover]:
 
 
 def _counts() -> set[Leftover]:
-    if (metrics := sys.modules.get("gateway.metrics")) is None:
-        return set()
-    gauges = (getattr(metrics, name) for name in COUNTS)
+    loaded = ((sys.modules[module], names) for module, names in COUNTS.items() if module in sys.modules)
+    gauges = (getattr(module, name) for module, names in loaded for name in names)
     found = ((sample.name, sample.value) for gauge in gauges for each in gauge.collect() for sample in each.samples)
     return {("count", (name, value)) for name, value in found if value}
 

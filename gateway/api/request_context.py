@@ -9,7 +9,7 @@ from starlette.types import Scope
 
 from gateway import metrics
 from gateway.api.route_table import KnownRoute
-from gateway.hooks import ErrorFormat, Fetcher, Plugin, Plugins
+from gateway.hooks import ErrorFormat, Fetcher, Plugin, Plugins, WebSocketHandlerOf
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.service import InferenceService
 from gateway.limits.caller import ANYONE, Caller, Charges
@@ -35,6 +35,7 @@ class State(TypedDict):
     streams: Pool
     plugins: Plugins
     error_formats: Sequence[ErrorFormat]
+    websockets: Mapping[str, WebSocketHandlerOf]
     fetcher: NotRequired[Fetcher | None]
     """Makes uploads of the images that bodies refer to, if a plug-in does."""
     reader: NotRequired[PoolClient]

@@ -1,1 +1,1 @@
-"""The protocol classes that uvicorn runs: connections, HTTP, WebSocket; draining, workers."""
+"""The protocol classes that uvicorn runs: connections and HTTP; draining, workers."""

@@ -2,14 +2,15 @@
 
 import urllib.parse
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import httptools
 
 from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest, Overloaded
+from gateway.hooks import WebSocketHandlerOf
 from gateway.server.cycle import MAX_BUFFERED_BYTES, HttpCycle, error_response
 from gateway.server.handler import Needs, Phase, ServedConnection
-from gateway.server.websockets import PATH, WebSocketHandler
 from gateway.values.quantities import size
 
 MAX_PIPELINED = 16
@@ -27,7 +28,7 @@ HEALTH_PATH = "/health/"
 
 
 class HttpHandler:
-    """Bounds what llhttp leaves unbounded, and ignores offers of protocols but WebSocket's.
+    """Bounds what llhttp leaves unbounded, and ignores offers of protocols but WebSockets that a plug-in serves.
 
     It answers 431 to headers or a URL of more than `max_header_bytes`, and to as much in the sizes, extensions and
     trailers of a chunked body; 400 to what is not HTTP. The headers have to be complete within
@@ -39,6 +40,7 @@ class HttpHandler:
         self._connection = connection
         settings = connection.settings
         self._max_header_bytes, self._max_headers = settings.max_header_bytes, settings.max_headers
+        self._websockets: Mapping[str, WebSocketHandlerOf] = connection.app_state.get("websockets", {})
         self._parser = self._new_parser()
         self._cycles: deque[HttpCycle] = deque()
         """The first is served; the others wait for it."""
@@ -239,8 +241,8 @@ class HttpHandler:
         """
         while True:
             data = data[upgrade.args[0] :]
-            if self._opens_websocket():
-                self._open_websocket(data)
+            if (handler_of := self._websocket()) is not None:
+                self._open_websocket(handler_of, data)
                 return
             request = self._without_offer()
             if not self._parser.should_keep_alive():  # a parser takes nothing after such a request
@@ -260,26 +262,26 @@ class HttpHandler:
         fields = [b"%b: %b\r\n" % field for field in self._headers if field[0] != b"upgrade"]
         return b"%b %b HTTP/%b\r\n" % line + b"".join(fields) + b"\r\n"
 
-    def _opens_websocket(self) -> bool:
-        """Whether the request opens a WebSocket: it has no body, and no request before it waits for its response."""
+    def _websocket(self) -> WebSocketHandlerOf | None:
+        """What opens the WebSocket, if the request asks for one: without a body or a request before it that waits."""
         headers = dict(self._headers)
-        return (
+        opens = (
             not self._cycles
             and self._parser.get_method() == b"GET"
             and self._parser.get_http_version() == "1.1"
-            and self._url.partition(b"?")[0] == PATH
             and self._url.isascii()
             and headers.get(b"upgrade", b"").lower() == b"websocket"
             and headers.get(b"content-length", b"0") == b"0"
             and b"transfer-encoding" not in headers
         )
+        return self._websockets.get(self._url.partition(b"?")[0].decode()) if opens else None
 
-    def _open_websocket(self, rest: memoryview) -> None:
+    def _open_websocket(self, handler_of: WebSocketHandlerOf, rest: memoryview) -> None:
         connection = self._connection
         if not connection.connections.start(connection):
             connection.refuse(error_response(connection.connections.full()))
             return
-        websocket = WebSocketHandler(connection, self._scope("websocket", "2.4"))
+        websocket = handler_of(connection, self._scope("websocket", "2.4"))
         del self._parser  # as in `lost`
         connection.hand_over(websocket, rest)
         websocket.open()

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.errors import InvalidParameter
-from gateway.inference.client_sequence import ClientSequence
+from gateway_plugins.oip.client_sequence import ClientSequence
 from gateway_plugins.oip.documents import (
     IMAGE,
     MAX_SEQUENCE_ID_CHARACTERS,

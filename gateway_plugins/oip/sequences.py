@@ -14,9 +14,9 @@ from starlette.types import Scope
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, Overloaded, SequenceUnknown
 from gateway.inference.backend import Backend
-from gateway.inference.client_sequence import ClientSequence, add_images, triton_id
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.sequence import SequenceScores, SequenceStep
+from gateway_plugins.oip.client_sequence import ClientSequence, add_images, triton_id
 
 IDLE_SECONDS = 5.0
 """A sequence without an image for this long may be ended for another one of its client."""
@@ -59,7 +59,7 @@ class OpenSequences:
         key: str,
         scores: Sequence[NDArray[np.float32] | None],
     ) -> list[SequenceScores | None]:
-        """Add the scores of a request's images; see gateway.inference.client_sequence.add_images.
+        """Add the scores of a request's images; see gateway_plugins.oip.client_sequence.add_images.
 
         Raises Overloaded as well, if the client has as many sequences as it may and none of them is idle.
         """

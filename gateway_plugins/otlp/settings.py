@@ -5,9 +5,18 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from gateway.settings import Section
-from gateway.values import setting_values
+from gateway.values.setting_values import ENDPOINT, unless_none
 
-Endpoint = Annotated[str | None, AfterValidator(setting_values.unless_none(setting_values.otlp_endpoint))]
+
+def _endpoint(url: str) -> str:
+    """Check the URL of an OTLP collector."""
+    if not ENDPOINT.fullmatch(url):
+        msg = "must be the http:// or https:// URL of an OTLP/HTTP collector, such as http://127.0.0.1:4318"
+        raise ValueError(msg)
+    return url
+
+
+Endpoint = Annotated[str | None, AfterValidator(unless_none(_endpoint))]
 
 
 class OtlpSettings(Section):

@@ -17,6 +17,7 @@ class Rollouts(Plugin):
     """Does nothing unless a model has a split or a shadow."""
 
     settings = RolloutSettings
+    metrics = "gateway_plugins.rollouts.metrics"
 
     def __init__(self, settings: Settings) -> None:
         self._settings = RolloutSettings.of(settings)

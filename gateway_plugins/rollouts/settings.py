@@ -6,7 +6,8 @@ from pydantic import BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from gateway.settings import HeaderName, Section
-from gateway.values.setting_values import Shares, if_text, shadows_of, split_of
+from gateway.values.setting_values import Shares, if_text
+from gateway_plugins.rollouts.shares import shadows_of, split_of
 
 
 class RolloutSettings(Section):

@@ -11,7 +11,6 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from gateway import metrics
 from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, DeadlineExceeded, GatewayError, InferenceFailed, UndecodableImage
 from gateway.inference.backend import Batch, Call, InferResult, Row
@@ -22,8 +21,9 @@ from gateway.inference.request_spec import RequestSpec
 from gateway.inference.scope import Scope
 from gateway.inference.tools import Tools
 from gateway.limits.lease import Lease
-from gateway.limits.spare_capacity import SpareCapacity
 from gateway.time_slices import TimeSlice
+from gateway_plugins.rollouts import metrics
+from gateway_plugins.rollouts.spare_capacity import SpareCapacity
 
 log = structlog.get_logger("gateway")
 

@@ -1,9 +1,9 @@
 """WS /stream."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gateway.hooks import Plugin
+from gateway.hooks import Plugin, WebSocketHandlerOf
 from gateway_plugins.streams.settings import FrameSettings
 
 if TYPE_CHECKING:
@@ -15,6 +15,12 @@ class Streams(Plugin):
 
     settings = FrameSettings
     metrics = "gateway_plugins.streams.metrics"
+
+    def websockets(self) -> "Mapping[str, WebSocketHandlerOf]":
+        """The connection of a stream."""
+        from gateway_plugins.streams.websockets import WebSocketHandler
+
+        return {"/stream": WebSocketHandler}
 
     def routers(self) -> "Sequence[APIRouter]":
         """The route."""

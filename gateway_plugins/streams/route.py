@@ -13,10 +13,10 @@ from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import Problem
 from gateway.errors import Forbidden, UpgradeRequired
 from gateway.limits.pool_clients import NeverEvicted
-from gateway.server.websockets import GOING_DOWN, NO_ROOM
 from gateway.settings import Settings
 from gateway_plugins.streams.options import StreamParameters, read_parameters
 from gateway_plugins.streams.session import StreamSession
+from gateway_plugins.streams.websockets import GOING_DOWN, NO_ROOM
 
 router = APIRouter(tags=["classify"])
 

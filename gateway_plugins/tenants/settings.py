@@ -1,15 +1,26 @@
 """The settings of API keys' quotas."""
 
+import re
 from typing import Annotated
 
 from pydantic import AfterValidator, SecretStr
 
 from gateway.settings import Allowed, Section
-from gateway.values import setting_values
+
+_RATE_STORE = re.compile(r"(?P<scheme>(?:redis|valkey)s?://(?=[^/])|unix:///)(?P<rest>\S+)")
+
+
+def _checked(url: str) -> str:
+    """Check the URL of a Redis or Valkey, and convert Valkey's scheme to Redis'; the URL may have a password."""
+    match = _RATE_STORE.fullmatch(url)
+    if match is None:
+        msg = "must be the URL of a Redis or Valkey, such as redis://host:6379/0, rediss://… for TLS, or unix:///path"
+        raise ValueError(msg)
+    return match["scheme"].replace("valkey", "redis") + match["rest"]
 
 
 def _rate_store(url: SecretStr | None) -> SecretStr | None:
-    return None if url is None else SecretStr(setting_values.rate_store(url.get_secret_value()))
+    return None if url is None else SecretStr(_checked(url.get_secret_value()))
 
 
 class RateSettings(Section):

@@ -6,8 +6,8 @@ from importlib.util import find_spec
 
 from gateway.errors import UserError
 from gateway.values.extras import install
-from gateway.values.locations import read_prefix
 from gateway_plugins.urls.fetcher import Bucket
+from gateway_plugins.urls.locations import read_prefix
 from gateway_plugins.urls.settings import UrlSettings
 
 

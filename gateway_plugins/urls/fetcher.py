@@ -12,7 +12,7 @@ from urllib.parse import urljoin
 
 import httpcore2
 
-from gateway import __version__, metrics
+from gateway import __version__
 from gateway.errors import (
     FetchFailed,
     FetchTimeout,
@@ -33,8 +33,9 @@ from gateway.limits.pools import Pool
 from gateway.limits.round_robin import RoundRobin
 from gateway.settings import Settings
 from gateway.time_slices import TimeSlice
-from gateway.values.locations import BUCKETS, Location, read_location, read_prefix
+from gateway_plugins.urls import metrics
 from gateway_plugins.urls.addresses import AddressRule, AnyAddress, Resolver
+from gateway_plugins.urls.locations import BUCKETS, Location, read_location, read_prefix
 from gateway_plugins.urls.network import CheckedNetwork
 from gateway_plugins.urls.settings import UrlSettings
 

@@ -9,8 +9,8 @@ from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
 from google.auth.transport.requests import Request
 
 from gateway.errors import FetchFailed
-from gateway.values.locations import Location, read_location
 from gateway_plugins.urls.fetcher import BucketRequest
+from gateway_plugins.urls.locations import Location, read_location
 
 ENDPOINT = "https://storage.googleapis.com"
 """The XML API. The token is sent to this host alone."""

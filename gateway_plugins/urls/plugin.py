@@ -28,6 +28,7 @@ class Urls(Plugin):
     """Does nothing unless URLs are allowed."""
 
     settings = UrlSettings
+    metrics = "gateway_plugins.urls.metrics"
 
     def __init__(self, settings: Settings) -> None:
         self._fetcher: UrlFetcher | None = None

@@ -11,8 +11,8 @@ from botocore.exceptions import BotoCoreError
 from botocore.session import Session
 
 from gateway.errors import FetchFailed
-from gateway.values.locations import Location, read_location
 from gateway_plugins.urls.fetcher import BucketRequest
+from gateway_plugins.urls.locations import Location, read_location
 
 DEFAULT_REGION = "us-east-1"
 

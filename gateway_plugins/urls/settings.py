@@ -1,12 +1,36 @@
 """The settings of images by URL."""
 
+import ipaddress
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
 from gateway.errors import FetchTimeout, Overloaded
 from gateway.settings import Limits, Listed, Pairs, Section
-from gateway.values import setting_values
+from gateway_plugins.urls.locations import read_prefix
+
+
+def _url_prefixes(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Check prefixes of URLs."""
+    for text in given:
+        try:
+            read_prefix(text)
+        except ValueError as exc:
+            msg = f"{text!r} {exc}; a prefix is such as https://images.example.com/products/, https://*.example.com, "
+            msg += "gs://bucket/ or s3://bucket/folder/"
+            raise ValueError(msg) from exc
+    return given
+
+
+def _networks(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Check networks of IP addresses."""
+    for text in given:
+        try:
+            ipaddress.ip_network(text)
+        except ValueError:
+            msg = f"{text!r} is not a network, such as 10.20.0.0/16 or fd00:1234::/48"
+            raise ValueError(msg) from None
+    return given
 
 
 class UrlSettings(Section):
@@ -19,9 +43,9 @@ class UrlSettings(Section):
 
     needs: ClassVar[Pairs] = (("fetch_networks", "fetch_urls"),)
 
-    fetch_urls: Annotated[Listed, AfterValidator(setting_values.url_prefixes)] = ()
+    fetch_urls: Annotated[Listed, AfterValidator(_url_prefixes)] = ()
     """Prefixes of URLs from which images may be fetched, with commas: https://host/folder/, s3://bucket/, gs://bucket/."""
-    fetch_networks: Annotated[Listed, AfterValidator(setting_values.networks)] = ()
+    fetch_networks: Annotated[Listed, AfterValidator(_networks)] = ()
     """Networks besides the public internet from which images may be fetched, with commas, such as 10.20.0.0/16."""
     fetch_timeout_seconds: float = Field(10.0, gt=0, le=3_600)
     """Time to fetch one image, its redirects included; then its error is `fetch_timeout`."""

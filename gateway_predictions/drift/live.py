@@ -15,7 +15,7 @@ import structlog
 from numpy.typing import NDArray
 from prometheus_client import Counter
 
-from gateway import metrics
+from gateway_predictions import metrics
 from gateway_predictions.drift.distances import MOST_NAMES, OTHER
 from gateway_predictions.drift.sample import CLASS, DECIMALS, ENTROPY, SCORE, Sample
 from gateway_predictions.requirements import LogUnavailable

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pyarrow.parquet as pq
 
-from gateway import metrics
+from gateway_predictions import metrics
 from tests.doubles.backend import PNG, StubBackend, ranked
 from tests.processes import wait_for
 from tests.services import stub_service

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import structlog
 
-from gateway import metrics
 from gateway.settings import DecodeMode
+from gateway_predictions import metrics
 from gateway_predictions.drift.live import (
     BOUNDS,
     STORED_IMAGES,

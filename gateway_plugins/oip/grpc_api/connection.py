@@ -26,7 +26,6 @@ from hyperframe.frame import GoAwayFrame
 
 from gateway import metrics
 from gateway.errors import HeadersTooLarge, Overloaded
-from gateway.limits.call_starts import CallStarts
 from gateway.limits.connections import RESERVE_SECONDS, Connections
 from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
@@ -35,6 +34,7 @@ from gateway.server.connection import SlowReaderTimeout
 from gateway.settings import Settings
 from gateway.time_slices import TIME_SLICE_SECONDS
 from gateway_plugins.oip.grpc_api.call import STREAM_WINDOW, Call, ClientGone, trailers
+from gateway_plugins.oip.grpc_api.call_starts import CallStarts
 from gateway_plugins.oip.grpc_api.frames import BYTES_PER_CONTROL_FRAME, FRAME_BYTES, ConnectionFault, FrameGate
 from gateway_plugins.oip.grpc_api.status import Failure, Metadata, failed, failure_of
 from gateway_plugins.oip.settings import ProtocolSettings

@@ -11,7 +11,6 @@ import structlog
 
 from gateway import metrics
 from gateway.errors import Overloaded
-from gateway.limits.call_starts import CallStarts
 from gateway.limits.connections import Connections
 from gateway.limits.lease import Bound
 from gateway.limits.pools import Pool
@@ -20,6 +19,7 @@ from gateway.settings import Settings
 from gateway_plugins.oip.grpc_api import health, reflection
 from gateway_plugins.oip.grpc_api.asgi import App
 from gateway_plugins.oip.grpc_api.call import Call
+from gateway_plugins.oip.grpc_api.call_starts import CallStarts
 from gateway_plugins.oip.grpc_api.connection import GrpcConnection, Handler
 from gateway_plugins.oip.grpc_api.service import SERVICE, InferenceApi, KnowsKey
 from gateway_plugins.oip.grpc_api.status import Failure, failure_of

@@ -16,6 +16,7 @@ from gateway.server.connection import Connection
 from gateway.server.cycle import SMALL_BYTES
 from gateway.server.handler import Phase
 from gateway.server.http import HttpHandler
+from gateway_plugins.streams.websockets import WebSocketHandler
 from tests.settings import Settings
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -64,7 +65,12 @@ class Service:
         chosen = Settings(_env_file=None, **settings)
         self.pool = Connections(chosen.max_connections)
         self.state = ServerState()
-        app_state = {"settings": chosen, "connections": self.pool, "uploads": upload_buffer(2**20)}
+        app_state = {
+            "settings": chosen,
+            "connections": self.pool,
+            "uploads": upload_buffer(2**20),
+            "websockets": {"/stream": WebSocketHandler},
+        }
         kind = type("Made", (Recorded,), {"made": self.connections})
         self.create = lambda: kind(config, self.state, app_state, first_handler=HttpHandler)
 

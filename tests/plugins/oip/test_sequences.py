@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from gateway.errors import ModelUnavailable, Overloaded
-from gateway.inference.client_sequence import ClientSequence
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.sequence import SequenceScores, SequenceStep
+from gateway_plugins.oip.client_sequence import ClientSequence
 from gateway_plugins.oip.sequences import FORGET_SECONDS, IDLE_SECONDS, OpenSequences, client_of
 
 SPEC = RequestSpec("flowers", "", None, 10.0, "request")

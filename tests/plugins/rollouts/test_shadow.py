@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import structlog
 
-from gateway import metrics
 from gateway.errors import ContractBroken, GatewayError, ImageQuarantined, ModelNotFound, TritonUnreachable
 from gateway.inference.backend import InferResult, Row
 from gateway.inference.observer import CallImage, Observers
@@ -18,9 +17,10 @@ from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.selection import Selection
 from gateway.ingest.masking import Masking, Method
-from gateway.limits.spare_capacity import SpareCapacity
 from gateway_plugins.media.explaining import MaskedCopies
+from gateway_plugins.rollouts import metrics
 from gateway_plugins.rollouts.shadow import TIMEOUT_SECONDS, Shadows, difference
+from gateway_plugins.rollouts.spare_capacity import SpareCapacity
 from tests.doubles.backend import MODEL, PNG, StubBackend
 from tests.doubles.scripted import (
     Loop,

@@ -4,9 +4,9 @@ import re
 import subprocess
 import sys
 
-from gateway.server.websockets import GOING_DOWN, MAX_FRAGMENTS, POLICY
 from gateway_cli.follow import FRAME_COLUMNS, SEGMENT_COLUMNS
 from gateway_plugins.streams.options import StreamParameters
+from gateway_plugins.streams.websockets import GOING_DOWN, MAX_FRAGMENTS, POLICY
 from tests.doubles.backend import FRAME_LABELS, frame_backend
 from tests.processes import PROJECT
 from tests.services import stream_service

@@ -18,7 +18,7 @@ from prometheus_client import REGISTRY
 from websockets.sync.client import connect
 
 from gateway.limits import pool_clients
-from gateway.server.websockets import MAX_FRAGMENTS
+from gateway_plugins.streams.websockets import MAX_FRAGMENTS
 from tests.doubles.backend import frame, frame_backend
 from tests.processes import wait_for
 from tests.services import stream_service

@@ -19,10 +19,10 @@ import pytest
 from prometheus_client import REGISTRY
 
 from gateway.app import create_app
-from gateway.values.locations import read_location, read_prefix
 from gateway_plugins.urls import addresses, fetcher, network
 from gateway_plugins.urls.addresses import LOOKUPS
 from gateway_plugins.urls.fetcher import FETCHES_PER_REQUEST, MAX_REDIRECTS
+from gateway_plugins.urls.locations import read_location, read_prefix
 from gateway_plugins.urls.network import HEAD_READ_BYTES, READ_BYTES, Wire
 from tests.asking import encode
 from tests.certificates import Authority

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from gateway.app import create_app
-from gateway.values.locations import read_location
 from gateway_plugins.urls import google_storage
 from gateway_plugins.urls.buckets import BucketsUnavailable
+from gateway_plugins.urls.locations import read_location
 from tests.doubles.backend import PNG
 from tests.plugins.urls.origin import origin_on, redirect
 from tests.plugins.urls.test_fetcher import ask, codes
@@ -179,7 +179,7 @@ def test_redirect_is_not_followed(identity, monkeypatch):
 def test_machine_gives_its_identity(google, tmp_path):
     """By the metadata server, in a process of its own: google-auth reads its address when it is imported."""
     program = (
-        "import anyio; from gateway.values.locations import read_location;"
+        "import anyio; from gateway_plugins.urls.locations import read_location;"
         "from gateway_plugins.urls.google_storage import *;"
         "print(anyio.run(GoogleStorage.open().request, read_location('gs://photos/a')).headers['authorization'])"
     )

@@ -22,8 +22,6 @@ from gateway.server.cycle import error_response, head, whole
 from gateway.server.handler import Needs, Phase, ServedConnection
 from gateway.time_slices import TimeSlice
 
-PATH = b"/stream"
-"""The one path at which a WebSocket may be opened."""
 MAX_FRAGMENTS = 1_024
 """Frames in which one message may come; empty ones would cost memory that no size bounds."""
 NORMAL, INVALID_DATA, POLICY, INTERNAL, GOING_DOWN, TRY_AGAIN = 1000, 1007, 1008, 1011, 1012, 1013

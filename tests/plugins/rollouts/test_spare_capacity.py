@@ -4,7 +4,7 @@ import pytest
 
 from gateway.errors import Overloaded
 from gateway.limits.admission import Admission
-from gateway.limits.spare_capacity import SpareCapacity
+from gateway_plugins.rollouts.spare_capacity import SpareCapacity
 
 
 def admission(max_images: int = 8, max_bytes: int = 800) -> Admission:

@@ -4,7 +4,7 @@ from gateway.limits.admission import Admission
 from gateway.limits.lease import Bound, Lease
 
 PART = 4
-"""Such work gets at most one in so many of each limit of the admission."""
+"""Shadow versions get at most 1/PART of each limit of the admission."""
 
 
 class SpareCapacity:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.values.locations import Location, read_location, read_prefix
+from gateway_plugins.urls.locations import Location, read_location, read_prefix
 
 
 @pytest.mark.parametrize(
