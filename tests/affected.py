@@ -5,7 +5,8 @@ what has changed, then tests of modules that import it, and so on. Test files th
 others as long as all together take at most `SECONDS`; how long each took in earlier runs is in pytest's cache.
 
 What has changed: the uncommitted files, and the commits since the branch left its upstream or `main`. On `main` itself,
-or in a copy without either, since the last commit that passed `make test`, or else since the commit before.
+or in a copy without either, the commits since the last that passed `make test`; where none did, the uncommitted files,
+or else the last commit.
 """
 
 import json
@@ -45,7 +46,9 @@ def base() -> str:
         if (commits := git("merge-base", "HEAD", branch)) and commits[0] != head:
             return commits[0]
     green = GREEN.read_text().strip() if GREEN.exists() else ""
-    return green if green and git("merge-base", "HEAD", green) == [green] else "HEAD~1"
+    if green and git("merge-base", "HEAD", green) == [green]:
+        return green
+    return "HEAD" if git("status", "--porcelain") else "HEAD~1"
 
 
 def changed() -> set[str]:

@@ -147,9 +147,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Keep how long the tests of each file took."""
-    if not hasattr(session.config, "workerinput") and _seconds and session.config.cache is not None:
-        before = session.config.cache.get(DURATIONS, {})
-        session.config.cache.set(DURATIONS, before | {path: round(took, 2) for path, took in _seconds.items()})
+    cache = getattr(session.config, "cache", None)
+    if not hasattr(session.config, "workerinput") and _seconds and cache is not None:
+        before = cache.get(DURATIONS, {})
+        cache.set(DURATIONS, before | {path: round(took, 2) for path, took in _seconds.items()})
 
 
 def pytest_collectstart() -> None:

@@ -94,4 +94,4 @@ def test_change_is_what_a_branch_and_the_working_tree_have(tmp_path, monkeypatch
     (tmp_path / "green").write_text(green)
     assert affected.changed() == {"third", "new", "green"}
     (tmp_path / "green").write_text("0" * 40)
-    assert affected.changed() == {"third", "new", "green"}
+    assert affected.changed() == {"new", "green"}
