@@ -180,7 +180,7 @@ class Section(BaseSettings):
         return self
 
     def unset(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of some values whose fields were not set."""
+        """The given values without the fields that were set."""
         return {field: value for field, value in values.items() if field not in self.model_fields_set}
 
     def _format(self, field: str) -> str:

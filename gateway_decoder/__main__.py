@@ -88,7 +88,7 @@ class _Decoder:
         self._memory = memory
         self._animation: OpenedAnimation | MaskedImage | None = None
         self._size: Size = 0
-        """Of the open animation or image."""
+        """Size of the frames of the open animation, or of the masked image."""
         self._damage = DamageDetector()
         self._ceiling_bytes = 0
 

@@ -197,7 +197,7 @@ class EndpointHealth:
 
     address: str
     ready: bool
-    """Of the default model."""
+    """Whether the default model answered the last probe."""
     last_probe: ProbeResult | None
     models_not_ready: tuple[ModelState, ...] = ()
     warnings: tuple[str, ...] = ()

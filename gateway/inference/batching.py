@@ -186,7 +186,7 @@ class ModelQueue:
 class Batcher:
     """Sends the images of all requests to the backend, and reports each result and releases its permit.
 
-    Requests take turns: each call has one image of each request that waits, and further ones while it has space. A
+    Requests take turns: each call has one image of each request that waits, and more while it has space. A
     RequestError of the backend ends the requests of its call; every other error is the result of the call's images.
     """
 

@@ -48,7 +48,7 @@ MAX_HEADER_PARAMETERS = 32
 CACHED_HEADERS, CACHED_HEADER_CHARACTERS = 1_024, 128
 """Size of the cache of parsed headers, and the longest of them: most parts have the same ones."""
 MAX_NAME_CHARACTERS = 4_096
-"""Of a name, more is not unescaped: no path that a client could mean is longer."""
+"""A longer file name is not unescaped: no path that a client could mean is longer."""
 # The charsets that RFC 5987 requires. Python knows a hundred more; some take minutes to decode, and some fail.
 _CHARSETS = {"": "utf-8", "utf-8": "utf-8", "utf8": "utf-8", "iso-8859-1": "latin-1"}
 

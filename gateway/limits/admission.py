@@ -17,7 +17,7 @@ COSTLY_SECONDS = 0.05
 SECONDS_PER_DECODER = 2.0
 """Seconds of decoding of costly images that may be in flight for each decoder."""
 LOWEST_PART = 4
-"""Images of work that gives way to all other get at most one in so many permits."""
+"""Images with the lowest priority get at most 1/LOWEST_PART of the permits."""
 COSTLY_SHARE, COSTLY_BYTES_SHARE = 0.5, 0.75
 """The share of the images in flight and of the queue that costly images may take, and of the bytes in flight."""
 
@@ -194,7 +194,7 @@ class Admission:
             "max_images_waiting", max_images_waiting, metrics.IMAGES_WAITING, metrics.IMAGES_WAITING_LIMIT
         )
         self.lowest = Bound("lowest_priority_images", max(1, max_images // LOWEST_PART))
-        """Images in flight of work that gives way to all other."""
+        """Images in flight with the lowest priority."""
         self.max_wait_seconds = max_wait_seconds
         self._decoders = decoders
         self.decoding: dict[Permit, None] = {}
@@ -214,11 +214,11 @@ class Admission:
             raise self._full()
 
     def has_room(self, images: int, nbytes: int) -> bool:
-        """Whether so many images and bytes would fit now while no image waits; reserves nothing."""
+        """Whether `images` and `nbytes` would fit now while no image waits; reserves nothing."""
         return images <= self.images.free and nbytes <= self.bytes.free and not self.waiting.held
 
     def permits(self, share: FairShare | None = None, *, lowest: bool = False) -> Permits:
-        """The permits of a new request, with the `lowest` priority if it gives way to all others."""
+        """The permits of a new request; with `lowest`, all other images are admitted before its own."""
         share = share or self._everyone
         return Permits(self, share.lowest(self.lowest) if lowest else share)
 
@@ -284,11 +284,11 @@ class Admission:
         return most if most is not share and most.crowding() > share.crowding(1) else None
 
     def _make_room(self, share: FairShare, queues: list[deque[_Waiter]], *, begun: bool) -> None:
-        """Evict an image from some queues for one of a request with this share; raises Overloaded if none gives way.
+        """Evict an image from some queues for one of a request with this share; raises Overloaded if none may be.
 
-        The newest image of the most crowded share gives way, one of a request that has not begun if there is any.
-        Within a share only such an image gives way, and only to one of a request that has begun: otherwise a request
-        that has begun would be left half done, and an earlier one would yield to a later one.
+        The newest image of the most crowded share is evicted, one of a request that has not begun if there is any.
+        Within a share only such an image is evicted, and only for one of a request that has begun: otherwise a request
+        that has begun would be left half done, and a later request would evict an earlier one.
         """
         crowded = self._most_crowded(share, queues)
         candidates = [waiter for queue in queues for waiter in queue if waiter.share is (crowded or share)]

@@ -22,7 +22,7 @@ clients that read why."""
 RESERVE_SECONDS = 2.0
 """How long a newcomer beyond the limit may take to send the headers of its request."""
 COMPARED = 64
-"""Of the connections whose clients have been silent for longest, so many are compared to find the slowest."""
+"""The slowest connection is the slowest of this many whose clients have been silent for longest."""
 
 
 class Member(Protocol):

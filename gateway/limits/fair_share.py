@@ -3,7 +3,7 @@
 from gateway.limits.lease import Bound
 
 LOWEST_WEIGHT = 0.01
-"""Weight of work that gives way to all other: while other images wait, one in about a hundred permits is for it."""
+"""Weight of work with the lowest priority: while other images wait, it gets about one permit in a hundred."""
 
 
 class FairShare:
@@ -33,7 +33,7 @@ class FairShare:
         return any(bound.free < 1 for bound in self.bounds)
 
     def lowest(self, common: Bound) -> "FairShare":
-        """The share of the same client's work that gives way to all other; `common` bounds all such work."""
+        """The share of the same client's work with the lowest priority; `common` bounds all such work."""
         if self._lowest is None:
             self._lowest = FairShare(self.weight * LOWEST_WEIGHT, self.images, common)
         return self._lowest
@@ -52,5 +52,5 @@ class FairShare:
             self._next -= self._distance
 
     def crowding(self, more: int = 0) -> float:
-        """Waiting images, and so many more, in relation to the weight: the largest gives way when the queue is full."""
+        """Waiting images and `more` by weight: when the queue is full, the most crowded share loses an image."""
         return (self.waiting + more) * self._distance

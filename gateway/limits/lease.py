@@ -30,7 +30,7 @@ class Bound:
         return self.most - self.held
 
     def add(self, amount: int) -> None:
-        """Count so much more, or less if it is negative."""
+        """Add `amount`, which may be negative."""
         self.held += amount
         if self._gauge is not None:
             self._gauge.inc(amount)

@@ -57,7 +57,7 @@ T = TypeVar("T", bound=HasLoad)
 
 
 def power_of_two_choice(replicas: Sequence[T], generator: random.Random) -> T:
-    """Of two random replicas, the one with the lower cost: images in flight × seconds of a call.
+    """The cheaper of two random replicas; a replica's cost is images in flight × seconds of a call.
 
     Two choices are nearly as good as comparing all replicas, and independent gateways do not all choose the same one
     (Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 1996).

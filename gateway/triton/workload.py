@@ -48,7 +48,7 @@ class Workload:
         return min(max_images, max(within, LEAST_IMAGES))
 
     def busy_calls(self, images: int) -> int:
-        """How many calls with so many images keep the slowest step busy.
+        """How many calls with `images` each keep the slowest step busy.
 
         By Little's law that is the calls per second which this step can do, times the seconds that a call spends in
         all steps and on its way; at least one more than it has instances, so that a call waits for the next free one.

@@ -7,7 +7,15 @@ import pytest
 from tests.processes import PROJECT
 
 FOLDERS = (
-    *("gateway_cli", "gateway_client", "gateway_decoder", "gateway_local", "gateway_models", "gateway_plugins"),
+    *(
+        "gateway",
+        "gateway_cli",
+        "gateway_client",
+        "gateway_decoder",
+        "gateway_local",
+        "gateway_models",
+        "gateway_plugins",
+    ),
     *("gateway_predictions", "triton_backends", "triton_models", "native", "deploy", "bench", "examples", "docs"),
     "tests",
 )

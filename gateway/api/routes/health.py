@@ -50,7 +50,7 @@ class EndpointOut(Schema):
 
     triton: str
     ready: bool
-    """Of the default model, like the members up to `error`."""
+    """Whether the default model answered; the members up to `error` describe that probe."""
     tried_at: datetime | None
     """Time of the last probe; null before the first."""
     took_seconds: float | None

@@ -62,7 +62,7 @@ KEEP_SECONDS = 5.0
 """How long an open file may wait between its frames, in all, before it makes room for another one that waits. Then it
 is opened again once its next frame is wanted: what it waits for may be the rate of its own API key."""
 MASKING_PART = 4
-"""At most one in so many of `count` images is open to be masked."""
+"""At most 1/MASKING_PART of `count` images are open to be masked."""
 _PNG_BYTES = 64 * 1024
 """Bytes of a PNG beyond its pixels: chunks, filters, and what deflate adds to pixels that it cannot compress."""
 SPARE_SECONDS = 5.0
@@ -258,7 +258,7 @@ class Decoders:
                 self._trimming = asyncio.get_running_loop().call_later(SPARE_SECONDS, self._close_spare)
 
     def _close_spare(self) -> None:
-        """Close one idle process beyond `count`, and further ones later."""
+        """Close one idle process beyond `count`, and the next one later."""
         self._trimming = None
         if len(self._idle) > self._count:
             self._idle.pop(0).close()

@@ -77,7 +77,7 @@ class ModelHealthState:
     checked: bool = False
     """Whether its configuration was checked and keeps the contract."""
     codec: Codec = CONTRACT
-    """Of that configuration."""
+    """What the checked configuration asks of requests and answers."""
     warnings: tuple[str, ...] = ()
     sizes: tuple[str, ...] = ()
     """Its steps' instances, in words."""
