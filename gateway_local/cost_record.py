@@ -189,8 +189,8 @@ def measure_costs(
             after = cpu_seconds(api.pid, triton.pid)
         if gpus.usable:
             with display.waiting("sending batches to the network"):
-                config = parse((repository / networks[-1] / CONFIG).read_text())
-                gpu_network_ms = batch_milliseconds(triton.http_url, networks[-1], config)
+                config = parse((repository / networks[0] / CONFIG).read_text())
+                gpu_network_ms = batch_milliseconds(triton.http_url, networks[0], config)
     display.say(f"{images} images in {slices * SLICE_SECONDS:g} s")
     if images < LEAST_IMAGES:
         raise NotMeasured("these are too few to measure their cost")
@@ -214,11 +214,11 @@ def measure_costs(
             network_ms=Costs().network_ms,
             gpu_network_ms=round(gpu_network_ms, 4),
         )
-    return costs, repository / networks[-1]
+    return costs, repository / networks[0]
 
 
 def steps_of(repository: Path, model: str) -> tuple[list[str], list[str]]:
-    """The preprocessors and the networks of an ensemble."""
+    """The preprocessors of an ensemble, and its network with the steps after it."""
     configs = {name: config for name, (_, config) in read(repository).items()}
     found = roles({model: configs[model]}) if model in configs else {}
     preprocessors = [name for name, is_preprocessor in found.items() if is_preprocessor]

@@ -103,9 +103,10 @@ class BlockingTriton:
         """The input of the classifier for encoded images: [N, 3, height, width], fp32, or uint8 for pixels."""
         return self._ask_images(preprocessor, images, PREPROCESSED_IMAGE)
 
-    def classify(self, classifier: str, images: NDArray[np.float32], version: str = "") -> NDArray[np.float32]:
-        """Probabilities fp32 [N, classes] of preprocessed images fp32 [N, 3, height, width]."""
-        given = InferInput(CLASSIFIER_INPUT, images.shape, "FP32").set_data_from_numpy(images)
+    def classify(self, classifier: str, images: NDArray[Any], version: str = "") -> NDArray[np.float32]:
+        """Probabilities fp32 [N, classes] of preprocessed images [N, 3, height, width], fp32 or uint8."""
+        datatype = "UINT8" if images.dtype == np.uint8 else "FP32"
+        given = InferInput(CLASSIFIER_INPUT, images.shape, datatype).set_data_from_numpy(images)
         with self._translated():
             result = self._client.infer(classifier, [given], model_version=version, client_timeout=TIMEOUT_SECONDS)
         values: NDArray[np.float32] = result.as_numpy(CLASSIFIER_OUTPUT)

@@ -53,8 +53,9 @@ ALLOWED = {
         "repository / entry.name": _ENTRY,
         "repository / name": "the user's option, or a folder that was listed",
         "repository / self.classifier": _ENTRY,
-        "repository / self.classifier / str(version)": _ENTRY,
-        "repository / self.classifier / str(version) / self.format.filename": "one of a few names",
+        "repository / self.classifier / str(self.network_of(version))": _ENTRY,
+        "repository / self.classifier / str(self.network_of(version)) / self.format.filename": "one of a few names",
+        "repository / (self.step_after(version) if has_own else self.classifier)": _ENTRY,
     },
     "gateway_plugins/page/model_examples.py": {
         "folder / entry.file": "a name of _FILE",

@@ -195,6 +195,8 @@ class ModelDetail(Schema):
     """The models that the ensemble runs, in order."""
     limitations: list[str]
     """What the model lacks of the gateway's contract, and what that costs; empty for a complete one."""
+    after: str | None
+    """What the step after the network does, such as `temperature 1.8` for calibrated scores; null if there is none."""
     labels: list[str]
 
 

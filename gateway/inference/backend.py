@@ -155,6 +155,8 @@ class ModelInfo:
     """The models that the ensemble runs, in order."""
     limitations: tuple[str, ...] = ()
     """What the model lacks, and what that costs: one sentence each."""
+    after: str | None = None
+    """What the step after the network does, in words; None if there is none."""
     loaded: bool = True
     """Whether any server has loaded it; if not, a request for it does."""
     load_times: LoadTimes | None = None

@@ -63,6 +63,8 @@ DECODE_PARAMETER, EXACT, FAST = "decode", "exact", "fast"
 PROCESS_MEMORY_PARAMETER = "process_memory"
 """Parameter of an ensemble: what a process of its network takes, as JSON, measured when it was added (footprint)."""
 
+AFTER_PARAMETER = "after"
+"""Parameter of an ensemble: what the step after its network does, in words; without it the network is the last step."""
 DRIFT_REFERENCE_PARAMETER = "drift_reference"
 """Parameter of an ensemble: how its answers were distributed when a reference was stored, as JSON.
 

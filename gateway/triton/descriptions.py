@@ -14,6 +14,7 @@ from gateway.inference.backend import Call, ModelInfo
 from gateway.ingest.resizing import Resize, resize_of, sizes
 from gateway.triton.codec import Codec, Codecs
 from gateway.triton.contract import (
+    AFTER_PARAMETER,
     DECODE_PARAMETER,
     DRIFT_REFERENCE_PARAMETER,
     EXACT,
@@ -24,7 +25,7 @@ from gateway.triton.contract import (
     pinned_versions,
 )
 from gateway.triton.endpoint import METADATA_TIMEOUT_SECONDS, TritonEndpoint
-from gateway.triton.model_config import parameters, steps
+from gateway.triton.model_config import network_step, parameters, steps
 from gateway.triton.runtimes import network_runtime
 from gateway.triton.workload import StepWorkload, Workload, has_cache
 
@@ -74,12 +75,15 @@ async def describe(
         precision=values.get(PRECISION_PARAMETER),
         decode=values.get(DECODE_PARAMETER, EXACT),
         steps=names,
+        after=values.get(AFTER_PARAMETER),
     )
     try:
         codec = codecs.of(config)
         info = replace(info, classes=codec.classes, embedding_size=codec.embedding_size, multi_label=codec.multi_label)
-        network = await endpoint.config(names[-1]) if names else config
-        info = replace(info, limitations=codec.limitations(network))
+        last = await endpoint.config(names[-1]) if names else config
+        network_name = network_step(config)
+        network = last if network_name in (None, *names[-1:]) else await endpoint.config(network_name)
+        info = replace(info, limitations=codec.limitations(last))
         height, width, tensor = _input_of(network)
         resize, crop = await _sizes_of(endpoint, names[0]) if names else ((), ())
         labels = await labels_of(name, versions[-1])

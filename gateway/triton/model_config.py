@@ -6,6 +6,8 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelInstanceGroup, ModelOutput
 
+from gateway.triton.contract import AFTER_PARAMETER
+
 __all__ = ["DataType", "ModelConfig", "ModelInput", "ModelInstanceGroup", "ModelOutput"]
 
 SIZED_FOR = "sized_for"
@@ -45,6 +47,13 @@ def parameters(config: ModelConfig) -> Mapping[str, str]:
 def steps(config: ModelConfig) -> tuple[str, ...]:
     """The names of an ensemble's steps in order; () of a model that is no ensemble."""
     return tuple(step.model_name for step in config.ensemble_scheduling.step)
+
+
+def network_step(config: ModelConfig) -> str | None:
+    """The name of an ensemble's network: the last step, or the last but one of an ensemble with a step after it."""
+    names = steps(config)
+    has_step_after = AFTER_PARAMETER in config.parameters
+    return names[-1 - (has_step_after and len(names) > 1)] if names else None
 
 
 def instances_on_gpus(config: ModelConfig, gpus: int) -> dict[int, int]:

@@ -12,7 +12,7 @@ OWN_BACKEND = "model.py"
 def network_runtime(network: ModelConfig, ensemble: Mapping[str, str]) -> str | None:
     """The name of the runtime; None if the configuration names no backend.
 
-    `network` is the configuration of an ensemble's last step as Triton completed it: with the kinds of instances that
+    `network` is the configuration of an ensemble's network as Triton completed it: with the kinds of instances that
     exist, and with the file of the backend. `ensemble` has the parameters of the ensemble.
     """
     on_cpu = all(group.kind == ModelInstanceGroup.KIND_CPU for group in network.instance_group)

@@ -1,6 +1,5 @@
 """`gateway model export|add|new`: from a trained network to Triton's model repository."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -14,13 +13,14 @@ from gateway.triton.contract import SEQUENCE_MODEL
 from gateway_cli.addresses import Triton, formerly_url
 from gateway_cli.former_options import formerly
 from gateway_cli.model.examples import Examples
-from gateway_cli.model.group import explain_how_to_load, model_app, reload
+from gateway_cli.model.group import asked_for_trust, explain_how_to_load, model_app, reload
 from gateway_cli.model.places import takes_bucket
 from gateway_cli.model.spec_options import takes_spec
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.hosts import authority, is_loopback
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.functions import FunctionTemplate, is_function, write_skeleton
+from gateway_models.repository.after import FunctionStep
 from gateway_models.repository.option import SERVING
 from gateway_models.repository.spec import ModelSpec
 
@@ -78,16 +78,17 @@ def add(
         gateway model add torchvision:resnet50 --name vectors --embeddings auto
 
         gateway model add my_model.py:classify --name mine --labels labels.txt --crop 224 --trust
+
+        gateway model add torchvision:resnet50 --name pets --after pets.yaml
     """
     from gateway.machine.memory import usable_memory
     from gateway.triton.footprint import check_load
     from gateway_local.memory_plan import warn_of_memory
     from gateway_models.networks.add import add as add_model
-    from gateway_models.networks.model_source import read_labels
+    from gateway_models.networks.model_source import labels_of
     from gateway_models.repository.examples import read_examples, write_examples
     from gateway_models.repository.manage import provide_stateful
     from gateway_models.repository.summary import added
-    from gateway_models.repository.writing import LABELS
 
     examples = read_examples(example or [])
     if stream or spec.serving.sequence_model:
@@ -95,10 +96,10 @@ def add(
         if provide_stateful(stateful, model_repository):
             print_status(f"wrote {model_repository / stateful}")
         reload(address, load=(stateful,))
-    spec = replace(spec, trust=spec.trust or _trusts(spec.source))
+    spec = replace(spec, trust=spec.trust or _trusts(spec))
     entry = add_model(spec, model_repository, print_status)
     if examples:
-        labels = read_labels(model_repository / entry.classifier / LABELS)
+        labels = labels_of(entry, model_repository, spec.version or entry.in_use)
         write_examples(examples, model_repository / entry.name, labels)
     # For the streams of every model. One that is there may be the user's own: --stream checks it.
     stateful_models = () if (model_repository / SEQUENCE_MODEL).exists() else (SEQUENCE_MODEL,)
@@ -121,11 +122,11 @@ def add(
     explain_how_to_load(spec.name, address)
 
 
-def _trusts(source: str) -> bool:
-    """Ask on a terminal whether a function's code may run."""
-    if not is_function(source) or not sys.stdin.isatty():
-        return False
-    return typer.confirm(f"{source} is code. It will run with your permissions, here and later in Triton. Continue?")
+def _trusts(spec: ModelSpec) -> bool:
+    """Ask on a terminal whether the code of a function, or of a step after the network, may run."""
+    sources = [spec.source] if is_function(spec.source) else []
+    sources += [spec.after.source] if isinstance(spec.after, FunctionStep) else []
+    return bool(sources) and all(asked_for_trust(source) for source in sources)
 
 
 @model_app.command("new")

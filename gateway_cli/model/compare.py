@@ -117,17 +117,21 @@ def compare(
 def _on_triton(
     name: str, versions: tuple[int, int], data: Path, decode: Decode | None, address: str | None, repository: Path
 ) -> "tuple[Compared, Sequence[str]]":
-    from gateway_models.networks.model_source import read_labels
+    from gateway_models.networks.model_source import labels_of
+    from gateway_models.proof.compare import NotComparable
     from gateway_models.proof.compare import compare as run
     from gateway_models.proof.dataset import read_samples
     from gateway_models.proof.image_files import resize_for
     from gateway_models.proof.serving import serving
     from gateway_models.repository.manage import entry_with_version
-    from gateway_models.repository.writing import LABELS
 
     for version in versions:
         entry = entry_with_version(repository, name, version)
-    labels = read_labels(repository / entry.classifier / LABELS)
+    labels, others = (labels_of(entry, repository, version) for version in versions)
+    if labels != others:
+        raise NotComparable(
+            f"versions {versions[0]} and {versions[1]} have different classes: compare versions with the same ones"
+        )
     samples, labelled = read_samples(data, labels, multi_label=entry.multi_label)
     first, second = (entry.ensemble_of(version) for version in versions)
     with serving(repository, (first, second), print_status, url=address) as triton:

@@ -137,13 +137,12 @@ def _last(days: float) -> str:
 
 def _classified(name: str, version: int, folder: Path, address: str | None, repository: Path) -> "Sample":
     """The sample of a folder's images, classified by a Triton."""
-    from gateway_models.networks.model_source import read_labels
+    from gateway_models.networks.model_source import labels_of
     from gateway_models.proof.drift import chosen_files, described
     from gateway_models.proof.image_files import NotCompared
     from gateway_models.proof.serving import serving
     from gateway_models.repository.manage import entry_with_version
     from gateway_models.repository.summary import progress
-    from gateway_models.repository.writing import LABELS
     from gateway_predictions.drift.sample import LoggedImage, sample_of
 
     entry = entry_with_version(repository, name, version)
@@ -156,7 +155,7 @@ def _classified(name: str, version: int, folder: Path, address: str | None, repo
         print_status(f"left out: {each.path}: {each.reason}")
     if len(refused) > REFUSED_SHOWN:
         print_status(f"… and {len(refused) - REFUSED_SHOWN} more")
-    labels = read_labels(repository / entry.classifier / LABELS)
+    labels = labels_of(entry, repository, version)
     images = [each for each in found if isinstance(each, LoggedImage)]
     return sample_of(images, {str(number): label for number, label in enumerate(labels)})
 

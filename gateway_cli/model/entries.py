@@ -41,13 +41,12 @@ def list_models(address: Triton = None, model_repository: Repository = DEFAULT_M
 @takes_bucket
 def show(name: Name, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
     """Show the details of a model."""
-    from gateway_models.networks.model_source import read_labels
+    from gateway_models.networks.model_source import labels_of
     from gateway_models.repository.entry import read_entry
     from gateway_models.repository.summary import shown
-    from gateway_models.repository.writing import LABELS
 
     entry = read_entry(model_repository, name)
-    shown(entry, model_repository, read_labels(model_repository / entry.classifier / LABELS))
+    shown(entry, model_repository, labels_of(entry, model_repository, entry.in_use))
 
 
 @model_app.command("remove")

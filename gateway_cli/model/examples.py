@@ -38,13 +38,12 @@ def examples(
 
         gateway model examples flowers test/poppy/12.jpg test/violet/3.jpg
     """
-    from gateway_models.networks.model_source import read_labels
+    from gateway_models.networks.model_source import labels_of
     from gateway_models.repository.entry import read_entry
     from gateway_models.repository.examples import read_examples, write_examples
-    from gateway_models.repository.writing import LABELS
 
     entry = read_entry(model_repository, name)
     given = read_examples(pictures or [])
-    labels = read_labels(model_repository / entry.classifier / LABELS)
+    labels = labels_of(entry, model_repository, entry.in_use)
     write_examples(given, model_repository / name, labels)
     print_status(f"{name} has {len(given)} example{'' if len(given) == 1 else 's'}; a page that is reloaded shows them")

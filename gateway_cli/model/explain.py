@@ -129,13 +129,12 @@ def _by_gradients(
 ) -> "Explained":
     from gateway.environment import load_settings
     from gateway_local.default_model import default_model
-    from gateway_models.networks.model_source import read_labels
+    from gateway_models.networks.model_source import network_labels
     from gateway_models.proof.explain import explain_by_gradients
     from gateway_models.repository.manage import entry_with_version
-    from gateway_models.repository.writing import LABELS
 
     entry = entry_with_version(repository, model or default_model(repository, load_settings()), version)
-    labels = read_labels(repository / entry.classifier / LABELS)
+    labels = network_labels(entry, repository)
     return explain_by_gradients(entry, version or entry.in_use, image, method, labels, wanted)
 
 

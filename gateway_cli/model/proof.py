@@ -58,7 +58,7 @@ def parity(
     Exits with 1 if a probability differs by more than the tolerance.
     """
     from gateway_local.paths import SHIPPED_EXAMPLES
-    from gateway_models.networks.model_source import read_labels
+    from gateway_models.networks.model_source import labels_of
     from gateway_models.proof.image_files import NotCompared, image_files, read_image_files, resize_for
     from gateway_models.proof.over_http import OverHttp
     from gateway_models.proof.parity import Comparison, Parity, compare, compare_over_http, runs_on_gpu
@@ -66,7 +66,6 @@ def parity(
     from gateway_models.proof.serving import serving
     from gateway_models.repository.manage import entry_with_version
     from gateway_models.repository.summary import progress
-    from gateway_models.repository.writing import LABELS
 
     check_gateway(gateway, address, decode)
     entry = entry_with_version(model_repository, name, version)
@@ -86,7 +85,7 @@ def parity(
         [each for each in results if isinstance(each, NotCompared)],
         on_gpu,
     )
-    report(found, read_labels(model_repository / entry.classifier / LABELS), tolerance)
+    report(found, labels_of(entry, model_repository, number), tolerance)
     if not found.holds(tolerance):
         raise typer.Exit(1)
 
@@ -138,7 +137,7 @@ def evaluate(
         evaluate_log(log, name, None if version is None else str(version), days, as_json=as_json)
         return
     assert data is not None
-    from gateway_models.networks.model_source import read_labels
+    from gateway_models.networks.model_source import labels_of
     from gateway_models.proof.alternatives import compare as alternatives
     from gateway_models.proof.dataset import read_dataset
     from gateway_models.proof.evaluate import Evaluation
@@ -148,10 +147,10 @@ def evaluate(
     from gateway_models.proof.serving import serving
     from gateway_models.repository.manage import entry_with_version
     from gateway_models.repository.summary import progress
-    from gateway_models.repository.writing import LABELS
 
     entry = entry_with_version(model_repository, name, version)
-    labels = read_labels(model_repository / entry.classifier / LABELS)
+    number = version or entry.in_use
+    labels = labels_of(entry, model_repository, number)
     samples = read_dataset(data, labels, multi_label=entry.multi_label)
     if compare:
         if address is not None or decode is not None:
@@ -159,13 +158,13 @@ def evaluate(
                 "--compare tries every --decode with its own Triton, and excludes --triton and --decode"
             )
         found = []
-        for each in alternatives(entry, version or entry.in_use, model_repository, samples, print_status):
+        for each in alternatives(entry, number, model_repository, samples, print_status):
             print_status(f"{each.described()}: top-1 {100 * each.evaluation.top(1):.2f} %")
             found.append(each)
         compared(found)
         return
-    ensemble = entry.ensemble_of(version or entry.in_use)
-    evaluation = Evaluation(entry.classes, entry.multi_label)
+    ensemble = entry.ensemble_of(number)
+    evaluation = Evaluation(entry.versions[number].classes, entry.multi_label)
     with serving(model_repository, (ensemble,), print_status, url=address) as triton:
         answers = run(ensemble, triton.address, samples, evaluation, resize_for(entry, decode))
         for _ in progress(answers, len(samples), "evaluating"):

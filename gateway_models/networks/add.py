@@ -15,6 +15,7 @@ from gateway_models.networks.add_checks import (
     first_version,
     tensor_between,
 )
+from gateway_models.networks.after import NetworkOutputs, check_step, completed_step, outputs_of
 from gateway_models.networks.cpu_choice import with_cpu_form
 from gateway_models.networks.download import fetch, is_remote
 from gateway_models.networks.engines import ENGINE, check_engine, take
@@ -26,14 +27,15 @@ from gateway_models.networks.model_source import (
     find_labels,
     find_preprocessing,
     find_source,
-    read_labels,
+    network_labels,
     repeated,
 )
 from gateway_models.networks.served_memory import with_memory
+from gateway_models.repository.after import FunctionStep
 from gateway_models.repository.entry import Entry, EntryError, Version, check_name
 from gateway_models.repository.preprocessing import AS_PIXELS
 from gateway_models.repository.spec import Format, ModelSpec
-from gateway_models.repository.writing import LABELS, extend, staging, write
+from gateway_models.repository.writing import extend, staging, write
 
 OWN_FORMATS = {"onnx": Format.ONNX, "function": Format.FUNCTION, ENGINE: Format.TENSORRT}
 """By kind of source; other kinds are TorchScript by default."""
@@ -56,7 +58,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
     source = described(source, repository, report, timeout_seconds)
     spec = completed(source, old)
     labels = (
-        read_labels(repository / old.classifier / LABELS)
+        network_labels(old, repository)
         if old and spec.labels is None and not source.labels
         else find_labels(source, spec.labels)
     )
@@ -64,6 +66,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
         report(f"some labels occur more than once; only class_id distinguishes these classes: {twice}")
     if old:
         check_same(old, spec, labels, repository)
+    spec = replace(spec, after=check_step(spec, NetworkOutputs(labels, int(bool(spec.features)), spec.multi_label)))
     number = spec.version or first_version(repository, spec.name)
     if old is None and spec.version:
         report(f"{repository} has no model {spec.name!r} yet: it is a new one, with version {number} alone")
@@ -80,11 +83,15 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
         check_devices(outcome.cpu_only, spec.serving, report)
         outcome = with_cpu_form(job, outcome, report, timeout_seconds=timeout_seconds)
         outcome = with_memory(job, outcome, report, timeout_seconds=timeout_seconds)
+        if spec.after:
+            outputs = outputs_of(spec, outcome, labels)
+            spec = replace(spec, after=completed_step(spec.after, spec, outputs, folder / "step", report))
+        step = folder / "step" if spec.after else None
         version = Version(spec, outcome)
         file = network / outcome.format.filename
         if old is None:
             entry = Entry(spec.name, {number: version}, number)
-            write(entry, labels, file, repository)
+            write(entry, labels, file, repository, step)
             return entry
         if old.embedding_size != outcome.embedding_size:
             raise EntryError(
@@ -93,7 +100,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
                 f"of {old.name!r}"
             )
         entry = replace(old, versions={**old.versions, number: version})
-        extend(old, entry, file, repository)
+        extend(old, entry, file, repository, step, labels)
         return entry
 
 
@@ -132,7 +139,8 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
         tensor=tensor,
         # A torch.export program becomes TorchScript, unless that would give other answers.
         format=None if source.kind == "exported" and spec.format is None and old is None else written_as,
-        trust=spec.trust and (source.kind in RUNS_CODE or source.framework is not None),
+        trust=spec.trust
+        and (source.kind in RUNS_CODE or source.framework is not None or isinstance(spec.after, FunctionStep)),
         multi_label=old.multi_label if old else spec.multi_label,
         serving=old.serving if old else spec.serving,
     )

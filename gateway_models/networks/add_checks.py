@@ -9,16 +9,18 @@ from gateway_models.networks.isolation import Report
 from gateway_models.networks.model_source import (
     Source,
     SourceError,
-    read_labels,
+    network_labels,
 )
+from gateway_models.repository.after import AfterStep, FunctionStep
 from gateway_models.repository.entry import Entry, EntryError, classifier_of, entry_names, preprocessor_of, read_entry
 from gateway_models.repository.retired import retired
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision, Serving
-from gateway_models.repository.writing import LABELS, check_free
+from gateway_models.repository.writing import check_free
 
 
 def check_trust(source: Source) -> None:
     """Raise SourceError where adding a source runs its code, and the user did not allow that."""
+    check_step_trust(source.spec.after, trust=source.spec.trust)
     if source.function and not source.spec.trust:
         raise SourceError(
             f"{source.function.path.name} is code. It runs when it is tested here, and later in Triton, with your "
@@ -31,6 +33,15 @@ def check_trust(source: Source) -> None:
         raise SourceError(
             f"{path} is {source.framework.content}: {code}. If its author may run code here, with your rights, add "
             f"--trust. Or {source.framework.by_hand(path)}"
+        )
+
+
+def check_step_trust(step: AfterStep | None, *, trust: bool) -> None:
+    """Raise SourceError where a step after the network is code, and the user did not allow that it runs."""
+    if isinstance(step, FunctionStep) and not trust:
+        raise SourceError(
+            f"{step.source} is code. It runs when it is tested here, and later in Triton, with your rights: read it, "
+            "then add --trust"
         )
 
 
@@ -152,7 +163,7 @@ def check_same(old: Entry, spec: ModelSpec, labels: tuple[str, ...], repository:
         raise EntryError(f"it prepares its images differently ({'; '.join(differences)}): {advice}")
     if spec.format and spec.format is not old.format:
         raise EntryError(f"it is {spec.format.value} but the other versions are {old.format.value}: {advice}")
-    if labels != read_labels(repository / old.classifier / LABELS):
+    if labels != network_labels(old, repository):
         raise EntryError(f"its labels differ from those of the other versions: {advice}")
 
 

@@ -2,8 +2,8 @@
 
 python -m gateway_models.networks.function_process FOLDER
 
-FOLDER has a function as FunctionSource.stage writes it, or network.json with a NetworkCall.
-Each line of stdin is the path of an .npy file with images fp32 [N, 3, H, W].
+FOLDER has a function as FunctionSource.stage writes it, network.json with a NetworkCall, or a step after a network.
+Each line of stdin is the path of an .npy file with images fp32 [N, 3, H, W], for a step with the rows that it takes.
 The scores, fp32 [N, classes], are written to that path with the suffix .out.npy.
 Each line of stdout is a JSON object with the error, or "" for success.
 """
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from gateway.errors import UserError
 from gateway_models.networks.adapted import Form, arranged
+from gateway_models.networks.after import STEP, load_step
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.frameworks import framework_named
 from gateway_models.networks.functions import FunctionConfig, FunctionSource, load_staged
@@ -58,7 +59,11 @@ class OriginalProcess:
         scratch = tempfile.TemporaryDirectory(prefix="original-")
         self._folder = Path(scratch.name)
         self._name = name
-        stage(self._folder)
+        try:
+            stage(self._folder)
+        except BaseException:
+            scratch.cleanup()
+            raise
         self._process = subprocess.Popen(
             [sys.executable, "-m", "gateway_models.networks.function_process", str(self._folder)],
             stdin=subprocess.PIPE,
@@ -105,6 +110,8 @@ def _write(path: Path, text: bytes) -> None:
 
 def _loaded(folder: Path) -> tuple[Scores, Callable[[BaseException], str]]:
     """The original of a folder, and how its errors are described; raises UserError."""
+    if (folder / STEP).is_file():
+        return load_step(folder)
     if not (folder / NETWORK).is_file():
         function, adapter = load_staged(folder)
         return function.scores, adapter.described

@@ -51,14 +51,18 @@ class FunctionSource:
 
     def stage(self, folder: Path, config: "FunctionConfig") -> None:
         """Write a version's folder: Triton's model.py, the adapter, function.json and a copy of the code."""
-        for target, path in self._files().items():
-            copy = folder / CODE / target
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copy)
+        self.copy_code(folder)
         templates = files("gateway_models.repository") / "templates" / "function"
         for name in (MODEL, ADAPTER):
             (folder / name).write_text((templates / name).read_text())
         config.write(folder)
+
+    def copy_code(self, folder: Path) -> None:
+        """Copy the files into code/ in a folder."""
+        for target, path in self._files().items():
+            copy = folder / CODE / target
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
 
     def _files(self) -> dict[str, Path]:
         """The path in code/ and the source path of each file; raises FunctionSourceError."""
@@ -105,13 +109,18 @@ def find_function(text: str, include: Sequence[Path] = ()) -> FunctionSource:
         raise FunctionSourceError(f"there is no file {path}; `gateway model new NAME` writes one to start from")
     if not path.stem.isidentifier():
         raise FunctionSourceError(f"{path.name} cannot be imported: name it with letters, digits and _ only")
-    offered, others = _callables(path)
-    if match["name"] not in {*offered, *others}:
+    defined, others = _callables(path)
+    if match["name"] not in {*defined, *others}:
         what = f"{path.name} has no function {match['name']!r}:" if match["name"] else "which of its functions is it?"
-        ways = " or ".join(f"{path.name}:{name}" for name in offered[:OFFERED] or ["NAME"])
+        ways = " or ".join(f"{path.name}:{name}" for name in defined[:OFFERED] or ["NAME"])
         raise FunctionSourceError(f"{what} Use {ways}")
     check_requirements(path.parent / REQUIREMENTS)
     return FunctionSource(path, match["name"], tuple(each.expanduser().absolute() for each in include))
+
+
+def offered(path: Path) -> list[str]:
+    """The public functions and classes of a Python file, without running it; raises FunctionSourceError."""
+    return _callables(path)[0]
 
 
 def check_requirements(path: Path) -> None:
@@ -146,17 +155,22 @@ def check_requirements(path: Path) -> None:
         )
 
 
+def adapter_of(folder: Path, name: str = ADAPTER) -> Any:  # noqa: ANN401  # a module
+    """The adapter's copy in a staged folder, so that checks run the same code as Triton."""
+    spec = importlib.util.spec_from_file_location(Path(name).stem, folder / name)
+    assert spec is not None
+    assert spec.loader is not None
+    adapter = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(adapter)
+    return adapter
+
+
 def load_staged(folder: Path) -> tuple[Any, Any]:
     """The function in a folder that FunctionSource.stage wrote, and its adapter module; raises ModelFileError.
 
     This executes the user's code: only the processes of `jobs` and `function_process` call it.
     """
-    # The adapter's copy in the folder, so that the probe runs the same code as Triton.
-    spec = importlib.util.spec_from_file_location("served_function", folder / ADAPTER)
-    assert spec is not None
-    assert spec.loader is not None
-    adapter = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(adapter)
+    adapter = adapter_of(folder)
     try:
         return adapter.ServedFunction(folder, "cpu"), adapter
     except adapter.FunctionError as exc:

@@ -22,9 +22,11 @@ TIMEOUT_SECONDS = 600.0
 """The time limit to probe and write one network; a large one takes minutes on a slow machine."""
 PROGRESS = "progress: "
 RELABEL = "relabel"
+"""The kind of a job that replaces the labels of a zero-shot network."""
 CPU_FORM = "cpu-form"
 """The kind of a job that converts the model.pt in its folder for ONNX Runtime."""
-"""The kind of a job that replaces the labels of a zero-shot network."""
+STEP = "step"
+"""The kind of a job that tries the step after a network, in its folder."""
 
 Report = Callable[[str], None]
 
@@ -62,7 +64,16 @@ class Job:
         return self.spec.prepared.crop_size
 
 
+@dataclass(frozen=True, slots=True)
+class StepTrial:
+    """What a trial of a step after the network has found: the number of scores for an image, and its arguments."""
+
+    classes: int
+    takes_embeddings: bool
+
+
 JOB, OUTCOME, DESCRIPTION = TypeAdapter(Job), TypeAdapter(Outcome), TypeAdapter(Description)
+STEP_TRIAL = TypeAdapter(StepTrial)
 CPU_NETWORK = TypeAdapter(CpuNetwork)
 
 
@@ -85,6 +96,11 @@ def work(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) 
 def describe(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Description:
     """Describe the model of a job in a separate process; raises ModelFileError with its reason, or WorkFailed."""
     return DESCRIPTION.validate_python(_answer(replace(job, describe=True), report, timeout_seconds))
+
+
+def try_step(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> StepTrial:
+    """Try a step after the network in a separate process; raises ModelFileError with its reason, or WorkFailed."""
+    return STEP_TRIAL.validate_python(_answer(replace(job, kind=STEP), report, timeout_seconds))
 
 
 def convert_for_cpu(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> CpuNetwork:

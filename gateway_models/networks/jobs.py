@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from gateway.errors import UserError
+from gateway_models.networks.after import do_step
 from gateway_models.networks.cpu_form import do_cpu_form
 from gateway_models.networks.framework_job import do_framework
 from gateway_models.networks.frameworks import framework_named
@@ -26,6 +27,8 @@ from gateway_models.networks.isolation import (
     JOB,
     OUTCOME,
     RELABEL,
+    STEP,
+    STEP_TRIAL,
     TIMEOUT_SECONDS,
     Job,
 )
@@ -87,6 +90,8 @@ def _answer(job: Job) -> dict[str, Any]:
     found: dict[str, Any]
     if job.kind == CPU_FORM:
         found = CPU_NETWORK.dump_python(do_cpu_form(job), mode="json")
+    elif job.kind == STEP:
+        found = STEP_TRIAL.dump_python(do_step(job), mode="json")
     elif framework and job.describe:
         found = DESCRIPTION.dump_python(framework.open(job.spec).description, mode="json")
     else:
@@ -95,7 +100,7 @@ def _answer(job: Job) -> dict[str, Any]:
 
 
 def _confine(job: Job) -> None:
-    if job.kind == "function":
+    if job.kind in {"function", STEP}:
         # Trusted code may map more memory than it uses, so the address space is not limited.
         staged = sum(path.stat().st_size for path in job.folder.rglob("*") if path.is_file())
         confine(staged, cpu_seconds=TIMEOUT_SECONDS * (os.cpu_count() or 2), address_space=False)

@@ -21,6 +21,8 @@ from gateway_models.networks.hub import (
 )
 from gateway_models.networks.labels import MAX_LABELS_BYTES, given_labels, unreadable
 from gateway_models.networks.onnx_metadata import Described, described
+from gateway_models.repository.after import FunctionStep
+from gateway_models.repository.entry import LABELS, Entry
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import from_weights, weights_enum
 from gateway_models.repository.spec import ModelSpec
@@ -73,7 +75,7 @@ def find_source(spec: ModelSpec) -> Source:
             spec.like or "",
             function=function,
         )
-    if spec.include:
+    if spec.include and not isinstance(spec.after, FunctionStep):
         raise SourceError("--include is for the files of a Python function, FILE.py:NAME")
     if text.startswith(TORCHVISION):
         return _torchvision(spec)
@@ -253,6 +255,16 @@ def read_labels(path: Path) -> tuple[str, ...]:
         if not label:
             raise SourceError(f"{path} has no label on line {number}; every class needs one")
     return labels
+
+
+def labels_of(entry: Entry, repository: Path, version: int) -> tuple[str, ...]:
+    """The labels of a version's classes, of the step after its network if that has its own; raises SourceError."""
+    return read_labels(entry.labels_file(repository, version))
+
+
+def network_labels(entry: Entry, repository: Path) -> tuple[str, ...]:
+    """The labels of the networks' classes, which all versions share; raises SourceError."""
+    return read_labels(repository / entry.classifier / LABELS)
 
 
 def repeated(labels: Sequence[str]) -> str:

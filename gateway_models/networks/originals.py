@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from gateway.errors import UserError
 from gateway_models.networks.adapted import PLAIN, Adapted, Form, arranged, known_form
+from gateway_models.networks.after import outputs_of, write_step
 from gateway_models.networks.engines import check_original
 from gateway_models.networks.features import Featured
 from gateway_models.networks.file_kinds import FileKind, ModelFileError, kind_of
-from gateway_models.networks.function_process import NetworkCall, function_process, network_process
+from gateway_models.networks.function_process import NetworkCall, OriginalProcess, function_process, network_process
 from gateway_models.networks.functions import find_function, is_function
 from gateway_models.networks.hub import HUGGING_FACE, TIMM, read_folder, read_zero_shot_folder
 from gateway_models.networks.model_source import RECIPE, TORCHVISION, digest, framework_of
@@ -73,8 +74,23 @@ def original_probabilities(version: Version) -> Callable[[Tensor], Tensor]:
 def original_answers(version: Version) -> Answers:
     """The original of a version as a function of images, with softmax or sigmoid appended if it has none.
 
-    Raises EntryError if the original is missing or has changed, and ModelFileError.
+    The step after the network is part of it. Raises EntryError if the original is missing or has changed, and
+    ModelFileError.
     """
+    network = network_answers(version)
+    if version.spec.after is None:
+        return network
+    step = step_process(version)
+
+    def answers(images: Tensor) -> tuple[Tensor, Tensor | None]:
+        scores, embeddings = network(images)
+        return step(scores if embeddings is None else torch.cat([scores, embeddings], dim=1)), embeddings
+
+    return answers
+
+
+def network_answers(version: Version) -> Answers:
+    """As `original_answers`, without the step after the network."""
     spec, outcome = version.spec, version.outcome
     check_original(version)
     activate = activation(Ending(outcome.ending), multi_label=spec.multi_label)
@@ -166,6 +182,16 @@ def _function(version: Version) -> Callable[[Tensor], Tensor]:
         )
     # User code runs in a separate process.
     return function_process(source, input=version.outcome.input, output=spec.output)
+
+
+def step_process(version: Version) -> OriginalProcess:
+    """The process of the step after a version's network: rows of scores and embeddings → scores."""
+    spec, outcome = version.spec, version.outcome
+    assert spec.after is not None
+    # Only the number of labels matters: the members of own classes are resolved already.
+    outputs = outputs_of(spec, outcome, ("",) * outcome.classes)
+    step = spec.after
+    return OriginalProcess(step.described(), lambda folder: write_step(step, outputs, folder))
 
 
 def _torchvision(architecture: str, spec: ModelSpec, classes: int | None) -> nn.Module:

@@ -9,10 +9,10 @@ from gateway_models.networks.cpu_choice import with_cpu_form
 from gateway_models.networks.isolation import RELABEL, TIMEOUT_SECONDS, Job, Report, work
 from gateway_models.networks.labels import given_labels
 from gateway_models.networks.served_memory import with_memory
-from gateway_models.repository.entry import Entry, EntryError, Version, read_entry
+from gateway_models.repository.entry import LABELS, Entry, EntryError, Version, read_entry
 from gateway_models.repository.retired import retire, retired
 from gateway_models.repository.spec import LABEL_EMBEDDINGS
-from gateway_models.repository.writing import LABELS, rewrite, staging
+from gateway_models.repository.writing import rewrite, staging
 
 
 def relabel(
@@ -28,6 +28,11 @@ def relabel(
         raise EntryError(
             f"{name} was not added with --zero-shot, so its classes are those of its training: only a new training "
             "changes them"
+        )
+    if old.steps_after:
+        raise EntryError(
+            f"{name} has a step after its network, made for its labels: remove the versions with one, relabel it, and "
+            "add the step again with `gateway model after`"
         )
     spec = replace(
         old.spec,

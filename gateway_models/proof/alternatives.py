@@ -57,7 +57,8 @@ def compare(
     ensemble = entry.ensemble_of(version)
     with tempfile.TemporaryDirectory(prefix="compare-") as folder:
         copy = Path(folder)
-        for part in (ensemble, entry.preprocessor, entry.classifier):
+        step = entry.step_after(version)
+        for part in filter(None, (ensemble, step, entry.preprocessor, entry.classifier)):
             shutil.copytree(repository / part, copy / part)
         with serving(copy, (), report) as triton:
             for decode, library in ways(entry):
@@ -65,7 +66,7 @@ def compare(
                 triton.load(entry.preprocessor, entry.classifier, ensemble)
                 preprocessing = replace(entry.preprocessing, resize_library=library)
                 way = entry.changed(preprocessing=preprocessing).with_serving(decode=decode)
-                evaluation = Evaluation(entry.classes, entry.multi_label)
+                evaluation = Evaluation(entry.versions[version].classes, entry.multi_label)
                 for _ in evaluate(ensemble, triton.address, samples, evaluation, resize_for(way)):
                     pass
                 yield Alternative(decode, library, evaluation)

@@ -10,9 +10,9 @@ from gateway.errors import UserError
 from gateway_client.csv_cells import restored
 from gateway_client.files import read_text
 from gateway_models.proof.image_files import image_files
+from gateway_models.repository.class_names import ClassNames
 
 SEPARATOR = ";"
-MAX_CLASS_DIGITS = 9
 MAX_TABLE_BYTES = 256 * 2**20
 """The size limit of a CSV: millions of rows."""
 
@@ -36,12 +36,12 @@ def read_dataset(source: Path, labels: Sequence[str], *, multi_label: bool = Fal
     relative to it, a first line "path,label" is a header, and several labels are separated by ;.
     Raises UserError.
     """
-    classes = _Classes(labels)
+    classes = ClassNames(labels)
     if source.is_dir():
         folders = sorted(folder for folder in source.iterdir() if folder.is_dir() and not folder.name.startswith("."))
         if not folders:
             raise DatasetError(f"{source} has no folders; there should be one for each class, named as the class")
-        numbers = [classes.number(folder.name, str(folder)) for folder in folders]
+        numbers = [_number(classes, folder.name, str(folder)) for folder in folders]
         return [
             Sample(path, frozenset({number}))
             for folder, number in zip(folders, numbers, strict=True)
@@ -64,7 +64,7 @@ def read_samples(source: Path, labels: Sequence[str], *, multi_label: bool = Fal
     A CSV, or a folder with a subfolder named after a class, is read by `read_dataset`; otherwise every image
     in the folder and its subfolders, or the one file, is a sample without classes. Raises UserError.
     """
-    classes = _Classes(labels)
+    classes = ClassNames(labels)
     if source.is_dir():
         labelled = any(folder.name in classes for folder in source.iterdir() if folder.is_dir())
     else:
@@ -74,34 +74,11 @@ def read_samples(source: Path, labels: Sequence[str], *, multi_label: bool = Fal
     return [Sample(path, frozenset()) for path in image_files([source])], False
 
 
-class _Classes:
-    def __init__(self, labels: Sequence[str]) -> None:
-        self._labels = labels
-        # A label that occurs twice, such as ImageNet's crane, can only be given by number.
-        names = [_plain(label) for label in labels]
-        self._numbers = {name: number for number, name in enumerate(names) if names.count(name) == 1}
-
-    def __contains__(self, name: str) -> bool:
-        return self._find(name) is not None
-
-    def _find(self, name: str) -> int | None:
-        plain = _plain(name)
-        if plain in self._numbers:
-            return self._numbers[plain]
-        if not plain.isdecimal() or len(plain) > MAX_CLASS_DIGITS:
-            return None
-        return int(plain) if int(plain) < len(self._labels) else None
-
-    def number(self, name: str, where: str) -> int:
-        found = self._find(name)
-        if found is not None:
-            return found
-        some = ", ".join(self._labels[:8]) + (", …" if len(self._labels) > 8 else "")
-        raise DatasetError(f"{where}: the model has no class {name!r}; it has {some}")
-
-
-def _plain(name: str) -> str:
-    return name.strip().replace("_", " ").casefold()
+def _number(classes: ClassNames, name: str, where: str) -> int:
+    found = classes.find(name)
+    if found is None:
+        raise DatasetError(f"{where}: the model has no class {name!r}; it has {classes.some}")
+    return found
 
 
 def _rows(source: Path) -> list[tuple[int, list[str]]]:
@@ -114,11 +91,11 @@ def _rows(source: Path) -> list[tuple[int, list[str]]]:
     return rows[1:] if is_header else rows
 
 
-def _row(source: Path, number: int, row: list[str], classes: _Classes) -> Sample:
+def _row(source: Path, number: int, row: list[str], classes: ClassNames) -> Sample:
     if len(row) < 2:
         raise DatasetError(f"{source}, line {number}: a path and a label are expected")
     path = source.parent / restored(row[0].strip())
     if not path.is_file():
         raise DatasetError(f"{source}, line {number}: there is no file {path}")
     names = [name for name in restored(row[1]).split(SEPARATOR) if name.strip()]
-    return Sample(path, frozenset(classes.number(name, f"{source}, line {number}") for name in names))
+    return Sample(path, frozenset(_number(classes, name, f"{source}, line {number}") for name in names))

@@ -177,9 +177,9 @@ def prove(
         checks.append(_throughput(sent, took))
         checks.append(_stages({name: after[name] - before.get(name, 0.0) for name in after}, len(sent.seconds)))
         with display.waiting("sending batches to the network"):
-            config = parse((repository / networks[-1] / CONFIG).read_text())
+            config = parse((repository / networks[0] / CONFIG).read_text())
             size = GPU_BATCH if gpus.usable else CALL_IMAGES
-            milliseconds = batch_milliseconds(triton.http_url, networks[-1], config, size)
+            milliseconds = batch_milliseconds(triton.http_url, networks[0], config, size)
         where = "of a GPU" if gpus.usable else "of one instance on the CPU"
         text = f"{milliseconds:.3g} ms {where} for an image of a batch, up to {1_000 / milliseconds:,.0f} images/s"
         checks.append(Check("network", passed=True, lines=[text], figures={"network_ms": milliseconds}))
@@ -193,7 +193,7 @@ def _machine(gpus: Gpus, settings: Settings, repository: Path) -> dict[str, Any]
     memory = usable_memory()
     configs = read_model_configs(repository)
     _, networks = steps_of(repository, settings.model)
-    network = configs[networks[-1]]
+    network = configs[networks[0]]
     return {
         "version": gateway.__version__,
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",

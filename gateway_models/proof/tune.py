@@ -21,8 +21,9 @@ from gateway_local.cpu_network import CpuRuntime
 from gateway_local.tuning import TUNING, machine
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.networks.add import add
+from gateway_models.networks.after import outputs_of, write_step
 from gateway_models.networks.isolation import Report
-from gateway_models.networks.model_source import read_labels
+from gateway_models.networks.model_source import network_labels
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.networks.quantize import quantize
 from gateway_models.proof.calibration import calibration_files, calibration_images
@@ -30,11 +31,11 @@ from gateway_models.proof.image_files import NoImages, read_image_files, reader,
 from gateway_models.proof.parity import Probabilities, pil_image
 from gateway_models.proof.serving import cpu_seconds, cpu_seconds_used, serving
 from gateway_models.proof.variants import USUAL, NetworkRuntime, TuneStep, Variant, variants_of
-from gateway_models.repository.entry import Entry, Version
+from gateway_models.repository.entry import LABELS, Entry
 from gateway_models.repository.preprocessing import reference_transforms
 from gateway_models.repository.spec import Format, Precision, Serving
 from gateway_models.repository.summary import console
-from gateway_models.repository.writing import LABELS, rewrite, staging, write
+from gateway_models.repository.writing import rewrite, staging, write
 
 CALLERS, CALL_IMAGES = 4, 8
 """The load: calls in flight and images in each, as the gateway sends a request of many files."""
@@ -144,8 +145,19 @@ class Tuner:
             # int8 means little on made-up images, and OpenVINO has seen none of them.
             difference = next(each.difference for each in self.measured if each.variant == chosen)
             outcome = replace(outcome, difference=difference)
-        spec = replace(self.entry.spec, format=chosen.format, precision=chosen.precision)
-        entry = replace(self.entry, versions={**self.entry.versions, number: Version(spec, outcome)}).changed(
+        # All versions that run this network, each with its own step after it.
+        versions = {
+            each: replace(
+                version,
+                spec=replace(version.spec, format=chosen.format, precision=chosen.precision),
+                outcome=outcome,
+                drift_reference="",
+            )
+            if self.entry.network_of(each) == self.entry.network_of(number)
+            else version
+            for each, version in self.entry.versions.items()
+        }
+        entry = replace(self.entry, versions=versions).changed(
             serving=chosen.serving,
             preprocessing=replace(self.entry.preprocessing, resize_library=chosen.resize_library),
         )
@@ -218,7 +230,7 @@ class Tuner:
                 loads = [self._load(entry) for _ in range(turns)]
                 return Measured(variant, 0.0, difference, same_top1=same_top1), loads
             finally:
-                self._client.unload(entry.name, entry.classifier, entry.preprocessor)
+                self._client.unload(entry.name, *entry.steps_after, entry.classifier, entry.preprocessor)
         except UserError as exc:
             return Measured(variant, 0.0, 0.0, str(exc).splitlines()[0]), []
 
@@ -233,6 +245,7 @@ class Tuner:
                 version.spec,
                 name="-".join(filter(None, key)),
                 labels=self.repository / self.entry.classifier / LABELS,
+                after_labels=None,
                 input=version.outcome.input,
                 precision=variant.precision,
                 format=variant.format,
@@ -258,7 +271,11 @@ class Tuner:
                 quantize(fp32.model_file(self._scratch, 1), images, file)
             # Names of the folders that are left out are derived from the new name.
             entry = Entry(f"{variant.format.value}-int8", fp32.versions).changed(precision=variant.precision)
-            write(entry, read_labels(self.repository / self.entry.classifier / LABELS), file, self._scratch)
+            step = entry.spec.after and folder / "step"
+            labels = network_labels(self.entry, self.repository)
+            if step and entry.spec.after:
+                write_step(entry.spec.after, outputs_of(entry.spec, entry.versions[1].outcome, labels), step)
+            write(entry, labels, file, self._scratch, step or None)
         return entry
 
     def _reference(self) -> list[Probabilities]:

@@ -4,6 +4,7 @@ flowers/                config.pbtxt, a folder named after the version in use, a
 flowers.v1/ flowers.v2/ an ensemble for each version, once there are several
 flowers_preprocessor/   config.pbtxt, 1/*.py
 flowers_classifier/     config.pbtxt, labels.txt, a folder with the network for each version
+flowers.v2_after/       the step after the network of version 2, if it has one: config.pbtxt, labels.txt, 1/*.py
 """
 
 import json
@@ -23,10 +24,12 @@ from gateway.triton.footprint import MemoryRecord
 from gateway.values.validation import fault
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.tuning import ORIGIN
+from gateway_models.repository.after import own_labels
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, OpenVino, Precision, Serving
 
 RECORD = ORIGIN
+LABELS = "labels.txt"
 FUNCTION_FILES = ("served_function.py", "function.json", "code/")
 """Files beside a function's model.py: the adapter, its parameters, and the user's code."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -74,6 +77,13 @@ class Version:
     outcome: Outcome
     drift_reference: str = ""
     """How its answers were distributed, as `gateway model drift --store` wrote it; "" if it has not."""
+    network: int = 0
+    """The version whose network it runs, with another step after it; 0 is its own."""
+
+    @property
+    def classes(self) -> int:
+        """The number of classes that clients get: those of the step after the network, or else the network's."""
+        return len(own_labels(self.spec.after)) or self.outcome.classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +147,8 @@ class Entry:
 
     @property
     def classes(self) -> int:
-        """The number of classes."""
-        return self.versions[self.in_use].outcome.classes
+        """The number of classes of the version in use."""
+        return self.versions[self.in_use].classes
 
     @property
     def embedding_size(self) -> int:
@@ -158,11 +168,29 @@ class Entry:
     @property
     def folders(self) -> tuple[str, ...]:
         """Every folder of the repository that belongs to the model; each is a model to Triton."""
-        return (*self.ensembles, self.preprocessor, self.classifier)
+        return (*self.ensembles, *self.steps_after, self.preprocessor, self.classifier)
+
+    @property
+    def steps_after(self) -> tuple[str, ...]:
+        """The folders of the steps after the networks."""
+        return tuple(step for version in self.versions if (step := self.step_after(version)))
+
+    def step_after(self, version: int) -> str:
+        """The folder of the step after a version's network; "" if it has none."""
+        return f"{pinned(self.name, version)}_after" if self.versions[version].spec.after else ""
+
+    def network_of(self, version: int) -> int:
+        """The version of the classifier that a version runs."""
+        return self.versions[version].network or version
 
     def model_file(self, repository: Path, version: int) -> Path:
         """Where a version's network is."""
-        return repository / self.classifier / str(version) / self.format.filename
+        return repository / self.classifier / str(self.network_of(version)) / self.format.filename
+
+    def labels_file(self, repository: Path, version: int) -> Path:
+        """Where the labels of a version's classes are, one per line."""
+        has_own = own_labels(self.versions[version].spec.after)
+        return repository / (self.step_after(version) if has_own else self.classifier) / LABELS
 
     def changed(self, **changes: Any) -> "Entry":  # noqa: ANN401  # the fields of ModelSpec
         """A copy with other values in the specs of all versions."""

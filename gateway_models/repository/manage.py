@@ -33,12 +33,15 @@ def remove_version(repository: Path, name: str, version: int) -> tuple[Entry, tu
             f"version {version} of {name} is in use: `gateway model versions {name} --use N{at(repository)}` first"
         )
     entry = replace(old, versions={number: kept for number, kept in old.versions.items() if number != version})
+    in_use = {entry.network_of(number) for number in entry.versions}
     retire(repository, name, version)
     gone = tuple(folder for folder in old.folders if folder not in entry.folders)
     rewrite(entry, repository)
     for folder in gone:
         shutil.rmtree(repository / folder, ignore_errors=True)
-    shutil.rmtree(repository / entry.classifier / str(version), ignore_errors=True)
+    # The network of a removed version may be that of others, with other steps after it.
+    if (network := old.network_of(version)) not in in_use:
+        shutil.rmtree(repository / entry.classifier / str(network), ignore_errors=True)
     return entry, gone
 
 

@@ -32,6 +32,25 @@ _FEATURES = """
     data_type: TYPE_FP32
     dims: [ %d ]
   },"""
+_AFTER = """
+# The step after the network; calibrated scores or own classes come from it.
+parameters { key: "after" value: { string_value: "%s" } }"""
+_AFTER_STEP = """,
+    {
+      model_name: "%s"
+      model_version: -1
+      input_map { key: "SCORES" value: "SCORES" }%s
+      output_map { key: "PREDICTION" value: "PREDICTION" }
+    }"""
+_STEP_FEATURES = """,
+  {
+    # The embedding of each image.
+    name: "FEATURES"
+    data_type: TYPE_FP32
+    dims: [ %d ]
+  }"""
+_STEP_FEATURES_MAP = """
+      input_map { key: "FEATURES" value: "FEATURES" }"""
 _NETWORK_FEATURES = """,
   {
     # The output of the layer that --embeddings names: the embedding of an image.
@@ -79,7 +98,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "preprocessor": entry.preprocessor,
         "classifier": entry.classifier,
         "max_batch_size": serving.max_batch_size,
-        "classes": entry.classes,
+        "classes": entry.versions[entry.in_use].outcome.classes,
         "side": side,
         "cache": _bool(serving.cache),
         "cache_classifier": _bool(serving.cache_classifier),
@@ -116,9 +135,44 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
             cpu_runtime=_cpu_runtime(entry.versions[version].outcome.cpu_runtime),
             memory=_memory(entry.versions[version].outcome.memory),
             reference=_reference(entry.versions[version].drift_reference),
-            classifier_version=version if len(entry.versions) > 1 else -1,
+            classes=entry.versions[version].classes,
+            classifier_version=entry.network_of(version) if len(entry.versions) > 1 else -1,
+            **_after(entry, version),
         )
+    for version in entry.versions:
+        if step := entry.step_after(version):
+            texts[step] = _after_config(entry, version)
     return tensorrt.of_an_engine(texts, entry) if entry.format is Format.TENSORRT else texts
+
+
+def _after(entry: Entry, version: int) -> dict[str, str]:
+    """The parts of an ensemble that depend on the step after its network."""
+    step = entry.versions[version].spec.after
+    if step is None:
+        return {"scores": "PREDICTION", "then": f"then {entry.classifier}", "after": "", "after_step": ""}
+    name = entry.step_after(version)
+    return {
+        "scores": "SCORES",
+        "then": f"{entry.classifier}, then {name}",
+        "after": _AFTER % _escaped(step.described()),
+        "after_step": _AFTER_STEP % (name, _STEP_FEATURES_MAP if step.takes_embeddings else ""),
+    }
+
+
+def _after_config(entry: Entry, version: int) -> str:
+    """config.pbtxt of the step after a version's network."""
+    found = entry.versions[version]
+    assert found.spec.after is not None
+    return _template("after").substitute(
+        step=entry.step_after(version),
+        model=entry.name,
+        version=version,
+        described=" ".join(found.spec.after.described().split()),
+        max_batch_size=entry.serving.max_batch_size,
+        network_classes=found.outcome.classes,
+        classes=found.classes,
+        step_features=_STEP_FEATURES % found.outcome.embedding_size if found.spec.after.takes_embeddings else "",
+    )
 
 
 def _template(name: str) -> Template:

@@ -11,6 +11,7 @@ from pydantic import ConfigDict
 from gateway.errors import UserError
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT, EXACT, FAST
 from gateway_local.cpu_network import CpuRuntime
+from gateway_models.repository.after import AfterStep, read_step
 from gateway_models.repository.option import IMAGES, SERVING, Option
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import from_file
@@ -358,8 +359,8 @@ class ModelSpec:
     trust: Annotated[
         bool,
         Option(
-            "For FILE.py:NAME: its code may run here and in Triton. For a .pt2 file, a pickle, a SavedModel or a "
-            "Lambda of Keras: its code may run here.",
+            "For FILE.py:NAME, also of --after: its code may run here and in Triton. For a .pt2 file, a pickle, a "
+            "SavedModel or a Lambda of Keras: its code may run here.",
         ),
     ] = False
     offline: Annotated[
@@ -382,6 +383,19 @@ class ModelSpec:
     ] = (PROMPT,)
     texts: tuple[str, ...] = ()
     """The labels of `zero_shot`."""
+    after: Annotated[
+        AfterStep | None,
+        Option(
+            "A step after the network: a YAML file that declares calibration or own classes, or a Python function of "
+            "the scores, FILE.py:NAME.",
+            type=str,
+            read=read_step,
+        ),
+    ] = None
+    after_labels: Annotated[
+        Path | None,
+        Option("For --after FILE.py: a file with one label per line, if its classes are not the network's."),
+    ] = None
     version: Annotated[int | None, Option("Add a version to an existing model, without putting it into use.")] = None
     pixels_implied: bool = False
     """Whether `preprocessing` leaves pixels unchanged only because no mean and std were given."""

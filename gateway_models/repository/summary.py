@@ -13,9 +13,9 @@ from gateway_local import cpu_network
 from gateway_local.console import PlainConsole
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.paths import at, sample_image
-from gateway_models.repository.entry import FUNCTION_FILES, RECORD, Entry
+from gateway_models.repository.entry import FUNCTION_FILES, LABELS, RECORD, Entry, Version
 from gateway_models.repository.spec import AUTO, Format, ImageTensor, Precision
-from gateway_models.repository.writing import LABELS, preprocessor_files
+from gateway_models.repository.writing import preprocessor_files
 
 T = TypeVar("T")
 
@@ -30,9 +30,10 @@ def added(entry: Entry, repository: Path, version: int, service: str) -> None:
     on = "the images of `tune`" if tuned else "made-up images"
     facts = {
         "network": f"{spec.source}, ends in {outcome.ending}",
-        "classes": f"{entry.classes}, {'each on its own' if entry.multi_label else 'one for an image'}",
+        "classes": f"{outcome.classes}, {'each on its own' if entry.multi_label else 'one for an image'}",
         "images": _images(entry),
         **_embeddings(entry, version),
+        **_after(entry, version),
         "stored as": f"{entry.format.value}, {spec.precision.value}{_takes(entry)}; probabilities differ from the "
         f"original's by up to {outcome.difference:.1e} on {on}"
         if entry.format is not Format.TENSORRT
@@ -47,6 +48,7 @@ def added(entry: Entry, repository: Path, version: int, service: str) -> None:
         *(f"{entry.classifier}/{version}/{name}" for name in FUNCTION_FILES if entry.format is Format.FUNCTION),
         *(f"{entry.classifier}/{version}/{name}" for name in _cpu_files(outcome.cpu_runtime)),
         f"{entry.classifier}/{LABELS}",
+        *(f"{step}/1/model.py" for step in filter(None, [entry.step_after(version)])),
         *(f"{folder}/config.pbtxt" for folder in entry.folders),
         *(f"{entry.preprocessor}/1/{path.name}" for path in preprocessor_files()),
         f"{entry.name}/{RECORD}",
@@ -99,6 +101,7 @@ def shown(entry: Entry, repository: Path, labels: Sequence[str]) -> None:
         "multi-label": "yes" if entry.multi_label else "no",
         "images": _images(entry),
         **_embeddings(entry, entry.in_use),
+        **_after(entry, entry.in_use),
         "format": f"{entry.format.value}{_takes(entry)}",
         "served by": _serving(entry),
         "folders": ", ".join(entry.folders),
@@ -118,7 +121,7 @@ def versioned(entry: Entry) -> None:
         table.add_row(
             str(number),
             "in use" if number == entry.in_use else "",
-            " ".join(filter(None, [version.spec.source, Path(version.spec.weights or "").name])),
+            " ".join(filter(None, [version.spec.source, Path(version.spec.weights or "").name, _then(version)])),
             version.outcome.ending,
             entry.computes_in(number).value,
             pinned(entry.name, number) if several else entry.name,
@@ -153,6 +156,18 @@ def _embeddings(entry: Entry, version: int) -> dict[str, str]:
     layer, off = entry.versions[version].spec.features, entry.versions[version].outcome.embedding_difference
     where = "the input of the last linear layer" if layer == AUTO else layer
     return {"embeddings": f"{entry.embedding_size} numbers, {where}; 1 - cosine to the original's is up to {off:.1e}"}
+
+
+def _after(entry: Entry, version: int) -> dict[str, str]:
+    """The row about the step after the network, if the version has one."""
+    found = entry.versions[version]
+    if found.spec.after is None:
+        return {}
+    return {"then": f"{found.spec.after.described()}: {found.classes} classes"}
+
+
+def _then(version: Version) -> str:
+    return f"then {version.spec.after.described()}" if version.spec.after else ""
 
 
 def _cpu_files(runtime: CpuRuntime | None) -> tuple[str, ...]:

@@ -12,11 +12,12 @@ from gateway.triton.contract import PREPROCESSOR
 from gateway_local import cpu_network
 from gateway_local.memory_plan import size_models
 from gateway_local.paths import SHIPPED_MODELS
-from gateway_models.repository.entry import Entry, EntryError, write_record
+from gateway_models.repository.after import own_labels
+from gateway_models.repository.entry import LABELS, Entry, EntryError, write_record
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import LABEL_EMBEDDINGS, Format
 
-LABELS = "labels.txt"
+STEP_VERSION = "1"
 PREPROCESSOR_CODE = SHIPPED_MODELS / PREPROCESSOR / "1"
 
 
@@ -34,8 +35,8 @@ def staging(repository: Path) -> Iterator[Path]:
         raise EntryError(f"cannot write into {repository}: {_reason(exc)}") from exc
 
 
-def write(entry: Entry, labels: Sequence[str], network: Path, repository: Path) -> None:
-    """Write a new entry and move the network of its only version into it; raises OSError."""
+def write(entry: Entry, labels: Sequence[str], network: Path, repository: Path, step: Path | None = None) -> None:
+    """Write a new entry and move the network of its only version into it, and its `step` after it; raises OSError."""
     # Beside the network's folder, which is moved as a whole for a function.
     draft = network.parent.parent / "models"
     _write_configs(entry, draft)
@@ -43,7 +44,9 @@ def write(entry: Entry, labels: Sequence[str], network: Path, repository: Path) 
     code.mkdir()
     for path in preprocessor_files():
         shutil.copyfile(path, code / path.name)
-    (draft / entry.classifier / LABELS).write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
+    write_labels(draft / entry.classifier / LABELS, labels)
+    if step is not None:
+        _move_step(step, entry, entry.in_use, labels, draft)
     _move(network, entry.model_file(draft, entry.in_use), entry.format)
     moved: list[Path] = []
     try:
@@ -65,15 +68,35 @@ def preprocessor_files() -> list[Path]:
     return sorted(PREPROCESSOR_CODE.glob("*.py"))
 
 
-def extend(old: Entry, entry: Entry, network: Path, repository: Path) -> None:
-    """Write an entry with one more version and move its network into it; raises OSError."""
+def write_labels(path: Path, labels: Sequence[str]) -> None:
+    """Write one label per line."""
+    path.write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
+
+
+def extend(
+    old: Entry,
+    entry: Entry,
+    network: Path | None,
+    repository: Path,
+    step: Path | None = None,
+    labels: Sequence[str] = (),
+) -> None:
+    """Write an entry with one more version and move its network and its step into it; raises OSError.
+
+    `network` is None for a version that runs another one's, and `labels` are the network's.
+    """
     (number,) = entry.versions.keys() - old.versions.keys()
     target = entry.model_file(repository, number)
     try:
-        _move(network, target, entry.format)
+        if network is not None:
+            _move(network, target, entry.format)
+        if step is not None:
+            check_free(repository / entry.step_after(number))
+            _move_step(step, entry, number, labels, repository)
         rewrite(entry, repository)
     except BaseException:
-        shutil.rmtree(target.parent, ignore_errors=True)
+        if network is not None:
+            shutil.rmtree(target.parent, ignore_errors=True)
         rewrite(old, repository)
         for folder in set(entry.folders) - set(old.folders):
             shutil.rmtree(repository / folder, ignore_errors=True)
@@ -101,6 +124,13 @@ def _write_configs(entry: Entry, repository: Path) -> None:
             if other.is_dir() and other != keep:
                 shutil.rmtree(other)
     write_record(entry, repository)
+
+
+def _move_step(step: Path, entry: Entry, number: int, labels: Sequence[str], repository: Path) -> None:
+    folder = repository / entry.step_after(number)
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.move(step, folder / STEP_VERSION)
+    write_labels(folder / LABELS, own_labels(entry.versions[number].spec.after) or labels)
 
 
 def check_free(folder: Path) -> None:

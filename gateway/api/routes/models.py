@@ -110,5 +110,6 @@ def _detail(info: ModelInfo) -> ModelDetail:
         crop_size=list(info.crop_size),
         steps=list(info.steps),
         limitations=list(info.limitations),
+        after=info.after,
         labels=list(info.labels),
     )

@@ -8,9 +8,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from gateway_cli.main import app
-from gateway_models.repository.entry import write_record
+from gateway_models.repository.entry import LABELS, write_record
 from gateway_models.repository.examples import LOSSLESS_SIDE, MAX_SIDE, ExampleError, read_examples, write_examples
-from gateway_models.repository.writing import LABELS
 from gateway_plugins.page.model_examples import MAX_EXAMPLES, examples_of, read_example
 from tests.gateway_models.repository.entries import entry
 

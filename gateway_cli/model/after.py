@@ -1,0 +1,83 @@
+"""`gateway model after`: a new version of a model, with a step after its network."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway_cli.addresses import Triton
+from gateway_cli.model.group import Name, asked_for_trust, explain_how_to_load, model_app, reload
+from gateway_cli.model.places import takes_bucket
+from gateway_cli.terminal import Repository, emit, print_status
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, at
+
+
+@model_app.command("after")
+@takes_bucket
+def after(
+    name: Name,
+    step: Annotated[
+        str,
+        typer.Argument(
+            help="A YAML file that declares calibration or own classes, or a Python function, FILE.py:NAME.",
+            show_default=False,
+        ),
+    ],
+    version: Annotated[
+        int | None,
+        typer.Option("--version", help="Version whose network it follows; by default the one in use.", min=1),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            "--labels",
+            help="For FILE.py: a file with one label per line, if its classes are not the network's.",
+            dir_okay=False,
+        ),
+    ] = None,
+    include: Annotated[
+        list[Path] | None,
+        typer.Option("--include", help="For FILE.py: a file or folder that it imports or reads; may be repeated."),
+    ] = None,
+    address: Triton = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    *,
+    trust: Annotated[bool, typer.Option("--trust", help="For FILE.py: its code may run here and in Triton.")] = False,
+) -> None:
+    """Add a version that runs the same network and a step after it: calibrated scores, own classes, or a function.
+
+    The network is not converted or loaded again. The new version is not put into use.
+
+        gateway model after flowers groups.yaml
+
+        gateway model after flowers my_step.py:regroup --labels groups.txt --trust
+    """
+    from gateway_models.networks.add_step import add_step
+    from gateway_models.repository.after import FunctionStep, read_step
+
+    found = read_step(step)
+    entry, number = add_step(
+        found,
+        model_repository,
+        name,
+        version,
+        print_status,
+        labels=labels,
+        include=include or (),
+        trust=trust or (isinstance(found, FunctionStep) and asked_for_trust(found.source)),
+    )
+    reload(address, load=entry.ensembles)
+    added = entry.versions[number]
+    assert added.spec.after is not None
+    then = added.spec.after.described()
+    emit(f"{name} version {number}: the network of version {entry.network_of(number)}, then {then}")
+    emit(f"  {added.classes} classes, in {entry.labels_file(model_repository, number)}")
+    emit_next_steps(name, number, model_repository)
+    explain_how_to_load(name, address)
+
+
+def emit_next_steps(name: str, number: int, repository: Path) -> None:
+    """Print what to do with a version that is not in use."""
+    emit("to check it, and to put it into use:")
+    emit(f"  gateway model parity {name} --version {number}{at(repository)}")
+    emit(f"  gateway model versions {name} --use {number}{at(repository)}")

@@ -1,0 +1,296 @@
+"""The step after a network: calibrated scores and own classes, declared in YAML, or a Python function of the user's.
+
+A step belongs to a version of a model. It is a Triton model of its own, a folder beside the others, and the last step
+of the version's ensemble.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+
+from gateway.errors import UserError
+from gateway_client.files import read_text
+from gateway_models.repository.class_names import ClassNames
+
+OTHER = "other"
+UNKNOWN = "unknown"
+KEEP = 0.99
+MAX_YAML_BYTES = 2**20
+DECLARATIONS = (".yaml", ".yml", ".json")
+"""Suffixes of declared steps; anything else is a Python function."""
+KEYS = ("temperature", "bias", "classes", "other", "threshold", "unknown")
+UNKNOWN_KEYS = ("label", "embeddings", "keep")
+
+
+class StepError(UserError):
+    """A step after the network cannot be used; the message names the file, the entry and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnClass:
+    """A class made of the network's, or of other own classes, whose `parent` it is."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    label: str
+    members: tuple[str, ...] = ()
+    """Classes of the network: labels, numbers, or ranges of numbers such as 151-268; () if it has own classes in it."""
+    parent: str = ""
+    numbers: tuple[int, ...] = ()
+    """The classes of the network that `members` names, once their labels are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The refusal of images whose embeddings are far from all known ones."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    embeddings: Path
+    """An .npy file with the embeddings of known images, fp32 [images, size]."""
+    label: str = UNKNOWN
+    keep: float = KEEP
+    """The share of the known images that are not refused."""
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredStep:
+    """Changes of the network's scores, in this order: calibration, own classes, `unknown`, `other` below a threshold.
+
+    `labels` are those of its classes if they are not the network's, once the network's labels are known.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    temperature: float = 1.0
+    """Scores become softmax(log(score) / temperature + bias)."""
+    bias: tuple[float, ...] = ()
+    """One number for each class of the network; () is 0 for all."""
+    classes: tuple[OwnClass, ...] = ()
+    other: str = ""
+    """The label of the network's classes that no own class has, and of images below the threshold; "" is none."""
+    threshold: float = 0.0
+    unknown: Unknown | None = None
+    labels: tuple[str, ...] = ()
+
+    @property
+    def takes_embeddings(self) -> bool:
+        """Whether it needs the embeddings of images beside their scores."""
+        return self.unknown is not None
+
+    @property
+    def leaves(self) -> tuple[OwnClass, ...]:
+        """The own classes that are made of the network's, in the order of their scores."""
+        return tuple(each for each in self.classes if each.members)
+
+    @property
+    def inner(self) -> tuple[OwnClass, ...]:
+        """The own classes that are made of other own classes."""
+        return tuple(each for each in self.classes if not each.members)
+
+    def described(self) -> str:
+        """The step in a few words."""
+        parts = []
+        if self.temperature != 1 or self.bias:
+            parts.append(f"temperature {self.temperature:.3g}{' and a bias for each class' if self.bias else ''}")
+        if self.classes:
+            parts.append(f"{len(self.classes)} own class{'es' * (len(self.classes) > 1)}")
+        if self.threshold:
+            parts.append(f"{self.other!r} below {self.threshold:g}")
+        if self.unknown:
+            parts.append(f"{self.unknown.label!r} by embeddings")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionStep:
+    """A Python function from scores fp32 [N, classes], and if it takes a second argument embeddings fp32 [N, size].
+
+    It returns the scores of its own classes, [N, own classes]. `labels` are those of its classes if they are not the
+    network's.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    source: str
+    """FILE.py:NAME, with the absolute path once it was found."""
+    include: tuple[Path, ...] = ()
+    sha256: str = ""
+    takes_embeddings: bool = False
+    labels: tuple[str, ...] = ()
+
+    def described(self) -> str:
+        """The step in a few words."""
+        path, _, name = self.source.rpartition(":")
+        return f"{name} of {Path(path).name}"
+
+
+AfterStep = DeclaredStep | FunctionStep
+
+
+def read_step(text: str) -> AfterStep:
+    """The value of --after: a YAML or JSON file with a declared step, or FILE.py:NAME; raises StepError."""
+    path = Path(text).expanduser()
+    if path.suffix.lower() in DECLARATIONS:
+        return read_declaration(path)
+    name = text.rpartition("/")[2]
+    if not name.partition(":")[0].endswith(".py"):
+        raise StepError(f"{text} is neither a declaration (.yaml) nor a Python function, FILE.py:NAME")
+    return FunctionStep(text)
+
+
+def read_declaration(path: Path) -> DeclaredStep:
+    """Read a declared step; raises StepError that names the entry. The network's labels are not known yet."""
+    import yaml
+
+    try:
+        document = yaml.safe_load(read_text(path, max_bytes=MAX_YAML_BYTES))
+    except (OSError, UnicodeDecodeError) as exc:
+        raise StepError(f"cannot read {path}: {getattr(exc, 'strerror', None) or exc}") from exc
+    except (yaml.YAMLError, RecursionError) as exc:
+        raise StepError(f"{path} is no YAML: {' '.join(str(exc).split())}") from exc
+    try:
+        return _declared(_mapping(document, "the file", KEYS), path.absolute().parent)
+    except StepError as exc:
+        raise StepError(f"{path}: {exc}") from exc
+
+
+def _declared(document: Mapping[str, Any], folder: Path) -> DeclaredStep:
+    if not document:
+        raise StepError(f"it declares nothing: use {', '.join(KEYS)}")
+    classes = tuple(_own_classes(document.get("classes", {}), "", "classes"))
+    unknown = _unknown(document["unknown"], folder) if "unknown" in document else None
+    threshold = _number(document.get("threshold", 0.0), "threshold", 0, 1)
+    step = DeclaredStep(
+        _number(document.get("temperature", 1.0), "temperature", 0.01, 100),
+        tuple(_number(each, "bias", -100, 100) for each in _sequence(document.get("bias", ()), "bias")),
+        classes,
+        _label(document["other"], "other") if "other" in document else OTHER if threshold else "",
+        threshold,
+        unknown,
+    )
+    if step.other and not threshold and not classes:
+        raise StepError("other is for images below a threshold, or beside own classes: add threshold or classes")
+    if step.inner and not threshold:
+        raise StepError(
+            f"{step.inner[0].label} has classes in it, which needs a threshold: the answer is the innermost class "
+            "whose score reaches it"
+        )
+    return step
+
+
+def _own_classes(value: Any, parent: str, where: str) -> Iterator[OwnClass]:  # noqa: ANN401  # YAML
+    for label, content in _mapping(value, where).items():
+        label = _label(label, where)
+        inside = f"{where}.{label}"
+        if isinstance(content, Mapping):
+            if not content:
+                raise StepError(f"{inside} has no classes")
+            yield OwnClass(label, (), parent)
+            yield from _own_classes(content, label, inside)
+            continue
+        members = tuple(_label(each, inside) for each in _sequence(content, inside))
+        if not members:
+            raise StepError(f"{inside} has no classes of the network")
+        yield OwnClass(label, members, parent)
+
+
+def _unknown(value: Any, folder: Path) -> Unknown:  # noqa: ANN401  # YAML
+    given = _mapping(value, "unknown", UNKNOWN_KEYS)
+    if "embeddings" not in given:
+        raise StepError("unknown needs embeddings: an .npy file with the embeddings of known images")
+    keep = _number(given.get("keep", KEEP), "unknown.keep", 0.5, 1)
+    path = folder / Path(str(given["embeddings"])).expanduser()
+    return Unknown(path, _label(given.get("label", UNKNOWN), "unknown.label"), keep)
+
+
+def _mapping(value: Any, where: str, keys: Sequence[str] = ()) -> Mapping[Any, Any]:  # noqa: ANN401  # YAML
+    if not isinstance(value, Mapping):
+        raise StepError(f"{where} must have entries NAME: VALUE, not {value!r}")
+    if keys and (wrong := [key for key in value if key not in keys]):
+        raise StepError(f"{where} has {wrong[0]!r}; it can have {', '.join(keys)}")
+    return value
+
+
+def _sequence(value: Any, where: str) -> Sequence[Any]:  # noqa: ANN401  # YAML
+    if isinstance(value, (list, tuple)):
+        return value
+    if isinstance(value, (str, int)) and not isinstance(value, bool):
+        return (value,)
+    raise StepError(f"{where} must be a list, not {value!r}")
+
+
+def _label(value: Any, where: str) -> str:  # noqa: ANN401  # YAML
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
+        raise StepError(f"{where}: {value!r} is no label; YAML reads words such as no and null otherwise, so quote it")
+    text = str(value).strip()
+    if not text.isprintable():
+        raise StepError(f"{where}: the label {text!r} has a control character")
+    return text
+
+
+def _number(value: Any, where: str, least: float, most: float) -> float:  # noqa: ANN401  # YAML
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise StepError(f"{where} must be a number, not {value!r}")
+    if not least <= value <= most:
+        raise StepError(f"{where}: {value:g} is not between {least:g} and {most:g}")
+    return float(value)
+
+
+def resolved(step: DeclaredStep, labels: Sequence[str], *, multi_label: bool) -> DeclaredStep:
+    """A declared step with the numbers of the network's classes, and its own labels; raises StepError."""
+    if step.bias and len(step.bias) != len(labels):
+        raise StepError(f"bias has {len(step.bias)} numbers, and the network has {len(labels)} classes")
+    if multi_label and (step.threshold or step.unknown):
+        raise StepError("threshold and unknown are for models with one class for each image, and this is multi-label")
+    if not step.classes:
+        added = [step.other] if step.other else []
+        own = [*labels, *added, *([step.unknown.label] if step.unknown else [])]
+        return replace(step, labels=_distinct(own, labels) if len(own) > len(labels) else ())
+    names, taken = ClassNames(labels), dict[int, str]()
+    classes = []
+    for each in step.classes:
+        numbers = tuple(dict.fromkeys(number for member in each.members for number in _numbers(member, each, names)))
+        for number in numbers:
+            if number in taken:
+                raise StepError(f"{labels[number]!r} is in {taken[number]} and in {each.label}: it can be in one class")
+            taken[number] = each.label
+        classes.append(replace(each, numbers=numbers))
+    # The scores of classes that no own class has must be somewhere: they add up to the rest.
+    rest = not multi_label and len(taken) < len(labels)
+    other = step.other or (OTHER if rest else "")
+    step = replace(step, classes=tuple(classes), other=other)
+    own = [each.label for each in (*step.leaves, *step.inner)]
+    own += [other] if other else []
+    own += [step.unknown.label] if step.unknown else []
+    return replace(step, labels=_distinct(own))
+
+
+def _distinct(own: list[str], allowed: Sequence[str] = ()) -> tuple[str, ...]:
+    """The labels; raises StepError if one occurs twice, unless the network has it twice as well."""
+    for label in own[len(allowed) :]:
+        if own.count(label) > 1:
+            raise StepError(f"the label {label!r} occurs twice: name the classes, other and unknown differently")
+    return tuple(own)
+
+
+def _numbers(member: str, own: OwnClass, names: ClassNames) -> Iterator[int]:
+    first, dash, last = member.partition("-")
+    start, end = (names.find(each) if each.strip().isdecimal() else None for each in (first, last))
+    if names.find(member) is None and dash and start is not None and end is not None and start <= end:
+        yield from range(start, end + 1)
+        return
+    number = names.find(member)
+    if number is None:
+        raise StepError(f"classes.{own.label}: the network has no class {member!r}; it has {names.some}")
+    yield number
+
+
+def own_labels(step: AfterStep | None) -> tuple[str, ...]:
+    """The labels of a step's classes; () if they are the network's."""
+    return step.labels if step else ()

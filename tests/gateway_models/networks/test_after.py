@@ -1,0 +1,324 @@
+"""The step after a network: what declarations say, what they compute, and which functions are refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gateway.errors import UserError
+from gateway_cli.main import app
+from gateway_models.networks.add_step import add_step
+from gateway_models.networks.after import NetworkOutputs, check_step, load_step, write_step
+from gateway_models.networks.functions import adapter_of
+from gateway_models.networks.model_source import SourceError, digest, labels_of
+from gateway_models.networks.relabel import relabel
+from gateway_models.repository.after import DeclaredStep, FunctionStep, OwnClass, StepError, Unknown, read_step
+from gateway_models.repository.entry import EntryError, read_entry
+from gateway_models.repository.manage import remove_version, use_version
+from gateway_models.repository.spec import ModelSpec
+
+PETS = ("tabby", "Persian cat", "beagle", "pug", "sports car", "truck")
+GROUPS = """
+classes:
+  animal:
+    cat: [tabby, persian_cat]
+    dog: 2-3
+  vehicle: [sports car, "5"]
+threshold: 0.6
+"""
+HALVES = "def halves(scores):\n    return scores[:, :2] / 2\n"
+
+
+def declared(folder: Path, text: str, labels=PETS, *, size=0, multi_label=False) -> DeclaredStep:
+    path = folder / "step.yaml"
+    path.write_text(text)
+    spec = ModelSpec("head.pt", "head", after=read_step(str(path)))
+    found = check_step(spec, NetworkOutputs(labels, size, multi_label))
+    assert isinstance(found, DeclaredStep)
+    return found
+
+
+def computed(folder: Path, text: str, scores, labels=PETS, embeddings=None, *, multi_label=False):
+    """The labels and the scores of a declared step."""
+    size = 0 if embeddings is None else len(embeddings[0])
+    step = declared(folder, text, labels, size=size, multi_label=multi_label)
+    write_step(step, NetworkOutputs(labels, size, multi_label), folder / "staged")
+    served = adapter_of(folder / "staged", "served_step.py").ServedStep(folder / "staged")
+    given = None if embeddings is None else np.array(embeddings, np.float32)
+    return step.labels, served(np.array(scores, np.float32), given)
+
+
+def test_temperature_is_exact_on_probabilities(tmp_path):
+    """A softmax of logits divided by the temperature, although only its own softmax is known."""
+    logits = np.random.default_rng(0).normal(scale=4, size=(20, 6))
+    scores = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    bias = [0.5, 0, 0, -1, 0, 0]
+    _, found = computed(tmp_path, f"temperature: 2.5\nbias: {bias}", scores)
+    wanted = np.exp(logits / 2.5 + bias)
+    assert found == pytest.approx(wanted / wanted.sum(axis=1, keepdims=True), abs=1e-5)
+    assert found.sum(axis=1) == pytest.approx(1)
+    assert declared(tmp_path, "temperature: 2.5").labels == ()
+
+
+def test_temperature_of_sigmoids_and_of_rounded_scores(tmp_path):
+    """Softmax rounds a score of a sure network to 0, which must not become NaN."""
+    logits = np.array([[-3.0, 2.0, 0.0, 1.0, -1.0, 5.0]])
+    _, found = computed(tmp_path, "temperature: 2", 1 / (1 + np.exp(-logits)), multi_label=True)
+    assert found == pytest.approx(1 / (1 + np.exp(-logits / 2)), abs=1e-5)
+    folder = tmp_path / "sure"
+    folder.mkdir()
+    _, found = computed(folder, "temperature: 2", np.eye(6)[:1])
+    assert found[0].argmax() == 0
+    assert np.isfinite(found).all()
+
+
+def test_own_classes_add_up_and_fall_back(tmp_path):
+    """The innermost class that reaches the threshold answers, and else `other`; the sum stays 1."""
+    rows = [
+        [0.4, 0.3, 0.1, 0.1, 0.1, 0.0],  # cat
+        [0.3, 0.1, 0.2, 0.2, 0.1, 0.1],  # an animal: cat and dog are equal
+        [0.2, 0.1, 0.1, 0.1, 0.3, 0.2],  # nothing reaches 0.6
+        [0.0, 0.0, 0.0, 0.0, 0.4, 0.6],  # vehicle
+    ]
+    labels, found = computed(tmp_path, GROUPS, rows)
+    assert labels == ("cat", "dog", "vehicle", "animal", "other")
+    assert [labels[best] for best in found.argmax(axis=1)] == ["cat", "animal", "other", "vehicle"]
+    assert found[0] == pytest.approx([0.7, 0.2, 0.1, 0, 0])
+    assert found[1] == pytest.approx([0, 0, 0.2, 0.8, 0])
+    assert found[2] == pytest.approx([0.075, 0.05, 0.125, 0, 0.75])
+    assert found.sum(axis=1) == pytest.approx(1)
+
+
+def test_rest_of_the_network_is_other(tmp_path):
+    labels, found = computed(tmp_path, "classes:\n  cat: [tabby, 1]\nother: no cat", [[0.3, 0.3, 0.1, 0.1, 0.1, 0.1]])
+    assert labels == ("cat", "no cat")
+    assert found == pytest.approx(np.array([[0.6, 0.4]]))
+
+
+def test_multi_label_classes_take_the_largest(tmp_path):
+    labels, found = computed(
+        tmp_path, "classes:\n  cat: 0-1\n  dog: [pug]", [[0.3, 0.8, 0.1, 0.9, 0.2, 0.2]], multi_label=True
+    )
+    assert labels == ("cat", "dog")
+    assert found == pytest.approx(np.array([[0.8, 0.9]]))
+
+
+def test_threshold_alone_adds_a_class(tmp_path):
+    labels, found = computed(tmp_path, "threshold: 0.5\nother: unsure", [[0.4, 0.3, 0.3, 0, 0, 0], [1, 0, 0, 0, 0, 0]])
+    assert labels == (*PETS, "unsure")
+    assert found.argmax(axis=1).tolist() == [6, 0]
+
+
+@pytest.mark.parametrize("suffix", ["npy", "jsonl", "parquet"])
+def test_images_far_from_known_ones_are_refused(tmp_path, suffix):
+    """Even one that the network is sure of; a known image is not."""
+    rng = np.random.default_rng(0)
+    known = np.eye(8)[0] + rng.normal(scale=0.1, size=(200, 8))
+    path = tmp_path / f"known.{suffix}"
+    if suffix == "npy":
+        np.save(path, known)
+    elif suffix == "jsonl":
+        rows = [{"file": "broken.jpg", "features": None}, *({"features": row.tolist()} for row in known)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        pq.write_table(pa.table({"features": known.tolist()}), path)
+    sure = np.eye(6)[[0, 0]]
+    images = [np.eye(8)[0] + rng.normal(scale=0.1, size=8), np.eye(8)[5]]
+    text = f"unknown: {{label: never seen, embeddings: known.{suffix}, keep: 0.95}}"
+    labels, found = computed(tmp_path, text, sure, embeddings=images)
+    assert [labels[best] for best in found.argmax(axis=1)] == ["tabby", "never seen"]
+    assert found.sum(axis=1) == pytest.approx(1)
+    # About one in twenty images like the known ones is farther from its neighbour than they are.
+    step = adapter_of(tmp_path / "staged", "served_step.py").ServedStep(tmp_path / "staged")
+    more = np.eye(8)[0] + rng.normal(scale=0.1, size=(400, 8))
+    refused = step(np.repeat(sure[:1], 400, axis=0).astype(np.float32), more.astype(np.float32))[:, -1] > 0.5
+    assert 0.01 < refused.mean() < 0.12
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "the file must have entries"),
+        ("[]", "the file must have entries"),
+        ("temperatur: 2", "has 'temperatur'; it can have temperature, bias, classes"),
+        ("temperature: hot", "temperature must be a number, not 'hot'"),
+        ("temperature: 0", "temperature: 0 is not between 0.01 and 100"),
+        ("temperature: .nan", "temperature must be a number"),
+        ("bias: [1, 2]", "bias has 2 numbers, and the network has 6 classes"),
+        ("other: rest", "add threshold or classes"),
+        ("classes: {cat: []}", "classes.cat has no classes of the network"),
+        ("classes: {cat: [lion]}", "the network has no class 'lion'; it has tabby, Persian cat"),
+        ("classes: {cat: [4-9]}", "no class '4-9'"),
+        ("classes: {cat: [0], dog: [tabby]}", "'tabby' is in cat and in dog"),
+        ("classes: {no: [0]}", "False is no label"),
+        ("classes: {cat: {}}", "classes.cat has no classes"),
+        ("classes: {pet: {cat: [0]}}", "pet has classes in it, which needs a threshold"),
+        ("classes: {other: [0]}", "the label 'other' occurs twice"),
+        ("unknown: {label: x}", "unknown needs embeddings"),
+        ("unknown: {embeddings: absent.npy}", "the network gives none: add it with --features auto"),
+        ("a: [", "is no YAML"),
+    ],
+)
+def test_wrong_declaration_is_named(tmp_path, text, reason):
+    with pytest.raises(StepError, match=reason.replace("(", r"\(").replace("[", r"\[")):
+        declared(tmp_path, text)
+
+
+def test_wrong_embeddings_are_named(tmp_path):
+    text = "unknown: {embeddings: known.npy}"
+    with pytest.raises(StepError, match=r"there is no file .*known\.npy"):
+        declared(tmp_path, text, size=8)
+    for content, reason in (
+        (np.zeros((9, 4)), "embeddings of 4 numbers, and the network gives 8"),
+        (np.zeros((1, 8)), "at least 2"),
+    ):
+        np.save(tmp_path / "known.npy", content)
+        step = declared(tmp_path, text, size=8)
+        with pytest.raises(StepError, match=reason):
+            write_step(step, NetworkOutputs(PETS, 8, multi_label=False), tmp_path / str(len(content)))
+    np.save(tmp_path / "known.npy", np.ones((9, 8)))
+    with pytest.raises(EntryError, match="has changed since it was added"):
+        write_step(step, NetworkOutputs(PETS, 8, multi_label=False), tmp_path / "changed")
+
+
+def test_multi_label_models_have_no_threshold(tmp_path):
+    with pytest.raises(StepError, match="this is multi-label"):
+        declared(tmp_path, "threshold: 0.5", multi_label=True)
+
+
+def test_record_keeps_each_kind_of_step(tmp_path):
+    """A record is JSON, in which the kinds are told apart by their members."""
+    from pydantic import TypeAdapter
+
+    adapter = TypeAdapter(ModelSpec)
+    steps = [
+        declared(tmp_path, GROUPS),
+        DeclaredStep(1.5, unknown=Unknown(tmp_path / "known.npy")),
+        FunctionStep("/a/step.py:f", labels=("a", "b"), takes_embeddings=True),
+    ]
+    for step in steps:
+        spec = ModelSpec("head.pt", "head", after=step)
+        assert adapter.validate_json(adapter.dump_json(spec)) == spec
+
+
+@pytest.fixture
+def function(tmp_path: Path):
+    """Add a step of a function to `head`; returns its version's number."""
+
+    def added(repository: Path, code: str = HALVES, labels: str = "low\nhigh\n", **options):
+        path = tmp_path / "my_step.py"
+        path.write_text(code)
+        (tmp_path / "own.txt").write_text(labels)
+        chosen = {"labels": tmp_path / "own.txt", "trust": True, **options}
+        return add_step(read_step(str(path)), repository, "head", None, print, **chosen)
+
+    return added
+
+
+def test_function_is_a_version_of_the_same_network(own_head, function):
+    entry, number = function(own_head)
+    assert (number, entry.in_use, entry.network_of(2)) == (2, 1, 1)
+    assert labels_of(entry, own_head, 2) == ("low", "high")
+    assert labels_of(entry, own_head, 1)[0] == "class 0"
+    assert sorted(path.name for path in (own_head / "head_classifier").iterdir() if path.name.isdigit()) == ["1"]
+    config = (own_head / "head.v2" / "config.pbtxt").read_text()
+    assert 'model_name: "head.v2_after"' in config
+    assert "dims: [ 2 ]" in config
+    assert 'value: { string_value: "halves of my_step.py" }' in config
+    # What the version in use answers stays.
+    assert "head.v2_after" not in (own_head / "head" / "config.pbtxt").read_text()
+    assert read_entry(own_head, "head") == entry
+
+
+def test_network_stays_as_long_as_a_version_runs_it(own_head, function):
+    function(own_head)
+    use_version(own_head, "head", 2)
+    entry, _ = remove_version(own_head, "head", 1)
+    assert entry.model_file(own_head, 2).is_file()
+    entry, number = add_step(DeclaredStep(2.0), own_head, "head", None, print)
+    assert (number, entry.network_of(3)) == (3, 1)
+    entry, gone = remove_version(own_head, "head", 3)
+    assert "head.v3_after" in gone
+    assert not (own_head / "head.v3_after").exists()
+    assert entry.model_file(own_head, 2).is_file()
+
+
+def test_own_classes_keep_the_calibration_below(own_head, function):
+    add_step(DeclaredStep(2.0), own_head, "head", None, print)
+    groups = DeclaredStep(classes=(OwnClass("first", ("0-1",)),))
+    entry, number = add_step(groups, own_head, "head", 2, print)
+    step = entry.versions[number].spec.after
+    assert isinstance(step, DeclaredStep)
+    assert (step.temperature, step.labels) == (2.0, ("first", "other"))
+    use_version(own_head, "head", number)
+    with pytest.raises(StepError, match="version 3 of head has a step already"):
+        function(own_head)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("def f(scores): return scores[0]", r"returned float32 \[5\] for a batch of 3"),
+        ("def f(scores): return scores", "returned 5 scores for an image, and there are 2 labels"),
+        ("def f(scores): return scores[:, :2] / scores.sum()", "scores depend on the other images of the batch"),
+        ("def f(scores): return scores[:, :2] / 0", "not finite"),
+        ("def f(scores): return scores.nothing", r"AttributeError: .*\(my_step.py, line 1\)"),
+        ("def f(scores, embeddings): return scores[:, :2]", "the network gives none: add it with --features auto"),
+        ("def f(scores, embeddings, more): return scores", "needs 3 arguments"),
+        ("import absent_library\ndef f(scores): return scores", "imports 'absent_library'"),
+        ("def f(scores): return scores\ndef g(scores): return scores", r"which of its functions is it\? Use"),
+    ],
+)
+def test_unusable_function_is_refused_with_its_reason(own_head, function, code, reason):
+    with pytest.raises(UserError, match=reason):
+        function(own_head, code)
+    assert read_entry(own_head, "head").versions.keys() == {1}
+    assert not list(own_head.glob("*_after"))
+
+
+def test_function_needs_trust(own_head, function):
+    with pytest.raises(SourceError, match=r"my_step\.py is code.*add --trust"):
+        function(own_head, trust=False)
+
+
+def test_changed_function_is_noticed(own_head, function, tmp_path):
+    from gateway_models.networks.originals import original_answers
+
+    entry, number = function(own_head)
+    (tmp_path / "my_step.py").write_text(HALVES.replace("2]", "3]"))
+    import torch
+
+    with pytest.raises(EntryError, match="has changed since it was added"):
+        original_answers(entry.versions[number])(torch.zeros(1, 3, 32, 32))
+
+
+def test_step_process_gives_the_steps_scores(tmp_path):
+    step = declared(tmp_path, "temperature: 2")
+    write_step(step, NetworkOutputs(PETS, 0, multi_label=False), tmp_path / "staged")
+    import torch
+
+    run, described = load_step(tmp_path / "staged")
+    assert run(torch.full((2, 6), 1 / 6)).numpy() == pytest.approx(1 / 6)
+    assert described(ValueError("no")) == "no"
+    assert digest(tmp_path / "staged" / "step.json")
+
+
+def test_labels_of_a_model_with_a_step_stay(own_head, function, tmp_path):
+    function(own_head)
+    with pytest.raises(EntryError):
+        relabel(own_head, "head", tmp_path / "own.txt", (), print)
+
+
+def test_command_adds_a_version_and_says_how_to_use_it(own_head, tmp_path):
+    (tmp_path / "groups.yaml").write_text("classes:\n  first: 0-2\n")
+    done = CliRunner().invoke(
+        app, ["model", "after", "head", str(tmp_path / "groups.yaml"), "--model-repository", str(own_head)]
+    )
+    assert done.exit_code == 0, done.output
+    assert "head version 2: the network of version 1, then 1 own class" in done.output
+    assert f"gateway model versions head --use 2 --model-repository {own_head}" in done.output
+    shown = CliRunner().invoke(app, ["model", "versions", "head", "--model-repository", str(own_head)]).output
+    assert "then 1 own class" in shown
