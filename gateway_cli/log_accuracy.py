@@ -1,6 +1,7 @@
 """`gateway model evaluate NAME --log URL`: what it prints."""
 
 import json
+from typing import TYPE_CHECKING
 
 import typer
 from rich.table import Table
@@ -8,14 +9,19 @@ from rich.table import Table
 from gateway_cli.log import log_url, since
 from gateway_cli.terminal import emit, print_status
 
+if TYPE_CHECKING:
+    from gateway_local.console import PlainConsole
+    from gateway_predictions.calibration import Calibration
+
 CLASSES_SHOWN = 30
+GROUPS = {"all": "all labelled results", "drawn": "results logged and labelled at random, as of the service"}
 
 
 def evaluate_log(url: str, model: str, version: str | None, days: float | None, *, as_json: bool) -> None:
     """Print the accuracy on the logged results that clients gave feedback on; exits with 1 if there are none."""
     url = log_url(url)
     from gateway_local.console import PlainConsole
-    from gateway_predictions.accuracy import accuracy
+    from gateway_predictions.accuracy import accuracy, calibrations
     from gateway_predictions.reader import LogReader
 
     known = LogReader(url).labelled(model=model, since=since(days))
@@ -25,7 +31,8 @@ def evaluate_log(url: str, model: str, version: str | None, days: float | None, 
         raise typer.Exit(1)
     found = accuracy(known)
     if as_json:
-        emit(json.dumps(found.document()))
+        documents = {name: each.document() for name, each in calibrations(known).items()}
+        emit(json.dumps({**found.document(), "calibration": documents}))
         return
     out = PlainConsole()
     for title, shares in (("day", found.by_day), ("version", found.by_version)):
@@ -48,3 +55,17 @@ def evaluate_log(url: str, model: str, version: str | None, days: float | None, 
         "Rules log uncertain results, and users report wrong answers more often than right ones: the accuracy of the"
     )
     out.print("service is in the last line, for images that the page /label chose at random.")
+    for name, calibration in calibrations(known).items():
+        out.print()
+        _print_calibration(out, GROUPS[name], calibration)
+
+
+def _print_calibration(out: "PlainConsole", what: str, calibration: "Calibration") -> None:
+    """Print how the scores of the best classes compare with how often they were right."""
+    table = Table("score", "images", "mean score", "right", box=None, pad_edge=False)
+    for each in calibration.bins:
+        table.add_row(f"{each.low:.2f} to {each.high:.2f}", str(each.images), f"{each.score:.3f}", f"{each.right:.3f}")
+    out.print(f"calibration on {what}")
+    out.print(table)
+    out.print(f"expected calibration error  {calibration.error}")
+    out.print(f"Brier score                 {calibration.brier}")

@@ -4,6 +4,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from gateway_predictions.calibration import Calibration, calibration_of
 from gateway_predictions.reader import Labelled
 from gateway_predictions.reasons import SAMPLE
 from gateway_predictions.shares import Proportion
@@ -85,6 +88,22 @@ def accuracy(results: Iterable[Labelled]) -> LogAccuracy:
         _grouped(known, lambda each: each.row["version"] or ""),
         sorted(classes.values(), key=lambda each: (-each.true - each.predicted, each.label)),
     )
+
+
+def calibrations(results: Iterable[Labelled]) -> dict[str, Calibration]:
+    """The calibration of labelled results: of `all`, and of those without any preference, `drawn`; without empty ones.
+
+    Only the latter is the calibration of the service.
+    """
+    known = list(results)
+    return {
+        name: calibration_of(
+            np.array([each.row["scores"][0] for each in group], np.float64),
+            np.array([each.is_correct for each in group], np.bool_),
+        )
+        for name, group in (("all", known), ("drawn", drawn(known)))
+        if group
+    }
 
 
 def drawn(known: Iterable[Labelled]) -> list[Labelled]:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gateway_client.bulk.rows import EMBEDDING
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.functions import CODE, FunctionSource, adapter_of, find_function
 from gateway_models.networks.isolation import Job, Report, StepTrial, try_step
@@ -53,7 +54,7 @@ def check_step(spec: ModelSpec, outputs: NetworkOutputs) -> AfterStep | None:
         raise StepError("--after-labels is for a Python function; a declared step has its labels in it")
     if step.unknown and not outputs.embedding_size:
         raise StepError(
-            "unknown needs the embeddings of images, and the network gives none: add it with --features auto"
+            "unknown needs the embeddings of images, and the network gives none: add it with --embeddings auto"
         )
     step = resolved(step, outputs.labels, multi_label=outputs.multi_label)
     if step.unknown:
@@ -212,8 +213,8 @@ def _write_known(unknown: Unknown, size: int, code: Path) -> float:
     vectors = _read_embeddings(path)
     if vectors.ndim != 2 or vectors.dtype.kind not in "fiu":
         raise StepError(
-            f"{path} must have numbers [images, {size}], or rows with `features` as gateway classify --features writes "
-            "them"
+            f"{path} must have numbers [images, {size}], or rows with an `embedding` as gateway classify --embeddings "
+            "writes them"
         )
     if vectors.shape[1] != size:
         raise StepError(f"{path} has embeddings of {vectors.shape[1]} numbers, and the network gives {size}")
@@ -229,14 +230,14 @@ def _write_known(unknown: Unknown, size: int, code: Path) -> float:
 
 
 def _read_embeddings(path: Path) -> NDArray[Any]:
-    """The array of an .npy file, or the `features` of rows that gateway classify wrote; raises StepError."""
+    """The array of an .npy file, or the embeddings of rows that gateway classify wrote; raises StepError."""
     try:
         if path.suffix == ".parquet":
             from pyarrow.parquet import read_table
 
-            rows = read_table(path, columns=["features"]).column("features").to_pylist()
+            rows = read_table(path, columns=[EMBEDDING]).column(EMBEDDING).to_pylist()
         elif path.suffix == ".jsonl":
-            rows = [json.loads(line).get("features") for line in path.read_text().splitlines() if line.strip()]
+            rows = [json.loads(line).get(EMBEDDING) for line in path.read_text().splitlines() if line.strip()]
         else:
             array: NDArray[Any] = np.load(path, allow_pickle=False)
             return array

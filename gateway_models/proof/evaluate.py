@@ -14,6 +14,7 @@ from gateway.ingest.resizing import Resize
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.image_files import ImageFile, read_image_files
+from gateway_predictions.calibration import Calibration, calibration_of
 
 BATCH = 8
 CALLERS = 4
@@ -56,6 +57,15 @@ class Evaluation:
         """The share of images with a true class among the k likeliest."""
         hits = sum(bool(answer.sample.classes & set(_likeliest(answer, k))) for answer in self.answers)
         return hits / max(1, len(self.answers))
+
+    def calibration(self) -> Calibration | None:
+        """How well scores say how often answers are right; None for multi-label models, and without answers."""
+        if self.multi_label or not self.answers:
+            return None
+        scores = np.array([each.probabilities for each in self.answers], np.float64)
+        best = scores.argmax(axis=1)
+        right = [int(number) in each.sample.classes for number, each in zip(best, self.answers, strict=True)]
+        return calibration_of(scores.max(axis=1), np.array(right, np.bool_))
 
     def confusion(self) -> NDArray[np.float64]:
         """Counts [true class, predicted class]; for multi-label models, every pair of the two counts."""

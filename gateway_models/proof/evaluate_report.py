@@ -35,6 +35,9 @@ def report(evaluation: Evaluation, labels: Sequence[str], plot: Path, title: str
         out.print(f"a label counts as predicted at a probability of at least {THRESHOLD:g} on")
     for k in ranks(evaluation.classes):
         out.print(f"top-{k}     {100 * evaluation.top(k):.2f} %")
+    if (calibration := evaluation.calibration()) is not None:
+        out.print(f"calibration error  {calibration.error}")
+        out.print(f"Brier score        {calibration.brier}")
     if evaluation.answers:
         plot.parent.mkdir(parents=True, exist_ok=True)
         confusion_matrix(evaluation.confusion(), labels, plot, title)

@@ -10,6 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from gateway_predictions.calibration import Calibration
+from gateway_predictions.shares import wilson
+
 NAMED = 60
 """The most classes whose names are drawn; more would be illegible."""
 WRITTEN = 15
@@ -40,6 +43,43 @@ def confusion_matrix(counts: NDArray[np.float64], labels: Sequence[str], path: P
                 colour = "white" if share > 0.6 else "black"
                 axes.text(column, row, f"{share:.2f}", ha="center", va="center", color=colour)
     figure.savefig(path, dpi=120)
+
+
+def reliability(sides: Sequence[tuple[str, Calibration]], title: str) -> bytes:
+    """Draw for each side how often answers are right by their scores, with the number of images, as a PNG."""
+    figure = Figure(figsize=(4.6 * len(sides), 5.6), layout="constrained")
+    grid = figure.subplots(2, len(sides), sharex=True, sharey="row", height_ratios=(3, 1), squeeze=False)
+    for column, (name, calibration) in enumerate(sides):
+        shares, counts = grid[0, column], grid[1, column]
+        shares.plot([0, 1], [0, 1], color="tab:gray", linestyle="--", label="as often as the score says")
+        # The intervals of a share of some images, not of the score.
+        errors = [_to_bounds(each.right, each.images) for each in calibration.bins]
+        shares.errorbar(
+            [each.score for each in calibration.bins],
+            [each.right for each in calibration.bins],
+            yerr=np.array(errors).T,
+            fmt="o-",
+            color="tab:blue",
+            ecolor="lightsteelblue",
+            label="right",
+        )
+        shares.set(title=f"{name}: expected calibration error {calibration.error.value:.3f}", xlim=(0, 1), ylim=(0, 1))
+        widths = [each.high - each.low for each in calibration.bins]
+        counts.bar(
+            [each.low for each in calibration.bins], [each.images for each in calibration.bins], widths, align="edge"
+        )
+        counts.set(xlabel="score of the best class")
+    grid[0, 0].set(ylabel="share of right answers")
+    grid[1, 0].set(ylabel="images")
+    grid[0, 0].legend(loc="upper left")
+    figure.suptitle(title)
+    return _png(figure)
+
+
+def _to_bounds(share: float, count: int) -> tuple[float, float]:
+    """The distances of a share of some images from the bounds of its interval of 95 %."""
+    low, high = wilson(round(share * count), count)
+    return max(0.0, share - low), max(0.0, high - share)
 
 
 def speeds(names: Sequence[str], images_per_second: Sequence[float], fits: Sequence[bool], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The commands of the tutorials about models run in order and print the output that these show."""
+"""The commands of the tutorials and guides about models run in order and print the output that these show."""
 
 import os
 import re
@@ -20,7 +20,10 @@ import pytest
 from tests.docs import warm_commands
 
 PROJECT = Path(__file__).parents[2]
-TUTORIALS = [PROJECT / "docs" / "tutorials" / name for name in ("own-model.md", "in-production.md")]
+TUTORIALS = [
+    *(PROJECT / "docs" / "tutorials" / name for name in ("own-model.md", "in-production.md")),
+    *(PROJECT / "docs" / "guides" / name for name in ("calibrate.md", "after.md")),
+]
 HOME = "/home/you/flowers"
 """Where the tutorial's reader works."""
 CHECKOUT = "/home/you/triton-image-gateway"
@@ -45,9 +48,9 @@ class Command:
 
 
 def files() -> dict[str, str]:
-    """The files that readers write: Python blocks after a line that ends with a name and a colon."""
+    """The files that readers write: blocks of Python or YAML after a line that ends with a name and a colon."""
     texts = "\n".join(tutorial.read_text() for tutorial in TUTORIALS)
-    return dict(re.findall(r"`([\w.]+)`:\n\n```python\n(.*?)```", texts, re.DOTALL))
+    return dict(re.findall(r"`([\w.]+)`:\n\n```(?:python|yaml)\n(.*?)```", texts, re.DOTALL))
 
 
 def commands(tutorial: Path) -> list[Command]:
@@ -182,7 +185,7 @@ def test_only_figures_and_marked_lines_may_differ():
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda tutorial: tutorial.stem)
 def test_tutorial_commands_print_their_documented_output(reader, tutorial):
     followed = commands(tutorial)
-    assert len(followed) > 10
+    assert len(followed) > 5
     for command in followed:
         printed = reader.run(command)
         wanted = "\n".join(command.output)

@@ -120,11 +120,11 @@ def test_images_far_from_known_ones_are_refused(tmp_path, suffix):
     if suffix == "npy":
         np.save(path, known)
     elif suffix == "jsonl":
-        rows = [{"file": "broken.jpg", "features": None}, *({"features": row.tolist()} for row in known)]
+        rows = [{"file": "broken.jpg", "embedding": None}, *({"embedding": row.tolist()} for row in known)]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-        pq.write_table(pa.table({"features": known.tolist()}), path)
+        pq.write_table(pa.table({"embedding": known.tolist()}), path)
     sure = np.eye(6)[[0, 0]]
     images = [np.eye(8)[0] + rng.normal(scale=0.1, size=8), np.eye(8)[5]]
     text = f"unknown: {{label: never seen, embeddings: known.{suffix}, keep: 0.95}}"
@@ -158,7 +158,7 @@ def test_images_far_from_known_ones_are_refused(tmp_path, suffix):
         ("classes: {pet: {cat: [0]}}", "pet has classes in it, which needs a threshold"),
         ("classes: {other: [0]}", "the label 'other' occurs twice"),
         ("unknown: {label: x}", "unknown needs embeddings"),
-        ("unknown: {embeddings: absent.npy}", "the network gives none: add it with --features auto"),
+        ("unknown: {embeddings: absent.npy}", "the network gives none: add it with --embeddings auto"),
         ("a: [", "is no YAML"),
     ],
 )
@@ -233,8 +233,8 @@ def test_function_is_a_version_of_the_same_network(own_head, function):
     assert read_entry(own_head, "head") == entry
 
 
-def test_network_stays_as_long_as_a_version_runs_it(own_head, function):
-    function(own_head)
+def test_network_stays_as_long_as_a_version_runs_it(own_head):
+    add_step(DeclaredStep(1.5), own_head, "head", None, print)
     use_version(own_head, "head", 2)
     entry, _ = remove_version(own_head, "head", 1)
     assert entry.model_file(own_head, 2).is_file()
@@ -266,7 +266,7 @@ def test_own_classes_keep_the_calibration_below(own_head, function):
         ("def f(scores): return scores[:, :2] / scores.sum()", "scores depend on the other images of the batch"),
         ("def f(scores): return scores[:, :2] / 0", "not finite"),
         ("def f(scores): return scores.nothing", r"AttributeError: .*\(my_step.py, line 1\)"),
-        ("def f(scores, embeddings): return scores[:, :2]", "the network gives none: add it with --features auto"),
+        ("def f(scores, embeddings): return scores[:, :2]", "the network gives none: add it with --embeddings auto"),
         ("def f(scores, embeddings, more): return scores", "needs 3 arguments"),
         ("import absent_library\ndef f(scores): return scores", "imports 'absent_library'"),
         ("def f(scores): return scores\ndef g(scores): return scores", r"which of its functions is it\? Use"),

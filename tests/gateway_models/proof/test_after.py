@@ -20,11 +20,11 @@ from gateway_models.networks.add_step import add_step
 from gateway_models.repository.after import read_step
 from gateway_models.repository.manage import provide_stateful
 from gateway_models.repository.spec import ModelSpec, Serving
-from tests.gateway.api.stub import Client, client_of
 from tests.gateway_models.networks.builders import Head, save_labels, save_onnx
 from tests.gateway_models.repository.entries import SMALL
 from tests.photos import PHOTOS, photo
 from tests.processes import running_gateway
+from tests.services import Client, client_of
 from tests.settings import Settings
 from tests.tritons import running_triton
 
@@ -179,8 +179,8 @@ def test_models_show_the_step_of_the_version_in_use(gateway, server, repository)
     assert shown["after"] == "temperature 1.5, 4 own classes, 'other' below 0.9"
     assert shown["steps"] == ["head_preprocessor", "head_classifier", "head.v2_after"]
     # What runs the network, and its input, not those of the step.
-    assert {name: shown[name] for name in ("runtime", "input_height", "vector_size", "tensor")} == {
-        name: plain[name] for name in ("runtime", "input_height", "vector_size", "tensor")
+    assert {name: shown[name] for name in ("runtime", "input_height", "embedding_size", "tensor")} == {
+        name: plain[name] for name in ("runtime", "input_height", "embedding_size", "tensor")
     }
 
 

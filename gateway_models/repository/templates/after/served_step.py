@@ -38,7 +38,7 @@ class ServedStep:
         if self.takes_embeddings and not config["size"]:
             raise StepFailed(
                 f"{self.name} takes embeddings as its second argument, and the network gives none: add it with "
-                "--features auto"
+                "--embeddings auto"
             )
 
     def __call__(self, scores: Scores, embeddings: Scores | None = None) -> Scores:

@@ -1,0 +1,108 @@
+"""`gateway model calibrate`: scores that say how often answers are right, as a step in a new version."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway_cli.addresses import Triton
+from gateway_cli.model.after import emit_next_steps
+from gateway_cli.model.group import Name, explain_how_to_load, model_app, reload
+from gateway_cli.model.proof import Version, a_number
+from gateway_cli.terminal import Repository, emit, print_status
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
+
+REFUSED_SHOWN = 20
+
+
+@model_app.command("calibrate")
+def calibrate(
+    name: Name,
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="Labelled images, none of them from training: a folder with a folder for each class, or a CSV of "
+            "path,label.",
+            show_default=False,
+        ),
+    ],
+    version: Version = None,
+    held_out: Annotated[
+        float,
+        typer.Option(
+            "--held-out",
+            help="The share of the images on which the result is shown, and which the fit does not see.",
+            min=0.05,
+            max=0.95,
+            callback=a_number,
+        ),
+    ] = 0.5,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            help="PNG file for the reliability diagram, by default NAME-calibration.png; a page, .html, is written "
+            "beside it.",
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
+    address: Triton = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure only, without a new version.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Calibrate a model's scores: fit a temperature, show what it changes on other images, add it as a new version.
+
+    A calibrated model that answers with a score of 0.8 is right in 80 % of such cases. The top class stays the same,
+    unless a bias for each class helps. The version is not put into use. Exits with 1 if the scores do not improve.
+
+        gateway model calibrate flowers photos/calibration
+
+        gateway model evaluate flowers photos/test --version 2
+    """
+    from gateway_models.networks.add_step import add_step
+    from gateway_models.networks.model_source import network_labels
+    from gateway_models.proof.calibrate import calibrate as run
+    from gateway_models.proof.calibrate import check_calibration, network_scores, scored
+    from gateway_models.proof.calibrate_report import as_json as document
+    from gateway_models.proof.calibrate_report import report, write_diagram
+    from gateway_models.proof.dataset import read_dataset
+    from gateway_models.proof.image_files import resize_for
+    from gateway_models.proof.serving import serving
+    from gateway_models.repository.manage import entry_with_version
+    from gateway_models.repository.summary import progress
+
+    entry = entry_with_version(model_repository, name, version)
+    base = version or entry.in_use
+    below = check_calibration(entry, base)
+    samples = read_dataset(data, network_labels(entry, model_repository))
+    with serving(model_repository, (entry.ensemble_of(base),), print_status, url=address) as triton:
+        scores = network_scores(entry, base, triton, samples, resize_for(entry))
+        answers = list(progress(scores, len(samples), "classifying"))
+    refused = [each for each in answers if each.probabilities is None]
+    for each in refused[:REFUSED_SHOWN]:
+        print_status(f"left out: {each.sample.path}: {each.reason}")
+    if len(refused) > REFUSED_SHOWN:
+        print_status(f"… and {len(refused) - REFUSED_SHOWN} more")
+    found = run(scored(answers), held_out=held_out)
+    diagram = plot or Path(f"{name}-calibration.png")
+    sheet = diagram.with_suffix(".html")
+    write_diagram(found, f"Calibration of {name}, version {base}, on {data}", diagram, sheet)
+    number = None
+    if found.helps and not dry_run:
+        entry, number = add_step(found.step(below), model_repository, name, base, print_status)
+        reload(address, load=entry.ensembles)
+    if as_json:
+        emit(document(found, name, base, number))
+    else:
+        report(found)
+        emit(f"reliability diagram: {diagram} and {sheet}")
+    if not found.helps:
+        print_status("the scores of the images held out are not better, so there is no new version")
+        raise typer.Exit(1)
+    if number is not None and not as_json:
+        emit(f"{name} version {number}: the network of version {entry.network_of(number)} with calibrated scores")
+        emit_next_steps(name, number, model_repository)
+        explain_how_to_load(name, address)

@@ -1,0 +1,207 @@
+"""Calibration on scikit-learn's handwritten digits: a network that is too sure becomes as sure as it is right."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from gateway_cli.main import app
+from gateway_models.networks.add_step import add_step
+from gateway_models.proof.calibrate import (
+    Calibrated,
+    NotCalibrated,
+    Scaling,
+    Scored,
+    calibrate,
+    check_calibration,
+    choose,
+    fit,
+    scored,
+    split,
+)
+from gateway_models.proof.calibrate_report import as_json, report, write_diagram
+from gateway_models.proof.dataset import Sample
+from gateway_models.proof.evaluate import SampleAnswer
+from gateway_models.repository.after import DeclaredStep, FunctionStep, OwnClass
+from gateway_models.repository.entry import read_entry
+from gateway_predictions.calibration import calibration_of, measures
+from tests.gateway_models.repository.entries import entry
+
+TRAINED_ON, CALIBRATED_ON = 100, 1000
+
+
+def digits() -> tuple[torch.Tensor, np.ndarray]:
+    """Scans of 1,797 handwritten digits, fp32 [N, 1, 8, 8], in a random order, and what they show."""
+    from sklearn.datasets import load_digits
+
+    images, true = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(true))
+    return torch.tensor(images[order].reshape(-1, 1, 8, 8) / 16, dtype=torch.float32), true[order].astype(np.intp)
+
+
+@pytest.fixture(scope="module")
+def sure() -> tuple[Scored, Scored]:
+    """The scores of a network that learnt a hundred digits by heart: of images to calibrate with, and of others."""
+    images, true = digits()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten()]
+        network = nn.Sequential(*layers, nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10))
+        optimizer = torch.optim.Adam(network.parameters(), 3e-3)
+        classes = torch.from_numpy(true.astype(np.int64))
+        for _ in range(60):
+            for batch in torch.arange(TRAINED_ON).split(16):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(network(images[batch]), classes[batch]).backward()
+                optimizer.step()
+    with torch.inference_mode():
+        scores = torch.softmax(network(images), dim=1).numpy().astype(np.float64)
+    parts = slice(TRAINED_ON, TRAINED_ON + CALIBRATED_ON), slice(TRAINED_ON + CALIBRATED_ON, None)
+    first, second = (Scored(scores[part], true[part]) for part in parts)
+    return first, second
+
+
+@pytest.fixture(scope="module")
+def calibrated(sure) -> Calibrated:
+    return calibrate(sure[0])
+
+
+def test_scores_become_as_high_as_the_share_of_right_answers(sure, calibrated):
+    """On images that neither the network nor the fit has seen."""
+    test = sure[1]
+    assert calibrated.helps
+    assert calibrated.scaling.temperature > 1
+    (before, brier), (after, new_brier) = (measures(*images.best) for images in (test, calibrated.scaling.of(test)))
+    assert after < 0.7 * before
+    assert new_brier < brier
+    # What was said of the images held out holds for others.
+    assert calibrated.after.error.low < after < calibrated.after.error.high
+    assert calibrated.error_gain.low > 0
+
+
+def test_images_held_out_have_no_part_in_the_fit(sure, calibrated):
+    fitted, shown = split(sure[0], 0.5)
+    assert len(fitted) + len(shown) == CALIBRATED_ON
+    assert not {row.tobytes() for row in fitted.scores} & {row.tobytes() for row in shown.scores}
+    shares = [np.bincount(part.true) / len(part) for part in (fitted, shown)]
+    assert shares[0] == pytest.approx(shares[1], abs=0.02)
+    scaling, _ = choose(fitted)
+    assert scaling.temperature == calibrated.scaling.temperature
+    assert calibrated.before == calibration_of(*shown.best)
+
+
+def test_temperature_is_found_again():
+    """Classes drawn by known probabilities, whose logits are then doubled."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(scale=2, size=(4000, 5))
+    honest = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    true = np.array([rng.choice(5, p=row) for row in honest])
+    doubled = np.exp(2 * logits) / np.exp(2 * logits).sum(axis=1, keepdims=True)
+    images = Scored(doubled, true)
+    assert fit(images, per_class=False).temperature == pytest.approx(2, rel=0.1)
+    assert Scaling(2.0).of(images).scores == pytest.approx(honest, abs=1e-6)
+    found = calibrate(images)
+    assert found.scaling.bias is None, found.per_class
+    assert found.accuracy[0] == found.accuracy[1]
+
+
+def test_bias_is_used_where_a_class_is_too_rare_in_training():
+    """The network gives a class a tenth of the odds that it has among the images."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(scale=2, size=(3000, 3))
+    honest = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    true = np.array([rng.choice(3, p=row) for row in honest])
+    skewed = np.exp(logits - [np.log(10), 0, 0])
+    found = calibrate(Scored(skewed / skewed.sum(axis=1, keepdims=True), true))
+    assert found.scaling.bias is not None
+    assert found.scaling.bias - found.scaling.bias[1] == pytest.approx([np.log(10), 0, 0], abs=0.3)
+    assert found.accuracy[1] > found.accuracy[0]
+
+
+def test_network_that_is_always_right_has_a_bounded_temperature():
+    scores = np.full((100, 2), 0.4)
+    scores[np.arange(100), np.arange(100) % 2] = 0.6
+    assert fit(Scored(scores, np.arange(100) % 2), per_class=False).temperature == pytest.approx(0.05)
+
+
+def test_measures_are_those_of_the_papers():
+    """Two answers with 0.9, one of them right, and one with 0.4, which is wrong."""
+    scores, right = np.array([0.9, 0.9, 0.4]), np.array([True, False, False])
+    error, brier = measures(scores, right)
+    assert error == pytest.approx((2 * 0.4 + 0.4) / 3)
+    assert brier == pytest.approx((0.01 + 0.81 + 0.16) / 3)
+    found = calibration_of(scores, right)
+    assert [(each.images, each.score, each.right) for each in found.bins] == [(1, 0.4, 0), (2, 0.9, 0.5)]
+    assert found.error.low <= found.error.value <= found.error.high
+    with pytest.raises(ValueError, match="no images"):
+        calibration_of(scores[:0], right[:0])
+
+
+def test_scores_at_the_ends_have_a_bin():
+    found = calibration_of(np.array([0.0, 1.0, 1 / 15]), np.array([False, True, True]))
+    assert [(each.low, each.images) for each in found.bins] == [(0, 2), (14 / 15, 1)]
+
+
+def test_too_few_images_are_refused(sure):
+    with pytest.raises(NotCalibrated, match="16 images to fit with and 14 held out are too few: at least 20"):
+        calibrate(Scored(np.full((30, 2), 0.5), np.arange(30) % 2))
+    with pytest.raises(NotCalibrated, match="none of the images"):
+        scored([SampleAnswer(Sample(Path("a.jpg"), frozenset({0})), None, "no image")])
+
+
+def test_steps_that_cannot_be_calibrated_are_refused():
+    with pytest.raises(NotCalibrated, match="head is multi-label"):
+        check_calibration(entry(multi_label=True), 1)
+    with pytest.raises(NotCalibrated, match=r"ends in the function f of step\.py"):
+        check_calibration(entry(after=FunctionStep("/a/step.py:f")), 1)
+
+
+def test_calibration_keeps_what_a_step_declares(calibrated):
+    below = DeclaredStep(classes=(OwnClass("warm", ("0",), numbers=(0,)),), other="cold", labels=("warm", "cold"))
+    step = calibrated.step(below)
+    assert (step.classes, step.labels) == (below.classes, below.labels)
+    assert step.temperature == calibrated.scaling.temperature
+
+
+def test_report_diagram_and_document_have_both_sides(calibrated, tmp_path, capsys):
+    report(calibrated)
+    printed = capsys.readouterr().out
+    assert "the network was more sure than it was right" in printed
+    assert "may be chance" not in printed
+    write_diagram(calibrated, "digits <1>", tmp_path / "new" / "a.png", tmp_path / "new" / "a.html")
+    assert (tmp_path / "new" / "a.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "new" / "a.html").read_text()
+    assert "digits &lt;1&gt;" in page
+    assert page.count("data:image/png;base64,") == 1
+    document = json.loads(as_json(calibrated, "digits", 1, 2))
+    assert document["before"]["expected_calibration_error"]["value"] == calibrated.before.error.value
+    assert document["after"]["bins"][-1]["images"] == calibrated.after.bins[-1].images
+
+
+def test_scaling_and_step_give_the_same_scores(sure, calibrated, own_head, tmp_path):
+    """What was fitted here is what Triton computes: the files of the step, run in this process."""
+    from gateway_models.networks.functions import adapter_of
+
+    scaling = Scaling(1.7, np.array([0.3, 0, -0.3, 0, 0]))
+    step = DeclaredStep(scaling.temperature, tuple(scaling.bias))
+    _, number = add_step(step, own_head, "head", None, print)
+    folder = own_head / "head.v2_after" / "1"
+    served = adapter_of(folder, "served_step.py").ServedStep(folder)
+    scores = np.random.default_rng(0).dirichlet(np.ones(5), 20)
+    assert number == 2
+    assert served(scores.astype(np.float32)) == pytest.approx(
+        scaling.of(Scored(scores, np.zeros(20, np.intp))).scores, abs=1e-6
+    )
+    assert read_entry(own_head, "head").versions[2].spec.after == step
+
+
+def test_command_refuses_unknown_classes(own_head, tmp_path):
+    (tmp_path / "photos" / "dragon").mkdir(parents=True)
+    options = ["--model-repository", str(own_head)]
+    done = CliRunner().invoke(app, ["model", "calibrate", "head", str(tmp_path / "photos"), *options])
+    assert done.exit_code != 0
+    assert "no class 'dragon'" in str(done.exception)
