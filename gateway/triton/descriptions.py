@@ -82,7 +82,7 @@ async def describe(
         info = replace(info, classes=codec.classes, embedding_size=codec.embedding_size, multi_label=codec.multi_label)
         last = await endpoint.config(names[-1]) if names else config
         network_name = network_step(config)
-        network = last if network_name in (None, *names[-1:]) else await endpoint.config(network_name)
+        network = await endpoint.config(network_name) if network_name not in {"", *names[-1:]} else last
         info = replace(info, limitations=codec.limitations(last))
         height, width, tensor = _input_of(network)
         resize, crop = await _sizes_of(endpoint, names[0]) if names else ((), ())

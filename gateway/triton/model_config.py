@@ -49,11 +49,11 @@ def steps(config: ModelConfig) -> tuple[str, ...]:
     return tuple(step.model_name for step in config.ensemble_scheduling.step)
 
 
-def network_step(config: ModelConfig) -> str | None:
-    """The name of an ensemble's network: the last step, or the last but one of an ensemble with a step after it."""
+def network_step(config: ModelConfig) -> str:
+    """The name of an ensemble's network: the last step, or the last but one before a step after it; "" if none."""
     names = steps(config)
     has_step_after = AFTER_PARAMETER in config.parameters
-    return names[-1 - (has_step_after and len(names) > 1)] if names else None
+    return names[-1 - (has_step_after and len(names) > 1)] if names else ""
 
 
 def instances_on_gpus(config: ModelConfig, gpus: int) -> dict[int, int]:
