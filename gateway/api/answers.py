@@ -7,7 +7,6 @@ from itertools import repeat
 from operator import attrgetter
 
 from pydantic_core import to_json
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -33,7 +32,7 @@ RESULT_BYTES, PREDICTION_BYTES = 512, 20
 
 
 async def respond(
-    request: Request, context: RequestContext, spec: RequestSpec, body: Body, uploads: Uploads, shape: AnswerShape
+    context: RequestContext, spec: RequestSpec, body: Body, uploads: Uploads, shape: AnswerShape
 ) -> Response:
     """The response of /predict and /embed: JSON lines as results arrive, or all results at once in a format.
 
@@ -41,7 +40,7 @@ async def respond(
     cannot express it, and the errors of `classify` and `status_of`.
     """
     native = shape if isinstance(shape, Native) else None
-    streamed = NDJSON in request.headers.get("accept", "")
+    streamed = NDJSON.encode() in body.headers.get(b"accept", b"")
     if streamed and native is None:
         raise InvalidParameter(f"'format': lines ({NDJSON}) are available in the native format only.")
     if spec.expansion is not None and native is None:

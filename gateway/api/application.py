@@ -55,6 +55,8 @@ def assemble(settings: Settings, plugins: Plugins, check: KeyCheck | None, lifes
         # After a redirect a client would upload the images again, behind a proxy even over plain http; a 404 names
         # the right path instead.
         redirect_slashes=False,
+        # The gateway makes its own spans (gateway.api.server_span); FastAPI would look for providers in each request.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         # Generated clients use it as the name of their functions: predict, list_models, …
         generate_unique_id_function=lambda route: route.name,
     )

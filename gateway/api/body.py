@@ -25,9 +25,10 @@ def open_body(request: Request, context: RequestContext) -> "Body":
 
     Raises UnsupportedMediaType if the body is compressed.
     """
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
+    body = Body(request, context)
+    if body.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise UnsupportedMediaType.encoded()
-    return Body(request, context)
+    return body
 
 
 class Body(UploadingClient):
@@ -54,16 +55,20 @@ class Body(UploadingClient):
         context.leases.append(lease)
         self.hold = lease.hold
         """Called by readers with the number of bytes of the body that they hold."""
-        self.announced_bytes = int(request.headers.get("content-length", "0"))
+        self.headers = headers = dict(reversed(request.scope["headers"]))
+        """The headers of the request by their names in lower case; the first one of a name counts."""
+        self.announced_bytes = int(headers.get(b"content-length", b"0"))
         """The Content-Length, 0 without one."""
         self._left_seconds = self._settings.upload_timeout_seconds
-        self._ended = asyncio.Event()
+        self._ended = False
+        """Whether the last byte was received."""
+        self._end = asyncio.Event()
 
     async def open_uploads(
         self, limits: Limits, names: Sequence[str], foreign: Sequence[ForeignBody] = ()
     ) -> tuple[Form, Uploads]:
         """Read up to the first file: see gateway.ingest.media_types.open_uploads."""
-        content_type = self._request.headers.get("content-type", "")
+        content_type = self.headers.get(b"content-type", b"").decode("latin-1")
         fetch = None if self._fetcher is None else partial(self._fetcher, key_bound=self._key_bound)
         return await open_uploads(content_type, self.announced_bytes, self, limits, names, self.hold, fetch, foreign)
 
@@ -72,7 +77,8 @@ class Body(UploadingClient):
 
         Until the last byte of the body its reader notices a disconnect; two tasks must not call `receive` at once.
         """
-        await self._ended.wait()
+        if not self._ended:
+            await self._end.wait()
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
         raise ClientDisconnect
@@ -90,7 +96,7 @@ class Body(UploadingClient):
     async def __anext__(self) -> bytes:
         """The next chunk, which is not empty."""
         pace = self.pace
-        while not self._ended.is_set():
+        while not self._ended:
             if self._eviction is not None:
                 raise self._eviction
             started = time.monotonic()
@@ -109,7 +115,8 @@ class Body(UploadingClient):
             pace.receive(len(chunk))
             self._left_seconds = max(0.001, self._left_seconds - (time.monotonic() - started))
             if not message.get("more_body", False):
-                self._ended.set()
+                self._ended = True
+                self._end.set()
             if chunk:
                 self._stats.received_bytes += len(chunk)
                 metrics.BYTES_RECEIVED.inc(len(chunk))

@@ -34,6 +34,7 @@ NATIVE = "native"
 MAX_REPORTED = 10
 """Invalid parameters that one response reports."""
 
+_NO_HEADERS: Mapping[str, str] = {}
 _CACHE_SIZE, _CACHED_BYTES = 1_024, 512
 """Size of the cache of parsed query strings, and longest cached one: most clients always send the same."""
 
@@ -166,11 +167,12 @@ def request_spec(
     Raises InvalidParameter if the timeout exceeds its limit, or the header with fields for the log is malformed, and
     Forbidden if the API key may not use the model.
     """
-    settings = context.settings
+    settings, plugins = context.settings, context.shared["plugins"]
+    headers: Mapping[str, str] = request.headers if plugins.read_headers else _NO_HEADERS
     seconds = timeout_within(
         timeout_seconds, default=settings.default_timeout_seconds, most=settings.max_timeout_seconds
     )
-    model_version, split = context.version_of(model_name, version, request.headers, client)
+    model_version, split = context.version_of(model_name, version, headers, client)
     context.log_fields["model"] = model_name
     if context.caller is not ANYONE:
         context.check_model(model_name)
@@ -184,7 +186,7 @@ def request_spec(
         split=split,
         expansion=expansion,
         key=context.log_fields.get("key", ""),
-        fields=context.shared["plugins"].request_fields(request.headers),
+        fields=plugins.request_fields(headers),
         strict=strict,
         stats=context.stats,
         charges=context.charges,

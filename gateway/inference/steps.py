@@ -209,7 +209,7 @@ async def read_header(image: ImageTask) -> None:
                 account.add_slow_codec(nbytes)
             info = await within(image.deadline, image.decoders.read_header(upload.data, info.format, account))
     image.info = info
-    image.file = Result(upload.index, upload.filename, info.width, info.height)
+    image.file.width, image.file.height = info.width, info.height
     if image.record is not None:
         image.record.info = info
     if not opened:  # `examine` has checked the others

@@ -162,10 +162,10 @@ class Models:
                 self._pinned.discard((model_name, model_version))
             else:
                 self._pinned.add((model_name, model_version))
-            rows = result.rows
+            result.multi_label, result.drift_reference = multi_label, traits.drift_reference
             if most != class_count or (call.selection and not call.selection.is_count(multi_label=multi_label)):
-                rows = await _select(rows, call, most, multi_label=multi_label)
-            return InferResult(result.model_name, result.model_version, rows, multi_label, traits.drift_reference)
+                result.rows = await _select(result.rows, call, most, multi_label=multi_label)
+            return result
         if not model_version:
             self._answered.discard(model_name)
         raise self._not_served(model_name, model_version, missing)

@@ -53,16 +53,14 @@ class CallGate:
         """Whether a call can enter without waiting."""
         self._open, self._idle = asyncio.Event(), asyncio.Event()
         self._open.set()
-        self._idle.set()
 
     def __enter__(self) -> None:
         """Begin a call; the gate must be open."""
         self._calls += 1
-        self._idle.clear()
 
     def __exit__(self, *_: object) -> None:
         self._calls -= 1
-        if not self._calls:
+        if not (self._calls or self.is_open):
             self._idle.set()
 
     async def opened(self) -> None:
@@ -76,7 +74,9 @@ class CallGate:
         self.is_open = False
         self._open.clear()
         try:
-            await self._idle.wait()
+            while self._calls:
+                self._idle.clear()
+                await self._idle.wait()
             yield
         finally:
             self.is_open = True

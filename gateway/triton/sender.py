@@ -9,7 +9,7 @@ from gateway.triton.codec import Codec
 from gateway.triton.endpoint import TritonEndpoint
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sender:
     """Sends calls to one model of one Triton; see TritonEndpoint.infer for the parameters."""
 

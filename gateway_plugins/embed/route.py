@@ -49,4 +49,4 @@ async def embed(request: Request) -> Response:
         embeddings=Embeddings.NEEDED,
         strict=parameters.strict,
     )
-    return await respond(request, context, spec, body, uploads, SHAPES[parameters.format](parameters))
+    return await respond(context, spec, body, uploads, SHAPES[parameters.format](parameters))

@@ -127,6 +127,6 @@ def router(plugins: Plugins) -> APIRouter:
         for check in checks:
             if check is not None:
                 check(spec.model_name, (await service.backend.model(spec.model_name)).multi_label)
-        return await respond(request, context, spec, body, uploads, shapes[parameters.format])
+        return await respond(context, spec, body, uploads, shapes[parameters.format])
 
     return api
