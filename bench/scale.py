@@ -30,6 +30,7 @@ from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
 from gateway.triton import pool
 from gateway.triton.balancing import power_of_two_choice
+from gateway.triton.health.checker import watcher
 from gateway.triton.health.state import Schedule
 from gateway.triton.pool import Replica, Share, TritonPool
 from gateway.triton.quarantine import Quarantine
@@ -139,7 +140,7 @@ async def gateway(addresses: list[str], *, aperture: int) -> AsyncIterator[tuple
         ["triton:8001"],
         model_name=MODEL,
         schedule=SCHEDULE,
-        heal=False,
+        watch=watcher(heal=False),
         share=Share(aperture, 32, "bench"),
         lookup=lookup,
     )

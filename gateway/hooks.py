@@ -28,7 +28,6 @@ docs/guides/plugins.md has examples, and says what may change.
     observer                  when the service starts         sees each call and each result
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from gateway.errors import GatewayError, InvalidParameter
 from gateway.findings import Finding
+from gateway.inference import answer_shape
 from gateway.keys import Keys, ReadOptions, refuse_options
 from gateway.limits.caller import ANYONE, Caller
 from gateway.settings import Section, Settings
@@ -49,8 +49,6 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
     from gateway.inference.backend import Backend
     from gateway.inference.expansion import Expansion
     from gateway.inference.observer import Observer
-    from gateway.inference.request_spec import RequestSpec
-    from gateway.inference.result import Result
     from gateway.inference.service import InferenceService
     from gateway.inference.steps import Step
     from gateway.ingest.json_body import ForeignBody
@@ -131,25 +129,8 @@ class ErrorFormat:
         return path == self.path or path.startswith(f"{self.path}/")
 
 
-class AnswerShape(ABC):
-    """A response format of POST /predict: how to write each file's result, and the JSON around the results."""
-
-    documents: ClassVar[Any]
-    """The response schema, a pydantic model or a union of them, for the OpenAPI page."""
-    shows_a_lone_error: ClassVar[bool]
-    """Whether the error of a single file is a result like others; else the response is a problem document."""
-
-    fits_much: ClassVar[bool] = False
-    """Whether the schema fits many responses of other formats. It is then the last in the OpenAPI document, because
-    generated clients parse a response by the first schema that fits."""
-
-    @abstractmethod
-    def item(self, result: "Result", spec: "RequestSpec") -> object:
-        """Convert one file's result or error to plain data for JSON."""
-
-    @abstractmethod
-    def around(self, results: "Sequence[Result]", spec: "RequestSpec") -> tuple[bytes, bytes]:
-        """The JSON before and after the items, which are separated by commas."""
+AnswerShape = answer_shape.AnswerShape
+"""A response format of POST /predict: how to write each file's result, and the JSON around the results."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,13 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from gateway.errors import GatewayError
 from gateway.machine.capacity import Costs
 from gateway.machine.cores import usable_cores
-from gateway.values import setting_values
+from gateway.values import setting_values, variables
 
-ENV_PREFIX = "GATEWAY_"
+ENV_PREFIX = variables.ENV_PREFIX
+DecodeMode = variables.DecodeMode
+variable = variables.variable
 ENV_FILE = ".env"
 KIB, MIB, GIB = 2**10, 2**20, 2**30
-
-
-class DecodeMode(StrEnum):
-    """Where images are decoded: `auto` where it is cheapest, `always` in the gateway, `never` there (but in Triton)."""
-
-    AUTO = "auto"
-    ALWAYS = "always"
-    NEVER = "never"
 
 
 class LogFormat(StrEnum):
@@ -446,8 +440,3 @@ class Settings(
 def is_secret(section: type[Section], field: str) -> bool:
     """Whether the value of a setting is never printed."""
     return section.model_fields[field].annotation == SecretStr | None
-
-
-def variable(field: str) -> str:
-    """The environment variable that sets a field."""
-    return f"{ENV_PREFIX}{field.upper()}"

@@ -16,7 +16,7 @@ from gateway.api.request_context import RequestContext
 from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut
 from gateway.api.shapes import Native
 from gateway.errors import AnswerTooLarge, ImageError, InvalidParameter, ServiceError
-from gateway.hooks import AnswerShape
+from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.ready_results import ReadyResults
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result

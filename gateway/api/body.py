@@ -5,19 +5,21 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from starlette.requests import ClientDisconnect, Request
 
 from gateway import metrics
 from gateway.api.request_context import RequestContext
 from gateway.errors import GatewayError, Overloaded, UnsupportedMediaType, UploadTimeout, UploadTooSlow
-from gateway.ingest.json_body import ForeignBody, Form
 from gateway.ingest.media_types import Uploads, open_uploads
 from gateway.ingest.upload_limits import Limits
 from gateway.limits.pace import Pace
 from gateway.limits.pool_clients import UploadingClient
 from gateway.values.quantities import size
+
+if TYPE_CHECKING:
+    from gateway.ingest.json_body import ForeignBody, Form
 
 
 def open_body(request: Request, context: RequestContext) -> "Body":
@@ -65,8 +67,8 @@ class Body(UploadingClient):
         self._end = asyncio.Event()
 
     async def open_uploads(
-        self, limits: Limits, names: Sequence[str], foreign: Sequence[ForeignBody] = ()
-    ) -> tuple[Form, Uploads]:
+        self, limits: Limits, names: Sequence[str], foreign: "Sequence[ForeignBody]" = ()
+    ) -> "tuple[Form, Uploads]":
         """Read up to the first file: see gateway.ingest.media_types.open_uploads."""
         content_type = self.headers.get(b"content-type", b"").decode("latin-1")
         fetch = None if self._fetcher is None else partial(self._fetcher, key_bound=self._key_bound)

@@ -1,6 +1,7 @@
 """Error responses: RFC 9457 problem documents, and the Open Inference Protocol's errors under /v2."""
 
 from collections.abc import MutableMapping, Sequence
+from typing import TYPE_CHECKING
 
 from fastapi.exceptions import RequestValidationError
 from pydantic_core import to_json
@@ -23,11 +24,13 @@ from gateway.errors import (
     Unauthorized,
     problem_document,
 )
-from gateway.hooks import ErrorFormat
 from gateway.values.validation import NAME_CHARACTERS, near
 
+if TYPE_CHECKING:
+    from gateway.hooks import ErrorFormat
 
-def format_of(path: str, formats: Sequence[ErrorFormat]) -> ErrorFormat | None:
+
+def format_of(path: str, formats: "Sequence[ErrorFormat]") -> "ErrorFormat | None":
     """The format of the errors of a path; None for problem documents."""
     return next((each for each in formats if each.applies(path)), None)
 

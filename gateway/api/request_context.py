@@ -2,41 +2,43 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
 
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from gateway import metrics
 from gateway.api.route_table import KnownRoute
-from gateway.hooks import ErrorFormat, Fetcher, Plugin, Plugins, WebSocketHandlerOf
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.service import InferenceService
 from gateway.limits.caller import ANYONE, Caller, Charges
-from gateway.limits.connections import Connections
 from gateway.limits.pool_clients import NeverEvicted, PoolClient
 from gateway.limits.pools import Pool, PoolLease
-from gateway.server.draining import Draining
-from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from gateway.hooks import ErrorFormat, Fetcher, Plugin, Plugins, WebSocketHandlerOf
+    from gateway.limits.connections import Connections
+    from gateway.server.draining import Draining
+    from gateway.settings import Settings
 
 KEY = "request_context"
-P = TypeVar("P", bound=Plugin)
+P = TypeVar("P", bound="Plugin")
 
 
 class State(TypedDict):
     """The lifespan state: objects that handlers share, created once per process."""
 
-    settings: Settings
+    settings: "Settings"
     service: InferenceService
     uploads: Pool
     responses: Pool
-    connections: Connections
-    draining: Draining
+    connections: "Connections"
+    draining: "Draining"
     streams: Pool
-    plugins: Plugins
-    error_formats: Sequence[ErrorFormat]
-    websockets: Mapping[str, WebSocketHandlerOf]
-    fetcher: NotRequired[Fetcher | None]
+    plugins: "Plugins"
+    error_formats: "Sequence[ErrorFormat]"
+    websockets: "Mapping[str, WebSocketHandlerOf]"
+    fetcher: "NotRequired[Fetcher | None]"
     """Makes uploads of the images that bodies refer to, if a plug-in does."""
     reader: NotRequired[PoolClient]
     """The connection of a request, with the server's own protocol classes."""
@@ -48,7 +50,7 @@ class RequestContext:
 
     request_id: str
     shared: State
-    settings: Settings = field(init=False)
+    settings: "Settings" = field(init=False)
     service: InferenceService = field(init=False)
     log_fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the log event."""

@@ -8,7 +8,7 @@ from pydantic_core import to_json
 
 from gateway.api.schemas import PredictResponse
 from gateway.errors import GatewayError
-from gateway.hooks import AnswerShape
+from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result

@@ -1,17 +1,19 @@
 """One upload, many images: the seam of frames and of masked copies."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.deadline import Deadline
 from gateway.inference.record import ImageRecord
 from gateway.inference.result import Result
 from gateway.ingest.decode_budget import Size
-from gateway.ingest.decoders.pool import AnimationFrame, Decoders, OpenAnimation
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.prepare import DecodePolicy
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
+
+if TYPE_CHECKING:
+    from gateway.ingest.decoders.pool import AnimationFrame, Decoders, OpenAnimation
 
 Report = Callable[[Result, ImageRecord | None], None]
 """Takes the result of one image or file."""
@@ -33,7 +35,7 @@ class ExpandedUpload(Protocol):
         ...
 
     @property
-    def decoders(self) -> Decoders:
+    def decoders(self) -> "Decoders":
         """What opens the file."""
         ...
 
@@ -60,7 +62,7 @@ class ExpandedUpload(Protocol):
         """Charge one more image to the API key; waits while its rate is used up. Raises RateLimited."""
         ...
 
-    async def add(self, images: OpenAnimation, nbytes: int, begin: Callable[[AnimationFrame], Report]) -> bool:
+    async def add(self, images: "OpenAnimation", nbytes: int, begin: "Callable[[AnimationFrame], Report]") -> bool:
         """Queue the next image of an open file, of up to `nbytes`, with what `begin` returns; False if there is none.
 
         The image has a permit of its own, for which this waits.

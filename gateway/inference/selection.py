@@ -3,12 +3,14 @@
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from gateway.errors import InvalidParameter
 from gateway.inference.prediction import Prediction, Predictions
-from gateway.settings import Settings
 from gateway.values.validation import NAME_CHARACTERS
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
 
 MAX_COMPARED = 100
 """Labels that an unknown one is compared with: a comparison takes some 50 µs, and models have up to 21,000 labels."""
@@ -67,7 +69,7 @@ class Selection:
             object.__setattr__(self, "labels", _bounded(self.labels))
 
     @classmethod
-    def of(cls, parameters: ClassParameters, settings: Settings) -> Self:
+    def of(cls, parameters: ClassParameters, settings: "Settings") -> Self:
         """The selection of a request, within the limits of the settings; raises InvalidParameter."""
         return cls(
             top_k=parameters.top_k,

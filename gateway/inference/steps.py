@@ -4,6 +4,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gateway.deadline import Deadline
 from gateway.errors import (
@@ -23,7 +24,6 @@ from gateway.inference.request import Process, RunningRequest, within
 from gateway.inference.result import Result
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.decoders.cost import expected_seconds
-from gateway.ingest.decoders.pool import AnimationFrame, Decoders, OpenAnimation
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import check_size
 from gateway.ingest.prepare import DecodePolicy, bytes_needed, encoded, examine, needs_decoding
@@ -32,6 +32,9 @@ from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 from gateway.limits.admission import Permit
 from gateway.limits.caller import ANYONE
+
+if TYPE_CHECKING:
+    from gateway.ingest.decoders.pool import AnimationFrame, Decoders, OpenAnimation
 
 NOT_SERVED = (Overloaded, ModelUnavailable, LoadFailed, TritonUnreachable)
 """Errors that end a request whose first image has not begun: the whole request may be sent again."""
@@ -73,7 +76,7 @@ class ImageTask:
         return self.request.tools.policy
 
     @property
-    def decoders(self) -> Decoders:
+    def decoders(self) -> "Decoders":
         """The pool of decoder processes."""
         return self.request.tools.decoders
 
@@ -118,7 +121,7 @@ class ImageTask:
             resize = await (work if tools.backend.supports_cancellation else tools.uncancelled.run(work))
         return resize or min(max_side or tools.policy.max_side, tools.policy.max_side)
 
-    async def add(self, images: OpenAnimation, nbytes: int, begin: Callable[[AnimationFrame], Report]) -> bool:
+    async def add(self, images: "OpenAnimation", nbytes: int, begin: "Callable[[AnimationFrame], Report]") -> bool:
         """Queue the next image of an open file; see ExpandedUpload."""
         request = self.request
         while True:

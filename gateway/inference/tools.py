@@ -1,12 +1,15 @@
 """What all requests share."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gateway.inference.backend import Backend
 from gateway.inference.uncancelled import Uncancelled
-from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.prepare import DecodePolicy
 from gateway.limits.admission import Admission
+
+if TYPE_CHECKING:
+    from gateway.ingest.decoders.pool import Decoders
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,6 @@ class Tools:
     admission: Admission
     policy: DecodePolicy
     batches: BatchLimits
-    decoders: Decoders
+    decoders: "Decoders"
     uncancelled: Uncancelled = field(default_factory=Uncancelled)
     """Work that may outlive its request: calls, and work that cannot be cancelled."""

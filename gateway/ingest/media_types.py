@@ -1,14 +1,16 @@
 """Reads a body of any accepted media type, as uploads while it arrives."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from gateway.errors import InvalidParameter, NoFiles, UnknownField, UnsupportedMediaType
-from gateway.ingest.json_body import ForeignBody, Form, read_json
 from gateway.ingest.multipart import read_multipart
 from gateway.ingest.upload import Hold, Parameter, Reference, Upload, file_too_large, request_too_large, uncounted
 from gateway.ingest.upload_limits import Limits
 from gateway.values.validation import NAME_CHARACTERS, near
+
+if TYPE_CHECKING:
+    from gateway.ingest.json_body import ForeignBody, Form
 
 Uploads = AsyncGenerator[Upload, None]
 """The uploads of one request as they arrive; the reader closes it."""
@@ -30,8 +32,8 @@ async def open_uploads(
     names: Sequence[str],
     hold: Hold = uncounted,
     fetch: Fetch | None = None,
-    foreign: Sequence[ForeignBody] = (),
-) -> tuple[Form, Uploads]:
+    foreign: "Sequence[ForeignBody]" = (),
+) -> "tuple[Form, Uploads]":
     """Read a body up to its first file: its parameters, which must be among `names`, and the uploads as they arrive.
 
     Without `fetch`, images cannot be URLs; `foreign` are further forms of JSON bodies. Raises UnsupportedMediaType,
@@ -55,6 +57,8 @@ async def open_uploads(
     if raw:
         return await _split(read_raw(chunks, limits, hold), names, NO_FILES)
     if media_type == "application/json":
+        from gateway.ingest.json_body import read_json  # loaded with the first such body
+
         names = (*names, *(name for each in foreign for name in each.parameters))
         body = read_json(chunks, limits, names, hold, urls=fetch is not None, foreign=foreign)
         form, images = await _split(body, names, NO_IMAGES)
@@ -80,7 +84,7 @@ async def read_raw(chunks: AsyncIterable[bytes], limits: Limits, hold: Hold = un
 
 async def _split(
     parts: AsyncIterator[U | Parameter], names: Sequence[str], no_files: str
-) -> tuple[Form, AsyncGenerator[U, None]]:
+) -> "tuple[Form, AsyncGenerator[U, None]]":
     parameters: Form = {}
     async for part in parts:
         if not isinstance(part, Parameter):

@@ -1,6 +1,7 @@
 """What the steps of an image do with its file; `RunningRequest` in gateway.inference.request lists the steps."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gateway.errors import UnsupportedFormat
 from gateway.ingest.decode_budget import Size, shrunk_bytes
@@ -11,7 +12,10 @@ from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import inspect
 from gateway.ingest.upload import Upload
 from gateway.ingest.upload_limits import Limits
-from gateway.settings import DecodeMode, Settings, variable
+from gateway.values.variables import DecodeMode, variable
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,7 @@ class DecodePolicy:
     limits: Limits
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> "DecodePolicy":
+    def from_settings(cls, settings: "Settings") -> "DecodePolicy":
         """The policy of the settings."""
         return cls(
             settings.decode, settings.decode_above_pixels, settings.decode_max_side, Limits.from_settings(settings)

@@ -1,8 +1,10 @@
 """The limits of one request and its files."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gateway.settings import Settings
+if TYPE_CHECKING:
+    from gateway.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class Limits:
     max_part_header_bytes: int
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> "Limits":
+    def from_settings(cls, settings: "Settings") -> "Limits":
         """The limits of the settings."""
         return cls(
             max_files=settings.max_files,

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 from google.protobuf.json_format import MessageToJson
@@ -21,7 +21,9 @@ from gateway.triton.codec import CONTRACT, Codec
 from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS, METADATA_TIMEOUT_SECONDS
 from gateway.triton.error_table import translate
 from gateway.triton.messages import read_step, step_request
-from gateway.triton.tls import Tls
+
+if TYPE_CHECKING:
+    from gateway.triton.tls import Tls
 
 T = TypeVar("T")
 
@@ -65,7 +67,7 @@ class GrpcEndpoint:
     Create it inside the event loop that uses it, after any fork: a gRPC channel does not survive a fork.
     """
 
-    def __init__(self, address: str, tls: Tls | None = None) -> None:
+    def __init__(self, address: str, tls: "Tls | None" = None) -> None:
         self.address = address
         self.supports_cancellation = False
         """Whether a call may be cancelled; false until `fetch_server_metadata` has read the version."""

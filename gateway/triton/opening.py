@@ -9,6 +9,7 @@ from gateway.settings import Settings
 from gateway.triton.codec import Codecs
 from gateway.triton.connect import Connect, connector
 from gateway.triton.footprint import check_load
+from gateway.triton.health.checker import watcher
 from gateway.triton.health.expected import Shares
 from gateway.triton.health.state import Schedule
 from gateway.triton.pool import Share, TritonPool
@@ -44,7 +45,7 @@ def open_pool(
         settings.triton_url,
         model_name=settings.model,
         schedule=schedule,
-        heal=settings.heal,
+        watch=watcher(heal=settings.heal),
         share=Share(aperture, settings.max_images_in_flight),
         splits=splits,
         load=settings.load_models,

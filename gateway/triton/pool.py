@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -17,10 +18,11 @@ from gateway.triton.catalogue import Models
 from gateway.triton.codec import Codecs
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.grpc_endpoint import GrpcEndpoint
-from gateway.triton.health.checker import HealthChecker
 from gateway.triton.health.expected import ExpectedModels, Shares
-from gateway.triton.health.reloading import ModelReloader
 from gateway.triton.health.state import HealthState, Schedule
+
+if TYPE_CHECKING:
+    from gateway.triton.health.checker import HealthChecker, Watch
 
 log = structlog.get_logger("gateway")
 
@@ -90,7 +92,7 @@ class Replica:
     address: str
     endpoint: TritonEndpoint
     health: HealthState
-    checker: HealthChecker
+    checker: "HealthChecker"
     models: Models
     load: Load
     gate: CallGate = field(default_factory=CallGate)
@@ -100,6 +102,7 @@ class Replica:
 class TritonPool:
     """The Tritons behind one or more `host:port`, each with a health checker. `start` it inside its event loop.
 
+    `watch` makes a health checker, see gateway.triton.health.checker.watcher.
     `splits` are the versions of models with their shares of the requests, `load` the models that should be loaded, with
     `on_demand` besides those that requests load; `codecs` are those of the models, `connect` makes the endpoint of an
     address, `lookup` asks DNS.
@@ -111,7 +114,7 @@ class TritonPool:
         *,
         model_name: str,
         schedule: Schedule,
-        heal: bool,
+        watch: "Watch",
         share: Share | None = None,
         splits: Sequence[Shares] = (),
         load: Collection[str] = (),
@@ -123,7 +126,7 @@ class TritonPool:
         self._addresses = Addresses(urls, lookup)
         self._model_name = model_name
         self._schedule = schedule
-        self._recovery_enabled = heal
+        self._watch = watch
         self._share = share or Share()
         self._splits, self._load, self._on_demand = splits, load, on_demand
         self.codecs = codecs or Codecs()
@@ -257,10 +260,7 @@ class TritonPool:
         endpoint = self._connect(address)
         expected = ExpectedModels(self._model_name, splits=self._splits, load=self._load, on_demand=self._on_demand)
         health = HealthState(address, expected, self._schedule, on_demand=self._on_demand)
-        reloader = ModelReloader(endpoint) if self._recovery_enabled else None
-        checker = HealthChecker(
-            endpoint, health, reloader=reloader, model_changed=self._report_model, codecs=self.codecs
-        )
+        checker = self._watch(endpoint, health, self._report_model, self.codecs)
         replica = Replica(address, endpoint, health, checker, Models(endpoint, health, self.codecs), Load())
         replica.task = asyncio.create_task(_run_checker(checker))
         return replica
@@ -283,7 +283,7 @@ class TritonPool:
             metrics.forget_model(model)
 
 
-async def _run_checker(checker: HealthChecker) -> None:
+async def _run_checker(checker: "HealthChecker") -> None:
     """Run a health checker; one that ends by itself is counted, logged and restarted."""
     while True:
         try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import NotRequired, TypedDict, Unpack
+from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 
 import structlog
 
@@ -39,7 +39,9 @@ from gateway.triton.error_table import NOT_LOADED, SequenceLost, StubDied
 from gateway.triton.pool import Replica, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import RecentCodes, Seal
-from gateway.triton.triton_sequence import TritonSequence
+
+if TYPE_CHECKING:
+    from gateway.triton.triton_sequence import TritonSequence
 
 log = structlog.get_logger("gateway")
 
@@ -200,8 +202,10 @@ class TritonBackend:
         del model_version
         return self._pool.codecs.tensor_input(model_name)
 
-    async def sequence(self, model_name: str, model_version: str) -> TritonSequence:
+    async def sequence(self, model_name: str, model_version: str) -> "TritonSequence":
         """A new sequence of frames; see Backend.sequence."""
+        from gateway.triton.triton_sequence import TritonSequence  # loaded with the first stream
+
         name = await self._choose(model_name, model_version).models.sequence_model(model_name, model_version)
         return TritonSequence(name, partial(self._pool.ready, model_name, model_version))
 

@@ -2,7 +2,7 @@
 
 from functools import reduce
 from operator import or_
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi import Query as QueryParameter
@@ -15,8 +15,11 @@ from gateway.api.request_context import request_context_of
 from gateway.api.route_table import traits
 from gateway.api.schemas import Problem
 from gateway.api.shapes import Native
-from gateway.hooks import AnswerShape, Plugins
+from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.selection import Selection
+
+if TYPE_CHECKING:
+    from gateway.hooks import Plugins
 
 RAW_IMAGE = {"type": "string", "format": "binary", "description": "One raw image."}
 IMAGE_IN_BASE64: dict[str, Any] = {
@@ -79,7 +82,7 @@ FAULTS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def router(plugins: Plugins) -> APIRouter:
+def router(plugins: "Plugins") -> APIRouter:
     """The route, with the response formats and JSON bodies of some plug-ins."""
     shapes: dict[str, AnswerShape] = {NATIVE: Native(), **plugins.shapes()}
     foreign = plugins.json_bodies()

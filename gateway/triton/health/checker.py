@@ -194,3 +194,19 @@ class HealthChecker:
                 code=error.code,
                 cause=str(error.__cause__ or error),
             )
+
+
+Watch = Callable[[TritonEndpoint, HealthState, Callable[[str], None], Codecs], HealthChecker]
+"""Makes the health checker of one Triton; the function is called with a model whose readiness may have changed."""
+
+
+def watcher(*, heal: bool) -> Watch:
+    """What makes health checkers, which reload models that fail if `heal` is set."""
+
+    def watch(
+        endpoint: TritonEndpoint, state: HealthState, model_changed: Callable[[str], None], codecs: Codecs
+    ) -> HealthChecker:
+        reloader = ModelReloader(endpoint) if heal else None
+        return HealthChecker(endpoint, state, reloader=reloader, model_changed=model_changed, codecs=codecs)
+
+    return watch

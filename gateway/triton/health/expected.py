@@ -7,8 +7,8 @@ from dataclasses import replace
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.inference.backend import ModelState
-from gateway.settings import variable
 from gateway.triton.contract import pinned
+from gateway.values.variables import variable
 
 ALL = "*"
 READY, LOADING, UNLOADING = "READY", "LOADING", "UNLOADING"

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from gateway.deadline import Deadline
 from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
-from gateway.triton.health.checker import HealthChecker
+from gateway.triton.health.checker import HealthChecker, watcher
 from gateway.triton.health.expected import ExpectedModels, Shares
 from gateway.triton.health.reloading import ModelReloader, machine_lock
 from gateway.triton.health.state import HealthState, Schedule
@@ -70,7 +70,7 @@ class Fleet:
             ["triton:8001"],
             model_name=MODEL,
             schedule=SCHEDULE,
-            heal=heal,
+            watch=watcher(heal=heal),
             share=Share(aperture, 8, "this gateway"),
             connect=self._connect,
             lookup=self._look_up,

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
+from gateway.triton.health.checker import watcher
 from gateway.triton.pool import Replica, Share, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
@@ -84,7 +85,7 @@ class DemandGateway:
             ["tritons.test:8001"],
             model_name=MODEL,
             schedule=SCHEDULE,
-            heal=True,
+            watch=watcher(heal=True),
             share=Share(0, 32, name),
             load=load,
             on_demand=True,

@@ -10,6 +10,7 @@ import pytest
 from gateway.deadline import Deadline
 from gateway.errors import ModelNotFound
 from gateway.triton.grpc_endpoint import GrpcEndpoint
+from gateway.triton.health.checker import watcher
 from gateway.triton.health.state import Schedule
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Quarantine
@@ -48,7 +49,12 @@ def triton(runtime: Runtime, repository: Path) -> Iterator[EmbeddedTriton]:
 
 def backend_over(triton: EmbeddedTriton, repository: Path | None, budget_bytes: int) -> DemandBackend:
     pool = TritonPool(
-        [triton.url], model_name=MODEL, schedule=Schedule(1.0, 5.0), heal=True, share=Share(0), on_demand=True
+        [triton.url],
+        model_name=MODEL,
+        schedule=Schedule(1.0, 5.0),
+        watch=watcher(heal=True),
+        share=Share(0),
+        on_demand=True,
     )
     loader = DemandLoader(
         pool,

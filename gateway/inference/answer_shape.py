@@ -1,0 +1,30 @@
+"""The interface of a response format of POST /predict."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:  # plug-ins that have formats are loaded by commands that classify nothing
+    from gateway.inference.request_spec import RequestSpec
+    from gateway.inference.result import Result
+
+
+class AnswerShape(ABC):
+    """A response format of POST /predict: how to write each file's result, and the JSON around the results."""
+
+    documents: ClassVar[Any]
+    """The response schema, a pydantic model or a union of them, for the OpenAPI page."""
+    shows_a_lone_error: ClassVar[bool]
+    """Whether the error of a single file is a result like others; else the response is a problem document."""
+
+    fits_much: ClassVar[bool] = False
+    """Whether the schema fits many responses of other formats. It is then the last in the OpenAPI document, because
+    generated clients parse a response by the first schema that fits."""
+
+    @abstractmethod
+    def item(self, result: "Result", spec: "RequestSpec") -> object:
+        """Convert one file's result or error to plain data for JSON."""
+
+    @abstractmethod
+    def around(self, results: "Sequence[Result]", spec: "RequestSpec") -> tuple[bytes, bytes]:
+        """The JSON before and after the items, which are separated by commas."""
