@@ -153,10 +153,10 @@ class PiecedAnswer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
         """Send it."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        self._held.hold(self._length)  # the results themselves are released
-        if self._length <= PIECE_BYTES:
+        if self._length <= min(PIECE_BYTES, self._held.held):
             await send({"type": "http.response.body", "body": b"".join(self._pieces)})
             return
+        self._held.hold(self._length)  # the results themselves are released
         time_slice = TimeSlice()
         for piece in _joined(self._pieces):
             await send({"type": "http.response.body", "body": piece, "more_body": bool(self._pieces)})

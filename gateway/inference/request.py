@@ -120,6 +120,7 @@ class RunningRequest:
 
         Raises DeadlineExceeded, or Overloaded if too many images wait or the request's first one waits too long.
         """
+        wait = self.stages["wait"]
         if (
             len(self._permits.held) < self._most_permits
             and (permit := self._permits.try_acquire(nbytes, decode_seconds)) is not None
@@ -129,7 +130,7 @@ class RunningRequest:
         left_seconds = deadline.left_seconds
         max_wait_seconds = self.tools.admission.max_wait_seconds
         most_seconds = left_seconds if self.begun else min(left_seconds, max_wait_seconds)
-        with anyio.move_on_after(most_seconds):
+        with wait, anyio.move_on_after(most_seconds):
             await self._permits.wait_for_space(self._most_permits)
             permit = await self._permits.acquire(nbytes, decode_seconds, begun=self.begun)
             self.begun = True

@@ -127,8 +127,7 @@ class ImageTask:
         while True:
             with request.stages["prepare"]:
                 await images.open()
-            with request.stages["wait"]:
-                permit = await request.permit(nbytes, self.deadline)
+            permit = await request.permit(nbytes, self.deadline)
             if images.is_open:
                 break
             permit.release()  # another file got the slot meanwhile: a permit must not wait for one
@@ -231,10 +230,10 @@ async def send(image: ImageTask) -> None:
     else:
         nbytes = len(upload.data)
         seconds = expected_seconds(info, nbytes)
-        with request.stages["wait"]:
-            if not request.account.try_pay(seconds):
+        if not request.account.try_pay(seconds):
+            with request.stages["wait"]:
                 await within(image.deadline, request.account.pay(seconds))
-            permit = await request.permit(nbytes, image.deadline)
+        permit = await request.permit(nbytes, image.deadline)
         payload = encoded(upload, info) if info.rewritten else upload.data
         await image.queue(payload, permit, image.report, seconds)
 
@@ -245,7 +244,7 @@ async def _send_decoded(image: ImageTask) -> None:
     seconds = expected_seconds(image.info, len(image.upload.data))
     with request.stages["wait"]:
         size = await image.size()
-        permit = await request.permit(bytes_needed(image.upload, image.info, size), image.deadline, seconds)
+    permit = await request.permit(bytes_needed(image.upload, image.info, size), image.deadline, seconds)
     request.spawn(_decode, image, size, permit)
 
 

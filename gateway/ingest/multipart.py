@@ -30,6 +30,8 @@ from gateway.values.quantities import size
 MAX_READ_AHEAD_BYTES = 64 * 1024
 """A form that has at most this many bytes besides its first file is read whole before that file is yielded."""
 MAX_PARAMETERS = 100
+PIECE_BYTES = 16 * 1024
+"""A piece of a file of at least this size is kept as it is until the file is complete."""
 MAX_PARAMETER_BYTES = 8 * 1024
 MAX_BOUNDARY_CHARACTERS = 70
 MAX_PART_HEADERS = 32
@@ -89,7 +91,7 @@ async def read_multipart(
                 hold(len(part.data))
             yield part
             await time_slice.pause_if_over()
-        hold(kept_bytes + len(form.data))
+        hold(kept_bytes + form.held_bytes)
         await time_slice.pause_if_over()
     if not form.has_ended:
         raise InvalidMultipart("The multipart body ends without its closing boundary.")
@@ -142,8 +144,10 @@ class _Form:
         self._in_part = False
         self._name = ""
         self._filename: str | None = None
-        self.data: bytes | bytearray = b""
-        """What has come of the part that is not complete yet; the first piece is not copied."""
+        self._pieces: list[bytes | bytearray] = []
+        """What has come of the part that is not complete yet: large pieces as they are, small ones together."""
+        self.held_bytes = 0
+        """Bytes of the pieces."""
         self._too_large = False
         self._counted = False
         self.has_ended = False
@@ -220,7 +224,7 @@ class _Form:
 
     def _add(self, data: bytes) -> None:
         """Add bytes to the part, unless it is a file beyond its limit."""
-        length = len(self.data) + len(data)
+        length = self.held_bytes + len(data)
         if self._filename is None:
             if length > MAX_PARAMETER_BYTES:
                 name = clean_filename(self._name)
@@ -231,17 +235,20 @@ class _Form:
             self._count_file()
         if self._too_large or length > self._limits.max_file_bytes:
             self._too_large = True
-            self.data = b""
-        elif not self.data:
-            self.data = data
+            self._pieces, self.held_bytes = [], 0
+            return
+        self.held_bytes = length
+        if len(data) >= PIECE_BYTES or not self._pieces:
+            self._pieces.append(data)
+        elif isinstance(self._pieces[-1], bytearray):
+            self._pieces[-1] += data
         else:
-            if isinstance(self.data, bytes):
-                self.data = bytearray(self.data)
-            self.data += data
+            self._pieces.append(bytearray(data))
 
     def _end(self) -> Upload | Parameter | None:
         """The complete part; None for a file picker that was left empty."""
-        data, self.data, self._in_part = self.data, b"", False
+        pieces, self._pieces, self.held_bytes, self._in_part = self._pieces, [], 0, False
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if self._counted:
             error = file_too_large(self._limits) if self._too_large else None
             return Upload(self._files - 1, clean_filename(self._filename or ""), bytes(data), error)
