@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelInferResponse
@@ -11,7 +11,6 @@ from gateway.errors import ContractBroken
 from gateway.inference.backend import Batch, Call, InferResult, ModelInfo
 from gateway.inference.probe import probe
 from gateway.ingest.resizing import TensorInput
-from gateway.settings import Section
 from gateway.triton.contract import (
     MULTI_LABEL_PARAMETER,
     ImageTensors,
@@ -24,6 +23,9 @@ from gateway.triton.contract import (
 from gateway.triton.messages import COMPLETE, infer_request, read_answer
 from gateway.triton.model_config import parameters, steps
 from gateway.triton.tensor_codec import TensorModel
+
+if TYPE_CHECKING:
+    from gateway.settings import Section
 
 
 class Codec(Protocol):
@@ -157,7 +159,7 @@ class Codecs:
         self._tensors = tensors or {}
 
     @classmethod
-    def of_settings(cls, settings: Section) -> Self:
+    def of_settings(cls, settings: "Section") -> Self:
         """With the models that sections of the settings declare; see Section.tensor_models."""
         return cls({name: model for models in settings.each("tensor_models") for name, model in models.items()})
 
