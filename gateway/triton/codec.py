@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, Self
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -84,7 +85,7 @@ class Codec(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ImageCodec:
     """The codec of an ensemble that decodes images itself: see gateway.triton.contract."""
 
@@ -117,7 +118,7 @@ class ImageCodec:
         """Size of the embeddings; 0 if the model has none."""
         return embedding_size(self.config)
 
-    @property
+    @cached_property
     def multi_label(self) -> bool:
         """By the parameter of that name."""
         return parameters(self.config).get(MULTI_LABEL_PARAMETER) == "true"
