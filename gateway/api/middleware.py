@@ -213,9 +213,13 @@ class RequestContextMiddleware:
 
     def _begin(self, scope: Scope) -> tuple[RequestContext, trace.Span | None]:
         """Create the context of a request, and continue the client's trace; if spans are exported, begin a new one."""
-        headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id")
-        request_id = (given and _cleaned(given)) or os.urandom(16).hex()
+        request_id, traced = "", False
+        for name, value in scope["headers"]:
+            if name == b"x-request-id":
+                request_id = request_id or _cleaned(value)
+            elif name == b"traceparent":
+                traced = True
+        request_id = request_id or os.urandom(16).hex()
         state = scope.setdefault("state", {})
         # A copy: a context that refers to the mapping it is kept in would be garbage that only a collection finds.
         context = RequestContext(request_id, state.copy())
@@ -225,7 +229,7 @@ class RequestContextMiddleware:
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         exports = self._tracer is not None and scope.get("method") == "POST"  # a WebSocket has none
-        if not (exports or b"traceparent" in headers or trace_contexts.get_current()):
+        if not (exports or traced or trace_contexts.get_current()):
             return context, None
         parent = tracing.received(scope["headers"])
         span = None

@@ -13,8 +13,9 @@ class Stage:
     """
 
     began = 0.0
-    """When the first image entered, by time.perf_counter."""
-    _left = 0.0
+    """When the first image came to the stage, by time.perf_counter."""
+    left = 0.0
+    """When the last image left, by time.perf_counter."""
     inside = 0
     """Images that are in the stage."""
     since = 0.0
@@ -31,13 +32,13 @@ class Stage:
     def __exit__(self, *_: object) -> None:
         self.inside -= 1
         if self.inside == 0:
-            self._left = time.perf_counter()
-            self.past_seconds += self._left - self.since
+            self.left = time.perf_counter()
+            self.past_seconds += self.left - self.since
 
     @property
     def ended(self) -> float:
         """When the last image left, by time.perf_counter; now, if one is inside."""
-        return time.perf_counter() if self.inside else self._left
+        return time.perf_counter() if self.inside else self.left
 
     @property
     def seconds(self) -> float:
@@ -50,6 +51,7 @@ class Stages(dict[str, Stage]):
 
     def __missing__(self, name: str) -> Stage:
         stage = self[name] = Stage()
+        stage.began = stage.left = time.perf_counter()
         return stage
 
     def seconds(self, started: float) -> dict[str, float]:
