@@ -13,6 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from gateway.api.middleware import RequestContextMiddleware
 from gateway.api.route_table import RouteTable
 from gateway.errors import ModelNotFound, TritonUnreachable
+from gateway.ingest.multipart import MAX_READ_AHEAD_BYTES
 from gateway.logs import AlreadyLogged
 from tests.doubles.backend import CAT, PNG, StubBackend
 from tests.otlp import collecting
@@ -100,7 +101,9 @@ def test_broken_result_stream_is_logged_with_its_cause(events):
     headers = {"Accept": "application/x-ndjson", "Content-Type": "multipart/form-data; boundary=b"}
     # One image may be in flight: the second waits for the first one's result, and what follows it is read later.
     with client_of(batch_max_images=1, max_images_in_flight=1) as client:
-        broken = part * 2 + b"--b\r\nnonsense"
+        # So large that it is not read whole before its first file is classified.
+        second = part.replace(PNG, PNG + bytes(MAX_READ_AHEAD_BYTES))
+        broken = part + second + b"--b\r\nnonsense"
         answer = client.post("/predict", content=broken, headers=headers)
     (event,) = events
     assert '"invalid_multipart"' in answer.text
