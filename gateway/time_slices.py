@@ -8,8 +8,9 @@ from collections import deque
 
 TIME_SLICE_SECONDS = 0.001
 """Time that one task may run before it pauses."""
-MIDDLE_COLLECTIONS = 50
-"""Collections of the middle generation between two full ones: up to about 400,000 unreachable objects stay longer."""
+YOUNG_OBJECTS, MIDDLE_COLLECTIONS = 5_000, 7
+"""New objects between two collections of the youngest generation, most of which have been freed by then without one;
+and collections of the middle generation between two full ones: up to about 400,000 unreachable objects stay longer."""
 LATE_SECONDS = 0.025
 """Time since the last heartbeat after which every time slice is over: many short slices add up."""
 
@@ -94,9 +95,10 @@ def freeze_garbage() -> None:
     """Exclude all existing objects from garbage collection; for a process that has created its long-lived objects.
 
     A full collection visits every object and blocks the event loop: 50 ms for the imported modules, 50 to 100 ms for a
-    thousand busy connections. Full collections are therefore also made rarer.
+    thousand busy connections. Full collections are therefore also made rarer, and so are collections of new objects: a
+    request makes some hundreds, of which nearly all are freed at its end.
     """
     gc.collect()
     gc.freeze()
-    youngest, middle, _ = gc.get_threshold()
-    gc.set_threshold(youngest, middle, MIDDLE_COLLECTIONS)
+    _, middle, _ = gc.get_threshold()
+    gc.set_threshold(YOUNG_OBJECTS, middle, MIDDLE_COLLECTIONS)
