@@ -2,7 +2,7 @@
 
 import io
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +12,8 @@ from gateway_predictions.layout import FEEDBACK, ROWS
 from gateway_predictions.reader import LogReader
 from gateway_predictions.requirements import LogUnavailable
 
+PASSES = 5
+"""Times that the log is read at most, until nothing of the image is left."""
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -27,13 +29,25 @@ class Forgotten:
 def forget(log: LogReader, sha256: str) -> Forgotten:
     """Delete an image by the SHA-256 of its file in hex; raises LogUnavailable if that is no hash.
 
-    Files with other rows are replaced by files without the image's rows.
+    Files with other rows are replaced by files without the image's rows. The log is read again until nothing is found:
+    a running service may write rows meanwhile, and another command that replaces a file at the same moment may bring
+    the rows back.
     """
     sha256 = sha256.strip().lower()
     if not _HASH.fullmatch(sha256):
         raise LogUnavailable(f"{sha256!r} is not a SHA-256 in hex, which has 64 digits: sha256sum FILE prints it")
     done = Forgotten()
     requests: set[tuple[str, int]] = set()
+    for _ in range(PASSES):
+        before = replace(done)
+        _forget_once(log, sha256, requests, done)
+        if done == before:
+            break
+    return done
+
+
+def _forget_once(log: LogReader, sha256: str, requests: set[tuple[str, int]], done: Forgotten) -> None:
+    """Delete what is there now; adds to the `requests` that had the image, and to what is `done`."""
     for path in [file.path for file in log.store.files(ROWS)]:
         table = _read(log, path)
         if table is None:
@@ -58,7 +72,6 @@ def forget(log: LogReader, sha256: str) -> Forgotten:
         if path.rsplit("/", 1)[-1].partition(".")[0] == sha256:
             log.store.delete(path)
             done.images += 1
-    return done
 
 
 def _read(log: LogReader, path: str) -> pa.Table | None:

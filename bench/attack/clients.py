@@ -1,19 +1,24 @@
 """Clients that send slowly, keep connections, leave, or do not read."""
 
+import base64
 import contextlib
 import itertools
+import json
 import socket
 import time
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from bench.attack import files
-from bench.attack.parsers import SMALL_BMP
-from bench.attack.target import MULTIPART, Attacks, Target, receive, repeated, summary
+from bench.attack.parsers import INFER, JSON, SMALL_BMP
+from bench.attack.target import MULTIPART, Attacks, PromiseBroken, ServiceOptions, Target, receive, repeated, summary
 from bench.http_load import BOUNDARY, form
+from gateway.keys import add_key
 
 ATTACKS = Attacks()
 STALL_SECONDS = 5.0
+SEQUENCES = 1_100
 SMALL_FORM = b"".join(form([SMALL_BMP] * 20))
 HEAD = f"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: {MULTIPART}\r\n"
 PART = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n'.encode()
@@ -41,6 +46,25 @@ def many_that_drip(target: Target) -> str:
     opened = [_begun(target, 1_000) for _ in range(200)]
     _drip(opened, b"x")
     return answers(opened)
+
+
+@ATTACKS.add(requests=SEQUENCES, options=ServiceOptions(keys=True))
+def one_with_sequences_that_never_end(target: Target) -> str:
+    """A client that begins more sequences than Triton has places for, while another one begins its first."""
+    image = base64.b64encode(SMALL_BMP).decode()
+
+    def begin(client: Target, number: int) -> str:
+        parameters = {"sequence_id": number, "sequence_start": True}
+        inputs = [{"name": "IMAGE", "datatype": "BYTES", "shape": [1], "data": [image]}]
+        return client.post(INFER, json.dumps({"inputs": inputs, "parameters": parameters}).encode(), JSON)
+
+    begun = Counter(begin(target, number) for number in range(1, SEQUENCES + 1))
+    assert target.keys_file is not None
+    key = add_key(target.keys_file, f"other-{time.monotonic_ns()}")
+    other = begin(replace(target, key=key), 1)
+    if not other.startswith("200"):
+        raise PromiseBroken(f"another client's first sequence was answered with {other}")
+    return ", ".join(f"{count} × {answer}" for answer, count in begun.most_common())
 
 
 @ATTACKS.add(requests=500)

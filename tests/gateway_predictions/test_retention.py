@@ -227,6 +227,45 @@ def test_forget_keeps_the_schema_of_other_rows(tmp_path):
     assert pq.read_schema(path).equals(before, check_metadata=True)
 
 
+@pytest.mark.parametrize("writes", ["the file as it was", "another file"])
+def test_rows_that_come_back_meanwhile_are_forgotten(tmp_path, monkeypatch, writes):
+    """Another command replaces the same file at the same moment, or a running service writes a row of the image."""
+    with logging_service(tmp_path, log_predictions_file_seconds=3600) as client:
+        send(client, PNG)
+        send(client, PNG + b"another")
+    (path,) = files(tmp_path)
+    original = path.read_bytes()
+    target = path if writes == "the file as it was" else path.with_name("later.parquet")
+    write = FolderStore.write
+
+    def raced(store: FolderStore, name: str, data: bytes) -> None:
+        write(store, name, data)
+        if not raced_once:
+            raced_once.append(name)
+            target.write_bytes(original)
+
+    raced_once: list[str] = []
+    monkeypatch.setattr(FolderStore, "write", raced)
+    assert forget(LogReader(str(tmp_path)), hashlib.sha256(PNG).hexdigest()).rows == 2
+    assert {row["sha256"] for row in rows(tmp_path)} == {hashlib.sha256(PNG + b"another").hexdigest()}
+
+
+def test_images_are_forgotten_beside_a_running_service(tmp_path):
+    """Rows of other images are written meanwhile, and none is lost."""
+    with logging_service(tmp_path, log_predictions_images=True, log_predictions_file_seconds=0.1) as client:
+        forgotten = hashlib.sha256(PNG).hexdigest()
+        others = [PNG + bytes([number]) for number in range(20)]
+        for other in others:
+            send(client, PNG)
+            send(client, other)
+            forget(LogReader(str(tmp_path)), forgotten)
+    forget(LogReader(str(tmp_path)), forgotten)
+    assert sorted(row["sha256"] for row in rows(tmp_path)) == sorted(
+        hashlib.sha256(other).hexdigest() for other in others
+    )
+    assert forgotten not in {path.stem for path in files(tmp_path, "images")}
+
+
 @pytest.mark.parametrize("text", ["", "abc", "g" * 64, "a" * 63, "../" + "a" * 61])
 def test_forget_needs_a_hash(tmp_path, text):
     with pytest.raises(LogUnavailable, match="sha256sum"):
