@@ -17,10 +17,7 @@ from gateway.triton.pool import Replica, TritonPool
 from gateway_plugins.demand import metrics
 from gateway_plugins.demand.choice import LoadedModel
 from gateway_plugins.demand.memory import HOST, Amounts, Described, ModelDescriptions
-from gateway_plugins.demand.usage import IN_USE_SECONDS, TritonUsage, Usage
-
-ANOTHER_GATEWAY = "another gateway"
-"""The client of models that other gateways use; no API key has a space in its name."""
+from gateway_plugins.demand.usage import TritonUsage, Usage
 
 
 class Inventory:
@@ -182,8 +179,6 @@ class Inventory:
         now, usage, own = self.clock(), self._triton_usage[replica.address], self._usage.get(unit)
         used_at = max(usage.used_at(unit), -math.inf if own is None else own.used_at)
         clients = frozenset[str]() if own is None else own.clients(now)
-        if now - usage.used_elsewhere_at(unit) < IN_USE_SECONDS:
-            clients |= {ANOTHER_GATEWAY}
         is_loading = any(unit in units for units in self.loading.values())
         is_new = usage.loaded_seconds(unit) < self._kept_seconds
         return LoadedModel(

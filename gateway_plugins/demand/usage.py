@@ -127,10 +127,6 @@ class TritonUsage:
         """Seconds since a model was loaded, or was first seen."""
         return self._clock() - self._loaded_at.get(name, self._clock())
 
-    def used_elsewhere_at(self, name: str) -> float:
-        """When a model was last seen to be used by another gateway."""
-        return self._used_at.get(name, NEVER)
-
     def used_at(self, name: str) -> float:
         """When a model was last seen to be loaded, or used by another gateway."""
         return max(self._used_at.get(name, NEVER), self._loaded_at.get(name, NEVER))
