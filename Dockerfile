@@ -183,7 +183,7 @@ COPY --from=model /app/triton_models /models
 # What sizes the models to the container when it starts: standard library only.
 COPY gateway/__init__.py /opt/sized/gateway/
 COPY gateway/machine /opt/sized/gateway/machine
-COPY gateway_local/__init__.py gateway_local/sizing.py /opt/sized/gateway_local/
+COPY gateway_local/__init__.py gateway_local/config_text.py gateway_local/sizing.py /opt/sized/gateway_local/
 COPY gateway_local/sized_triton.py /opt/sized/__main__.py
 ENV PYTHONDONTWRITEBYTECODE=1
 USER 1000:1000

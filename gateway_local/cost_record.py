@@ -24,6 +24,7 @@ from gateway.settings import LogLevel, Settings, variable
 from gateway.triton.footprint import version_files
 from gateway.triton.model_config import read_model_configs
 from gateway_local.api_process import ApiProcess
+from gateway_local.config_text import Field, parse
 from gateway_local.devices import choose_devices
 from gateway_local.display import Display
 from gateway_local.hosts import LOOPBACK, free_port
@@ -31,7 +32,7 @@ from gateway_local.model_processes import STUB
 from gateway_local.paths import default_cache_dir
 from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
-from gateway_local.sizing import BYTES, CONFIG, Field, parse, read, roles
+from gateway_local.sizing import BYTES, CONFIG, read, roles
 
 RECORD = "costs.json"
 FORMAT = 1

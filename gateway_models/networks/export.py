@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from gateway.triton.footprint import MemoryRecord
 from gateway.triton.model_config import parameters, read_model_config
 from gateway.values.extras import install
 from gateway_local import cpu_network
+from gateway_local.config_text import with_parameter
 from gateway_local.cpu_network import CpuRuntime
 from gateway_models.repository.entry import RECORD, Entry, Outcome, Version, write_record
 from gateway_models.repository.preprocessing import Preprocessing
@@ -172,10 +172,7 @@ def _set_cpu_runtime(path: Path, runtime: CpuRuntime) -> None:
     if not path.is_file():
         return
     text = path.read_text()
-    changed, found = re.subn(rf'(key: "{CPU_RUNTIME_PARAMETER}".*?string_value: )"\w*"', rf'\1"{runtime.value}"', text)
-    if not found:
-        # A copy that an earlier release has made.
-        changed += f'\nparameters {{ key: "{CPU_RUNTIME_PARAMETER}" value: {{ string_value: "{runtime.value}" }} }}\n'
+    changed = with_parameter(text, CPU_RUNTIME_PARAMETER, runtime.value)
     if changed != text:
         path.write_text(changed)
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from google.protobuf import text_format
 from numpy.typing import NDArray
 
 from gateway.ingest.resizing import PILLOW, TORCH
-from gateway.triton.model_config import read_model_config
+from gateway_local.config_text import with_parameter
 from gateway_models.networks.isolation import Report
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import Evaluation, evaluate
@@ -73,10 +72,10 @@ def compare(
 
 
 def _resize_with(library: str, config_path: Path) -> None:
-    config = read_model_config(config_path)
-    if config.parameters[RESIZE_PARAMETER].string_value != library:
-        config.parameters[RESIZE_PARAMETER].string_value = library
-        config_path.write_text(text_format.MessageToString(config))
+    text = config_path.read_text()
+    changed = with_parameter(text, RESIZE_PARAMETER, library)
+    if changed != text:
+        config_path.write_text(changed)
 
 
 def _by_path(evaluation: Evaluation) -> dict[Path, NDArray[np.float32]]:

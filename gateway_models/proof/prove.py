@@ -28,6 +28,7 @@ from gateway.plugins import ports_of
 from gateway.settings import LogLevel, Settings, variable
 from gateway.triton.model_config import read_model_configs
 from gateway_local.api_process import ApiProcess
+from gateway_local.config_text import parse
 from gateway_local.cost_record import (
     API,
     TRITON,
@@ -48,7 +49,7 @@ from gateway_local.memory_plan import machine_plan, sized_configs
 from gateway_local.model_processes import model_processes
 from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
-from gateway_local.sizing import CONFIG, parse
+from gateway_local.sizing import CONFIG
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.proof.html_page import page
 from gateway_models.proof.image_files import NotCompared, image_files, read_image_files, resize_for

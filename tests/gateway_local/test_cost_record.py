@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gateway.machine.capacity import GPU_BATCH
+from gateway_local.config_text import parse
 from gateway_local.cost_record import (
     BATCHES,
     WARM_UP_BATCHES,
@@ -20,7 +21,6 @@ from gateway_local.cost_record import (
     recorded_costs,
 )
 from gateway_local.display import Lines
-from gateway_local.sizing import parse
 from tests.processes import PROJECT
 from tests.settings import Settings
 
