@@ -301,6 +301,14 @@ class Backend(Protocol):
         """
         ...
 
+    async def call(self, method: str, model_name: str, request: bytes, deadline: Deadline) -> bytes:
+        """One call of the server's own protocol, without retries: serialised messages of GRPCInferenceService.
+
+        For a model that classifies no images. Raises InvalidParameter with the server's words if it refuses the
+        request, and what `infer` raises.
+        """
+        ...
+
     async def load(self, name: str) -> None:
         """Load a model on every server, or reload it if its files have changed; the old instances answer meanwhile.
 

@@ -36,6 +36,10 @@ class TritonEndpoint(Protocol):
         """Run one step of a sequence; raises SequenceLost if Triton has no state of it."""
         ...
 
+    async def call(self, method: str, request: bytes, timeout_seconds: float) -> bytes:
+        """One call of GRPCInferenceService, with serialised messages; see Backend.call."""
+        ...
+
     async def fetch_server_metadata(self) -> str:
         """Triton's version, such as 2.51.0; it also sets `supports_cancellation`."""
         ...

@@ -13,7 +13,7 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
 from gateway import tracing
-from gateway.errors import DeadlineExceeded
+from gateway.errors import DeadlineExceeded, InferenceFailed, InvalidParameter
 from gateway.inference.backend import Call, InferResult
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.time_slices import TimeSlice
@@ -44,7 +44,9 @@ CHANNEL_OPTIONS = [
     # Channels of one process share connections by default, so that one faulty connection would affect them all.
     ("grpc.use_local_subchannel_pool", 1),
 ]
-INFER = "inference.GRPCInferenceService/ModelInfer"
+SERVICE = "inference.GRPCInferenceService"
+INFER = f"{SERVICE}/ModelInfer"
+INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
 
 CANCELLATION_SINCE = (2, 53)
 """The first Triton (24.12) that survives cancelled calls; older ones, such as 2.51, crash (server issue 7368)."""
@@ -117,6 +119,18 @@ class GrpcEndpoint:
         timeout_seconds = step.deadline.left_seconds
         request = step_request(step, timeout_seconds).SerializeToString()
         return read_step(await self._model_infer(request, timeout_seconds), step)
+
+    async def call(self, method: str, request: bytes, timeout_seconds: float) -> bytes:
+        """See TritonEndpoint.call; the caller must not cancel it if the Triton does not support that."""
+        call = self._channel.unary_unary(f"/{SERVICE}/{method}")
+        abandoned_seconds = 0 if self.supports_cancellation else ABANDONED_SECONDS
+        try:
+            return await self._send(call(request, timeout=timeout_seconds + abandoned_seconds))
+        except InferenceFailed as exc:
+            refused = exc.__cause__
+            if isinstance(refused, InferenceServerException) and refused.status() == str(INVALID_ARGUMENT):
+                raise InvalidParameter(f"Triton refuses the request: {(refused.message() or '')[:300]}") from exc
+            raise
 
     async def fetch_server_metadata(self) -> str:
         """Triton's version, such as 2.51.0; it also sets `supports_cancellation`."""

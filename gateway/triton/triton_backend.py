@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 import structlog
 
 from gateway import metrics
+from gateway.deadline import Deadline
 from gateway.errors import (
     DeadlineExceeded,
     GatewayError,
@@ -226,6 +227,17 @@ class TritonBackend:
         except StubDied:
             replica.health.process_died(name)
             raise
+
+    async def call(self, method: str, model_name: str, request: bytes, deadline: Deadline) -> bytes:
+        """See Backend.call: a ready Triton is called once."""
+        replica = self._pool.choose(model_name)
+        try:
+            async with asyncio.timeout(deadline.left_seconds):
+                await replica.gate.opened()
+        except TimeoutError as error:
+            raise DeadlineExceeded from error
+        with replica.gate:
+            return await replica.endpoint.call(method, request, deadline.left_seconds)
 
     async def load(self, name: str) -> None:
         """Load or reload a model on every Triton, one after the other; see Backend.load."""

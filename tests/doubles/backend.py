@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ModelNotFound, SequenceUnknown, no_features
 from gateway.inference.backend import (
     Call,
@@ -163,6 +164,9 @@ class StubBackend:
 
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
         return None
+
+    async def call(self, method: str, model_name: str, request: bytes, deadline: Deadline) -> bytes:
+        return request
 
     async def load(self, name: str) -> None:
         self.loaded.add(name)

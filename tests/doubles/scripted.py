@@ -167,6 +167,9 @@ class ScriptedBackend:
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
         return self.wanted
 
+    async def call(self, method: str, model_name: str, request: bytes, deadline: Deadline) -> bytes:
+        return request
+
     async def load(self, name: str) -> None: ...
 
     async def unload(self, name: str) -> None: ...

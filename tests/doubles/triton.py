@@ -234,6 +234,11 @@ class FakeEndpoint:
         self.triton.sequences[step.sequence_id] += 1
         return SequenceScores(step.scores, self.triton.sequences[step.sequence_id])
 
+    async def call(self, method: str, request: bytes, timeout_seconds: float) -> bytes:
+        """The request itself, as an identity model would answer."""
+        await self._reach()
+        return request
+
     async def fetch_server_metadata(self) -> str:
         """A version without known faults."""
         await self._reach()

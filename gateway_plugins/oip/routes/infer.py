@@ -23,6 +23,7 @@ from gateway.ingest.upload import request_too_large
 from gateway_plugins.oip.answer import OK, Scored, encode
 from gateway_plugins.oip.documents import HEADER_LENGTH, InferenceResponse
 from gateway_plugins.oip.reader import InferenceReader
+from gateway_plugins.oip.routes import pass_through
 from gateway_plugins.oip.routes.documentation import REQUEST, RESPONSES
 from gateway_plugins.oip.routes.metadata import ModelName, ModelVersion
 from gateway_plugins.oip.sequences import OpenSequences, client_of
@@ -70,6 +71,8 @@ async def _infer(request: Request, model_name: str, version: str | None, sequenc
     service, settings = context.service, context.settings
     limits = service.tools.policy.limits
     body = open_body(request, context)
+    if pass_through.passes_through(context, model_name):
+        return await pass_through.infer(body, context, model_name, version or "", _header_length(request))
     if body.announced_bytes > limits.max_request_bytes:
         raise request_too_large(limits)
     reader = InferenceReader(body, _header_length(request), limits, max_class_count=settings.max_top_k, hold=body.hold)

@@ -14,6 +14,7 @@ from gateway.errors import ModelNotFound
 from gateway.inference.backend import ModelInfo
 from gateway.values.validation import VERSION_PATTERN
 from gateway_plugins.oip.documents import ModelMetadata, ServerMetadata, V2Error
+from gateway_plugins.oip.routes import pass_through
 
 router = APIRouter(tags=["Open Inference Protocol"])
 
@@ -33,6 +34,8 @@ _MODEL: dict[int | str, dict[str, Any]] = {
     422: {"model": V2Error, "description": "The version is not a number."},
     503: {"model": V2Error, "description": "Triton cannot be reached."},
 }
+
+_METADATA: dict[str, Any] = {"response_model": ModelMetadata, "responses": _MODEL}
 
 
 @router.get("/v2", summary="Open Inference Protocol: server metadata", response_model=ServerMetadata)
@@ -61,20 +64,20 @@ async def server_ready(request: Request) -> Response:
     return _boolean(is_ready(context.shared, context.service.backend.health()))
 
 
-@router.get("/v2/models/{name}", summary="Open Inference Protocol: inputs and outputs of a model", responses=_MODEL)
-async def get_model_metadata(request: Request, name: ModelName) -> ModelMetadata:
+@router.get("/v2/models/{name}", summary="Open Inference Protocol: inputs and outputs of a model", **_METADATA)
+async def get_model_metadata(request: Request, name: ModelName) -> Response:
     """One input, IMAGE: encoded images. Outputs: a score for each class, and for each image "ok" or an error code."""
-    return ModelMetadata.of(await _model(request, name, None))
+    return await _metadata(request, name, None)
 
 
 @router.get(
     "/v2/models/{name}/versions/{version}",
     summary="Open Inference Protocol: inputs and outputs of a version",
-    responses=_MODEL,
+    **_METADATA,
 )
-async def get_version_metadata(request: Request, name: ModelName, version: ModelVersion) -> ModelMetadata:
+async def get_version_metadata(request: Request, name: ModelName, version: ModelVersion) -> Response:
     """Same as for the model: all versions have the same inputs and outputs."""
-    return ModelMetadata.of(await _model(request, name, version))
+    return await _metadata(request, name, version)
 
 
 @router.get(
@@ -99,6 +102,13 @@ async def version_ready(request: Request, name: ModelName, version: ModelVersion
     return await _model_ready(request, name, version)
 
 
+async def _metadata(request: Request, name: str, version: str | None) -> Response:
+    if pass_through.passes_through(request_context(request), name):
+        return await pass_through.get_metadata(request, name, version)
+    document = ModelMetadata.of(await _model(request, name, version))
+    return Response(document.model_dump_json(), media_type="application/json")
+
+
 async def _model(request: Request, name: str, version: str | None) -> ModelInfo:
     context = request_context(request)
     context.check_model(name)
@@ -109,8 +119,10 @@ async def _model(request: Request, name: str, version: str | None) -> ModelInfo:
 
 
 async def _model_ready(request: Request, name: str, version: str | None) -> Response:
-    info = await _model(request, name, version)
     context = request_context(request)
+    if pass_through.passes_through(context, name):
+        return _boolean(await pass_through.is_ready(request, name, version))
+    info = await _model(request, name, version)
     # Triton reports a model as ready even if its process has died; for the default model, probes detect that.
     is_default = name == context.settings.model
     return _boolean(info.ready and (not is_default or is_ready(context.shared, context.service.backend.health())))

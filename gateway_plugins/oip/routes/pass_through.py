@@ -1,0 +1,106 @@
+"""Requests for models of Triton that classify no images, by an allow-list."""
+
+from collections import deque
+from http import HTTPStatus
+
+import anyio
+from fastapi import Request
+from starlette.responses import Response
+from tritonclient.grpc import service_pb2 as pb
+
+from gateway.api.answers import PiecedAnswer
+from gateway.api.body import Body
+from gateway.api.request_context import RequestContext, request_context
+from gateway.deadline import Deadline
+from gateway.errors import DeadlineExceeded, GatewayError, Overloaded, RequestTooLarge
+from gateway.inference.request_spec import timeout_within
+from gateway_plugins.oip import tensors
+from gateway_plugins.oip.documents import HEADER_LENGTH
+from gateway_plugins.oip.settings import ProtocolSettings
+
+
+def passes_through(context: RequestContext, name: str) -> bool:
+    """Whether requests for a model are passed through to Triton as they are."""
+    return name in ProtocolSettings.of(context.settings).v2_models
+
+
+async def infer(body: Body, context: RequestContext, name: str, version: str, header_bytes: int | None) -> Response:
+    """Run the model on the tensors of a request, which counts as one image."""
+    settings = context.settings
+    context.check_model(name)
+    context.log_fields["model"] = name
+    with context.stats.stages["read"]:
+        data = await _read(body, ProtocolSettings.of(settings).v2_max_tensor_bytes)
+    request = tensors.parse(data, header_bytes)
+    seconds = request.timeout_microseconds / 1e6 if request.timeout_microseconds else None
+    deadline = Deadline.after(
+        timeout_within(seconds, default=settings.default_timeout_seconds, most=settings.max_timeout_seconds)
+    )
+    message = request.message
+    message.model_name, message.model_version = name, version
+    service = context.service
+    with service.admission.permits(context.charges.caller.share) as permits:
+        most_seconds = min(deadline.left_seconds, settings.max_wait_seconds)
+        with context.stats.stages["wait"], anyio.move_on_after(most_seconds) as waiting:
+            permit = await permits.acquire(len(data))
+        if waiting.cancelled_caught:
+            raise Overloaded if most_seconds < deadline.left_seconds else DeadlineExceeded
+        message.parameters["timeout"].int64_param = max(1, int(deadline.left_seconds * 1e6))
+        work = service.backend.call("ModelInfer", name, message.SerializeToString(), deadline)
+        answer = None
+        with context.stats.stages["infer"], anyio.move_on_after(deadline.left_seconds):
+            # Triton works on it until the call ends, whoever still waits, and the permit is kept as long.
+            answer = await service.tools.uncancelled.run(work, (permit,))
+        if answer is None:
+            raise DeadlineExceeded
+    pieces, json_bytes = await tensors.encode(pb.ModelInferResponse.FromString(answer), request)
+    held = context.hold_response()
+    held.grow(sum(map(len, pieces)))
+    if json_bytes is None:
+        return PiecedAnswer(deque(pieces), held)
+    response = PiecedAnswer(deque(pieces), held, media_type="application/octet-stream")
+    response.headers[HEADER_LENGTH] = str(json_bytes)
+    return response
+
+
+async def get_metadata(request: Request, name: str, version: str | None) -> Response:
+    """What Triton says of a model."""
+    context = request_context(request)
+    context.check_model(name)
+    message = pb.ModelMetadataRequest(name=name, version=version or "").SerializeToString()
+    answer = await context.service.backend.call("ModelMetadata", name, message, _deadline(context))
+    return Response(tensors.metadata(pb.ModelMetadataResponse.FromString(answer)), media_type="application/json")
+
+
+async def is_ready(request: Request, name: str, version: str | None) -> bool:
+    """Whether Triton says that a model is ready."""
+    context = request_context(request)
+    context.check_model(name)
+    message = pb.ModelReadyRequest(name=name, version=version or "").SerializeToString()
+    try:
+        answer = await context.service.backend.call("ModelReady", name, message, _deadline(context))
+    except GatewayError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            raise
+        return False
+    return bool(pb.ModelReadyResponse.FromString(answer).ready)
+
+
+def _deadline(context: RequestContext) -> Deadline:
+    return Deadline.after(context.settings.ready_timeout_seconds)
+
+
+async def _read(body: Body, most: int) -> bytes:
+    """The whole body; raises RequestTooLarge."""
+    pieces: list[bytes] = []
+    nbytes = body.announced_bytes
+    held = 0
+    while nbytes <= most:
+        piece = await anext(body, None)
+        if piece is None:
+            return b"".join(pieces)
+        pieces.append(piece)
+        held += len(piece)
+        body.hold(held)
+        nbytes = max(nbytes, held)
+    raise RequestTooLarge(f"The body may have {most:,} bytes.", limit="v2_max_tensor_bytes", value=most)
