@@ -55,7 +55,7 @@ def main(
         }
         subjects |= {photo.name: partial(_measure, service, sender, photo, SIZES_IN_FLIGHT) for photo in photos}
         measured = in_turns(subjects, seconds, rounds, progress)
-    curves = {
+    curves: dict[str, Mapping[float, Series]] = {
         BY_NUMBER: {number: measured[f"{number}"] for number in IN_FLIGHT},
         BY_SIZE: {len(photo.data) / 1e6: measured[photo.name] for photo in photos},
     }

@@ -23,7 +23,7 @@ SHIPPED = sorted(DEFAULT_MODEL_REPOSITORY.glob("*/config.pbtxt"))
 
 
 def read(text: str) -> dict[str, str]:
-    return parameters(text_format.Parse(text, ModelConfig()))
+    return dict(parameters(text_format.Parse(text, ModelConfig())))
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
