@@ -377,6 +377,7 @@ def triton_alive(
     """
     import asyncio
 
+    from gateway.triton.codec import Codecs
     from gateway.triton.connect import connector
     from gateway_local.liveness import reason_to_restart
 
@@ -386,7 +387,8 @@ def triton_alive(
     async def check() -> str | None:
         endpoint = connector(settings)(target)
         try:
-            return await reason_to_restart(endpoint, model or settings.model, patience_seconds=patience)
+            codecs = Codecs.of_settings(settings)
+            return await reason_to_restart(endpoint, model or settings.model, codecs=codecs, patience_seconds=patience)
         finally:
             await endpoint.close()
 

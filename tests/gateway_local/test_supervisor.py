@@ -201,6 +201,16 @@ def test_restart_has_a_reason(behaviour, words):
     assert words is None or words in found
 
 
+def test_wrong_configuration_is_no_reason_to_restart():
+    class Wrong(FakeTriton):
+        def config(self, name):
+            config = super().config(name)
+            del config.output[:]
+            return config
+
+    assert reason(Wrong()) is None
+
+
 def test_triton_that_recovers_in_time_is_alive():
     triton = FakeTriton(failing={"net"})
     assert reason(triton, patience_seconds=30, later=triton.failing.clear) is None
