@@ -181,6 +181,7 @@ class Worker:
 
     def alive(self) -> bool:
         """Whether the process runs."""
+        self._read_clock()
         return self._process.poll() is None
 
     def charge_seconds(self) -> float:
@@ -231,12 +232,17 @@ class Worker:
     def interrupt(self) -> None:
         """End the process during its job: `do` then raises WorkerLost."""
         self._interrupted = True
-        self._process.kill()
+        self._kill()
+
+    def _kill(self) -> None:
+        # Popen.kill would wait for a process that has ended, and its clock could not be read any more.
+        if self._process.returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> int:
         """End the process and release the shared memory; returns its return code."""
-        self._process.kill()
         if self._process.returncode is None:
+            self._kill()
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
             self._read_clock()
         code = self._process.wait()

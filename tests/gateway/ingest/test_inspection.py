@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import EmptyFile, ImageError, ImageTooLarge, TruncatedImage, UndecodableImage, UnsupportedFormat
+from gateway.errors import (
+    EmptyFile,
+    ImageError,
+    ImageTooLarge,
+    InvalidImage,
+    TruncatedImage,
+    UndecodableImage,
+    UnsupportedFormat,
+)
 from gateway.ingest.image_formats import AVAILABLE, ImageFormat
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import check_size, inspect
@@ -171,6 +179,28 @@ def test_image_with_a_side_of_zero_is_invalid(kind):
         "WebP": lambda: encode(cat, "WEBP").replace(b"\x9d\x01\x2a\x40\0", b"\x9d\x01\x2a\0\0"),
     }[kind]()
     assert code(data) == "invalid_image"
+
+
+@pytest.mark.parametrize(("width", "height"), [(0, 1), (1, 0)])
+def test_smallest_image_has_one_pixel(width, height):
+    check_size(ImageInfo(ImageFormat.JPEG, 1, 1), LIMITS)
+    with pytest.raises(InvalidImage) as caught:
+        check_size(ImageInfo(ImageFormat.JPEG, width, height), LIMITS)
+    assert caught.value.message == "The image has no width or no height."
+
+
+def test_video_needs_frames():
+    video = b"\0\0\0\x18ftypisom" + bytes(64)
+    assert inspect(video, LIMITS, frames=True) == Unopened(ImageFormat.VIDEO)
+    with pytest.raises(UnsupportedFormat) as caught:
+        inspect(video, LIMITS)
+    assert caught.value.message.startswith("The file is a video: ask for frames of it")
+
+
+def test_unknown_file_is_no_image():
+    with pytest.raises(UnsupportedFormat) as caught:
+        inspect(b"hello", LIMITS)
+    assert caught.value.message.startswith("The file is not a JPEG")
 
 
 def test_header_with_a_wrong_checksum_is_invalid():

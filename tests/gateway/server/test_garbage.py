@@ -6,13 +6,14 @@
 import gc
 import socket
 import struct
-import time
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from prometheus_client import REGISTRY
 
 from tests.doubles.backend import frame, frame_backend
+from tests.processes import wait_for
 from tests.services import stream_service
 
 TIMES = 10
@@ -88,7 +89,7 @@ def test_connection_leaves_no_garbage(port: int, sent: bytes, resets: bool):
             gc.garbage.clear()
 
     exchange(port, sent, resets=resets)  # what is made once
-    time.sleep(0.1)
+    wait_for(lambda: REGISTRY.get_sample_value("gateway_connections") == 0)
     gc.collect()
     gc.disable()
     try:
