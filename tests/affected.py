@@ -26,11 +26,13 @@ DURATIONS = "seconds_by_file"
 UNKNOWN_SECONDS = 0.5
 """Counted for a test file that has not run yet."""
 ROOT_FIXTURES = "tests/conftest.py"
-LEFT_OUT = ("tests/browser/", "tests/e2e/", "tests/reliability/")
-"""Folders whose tests start a browser or a Triton."""
+LEFT_OUT = ("tests/browser/", "tests/e2e/", "tests/reliability/", "tests/triton_models/", "tests/triton_backends/")
+"""Folders whose tests start a browser or a Triton, or run what Triton runs, with torch."""
 TORCH = re.compile(r"^(?:import|from) (?:torch|onnx|onnxruntime|sklearn|skimage|matplotlib)\b", re.MULTILINE)
 """What a module imports that needs torch, or a package that takes as long to import."""
 IMPORT = re.compile(r"^\s*(?:import\s+([\w., ]+)|from\s+([\w.]+)\s+import\s+(\([^)]*\)|[^\n]+))", re.MULTILINE)
+AT_IMPORT = re.compile(IMPORT.pattern.replace(r"^\s*", "^"), re.MULTILINE)
+"""The imports outside of functions and conditions."""
 
 
 def git(*arguments: str) -> list[str]:
@@ -56,22 +58,22 @@ def changed() -> set[str]:
     return {*git("diff", "--name-only", base()), *git("ls-files", "-o", "--exclude-standard")}
 
 
-def imported(source: str) -> set[str]:
+def imported(source: str, pattern: re.Pattern[str] = IMPORT) -> set[str]:
     """The names of the modules that a module may import, anywhere in it: in `from a import b`, both `a` and `a.b`."""
     names = set()
-    for plain, package, members in IMPORT.findall(source):
+    for plain, package, members in pattern.findall(source):
         names |= {each.split()[0] for each in plain.split(",") if each.strip()}
         if package:
             names |= {package, *(f"{package}.{name}" for name in re.findall(r"\w+", members))}
     return names
 
 
-def dependents(sources: dict[str, str]) -> dict[str, set[str]]:
+def dependents(sources: dict[str, str], pattern: re.Pattern[str] = IMPORT) -> dict[str, set[str]]:
     """For each file the files that import it; a conftest.py counts as imported by the files of its folder."""
     files = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in sources}
     found = defaultdict(set)
     for path, source in sources.items():
-        for name in imported(source) & files.keys():
+        for name in imported(source, pattern) & files.keys():
             found[files[name]].add(path)
         if path.endswith("/conftest.py"):
             folder = path.removesuffix("conftest.py")
@@ -117,9 +119,12 @@ def distances(paths: Iterable[str], sources: dict[str, str]) -> dict[str, int]:
         # Every test uses the root's fixtures, and they import much: a change of what they import says little of a test.
         nearest = {user for path in nearest - {ROOT_FIXTURES} for user in users[path]}
         distance += 1
-    torch = {path for path, source in sources.items() if path.startswith("tests/") and TORCH.search(source)}
-    torch |= {user for path in torch for user in users[path] if path.rpartition("/")[2] != "conftest.py"}
-    return {path: reached[path] for path in reached.keys() & sources.keys() - torch if is_quick(path)}
+    slow = {path for path, source in sources.items() if TORCH.search(source)}
+    at_import = dependents(sources, AT_IMPORT)
+    level = slow
+    while level := {user for path in level for user in at_import[path]} - slow - {ROOT_FIXTURES}:
+        slow |= level
+    return {path: reached[path] for path in reached.keys() & sources.keys() - slow if is_quick(path)}
 
 
 def is_quick(path: str) -> bool:
