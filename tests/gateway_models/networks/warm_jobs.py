@@ -36,8 +36,9 @@ class WarmProcess:
 
     def __init__(self) -> None:
         self.context.set_forkserver_preload(NEEDED)
-        with lasting():
-            forkserver.ensure_running()
+        if self.context.get_start_method() == "forkserver":
+            with lasting():
+                forkserver.ensure_running()
         (given, stdin), (stdout, answer), (stderr, progress) = (os.pipe() for _ in range(3))
         theirs = (
             Connection(given, writable=False),
