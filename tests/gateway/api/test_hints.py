@@ -70,9 +70,11 @@ def test_field_after_the_files(client):
     assert "mean 'top_k'?" in unknown.json()["detail"]
 
 
-def test_field_after_files_that_are_being_classified(client):
+def test_field_after_files_that_are_being_classified():
+    """A client of its own: the calls that are left in flight end with it."""
     body = [("files", ("cat.png", PNG)), ("files", ("dog.png", PNG + bytes(MAX_READ_AHEAD_BYTES)))]
-    late = client.post("/predict", files=[*body, ("top_k", (None, "2"))])
+    with client_of() as client:
+        late = client.post("/predict", files=[*body, ("top_k", (None, "2"))])
     assert (late.status_code, late.json()["code"]) == (422, "invalid_parameter")
     assert "send it before the first file, or in the query, such as ?top_k=…." in late.json()["detail"]
 
