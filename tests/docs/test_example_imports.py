@@ -23,6 +23,8 @@ NOT_INSTALLED = {"ray", "spark"}
 """Extras that developers need not install."""
 WITH_EXTRAS = {"nearest.py": "nearest", "ray_classify.py": "ray", "spark_classify.py": "spark"}
 """Examples whose docstring says which extra of pyproject.toml to install."""
+PAGES_WITH_EXTRAS = {"calibrate.md": "sklearn"}
+"""Pages that say which extra to install."""
 
 
 def imports(code: str) -> list[str]:
@@ -39,6 +41,11 @@ def programs(page: Path) -> Iterator[str]:
     for block in re.findall(r"^```[^\n]*\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE):
         yield block
         yield from re.findall(r"<<\s*'?EOF'?[^\n]*\n(.*?)^EOF$", block, re.DOTALL | re.MULTILINE)
+
+
+def imports_of(page: Path) -> set[str]:
+    """The import statements of a page's programs."""
+    return {each for code in programs(page) for each in imports(code)}
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +78,17 @@ def try_imports(statements: list[str], site: Path) -> subprocess.CompletedProces
 
 
 def test_examples_of_pages(environment_of):
-    statements = {each for page in PAGES for code in programs(page) for each in imports(code)}
+    statements = {each for page in PAGES if page.name not in PAGES_WITH_EXTRAS for each in imports_of(page)}
     assert {"import httpx", "from gateway_client import Gateway", "import torch"} <= statements
     run = try_imports(sorted(statements), environment_of(MAKE_UP))
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize(("name", "extra"), PAGES_WITH_EXTRAS.items(), ids=str)
+def test_examples_of_a_page_that_needs_an_extra(name, extra, environment_of):
+    (page,) = [each for each in PAGES if each.name == name]
+    assert f"make install EXTRAS={extra}" in page.read_text()
+    run = try_imports(sorted(imports_of(page)), environment_of(f"triton-image-gateway[local,{extra}]"))
     assert run.returncode == 0, run.stderr
 
 
