@@ -23,6 +23,7 @@ NOT_INSTALLED = {"ray", "spark"}
 """Extras that developers need not install."""
 WITH_EXTRAS = {"nearest.py": "nearest", "ray_classify.py": "ray", "spark_classify.py": "spark"}
 """Examples whose docstring says which extra of pyproject.toml to install."""
+IN_TRITON = "triton_python_backend_utils"
 PAGES_WITH_EXTRAS = {"calibrate.md": "sklearn"}
 """Pages that say which extra to install."""
 
@@ -44,8 +45,9 @@ def programs(page: Path) -> Iterator[str]:
 
 
 def imports_of(page: Path) -> set[str]:
-    """The import statements of a page's programs."""
-    return {each for code in programs(page) for each in imports(code)}
+    """The import statements of a page's programs, but for models that run in a process of Triton."""
+    own = [code for code in programs(page) if IN_TRITON not in code]
+    return {each for code in own for each in imports(code)}
 
 
 @pytest.fixture(scope="module")
