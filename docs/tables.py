@@ -35,7 +35,9 @@ REFERENCE = PROJECT / "docs" / "reference"
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """A table in Markdown."""
     lines = [list(header), ["---"] * len(list(header)), *map(list, rows)]
-    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    return "\n".join(
+        f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in line)} |" for line in lines
+    )
 
 
 def quantity(field: str, value: object) -> str:
