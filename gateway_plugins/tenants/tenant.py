@@ -61,20 +61,23 @@ class Tenant(Caller):
         if not self.quota.allows_model(name):
             raise self._forbidden(f"the model {name[:64]!r}: its quota allows {', '.join(self.quota.models)}")
 
-    async def charge(self, most_seconds: float, stages: Stages) -> None:
-        """Count one image against the rate; waits for up to `most_seconds`, or raises RateLimited at once."""
+    async def charge(self, most_seconds: float, stages: Stages, images: int = 1) -> None:
+        """Count images against the rate; waits for up to `most_seconds`, or raises RateLimited at once."""
         rate = self.quota.rate
         if rate is None:
             return
         with stages["wait"]:
-            await self._take(rate, most_seconds)
+            await self._take(rate, most_seconds, images)
 
-    async def _take(self, rate: Rate, most_seconds: float) -> None:
-        self._rate_state = grant = await self._rates.take(self.name, rate, most_seconds)
+    async def _take(self, rate: Rate, most_seconds: float, images: int) -> None:
+        self._rate_state = grant = await self._rates.take(self.name, rate, most_seconds, images)
         if not grant.admitted:
             series(metrics.KEY_REFUSALS, self.name, "rate").inc()
+            advice = (
+                "retry later." if images == 1 else f"the batch has {images} more: send a smaller one, or retry later."
+            )
             raise RateLimited(
-                f"This key may send {rate.text.replace('/', ' images per ', 1)} and {rate.burst} at once; retry later.",
+                f"This key may send {rate.text.replace('/', ' images per ', 1)} and {rate.burst} at once; {advice}",
                 retry_after_seconds=math.ceil(grant.wait_seconds),
                 limit="rate",
                 value=rate.per_second,

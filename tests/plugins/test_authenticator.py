@@ -29,10 +29,10 @@ class Guest(Caller):
         if path != "/predict":
             raise Forbidden("Guests may use /predict alone.")
 
-    async def charge(self, most_seconds: float, stages: Stages) -> None:
-        if not self.left:
+    async def charge(self, most_seconds: float, stages: Stages, images: int = 1) -> None:
+        if self.left < images:
             raise RateLimited("Guests may send one image.")
-        self.left -= 1
+        self.left -= images
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         return [(b"x-images-left", b"%d" % self.left)]

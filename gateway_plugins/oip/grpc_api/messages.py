@@ -50,7 +50,7 @@ class InferCall:
 def infer_call(raw: memoryview, scan: MessageScan) -> InferCall:
     """The request for a message, without a copy of its images.
 
-    Raises InvalidBody if the message cannot be read, ModelNotFound, and what the scan raises.
+    Raises InvalidBody if the message cannot be read, ModelNotFound, and the errors of the scan.
     """
     parts = scan.split(raw)
     try:

@@ -6,7 +6,7 @@ The encoding: https://protobuf.dev/programming-guides/encoding/.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gateway.errors import HeadersTooLarge, InvalidBody, TooManyFiles
+from gateway.errors import HeadersTooLarge, InvalidBody, InvalidParameter, TooManyFiles
 from gateway.values.quantities import size
 
 MAX_MEMBERS = 256
@@ -48,7 +48,7 @@ class MessageScan:
         self._left_members = MAX_MEMBERS
 
     def split(self, message: memoryview) -> InferParts:
-        """The parts of a message; raises InvalidBody, HeadersTooLarge or TooManyFiles."""
+        """The parts of a message; raises InvalidBody, InvalidParameter, HeadersTooLarge or TooManyFiles."""
         description = bytearray()
         inputs: list[InputParts] = []
         raw_contents: list[memoryview] = []
@@ -73,12 +73,11 @@ class MessageScan:
         for number, wire_type, whole, payload in _fields(message):
             if number == CONTENTS and wire_type == DELIMITED:
                 self._count_member(0)
-                for inner, inner_type, inner_whole, element in _fields(payload):
-                    if inner == BYTES_CONTENTS and inner_type == DELIMITED:
-                        self._count_image()
-                        elements.append(element)
-                    else:
-                        self._count_member(len(inner_whole))
+                for inner, inner_type, _, element in _fields(payload):
+                    if inner != BYTES_CONTENTS or inner_type != DELIMITED:
+                        raise InvalidParameter("Elements that are not BYTES must be in raw_input_contents.")
+                    self._count_image()
+                    elements.append(element)
             else:
                 self._count_member(len(whole))
                 description += whole

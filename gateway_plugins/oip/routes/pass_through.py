@@ -25,7 +25,7 @@ def passes_through(context: RequestContext, name: str) -> bool:
 
 
 async def infer(body: Body, context: RequestContext, name: str, version: str, header_bytes: int | None) -> Response:
-    """Run the model on the tensors of a request, which counts as one image."""
+    """Run the model on the tensors of a request, which counts as the images of its batch."""
     settings = context.settings
     context.check_model(name)
     context.log_fields["model"] = name
@@ -38,13 +38,21 @@ async def infer(body: Body, context: RequestContext, name: str, version: str, he
     )
     message = request.message
     message.model_name, message.model_version = name, version
-    service = context.service
-    with service.admission.permits(context.charges.caller.share) as permits:
-        most_seconds = min(deadline.left_seconds, settings.max_wait_seconds)
-        with context.stats.stages["wait"], anyio.move_on_after(most_seconds) as waiting:
+    service, caller = context.service, context.charges.caller
+    if (images := _batch_size(message, len(data))) > 1:  # the first one was charged before the body was read
+        await caller.charge(deadline.left_seconds, context.stats.stages, images - 1)
+    with service.admission.permits(caller.share) as permits:
+        left_seconds, max_wait_seconds = deadline.left_seconds, settings.max_wait_seconds
+        with context.stats.stages["wait"], anyio.move_on_after(min(left_seconds, max_wait_seconds)) as waiting:
             permit = await permits.acquire(len(data))
         if waiting.cancelled_caught:
-            raise Overloaded if most_seconds < deadline.left_seconds else DeadlineExceeded
+            if max_wait_seconds >= left_seconds:
+                raise DeadlineExceeded
+            raise Overloaded(
+                f"The request could not be processed within {max_wait_seconds:g} s; try again later.",
+                limit="max_wait_seconds",
+                value=max_wait_seconds,
+            )
         message.parameters["timeout"].int64_param = max(1, int(deadline.left_seconds * 1e6))
         work = service.backend.call("ModelInfer", name, message.SerializeToString(), deadline)
         answer = None
@@ -84,6 +92,12 @@ async def is_ready(request: Request, name: str, version: str | None) -> bool:
             raise
         return False
     return bool(pb.ModelReadyResponse.FromString(answer).ready)
+
+
+def _batch_size(message: pb.ModelInferRequest, body_bytes: int) -> int:
+    """The first dimension of the first input, at least 1; a row has at least one byte of the body."""
+    shape = message.inputs[0].shape if message.inputs else ()
+    return max(1, min(shape[0], body_bytes)) if shape else 1
 
 
 def _deadline(context: RequestContext) -> Deadline:

@@ -1,0 +1,139 @@
+"""Keys, deadlines and limits of tensors that pass through /v2, in this process."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.keys import add_key
+from gateway_plugins.tenants.quota import read_quota
+from tests.plugins.oip.echo import INFER, MODEL, EchoBackend, tensor
+from tests.services import Client, client_of
+
+PROBLEM = {"Accept": "application/problem+json"}
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    """Refusals come without their pause."""
+    monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.0)
+
+
+@contextmanager
+def serving(**settings: object) -> Iterator[tuple[Client, EchoBackend]]:
+    backend = EchoBackend()
+    with client_of(backend, v2_models=MODEL, **settings) as client:
+        yield client, backend
+
+
+def ask(client: Client, rows: int = 1, headers: dict[str, str] | None = None, **members: object) -> httpx.Response:
+    return client.post(INFER, json={"inputs": [tensor(rows)], **members}, headers={**PROBLEM, **(headers or {})})
+
+
+def key_of(folder: Path, **options: str) -> dict[str, str]:
+    return {"X-API-Key": add_key(folder / "keys", "app", read_quota(options))}
+
+
+def code(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json().get("code", "")
+
+
+def test_inputs_come_back():
+    with serving() as (client, backend):
+        answer = ask(client, 3, id="7")
+    assert answer.json()["outputs"] == [tensor(3)]
+    assert (backend.requests[0].id, backend.requests[0].model_name) == ("7", MODEL)
+
+
+def test_timeout_is_the_deadline_of_the_call():
+    with serving() as (client, backend):
+        assert ask(client, parameters={"timeout": 5_000_000}).status_code == 200
+        assert 4 < backend.deadlines[0].left_seconds <= 5
+        assert 4e6 < backend.requests[0].parameters["timeout"].int64_param <= 5e6
+
+
+def test_longest_timeout_passes_and_a_longer_one_does_not():
+    with serving(max_timeout_seconds=60) as (client, backend):
+        assert ask(client, parameters={"timeout": 60_000_000}).status_code == 200
+        refused = ask(client, parameters={"timeout": 60_000_001})
+    assert (code(refused), len(backend.requests)) == ((422, "invalid_parameter"), 1)
+
+
+def test_call_past_its_deadline_is_refused_and_keeps_its_permit():
+    """Triton works on it until it ends; others wait for as long as they may, and then pass."""
+    with serving(max_images_in_flight=1, batch_max_images=1, max_wait_seconds=0.1) as (client, backend):
+        backend.gate.clear()
+        assert code(ask(client, parameters={"timeout": 100_000})) == (504, "deadline_exceeded")
+        waited = ask(client)
+        assert (code(waited), waited.json()["limit"]) == ((503, "overloaded"), "max_wait_seconds")
+        assert code(ask(client, parameters={"timeout": 50_000})) == (504, "deadline_exceeded")
+        assert len(backend.requests) == 1
+        backend.gate.set()
+        assert ask(client, parameters={"timeout": 30_000_000}).status_code == 200
+
+
+def test_batch_is_charged_by_its_images(tmp_path):
+    """The burst passes, and one more image does not: it is refused whole, and takes nothing of the rate."""
+    key = key_of(tmp_path, rate="1/h", burst="6")
+    with serving(api_keys_file=tmp_path / "keys") as (client, backend):
+        three = ask(client, 3, key)
+        assert (three.status_code, three.headers["ratelimit"][:13]) == (200, '"images";r=3;')
+        refused = ask(client, 4, key)
+        assert (code(refused), refused.headers["ratelimit"][:13]) == ((429, "rate_limited"), '"images";r=2;')
+        assert "the batch has 3 more" in refused.json()["detail"]
+        assert ask(client, 2, key).headers["ratelimit"].startswith('"images";r=0;')
+        assert code(ask(client, 1, key)) == (429, "rate_limited")
+    assert [list(request.inputs[0].shape) for request in backend.requests] == [[3, 2], [2, 2]]
+
+
+def test_batch_waits_for_its_turn_within_its_deadline(tmp_path):
+    key = key_of(tmp_path, rate="20/s", burst="1")
+    with serving(api_keys_file=tmp_path / "keys") as (client, _):
+        answer = ask(client, 5, key)
+        assert answer.status_code == 200
+        assert float(answer.headers["server-timing"].partition("wait;dur=")[2].partition(",")[0]) > 150
+        assert code(ask(client, 50, key, parameters={"timeout": 1_000_000})) == (429, "rate_limited")
+
+
+def test_size_that_no_data_has_is_not_charged(tmp_path):
+    key = key_of(tmp_path, rate="1/s", burst="1000")
+    empty = {"name": "IDS", "datatype": "INT32", "shape": [2**62, 0], "data": []}
+    with serving(api_keys_file=tmp_path / "keys") as (client, _):
+        answer = client.post(INFER, json={"inputs": [empty]}, headers=key)
+    assert answer.status_code == 200
+    assert int(answer.headers["ratelimit"].partition("r=")[2].partition(";")[0]) > 800
+
+
+def test_key_reaches_the_models_of_its_quota_alone(tmp_path):
+    allowed, other = key_of(tmp_path, models=MODEL), add_key(tmp_path / "keys", "b", read_quota({"models": "flowers"}))
+    with serving(api_keys_file=tmp_path / "keys") as (client, backend):
+        for path in (INFER, f"/v2/models/{MODEL}/versions/1/infer"):
+            assert client.post(path, json={"inputs": [tensor()]}, headers=allowed).status_code == 200
+            refused = client.post(path, json={"inputs": [tensor()]}, headers={**PROBLEM, "X-API-Key": other})
+            assert code(refused) == (403, "forbidden")
+        for path in (f"/v2/models/{MODEL}", f"/v2/models/{MODEL}/ready"):
+            assert client.get(path, headers=allowed).status_code == 200
+            assert code(client.get(path, headers={**PROBLEM, "X-API-Key": other})) == (403, "forbidden")
+    assert len(backend.requests) == 2
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_body_of_the_limit_passes_and_one_byte_more_does_not(announced):
+    """With Content-Length, and in pieces without."""
+    whole = json.dumps({"inputs": [tensor(20)]}).encode()
+
+    async def pieces(body: bytes):
+        for start in range(0, len(body), 100):
+            yield body[start : start + 100]
+
+    with serving(v2_max_tensor_bytes=len(whole)) as (client, backend):
+        answers = [
+            client.post(INFER, content=body if announced else pieces(body), headers=PROBLEM)
+            for body in (whole, whole + b" ")
+        ]
+    assert answers[0].status_code == 200
+    assert (code(answers[1]), answers[1].json()["limit"]) == ((413, "request_too_large"), "v2_max_tensor_bytes")
+    assert len(backend.requests) == 1
