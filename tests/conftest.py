@@ -27,15 +27,13 @@ from gateway_local.server import EmbeddedTriton
 from gateway_models.networks import isolation, served_memory
 from gateway_models.networks.export import export_default
 from gateway_models.repository.entry import Entry
+from tests import leaks
 from tests.affected import DURATIONS
 from tests.gateway_models.networks.warm_jobs import WarmProcess
-from tests.leaks import nothing_left_behind, pytest_fixture_setup, pytest_runtest_call, shared_by_all_tests
 from tests.light_models import lightened
 from tests.on_demand import decoders_on_demand
 from tests.photos import PHOTOS, photo
 from tests.tritons import running_triton
-
-__all__ = ["nothing_left_behind", "pytest_fixture_setup", "pytest_runtest_call", "shared_by_all_tests"]
 
 # No deadline: how long an example takes depends on the machine.
 ON_ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -45,11 +43,13 @@ settings.register_profile("random", ON_ANY_MACHINE)
 settings.load_profile("repeatable")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C end what tests start: a shell ignores it for its background jobs, and children inherit that.
 
     It also makes tracebacks of applications without configured logs fast: structlog's own take a second.
     """
+    # As a plug-in of its own, since the hooks of a conftest.py are not called for fixtures of the session.
+    config.pluginmanager.register(leaks)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     *processors, _ = structlog.get_config()["processors"]
     plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
 
@@ -39,11 +39,17 @@ FOR_GOOD = ("/dev/urandom", "/dev/null", "/dev/nvidia", "/proc/", "/sys/", "anon
 """Files that libraries open once, at their first use, and keep."""
 FONTS = "/matplotlib/mpl-data/fonts/"
 """Where matplotlib has its fonts, which stay open as well."""
+OF_EVERY_TEST = {"temporary_files", "certificates_read_once", "patient_threads", "warm_jobs", "lean_applications"}
+OF_EVERY_TEST |= {"shared_by_all_tests", "anyio_backend"}
+"""Fixtures of a wider scope that open no connection later."""
+ONCE_FOR_A_PROCESS = ("_poll_wrapper",)
+"""Targets of threads that a library starts at its first use and never ends: grpc.aio's poller."""
 Leftover = tuple[str, object]
 
 
 def _threads() -> set[Leftover]:
-    return {("thread", thread) for thread in threading.enumerate()}
+    threads = threading.enumerate()
+    return {("thread", each) for each in threads if not any(name in each.name for name in ONCE_FOR_A_PROCESS)}
 
 
 def _children() -> set[Leftover]:
@@ -101,6 +107,8 @@ def _words(kind: str, what: object) -> str:
 
 _allowed: set[Leftover] = set()
 """What fixtures of modules, classes and sessions have started."""
+_shared: set[str] = set()
+"""Names of these fixtures. A client among them may connect in any test, and keeps its connection."""
 
 
 @contextmanager
@@ -121,9 +129,11 @@ def _of_a_loop(kind: str, what: object) -> bool:
     return kind == "open file"
 
 
-def _left_since(before: set[Leftover]) -> set[Leftover]:
+def _left_since(before: set[Leftover], *, shares: bool) -> set[Leftover]:
     present = _present()
     left = present - before - _allowed
+    if shares:
+        left = {(kind, what) for kind, what in left if not (kind == "open file" and "socket:" in str(what))}
     if any(kind == "open file" and "eventpoll" in str(what) for kind, what in present & _allowed):  # a fixture's loop
         left = {each for each in left if not _of_a_loop(*each)}
     return left
@@ -139,7 +149,11 @@ def shared_by_all_tests() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
     """Let what fixtures of a wider scope start outlive the test that needs them first."""
-    with nullcontext() if fixturedef.scope == "function" else lasting():
+    if fixturedef.scope == "function":
+        return (yield)
+    if fixturedef.argname not in OF_EVERY_TEST:
+        _shared.add(fixturedef.argname)
+    with lasting():
         return (yield)
 
 
@@ -167,7 +181,8 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     deadline = time.monotonic() + GRACE_SECONDS
     collected = False
-    while left := _left_since(before):
+    shares = bool(_shared & set(request.fixturenames))
+    while left := _left_since(before, shares=shares):
         if not collected:
             gc.collect()
             collected = True
