@@ -82,19 +82,27 @@ def blocks(pattern: str) -> dict[str, str]:
     return dict(re.findall(rf"`({pattern})`[^\n]*:\n\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL))
 
 
-@pytest.fixture(scope="module")
-def repository(added_head: tuple[Path, object], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def write_models(folder: Path) -> None:
+    """Write the page's two models, each with a small network, and its other files."""
+    # Torch takes seconds to import, and this module is collected by every worker.
     from tests.gateway_models.networks.builders import Head, save_onnx, save_torchscript
 
+    for name, text in (blocks(r"models/[\w./]+") | blocks(r"tensor_models\.toml")).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    for name in (TORCH, ONNX):
+        (folder / "models" / name / "1").mkdir()
+    save_torchscript(Head(seed=1), folder / "models" / TORCH / "1" / "model.pt")
+    save_onnx(Head(seed=1), folder / "models" / ONNX / "1" / "model.onnx")
+    (folder / "flowers.txt").write_text("cornflower\ndaisy\npoppy\nsunflower\nviolet\n")
+
+
+@pytest.fixture(scope="module")
+def repository(added_head: tuple[Path, object], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bare")
     models = Path(shutil.copytree(added_head[0], folder / "models"))
-    for name, text in blocks(r"models/[\w./]+").items():
-        (folder / name).parent.mkdir()
-        (folder / name).write_text(text)
-    for name in (TORCH, ONNX, PIXELS):
-        (models / name / "1").mkdir(parents=True)
-    save_torchscript(Head(seed=1), models / TORCH / "1" / "model.pt")
-    save_onnx(Head(seed=1), models / ONNX / "1" / "model.onnx")
+    write_models(folder)
+    (models / PIXELS / "1").mkdir(parents=True)
     (models / PIXELS / "config.pbtxt").write_text(PIXELS_CONFIG)
     (models / PIXELS / "1" / "model.py").write_text(PIXELS_CODE)
     return models
@@ -103,8 +111,8 @@ def repository(added_head: tuple[Path, object], tmp_path_factory: pytest.TempPat
 @pytest.fixture(scope="module")
 def tensor_models(repository: Path) -> Path:
     path = repository.parent / "tensor_models.toml"
-    path.write_text(blocks(r"tensor_models\.toml")["tensor_models.toml"] + OTHERS)
-    (path.parent / "flowers.txt").write_text("".join(f"class {number}\n" for number in range(5)))
+    path.write_text(path.read_text() + OTHERS)
+    (path.parent / "flowers.txt").write_text("".join(f"class {number}\n" for number in range(5)))  # those of `head`
     return path
 
 
