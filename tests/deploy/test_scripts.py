@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import io
 import json
+import struct
 import subprocess
 import sys
 import tarfile
@@ -82,7 +83,17 @@ def archive(**files: str) -> bytes:
 MODELS = archive(**{"flowers/config.pbtxt": "name: 'flowers'", "flowers/1/model.pt": "weights"})
 
 
-LOADED = {"/v2/repository/index": (200, b'[{"name": "flowers", "version": "1", "state": "READY"}]')}
+ENSEMBLE = {
+    "max_batch_size": 8,
+    "input": [
+        {"name": "RAW_IMAGE", "data_type": "TYPE_UINT8", "dims": [-1]},
+        {"name": "RAW_IMAGE_LENGTH", "data_type": "TYPE_INT32", "dims": [1], "optional": True},
+    ],
+}
+LOADED = {
+    "/v2/repository/index": (200, b'[{"name": "flowers", "version": "1", "state": "READY"}]'),
+    "/v2/models/flowers/config": (200, json.dumps(ENSEMBLE).encode()),
+}
 INFER = "/v2/models/flowers/infer"
 
 
@@ -92,8 +103,55 @@ def test_triton_that_infers_is_alive():
         again = run("alive.py", "flowers", "5", triton.url)
     assert (done.returncode, done.stderr) == (0, "")
     assert again.returncode == 0
-    images = [json.loads(body)["inputs"][0]["data"] for path, _, body in triton.asked if path == INFER]
+    images = [body for path, _, body in triton.asked if path == INFER]
     assert images[0] != images[1], "a cache could answer for the model"
+
+
+def sent(config: object) -> dict[str, tuple[str, list[int], bytes]]:
+    """The type, the shape and the data of each input that the probe sends to a model with a configuration."""
+    answers = LOADED | {INFER: (200, b"{}"), "/v2/models/flowers/config": (200, json.dumps(config).encode())}
+    with serving(answers) as triton:
+        assert run("alive.py", "flowers", "5", triton.url).stderr == ""
+    _, headers, body = next(each for each in triton.asked if each[0] == INFER)
+    position = int(headers["Inference-Header-Content-Length"])
+    inputs = {}
+    for given in json.loads(body[:position])["inputs"]:
+        end = position + given["parameters"]["binary_data_size"]
+        inputs[given["name"]] = (given["datatype"], given["shape"], body[position:end])
+        position = end
+    assert position == len(body)
+    return inputs
+
+
+def test_ensemble_gets_an_image_and_its_length_if_it_takes_one():
+    inputs = sent(ENSEMBLE)
+    datatype, shape, image = inputs["RAW_IMAGE"]
+    assert (datatype, shape, image[:3]) == ("UINT8", [1, len(image)], b"P6 ")
+    assert inputs["RAW_IMAGE_LENGTH"] == ("INT32", [1, 1], len(image).to_bytes(4, "little"))
+    assert list(sent({**ENSEMBLE, "input": ENSEMBLE["input"][:1]})) == ["RAW_IMAGE"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dims", "max_batch_size", "shape", "nbytes"),
+    [
+        ("FP32", [3, 8, 8], 4, [1, 3, 8, 8], 768),
+        ("FP16", [8, 8, 3], 4, [1, 8, 8, 3], 384),
+        ("UINT8", [-1, 3, 8, 8], 0, [1, 3, 8, 8], 192),
+        ("FP32", [3, -1, -1], 1, [1, 3, 224, 224], 602_112),
+        ("INT64", [16], 0, [16], 128),
+        ("STRING", [1], 4, [1, 1], 4),
+    ],
+)
+def test_model_without_preprocessor_gets_noise_of_its_shape(kind, dims, max_batch_size, shape, nbytes):
+    tensor = {"name": "x", "data_type": f"TYPE_{kind}", "dims": dims}
+    more = {"name": "y", "data_type": "TYPE_FP32", "dims": [1], "optional": True}
+    inputs = sent({"max_batch_size": max_batch_size, "input": [tensor, more]})
+    assert list(inputs) == ["x"]
+    datatype, given, content = inputs["x"]
+    assert (datatype, given, len(content)) == ({"STRING": "BYTES"}.get(kind, kind), shape, nbytes)
+    if kind == "FP32":
+        values = struct.unpack(f"<{nbytes // 4}f", content)
+        assert 0 <= min(values) < max(values) <= 1
 
 
 def test_full_queue_is_not_a_fault():
@@ -131,7 +189,7 @@ def test_start_is_complete_with_the_model():
         ({**READY, "/v2/repository/index": (200, b"[]")}, "it has none"),
         (
             {**READY, **LOADED},
-            "Triton has no model tulips: set triton.probes.model to an ensemble's name; it has flowers",
+            "Triton has no model tulips: set triton.probes.model to a model's name; it has flowers",
         ),
         (
             {**READY, "/v2/repository/index": (200, b'[{"name":"tulips","state":"UNAVAILABLE","reason":"no file"}]')},
@@ -153,13 +211,18 @@ def test_unreachable_triton_is_not_alive():
     assert "does not answer" in done.stderr
 
 
+def inferences(url: str, model: str) -> int:
+    """How many inferences of a model have succeeded."""
+    (statistics,) = httpx.get(f"{url}/v2/models/{model}/stats", timeout=30).json()["model_stats"]
+    return statistics["inference_stats"]["success"]["count"]
+
+
 @pytest.mark.triton
-def test_probe_sends_the_inputs_of_the_ensemble(light_triton):
-    port = next(option for option in light_triton._arguments() if option.startswith("--http-port=")).partition("=")[2]
-    assert run("alive.py", "ensemble_model", "60", f"http://127.0.0.1:{port}").stderr == ""
-    # Not for nothing: what stands behind the name has answered.
-    index = httpx.post(f"http://127.0.0.1:{port}/v2/repository/index", json={"ready": True}, timeout=30).json()
-    assert "ensemble_model" in {each["name"] for each in index}
+def test_probe_sends_the_inputs_of_an_ensemble_and_of_a_network(light_triton):
+    for model in ("ensemble_model", "classifier"):
+        before = inferences(light_triton.http_url, model)
+        assert run("alive.py", model, "60", light_triton.http_url).stderr == ""
+        assert inferences(light_triton.http_url, model) > before
 
 
 def fetch(folder: Path, url: str, content: bytes = MODELS, **more: str) -> subprocess.CompletedProcess[str]:

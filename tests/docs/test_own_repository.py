@@ -17,6 +17,7 @@ from gateway.findings import Level
 from gateway_local.doctor.tritons import tritons
 from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
+from tests.deploy import test_scripts
 from tests.gateway_client.bulk.running import rows_of, run
 from tests.photos import PHOTOS, photo
 from tests.processes import PROJECT, Gateway, running_gateway, wait_for
@@ -191,6 +192,13 @@ def test_bulk_and_a_stream_are_answered(gateway, photos, tmp_path):
 def test_pages_are_answered(client):
     for path in ("/", "/docs", "/openapi.json"):
         assert client.get(path).status_code == 200
+
+
+def test_probe_of_the_chart_gets_its_inference(own_triton):
+    """The ensemble has no input for lengths."""
+    before = test_scripts.inferences(own_triton.http_url, "ensemble_model")
+    assert test_scripts.run("alive.py", "ensemble_model", "60", own_triton.http_url).stderr == ""
+    assert test_scripts.inferences(own_triton.http_url, "ensemble_model") > before
 
 
 @pytest.mark.parametrize("model", ["preprocessor", "classifier"])

@@ -20,6 +20,7 @@ from gateway.findings import Level
 from gateway_local.doctor.tritons import tritons
 from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
+from tests.deploy import test_scripts
 from tests.gateway_client.bulk.running import rows_of, run
 from tests.photos import PHOTOS, photo
 from tests.processes import PROJECT, Gateway, running_gateway, wait_for
@@ -230,6 +231,13 @@ def test_bulk_and_a_stream_are_answered(gateway, photos, tmp_path, model):
     with connect(f"{address}/stream?smoothing=none&top_k=1&model={model}", proxy=None) as stream:
         stream.send(photo("cat"))
         assert len(json.loads(stream.recv(60))["predictions"]) == 1
+
+
+@pytest.mark.parametrize("model", [ONNX, TORCH, PIXELS])
+def test_probe_of_the_chart_gets_its_inference(bare_triton, model):
+    before = test_scripts.inferences(bare_triton.http_url, model)
+    assert test_scripts.run("alive.py", model, "60", bare_triton.http_url).stderr == ""
+    assert test_scripts.inferences(bare_triton.http_url, model) > before
 
 
 @pytest.mark.parametrize("model", [ONNX, TORCH])
