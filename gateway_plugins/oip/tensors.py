@@ -1,12 +1,13 @@
 """Tensors that pass through to Triton: requests in JSON and binary data as gRPC messages, and answers back."""
 
+import asyncio
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic_core import to_json
 from tritonclient.grpc import service_pb2 as pb
 
@@ -15,7 +16,9 @@ from gateway.time_slices import TimeSlice
 from gateway.values import json_text
 
 MAX_JSON_BYTES = 2**20
-"""Most bytes of JSON in a request: decoding more would pause the event loop. Larger tensors are sent as binary data."""
+"""Most bytes of JSON in a request, which take up to 0.3 s to decode. Larger tensors are sent as binary data."""
+INLINE_JSON_BYTES = 16 * 1024
+"""Larger JSON is decoded in a thread, since that takes longer than a time slice."""
 VALUES_AT_ONCE = 20_000
 """Values of an output that are written as JSON between two checks of the time slice."""
 TYPES = {
@@ -46,6 +49,13 @@ class TensorRequest:
     """Which of the requested outputs are binary data."""
     all_binary: bool
     """Whether the others are."""
+
+
+async def read(body: bytes, header_bytes: int | None) -> TensorRequest:
+    """Parse a body without a long pause of the event loop; see `parse`."""
+    if (len(body) if header_bytes is None else header_bytes) > INLINE_JSON_BYTES:
+        return await asyncio.to_thread(parse, body, header_bytes)
+    return parse(body, header_bytes)
 
 
 def parse(body: bytes, header_bytes: int | None) -> TensorRequest:
@@ -102,7 +112,7 @@ def _add_input(message: pb.ModelInferRequest, given: Mapping[str, object], body:
 
 
 def _from_json(data: object, datatype: str, shape: list[int], name: str) -> bytes:
-    values = list(_flat(_list(data, f"data of {name}")))
+    values, types = _flat(_list(data, f"data of {name}"), name)
     if len(values) != math.prod(shape):
         raise InvalidParameter(f"{name}: data has {len(values)} values, and shape {shape} has {math.prod(shape)}.")
     if datatype == TEXTS:
@@ -110,8 +120,7 @@ def _from_json(data: object, datatype: str, shape: list[int], name: str) -> byte
         return b"".join(part for text in texts for part in (len(text).to_bytes(4, "little"), text))
     if datatype not in TYPES:
         raise InvalidParameter(f"{name}: {datatype} must be binary data; in JSON are {', '.join((*TYPES, TEXTS))}.")
-    kinds = (bool,) if datatype == "BOOL" else (int, float) if datatype.startswith("FP") else (int,)
-    if not all(isinstance(value, kinds) and (kinds == (bool,) or not isinstance(value, bool)) for value in values):
+    if not types <= ({bool} if datatype == "BOOL" else {int, float} if datatype.startswith("FP") else {int}):
         raise InvalidParameter(f"{name}: a value of data is not {datatype}.")
     try:
         return np.array(values, TYPES[datatype]).tobytes()
@@ -136,11 +145,8 @@ async def encode(response: pb.ModelInferResponse, request: TensorRequest) -> tup
         header += [b"," if number else b"", to_json(tensor)[:-1]]
         if not binary:
             header.append(b',"data":[')
-            values = _texts(raw) if output.datatype == TEXTS else np.frombuffer(raw, TYPES[output.datatype])
-            for start in range(0, len(values), VALUES_AT_ONCE):
-                part = values[start : start + VALUES_AT_ONCE]
-                listed = part if isinstance(part, list) else part.tolist()
-                header += [b"," if start else b"", to_json(listed, inf_nan_mode="null")[1:-1]]
+            for position, part in enumerate(_parts(raw, output.datatype)):
+                header += [b"," if position else b"", to_json(part, inf_nan_mode="null")[1:-1]]
                 await time_slice.pause_if_over()
             header.append(b"]")
         header.append(b"}")
@@ -148,13 +154,24 @@ async def encode(response: pb.ModelInferResponse, request: TensorRequest) -> tup
     return [*header, *tail], sum(map(len, header)) if tail else None
 
 
-def _texts(raw: bytes) -> "list[str] | NDArray[Any]":
-    texts, position = [], 0
+def _parts(raw: bytes, datatype: str) -> Iterator[list[Any]]:
+    """The values of an output, VALUES_AT_ONCE at a time."""
+    if datatype == TEXTS:
+        texts = _texts(raw)
+        while part := list(islice(texts, VALUES_AT_ONCE)):
+            yield part
+    else:
+        values = np.frombuffer(raw, TYPES[datatype])
+        for start in range(0, len(values), VALUES_AT_ONCE):
+            yield values[start : start + VALUES_AT_ONCE].tolist()
+
+
+def _texts(raw: bytes) -> Iterator[str]:
+    position = 0
     while position + 4 <= len(raw):
         begin = position + 4
         position = begin + int.from_bytes(raw[position:begin], "little")
-        texts.append(raw[begin:position].decode("utf-8", "replace"))
-    return texts
+        yield raw[begin:position].decode("utf-8", "replace")
 
 
 def metadata(response: pb.ModelMetadataResponse) -> bytes:
@@ -184,12 +201,13 @@ def _set(parameters: Any, given: Mapping[str, object]) -> None:  # noqa: ANN401 
             raise InvalidParameter(f"{name!r}: a parameter is a text, a number, true or false.")
 
 
-def _flat(values: Iterable[object]) -> Iterator[object]:
-    for value in values:
-        if isinstance(value, list):
-            yield from _flat(value)
-        else:
-            yield value
+def _flat(values: list[Any], name: str) -> tuple[list[Any], set[type]]:
+    """The elements of nested arrays in their order, and their types."""
+    while list in (types := set(map(type, values))):
+        if types != {list}:
+            raise InvalidParameter(f"{name}: data has values beside arrays.")
+        values = list(chain.from_iterable(values))
+    return values, types
 
 
 def _object(value: object, name: str) -> Mapping[str, object]:

@@ -31,7 +31,7 @@ async def infer(body: Body, context: RequestContext, name: str, version: str, he
     context.log_fields["model"] = name
     with context.stats.stages["read"]:
         data = await _read(body, ProtocolSettings.of(settings).v2_max_tensor_bytes)
-    request = tensors.parse(data, header_bytes)
+    request = await tensors.read(data, header_bytes)
     seconds = request.timeout_microseconds / 1e6 if request.timeout_microseconds else None
     deadline = Deadline.after(
         timeout_within(seconds, default=settings.default_timeout_seconds, most=settings.max_timeout_seconds)
