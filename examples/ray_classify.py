@@ -5,7 +5,7 @@
 
 The input has a column `path` with files that every worker can read: on a shared disk, or s3:// addresses and others
 that fsspec has a package for. Each of `--workers` actors has its own client, which retries temporary errors. Ray
-schedules and distributes the rows.
+schedules and distributes the rows, and starts an actor that died again. The target must not exist.
 
     pip install '.[ray,local]'
     python examples/ray_classify.py images.parquet classified --repository /shared/triton_models --workers 8 --gpus 1
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.data import SaveMode
 
 from gateway_client import Gateway, NamedImage
 from gateway_client.bulk.remote import image_at, is_url
@@ -98,7 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{options.workers} actors of {cpus:g} cores leave none of the cluster's {total:g} for reading the table: "
             "give fewer --workers or less --cpus"
         )
-    rows = ray.data.read_parquet(options.source).map_batches(
+    # A file's rows are one block, which one actor would classify alone.
+    table = ray.data.read_parquet(options.source).repartition(target_num_rows_per_block=options.batch)
+    rows = table.map_batches(
         actor,
         fn_constructor_args=constructor_args,
         batch_size=options.batch,
@@ -106,7 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         num_cpus=cpus,
         num_gpus=options.gpus or None,
     )
-    rows.write_parquet(options.target)
+    # By default a second run would add its rows to those of the first.
+    rows.write_parquet(options.target, mode=SaveMode.ERROR)
 
 
 if __name__ == "__main__":

@@ -56,11 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--gateway", default="http://127.0.0.1:8080", help="a running service")
     parser.add_argument("--api-key")
     parser.add_argument("--model")
-    parser.add_argument("--partitions", type=int, help="parts of the table that are classified at once")
+    parser.add_argument("--partitions", type=int, help="parts of the table; by default at least one for each core")
     options = parser.parse_args(arguments)
-    rows = SparkSession.builder.appName("classify").getOrCreate().read.parquet(options.source)
-    if options.partitions is not None:
-        rows = rows.repartition(options.partitions)
+    spark = SparkSession.builder.appName("classify").getOrCreate()
+    rows = spark.read.parquet(options.source)
+    partitions = options.partitions
+    if partitions is None and rows.rdd.getNumPartitions() < spark.sparkContext.defaultParallelism:
+        partitions = spark.sparkContext.defaultParallelism  # a small file is one partition: one core would work
+    if partitions is not None:
+        rows = rows.repartition(partitions)
     before = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in rows.schema.fields)
     work = classifier(options.gateway, options.api_key, options.model)
     rows.mapInArrow(work, f"{before}, {SCHEMA}").write.parquet(options.target)

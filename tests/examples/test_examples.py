@@ -89,6 +89,17 @@ def test_as_many_actors_as_cores_classify_a_table(tmp_path):
     assert sorted(row["path"] for row in rows) == sorted(map(str, paths))
     assert sum(row["label"] == "cat" for row in rows) == 120
     assert [row["error"] for row in rows if row["error"]] == ["unsupported_format"]
+    assert len(list((tmp_path / "out").iterdir())) == 3  # batches of one file, which any actor may take
+
+
+@needs_ray
+def test_rows_of_an_earlier_run_are_not_added_to(tmp_path):
+    table = written(tmp_path / "in.parquet", folder_of(tmp_path / "photos", 2, PNG).rglob("*.png"))
+    with stub_service() as url:
+        runs = [classify(table, tmp_path / "out", "--gateway", url, "--workers", "1") for _ in range(2)]
+    assert (runs[0].returncode, runs[1].returncode) == (0, 1), runs[0].stderr
+    assert "already exists" in runs[1].stderr
+    assert len(pyarrow.parquet.read_table(tmp_path / "out").to_pylist()) == 2
 
 
 @needs_ray
