@@ -36,10 +36,10 @@ class OpenInferenceProtocol(Plugin):
 
     def routers(self) -> "Sequence[APIRouter]":
         """The paths below /v2."""
-        from gateway_plugins.oip.routes import infer, metadata
+        from gateway_plugins.oip.routes import infer, inspection, metadata
         from gateway_plugins.oip.sequences import OpenSequences
 
-        return metadata.router, infer.infer_routes(OpenSequences(self._settings.max_sequences))
+        return inspection.router, metadata.router, infer.infer_routes(OpenSequences(self._settings.max_sequences))
 
     def error_formats(self) -> Sequence[ErrorFormat]:
         """An object with one message."""

@@ -13,6 +13,7 @@ from tritonclient.http import InferenceServerClient, InferInput, InferRequestedO
 from tritonclient.utils import InferenceServerException
 
 from gateway.settings import MIB
+from gateway_plugins.oip.routes.metadata import EXTENSIONS
 from tests.photos import photo
 from tests.processes import PROJECT, Gateway
 
@@ -42,7 +43,7 @@ def test_server_and_models_are_ready_and_described(v2):
     assert v2.is_server_ready()
     ready = [v2.is_model_ready(*model) for model in ((MODEL,), (MODEL, "1"), (MODEL, "9"), ("nothing",))]
     assert ready == [True, True, False, False]
-    assert v2.get_server_metadata()["extensions"] == ["binary_tensor_data", "classification", "sequence"]
+    assert v2.get_server_metadata()["extensions"] == EXTENSIONS
     metadata = v2.get_model_metadata(MODEL)
     assert (metadata["name"], metadata["versions"]) == (MODEL, ["1"])
     assert metadata["outputs"][0] == {"name": "PREDICTION", "datatype": "FP32", "shape": [-1, 1000]}

@@ -7,6 +7,7 @@ import sys
 import sysconfig
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow
 import pyarrow as pa
@@ -66,8 +67,16 @@ CORES = len(os.sched_getaffinity(0))
 
 def classify(table, out, *options) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, PROJECT / "examples" / "ray_classify.py", table, out, *options]
-    variables = {**environment(), "PYTHONPATH": str(PROJECT)}
-    return subprocess.run(command, cwd=PROJECT, env=variables, capture_output=True, text=True, check=False, timeout=280)
+    with TemporaryDirectory() as folder:  # Ray leaves its files there
+        return subprocess.run(
+            command,
+            cwd=PROJECT,
+            env={**environment(), "PYTHONPATH": str(PROJECT), "RAY_TMPDIR": folder},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=280,
+        )
 
 
 def written(path, paths):

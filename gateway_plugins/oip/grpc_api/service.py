@@ -1,6 +1,6 @@
-"""The methods of GRPCInferenceService: live, ready, metadata, infer, and a stream of inferences.
+"""The methods of GRPCInferenceService: live, ready, metadata, what tools read, infer, and a stream of inferences.
 
-The service is the one of KServe and Triton, with Triton's stream; its other methods are unimplemented:
+The service is the one of KServe and Triton, with Triton's stream; the methods that change Triton are unimplemented:
 https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/open_inference_grpc.proto.
 """
 
@@ -11,6 +11,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
+from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError, Message
 from tritonclient.grpc import service_pb2 as pb
 
@@ -62,6 +63,9 @@ class InferenceApi:
             "ServerMetadata": self._server_metadata,
             "ModelReady": self._model_ready,
             "ModelMetadata": self._model_metadata,
+            "ModelConfig": self._model_config,
+            "ModelStatistics": self._model_statistics,
+            "RepositoryIndex": self._repository_index,
         }
         handlers: dict[str, Handler] = {name: partial(_answer, serve) for name, serve in unary.items()}
         handlers |= {"ModelInfer": self._model_infer, "ModelStreamInfer": self._model_stream_infer}
@@ -97,6 +101,25 @@ class InferenceApi:
         message = await self._read(call, pb.ModelMetadataRequest)
         response = await self._request(call, model_path(message.name, message.version))
         return model_metadata(json.loads(response.body)), trailing_of(response)
+
+    async def _model_config(self, call: Call) -> tuple[Message, Metadata]:
+        message = await self._read(call, pb.ModelConfigRequest)
+        response = await self._request(call, f"{model_path(message.name, message.version)}/config")
+        return ParseDict({"config": json.loads(response.body)}, pb.ModelConfigResponse()), trailing_of(response)
+
+    async def _model_statistics(self, call: Call) -> tuple[Message, Metadata]:
+        message = await self._read(call, pb.ModelStatisticsRequest)
+        path = model_path(message.name, message.version) if message.name else "/v2/models"
+        response = await self._request(call, f"{path}/stats")
+        return ParseDict(json.loads(response.body), pb.ModelStatisticsResponse()), trailing_of(response)
+
+    async def _repository_index(self, call: Call) -> tuple[Message, Metadata]:
+        message = await self._read(call, pb.RepositoryIndexRequest)
+        body = json.dumps({"ready": message.ready}).encode()
+        headers = [*call.headers, (b"content-type", b"application/json")]
+        response = await self._send(call, Request("POST", "/v2/repository/index", headers, call.address, (body,)))
+        models = json.loads(_expect_ok(response).body)
+        return ParseDict({"models": models}, pb.RepositoryIndexResponse()), trailing_of(response)
 
     async def _model_infer(self, call: Call) -> Metadata:
         raw = await self._receive(call, call.connection.max_message_bytes)

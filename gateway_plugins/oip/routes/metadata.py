@@ -19,7 +19,7 @@ from gateway_plugins.oip.routes import pass_through
 router = APIRouter(tags=["Open Inference Protocol"])
 
 NAME = "triton-image-gateway"
-EXTENSIONS = ["binary_tensor_data", "classification", "sequence"]
+EXTENSIONS = ["binary_tensor_data", "classification", "sequence", "model_configuration", "statistics"]
 NOT_READY = HTTPStatus.BAD_REQUEST
 """The protocol signals "not ready" by a 4xx status with an empty body."""
 
@@ -29,13 +29,13 @@ ModelName = Annotated[str, Path(min_length=1, max_length=256)]
 ModelVersion = Annotated[str, Path(pattern=VERSION_PATTERN)]
 
 _READY: dict[int | str, dict[str, Any]] = {NOT_READY: {"description": "Not ready."}}
-_MODEL: dict[int | str, dict[str, Any]] = {
+MODEL_ERRORS: dict[int | str, dict[str, Any]] = {
     404: {"model": V2Error, "description": "There is no such model or version."},
     422: {"model": V2Error, "description": "The version is not a number."},
     503: {"model": V2Error, "description": "Triton cannot be reached."},
 }
 
-_METADATA: dict[str, Any] = {"response_model": ModelMetadata, "responses": _MODEL}
+_METADATA: dict[str, Any] = {"response_model": ModelMetadata, "responses": MODEL_ERRORS}
 
 
 @router.get("/v2", summary="Open Inference Protocol: server metadata", response_model=ServerMetadata)
@@ -84,7 +84,7 @@ async def get_version_metadata(request: Request, name: ModelName, version: Model
     "/v2/models/{name}/ready",
     summary="Open Inference Protocol: is a model ready?",
     response_class=Response,
-    responses={**_READY, **_MODEL},
+    responses={**_READY, **MODEL_ERRORS},
 )
 async def model_ready(request: Request, name: ModelName) -> Response:
     """200 if the model is loaded; the default model is ready while `/health/ready` is 200."""
@@ -95,7 +95,7 @@ async def model_ready(request: Request, name: ModelName) -> Response:
     "/v2/models/{name}/versions/{version}/ready",
     summary="Open Inference Protocol: is a version ready?",
     response_class=Response,
-    responses={**_READY, **_MODEL},
+    responses={**_READY, **MODEL_ERRORS},
 )
 async def version_ready(request: Request, name: ModelName, version: ModelVersion) -> Response:
     """Same as for the model, and 404 if the version is not loaded."""
@@ -105,11 +105,12 @@ async def version_ready(request: Request, name: ModelName, version: ModelVersion
 async def _metadata(request: Request, name: str, version: str | None) -> Response:
     if pass_through.passes_through(request_context(request), name):
         return await pass_through.get_metadata(request, name, version)
-    document = ModelMetadata.of(await _model(request, name, version))
+    document = ModelMetadata.of(await model_info(request, name, version))
     return Response(document.model_dump_json(), media_type="application/json")
 
 
-async def _model(request: Request, name: str, version: str | None) -> ModelInfo:
+async def model_info(request: Request, name: str, version: str | None) -> ModelInfo:
+    """A model that classifies images; raises Forbidden, and ModelNotFound also for a version."""
     context = request_context(request)
     context.check_model(name)
     info = await context.service.backend.model(name)
@@ -122,7 +123,7 @@ async def _model_ready(request: Request, name: str, version: str | None) -> Resp
     context = request_context(request)
     if pass_through.passes_through(context, name):
         return _boolean(await pass_through.is_ready(request, name, version))
-    info = await _model(request, name, version)
+    info = await model_info(request, name, version)
     # Triton reports a model as ready even if its process has died; for the default model, probes detect that.
     is_default = name == context.settings.model
     return _boolean(info.ready and (not is_default or is_ready(context.shared, context.service.backend.health())))

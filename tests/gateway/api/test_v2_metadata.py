@@ -29,7 +29,7 @@ def test_server_metadata(client):
     assert client.get("/v2").json() == {
         "name": "triton-image-gateway",
         "version": __version__,
-        "extensions": ["binary_tensor_data", "classification", "sequence"],
+        "extensions": ["binary_tensor_data", "classification", "sequence", "model_configuration", "statistics"],
     }
 
 

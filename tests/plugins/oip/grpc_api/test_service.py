@@ -14,6 +14,7 @@ from gateway import __version__
 from gateway.errors import ModelNotFound, Overloaded, TritonUnreachable
 from gateway.keys import add_key
 from gateway.settings import MIB
+from gateway_plugins.oip.routes.metadata import EXTENSIONS
 from gateway_plugins.tenants.quota import read_quota
 from tests.doubles.backend import PNG
 from tests.gateway.api.tensors import SCORES, TEXT, scorer
@@ -43,7 +44,7 @@ async def test_server_and_model_are_described():
         assert not await client.is_model_ready(MODEL, "9")
         server = await client.get_server_metadata()
         assert (server.name, server.version) == ("triton-image-gateway", __version__)
-        assert list(server.extensions) == ["binary_tensor_data", "classification", "sequence"]
+        assert list(server.extensions) == EXTENSIONS
         model = await client.get_model_metadata(MODEL)
         assert (model.name, list(model.versions), model.platform) == (MODEL, ["1"], "ensemble")
         assert [(each.name, each.datatype, list(each.shape)) for each in model.inputs] == [("IMAGE", "BYTES", [-1])]
@@ -143,7 +144,7 @@ async def test_message_that_is_no_request_is_refused():
 
 async def test_other_methods_are_unimplemented():
     async with connected() as channel:
-        error = await failure(stub(channel).RepositoryIndex(service_pb2.RepositoryIndexRequest()))
+        error = await failure(stub(channel).RepositoryModelLoad(service_pb2.RepositoryModelLoadRequest()))
     assert error.code() is grpc.StatusCode.UNIMPLEMENTED
 
 

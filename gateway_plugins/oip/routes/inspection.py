@@ -1,0 +1,183 @@
+"""What Triton's tools read before and during a measurement: configurations, statistics and the index of the models.
+
+The extensions of Triton: https://github.com/triton-inference-server/server/tree/main/docs/protocol. Nothing is changed
+by them.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Request
+from google.protobuf.message import Message
+from pydantic_core import to_json
+from starlette.responses import Response
+from tritonclient.grpc import service_pb2 as pb
+
+from gateway.api.request_context import RequestContext, request_context
+from gateway.deadline import Deadline
+from gateway.inference.backend import ModelInfo
+from gateway_plugins.oip.documents import ModelMetadata, V2Error
+from gateway_plugins.oip.routes import pass_through
+from gateway_plugins.oip.routes.metadata import MODEL_ERRORS, NAME, ModelName, ModelVersion, model_info
+
+router = APIRouter(tags=["Open Inference Protocol"])
+
+_UNREACHABLE: dict[int | str, dict[str, Any]] = {503: {"model": V2Error, "description": "Triton cannot be reached."}}
+_DATA_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
+
+
+@router.get(
+    "/v2/models/stats",
+    summary="Open Inference Protocol: statistics of all models",
+    response_class=Response,
+    responses=_UNREACHABLE,
+)
+async def get_statistics_of_all(request: Request) -> Response:
+    """The statistics of every model that classifies images and that the API key may use."""
+    context = request_context(request)
+    found = [await _statistics(context, info.name, "") for info in await _allowed_models(context)]
+    return _json({"model_stats": [each for document in found for each in document["model_stats"]]})
+
+
+@router.get(
+    "/v2/models/{name}/stats",
+    summary="Open Inference Protocol: statistics of a model",
+    response_class=Response,
+    responses=MODEL_ERRORS,
+)
+async def get_statistics(request: Request, name: ModelName) -> Response:
+    """Triton's counts and durations for a model since it was loaded; with several Tritons, of one of them."""
+    return await _statistics_of(request, name, None)
+
+
+@router.get(
+    "/v2/models/{name}/versions/{version}/stats",
+    summary="Open Inference Protocol: statistics of a version",
+    response_class=Response,
+    responses=MODEL_ERRORS,
+)
+async def get_version_statistics(request: Request, name: ModelName, version: ModelVersion) -> Response:
+    """Same as for the model, for one version."""
+    return await _statistics_of(request, name, version)
+
+
+@router.get(
+    "/v2/models/{name}/config",
+    summary="Open Inference Protocol: configuration of a model",
+    response_class=Response,
+    responses=MODEL_ERRORS,
+)
+async def get_config(request: Request, name: ModelName) -> Response:
+    """The inputs and outputs as a ModelConfig of Triton; `max_batch_size` is the number of images of a request."""
+    return await _config_of(request, name, None)
+
+
+@router.get(
+    "/v2/models/{name}/versions/{version}/config",
+    summary="Open Inference Protocol: configuration of a version",
+    response_class=Response,
+    responses=MODEL_ERRORS,
+)
+async def get_version_config(request: Request, name: ModelName, version: ModelVersion) -> Response:
+    """Same as for the model: all versions have the same inputs and outputs."""
+    return await _config_of(request, name, version)
+
+
+@router.post(
+    "/v2/repository/index",
+    summary="Open Inference Protocol: the models and their states",
+    response_class=Response,
+    responses=_UNREACHABLE,
+)
+async def get_index(
+    request: Request,
+    ready: Annotated[bool, Body(embed=True, description="Whether to list only models that are ready.")] = False,  # noqa: FBT002  # a member of the body
+) -> Response:
+    """Every version of each model that classifies images and that the API key may use."""
+    models = await _allowed_models(request_context(request))
+    return _json(
+        [
+            {
+                "name": info.name,
+                "version": version,
+                "state": "READY" if info.ready else "UNAVAILABLE",
+                "reason": info.reason or "",
+            }
+            for info in models
+            if info.ready or not ready
+            for version in info.versions
+        ]
+    )
+
+
+async def _allowed_models(context: RequestContext) -> list[ModelInfo]:
+    return [info for info in await context.service.backend.models() if context.caller.allows_model(info.name)]
+
+
+async def _statistics_of(request: Request, name: str, version: str | None) -> Response:
+    context = request_context(request)
+    if pass_through.passes_through(context, name):
+        context.check_model(name)
+    else:
+        await model_info(request, name, version)
+    return _json(await _statistics(context, name, version or ""))
+
+
+async def _statistics(context: RequestContext, name: str, version: str) -> dict[str, Any]:
+    message = pb.ModelStatisticsRequest(name=name, version=version)
+    return as_document(pb.ModelStatisticsResponse.FromString(await _call(context, "ModelStatistics", name, message)))
+
+
+async def _config_of(request: Request, name: str, version: str | None) -> Response:
+    context = request_context(request)
+    if pass_through.passes_through(context, name):
+        context.check_model(name)
+        message = pb.ModelConfigRequest(name=name, version=version or "")
+        answer = await _call(context, "ModelConfig", name, message)
+        return _json(as_document(pb.ModelConfigResponse.FromString(answer).config))
+    info = await model_info(request, name, version)
+    return _json(config_of(ModelMetadata.of(info), max_images=context.settings.max_files))
+
+
+def config_of(model: ModelMetadata, max_images: int) -> dict[str, Any]:
+    """The configuration of a model that classifies images.
+
+    Its platform is not that of the metadata: tools look for the steps of an "ensemble", which the gateway does not
+    serve.
+    """
+    tensors = {
+        member: [{"name": each.name, "data_type": _DATA_TYPES[each.datatype], "dims": each.shape[1:]} for each in given]
+        for member, given in (("input", model.inputs), ("output", model.outputs))
+    }
+    return {"name": model.name, "platform": NAME, "max_batch_size": max_images, **tensors}
+
+
+async def _call(context: RequestContext, method: str, name: str, message: Message) -> bytes:
+    deadline = Deadline.after(context.settings.ready_timeout_seconds)
+    return await context.service.backend.call(method, name, message.SerializeToString(), deadline)
+
+
+def as_document(message: Message) -> dict[str, Any]:
+    """A message in the form of Triton's JSON: protobuf's own has texts for 64-bit integers, and other names."""
+    return {
+        field.name: _value(field, getattr(message, field.name))
+        for field in message.DESCRIPTOR.fields
+        if not field.has_presence or message.HasField(field.name)
+    }
+
+
+def _value(field: Any, value: Any) -> object:  # noqa: ANN401  # a descriptor, and any field of a message
+    if isinstance(value, Mapping):
+        kind = field.message_type.fields_by_name["value"]
+        return {str(key): _single(kind, value[key]) for key in value}
+    return [_single(field, each) for each in value] if field.is_repeated else _single(field, value)
+
+
+def _single(field: Any, value: Any) -> object:  # noqa: ANN401  # a descriptor, and any field of a message
+    if isinstance(value, Message):
+        return as_document(value)
+    return field.enum_type.values_by_number[value].name if field.enum_type else value
+
+
+def _json(document: object) -> Response:
+    return Response(to_json(document), media_type="application/json")
