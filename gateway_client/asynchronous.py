@@ -178,6 +178,12 @@ class AsyncGateway:
         except Malformed as exc:
             raise UnexpectedAnswer(f"{self._http.base_url}{path} is not a gateway's response: {exc}.") from exc
 
+    def _unreachable(self, reason: str) -> Unreachable:
+        return Unreachable(
+            f"There is no gateway at {self._http.base_url}: {reason}. Start one with `gateway up`, or give the address "
+            "of one that runs."
+        )
+
     async def _get(self, path: str) -> dict[str, Any]:
         """Fetch a JSON object; raises GatewayError."""
         try:
@@ -185,10 +191,10 @@ class AsyncGateway:
                 body = await body_of(response, MAX_DOCUMENT_BYTES if response.is_success else MAX_PROBLEM_BYTES)
         except TimeoutError as exc:
             reason = f"it has not answered within {self._http.timeout.read:g} s"
-            raise Unreachable(f"There is no gateway at {self._http.base_url}: {reason}.") from exc
+            raise self._unreachable(reason) from exc
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as exc:
             reason = str(exc).rstrip(".") or type(exc).__name__
-            raise Unreachable(f"There is no gateway at {self._http.base_url}: {reason}.") from exc
+            raise self._unreachable(reason) from exc
         with self._checked(path):
             if not response.is_success:
                 raise error_of(response, body)

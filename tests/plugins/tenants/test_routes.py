@@ -85,6 +85,12 @@ ENTRIES = {
     "/v2": Entry(get("/v2"), names_model=False),
     "/v2/models/{name}": Entry(get(f"/v2/models/{MODEL}")),
     "/v2/models/{name}/ready": Entry(get(f"/v2/models/{MODEL}/ready")),
+    "/v2/models/{name}/config": Entry(get(f"/v2/models/{MODEL}/config")),
+    "/v2/models/{name}/stats": Entry(get(f"/v2/models/{MODEL}/stats")),
+    "/v2/models/{name}/versions/{version}/config": Entry(get(f"/v2/models/{MODEL}/versions/1/config")),
+    "/v2/models/{name}/versions/{version}/stats": Entry(get(f"/v2/models/{MODEL}/versions/1/stats")),
+    "/v2/models/stats": Entry(get("/v2/models/stats"), names_model=False),
+    "/v2/repository/index": Entry(post("/v2/repository/index", json={}), names_model=False),
     "/v2/models/{name}/versions/{version}": Entry(get(f"/v2/models/{MODEL}/versions/1")),
     "/v2/models/{name}/versions/{version}/ready": Entry(get(f"/v2/models/{MODEL}/versions/1/ready")),
 }
