@@ -1,10 +1,13 @@
 """Requests for models of Triton that classify no images, by an allow-list."""
 
+import asyncio
 from collections import deque
+from contextlib import suppress
 from http import HTTPStatus
 
 import anyio
 from fastapi import Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from tritonclient.grpc import service_pb2 as pb
 
@@ -14,6 +17,7 @@ from gateway.api.request_context import RequestContext, request_context
 from gateway.deadline import Deadline
 from gateway.errors import DeadlineExceeded, GatewayError, Overloaded, RequestTooLarge
 from gateway.inference.request_spec import timeout_within
+from gateway.inference.scope import Scope
 from gateway_plugins.oip import tensors
 from gateway_plugins.oip.documents import HEADER_LENGTH
 from gateway_plugins.oip.settings import ProtocolSettings
@@ -25,7 +29,10 @@ def passes_through(context: RequestContext, name: str) -> bool:
 
 
 async def infer(body: Body, context: RequestContext, name: str, version: str, header_bytes: int | None) -> Response:
-    """Run the model on the tensors of a request, which counts as the images of its batch."""
+    """Run the model on the tensors of a request, which counts as the images of its batch.
+
+    A request whose client disconnects ends; its call to Triton, once begun, runs on and keeps its permit.
+    """
     settings = context.settings
     context.check_model(name)
     context.log_fields["model"] = name
@@ -36,15 +43,35 @@ async def infer(body: Body, context: RequestContext, name: str, version: str, he
     deadline = Deadline.after(
         timeout_within(seconds, default=settings.default_timeout_seconds, most=settings.max_timeout_seconds)
     )
-    message = request.message
-    message.model_name, message.model_version = name, version
-    service, caller = context.service, context.charges.caller
-    if (images := _batch_size(message, len(data))) > 1:  # the first one was charged before the body was read
+    request.message.model_name, request.message.model_version = name, version
+    async with Scope() as scope:
+        answering = scope.start(_call(context, request.message, len(data), deadline))
+        disconnected = scope.start(_disconnected(body))
+        await asyncio.wait({answering, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise ClientDisconnect
+        answer = answering.result()
+    pieces, json_bytes = await tensors.encode(answer, request)
+    held = context.hold_response()
+    held.grow(sum(map(len, pieces)))
+    if json_bytes is None:
+        return PiecedAnswer(deque(pieces), held)
+    response = PiecedAnswer(deque(pieces), held, media_type="application/octet-stream")
+    response.headers[HEADER_LENGTH] = str(json_bytes)
+    return response
+
+
+async def _call(
+    context: RequestContext, message: pb.ModelInferRequest, body_bytes: int, deadline: Deadline
+) -> pb.ModelInferResponse:
+    """Charge the batch, wait for a permit, and call Triton once."""
+    settings, service, caller = context.settings, context.service, context.charges.caller
+    if (images := _batch_size(message, body_bytes)) > 1:  # the first one was charged before the body was read
         await caller.charge(deadline.left_seconds, context.stats.stages, images - 1)
     with service.admission.permits(caller.share) as permits:
         left_seconds, max_wait_seconds = deadline.left_seconds, settings.max_wait_seconds
         with context.stats.stages["wait"], anyio.move_on_after(min(left_seconds, max_wait_seconds)) as waiting:
-            permit = await permits.acquire(len(data))
+            permit = await permits.acquire(body_bytes)
         if waiting.cancelled_caught:
             if max_wait_seconds >= left_seconds:
                 raise DeadlineExceeded
@@ -54,21 +81,14 @@ async def infer(body: Body, context: RequestContext, name: str, version: str, he
                 value=max_wait_seconds,
             )
         message.parameters["timeout"].int64_param = max(1, int(deadline.left_seconds * 1e6))
-        work = service.backend.call("ModelInfer", name, message.SerializeToString(), deadline)
+        work = service.backend.call("ModelInfer", message.model_name, message.SerializeToString(), deadline)
         answer = None
         with context.stats.stages["infer"], anyio.move_on_after(deadline.left_seconds):
             # Triton works on it until the call ends, whoever still waits, and the permit is kept as long.
             answer = await service.tools.uncancelled.run(work, (permit,))
         if answer is None:
             raise DeadlineExceeded
-    pieces, json_bytes = await tensors.encode(pb.ModelInferResponse.FromString(answer), request)
-    held = context.hold_response()
-    held.grow(sum(map(len, pieces)))
-    if json_bytes is None:
-        return PiecedAnswer(deque(pieces), held)
-    response = PiecedAnswer(deque(pieces), held, media_type="application/octet-stream")
-    response.headers[HEADER_LENGTH] = str(json_bytes)
-    return response
+    return pb.ModelInferResponse.FromString(answer)
 
 
 async def get_metadata(request: Request, name: str, version: str | None) -> Response:
@@ -92,6 +112,12 @@ async def is_ready(request: Request, name: str, version: str | None) -> bool:
             raise
         return False
     return bool(pb.ModelReadyResponse.FromString(answer).ready)
+
+
+async def _disconnected(body: Body) -> None:
+    """Return when the client has disconnected."""
+    with suppress(ClientDisconnect):
+        await body.wait_for_disconnect()
 
 
 def _batch_size(message: pb.ModelInferRequest, body_bytes: int) -> int:

@@ -2,16 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client import REGISTRY
 
 from gateway.keys import add_key
 from gateway_plugins.tenants.quota import read_quota
 from tests.plugins.oip.echo import INFER, MODEL, EchoBackend, tensor
-from tests.services import Client, client_of
+from tests.processes import wait_for
+from tests.services import Client, client_of, stub_service
 
 PROBLEM = {"Accept": "application/problem+json"}
 
@@ -73,6 +76,26 @@ def test_call_past_its_deadline_is_refused_and_keeps_its_permit():
         assert len(backend.requests) == 1
         backend.gate.set()
         assert ask(client, parameters={"timeout": 30_000_000}).status_code == 200
+
+
+def test_request_of_a_client_that_disconnects_is_not_sent():
+    """It waits for a permit when its client leaves; the requests before and after it are answered."""
+    backend = EchoBackend()
+    backend.gate.clear()
+    body = {"inputs": [tensor()]}
+    settings = {"v2_models": MODEL, "max_images_in_flight": 1, "batch_max_images": 1, "max_wait_seconds": 60}
+    with stub_service(backend, **settings) as url, ThreadPoolExecutor(1) as threads:
+        try:
+            first = threads.submit(httpx.post, url + INFER, json={**body, "id": "first"}, timeout=60)
+            wait_for(lambda: backend.requests)
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(url + INFER, json={**body, "id": "gone"}, timeout=httpx.Timeout(10, read=0.5))
+            wait_for(lambda: REGISTRY.get_sample_value("gateway_images_waiting") == 0)
+        finally:
+            backend.gate.set()
+        assert first.result().status_code == 200
+        assert httpx.post(url + INFER, json={**body, "id": "last"}, timeout=60).status_code == 200
+    assert [request.id for request in backend.requests] == ["first", "last"]
 
 
 def test_batch_is_charged_by_its_images(tmp_path):
