@@ -108,7 +108,7 @@ def _words(kind: str, what: object) -> str:
 _allowed: set[Leftover] = set()
 """What fixtures of modules, classes and sessions have started."""
 _shared: set[str] = set()
-"""Names of these fixtures. A client among them may connect in any test, and keeps its connection."""
+"""Names of these fixtures; see _of_something_shared."""
 
 
 @contextmanager
@@ -129,11 +129,18 @@ def _of_a_loop(kind: str, what: object) -> bool:
     return kind == "open file"
 
 
+def _of_something_shared(kind: str, what: object) -> bool:
+    """Whether a client, a server or a service that several tests share may have made this later than it started."""
+    if isinstance(what, threading.Thread):
+        return what.name.startswith("ThreadPoolExecutor-")
+    return kind == "file" or (kind == "open file" and any(word in str(what) for word in ("socket:", "pipe:")))
+
+
 def _left_since(before: set[Leftover], *, shares: bool) -> set[Leftover]:
     present = _present()
     left = present - before - _allowed
     if shares:
-        left = {(kind, what) for kind, what in left if not (kind == "open file" and "socket:" in str(what))}
+        left = {each for each in left if not _of_something_shared(*each)}
     if any(kind == "open file" and "eventpoll" in str(what) for kind, what in present & _allowed):  # a fixture's loop
         left = {each for each in left if not _of_a_loop(*each)}
     return left

@@ -40,11 +40,11 @@ class Gate:
 
     folder: Path
 
-    def close(self, *, but: int = 0) -> None:
+    def close(self, *, passed: int = 0) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
         staged = self.folder.with_suffix(".new")
         staged.mkdir()
-        for number in range(but):
+        for number in range(passed):
             (staged / str(number)).touch()
         staged.rename(self.folder)
 

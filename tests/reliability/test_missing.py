@@ -11,6 +11,7 @@ import pytest
 from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.blocking_triton import BlockingTriton
+from tests.leaks import lasting
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, wait_for
 from tests.reliability.conftest import ready
@@ -78,7 +79,8 @@ def started_broken(triton: EmbeddedTriton, damage: Damage) -> Iterator[Callable[
     triton.stop(grace_seconds=0)
     repair = damage(triton.model_repository)
     try:
-        triton.start()
+        with lasting():  # it is the server of all tests of this module
+            triton.start()
         wait_for(triton.answers)
         yield repair
     except BaseException:

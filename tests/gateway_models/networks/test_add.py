@@ -54,7 +54,7 @@ def test_added_model_has_all_files_for_triton(added_head):
     assert (repository / "head_classifier" / classifier.output[0].label_filename).read_text().splitlines()[
         4
     ] == "class 4"
-    assert {path.name for path in (repository / "head_preprocessor" / "1").iterdir()} == {
+    assert {path.name for path in (repository / "head_preprocessor" / "1").glob("*.py")} == {
         path.name for path in PREPROCESSOR_CODE.glob("*.py")
     }
     assert not list(repository.glob(".*"))
