@@ -246,7 +246,7 @@ def test_registry_has_the_attacks_of_the_last_release():
         "costs": 11,
         "parsers": 30,
         "errors": 10,
-        "clients": 8,
+        "clients": 9,
         "connections": 17,
         "streams": 24,
         "urls": 12,

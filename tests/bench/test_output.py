@@ -8,8 +8,8 @@ from bench.candidates import Load, cost_table
 from bench.measurement import Measurement, Series
 from bench.output import NoMarkers, put
 from bench.parts import report
+from bench.peers.measure import brief, summary
 from bench.peers.measure import report as peers_report
-from bench.peers.measure import summary
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 PROJECT = DEFAULT_MODEL_REPOSITORY.parent
@@ -106,11 +106,14 @@ def test_peers_are_compared_within_a_round_with_the_faster_one():
     """LitServe is faster in the first round, the naive service in the second."""
     lit, naive = Series([series(100)[0], series(90)[1]]), Series([series(80)[0], series(100)[1]])
     services = {"this service": series(150), "LitServe": lit, "naive FastAPI + torch": naive}
+    services |= {"LitServe + ONNX Runtime": series(120), "naive FastAPI + ONNX Runtime": series(200)}
     measured = {Load("32 in flight", 32): services, Load("200 files in one request¹", 1, 200): services}
     rows = cells(peers_report(measured))
-    assert rows[1][:6] == ["32 in flight", "this service", "112", "1", "1.50 (1.50 – 1.50)", "10.0 ms"]
-    assert rows[2][3:5] == ["0.63 (0.60 – 0.67)", ""]
-    assert rows[5][6:] == ["", ""]
+    ratios = ["1.50 (1.50 – 1.50)", "0.75 (0.75 – 0.75)"]
+    assert rows[1][:7] == ["32 in flight", "this service", "112", "1", *ratios, "10.0 ms"]
+    assert rows[2][3:6] == ["0.63 (0.60 – 0.67)", "", ""]
+    assert rows[7][8:] == ["", ""]
     short = summary({"network": measured})
-    assert cells(short)[1][-1] == "1.50 (1.50 – 1.50)"
+    assert cells(short)[1][-2:] == ratios
+    assert cells(brief(measured))[1][3::2] == ratios
     assert "¹ The peers take one file a request" in short

@@ -63,7 +63,7 @@ def test_added_model_has_both_forms_and_a_record(added_head):
 )
 def test_forms_agree(tmp_path, changes):
     entry, model, said = added(tmp_path, **changes)
-    assert "on a CPU it runs by ONNX Runtime" in said[-1]
+    assert any("on a CPU it runs by ONNX Runtime" in line for line in said)
     assert entry.versions[1].outcome.cpu_runtime is CpuRuntime.ONNXRUNTIME
     session = onnxruntime.InferenceSession(model.with_name("cpu.onnx"), providers=["CPUExecutionProvider"])
     network = load_torchscript(model)
@@ -87,7 +87,7 @@ def test_forms_agree(tmp_path, changes):
 )
 def test_torchscript_stays_for_a_reason(tmp_path, changes, reason):
     entry, model, said = added(tmp_path, **changes)
-    assert reason in said[-1]
+    assert any(reason in line for line in said)
     assert not model.with_name("cpu.onnx").exists()
     runtime, why, damaged = cpu_network.choice(model)
     assert (runtime, damaged) == (CpuRuntime.TORCHSCRIPT, False)
@@ -99,7 +99,7 @@ def test_torchscript_stays_for_a_reason(tmp_path, changes, reason):
 
 def test_network_that_onnx_cannot_express_stays_torchscript(tmp_path):
     _, model, said = added(tmp_path, Head(last=NoOnnx()))
-    assert "torch cannot write it as ONNX" in said[-1]
+    assert any("torch cannot write it as ONNX" in line for line in said)
     assert "i0e" in cpu_network.choice(model)[1]
     assert not model.with_name("cpu.onnx").exists()
 
