@@ -244,7 +244,7 @@ def test_two_models_answer_side_by_side(page: Page, tmp_path):
     boxes = [node.bounding_box() for node in page.locator(".card").first.locator(".answer").all()]
     assert boxes[0]
     assert boxes[1]
-    assert boxes[0]["y"] == boxes[1]["y"]
+    assert boxes[0]["y"] == pytest.approx(boxes[1]["y"], abs=1)  # both may still settle
     assert boxes[0]["x"] < boxes[1]["x"]
 
     page.get_by_role("button", name="Open blue-0.png").click()
