@@ -86,7 +86,8 @@ class GrpcServer:
         """Take a slot for a call; raises Failure or Overloaded."""
         handle = self._methods.get(call.path)
         if handle is None:
-            raise Failure(grpc.StatusCode.UNIMPLEMENTED, "There is no such method.", "", ())
+            message = f"The gateway has no method {call.path.decode(errors='replace')}; reflection lists its methods."
+            raise Failure(grpc.StatusCode.UNIMPLEMENTED, message, "", ())
         if self.is_stopping:
             raise Overloaded("The server is stopping; call again.")
         pool = self._probes if self.is_probe(call.path) else self._calls

@@ -146,6 +146,7 @@ async def test_other_methods_are_unimplemented():
     async with connected() as channel:
         error = await failure(stub(channel).RepositoryModelLoad(service_pb2.RepositoryModelLoadRequest()))
     assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert error.details().startswith("The gateway has no method /inference.GRPCInferenceService/RepositoryModelLoad;")
 
 
 async def test_key_is_metadata(tmp_path):
