@@ -118,7 +118,7 @@ def add(
     models = entry.ensembles if spec.version is None else (entry.classifier, *entry.ensembles)
     reload(address, load=(*stateful_models, *models))
     service = f"http://{authority(settings.host, settings.port)}"
-    added(entry, model_repository, spec.version or entry.in_use, service)
+    added(entry, model_repository, spec.version or entry.in_use, service, address)
     explain_how_to_load(spec.name, address)
 
 

@@ -20,8 +20,11 @@ from gateway_models.repository.writing import preprocessor_files
 T = TypeVar("T")
 
 
-def added(entry: Entry, repository: Path, version: int, service: str) -> None:
-    """Print what `gateway model add` wrote, and how to call the model of the service at this URL."""
+def added(entry: Entry, repository: Path, version: int, service: str, triton: str | None = None) -> None:
+    """Print what `gateway model add` wrote, and how to call the model of the service at this URL.
+
+    `triton` is the address of the running Triton that has loaded it, if any.
+    """
     spec, outcome = entry.versions[version].spec, entry.versions[version].outcome
     out = console()
     out.print(f"{entry.name} version {version} is in {repository}", style="bold")
@@ -62,9 +65,15 @@ def added(entry: Entry, repository: Path, version: int, service: str) -> None:
         out.print("  with NVIDIA's image on a GPU of the kind that it was built on; `gateway up` has no TensorRT")
         out.print(f"  gateway model evaluate {entry.name} LABELLED_IMAGES{at(repository)}")
         return
-    out.print(f"  gateway model parity {entry.name}{at(repository)}   # the served answers against the original's")
-    out.print(f"  {'' if at(repository) == '' else f'GATEWAY_MODEL={entry.name} '}gateway up{at(repository)}")
-    out.print(f"  curl -F files=@{sample_image()} '{service}/predict?model={entry.name}{where}'")
+    call = f"  curl -F files=@{sample_image()} '{service}/predict?model={entry.name}{where}'"
+    parity = f"  gateway model parity {entry.name}{at(repository)}"
+    if triton is None:
+        out.print(f"{parity}   # the served answers against the original's")
+        out.print(f"  {'' if at(repository) == '' else f'GATEWAY_MODEL={entry.name} '}gateway up{at(repository)}")
+        out.print(call)
+    else:
+        out.print(f"{parity} --triton {triton}   # the served answers against the original's")
+        out.print(f"{call}   # with the address of the gateway of that Triton")
     if version != entry.in_use:
         out.print(
             f"version {entry.in_use} stays in use; "
