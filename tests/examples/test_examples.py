@@ -67,7 +67,7 @@ CORES = len(os.sched_getaffinity(0))
 
 def classify(table, out, *options) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, PROJECT / "examples" / "ray_classify.py", table, out, *options]
-    with TemporaryDirectory() as folder:  # Ray leaves its files there
+    with TemporaryDirectory(dir="/tmp") as folder:  # Ray leaves files there, with sockets of at most 107 bytes
         return subprocess.run(
             command,
             cwd=PROJECT,
