@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.body import open_body
+from gateway.api.body import open_body, read_whole
 from gateway.api.classes import named_class
 from gateway.api.parameters import reading
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
 from gateway.api.schemas import FeedbackResponse, Problem
-from gateway.errors import InvalidBody, InvalidParameter, NotFound, Overloaded, RateLimited, RequestTooLarge
+from gateway.errors import InvalidBody, InvalidParameter, NotFound, Overloaded, RateLimited
 from gateway.inference.parameters import ModelName
 from gateway.limits.caller import REFUSAL_SECONDS
 from gateway.settings import variable
@@ -115,15 +115,7 @@ def router(log: "ServiceLog | None") -> APIRouter:
 
 async def _read(request: Request, context: RequestContext) -> FeedbackBody:
     """The body; raises RequestTooLarge, InvalidBody or InvalidParameter."""
-    body = bytearray()
-    async for chunk in open_body(request, context):
-        body += chunk
-        if len(body) > MAX_FEEDBACK_BYTES:
-            raise RequestTooLarge(
-                f"Feedback has at most {MAX_FEEDBACK_BYTES} bytes.",
-                limit="max_feedback_bytes",
-                value=MAX_FEEDBACK_BYTES,
-            )
+    body = await read_whole(open_body(request, context), MAX_FEEDBACK_BYTES, "max_feedback_bytes")
     try:
         given = json_text.decode(body, max_bytes=MAX_FEEDBACK_BYTES)
     except json_text.JsonError as exc:

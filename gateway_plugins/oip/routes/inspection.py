@@ -5,17 +5,20 @@ by them.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Body, Request
+from fastapi import APIRouter, Request
 from google.protobuf.message import Message
 from pydantic_core import to_json
 from starlette.responses import Response
 from tritonclient.grpc import service_pb2 as pb
 
+from gateway.api.body import open_body, read_whole
 from gateway.api.request_context import RequestContext, request_context
 from gateway.deadline import Deadline
+from gateway.errors import InvalidBody, InvalidParameter
 from gateway.inference.backend import ModelInfo
+from gateway.values import json_text
 from gateway_plugins.oip.documents import ModelMetadata, V2Error
 from gateway_plugins.oip.routes import pass_through
 from gateway_plugins.oip.routes.metadata import MODEL_ERRORS, NAME, ModelName, ModelVersion, model_info
@@ -23,6 +26,20 @@ from gateway_plugins.oip.routes.metadata import MODEL_ERRORS, NAME, ModelName, M
 router = APIRouter(tags=["Open Inference Protocol"])
 
 _UNREACHABLE: dict[int | str, dict[str, Any]] = {503: {"model": V2Error, "description": "Triton cannot be reached."}}
+_INVALID: dict[int | str, dict[str, Any]] = {
+    400: {"model": V2Error, "description": "The body is not valid JSON."},
+    413: {"model": V2Error, "description": "The body is too large."},
+    415: {"model": V2Error, "description": "The body is compressed."},
+    422: {"model": V2Error, "description": "A member of the body is invalid."},
+}
+_INDEX = {
+    "type": "object",
+    "properties": {
+        "ready": {"type": "boolean", "description": "Whether to list only models that are ready.", "default": False}
+    },
+}
+MAX_INDEX_BYTES = 1_024
+"""Bytes of the body of a request for the index, which has one member."""
 _DATA_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
 
 
@@ -87,14 +104,14 @@ async def get_version_config(request: Request, name: ModelName, version: ModelVe
     "/v2/repository/index",
     summary="Open Inference Protocol: the models and their states",
     response_class=Response,
-    responses=_UNREACHABLE,
+    responses={**_UNREACHABLE, **_INVALID},
+    openapi_extra={"requestBody": {"content": {"application/json": {"schema": _INDEX}}}},
 )
-async def get_index(
-    request: Request,
-    ready: Annotated[bool, Body(embed=True, description="Whether to list only models that are ready.")] = False,  # noqa: FBT002  # a member of the body
-) -> Response:
+async def get_index(request: Request) -> Response:
     """Every version of each model that classifies images and that the API key may use."""
-    models = await _allowed_models(request_context(request))
+    context = request_context(request)
+    ready = _lists_ready(await read_whole(open_body(request, context), MAX_INDEX_BYTES, "max_index_bytes"))
+    models = await _allowed_models(context)
     return _json(
         [
             {
@@ -108,6 +125,22 @@ async def get_index(
             for version in info.versions
         ]
     )
+
+
+def _lists_ready(body: bytes) -> bool:
+    """Whether a request for the index asks for models that are ready alone; raises InvalidBody or InvalidParameter."""
+    if not body:
+        return False
+    try:
+        given = json_text.decode(body, max_bytes=MAX_INDEX_BYTES)
+    except json_text.JsonError as exc:
+        raise InvalidBody(f"The body is not valid JSON: {exc}.") from None
+    if not isinstance(given, dict):
+        raise InvalidBody('The body is a JSON object, such as {"ready": true}.')
+    ready = given.get("ready", False)
+    if not isinstance(ready, bool):
+        raise InvalidParameter("'ready': must be true or false.")
+    return ready
 
 
 async def _allowed_models(context: RequestContext) -> list[ModelInfo]:

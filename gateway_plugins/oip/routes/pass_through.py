@@ -12,10 +12,10 @@ from starlette.responses import Response
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.api.answers import PiecedAnswer
-from gateway.api.body import Body
+from gateway.api.body import Body, read_whole
 from gateway.api.request_context import RequestContext, request_context
 from gateway.deadline import Deadline
-from gateway.errors import DeadlineExceeded, GatewayError, Overloaded, RequestTooLarge
+from gateway.errors import DeadlineExceeded, GatewayError, Overloaded
 from gateway.inference.request_spec import timeout_within
 from gateway.inference.scope import Scope
 from gateway_plugins.oip import tensors
@@ -37,7 +37,7 @@ async def infer(body: Body, context: RequestContext, name: str, version: str, he
     context.check_model(name)
     context.log_fields["model"] = name
     with context.stats.stages["read"]:
-        data = await _read(body, ProtocolSettings.of(settings).v2_max_tensor_bytes)
+        data = await read_whole(body, ProtocolSettings.of(settings).v2_max_tensor_bytes, "v2_max_tensor_bytes")
     request = await tensors.read(data, header_bytes)
     seconds = request.timeout_microseconds / 1e6 if request.timeout_microseconds else None
     deadline = Deadline.after(
@@ -128,19 +128,3 @@ def _batch_size(message: pb.ModelInferRequest, body_bytes: int) -> int:
 
 def _deadline(context: RequestContext) -> Deadline:
     return Deadline.after(context.settings.ready_timeout_seconds)
-
-
-async def _read(body: Body, most: int) -> bytes:
-    """The whole body; raises RequestTooLarge."""
-    pieces: list[bytes] = []
-    nbytes = body.announced_bytes
-    held = 0
-    while nbytes <= most:
-        piece = await anext(body, None)
-        if piece is None:
-            return b"".join(pieces)
-        pieces.append(piece)
-        held += len(piece)
-        body.hold(held)
-        nbytes = max(nbytes, held)
-    raise RequestTooLarge(f"The body may have {most:,} bytes.", limit="v2_max_tensor_bytes", value=most)
