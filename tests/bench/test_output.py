@@ -33,7 +33,7 @@ COMMANDS = {
         "bench.large",
         "bench.tensors",
     },
-    "README.md": {"bench --peers"},
+    "README.md": {"bench --peers in brief"},
     "docs/explanation/fidelity.md": {"bench.score_changes"},
     "docs/explanation/attacks.md": {"make attack"},
 }
