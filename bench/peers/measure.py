@@ -87,7 +87,7 @@ def brief(measured: Measured) -> str:
 
 
 def ratio_to_faster_peer(services: Mapping[str, Series], name: str, runtime: str) -> Ratio:
-    """A service's rate divided by that of the faster peer with a runtime, in the same round."""
+    """The ratio of a service's rate to the rate of the faster peer with a runtime, in the same round."""
     rounds = zip(*(services[peer] for peer in _peers(runtime)), strict=True)
     return services[name].ratio([max(peers, key=lambda each: each.rate) for peers in rounds])
 
