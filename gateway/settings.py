@@ -118,7 +118,7 @@ class Section(BaseSettings):
         return 0
 
     def tensor_models(self) -> Mapping[str, Any]:
-        """Models of Triton that take tensors instead of files: by name, a gateway.triton.tensor_codec.TensorModel."""
+        """Models of Triton that take tensors instead of files: by name, a gateway.triton.codec.DeclaredModel."""
         return {}
 
     @classmethod

@@ -23,7 +23,6 @@ from gateway.triton.contract import (
 )
 from gateway.triton.messages import COMPLETE, infer_request, read_answer
 from gateway.triton.model_config import parameters, steps
-from gateway.triton.tensor_codec import TensorModel
 
 if TYPE_CHECKING:
     from gateway.settings import Section
@@ -153,10 +152,23 @@ CONTRACT: Codec = ImageCodec(ModelConfig())
 """The codec of an ensemble with the whole contract."""
 
 
+class DeclaredModel(Protocol):
+    """A model that takes tensors, as a section of the settings declares it; see Section.tensor_models."""
+
+    @property
+    def tensor(self) -> TensorInput:
+        """How a decoder makes the model's input."""
+        ...
+
+    def codec(self, config: ModelConfig) -> Codec:
+        """The codec for the model's configuration; raises ContractBroken if they do not fit together."""
+        ...
+
+
 class Codecs:
     """Chooses the codec of a model by its configuration; `tensors` are the models that take tensors, by name."""
 
-    def __init__(self, tensors: Mapping[str, TensorModel] | None = None) -> None:
+    def __init__(self, tensors: Mapping[str, DeclaredModel] | None = None) -> None:
         self._tensors = tensors or {}
 
     @classmethod

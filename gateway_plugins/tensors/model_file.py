@@ -12,7 +12,7 @@ from gateway.ingest.resizing import INTERPOLATIONS, Resize, TensorInput
 from gateway.values.validation import fault
 
 if TYPE_CHECKING:
-    from gateway.triton.tensor_codec import TensorModel
+    from gateway_plugins.tensors.tensor_codec import TensorModel
 
 MOST_BYTES = 64 * 2**20
 """Upper bound of a file of labels: some hundred times the largest."""
@@ -64,7 +64,7 @@ class Entry(BaseModel):
 
     def model(self, folder: Path) -> "TensorModel":
         """The model; its labels are in a file below `folder`. Raises OSError and UnicodeDecodeError."""
-        from gateway.triton.tensor_codec import TensorModel
+        from gateway_plugins.tensors.tensor_codec import TensorModel
 
         height, width = (self.crop_size * 2)[:2]
         resize = Resize(tuple(self.resize_size), self.interpolation, fast=self.decode == "fast")

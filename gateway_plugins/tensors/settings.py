@@ -8,7 +8,7 @@ from gateway.settings import DecodeMode, Section, Settings, variable
 from gateway_plugins.tensors.model_file import ModelFileError, read_models
 
 if TYPE_CHECKING:
-    from gateway.triton.tensor_codec import TensorModel
+    from gateway_plugins.tensors.tensor_codec import TensorModel
 
 
 class TensorSettings(Section):

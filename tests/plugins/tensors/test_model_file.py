@@ -5,8 +5,8 @@ import pytest
 from gateway.environment import SettingsError, load_settings
 from gateway.ingest.resizing import Resize, TensorInput
 from gateway.triton.codec import Codecs
-from gateway.triton.tensor_codec import TensorModel
 from gateway_plugins.tensors.model_file import ModelFileError, read_models
+from gateway_plugins.tensors.tensor_codec import TensorModel
 from tests.settings import Settings
 
 VALID = "resize_size = 256\ncrop_size = 224\nmean = [0.1, 0.2, 0.3]\nstd = [1, 1, 0.5]\n"

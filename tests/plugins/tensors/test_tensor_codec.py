@@ -11,7 +11,7 @@ from gateway.errors import ContractBroken, InferenceFailed
 from gateway.inference.backend import Batch, Call
 from gateway.ingest.resizing import Resize, TensorInput
 from gateway.triton.codec import Codecs
-from gateway.triton.tensor_codec import MOST_IMAGES, TensorModel
+from gateway_plugins.tensors.tensor_codec import MOST_IMAGES, TensorModel
 
 TENSOR = TensorInput(Resize((4,), "bilinear"), (2, 4), (0.5,) * 3, (0.5,) * 3)
 PIXELS = TensorInput(Resize((4,), "bilinear"), (2, 4), (0.0,) * 3, (1.0,) * 3, "uint8", "nhwc")
