@@ -25,6 +25,7 @@ COPY gateway_cli gateway_cli
 COPY gateway_client gateway_client
 COPY gateway_decoder gateway_decoder
 COPY gateway_local gateway_local
+COPY gateway_machine gateway_machine
 COPY gateway_models gateway_models
 COPY gateway_plugins gateway_plugins
 COPY gateway_predictions gateway_predictions
@@ -181,8 +182,7 @@ RUN install --directory --owner=1000 --group=1000 /var/cache/tensorrt
 # TorchScript runs in the image's own libtorch backend, so triton_backends is not copied.
 COPY --from=model /app/triton_models /models
 # What sizes the models to the container when it starts: standard library only.
-COPY gateway/__init__.py /opt/sized/gateway/
-COPY gateway/machine /opt/sized/gateway/machine
+COPY gateway_machine /opt/sized/gateway_machine
 COPY gateway_local/__init__.py gateway_local/config_text.py gateway_local/sizing.py /opt/sized/gateway_local/
 COPY gateway_local/sized_triton.py /opt/sized/__main__.py
 ENV PYTHONDONTWRITEBYTECODE=1

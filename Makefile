@@ -50,7 +50,7 @@ ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 # Hypothesis tries the same examples in every run, and more of them in test-long; with PROFILE=random others, which may find more.
 PROFILE = repeatable
 test-long: PROFILE = thorough
-PACKAGES := gateway gateway_plugins gateway_cli gateway_client gateway_decoder gateway_local gateway_models gateway_predictions triton_models triton_backends native bench deploy tests docs examples
+PACKAGES := gateway gateway_plugins gateway_cli gateway_client gateway_decoder gateway_local gateway_machine gateway_models gateway_predictions triton_models triton_backends native bench deploy tests docs examples
 
 # Images of containers often set it. Here every process would compile the gateway again, and pytest all of the tests.
 unexport PYTHONDONTWRITEBYTECODE

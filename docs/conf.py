@@ -29,6 +29,7 @@ exclude_patterns = [
     "gateway_cli",
     "gateway_decoder",
     "gateway_local",
+    "gateway_machine",
     "gateway_models",
     "gateway_plugins",
     "gateway_predictions",

@@ -24,9 +24,9 @@ from gateway.limits.admission import Admission
 from gateway.limits.connections import Connections
 from gateway.limits.pools import response_buffer, streams, upload_buffer
 from gateway.logs import configure_logs
-from gateway.machine.allocator import keep_freed_memory
 from gateway.metrics import SHARED_FOLDER, reserve_space
 from gateway.plugins import installed, metrics_of
+from gateway.server.allocator import keep_freed_memory
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
 from gateway.server.open_files import affordable_connections

@@ -11,9 +11,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from gateway.errors import GatewayError
-from gateway.machine.capacity import Costs
-from gateway.machine.cores import usable_cores
 from gateway.values import setting_values, variables
+from gateway_machine.capacity import Costs
+from gateway_machine.cores import usable_cores
 
 ENV_PREFIX = variables.ENV_PREFIX
 DecodeMode = variables.DecodeMode

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from gateway.machine.capacity import MIB, Costs, Plan, plan
 from gateway.settings import variable
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
+from gateway_machine.capacity import MIB, Costs, Plan, plan
 
 
 class Output(StrEnum):
@@ -68,9 +68,9 @@ def capacity(
 
         gateway capacity --cores 16 --gpus 1 --format env >> .env
     """
-    from gateway.machine.cores import usable_cores
-    from gateway.machine.gpus import gpu_count
     from gateway_local.cost_record import recorded_costs
+    from gateway_machine.cores import usable_cores
+    from gateway_machine.gpus import gpu_count
 
     costs = _measured(model_repository, photo) if measure else recorded_costs(model_repository)
     given = {"gpu_network_ms": gpu_ms, "network_ms": cpu_ms}

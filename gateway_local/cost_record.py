@@ -16,9 +16,6 @@ from pathlib import Path
 
 from gateway.errors import UserError
 from gateway.files.shared import whole_file
-from gateway.machine.capacity import GPU_BATCH, Costs, plan
-from gateway.machine.cores import usable_cores
-from gateway.machine.gpus import find_gpus
 from gateway.plugins import ports_of
 from gateway.settings import LogLevel, Settings, variable
 from gateway.triton.footprint import version_files
@@ -33,6 +30,9 @@ from gateway_local.paths import default_cache_dir
 from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_local.sizing import BYTES, CONFIG, read, roles
+from gateway_machine.capacity import GPU_BATCH, Costs, plan
+from gateway_machine.cores import usable_cores
+from gateway_machine.gpus import find_gpus
 
 RECORD = "costs.json"
 FORMAT = 1

@@ -9,9 +9,9 @@ buffer, and the answer is wrong without an error (Triton's server issues 7148 an
 import math
 from collections.abc import Mapping
 
-from gateway.machine.capacity import DEFAULT_PINNED_POOL_BYTES, pinned_pool_bytes
 from gateway.triton.model_config import DataType, ModelConfig, instances_on_gpus
 from gateway_local.sizing import BYTES
+from gateway_machine.capacity import DEFAULT_PINNED_POOL_BYTES, pinned_pool_bytes
 
 DEFAULT_POOL_BYTES = 64 * 2**20
 PINNED_OPTION = "--pinned-memory-pool-byte-size"

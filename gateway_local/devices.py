@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from gateway.machine.gpus import Gpus, find_gpus
 from gateway.triton.model_config import ModelConfig
 from gateway_local.cuda_pool import PINNED_OPTION, arguments, pinned_arguments, pool_bytes, uncacheable
 from gateway_local.runtime.base import TritonRuntimeError
+from gateway_machine.gpus import Gpus, find_gpus
 
 HIDE = {"CUDA_VISIBLE_DEVICES": "-1"}
 """With it a process sees no GPU (CUDA programming guide, environment variables)."""

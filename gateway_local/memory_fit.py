@@ -3,11 +3,11 @@
 from enum import StrEnum
 
 from gateway.errors import UserError
-from gateway.machine.capacity import Runtime
-from gateway.machine.gpus import gpu_count
-from gateway.machine.memory import MACHINE, Memory
 from gateway.settings import MemoryCheck
 from gateway.triton.footprint import NEAR, OVERRIDE, Need, size
+from gateway_machine.capacity import Runtime
+from gateway_machine.gpus import gpu_count
+from gateway_machine.memory import MACHINE, Memory
 
 
 class MemoryShort(UserError):

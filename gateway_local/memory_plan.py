@@ -8,10 +8,6 @@ from google.protobuf import text_format
 
 from gateway.environment import load_settings
 from gateway.limits.buffers import LEAST, fitted, needed
-from gateway.machine.capacity import Costs, Plan, fitting_plan
-from gateway.machine.cores import usable_cores
-from gateway.machine.gpus import find_gpus
-from gateway.machine.memory import MACHINE, Memory, memory_limit, usable_memory
 from gateway.settings import MemoryCheck, Settings, variable
 from gateway.triton.contract import pinned_versions
 from gateway.triton.footprint import Need, need, size
@@ -21,6 +17,10 @@ from gateway_local.bytecode import compile_models
 from gateway_local.cost_record import recorded_costs
 from gateway_local.memory_fit import check
 from gateway_local.sizing import completed_texts, write
+from gateway_machine.capacity import Costs, Plan, fitting_plan
+from gateway_machine.cores import usable_cores
+from gateway_machine.gpus import find_gpus
+from gateway_machine.memory import MACHINE, Memory, memory_limit, usable_memory
 from gateway_plugins.demand.settings import DemandSettings
 
 Say = Callable[[str], None]

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from gateway.machine.capacity import Plan, plan
-from gateway.machine.cores import usable_cores
 from gateway.triton.model_config import read_model_configs
 from gateway_local import launch, sizing
 from gateway_local.bytecode import compile_models
@@ -24,6 +22,8 @@ from gateway_local.hosts import authority, reachable
 from gateway_local.runtime.base import Runtime, TritonRuntimeError
 from gateway_local.server_log import advice, error_lines
 from gateway_local.sizing import SizedRepository
+from gateway_machine.capacity import Plan, plan
+from gateway_machine.cores import usable_cores
 
 MIB = 2**20
 LOG_PREFIX = "triton | "

@@ -13,8 +13,6 @@ from types import FrameType
 from typing import Protocol
 
 from gateway.errors import UserError
-from gateway.machine.gpus import Gpus, find_gpus
-from gateway.machine.memory import killed_for_memory
 from gateway.plugins import ports_of
 from gateway.server.serve import check_address, export_environment
 from gateway.settings import Settings, variable
@@ -34,6 +32,8 @@ from gateway_local.server import EmbeddedTriton, StartFailed
 from gateway_local.server_log import concerns_a_gpu_alone
 from gateway_local.supervisor import Readiness, Supervisor
 from gateway_local.tuning import hint, runtimes
+from gateway_machine.gpus import Gpus, find_gpus
+from gateway_machine.memory import killed_for_memory
 
 POLL_SECONDS = 0.2
 CHECK_SECONDS, REPORT_SECONDS = 1.0, 60.0

@@ -22,7 +22,8 @@ from tests import warm
 
 PROJECT = Path(__file__).resolve().parents[1]
 PACKAGES = (
-    *("gateway", "gateway_cli", "gateway_client", "gateway_decoder", "gateway_local", "gateway_models"),
+    *("gateway", "gateway_cli", "gateway_client", "gateway_decoder", "gateway_local", "gateway_machine"),
+    "gateway_models",
     "gateway_plugins",
     "gateway_predictions",
 )

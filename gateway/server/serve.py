@@ -19,14 +19,14 @@ from uvicorn.supervisors import Multiprocess
 from gateway.errors import UserError
 from gateway.limits.buffers import fitted
 from gateway.logs import configure_logs
-from gateway.machine.capacity import Costs, plan
-from gateway.machine.cores import usable_cores
-from gateway.machine.memory import memory_limit
 from gateway.plugins import ports_of
 from gateway.server.connection import Connection
 from gateway.server.http import HttpHandler
 from gateway.server.workers import sharing
 from gateway.settings import BesideTriton, LogLevel, Settings, variable
+from gateway_machine.capacity import Costs, plan
+from gateway_machine.cores import usable_cores
+from gateway_machine.memory import memory_limit
 
 ACCEPTED = 16
 """How many connections are accepted in one iteration of the event loop. uvloop accepts one of each listening socket:

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Self
 
 from gateway.errors import LoadFailed
-from gateway.machine.capacity import PROCESS_MEMORY, Runtime
-from gateway.machine.memory import Memory
 from gateway.settings import GIB, MIB, MemoryCheck, variable
 from gateway.triton.contract import PROCESS_MEMORY_PARAMETER
 from gateway.triton.model_config import (
@@ -24,6 +22,8 @@ from gateway.triton.model_config import (
     read_model_configs,
     steps,
 )
+from gateway_machine.capacity import PROCESS_MEMORY, Runtime
+from gateway_machine.memory import Memory
 
 NEAR = 0.9
 """Share of the free memory above which a need is near the limit."""

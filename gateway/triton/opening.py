@@ -3,7 +3,6 @@
 import secrets
 from collections.abc import Callable, Sequence
 
-from gateway.machine.memory import usable_memory
 from gateway.server.workers import shared_file
 from gateway.settings import Settings
 from gateway.triton.codec import Codecs
@@ -16,6 +15,7 @@ from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Notes, Quarantine
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import BackendOptions, TritonBackend
+from gateway_machine.memory import usable_memory
 
 
 def create_backend(

@@ -8,7 +8,6 @@ import typer
 
 from gateway.environment import load_settings
 from gateway.errors import LoadFailed, UserError
-from gateway.machine.gpus import gpu_count
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway_cli.addresses import Triton, formerly_url
 from gateway_cli.former_options import formerly
@@ -19,6 +18,7 @@ from gateway_cli.model.spec_options import takes_spec
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.hosts import authority, is_loopback
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
+from gateway_machine.gpus import gpu_count
 from gateway_models.networks.functions import FunctionTemplate, is_function, write_skeleton
 from gateway_models.repository.after import FunctionStep
 from gateway_models.repository.option import SERVING
@@ -81,9 +81,9 @@ def add(
 
         gateway model add torchvision:resnet50 --name pets --after pets.yaml
     """
-    from gateway.machine.memory import usable_memory
     from gateway.triton.footprint import check_load
     from gateway_local.memory_plan import warn_of_memory
+    from gateway_machine.memory import usable_memory
     from gateway_models.networks.add import add as add_model
     from gateway_models.networks.model_source import labels_of
     from gateway_models.repository.examples import read_examples, write_examples

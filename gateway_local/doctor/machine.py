@@ -10,10 +10,6 @@ from pathlib import Path
 
 from gateway.findings import Finding, fail, ok, warn
 from gateway.limits.buffers import needed
-from gateway.machine.cgroups import OWN
-from gateway.machine.cores import usable_cores
-from gateway.machine.gpus import driver_too_old
-from gateway.machine.memory import usable_memory
 from gateway.settings import MIB, Settings, variable
 from gateway.triton.footprint import Need, size
 from gateway.values.extras import install
@@ -31,6 +27,10 @@ from gateway_local.runtime.wheel import (
     check_platform,
 )
 from gateway_local.server import SHARED_MEMORY, SHM_BYTES
+from gateway_machine.cgroups import OWN
+from gateway_machine.cores import usable_cores
+from gateway_machine.gpus import driver_too_old
+from gateway_machine.memory import usable_memory
 
 SHM_RECOMMENDED_BYTES = 256 * MIB
 """Shared memory for regions that grow with large batches; Docker gives a container 64 MiB by default."""

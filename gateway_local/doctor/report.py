@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.findings import Finding, Level, fail
-from gateway.machine.gpus import gpu_count
 from gateway.plugins import installed
 from gateway.settings import Settings
 from gateway.triton.codec import Codecs
@@ -21,6 +20,7 @@ from gateway_local.doctor.shares import shares
 from gateway_local.doctor.tritons import own_version, tritons
 from gateway_local.memory_plan import machine_plan, sized_configs
 from gateway_local.paths import default_cache_dir
+from gateway_machine.gpus import gpu_count
 
 COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 

@@ -8,8 +8,6 @@ from gateway.errors import ContractBroken
 from gateway.files.safe_path import SafePath, UnsafePath, safe_name
 from gateway.findings import Finding, fail, ok, warn
 from gateway.ingest.resizing import names_release
-from gateway.machine.capacity import Plan
-from gateway.machine.gpus import gpu_count
 from gateway.triton.codec import Codecs
 from gateway.triton.contract import CLASSIFIER, pinned
 from gateway.triton.footprint import Need, need
@@ -27,6 +25,8 @@ from gateway.triton.model_config import (
 )
 from gateway_local.cuda_pool import arguments, pool_bytes, uncacheable
 from gateway_local.tuning import WARNING, runtimes
+from gateway_machine.capacity import Plan
+from gateway_machine.gpus import gpu_count
 
 CONFIG = "config.pbtxt"
 LIMITED = "nothing, if they do not matter; gateway model add writes a model without them"

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.machine.gpus import gpu_count
 from gateway_local.paths import at
+from gateway_machine.gpus import gpu_count
 from gateway_models.networks.isolation import Report
 from gateway_models.networks.model_source import (
     Source,

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.errors import UserError
-from gateway.machine.capacity import MIB, Runtime
 from gateway.triton.contract import CLASSIFIER, CPU_RUNTIME_PARAMETER, ENSEMBLE_MODEL, PREPROCESSOR
 from gateway.triton.footprint import MemoryRecord
 from gateway.triton.model_config import parameters, read_model_config
@@ -19,6 +18,7 @@ from gateway.values.extras import install
 from gateway_local import cpu_network
 from gateway_local.config_text import with_parameter
 from gateway_local.cpu_network import CpuRuntime
+from gateway_machine.capacity import MIB, Runtime
 from gateway_models.repository.entry import RECORD, Entry, Outcome, Version, write_record
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec

@@ -10,11 +10,11 @@ from typing import Any
 from google.protobuf import text_format
 from google.protobuf.json_format import MessageToDict
 
-from gateway.machine.capacity import IN_FLIGHT_PER_CORE, MIB, Runtime
 from gateway.triton.footprint import MemoryRecord, runtime_of
 from gateway.triton.model_config import ModelConfig
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.paths import DEFAULT_BACKENDS
+from gateway_machine.capacity import IN_FLIGHT_PER_CORE, MIB, Runtime
 from gateway_models.networks import served_process
 from gateway_models.networks.isolation import Job, Report
 from gateway_models.repository.entry import Entry, Outcome, Version

@@ -20,10 +20,6 @@ from typing import Any
 
 import gateway
 from gateway.errors import UserError
-from gateway.machine.capacity import CALL_IMAGES, GPU_BATCH, MIB
-from gateway.machine.cores import usable_cores
-from gateway.machine.gpus import Gpus, find_gpus, gpu_fault
-from gateway.machine.memory import usable_memory
 from gateway.plugins import ports_of
 from gateway.settings import LogLevel, Settings, variable
 from gateway.triton.model_config import read_model_configs
@@ -50,6 +46,10 @@ from gateway_local.model_processes import model_processes
 from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_local.sizing import CONFIG
+from gateway_machine.capacity import CALL_IMAGES, GPU_BATCH, MIB
+from gateway_machine.cores import usable_cores
+from gateway_machine.gpus import Gpus, find_gpus, gpu_fault
+from gateway_machine.memory import usable_memory
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.proof.html_page import page
 from gateway_models.proof.image_files import NotCompared, image_files, read_image_files, resize_for

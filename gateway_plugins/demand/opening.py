@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import structlog
 
-from gateway.machine.gpus import gpu_count
 from gateway.settings import Settings, variable
 from gateway.triton.opening import open_pool, options
 from gateway.values.setting_values import Shares
+from gateway_machine.gpus import gpu_count
 from gateway_plugins.demand.backend import DemandBackend
 from gateway_plugins.demand.choice import Budget
 from gateway_plugins.demand.loader import DemandLoader, LoadPolicy

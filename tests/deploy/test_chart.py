@@ -11,7 +11,9 @@ import yaml
 
 from deploy.generate import CHART
 from deploy.generate.helm import Rendered, render
-from gateway.machine.capacity import (
+from gateway.settings import variable
+from gateway_local.server import EXIT_TIMEOUT_SECONDS
+from gateway_machine.capacity import (
     CALL_IMAGES,
     IN_FLIGHT_PER_CORE,
     IN_FLIGHT_PER_GPU,
@@ -20,8 +22,6 @@ from gateway.machine.capacity import (
     SHARED_BYTES,
     plan,
 )
-from gateway.settings import variable
-from gateway_local.server import EXIT_TIMEOUT_SECONDS
 from gateway_models.repository.tensorrt import TENSORRT_CACHE
 from tests.deploy.conftest import compose_file
 from tests.deploy.kubernetes_schemas import VERSIONS, container, faults, find, pod

@@ -7,8 +7,8 @@ import sys
 import pytest
 import yaml
 
-from gateway.machine.capacity import MAX_INSTANCES, SHARED_BYTES, plan
 from gateway_local.server import EXIT_TIMEOUT_SECONDS
+from gateway_machine.capacity import MAX_INSTANCES, SHARED_BYTES, plan
 from tests.deploy.conftest import compose_file, laid_over
 from tests.settings import Settings
 

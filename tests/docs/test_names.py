@@ -45,6 +45,7 @@ ANY_INDEX = re.compile(r"index[-_]url(?:=| +|\", \")https?://(?!127\.|localhost)
         "gateway_cli",
         "gateway_decoder",
         "gateway_local",
+        "gateway_machine",
         "gateway_models",
         "gateway_plugins",
         "deploy",

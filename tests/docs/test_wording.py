@@ -13,6 +13,7 @@ FOLDERS = (
         "gateway_client",
         "gateway_decoder",
         "gateway_local",
+        "gateway_machine",
         "gateway_models",
         "gateway_plugins",
     ),

@@ -11,7 +11,7 @@ import numpy as np
 from gateway.app import create_app
 from gateway.environment import load_settings
 from gateway.logs import configure_logs
-from gateway.machine.allocator import keep_freed_memory
+from gateway.server.allocator import keep_freed_memory
 from gateway.server.serve import run
 from gateway.time_slices import freeze_garbage
 from tests.doubles.backend import StubBackend, ranked

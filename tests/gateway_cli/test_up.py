@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.machine.capacity import plan
 from gateway_cli import live
 from gateway_cli.live import LiveDisplay, log_path
 from gateway_cli.main import app
 from gateway_local.console import PlainConsole
+from gateway_machine.capacity import plan
 from tests.processes import wait_for
 from tests.settings import Settings
 

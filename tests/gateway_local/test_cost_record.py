@@ -7,7 +7,6 @@ import httpx
 import numpy as np
 import pytest
 
-from gateway.machine.capacity import GPU_BATCH
 from gateway_local.config_text import parse
 from gateway_local.cost_record import (
     BATCHES,
@@ -21,6 +20,7 @@ from gateway_local.cost_record import (
     recorded_costs,
 )
 from gateway_local.display import Lines
+from gateway_machine.capacity import GPU_BATCH
 from tests.processes import PROJECT
 from tests.settings import Settings
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.machine.capacity import Costs, pinned_pool_bytes, plan
 from gateway.triton.model_config import ModelInstanceGroup, read_model_config
 from gateway_local.paths import SHIPPED_MODELS
+from gateway_machine.capacity import Costs, pinned_pool_bytes, plan
 from tests.processes import PROJECT
 
 SOURCE = """
@@ -49,7 +49,7 @@ def run(library):
 
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_gpus_of_the_driver_are_counted(run, gpus):
-    code = "from gateway.machine.gpus import gpu_count, gpu_fault; print(gpu_count(), repr(gpu_fault()))"
+    code = "from gateway_machine.gpus import gpu_count, gpu_fault; print(gpu_count(), repr(gpu_fault()))"
     assert run("-c", code, PLAYED_GPUS=gpus).stdout == f"{gpus} ''\n"
 
 

@@ -7,8 +7,6 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from gateway.machine.capacity import plan
-from gateway.machine.gpus import Gpus
 from gateway.triton.model_config import instances_on_gpus, read_model_config
 from gateway_local.cuda_pool import DEFAULT_POOL_BYTES, arguments, pool_bytes, uncacheable
 from gateway_local.devices import HIDE, NO_GPU, CacheOnGpu, Devices, choose_devices
@@ -16,6 +14,8 @@ from gateway_local.memory_plan import sized_configs
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
+from gateway_machine.capacity import plan
+from gateway_machine.gpus import Gpus
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from gateway.limits.buffers import LEAST, needed
-from gateway.machine import capacity
-from gateway.machine.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB, MemoryCheck
 from gateway.triton.footprint import need
 from gateway.triton.model_config import read_model_configs
@@ -17,6 +15,8 @@ from gateway_local.cost_record import RECORD, record_costs, recorded_costs
 from gateway_local.memory_fit import MemoryShort
 from gateway_local.memory_plan import models_to_start, plan_start, sized_configs, warn_of_memory
 from gateway_local.paths import SHIPPED_MODELS
+from gateway_machine import capacity
+from gateway_machine.memory import MACHINE, Memory
 from tests.settings import Settings
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.machine.capacity import SHARED_BYTES, plan
-from gateway.machine.cores import usable_cores
-from gateway.machine.gpus import gpu_count
 from gateway.triton.model_config import read_model_config
 from gateway_local.paths import SHIPPED_MODELS
 from gateway_local.sized_triton import container_plan, short_of_shared_memory, use_devices
 from gateway_local.sizing import ARGUMENT
+from gateway_machine.capacity import SHARED_BYTES, plan
+from gateway_machine.cores import usable_cores
+from gateway_machine.gpus import gpu_count
 from tests.processes import PROJECT, wait_for
 
 OPTION = "--grpc-infer-thread-count"

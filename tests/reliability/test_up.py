@@ -16,8 +16,8 @@ import httpx
 import psutil
 import pytest
 
-from gateway.machine.gpus import gpu_count
 from gateway_local.hosts import authority
+from gateway_machine.gpus import gpu_count
 from tests.photos import photo
 from tests.processes import PROJECT, environment, free_port, is_gone, wait_for
 from tests.reliability.conftest import Load

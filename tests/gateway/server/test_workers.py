@@ -17,7 +17,6 @@ import uvicorn
 import uvloop
 
 from gateway.limits.connections import RESERVED
-from gateway.machine.capacity import plan
 from gateway.metrics import SHARED_FOLDER, reserve_space
 from gateway.server import serve as serving
 from gateway.server.draining import Draining
@@ -26,6 +25,7 @@ from gateway.server.serve import ACCEPTED, listening_sockets
 from gateway.server.workers import METRICS_BYTES, WORKERS_FOLDER, NoSpaceForWorkers, sharing
 from gateway.settings import variable
 from gateway_local.hosts import LOOPBACK, free_port
+from gateway_machine.capacity import plan
 from tests.processes import PROJECT, environment, wait_for
 from tests.settings import Settings
 

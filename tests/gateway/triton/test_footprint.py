@@ -6,13 +6,13 @@ import pytest
 from google.protobuf import text_format
 
 from gateway.errors import LoadFailed
-from gateway.machine.capacity import PROCESS_MEMORY, Runtime
-from gateway.machine.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB, MemoryCheck
 from gateway.triton.contract import PROCESS_MEMORY_PARAMETER
 from gateway.triton.footprint import SERVER_BYTES, Files, MemoryRecord, check_load, footprint, need, runtime_of
 from gateway.triton.model_config import ModelConfig, read_model_configs
 from gateway.triton.runtimes import network_runtime
+from gateway_machine.capacity import PROCESS_MEMORY, Runtime
+from gateway_machine.memory import MACHINE, Memory
 
 ONNX = 'backend: "onnxruntime"'
 

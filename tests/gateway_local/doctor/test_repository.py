@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from gateway.findings import Finding, Level
-from gateway.machine.capacity import plan
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR, SEQUENCE_MODEL
 from gateway_local.cpu_network import NETWORK, CpuNetwork, CpuRuntime, write
 from gateway_local.doctor import repository
 from gateway_local.memory_plan import sized_configs
+from gateway_machine.capacity import plan
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.machine.capacity import Runtime
 from gateway.settings import MIB
 from gateway.triton.footprint import MemoryRecord, need
 from gateway.triton.model_config import read_model_config, read_model_configs
 from gateway_local.cpu_network import CpuRuntime
+from gateway_machine.capacity import Runtime
 from gateway_models.networks import served_memory
 from gateway_models.networks.add import add
 from gateway_models.repository.entry import Entry, read_entry

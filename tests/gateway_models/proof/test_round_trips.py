@@ -19,9 +19,9 @@ from torch import nn
 from tritonclient.grpc import InferenceServerClient, InferInput
 from typer.testing import CliRunner
 
-from gateway.machine.gpus import gpu_count
 from gateway_cli.main import app
 from gateway_local.server import EmbeddedTriton
+from gateway_machine.gpus import gpu_count
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.add import add
 from gateway_models.proof.image_files import image_files, read_image_files

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gateway.machine.capacity import (
+from gateway_machine.capacity import (
     CALL_IMAGES,
     DEFAULT_PINNED_POOL_BYTES,
     IN_FLIGHT_PER_GPU,
@@ -51,7 +51,7 @@ def rendered(cores, gpus):
 
 
 def test_plans_are_those_of_the_golden_file():
-    """To write it again: python -m tests.gateway.machine.test_capacity."""
+    """To write it again: python -m tests.gateway_machine.test_capacity."""
     assert golden() == json.loads(GOLDEN.read_text())
 
 

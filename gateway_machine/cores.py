@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from gateway.machine.cgroups import CGROUPS, OWN, folders
+from gateway_machine.cgroups import CGROUPS, OWN, folders
 
 CPUS = Path("/sys/devices/system/cpu")
 

@@ -1,14 +1,11 @@
-"""What the machine has: cores, GPUs, and memory that the allocator keeps."""
+"""What the machine has: cores and GPUs."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
-from gateway.machine.allocator import VARIABLES
-from gateway.machine.cores import usable_cores
-from gateway.machine.gpus import Gpus, gpu_count, read_torch_cuda
+from gateway_machine.cores import usable_cores
+from gateway_machine.gpus import Gpus, gpu_count, read_torch_cuda
 
 
 @pytest.fixture
@@ -82,40 +79,3 @@ def test_cuda_version_is_read_from_the_version_file_of_torch(text, version):
 
 def test_counting_gpus_needs_no_driver():
     assert gpu_count() >= 0
-
-
-FAULTS = """
-import resource
-data = b"x"
-from gateway.machine.allocator import keep_freed_memory
-kept = {call}
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(20):
-        [data * 4_000_000 for _ in range(10)]
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-faults()
-print(kept, faults())
-"""
-
-
-def run(call: str, **variables: str) -> tuple[str, int]:
-    """Whether the memory is kept, and the page faults of 20 times 40 MB."""
-    program = FAULTS.format(call=call)
-    done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, **variables}, capture_output=True, text=True
-    )
-    kept, faults = done.stdout.split()
-    return kept, int(faults)
-
-
-def test_buffers_of_megabytes_cost_no_page_faults():
-    assert run("None")[1] > 20_000
-    kept, faults = run("keep_freed_memory()")
-    assert kept == "True"
-    assert faults < 100
-
-
-@pytest.mark.parametrize("name", VARIABLES)
-def test_variables_of_the_operator_win(name):
-    assert run("keep_freed_memory()", **{name: "131072"})[0] == "False"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.machine.memory import MACHINE, Memory, killed_for_memory, memory_limit, usable_memory
+from gateway_machine.memory import MACHINE, Memory, killed_for_memory, memory_limit, usable_memory
 
 MIB = 2**20
 MEMINFO = f"MemTotal: {8000 * 1024} kB\nMemFree: 5 kB\nMemAvailable: {6000 * 1024} kB\n"

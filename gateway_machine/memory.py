@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.machine.cgroups import CGROUPS, OWN, folders
+from gateway_machine.cgroups import CGROUPS, OWN, folders
 
 MEMINFO = Path("/proc/meminfo")
 MACHINE = "this machine"
