@@ -9,6 +9,8 @@ ARG PYTHON_IMAGE=python:3.12-slim
 ARG COMPILER_IMAGE=python:3.12
 # NAME:TAG@sha256:… is better, since a tag may move.
 ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.11-py3
+# `export` makes the default model by torch; `dist` takes it from dist/default-model-*.tgz, a file of each release.
+ARG DEFAULT_MODEL=export
 
 
 # What every image installs: this project, and the resize kernel, whose one wheel serves every CPython from 3.11 on, that of
@@ -57,7 +59,7 @@ RUN find /opt/gateway -name '*.cpython-*.so' -exec strip --strip-debug {} + \
  && rm -r /opt/gateway/lib/python3*/site-packages/numpy/*/tests
 
 
-# In a stage of its own, because torch may be gigabytes: `model` and `triton-cpu` share its layer.
+# In a stage of its own, because torch may be gigabytes: `model-export` and `triton-cpu` share its layer.
 FROM ${PYTHON_IMAGE} AS torch
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
@@ -75,7 +77,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 
 # The default model, as TorchScript and as ONNX. It builds on every architecture that torch has wheels for.
-FROM torch AS model
+FROM torch AS model-export
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 COPY --from=wheels /wheels /wheels
@@ -83,21 +85,43 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     pip --python /opt/gateway/bin/python install -c constraints.txt \
         "$(echo /wheels/triton_image_gateway-*.whl)[local,onnx]" /wheels/exact_resize-*.whl
 COPY triton_models triton_models
-ENV PATH=/opt/gateway/bin:$PATH
-RUN gateway model export \
- && gateway model add triton_models/classifier/1/model.pt --name ensemble_model --labels triton_models/classifier/labels.txt \
-        --resize 224,224 --crop 224 --interpolation bicubic --mean 0.5,0.5,0.5 --std 0.5,0.5,0.5 \
-        --format onnx --stream --model-repository onnx_models
+RUN --mount=type=bind,source=deploy/images,target=/images \
+    /opt/gateway/bin/python /images/export_models.py /app
+
+
+# The same, exported before: without torch, so an image that has none is built without it.
+FROM scratch AS model-dist
+WORKDIR /app
+COPY triton_models triton_models
+ADD dist/default-model-*.tgz ./
+
+
+# hadolint ignore=DL3006 # a stage of this file has no tag
+FROM model-${DEFAULT_MODEL} AS model
+
+
+# This project with ONNX Runtime alone.
+FROM ${PYTHON_IMAGE} AS onnx-build
+ARG PIP_INDEX_URL
+WORKDIR /app
+COPY constraints.txt ./
+COPY --from=wheels /wheels /wheels
+RUN --mount=type=cache,target=/root/.cache/pip \
+    python -m venv --without-pip /opt/gateway \
+ && pip --python /opt/gateway/bin/python install -c constraints.txt onnxruntime /wheels/*.whl
 
 
 # Triton from the wheel, which is for x86-64 alone; its own libpython is not used. Or out of an image, for its architectures: with the
 # Python backend alone, since the networks run in this project's own Python-based backends, as they do with the wheel.
-FROM model AS fetched
+FROM onnx-build AS fetched
 ARG PIP_INDEX_URL
 ARG TRITON_FETCH_IMAGE
 ENV XDG_CACHE_HOME=/var/cache
-RUN python -m ensurepip \
- && gateway triton fetch ${TRITON_FETCH_IMAGE:+--image "$TRITON_FETCH_IMAGE" --backend python} \
+# The package is for images with layers that zstd has compressed.
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip --python /opt/gateway/bin/python install -c constraints.txt backports.zstd \
+ && /opt/gateway/bin/python -m ensurepip \
+ && /opt/gateway/bin/gateway triton fetch ${TRITON_FETCH_IMAGE:+--image "$TRITON_FETCH_IMAGE" --backend python} \
  && rm -f /var/cache/triton-image-gateway/triton-*/nvidia_pytriton.libs/libpython3-*
 
 
@@ -124,16 +148,6 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=900s --retries=3 \
     CMD ["python3", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=4)"]
 ENTRYPOINT ["gateway", "triton", "run"]
 CMD ["--host=0.0.0.0"]
-
-
-FROM ${PYTHON_IMAGE} AS onnx-build
-ARG PIP_INDEX_URL
-WORKDIR /app
-COPY constraints.txt ./
-COPY --from=wheels /wheels /wheels
-RUN --mount=type=cache,target=/root/.cache/pip \
-    python -m venv --without-pip /opt/gateway \
- && pip --python /opt/gateway/bin/python install -c constraints.txt onnxruntime /wheels/*.whl
 
 
 FROM wheels AS onnx-stripped

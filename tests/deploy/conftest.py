@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,16 @@ class Dockerfile:
             name = copied[0] if copied else stage.base
         return found
 
+    def needed(self, name: str) -> list[Stage]:
+        """Every stage that is built for an image."""
+        found: dict[str, Stage] = {}
+        names = [name]
+        while names:
+            found[name] = stage = self.stages[name := names.pop()]
+            copied = re.findall(r"from=([a-z-]+)", " ".join(stage.all("COPY") + stage.all("RUN")))
+            names += ({stage.base, *copied} & set(self.stages)) - set(found)
+        return [*found.values()]
+
 
 class Reset:
     """What docker compose's `!reset` leaves: nothing, whatever the file below says."""
@@ -82,20 +93,30 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def dockerfile() -> Dockerfile:
+def parse_dockerfile() -> Callable[..., Dockerfile]:
+    """The Dockerfile, with its arguments by name."""
     text = re.sub(r"^\s*#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
-    parsed = Dockerfile({}, {})
-    for line in filter(None, map(str.strip, text.replace("\\\n", " ").splitlines())):
-        keyword, _, rest = line.partition(" ")
-        if keyword == "FROM":
-            base, name = re.fullmatch(r"(\S+) AS (\S+)", rest).groups()
-            parsed.stages[name] = Stage(re.sub(r"\$\{(\w+)\}", lambda match: parsed.arguments[match[1]], base))
-        elif parsed.stages:
-            [*parsed.stages.values()][-1].instructions.append((keyword, rest))
-        else:
-            name, _, default = rest.partition("=")
-            parsed.arguments[name] = default
-    return parsed
+
+    def parse(**arguments: str) -> Dockerfile:
+        parsed = Dockerfile({}, {})
+        for line in filter(None, map(str.strip, text.replace("\\\n", " ").splitlines())):
+            keyword, _, rest = line.partition(" ")
+            if keyword == "FROM":
+                base, name = re.fullmatch(r"(\S+) AS (\S+)", rest).groups()
+                parsed.stages[name] = Stage(re.sub(r"\$\{(\w+)\}", lambda match: parsed.arguments[match[1]], base))
+            elif parsed.stages:
+                [*parsed.stages.values()][-1].instructions.append((keyword, rest))
+            else:
+                name, _, default = rest.partition("=")
+                parsed.arguments[name] = arguments.get(name, default)
+        return parsed
+
+    return parse
+
+
+@pytest.fixture(scope="session")
+def dockerfile(parse_dockerfile) -> Dockerfile:
+    return parse_dockerfile()
 
 
 @pytest.fixture(scope="session")

@@ -6,20 +6,30 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
-from gateway.triton.contract import ENSEMBLE_MODEL
+from deploy.default_model import IN_IMAGE, archive_name
 from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_local.sizing import ARGUMENT
-from gateway_models.networks.export import EFFICIENTNET_LITE0
 from gateway_models.repository.tensorrt import TENSORRT_CACHE
+from tests.deploy.conftest import Stage
 from tests.settings import Settings
 
 IMAGES = ["gateway", "triton", "triton-cpu", "triton-cpu-onnx"]
 CPU_TRITONS = ["triton-cpu", "triton-cpu-onnx"]
+
+
+def installs_torch(stages: list[Stage]) -> bool:
+    """Whether a step installs it by its name, or by the extra `local`."""
+    runs = [run for stage in stages for run in stage.all("RUN")]
+    extras = re.findall(r"whl\)\[([a-z,]+)\]", " ".join(runs))
+    return any(re.search(r"install .*\b(torch|torchvision)\b", run) for run in runs) or any(
+        "local" in names for names in extras
+    )
 
 
 def test_hadolint_finds_nothing(root):
@@ -111,26 +121,34 @@ def test_nothing_is_installed_when_a_container_starts(dockerfile, image):
 def test_everything_that_pip_installs_is_pinned(dockerfile):
     runs = [run for stage in dockerfile.stages.values() for run in stage.all("RUN") if " install " in run]
     runs = [run for run in runs if "pip" in run]
-    assert len(runs) == 6
+    assert len(runs) == 7
     assert all(re.search(r" install -c \S*constraints\.txt ", run) for run in runs)
 
 
 def test_all_triton_images_carry_the_models_of_one_build(dockerfile):
-    assert "gateway model export" in dockerfile.stages["model"].last("RUN")
+    assert "/images/export_models.py /app" in dockerfile.stages["model-export"].last("RUN")
     for image, folder in (("triton", "/models"), ("triton-cpu", "/app/triton_models")):
         assert f"--from=model /app/triton_models {folder}" in dockerfile.stages[image].all("COPY")
     assert "--from=model /app/onnx_models /app/triton_models" in dockerfile.stages["triton-cpu-onnx"].all("COPY")
 
 
-def test_onnx_model_is_prepared_as_the_default_model(dockerfile):
-    (_, add) = dockerfile.stages["model"].last("RUN").split("gateway model add ")
-    words = add.split()
-    given = {word: words[number + 1] for number, word in enumerate(words) if word.startswith("--")}
-    prepared = EFFICIENTNET_LITE0.preprocessing.parameters()
-    for option, parameter in (("resize", "resize_size"), ("crop", "crop_size"), ("interpolation", "interpolation")):
-        assert given[f"--{option}"] == prepared[parameter]
-    assert (given["--mean"], given["--std"]) == (prepared["mean"], prepared["std"])
-    assert given["--name"] == ENSEMBLE_MODEL
+def test_default_model_is_exported_unless_an_archive_is_wanted(dockerfile, gpu_compose):
+    assert dockerfile.stages["model"].base == "model-export"
+    assert gpu_compose["services"]["triton"]["build"]["args"]["DEFAULT_MODEL"] == "${DEFAULT_MODEL:-export}"
+
+
+@pytest.mark.parametrize("image", ["gateway", "triton", "triton-cpu-onnx"])
+def test_image_without_torch_is_built_without_torch(parse_dockerfile, image):
+    """Where the default model comes from the archive of a release."""
+    dockerfile = parse_dockerfile(DEFAULT_MODEL="dist")
+    assert installs_torch(parse_dockerfile().needed("triton"))
+    assert not installs_torch(dockerfile.needed(image))
+
+
+def test_archive_of_the_default_model_is_found_by_the_dockerfile(dockerfile):
+    (pattern, target) = dockerfile.stages["model-dist"].last("ADD").split()
+    assert fnmatch(f"dist/{archive_name()}", pattern)
+    assert (dockerfile.stages["model-dist"].last("WORKDIR"), target) == (IN_IMAGE.rstrip("/"), "./")
 
 
 @pytest.mark.parametrize("image", ["triton", *CPU_TRITONS])
@@ -144,14 +162,9 @@ def test_triton_images_classify_while_they_are_built(dockerfile, image):
 
 def test_model_is_exported_where_the_wheel_has_no_triton(dockerfile):
     """The wheel is for x86-64; NVIDIA's image is for arm64 too, and its build needs only the stage `model`."""
-    needed, stages = set(), ["triton"]
-    while stages:
-        needed.add(name := stages.pop())
-        stage = dockerfile.stages[name]
-        copied = re.findall(r"from=([a-z-]+)", " ".join(stage.all("COPY") + stage.all("RUN")))
-        stages += ({stage.base, *copied} & set(dockerfile.stages)) - needed
-    assert "model" in needed
-    assert not any("triton fetch" in run for name in needed for run in dockerfile.stages[name].all("RUN"))
+    needed = dockerfile.needed("triton")
+    assert dockerfile.stages["model"] in needed
+    assert not any("triton fetch" in run for stage in needed for run in stage.all("RUN"))
 
 
 def test_cpu_images_take_their_triton_out_of_an_image_that_is_named(dockerfile, cpu_compose):
@@ -164,9 +177,7 @@ def test_cpu_images_take_their_triton_out_of_an_image_that_is_named(dockerfile, 
 
 @pytest.mark.parametrize("image", ["gateway", "triton", "triton-cpu-onnx"])
 def test_image_has_no_torch(dockerfile, image):
-    for stage in dockerfile.environment(image):
-        assert not any(re.search(r"install .*\b(torch|torchvision)\b", run) for run in stage.all("RUN"))
-        assert not any("local" in extras for extras in re.findall(r"whl\)\[([a-z,]+)\]", " ".join(stage.all("RUN"))))
+    assert not installs_torch(dockerfile.environment(image))
 
 
 def test_gpu_image_removes_the_numpy_of_its_base_first(dockerfile):
@@ -192,7 +203,7 @@ def test_gpu_image_has_no_python_based_pytorch_backend(dockerfile):
 
 
 def test_cpu_builds_of_torch_can_be_chosen(dockerfile):
-    for stage in ("torch", "model", "triton-cpu"):
+    for stage in ("torch", "model-export", "triton-cpu"):
         assert "PIP_EXTRA_INDEX_URL" in dockerfile.stages[stage].all("ARG")
 
 
@@ -266,7 +277,7 @@ def test_build_context_has_the_copied_files_without_weights_and_secrets(root, do
     copied = {
         source
         for stage in dockerfile.stages.values()
-        for copy in stage.all("COPY")
+        for copy in (*stage.all("COPY"), *stage.all("ADD"))
         if not copy.startswith("--from")
         for source in copy.split()[:-1]
     }
