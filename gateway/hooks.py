@@ -16,6 +16,7 @@ docs/guides/plugins.md has examples, and says what may change.
     authenticator             when the application is made    who may call: another check than files of API keys
     callers, key_options      when the application is made    limits of each API key, and their text in the key file
     backend                   when the service starts         the inference server
+    check_load                before an admin loads a model   a warning, or a refusal
     lifespan                  around the service              connections, processes, servers of the plug-in's own
     fetcher                   when the service has started    images that a body refers to
     websockets                when the service starts         WebSockets, by their paths
@@ -216,6 +217,11 @@ class Plugin:
         del versions
         return None
 
+    def check_load(self, model_name: str) -> str | None:
+        """A warning about a model that an admin loads; raises LoadFailed to refuse that. Called on a thread."""
+        del model_name
+        return None
+
     def routers(self) -> "Sequence[APIRouter]":
         """Routes of the API. Each endpoint declares its traits; see gateway.api.route_table."""
         return ()
@@ -341,6 +347,10 @@ class Plugins:
     def backend(self) -> "Backend | None":
         """The backend of the first plug-in that has one."""
         return next((found for plugin in self if (found := plugin.backend(self.versions())) is not None), None)
+
+    def check_load(self, model_name: str) -> str | None:
+        """The first warning; raises LoadFailed."""
+        return next((found for plugin in self if (found := plugin.check_load(model_name)) is not None), None)
 
     def websockets(self) -> "dict[str, WebSocketHandlerOf]":
         """What serves WebSockets, by path; the first plug-in that names a path serves it."""

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from gateway.triton.footprint import size
 from gateway_local.console import PlainConsole
 from gateway_local.display import REMIND_SECONDS, Say, reminding
+from gateway_plugins.demand.footprint import size
 
 
 class TransferBars:

@@ -18,7 +18,6 @@ from gateway.errors import UserError
 from gateway.files.shared import whole_file
 from gateway.plugins import ports_of
 from gateway.settings import LogLevel, Settings, variable
-from gateway.triton.footprint import version_files
 from gateway.triton.model_config import read_model_configs
 from gateway_local.api_process import ApiProcess
 from gateway_local.config_text import Field, parse
@@ -33,6 +32,7 @@ from gateway_local.sizing import BYTES, CONFIG, read, roles
 from gateway_machine.capacity import GPU_BATCH, Costs, plan
 from gateway_machine.cores import usable_cores
 from gateway_machine.gpus import find_gpus
+from gateway_plugins.demand.footprint import version_files
 
 RECORD = "costs.json"
 FORMAT = 1

@@ -4,10 +4,10 @@ from enum import StrEnum
 
 from gateway.errors import UserError
 from gateway.settings import MemoryCheck
-from gateway.triton.footprint import NEAR, OVERRIDE, Need, size
 from gateway_machine.capacity import Runtime
 from gateway_machine.gpus import gpu_count
 from gateway_machine.memory import MACHINE, Memory
+from gateway_plugins.demand.footprint import NEAR, OVERRIDE, Need, size
 
 
 class MemoryShort(UserError):

@@ -10,7 +10,6 @@ from gateway.environment import load_settings
 from gateway.limits.buffers import LEAST, fitted, needed
 from gateway.settings import MemoryCheck, Settings, variable
 from gateway.triton.contract import pinned_versions
-from gateway.triton.footprint import Need, need, size
 from gateway.triton.health.expected import ALL
 from gateway.triton.model_config import ModelConfig, read_model_configs, steps
 from gateway_local.bytecode import compile_models
@@ -21,6 +20,7 @@ from gateway_machine.capacity import Costs, Plan, fitting_plan
 from gateway_machine.cores import usable_cores
 from gateway_machine.gpus import find_gpus
 from gateway_machine.memory import MACHINE, Memory, memory_limit, usable_memory
+from gateway_plugins.demand.footprint import Need, need, size
 from gateway_plugins.demand.settings import DemandSettings
 
 Say = Callable[[str], None]

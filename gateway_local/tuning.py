@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway.triton.footprint import TORCH, runs_in_onnxruntime
 from gateway.triton.model_config import ModelConfig, steps
 from gateway_local.cpu_features import cpu_name
 from gateway_local.cpu_network import choice
 from gateway_local.paths import at
 from gateway_machine.cores import usable_cores
+from gateway_plugins.demand.footprint import TORCH, runs_in_onnxruntime
 
 WARNING = "warning: "
 TUNING = "tuning.json"

@@ -1,32 +1,34 @@
 """Builds the backend from the settings."""
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gateway.server.workers import shared_file
 from gateway.settings import Settings
 from gateway.triton.codec import Codecs
 from gateway.triton.connect import Connect, connector
-from gateway.triton.footprint import check_load
 from gateway.triton.health.checker import watcher
 from gateway.triton.health.expected import Shares
 from gateway.triton.health.state import Schedule
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Notes, Quarantine
 from gateway.triton.seal import Seal
-from gateway.triton.triton_backend import BackendOptions, TritonBackend
-from gateway_machine.memory import usable_memory
+from gateway.triton.triton_backend import BackendOptions, CheckLoad, TritonBackend
 
 
 def create_backend(
-    settings: Settings, connect: Connect | None = None, *, splits: Sequence[Shares] = ()
+    settings: Settings,
+    connect: Connect | None = None,
+    *,
+    splits: Sequence[Shares] = (),
+    check_load: CheckLoad | None = None,
 ) -> TritonBackend:
     """Create the backend for the settings; the caller starts it inside the event loop that uses it.
 
     `splits` are the versions of models that get requests or images.
     """
     pool = open_pool(settings, connect, aperture=settings.triton_aperture, splits=splits)
-    return TritonBackend(pool, **options(settings))
+    return TritonBackend(pool, **options(settings, check_load))
 
 
 def open_pool(
@@ -55,23 +57,15 @@ def open_pool(
     )
 
 
-def options(settings: Settings) -> BackendOptions:
+def options(settings: Settings, check_load: CheckLoad | None = None) -> BackendOptions:
     """The options of the settings for a TritonBackend."""
     return {
         "model_name": settings.model,
         "seal": Seal(_cache_secret(settings)),
         "quarantine": Quarantine(settings.quarantine_seconds, notes=Notes(shared_file("quarantine"))),
         "hold_seconds": settings.max_wait_seconds if settings.hold_without_triton else 0.0,
-        "check_load": _load_check(settings),
+        "check_load": check_load,
     }
-
-
-def _load_check(settings: Settings) -> Callable[[str], str | None] | None:
-    """The check of a model to load against this machine's memory; None if Triton runs on another machine."""
-    repository = settings.model_repository
-    if repository is None:
-        return None
-    return lambda name: check_load(name, repository, settings.memory_check, usable_memory())
 
 
 def _cache_secret(settings: Settings) -> bytes:

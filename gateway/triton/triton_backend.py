@@ -78,6 +78,10 @@ class RetryBudget:
         return True
 
 
+CheckLoad = Callable[[str], str | None]
+"""Gets the name of a model that is to be loaded; it may return a warning, or raise LoadFailed."""
+
+
 class BackendOptions(TypedDict):
     """The options of a TritonBackend."""
 
@@ -86,8 +90,7 @@ class BackendOptions(TypedDict):
     quarantine: Quarantine
     hold_seconds: NotRequired[float]
     """While no Triton is ready, a call waits up to this long for one; by default it does not wait."""
-    check_load: NotRequired[Callable[[str], str | None] | None]
-    """Gets the name of a model that is to be loaded; it may return a warning, or raise LoadFailed."""
+    check_load: NotRequired[CheckLoad | None]
 
 
 class TritonBackend:

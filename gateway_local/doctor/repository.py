@@ -10,7 +10,6 @@ from gateway.findings import Finding, fail, ok, warn
 from gateway.ingest.resizing import names_release
 from gateway.triton.codec import Codecs
 from gateway.triton.contract import CLASSIFIER, pinned
-from gateway.triton.footprint import Need, need
 from gateway.triton.model_config import (
     HOLDS_BACK,
     REMEDY,
@@ -27,6 +26,7 @@ from gateway_local.cuda_pool import arguments, pool_bytes, uncacheable
 from gateway_local.tuning import WARNING, runtimes
 from gateway_machine.capacity import Plan
 from gateway_machine.gpus import gpu_count
+from gateway_plugins.demand.footprint import Need, need
 
 CONFIG = "config.pbtxt"
 LIMITED = "nothing, if they do not matter; gateway model add writes a model without them"

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from gateway.errors import UserError
 from gateway.triton.contract import CLASSIFIER, CPU_RUNTIME_PARAMETER, ENSEMBLE_MODEL, PREPROCESSOR
-from gateway.triton.footprint import MemoryRecord
 from gateway.triton.model_config import parameters, read_model_config
 from gateway.values.extras import install
 from gateway_local import cpu_network
@@ -22,6 +21,7 @@ from gateway_machine.capacity import MIB, Runtime
 from gateway_models.repository.entry import RECORD, Entry, Outcome, Version, write_record
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec
+from gateway_plugins.demand.footprint import MemoryRecord
 
 if TYPE_CHECKING:
     from torch import nn

@@ -20,13 +20,13 @@ from gateway.files.safe_path import UnsafePath, safe_name
 from gateway.files.shared import whole_file
 from gateway.ingest.resizing import PILLOW, names_release
 from gateway.triton.contract import pinned
-from gateway.triton.footprint import MemoryRecord
 from gateway.values.validation import fault
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.tuning import ORIGIN
 from gateway_models.repository.after import own_labels
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, OpenVino, Precision, Serving
+from gateway_plugins.demand.footprint import MemoryRecord
 
 RECORD = ORIGIN
 LABELS = "labels.txt"

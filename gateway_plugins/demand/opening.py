@@ -6,6 +6,7 @@ import structlog
 
 from gateway.settings import Settings, variable
 from gateway.triton.opening import open_pool, options
+from gateway.triton.triton_backend import CheckLoad
 from gateway.values.setting_values import Shares
 from gateway_machine.gpus import gpu_count
 from gateway_plugins.demand.backend import DemandBackend
@@ -17,7 +18,7 @@ from gateway_plugins.demand.settings import DemandSettings
 log = structlog.get_logger("gateway")
 
 
-def open_backend(settings: Settings, versions: Sequence[Shares]) -> DemandBackend:
+def open_backend(settings: Settings, versions: Sequence[Shares], check_load: CheckLoad) -> DemandBackend:
     """The backend of the settings."""
     demand = DemandSettings.of(settings)
     if "triton_metrics_port" in settings.model_fields_set:
@@ -42,4 +43,4 @@ def open_backend(settings: Settings, versions: Sequence[Shares]) -> DemandBacken
         ),
         descriptions=ModelDescriptions(settings.model_repository, gpus=gpus),
     )
-    return DemandBackend(pool, loader, **options(settings))
+    return DemandBackend(pool, loader, **options(settings, check_load))

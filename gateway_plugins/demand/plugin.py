@@ -1,4 +1,4 @@
-"""Models on demand: loaded when a request needs them, and unloaded for others."""
+"""Models on demand: loaded when a request needs them, and unloaded for others; and the memory that models take."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -7,6 +7,7 @@ from gateway.findings import Finding
 from gateway.hooks import Plugin
 from gateway.settings import Settings
 from gateway.values.setting_values import Shares
+from gateway_machine.memory import usable_memory
 from gateway_plugins.demand.settings import DemandSettings
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Demand(Plugin):
-    """Does nothing unless models are loaded on demand."""
+    """Checks the memory of models to load; everything else is only done if models are loaded on demand."""
 
     settings = DemandSettings
     metrics = "gateway_plugins.demand.metrics"
@@ -42,4 +43,13 @@ class Demand(Plugin):
             return None
         from gateway_plugins.demand.opening import open_backend
 
-        return open_backend(self._settings, versions)
+        return open_backend(self._settings, versions, self.check_load)
+
+    def check_load(self, model_name: str) -> str | None:
+        """Compare a model's memory with what is free, if its Triton runs on this machine."""
+        repository = self._settings.model_repository
+        if repository is None:
+            return None
+        from gateway_plugins.demand.footprint import check_load
+
+        return check_load(model_name, repository, self._settings.memory_check, usable_memory())

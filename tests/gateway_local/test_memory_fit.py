@@ -3,11 +3,11 @@
 import pytest
 
 from gateway.settings import GIB, MIB, MemoryCheck
-from gateway.triton.footprint import NEAR, need
 from gateway.triton.model_config import read_model_configs
 from gateway_local.memory_fit import Fit, MemoryShort, check, fit, table
 from gateway_machine.memory import MACHINE, Memory
-from tests.gateway.triton.test_footprint import ONNX, model
+from gateway_plugins.demand.footprint import NEAR, need
+from tests.plugins.demand.test_footprint import ONNX, model
 
 
 def free(nbytes: int) -> Memory:

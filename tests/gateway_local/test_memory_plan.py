@@ -8,7 +8,6 @@ import pytest
 
 from gateway.limits.buffers import LEAST, needed
 from gateway.settings import GIB, MIB, MemoryCheck
-from gateway.triton.footprint import need
 from gateway.triton.model_config import read_model_configs
 from gateway_local import memory_plan
 from gateway_local.cost_record import RECORD, record_costs, recorded_costs
@@ -17,6 +16,7 @@ from gateway_local.memory_plan import models_to_start, plan_start, sized_configs
 from gateway_local.paths import SHIPPED_MODELS
 from gateway_machine import capacity
 from gateway_machine.memory import MACHINE, Memory
+from gateway_plugins.demand.footprint import need
 from tests.settings import Settings
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.triton.footprint import Files, footprint
 from gateway.triton.model_config import read_model_configs
 from gateway_local.cpu_features import cpu_name, has_bf16, has_vnni
 from gateway_local.cpu_network import NETWORK, CpuNetwork, CpuRuntime, write
 from gateway_local.tuning import ORIGIN, TUNING, hint, machine, runtimes
 from gateway_machine.capacity import Runtime
+from gateway_plugins.demand.footprint import Files, footprint
 
 PLATFORMS = {"torch": "pytorch_libtorch", "other": "pytorch_libtorch", "onnx": "onnxruntime_onnx"}
 

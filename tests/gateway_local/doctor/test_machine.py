@@ -11,13 +11,13 @@ import pytest
 
 from gateway.findings import Finding, Level, fail
 from gateway.settings import GIB, MIB
-from gateway.triton.footprint import Footprint, Need
 from gateway_local.doctor import machine
 from gateway_local.paths import default_cache_dir
 from gateway_local.runtime import wheel
 from gateway_local.runtime.base import LibpythonMissing
 from gateway_local.runtime.image.use import use
 from gateway_machine.capacity import Runtime
+from gateway_plugins.demand.footprint import Footprint, Need
 from tests.settings import Settings
 from tests.triton_images import PYTHON, unpacked_image
 

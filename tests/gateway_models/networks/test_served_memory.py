@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from gateway.settings import MIB
-from gateway.triton.footprint import MemoryRecord, need
 from gateway.triton.model_config import read_model_config, read_model_configs
 from gateway_local.cpu_network import CpuRuntime
 from gateway_machine.capacity import Runtime
@@ -15,6 +14,7 @@ from gateway_models.networks.add import add
 from gateway_models.repository.entry import Entry, read_entry
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import Format, ModelSpec, Serving
+from gateway_plugins.demand.footprint import MemoryRecord, need
 from tests.gateway_models.networks.builders import Head, save_labels, save_torchscript
 from tests.gateway_models.repository.entries import SMALL
 from tests.gateway_models.repository.entries import entry as small_entry

@@ -6,13 +6,17 @@ import pytest
 from google.protobuf import text_format
 
 from gateway.errors import LoadFailed
+from gateway.hooks import Plugins
 from gateway.settings import GIB, MIB, MemoryCheck
 from gateway.triton.contract import PROCESS_MEMORY_PARAMETER
-from gateway.triton.footprint import SERVER_BYTES, Files, MemoryRecord, check_load, footprint, need, runtime_of
 from gateway.triton.model_config import ModelConfig, read_model_configs
+from gateway.triton.opening import create_backend
 from gateway.triton.runtimes import network_runtime
 from gateway_machine.capacity import PROCESS_MEMORY, Runtime
 from gateway_machine.memory import MACHINE, Memory
+from gateway_plugins.demand.footprint import SERVER_BYTES, Files, MemoryRecord, check_load, footprint, need, runtime_of
+from gateway_plugins.demand.plugin import Demand
+from tests.settings import Settings
 
 ONNX = 'backend: "onnxruntime"'
 
@@ -166,3 +170,16 @@ ONNXRUNTIME = {"cpu_runtime": "onnxruntime"}
 )
 def test_runtime_follows_backend_device_and_record(text, ensemble, runtime):
     assert network_runtime(text_format.Parse(text, ModelConfig()), ensemble) == runtime
+
+
+@pytest.mark.anyio
+async def test_backend_asks_the_plugin_before_it_loads_a_model(tmp_path, monkeypatch):
+    """No Triton is called for a model that does not fit."""
+    model(tmp_path, "huge", ONNX)
+    monkeypatch.setattr("gateway_plugins.demand.plugin.usable_memory", lambda: free(0))
+    settings = Settings(_env_file=None, triton_url="127.0.0.1:1", model_repository=tmp_path)
+    backend = create_backend(settings, check_load=Plugins([Demand(settings)]).check_load)
+    with pytest.raises(LoadFailed, match="huge takes"):
+        await backend.load("huge")
+    await backend.close()
+    assert Plugins([Demand(Settings(_env_file=None))]).check_load("huge") is None
