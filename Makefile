@@ -152,7 +152,7 @@ OTHER = build/$(notdir $(PYTHON))
 
 test-python: ## run the concurrency tests, without Triton, on another Python: PYTHON=python3.13
 	@$(PYTHON) -m venv $(OTHER)
-	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[heic]' \
+	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[heic,grpc]' \
 	  httpx hypothesis psutil pytest pytest-timeout scikit-image scikit-learn
 	@$(OTHER)/bin/pytest -q -p no:cacheprovider -m "not triton" tests/gateway/inference tests/gateway/server tests/attack tests/gateway_decoder/test_decoders.py \
 	  tests/gateway/limits tests/gateway/triton/test_quarantine.py tests/gateway/test_time_slices.py

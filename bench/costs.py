@@ -18,7 +18,7 @@ import typer
 from numpy.typing import NDArray
 from PIL import Image
 
-from bench.attack import files
+from bench import costly_files as files
 from bench.output import Into, put, table
 from gateway.ingest.decoders.cost import expected_frame_seconds, expected_seconds
 from gateway.ingest.frames import read_frames

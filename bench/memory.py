@@ -8,7 +8,7 @@ import skimage.data
 import typer
 from PIL import Image
 
-from bench.attack import files as hostile
+from bench import costly_files as hostile
 from bench.http_load import BOUNDARY, form
 from bench.measurement import Peak
 from bench.output import progress, table

@@ -1,20 +1,31 @@
-"""Connections of one client: more than the limit, each kept open as long as the service allows."""
+"""Connections: more than the limit, each kept open as long as the service allows, and clients that do not read."""
 
 import contextlib
+import itertools
 import socket
 import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from bench.attack.clients import HEAD, PART, answers
-from bench.attack.target import CLIENTS, Attacks, ServiceOptions, Target, receive, repeated, summary
-from bench.attack.websocket import BINARY, TEXT, frame, handshake
+from bench import costly_files as files
+from bench.attack.parsers import SMALL_BMP
+from bench.attack.target import (
+    MULTIPART,
+    Case,
+    ServiceOptions,
+    Target,
+    cases,
+    counted,
+    receive,
+    repeated,
+    summary,
+)
+from bench.attack.websocket import handshake
+from bench.http_load import BOUNDARY, form
 
-ATTACKS = Attacks()
 BEYOND = 10
-BEYOND_LIMIT = 1_000 + BEYOND
 DRIP_SECONDS = 0.5
 RECENT = 200
 """Connections that a client keeps while it opens new ones."""
@@ -22,199 +33,89 @@ PUSHED_BYTES = 300 << 20
 PUSH_SECONDS = 3.0
 FEW = ServiceOptions(max_open_files=256)
 """`ulimit -n` of the service: its own files and the calls to Triton take some of them."""
-UPLOAD = HEAD.encode() + b"Content-Length: 100000\r\n\r\n" + PART
+PART = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n'.encode()
 UPGRADE = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAA")
+LEAVES_WITH_A_RESET = socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
 
 
-@ATTACKS.add(requests=72)
-def upgrades_of_odd_framing(target: Target) -> str:
-    """WebSocket handshakes with every invalid framing of a body, on twelve connections each."""
-    framings = (
-        "Content-Length: 0",
-        "Content-Length: 18446744073709551615",
-        "Content-Length: 5\r\nTransfer-Encoding: chunked",
-        "Transfer-Encoding: gzip, chunked",
-        "Content-Length: -1",
-        "Expect: 100-continue\r\nContent-Length: 5",
-    )
-    opened = [_sent(target, _upgrade(framing) + b"abcde") for framing in framings for _ in range(12)]
-    time.sleep(target.hold_seconds)
-    return answers(opened)
+def answers(connections: Iterable[socket.socket]) -> str:
+    """Count the answers so far, and close the connections."""
+    found = []
+    for connection in connections:
+        with connection:
+            connection.settimeout(0.01)
+            found.append(_answer(connection))
+    return counted(found)
 
 
-@ATTACKS.add(requests=CLIENTS)
-def handshakes_that_are_reset_later(target: Target) -> str:
-    """Four hundred clients open a stream and reset the connection later: half of them have their answer."""
-    for number in range(target.clients):
-        with contextlib.suppress(OSError):
-            connection = _sent(target, handshake(target))
-            if number % 2:
-                _receive_some(connection)
-            _reset(connection)
-    return "left"
-
-
-@ATTACKS.add(requests=CLIENTS // 2)
-def frames_behind_a_handshake_that_is_refused(target: Target) -> str:
-    """Two hundred clients send frames right after a handshake that is refused."""
-    sent = handshake(target, "/stream?model=nope") + frame(BINARY, b"x") * 3 + frame(TEXT, b"{}") + bytes(100_000)
-    return answers([_sent(target, sent) for _ in range(target.clients // 2)])
-
-
-@ATTACKS.add(requests=CLIENTS // 2)
-def frames_behind_a_handshake_of_no_use(target: Target) -> str:
-    """Two hundred clients send bytes right after a handshake without a valid key, version or path."""
-    whole = handshake(target)
-    broken = (
-        whole.replace(b"Sec-WebSocket-Version: 13", b"Sec-WebSocket-Version: 12"),
-        whole.replace(b"Sec-WebSocket-Key: ", b"Sec-WebSocket-Key: \xff"),
-        whole.replace(b"/stream", b"/streams"),
-        whole.replace(b"GET", b"HEAD"),
-    )
-    return answers(
-        [_sent(target, each + frame(BINARY, b"x") * 50) for each in broken for _ in range(target.clients // 8)]
-    )
-
-
-@ATTACKS.add(requests=BEYOND_LIMIT)
-def slow_uploads_and_connections_without_end(target: Target) -> str:
-    """As many slow uploads beside a client that connects as fast as it can, sends nothing, and leaves."""
-    done = threading.Event()
-    connected = 0
-
-    def connect() -> None:
-        nonlocal connected
-        recent: deque[socket.socket] = deque()
-        while not done.is_set():
-            with contextlib.suppress(OSError):
-                recent.append(target.connect())
-                connected += 1
-            if len(recent) > RECENT:
-                recent.popleft().close()
-
-    client = threading.Thread(target=connect)
-    client.start()
-    try:
-        return f"{_dripping(target, UPLOAD, _enough(target))}; {connected} connections"
-    finally:
-        done.set()
-        client.join()
-
-
-@ATTACKS.add(requests=16 * BEYOND_LIMIT)
-def unread_answers_everywhere(target: Target) -> str:
-    """More clients than the connection limit request sixteen large documents each and read none."""
-    opened = []
-    for _ in range(_enough(target)):
-        with contextlib.suppress(OSError):
-            connection = target.connect()
-            opened.append(connection)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-            connection.settimeout(0.5)
-            connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 16)
-    time.sleep(target.hold_seconds)
-    return answers(opened)
-
-
-@ATTACKS.add(requests=BEYOND_LIMIT)
-def health_requests_everywhere(target: Target) -> str:
-    """More connections than the limit request /health/live repeatedly and read no response."""
-    request = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n"
-    opened = [_sent(target, request * 20) for _ in range(_enough(target))]
-    ends = time.monotonic() + target.hold_seconds
-    while time.monotonic() < ends:
-        for connection in opened:
-            with contextlib.suppress(OSError):
-                connection.settimeout(0.01)
-                connection.sendall(request)
-        time.sleep(min(DRIP_SECONDS, target.hold_seconds / 4))
-    return answers(opened)
-
-
-@ATTACKS.add(requests=400, options=FEW)
-def idle_connections_beyond_files(target: Target) -> str:
-    """Four hundred connections without a request to a service that may have 256 open files."""
-    opened = [_sent(target, b"") for _ in range(400)]
-    time.sleep(target.hold_seconds)
-    return answers(opened)
-
-
-def _receive_some(connection: socket.socket) -> None:
-    """Wait for the first bytes of an answer."""
-    connection.settimeout(2.0)
-    with contextlib.suppress(OSError):
-        connection.recv(1 << 12)
-
-
-def _enough(target: Target) -> int:
+def enough(target: Target) -> int:
     """More connections than the limit; those of several workers are not spread evenly."""
     return (target.max_connections + BEYOND) * (target.workers if target.workers == 1 else target.workers + 1)
 
 
-def _upgrade(framing: str) -> bytes:
-    return "\r\n".join(["GET /stream HTTP/1.1", "Host: x", *UPGRADE, framing, "\r\n"]).encode()
+def _answer(connection: socket.socket) -> str:
+    received = receive(connection, 0.02)
+    if not received:
+        with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(ConnectionError):
+                connection.recv(1)
+            return "closed"
+        return "none yet"
+    return summary(received)
 
 
-def _sent(target: Target, data: bytes) -> socket.socket:
-    """A connection on which the bytes were sent, as far as the service took them."""
-    connection = target.connect()
-    connection.settimeout(2.0)
-    with contextlib.suppress(OSError):
-        connection.sendall(data)
-    return connection
+def _upgrade(target: Target, framing: str) -> bytes:
+    return target.head("GET /stream", *UPGRADE, framing)
 
 
-def _all_of(target: Target, request: Callable[[], bytes]) -> str:
-    """Open more connections than the limit with a request each, and keep them."""
-    opened = []
-    for _ in range(_enough(target)):
-        with contextlib.suppress(OSError):
-            opened.append(_sent(target, request()))
+def _upload(target: Target, nbytes: int = 100_000) -> bytes:
+    """The begin of an upload."""
+    return target.head("POST /predict", f"Content-Type: {MULTIPART}", f"Content-Length: {nbytes}") + PART
+
+
+def _form(target: Target, *data: bytes, query: str = "") -> bytes:
+    body = b"".join(form(data))
+    return target.head(f"POST /predict{query}", f"Content-Type: {MULTIPART}", f"Content-Length: {len(body)}") + body
+
+
+def _held(target: Target, request: Callable[[], bytes] | bytes, count: int = 0, **options: int) -> str:
+    """Open connections with a request each, by default more than the limit, and keep them."""
+    opened = target.open(count or enough(target), request, **options)
     time.sleep(target.hold_seconds)
     return answers(opened)
 
 
-def _pushed(target: Target, head: bytes, unit: bytes) -> str:
-    """Send a request and 300 MiB after it, until the service takes no more or the time is over."""
-    sent = 0
-    ends = time.monotonic() + PUSH_SECONDS
-    with target.connect() as connection:
-        connection.settimeout(1.0)
-        with contextlib.suppress(OSError):
-            connection.sendall(head)
-            for piece in repeated(unit, PUSHED_BYTES, 1 << 18):
-                if time.monotonic() > ends:
-                    break
-                connection.sendall(piece)
-                sent += len(piece)
-        answer = summary(receive(connection, 1.0))
-    return f"{answer} after {sent >> 20} MiB"
+def _begun(target: Target, nbytes: int) -> socket.socket:
+    """An unfinished upload of which `nbytes` have been sent."""
+    (connection,) = target.open(1, _upload(target, 1_000_000_000))
+    with contextlib.suppress(OSError):
+        for piece in repeated(bytes(1_000), nbytes, 1_000):
+            connection.sendall(piece)
+    return connection
 
 
-def _reset_each(target: Target, sent: bytes) -> str:
-    for _ in range(target.clients):
-        with contextlib.suppress(OSError):
-            _reset(_sent(target, sent))
-    return "left"
+def _stalled(target: Target, count: int, nbytes: int, *, drips: bool = False) -> str:
+    """Begin uploads that then stop, or go on a byte at a time."""
+    opened = [_begun(target, nbytes) for _ in range(count)]
+    ends = time.monotonic() + target.hold_seconds
+    while time.monotonic() < ends:
+        for connection in opened if drips else ():
+            with contextlib.suppress(OSError):
+                connection.sendall(b"x")
+        time.sleep(min(DRIP_SECONDS, target.hold_seconds / 4))
+    return answers(opened)
 
 
-def _reset(connection: socket.socket) -> None:
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connection.close()
-
-
-def _dripping(target: Target, head: bytes, count: int) -> str:
+def _dripping(target: Target, head: Callable[[], bytes], count: int) -> str:
     """Open connections that begin a request and send a byte at a time; each reconnects when it is closed."""
     connections: list[socket.socket | None] = [None] * count
     opened = 0
     ends = time.monotonic() + target.hold_seconds
     while time.monotonic() < ends:
         for number, connection in enumerate(connections):
-            with contextlib.suppress(OSError):
-                if connection is None or not _drop(connection):
-                    connections[number] = None
-                    connections[number] = _sent(target, head)
-                    opened += 1
+            if connection is None or not _drop(connection):
+                connections[number] = next(iter(target.open(1, head())), None)
+                opened += 1
         time.sleep(min(DRIP_SECONDS, target.hold_seconds / 4))
     return f"{opened - count} connected again; {answers(filter(None, connections))}"
 
@@ -238,38 +139,116 @@ def _drop(connection: socket.socket) -> bool:
     return False
 
 
+def _slow_uploads_beside_connections_without_end(target: Target) -> str:
+    done = threading.Event()
+    connected = 0
+
+    def connect() -> None:
+        nonlocal connected
+        recent: deque[socket.socket] = deque()
+        while not done.is_set():
+            recent.extend(target.open(1))
+            connected += 1
+            if len(recent) > RECENT:
+                recent.popleft().close()
+
+    client = threading.Thread(target=connect)
+    client.start()
+    try:
+        return f"{_dripping(target, lambda: _upload(target), enough(target))}; {connected} connections"
+    finally:
+        done.set()
+        client.join()
+
+
+def _health_requests_everywhere(target: Target) -> str:
+    request = target.head("GET /health/live")
+    opened = target.open(enough(target), request * 20)
+    ends = time.monotonic() + target.hold_seconds
+    while time.monotonic() < ends:
+        for connection in opened:
+            with contextlib.suppress(OSError):
+                connection.settimeout(0.01)
+                connection.sendall(request)
+        time.sleep(min(DRIP_SECONDS, target.hold_seconds / 4))
+    return answers(opened)
+
+
+def _pushed(target: Target, head: bytes, unit: bytes) -> str:
+    """Send a request and 300 MiB after it, until the service takes no more or the time is over."""
+    sent = 0
+    ends = time.monotonic() + PUSH_SECONDS
+    with target.connect() as connection:
+        connection.settimeout(1.0)
+        with contextlib.suppress(OSError):
+            connection.sendall(head)
+            for piece in itertools.takewhile(lambda _: time.monotonic() < ends, repeated(unit, PUSHED_BYTES, 1 << 18)):
+                connection.sendall(piece)
+                sent += len(piece)
+        answer = summary(receive(connection, 1.0))
+    return f"{answer} after {sent >> 20} MiB"
+
+
+def _left(target: Target, request: Callable[[], bytes], count: int, seconds: float = 0.0) -> str:
+    """Send requests whose client resets the connection."""
+    for _ in range(count):
+        for connection in target.open(1, request):
+            time.sleep(seconds)
+            connection.setsockopt(*LEAVES_WITH_A_RESET)
+            connection.close()
+    return "left"
+
+
 # fmt: off
-ATTACKS.rows(
-    ("upgrades-with-a-length", "More connections than the limit ask for a stream, announce a body and never send it",
-     lambda target: _all_of(target, lambda: _upgrade("Content-Length: 5"))),
-    ("upgrades-with-chunks",
-     "More connections than the limit ask for a stream, announce a chunked body and never send it",
-     lambda target: _all_of(target, lambda: _upgrade("Transfer-Encoding: chunked"))),
-    ("half-handshakes", "More connections than the limit send a WebSocket handshake without its last line",
-     lambda target: _all_of(target, lambda: handshake(target)[:-2])),
-    ("slow-uploads-everywhere",
-     "More slow uploads than the connection limit, each of which reconnects when it is closed",
-     lambda target: _dripping(target, UPLOAD, _enough(target))),
-    ("slow-headers-everywhere",
-     "More connections than the limit send headers that do not end, and reconnect when closed",
-     lambda target: _dripping(target, b"GET /health/live HTTP/1.1\r\nHost: x\r\nA: ", _enough(target))),
-    requests=BEYOND_LIMIT,
-)
-ATTACKS.rows(
-    ("upgrade-that-sends-its-body", "One WebSocket handshake with a chunked body of 300 MiB",
-     lambda target: _pushed(target, _upgrade("Transfer-Encoding: chunked"), b"8000\r\n" + bytes(0x8000) + b"\r\n")),
-    ("upgrade-that-sends-without-end", "300 MiB of zeros after a WebSocket handshake that announces five bytes of body",
-     lambda target: _pushed(target, _upgrade("Content-Length: 5"), bytes(0x8000))),
-)
-ATTACKS.rows(
-    ("handshakes-that-are-reset", "Four hundred clients open a stream and reset the connection at once",
-     lambda target: _reset_each(target, handshake(target))),
-    requests=CLIENTS,
-)
-ATTACKS.rows(
-    ("more-connections-than-files", "Four hundred slow uploads to a service that may have 256 open files",
-     lambda target: _dripping(target, UPLOAD, 400)),
-    requests=400,
-    options=FEW,
-)
+CASES: list[Case] = [
+    *cases(
+        ("stalled-uploads", "Thirteen uploads that stop after 19 MB each",
+         lambda target: _stalled(target, 13, target.nbytes * 19 // 20)),
+        ("dripping-part", "One part of 240 MB, too large by far, whose client then drips",
+         lambda target: _stalled(target, 1, target.nbytes * 12, drips=True)),
+        ("dripping-uploads", "Two hundred uploads that drip a byte at a time",
+         lambda target: _stalled(target, 200, 1_000, drips=True)),
+        ("idle-connections", "More connections than the limit without a request",
+         lambda target: _held(target, b"")),
+        ("half-handshakes", "More connections than the limit send a WebSocket handshake without its last line",
+         lambda target: _held(target, lambda: handshake(target)[:-2])),
+        ("upgrades-with-a-body", "More connections than the limit ask for a stream, announce a body and never send it",
+         lambda target: _held(target, lambda: _upgrade(target, "Content-Length: 5"))),
+        ("slow-uploads-everywhere",
+         "More slow uploads than the connection limit, each of which reconnects when it is closed",
+         lambda target: _dripping(target, lambda: _upload(target), enough(target))),
+        ("slow-uploads-and-connections-without-end",
+         "As many slow uploads beside a client that connects as fast as it can, sends nothing, and leaves",
+         _slow_uploads_beside_connections_without_end),
+        ("slow-headers-everywhere",
+         "More connections than the limit send headers that do not end, and reconnect when closed",
+         lambda target: _dripping(target, lambda: target.head("GET /health/live")[:-2] + b"A: ", enough(target))),
+        ("unread-answers-everywhere",
+         "More clients than the connection limit request sixteen large documents each and read none",
+         lambda target: _held(target, lambda: target.head("GET /openapi.json") * 16, receive_bytes=4_096)),
+        ("health-requests-everywhere",
+         "More connections than the limit request /health/live repeatedly and read no response",
+         _health_requests_everywhere),
+        ("unread-predictions", "Thirty clients that ask for large answers and do not read them",
+         lambda target: _held(target, lambda: _form(target, *[SMALL_BMP] * 90, query="?top_k=1000"), 30,
+                              receive_bytes=4_096)),
+        ("upgrade-that-sends-its-body", "One WebSocket handshake with a chunked body of 300 MiB",
+         lambda target: _pushed(target, _upgrade(target, "Transfer-Encoding: chunked"),
+                                b"8000\r\n" + bytes(0x8000) + b"\r\n")),
+        ("clients-that-leave", "Sixty clients that send an image which decodes slowly, and leave",
+         lambda target: _left(target, lambda: _form(target, files.black_png(7_000)), 60, 0.02)),
+        ("handshakes-that-are-reset", "Four hundred clients open a stream and reset the connection at once",
+         lambda target: _left(target, lambda: handshake(target), target.clients)),
+        ("requests-at-once", "A hundred requests at once with twenty images each",
+         lambda target: _held(target, lambda: _form(target, *[SMALL_BMP] * 20), 100)),
+    ),
+    *cases(
+        ("more-uploads-than-files", "Four hundred slow uploads to a service that may have 256 open files",
+         lambda target: _dripping(target, lambda: _upload(target), 400)),
+        ("more-connections-than-files",
+         "Four hundred connections without a request to a service that may have 256 open files",
+         lambda target: _held(target, b"", 400)),
+        options=FEW,
+    ),
+]
 # fmt: on

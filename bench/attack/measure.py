@@ -1,4 +1,4 @@
-"""Measures the costs of an attack: processor time, memory, event loop pauses, lost processes, others' responses."""
+"""One way to measure: what an attack costs the service, and the well-behaved clients beside it."""
 
 import http.client
 import json
@@ -9,42 +9,32 @@ from collections import Counter
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 
-import psutil
-
-from bench.attack.registry import FAMILIES
+from bench.attack.beside import CLIENTS, GIVE_UP_SECONDS, WELL_BEHAVED, Client, Failed
+from bench.attack.families import FAMILIES
 from bench.attack.service import Running, events
-from bench.attack.target import MULTIPART, Attack, PromiseBroken, Target, Traffic
-from bench.http_load import form
+from bench.attack.target import Case, PromiseBroken, Target, Traffic
 from bench.measurement import Peak, percentile
-from bench.photos import Photo, unlike_any
 from bench.remote import Remote
 
 SAMPLE_SECONDS = 0.05
 HELD = ("gateway_in_flight_bytes", "gateway_waiting_bytes", "gateway_decoding_bytes", "gateway_answer_bytes")
 AT_WORK = ("gateway_images_in_flight", "gateway_images_waiting", "gateway_decoding_bytes", "gateway_streams")
-PAUSE = "gateway_event_loop_pause_seconds"
 SETTLE_SECONDS, IDLE_SECONDS = 0.5, 120.0
-RECOVERY_SECONDS = 180.0
-RECOVERIES = tuple(f'gateway_healings_total{{outcome="{outcome}"}}' for outcome in ("healed", "failed", "in vain"))
 AT_LEAST_SECONDS, MOST_TIMES = 2.0, 10
 NEWCOMER_SECONDS = 0.3
 """Time between two new connections of a well-behaved client."""
-GIVE_UP_SECONDS = 30.0
-"""Time after which a new client that was not served gives up."""
-WELL_BEHAVED = "well-behaved"
-"""The request id of the well-behaved clients, which distinguishes their log events from the attacker's."""
 
 CPU_TOLERANCE = 1.15
 """Tolerance for the allowed processor time: the well-behaved clients' share is measured only without an attack."""
-MAX_MEMORY_BYTES = 100e6
-MAX_PAUSE_SECONDS = 0.05
-MAX_RATIO = 3.0
-MAX_LIVE_SECONDS = 1.0
-"""Limit for the time until /health/live responds on a new connection."""
-MAX_SERVED_SECONDS = 2.0
-"""Limit for the time until a new client, which retries when refused, has its response."""
 LOG_BYTES_PER_REQUEST = 1_500
 """Bytes that a request may add to the log, beyond those of the attack itself."""
+LIMITS = {"memory": 100e6, "pause": 0.05, "p99": 3.0, "live": 1.0, "served": 2.0}
+"""The limits of every case.
+
+memory: bytes beyond those that admission counts. pause: seconds of the event loop. p99: of another client, in relation
+to that alone. live: seconds until /health/live answers on a new connection. served: seconds until a new client has its
+answer; it tries again when refused.
+"""
 INTERNAL_STATUSES = {500, 501, 502, 504}
 """Statuses that no request's content may cause; 503 is a result of load."""
 INTERNAL_CODES = {1011, 4500, 4502, 4504}
@@ -52,55 +42,65 @@ INTERNAL_CODES = {1011, 4500, 4502, 4504}
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
-    """The processor time that a service allows, by its own `GET /limits`."""
+class Cost:
+    """What the last answer to an attack was, and what the attack cost. Processor time is that of the whole attack."""
 
-    request_seconds: float
-    image_seconds: float
-    byte_seconds: float
-    slow_byte_seconds: float
-    """For each byte of a format with a slow codec."""
-    stream_seconds: float
-    """For each second of a stream."""
+    case: Case
+    answer: str
+    cpu_seconds: float
+    allowed_seconds: float
+    """The processor time that the service allows by its `GET /limits`, and that of the images that it classified."""
+    figures: dict[str, float]
+    """The figures of LIMITS."""
+    faults: dict[str, int]
 
-    @classmethod
-    def of(cls, running: Running) -> "Allowance":
-        """Read the limits of a service."""
-        limits = {limit["name"]: limit["value"] for limit in json.loads(running.get("/limits"))["limits"]}
-        return cls(
-            limits["request_cpu_seconds"],
-            limits["request_cpu_seconds_per_image"],
-            limits["request_cpu_seconds_per_megabyte"] / 1e6,
-            limits["request_cpu_seconds_per_megabyte_of_slow_codecs"] / 1e6,
-            limits["stream_cpu_seconds_per_second"],
-        )
+    @property
+    def misses(self) -> list[str]:
+        """The limits that it exceeds."""
+        cpu = ["CPU"] if self.cpu_seconds > CPU_TOLERANCE * self.allowed_seconds else []
+        return cpu + [name for name, limit in LIMITS.items() if self.figures[name] > limit] + list(self.faults)
 
-    def seconds(self, attack: Attack, sent: "Sent", duration_seconds: float) -> float:
-        """The processor time that a sent attack may use for decoding in total."""
-        count = sent.times * attack.requests
-        if attack.per_second:
-            return count * (self.request_seconds + self.stream_seconds * duration_seconds)
-        slow = sent.slow_bytes * (self.slow_byte_seconds - self.byte_seconds)
-        return count * self.request_seconds + sent.files * self.image_seconds + sent.nbytes * self.byte_seconds + slow
+
+HEADER = ["attack", "answer", "CPU s (allowed)", "memory, MB", "pause, ms", "p99 beside / alone, ms", "live, s"]
+HEADER += ["new client, s", "misses"]
+
+
+def cells(cost: Cost) -> list[str]:
+    """A row of the table."""
+    figures = cost.figures
+    return [
+        cost.case.what,
+        cost.answer,
+        f"{cost.cpu_seconds:.1f} ({cost.allowed_seconds:.1f})",
+        f"{figures['memory'] / 1e6:.0f}",
+        f"{figures['pause'] * 1e3:.0f}" if figures["pause"] else "< 50",
+        f"{figures['beside'] * 1e3:.0f} / {figures['alone'] * 1e3:.0f}",
+        f"{figures['live']:.1f}",
+        f"{figures['served']:.1f}",
+        ", ".join(cost.misses) or "–",
+    ]
 
 
 @dataclass
 class Bystander:
-    """A well-behaved client in a thread: one photograph after the other, each answer checked.
+    """A well-behaved client in a thread: one request after the other on a kept connection, each answer checked.
 
-    No two of its files are equal, so that each is classified and none answered from Triton's cache.
+    No two of its images are equal, so that each is classified and none answered from Triton's cache.
     """
 
     running: Running
-    photo: Photo
+    kind: str
+    label: str = ""
+    """The label of the last answer; if it is given, of every one."""
     latencies_seconds: list[float] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
-    label: str = ""
-    """The label of the last response."""
 
     def wait(self, seconds: float) -> None:
-        """Run the client for a while."""
+        """Let the client run for a while, and until it has its first answer."""
         self._stop.wait(seconds)
+        deadline = time.monotonic() + GIVE_UP_SECONDS
+        while not self.latencies_seconds and time.monotonic() < deadline:
+            self._stop.wait(0.1)
 
     def __enter__(self) -> "Bystander":
         self._stop = threading.Event()
@@ -110,39 +110,34 @@ class Bystander:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(2 * GIVE_UP_SECONDS)
 
     def _run(self) -> None:
-        connection = self.running.connect()
-        while not self._stop.is_set():
+        client = CLIENTS[self.kind](self.running)
+        while not self._stop.wait(0.005):
             started = time.perf_counter()
             try:
-                fault = self._fault(*_classify(connection, self.running, self.photo))
-            except (OSError, http.client.HTTPException) as exc:
-                connection.close()
-                fault = type(exc).__name__
+                label = client.ask()
+            except (OSError, Failed) as exc:
+                client.close()
+                client = CLIENTS[self.kind](self.running)
+                self.faults[str(exc) if isinstance(exc, Failed) else type(exc).__name__] += 1
+            else:
+                if self.label and label != self.label:
+                    self.faults[f"answer {label!r}"] += 1
+                self.label = self.label or label
             self.latencies_seconds.append(time.perf_counter() - started)
-            if fault:
-                self.faults[fault] += 1
-            self._stop.wait(0.005)
-
-    def _fault(self, status: int, body: bytes) -> str:
-        if status != http.HTTPStatus.OK:
-            return f"status {status}"
-        self.label = json.loads(body)["results"][0]["predictions"][0]["label"]
-        return "" if self.photo.label in ("", self.label) else f"answer {self.label!r}"
+        client.close()
 
 
 @dataclass
 class Newcomer:
-    """Well-behaved clients that connect anew each time: one requests /health/live, one classifies a photograph."""
+    """Well-behaved clients that connect anew each time: one requests /health/live, one does as the bystander."""
 
     running: Running
-    photo: Photo
+    kind: str
     live_seconds: float = 0.0
-    """The longest time until /health/live answered."""
     served_seconds: float = 0.0
-    """The longest time until a client had its answer, refusals included."""
     images: int = 0
     faults: Counter[str] = field(default_factory=Counter)
 
@@ -175,81 +170,23 @@ class Newcomer:
         started, waits = time.perf_counter(), False
         while not self._stop.wait(NEWCOMER_SECONDS / 3 if waits else NEWCOMER_SECONDS):
             started = started if waits else time.perf_counter()
-            with (
-                closing(self.running.connect(GIVE_UP_SECONDS)) as connection,
-                suppress(OSError, http.client.HTTPException),
-            ):
-                waits = True
-                status, _ = _classify(connection, self.running, self.photo)
-                waits = status != http.HTTPStatus.OK
-                self.images += not waits
+            waits = True
+            client: Client = CLIENTS[self.kind](self.running)
+            with closing(client), suppress(OSError, Failed):
+                client.ask()
+                waits = False
+                self.images += 1
             self.served_seconds = max(self.served_seconds, time.perf_counter() - started)
-
-
-def _classify(connection: http.client.HTTPConnection, running: Running, photo: Photo) -> tuple[int, bytes]:
-    """Send a photograph that no cache has seen; status and body of the answer."""
-    body = b"".join(form([unlike_any(photo.data)], photo.name))
-    headers = {
-        "Content-Type": MULTIPART,
-        "X-Request-ID": WELL_BEHAVED,
-        **({"X-API-Key": running.key} if running.key else {}),
-    }
-    connection.request("POST", "/predict?top_k=1", body, headers)
-    answer = connection.getresponse()
-    return answer.status, answer.read()
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What one attack cost.
-
-    `cpu_seconds` are those of one request, or of one second where the attack is counted so; memory is beyond what
-    admission counted; `p99_ratio` is against the time before it; `log_bytes` are beyond the attacker's own traffic.
-    """
-
-    attack: Attack
-    answer: str
-    seconds: float
-    cpu_seconds: float
-    allowed_seconds: float
-    """The processor time that the service allows, and what classifying takes for as many images as it classified."""
-    memory_bytes: float
-    pause_seconds: float
-    p99_ratio: float
-    live_seconds: float
-    served_seconds: float
-    log_bytes: float
-    faults: dict[str, int]
-
-    @property
-    def misses(self) -> list[str]:
-        """The limits that it exceeds."""
-        return [
-            name
-            for name, missed in (
-                ("CPU", self.cpu_seconds > CPU_TOLERANCE * self.allowed_seconds),
-                ("memory", self.memory_bytes > MAX_MEMORY_BYTES),
-                ("pause", self.pause_seconds > MAX_PAUSE_SECONDS),
-                ("p99", self.p99_ratio > MAX_RATIO),
-                ("live", self.live_seconds > MAX_LIVE_SECONDS),
-                ("served", self.served_seconds > MAX_SERVED_SECONDS),
-                ("log", self.log_bytes > LOG_BYTES_PER_REQUEST * self.attack.requests),
-                *((fault, True) for fault in self.faults),
-            )
-            if missed
-        ]
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The last answer to an attack, how often it was sent, the broken promise if any, and its traffic."""
+    """The last answer to an attack, the broken promise if any, and its traffic."""
 
     answer: str
     times: int
     broken: str
-    nbytes: int
-    files: int
-    slow_bytes: int
+    traffic: Traffic
 
 
 class Sender:
@@ -260,80 +197,75 @@ class Sender:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
-    def send(self, family: str, name: str) -> Sent:
+    def send(self, name: str) -> Sent:
         """Send an attack repeatedly for AT_LEAST_SECONDS, at most MOST_TIMES."""
-        attack = next(attack for attack in FAMILIES[family] if attack.name == name)
-        target = replace(self._target, folded=attack.folded, traffic=Traffic())
+        case = next(case for cases in FAMILIES.values() for case in cases if case.name == name)
+        target = replace(self._target, folded=case.folded, traffic=Traffic())
         ends, times, broken = time.perf_counter() + AT_LEAST_SECONDS, 0, ""
         while True:
             times += 1
             try:
-                answer = attack.send(target)
+                answer = case.send(target)
             except PromiseBroken as exc:
                 answer = broken = str(exc)
             except OSError as exc:
                 answer = type(exc).__name__
             if time.perf_counter() > ends or times == MOST_TIMES:
-                traffic = target.traffic
-                return Sent(answer, times, broken, traffic.nbytes, traffic.files, traffic.slow_bytes)
+                return Sent(answer, times, broken, target.traffic)
 
 
-def measure(running: Running, sender: Remote, family: str, attack: Attack, photo: Photo, calm_seconds: float) -> Cost:
-    """Send an attack from a Sender beside well-behaved clients, after a calm time in which those are alone."""
-    before = cpu_seconds(running)
-    with Bystander(running, photo) as calm, Newcomer(running, photo) as calm_newcomer:
-        calm.wait(calm_seconds)
-    calm_rate = (cpu_seconds(running) - before) / max(1, len(calm.latencies_seconds) + calm_newcomer.images)
-    allowance, classified = Allowance.of(running), running.classified()
-    protected, recoveries, offset = running.protected(), running.metric(*RECOVERIES), running.log_size()
-    pause_before = running.metric(PAUSE)
-    before, began = cpu_seconds(running), time.perf_counter()
+def measure(running: Running, sender: Remote, case: Case, label: str, alone_seconds: float) -> Cost:
+    """Send an attack beside well-behaved clients, after a time in which those are alone."""
+    before = running.cpu_seconds()
+    with Bystander(running, case.beside, label) as alone, Newcomer(running, case.beside) as alone_newcomer:
+        alone.wait(alone_seconds)
+    calm_rate = (running.cpu_seconds() - before) / max(1, len(alone.latencies_seconds) + alone_newcomer.images)
+    classified, protected, offset = running.classified(), running.protected(), running.log_size()
+    before, began = running.cpu_seconds(), time.perf_counter()
     with ExitStack() as stack:
-        memory = stack.enter_context(Peak(lambda: _memory(running), SAMPLE_SECONDS))
+        memory = stack.enter_context(Peak(running.resident_bytes, SAMPLE_SECONDS))
         counted = stack.enter_context(Peak(lambda: _counted(running), 5 * SAMPLE_SECONDS))
-        beside = stack.enter_context(Bystander(running, photo))
-        newcomer = stack.enter_context(Newcomer(running, photo))
-        sent: Sent = sender.call("send", family, attack.name)
-        seconds = (time.perf_counter() - began) / sent.times
+        beside = stack.enter_context(Bystander(running, case.beside, label))
+        newcomer = stack.enter_context(Newcomer(running, case.beside))
+        sent: Sent = sender.call("send", case.name)
         beside.wait(SETTLE_SECONDS)
     _wait_idle(running)
     images = len(beside.latencies_seconds) + newcomer.images
-    used = cpu_seconds(running) - before - calm_rate * images
-    duration_seconds = time.perf_counter() - began
-    allowed = allowance.seconds(attack, sent, duration_seconds)
-    allowed += calm_rate * max(0, running.classified() - classified - images)
-    share = duration_seconds if attack.per_second else sent.times * attack.requests
-    faults, killed = _lost(running, attack, protected, recoveries)
-    lines = [line for line in running.log_lines(offset) if WELL_BEHAVED.encode() not in line]
-    faults += beside.faults + newcomer.faults + _logged_faults(lines) + Counter({"promise": 1} if sent.broken else {})
-    return Cost(
-        attack,
-        f"{sent.answer}; {killed} processes killed" if attack.may_kill else sent.answer,
-        seconds,
-        max(0.0, used) / share,
-        allowed / share,
-        max(0.0, memory.growth - counted.most),
-        _pause(running, events(lines), pause_before),
-        percentile(beside.latencies_seconds, 99) / percentile(calm.latencies_seconds, 99),
-        newcomer.live_seconds,
-        newcomer.served_seconds,
-        max(0, sum(len(line) + 1 for line in lines) - sent.nbytes) / sent.times,
-        dict(faults),
-    )
-
-
-def _lost(running: Running, attack: Attack, protected: dict[int, str], recoveries: float) -> tuple[Counter[str], int]:
-    """The processes that an attack ended although it may not, and how many models were reloaded since."""
-    if attack.may_kill:
-        _wait_recovered(running)
-    killed = int(running.metric(*RECOVERIES) - recoveries)
-    # A reloaded model has new processes; its recovery is counted instead.
-    kinds = {"the API", "Triton"} if killed else set(protected.values())
+    cpu_seconds = running.cpu_seconds() - before - calm_rate * images
+    allowed_seconds = _allowed(running, sent.traffic, time.perf_counter() - began)
+    allowed_seconds += calm_rate * max(0, running.classified() - classified - images)
     now = running.protected()
-    lost = Counter(f"killed {name}" for pid, name in protected.items() if name in kinds and pid not in now)
-    if killed > attack.may_kill:
-        lost[f"killed {killed} models"] = 1
-    return lost, killed
+    lines = [line for line in running.log_lines(offset) if WELL_BEHAVED.encode() not in line]
+    faults = beside.faults + newcomer.faults + alone.faults + _logged_faults(lines)
+    faults += Counter(f"killed {name}" for pid, name in protected.items() if pid not in now)
+    faults["promise"] += bool(sent.broken)
+    log_bytes = sum(len(line) + 1 for line in lines) - sent.traffic.nbytes
+    faults["log"] += log_bytes > LOG_BYTES_PER_REQUEST * max(1, sent.traffic.requests)
+    p99s = [percentile(client.latencies_seconds, 99) for client in (beside, alone)]
+    figures = {
+        "memory": max(0.0, memory.growth - counted.most),
+        "pause": _pause(events(lines)),
+        "p99": p99s[0] / p99s[1],
+        "beside": p99s[0],
+        "alone": p99s[1],
+        "live": newcomer.live_seconds,
+        "served": newcomer.served_seconds,
+    }
+    return Cost(case, sent.answer, max(0.0, cpu_seconds), allowed_seconds, figures, dict(+faults))
+
+
+def _allowed(running: Running, sent: Traffic, duration_seconds: float) -> float:
+    """The processor time that the service allows for what was sent, by its own `GET /limits`."""
+    limits = {limit["name"]: limit["value"] for limit in json.loads(running.get("/limits"))["limits"]}
+    byte_seconds = limits["request_cpu_seconds_per_megabyte"] / 1e6
+    slow_byte_seconds = limits["request_cpu_seconds_per_megabyte_of_slow_codecs"] / 1e6
+    return float(
+        sent.requests * limits["request_cpu_seconds"]
+        + sent.files * limits["request_cpu_seconds_per_image"]
+        + sent.nbytes * byte_seconds
+        + sent.slow_bytes * (slow_byte_seconds - byte_seconds)
+        + sent.streams * duration_seconds * limits["stream_cpu_seconds_per_second"]
+    )
 
 
 def _logged_faults(lines: list[bytes]) -> Counter[str]:
@@ -355,42 +287,14 @@ def _wait_idle(running: Running) -> None:
         time.sleep(0.2)
 
 
-def _wait_recovered(running: Running) -> None:
-    """Wait until every Triton answers again, and all reloads have been counted."""
-    deadline = time.monotonic() + RECOVERY_SECONDS
-    while time.monotonic() < deadline and not running.all_ready():
-        time.sleep(0.5)
-
-
-def _pause(running: Running, logged: list[dict[str, object]], before: float) -> float:
-    """The longest pause since then by the event loop's own work, without the time it waited for a processor."""
-    pauses = [
+def _pause(logged: list[dict[str, object]]) -> float:
+    """The longest logged pause by the event loop's own work, without the time it waited for a processor."""
+    pauses = (
         min(float(str(event["seconds"])), float(str(event["cpu_seconds"])))
         for event in logged
         if event["event"] == "loop_paused"
-    ]
-    now = running.metric(PAUSE)
-    return max([*pauses, min(now, MAX_PAUSE_SECONDS) if now != before else 0.0])
-
-
-def cpu_seconds(running: Running) -> float:
-    """Processor time of all processes of a service, including those that have ended."""
-    total = 0.0
-    for process in running.service.tree():
-        try:
-            times = process.cpu_times()
-        except psutil.Error:
-            continue
-        total += times.user + times.system + times.children_user + times.children_system
-    return total
-
-
-def _memory(running: Running) -> float:
-    total = 0
-    for process in running.service.tree():
-        with suppress(psutil.Error):
-            total += process.memory_info().rss
-    return total
+    )
+    return max(pauses, default=0.0)
 
 
 def _counted(running: Running) -> float:

@@ -1,4 +1,4 @@
-"""The attacked service: `gateway up`, or bench.attack.fleet, in a process tree with limited memory."""
+"""The attacked service: `gateway up`, with a port for gRPC, in a process tree with limited memory."""
 
 import http.client
 import json
@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 
 from bench.attack.target import ServiceOptions
-from bench.services import Service, gateway_up, started, variables
-from gateway.keys import add_key
+from bench.services import Service, gateway_up
+from gateway.keys import digest, new_key
 from gateway.settings import GIB, MIB
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
@@ -30,15 +30,16 @@ CONNECT_SECONDS = 30.0
 """After an attack that took every connection, the service has to answer within this time."""
 PROTECTED = {"gateway_cli serve": "the API", "tritonserver": "Triton", "python_backend_stub": "a model"}
 """Processes that no attack may end, by a part of their command lines."""
+SLOW_DOMAIN = ".never.test"
+"""Names under it never resolve if ServiceOptions.slow_names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A running service. If it needs API keys, `keys_file` has that of the well-behaved client and the attacker's."""
+    """A running service; the keys are empty if it needs none."""
 
     service: Service
-    workers: int = 1
-    keys_file: Path | None = None
+    grpc_port: int
     key: str = ""
     attacker_key: str = ""
 
@@ -72,11 +73,6 @@ class Running:
                 connection.close()
             time.sleep(0.2)
 
-    def all_ready(self) -> bool:
-        """Whether every Triton answers."""
-        endpoints = json.loads(self.get("/health/ready")).get("endpoints", [])
-        return bool(endpoints) and all(endpoint["ready"] for endpoint in endpoints)
-
     def metric(self, *names: str) -> float:
         """The sum of metrics; a name includes its labels."""
         return sum(value for name, value in self._metrics() if name in names)
@@ -88,6 +84,22 @@ class Running:
     def _metrics(self) -> list[tuple[str, float]]:
         lines = (line.rpartition(" ") for line in self.get(METRICS).decode().splitlines() if line[:1] != "#")
         return [(name, float(value)) for name, _, value in lines if name]
+
+    def cpu_seconds(self) -> float:
+        """Processor time of all processes, including those that have ended."""
+        total = 0.0
+        for process in self.service.tree():
+            with suppress(psutil.Error):
+                total += sum(process.cpu_times()[:4])
+        return total
+
+    def resident_bytes(self) -> float:
+        """Resident memory of all processes."""
+        total = 0
+        for process in self.service.tree():
+            with suppress(psutil.Error):
+                total += process.memory_info().rss
+        return total
 
     def log_size(self) -> int:
         """The size of the log in bytes."""
@@ -106,24 +118,23 @@ def events(lines: Iterable[bytes]) -> list[dict[str, object]]:
 
 
 @contextmanager
-def running_service(options: ServiceOptions, *, fleet: bool = False, workers: int = 1) -> Iterator[Running]:
-    """Start the service, or a fleet of three Tritons, and stop it at the end. Raises ServiceFailed."""
+def running_service(options: ServiceOptions, workers: int = 1) -> Iterator[Running]:
+    """Start the service, and stop it at the end. Raises ServiceFailed."""
     limited = [sys.executable, "-c", _LIMITED, str(MEMORY_BYTES), str(options.max_open_files)]
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
-        settings = {**SETTINGS, **dict(options.settings), "workers": workers}
-        keys: dict[str, str] = {}
-        keys_file = None
-        if options.keys:
-            keys_file = Path(folder) / "keys"
-            keys = {"key": add_key(keys_file, "well-behaved"), "attacker_key": add_key(keys_file, "attacker")}
-            settings["api_keys_file"] = keys_file
-        start = gateway_up(DEFAULT_MODEL_REPOSITORY, prefix=limited, settings=settings)
-        if fleet:
-            port = free_port()
-            command = [*limited, sys.executable, "-m", "bench.attack.fleet"]
-            start = started(command, port, environment=variables({**settings, "port": port}))
-        with start as service:
-            yield Running(service, workers, keys_file, **keys)
+        settings = {**SETTINGS, "workers": workers, "grpc_port": port}
+        settings |= {name: str(value).replace("FOLDER", folder) for name, value in options.settings}
+        keys = [new_key() for _ in range(options.keys)]
+        if keys:
+            settings["api_keys_file"] = file = Path(folder) / "keys"
+            quotas = {1: f" {options.quota}"}
+            file.write_text("".join(f"k{n}:{digest(key.encode())}{quotas.get(n, '')}\n" for n, key in enumerate(keys)))
+        if options.slow_names:
+            (Path(folder) / "sitecustomize.py").write_text(_SLOW_NAMES)
+            limited = ["env", f"PYTHONPATH={folder}", *limited]
+        with gateway_up(DEFAULT_MODEL_REPOSITORY, prefix=limited, settings=settings) as service:
+            yield Running(service, port, *keys[:2])
 
 
 # In place of preexec_fn, which may deadlock in a process with threads.
@@ -133,4 +144,16 @@ resource.setrlimit({resource.RLIMIT_DATA}, (int(sys.argv[1]),) * 2)
 if int(sys.argv[2]):
     resource.setrlimit({resource.RLIMIT_NOFILE}, (int(sys.argv[2]),) * 2)
 os.execv(sys.argv[3], sys.argv[3:])
+"""
+# A resolver whose server does not answer, as glibc's waits for it: 30 s.
+_SLOW_NAMES = f"""
+import socket, time
+resolve = socket.getaddrinfo
+def getaddrinfo(host, *others, **options):
+    name = host.decode() if isinstance(host, bytes) else str(host)
+    if name.rstrip(".").endswith({SLOW_DOMAIN!r}):
+        time.sleep(30)
+        raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+    return resolve(host, *others, **options)
+socket.getaddrinfo = getaddrinfo
 """

@@ -1,18 +1,19 @@
-"""The attacked service as a target, and the registry of attacks."""
+"""One way to attack: a case, and the service as its target, over HTTP, WebSockets and gRPC."""
 
 import contextlib
 import itertools
 import json
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
+from bench.attack.http2 import RawClient
 from bench.http_load import BOUNDARY, form
 
 SECONDS = 60.0
-CLIENTS = 400
 MAX_FILES = 1_000
 """Files of one request, as the gateway's default."""
 SLOW_CODECS = (".avif", ".heic", ".jp2", ".mp4")
@@ -28,8 +29,10 @@ class PromiseBroken(Exception):
 
 @dataclass(slots=True)
 class Traffic:
-    """Counts the bytes that an attack sent, the files in its forms, and their bytes in SLOW_CODECS."""
+    """Counts what an attack sent: requests, streams among them, bytes, files, and the files' bytes in SLOW_CODECS."""
 
+    requests: int = 0
+    streams: int = 0
     nbytes: int = 0
     files: int = 0
     slow_bytes: int = 0
@@ -41,33 +44,61 @@ class Target:
 
     `max_connections` and `max_streams` are those of one of its `workers`; an attack that keeps them does so for
     `hold_seconds`. `clients` is the number of connections of an attack that does not keep them. `key` is an API key of
-    the attacker where the service needs one, and `keys_file` the file that accepts it. `folded` makes each form as
-    large as one request may be, by repeating its files.
+    the attacker where the service needs one. `folded` makes each form as large as one request may be, by repeating its
+    files.
     """
 
     host: str
     port: int
+    grpc_port: int = 0
     nbytes: int = 20_000_000
     workers: int = 1
     max_connections: int = 1_000
     max_streams: int = 64
     hold_seconds: float = 6.0
-    clients: int = CLIENTS
+    clients: int = 400
     key: str = ""
-    keys_file: Path | None = None
     folded: bool = False
     traffic: Traffic = field(default_factory=Traffic)
 
-    def connect(self) -> socket.socket:
-        """Open a connection that counts the bytes it sends."""
+    def connect(self, port: int = 0, *, receive_bytes: int = 0) -> socket.socket:
+        """Open a connection that counts the bytes it sends; `receive_bytes` limits what it takes without a read."""
         connection = CountingSocket(self.traffic)
         connection.settimeout(SECONDS)
+        if receive_bytes:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         try:
-            connection.connect((self.host, self.port))
+            connection.connect((self.host, port or self.port))
         except OSError:
             connection.close()
             raise
         return connection
+
+    def open(self, count: int, data: bytes | Callable[[], bytes] = b"", **options: int) -> list[socket.socket]:
+        """Connections on which the bytes were sent, as far as the service accepted and took them."""
+        opened = []
+        for _ in range(count):
+            with contextlib.suppress(OSError):
+                opened.append(connection := self.connect(**options))
+                connection.settimeout(2.0)
+                connection.sendall(data if isinstance(data, bytes) else data())
+        return opened
+
+    @contextmanager
+    def http2(self, *, window: int = 65_535) -> Iterator[RawClient]:
+        """Open a connection to the port for gRPC. With `window=0` the client reads no response."""
+        with self.connect(self.grpc_port) as connection:
+            client = RawClient(connection, window=window, key=self.key)
+            try:
+                yield client
+            finally:
+                self.traffic.requests += client.calls
+
+    def head(self, line: str, *headers: str) -> bytes:
+        """The head of a request, with the attacker's API key."""
+        self.traffic.requests += 1
+        key = [f"X-API-Key: {self.key}"] if self.key else []
+        return "\r\n".join([f"{line} HTTP/1.1", "Host: x", *key, *headers, "\r\n"]).encode("latin-1")
 
     def raw(self, pieces: Iterable[bytes]) -> str:
         """Send bytes as they are; returns a summary of the first response."""
@@ -79,14 +110,11 @@ class Target:
 
     def post(self, path: str, body: bytes | Iterable[bytes], content_type: str, *headers: str) -> str:
         """Send a request, its body in chunks unless it is bytes; returns a summary of the response."""
-        lines = [f"POST {path} HTTP/1.1", f"Host: {self.host}", f"Content-Type: {content_type}", "Connection: close"]
-        lines += [f"X-API-Key: {self.key}"] if self.key else []
-        if isinstance(body, bytes):
-            length, pieces = f"Content-Length: {len(body)}", iter([body])
-        else:
-            length, pieces = "Transfer-Encoding: chunked", chunked(body)
-        head = "\r\n".join([*lines, *headers, length, "\r\n"]).encode()
-        return self.raw([head, *pieces] if isinstance(body, bytes) else _chain(head, pieces))
+        whole = isinstance(body, bytes)
+        framing = f"Content-Length: {len(body)}" if isinstance(body, bytes) else "Transfer-Encoding: chunked"
+        head = self.head(f"POST {path}", f"Content-Type: {content_type}", "Connection: close", *headers, framing)
+        pieces: Iterable[bytes] = [body] if isinstance(body, bytes) else body
+        return self.raw(itertools.chain([head], pieces if whole else chunked(pieces)))
 
     def post_files(self, files: Iterable[bytes], query: str = "", name: str = "x.jpg", *headers: str) -> str:
         """Send files in one form."""
@@ -114,10 +142,14 @@ class ServiceOptions:
     """How the attacked service is started."""
 
     settings: tuple[tuple[str, object], ...] = ()
-    keys: bool = False
-    """Whether every request needs an API key; the attacker and the well-behaved client then have one each."""
+    keys: int = 0
+    """API keys that the service knows, of which the attacker and the well-behaved client have one each; 0 for none."""
+    quota: str = ""
+    """Options of the attacker's key, such as rate=5/s."""
     max_open_files: int = 0
     """`ulimit -n`; 0 leaves it as it is."""
+    slow_names: bool = False
+    """Whether names under SLOW_DOMAIN never resolve."""
 
 
 Send = Callable[[Target], str]
@@ -125,69 +157,31 @@ Send = Callable[[Target], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Attack:
-    """One hostile request or several; `send` raises PromiseBroken if an answer breaks a promise of the service."""
+class Case:
+    """An attack: its name, what it sends, and how. What must hold is the same for all: see bench.attack.measure."""
 
     name: str
     what: str
     send: Send
-    requests: int = 1
-    """The number of requests that it consists of."""
-    per_second: bool = False
-    """Whether its allowance is per second, as for a stream, instead of per request."""
-    may_kill: int = 0
-    """The number of Tritons in which it may end a process."""
+    beside: str = "predict"
+    """What the well-behaved client asks for: one of bench.attack.beside.CLIENTS."""
+    options: ServiceOptions = ServiceOptions()
     folded: bool = False
     """Whether its files are repeated up to the limits of one request."""
-    options: ServiceOptions = ServiceOptions()
 
 
-class Attacks(list[Attack]):
-    """The attacks of one family, in the order of their rows in the table."""
-
-    def add(
-        self,
-        *,
-        requests: int = 1,
-        per_second: bool = False,
-        may_kill: int = 0,
-        options: ServiceOptions = ServiceOptions(),
-    ) -> Callable[[Send], Send]:
-        """Register a function; its name and the first line of its docstring become those of the attack."""
-
-        def register(send: Send) -> Send:
-            what = (send.__doc__ or "").partition("\n")[0].rstrip(".")
-            name = send.__name__.replace("_", "-")
-            self.append(Attack(name, what, send, requests, per_second, may_kill, options=options))
-            return send
-
-        return register
-
-    def rows(
-        self,
-        *rows: tuple[str, str, Send],
-        requests: int = 1,
-        per_second: bool = False,
-        may_kill: int = 0,
-        options: ServiceOptions = ServiceOptions(),
-    ) -> None:
-        """Register attacks that need no code of their own: a name, what it sends, and how."""
-        self.extend(Attack(*row, requests, per_second, may_kill, options=options) for row in rows)
+def cases(
+    *rows: tuple[str, str, Send], beside: str = "predict", options: ServiceOptions = ServiceOptions()
+) -> list[Case]:
+    """Cases by name, what they send, and how, with equal options."""
+    return [Case(*row, beside, options) for row in rows]
 
 
-def folded(attacks: Iterable[Attack]) -> Attacks:
-    """The same attacks, with as many copies of their files as one request may have."""
-    return Attacks(
-        replace(attack, name=f"{attack.name}-n-fold", what=f"{attack.what}: as many as fit", folded=True)
-        for attack in attacks
-    )
-
-
-def raw_post(path: str, files: Iterable[bytes]) -> bytes:
-    """The bytes of a request with a form of files."""
-    body = b"".join(form(files))
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {MULTIPART}\r\nContent-Length: {len(body)}\r\n\r\n"
-    return head.encode() + body
+def folded(those: Iterable[Case]) -> list[Case]:
+    """The same cases, with as many copies of their files as one request may have."""
+    return [
+        replace(case, name=f"{case.name}-n-fold", what=f"{case.what}: as many as fit", folded=True) for case in those
+    ]
 
 
 def chunked(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -234,6 +228,12 @@ def summary(answer: bytes) -> str:
     return f"{status} {', '.join(codes) or content.get('code') or ''}".strip()
 
 
+def counted(answers: Iterable[object]) -> str:
+    """Answers in short: each with how often it was given."""
+    counts = Counter(map(str, answers))
+    return ", ".join(f"{count} × {answer}" for answer, count in counts.most_common())
+
+
 def _as_many_as_fit(files: list[bytes], nbytes: int) -> Iterator[bytes]:
     """The files repeatedly, at least once, within `nbytes` and MAX_FILES."""
     left = nbytes
@@ -250,8 +250,3 @@ def _is_whole(answer: bytes | bytearray) -> bool:
         if line.startswith(b"content-length:"):
             return len(body) >= int(line.partition(b":")[2])
     return bool(separator) and head.startswith(b"HTTP/1.1 101 ")
-
-
-def _chain(head: bytes, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    yield head
-    yield from pieces

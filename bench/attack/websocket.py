@@ -10,7 +10,7 @@ from types import TracebackType
 
 from bench.attack.target import Target
 
-TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
+CONTINUATION, TEXT, BINARY, CLOSE, PING = 0, 1, 2, 8, 9
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 NO_CODE = 1005
 """A close frame without a code (RFC 6455, section 7.4.1)."""
@@ -18,15 +18,9 @@ NO_CODE = 1005
 
 def handshake(target: Target, path: str = "/stream", *headers: str) -> bytes:
     """A request that opens a WebSocket; `headers` follow the required ones."""
-    lines = [
-        f"GET {path} HTTP/1.1",
-        "Host: x",
-        "Upgrade: websocket",
-        "Connection: Upgrade",
-        "Sec-WebSocket-Version: 13",
-    ]
-    lines += [f"Sec-WebSocket-Key: {KEY}", *([f"X-API-Key: {target.key}"] if target.key else []), *headers]
-    return "\r\n".join([*lines, "\r\n"]).encode()
+    target.traffic.streams += 1
+    upgrade = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13", f"Sec-WebSocket-Key: {KEY}")
+    return target.head(f"GET {path}", *upgrade, *headers)
 
 
 def frame(kind: int, data: bytes, *, final: bool = True) -> bytes:
@@ -57,8 +51,9 @@ class Stream:
         head, self._rest = _head(self.connection)
         self.status = int(head[9:12]) if head.startswith(b"HTTP/1.1 ") else 0
         self.ended = self.status != 101
+        self._reader = threading.Thread(target=self._read, daemon=True)
         if reads and not self.ended:
-            threading.Thread(target=self._read, daemon=True).start()
+            self._reader.start()
 
     def send(self, kind: int, data: bytes, *, final: bool = True) -> bool:
         """Send a frame; returns whether the service still accepted it."""
@@ -77,6 +72,11 @@ class Stream:
         with self._lock:
             return self._lock.wait_for(lambda: self.ended or (messages > 0 and self.messages >= messages), seconds)
 
+    def __str__(self) -> str:
+        """The status of the handshake, and the close code."""
+        state = "closed" if self.ended and self.status == 101 else "" if self.status == 101 else "refused"
+        return f"{self.status or 'none'} {self.close_code or state}".strip()
+
     def __enter__(self) -> "Stream":
         return self
 
@@ -87,6 +87,8 @@ class Stream:
             self._left = True
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
+        if self._reader.ident is not None:
+            self._reader.join()
         self.connection.close()
 
     def _read(self) -> None:
@@ -104,16 +106,6 @@ class Stream:
             if not self._left:  # otherwise this client ended it
                 self.ended = True
             self._lock.notify_all()
-
-
-def summary_of_streams(streams: list[Stream]) -> str:
-    """The streams' results in short: the status of the handshake, and the close code."""
-    answers: dict[str, int] = {}
-    for stream in streams:
-        state = "closed" if stream.ended and stream.status == 101 else "" if stream.status == 101 else "refused"
-        answer = f"{stream.status or 'none'} {stream.close_code or state}".strip()
-        answers[answer] = answers.get(answer, 0) + 1
-    return ", ".join(answer if len(streams) == 1 else f"{count} × {answer}" for answer, count in answers.items())
 
 
 def _head(connection: socket.socket, seconds: float = 10.0) -> tuple[bytes, bytes]:

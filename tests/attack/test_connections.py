@@ -6,16 +6,18 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from bench.attack import connections, streams
-from bench.attack.target import Attack, ServiceOptions, Target
+from bench.attack import connections, grpc_calls, streams
+from bench.attack.target import Case, ServiceOptions, Target
 from tests.doubles.backend import PNG
 from tests.doubles.program import PROGRAM
-from tests.processes import Gateway, running_gateway
+from tests.processes import Gateway, free_port, running_gateway
 
 pytestmark = pytest.mark.slow
 
 MAX_CONNECTIONS, MAX_STREAMS = 50, 8
+GRPC_PORT = free_port()
 HOLD_SECONDS = 0.3
+NBYTES = 400_000
 CLIENTS = 120
 """A few more than MAX_CONNECTIONS for each kind of request."""
 PAUSE_SECONDS = 0.02
@@ -23,15 +25,15 @@ SERVED_SECONDS = 20.0
 """Ten times the promised time, since other processes may slow the service down."""
 ENDLESS = "slow-uploads-and-connections-without-end"
 """Connects thousands of times a second: the reserve of 64 is full before a health request in it has been read."""
-EVERYWHERE = [attack for attack in connections.ATTACKS if attack.options == ServiceOptions() and attack.name != ENDLESS]
+EVERYWHERE = [attack for attack in connections.CASES if attack.options == ServiceOptions() and attack.name != ENDLESS]
 """One service gets them in turn, so each attack also tests that the one before it left nothing behind."""
-ON_STREAMS = [attack for attack in streams.ATTACKS if attack.options == ServiceOptions() and not attack.per_second]
+ON_STREAMS = [attack for attack in streams.CASES if attack.beside == "stream"]
 
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     log = tmp_path_factory.mktemp("connections") / "log"
-    limits = {"max_connections": MAX_CONNECTIONS, "max_streams": MAX_STREAMS}
+    limits = {"max_connections": MAX_CONNECTIONS, "max_streams": MAX_STREAMS, "grpc_port": GRPC_PORT}
     with running_gateway(log, program=PROGRAM, **limits) as running:
         yield running
 
@@ -55,12 +57,14 @@ def served(gateway: Gateway, ended: threading.Event) -> int:
     return count
 
 
-@pytest.mark.parametrize("attack", [*EVERYWHERE, *ON_STREAMS], ids=lambda attack: attack.name)
-def test_health_and_new_clients_are_served_during_an_attack(gateway: Gateway, attack: Attack):
+@pytest.mark.parametrize("attack", [*EVERYWHERE, *ON_STREAMS, *grpc_calls.CASES], ids=lambda attack: attack.name)
+def test_health_and_new_clients_are_served_during_an_attack(gateway: Gateway, attack: Case):
     offset = gateway.log.stat().st_size
     target = Target(
         "127.0.0.1",
         gateway.port,
+        GRPC_PORT,
+        nbytes=NBYTES,
         max_connections=MAX_CONNECTIONS,
         max_streams=MAX_STREAMS,
         hold_seconds=HOLD_SECONDS,

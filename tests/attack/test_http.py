@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.attack import errors
 from bench.attack.parsers import SMALL_BMP
-from bench.attack.target import Attack, Target, chunked, receive, summary
+from bench.attack.target import chunked, receive, summary
 from bench.http_load import form
 from tests.doubles.program import PROGRAM
 from tests.processes import Gateway, running_gateway, wait_for
@@ -51,6 +50,8 @@ def request(line: str, *headers: str, body: bytes = b"") -> bytes:
         (request("POST /predict HTTP/1.1", "Expect: nonsense", IMAGE, LENGTH, body=SMALL_BMP), "200 ok"),
         (request("GET /models/%ED%A0%80%00 HTTP/1.1"), "404 model_not_found"),
         (request(f"GET /assets/{'../' * 5_000} HTTP/1.1"), "404 not_found"),
+        (b"GET /nowhere HTTP/1.1\r\nHost: [\r\n\r\n", "404 not_found"),
+        (request("GET /nowhere HTTP/1.1", "Upgrade: websocket", "Connection: Upgrade"), "404 not_found"),
         (request("PRI * HTTP/2.0"), "400 invalid_request"),
         (request("GET / HTTP/9.9"), "400 invalid_request"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200), "400 invalid_request"),  # TLS
@@ -80,14 +81,6 @@ def test_unusual_http_gets_a_clear_response(gateway: Gateway, sent: bytes, answe
         connection.sendall(sent)
         assert summary(receive(connection, 10)) == answer
     assert not gateway.faults(offset)
-
-
-@pytest.mark.parametrize("attack", errors.ATTACKS, ids=lambda attack: attack.name)
-def test_client_errors_are_not_faults(gateway: Gateway, attack: Attack):
-    """No 5xx status, no close code of a fault: each attack raises PromiseBroken for one."""
-    offset = gateway.log.stat().st_size
-    attack.send(Target("127.0.0.1", gateway.port))
-    assert gateway.faults(offset) == []
 
 
 def test_queued_requests_end_with_their_connection(gateway: Gateway):

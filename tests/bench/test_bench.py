@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from bench.attack.registry import FAMILIES, TITLES
+from bench.attack.beside import CLIENTS
+from bench.attack.families import FAMILIES, TITLES
 from bench.attack.target import folded
 from bench.bulk import measure
 from bench.candidates import Load, compare, started
@@ -222,10 +223,9 @@ def test_generated_images_are_distinct_jpegs():
 
 
 def test_every_attack_has_its_own_name_and_text():
-    for family, attacks in FAMILIES.items():
-        names, texts = {attack.name for attack in attacks}, {attack.what for attack in attacks}
-        assert len(names) == len(texts) == len(attacks) > 0, family
-        assert all(attack.what and "\n" not in attack.what and attack.requests > 0 for attack in attacks), family
+    cases = [case for cases in FAMILIES.values() for case in cases]
+    assert len({case.name for case in cases}) == len({case.what for case in cases}) == len(cases)
+    assert all(case.what and "\n" not in case.what and case.beside in CLIENTS for case in cases)
 
 
 def test_every_family_has_a_title():
@@ -233,24 +233,20 @@ def test_every_family_has_a_title():
 
 
 def test_costly_images_are_also_sent_as_many_as_fit():
-    assert FAMILIES["n-fold"] == folded(FAMILIES["pictures"])
-    assert all(attack.folded for attack in FAMILIES["n-fold"])
+    assert FAMILIES["n-fold"] == folded(FAMILIES["images"])
+    assert all(case.folded for case in FAMILIES["n-fold"])
 
 
-def test_registry_has_the_attacks_of_the_last_release():
+def test_families_have_the_attacks_of_the_last_release():
     """An attack that is removed must be removed here on purpose."""
-    numbers = {family: len(attacks) for family, attacks in FAMILIES.items()}
-    assert numbers == {
-        "pictures": 24,
-        "n-fold": 24,
-        "costs": 11,
-        "parsers": 30,
-        "errors": 10,
-        "clients": 9,
-        "connections": 17,
-        "streams": 24,
-        "urls": 12,
-        "cache": 1,
-        "killers": 3,
-        "fleet": 2,
+    assert {family: len(cases) for family, cases in FAMILIES.items()} == {
+        "images": 13,
+        "n-fold": 13,
+        "sums": 10,
+        "parsers": 23,
+        "connections": 18,
+        "streams": 16,
+        "grpc": 11,
+        "tenants": 7,
+        "urls": 9,
     }

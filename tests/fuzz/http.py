@@ -8,12 +8,16 @@ import math
 import random
 import re
 from base64 import b64encode
+from collections.abc import Iterator
 
-from bench.attack.parsers import INFER, JSON, SMALL_BMP, http_attacks
-from bench.attack.target import receive
+from bench.attack.parsers import INFER, JSON, SMALL_BMP
+from bench.attack.target import MULTIPART, chunked, receive
+from bench.http_load import form
 from tests.fuzz.mutations import mutate
 from tests.fuzz.service import Case, Report, Server, run_cases
 
+HEAD = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/jpeg\r\nConnection: close\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 LARGEST_BYTES = 2_000_000
 SECONDS_TO_ANSWER = 3.0
 
@@ -34,6 +38,25 @@ def exchange(server: Server, case: Case) -> str:
         return f"fault: no HTTP: {received[:40]!r}"
     answer = received[:12].decode("latin-1")
     return f"fault: {answer}" if answer.endswith(" 500") else answer
+
+
+def small_requests() -> Iterator[bytes]:
+    """Seeds of mutations: small requests of many kinds, as they go over the wire."""
+    yield HEAD + b"Content-Length: 4\r\n\r\nabcd"
+    yield CHUNKED + b"".join(chunked([b"ab", b"cd"]))
+    yield CHUNKED + b"4;a=b\r\nabcd\r\n0\r\nA: b\r\n\r\n"
+    yield b"GET /health/live?a=b HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n" * 2
+    for content_type, path, body in (
+        (MULTIPART, "/predict?top_k=2", b"".join(form([SMALL_BMP, b"x"]))),
+        (JSON, "/predict", b'{"images": [{"b64": "QUJD", "filename": "a\\u0041.jpg"}, {"b64": ""}]}'),
+        (
+            JSON,
+            INFER,
+            b'{"id": "1", "inputs": [{"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": ["QQ=="]}]}',
+        ),
+    ):
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+        yield head.encode() + body
 
 
 def _post(path: str, content_type: str, body: str, *headers: str) -> bytes:
@@ -177,7 +200,7 @@ def split(rng: random.Random, request: bytes) -> list[bytes]:
 
 def run(seconds: float = math.inf, seed: int = 0, *, requests: float = math.inf) -> Report:
     """Damage requests at random; see run_cases."""
-    seeds = [*http_attacks(), *REQUESTS]
+    seeds = [*small_requests(), *REQUESTS]
 
     def make(rng: random.Random) -> Case:
         return Case(split(rng, damaged(rng, seeds)))

@@ -2,9 +2,8 @@ import random
 
 import pytest
 
-from bench.attack.parsers import http_attacks
 from tests.fuzz import streams
-from tests.fuzz.http import damaged, run
+from tests.fuzz.http import damaged, run, small_requests
 
 
 @pytest.mark.slow
@@ -16,7 +15,7 @@ def test_damaged_requests_cost_little_and_leave_the_gateway_alive():
 
 
 def test_same_seed_damages_a_request_the_same_way():
-    seeds = list(http_attacks())
+    seeds = list(small_requests())
     assert damaged(random.Random("1 2"), seeds) == damaged(random.Random("1 2"), seeds)
 
 

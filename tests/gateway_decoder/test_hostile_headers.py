@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 import tifffile
 
-from bench.attack.files import (
+from gateway.errors import ImageError, ImageTooLarge
+from gateway.ingest.decode_budget import DecodeLimits
+from gateway.ingest.decoders.pool import Decoders
+from gateway.ingest.image_info import Unopened
+from gateway.ingest.inspection import check_size, inspect
+from tests.gateway.ingest.reading import LIMITS
+from tests.gateway_decoder.hostile_headers import (
     avif_of_another_size,
     avif_of_many_items,
     heic_of_another_size,
@@ -16,12 +22,6 @@ from bench.attack.files import (
     jpeg2000_of_channels,
     tiff_of_two_sizes,
 )
-from gateway.errors import ImageError, ImageTooLarge
-from gateway.ingest.decode_budget import DecodeLimits
-from gateway.ingest.decoders.pool import Decoders
-from gateway.ingest.image_info import Unopened
-from gateway.ingest.inspection import check_size, inspect
-from tests.gateway.ingest.reading import LIMITS
 from tests.samples import encode, photograph, sample
 
 pytestmark = pytest.mark.anyio

@@ -7,9 +7,9 @@ import httpx
 import numpy as np
 import pytest
 
-from bench.attack.collisions import colliding_jpegs, start
 from gateway.triton.contract import ENSEMBLE_MODEL, RAW_IMAGE
 from tests.asking import encode
+from tests.collisions import colliding_jpegs, start
 from tests.photos import photo
 from tests.processes import Gateway, running_gateway
 

@@ -9,7 +9,6 @@ import httpx
 import pytest
 from PIL import Image
 
-from bench.attack.fleet import KILLER, make_vulnerable
 from gateway_local.runtime.base import Runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.networks.add import add
@@ -23,6 +22,9 @@ from tests.tritons import running_triton, stub_processes
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
+KILLER = b"this picture ends the process that decodes it"
+BEGIN = "        if length == 0:\n            return Status.EMPTY"
+"""Where the preprocessor begins to decode an image."""
 ONE_EACH = Serving(instances=1, preprocessor_instances=1, preferred=(4,), cache=False)
 
 
@@ -129,6 +131,14 @@ def test_crashing_image_is_quarantined_after_two_processes(serve, start_gateway,
             assert (answer.status_code, outcomes(answer)) == (422, ["image_quarantined"])
         assert all(endpoint["ready"] for endpoint in endpoints(gateway))
         assert healings(gateway) == before
+
+
+def make_vulnerable(model: Path) -> None:
+    """Put a fault into a copy of the preprocessor's model.py: KILLER in an image ends the process that decodes it."""
+    text = model.read_text()
+    assert BEGIN in text
+    fault = f"        if {KILLER!r} in encoded.tobytes():\n            os.kill(os.getpid(), 9)\n"
+    model.write_text(text.replace(BEGIN, fault + BEGIN))
 
 
 def with_comment(encoded: bytes, comment: bytes) -> bytes:

@@ -16,7 +16,6 @@ from tritonclient.grpc._utils import _get_inference_request
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 from tritonclient.utils import InferenceServerException
 
-from bench.attack.collisions import colliding_jpegs, combine, start
 from gateway.deadline import Deadline
 from gateway.errors import (
     DeadlineExceeded,
@@ -47,6 +46,7 @@ from gateway.triton.seal import SEAL_BYTES, Seal
 from gateway_decoder.in_process import inspect_whole
 from gateway_models.blocking_triton import pad
 from tests.asking import encode
+from tests.collisions import colliding_jpegs, combine, start
 from tests.settings import Settings
 
 

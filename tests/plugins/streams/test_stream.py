@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Close
 from websockets.sync.client import ClientConnection, connect
 
-from bench.attack.files import progressive_jpeg_of_many_scans
+from bench.costly_files import progressive_jpeg_of_many_scans
 from gateway.errors import InferenceFailed, ModelUnavailable
 from gateway.inference.selection import Selection
 from gateway.keys import add_key, remove_key

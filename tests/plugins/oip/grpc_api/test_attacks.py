@@ -14,11 +14,7 @@ import pytest
 from h2.exceptions import ProtocolError
 from tritonclient.grpc import service_pb2
 
-from gateway.keys import add_key
-from gateway_plugins.tenants.quota import read_quota
-from tests.doubles.backend import PNG
-from tests.doubles.program import PROGRAM
-from tests.plugins.oip.grpc_api.raw import (
+from bench.attack.http2 import (
     CHECK,
     CONTINUATION,
     DATA,
@@ -35,6 +31,10 @@ from tests.plugins.oip.grpc_api.raw import (
     goaway_after,
     prefixed,
 )
+from gateway.keys import add_key
+from gateway_plugins.tenants.quota import read_quota
+from tests.doubles.backend import PNG
+from tests.doubles.program import PROGRAM
 from tests.plugins.oip.grpc_api.serving import request
 from tests.processes import Gateway, free_port, running_gateway, wait_for
 

@@ -11,9 +11,7 @@ import httpx
 import pytest
 from h2.errors import ErrorCodes
 
-from tests.doubles.backend import PNG
-from tests.doubles.program import PROGRAM
-from tests.plugins.oip.grpc_api.raw import (
+from bench.attack.http2 import (
     CHECK,
     CONTINUATION,
     HEADERS,
@@ -24,6 +22,8 @@ from tests.plugins.oip.grpc_api.raw import (
     goaway_after,
     prefixed,
 )
+from tests.doubles.backend import PNG
+from tests.doubles.program import PROGRAM
 from tests.plugins.oip.grpc_api.serving import request
 from tests.processes import Gateway, free_port, running_gateway, wait_for
 

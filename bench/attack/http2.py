@@ -1,16 +1,14 @@
-"""A client of HTTP/2 that keeps only those rules of gRPC that a test wants."""
+"""A client of HTTP/2 that keeps only those rules of gRPC that an attack wants."""
 
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ConnectionTerminated, DataReceived, Event, ResponseReceived, StreamReset, TrailersReceived
 from h2.settings import SettingCodes, Settings
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 CHECK = "/grpc.health.v1.Health/Check"
@@ -32,10 +30,16 @@ class Ended(Exception):
 
 
 class RawClient:
-    """One connection. `window` is how much of each response the client takes without a read; with 0 it reads none."""
+    """One connection. `window` is how much of each response the client takes without a read; with 0 it reads none.
 
-    def __init__(self, port: int, *, window: int = 65_535, timeout_seconds: float = 30.0) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout_seconds)
+    `key` is the API key of its calls.
+    """
+
+    def __init__(self, connection: socket.socket, *, window: int = 65_535, key: str = "") -> None:
+        self.socket = connection
+        self.calls = 0
+        """The number of calls so far."""
+        self._key = key
         self._reads, self._corked = window > 0, False
         self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
         initial = {SettingCodes.INITIAL_WINDOW_SIZE: window}
@@ -50,6 +54,7 @@ class RawClient:
         self.flush()
 
     def flush(self) -> None:
+        """Send what is ready, outside of `at_once`."""
         if not self._corked:
             self.socket.sendall(self._h2.data_to_send())
 
@@ -72,7 +77,9 @@ class RawClient:
             ("te", "trailers"),
             ("content-type", "application/grpc"),
         ]
+        key = key or self._key
         self._h2.send_headers(stream, headers + ([("x-api-key", key)] if key else []))
+        self.calls += 1
         self.flush()
         if message is not None:
             self.send(stream, prefixed(message), ends=ends)
@@ -90,6 +97,7 @@ class RawClient:
                 self.read()
 
     def reset(self, stream: int) -> None:
+        """End a call with RST_STREAM."""
         self._h2.reset_stream(stream)
         self.flush()
 
@@ -102,7 +110,8 @@ class RawClient:
         for event in events:
             match event:
                 case ResponseReceived() | TrailersReceived():
-                    self.headers.setdefault(event.stream_id, {}).update(event.headers)
+                    fields = {str(name): str(value) for name, value in event.headers}
+                    self.headers.setdefault(event.stream_id, {}).update(fields)
                 case DataReceived():
                     if self._reads:
                         self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
@@ -133,17 +142,12 @@ class RawClient:
         except (Ended, ConnectionError):
             return self.goaway
 
-    def close(self) -> None:
-        self.socket.close()
-
 
 @contextmanager
-def client(port: int, **options: Any) -> Iterator[RawClient]:
-    opened = RawClient(port, **options)
-    try:
-        yield opened
-    finally:
-        opened.close()
+def client(port: int, *, timeout_seconds: float = 30.0, window: int = 65_535) -> Iterator[RawClient]:
+    """A client on a new connection to this machine."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout_seconds) as connection:
+        yield RawClient(connection, window=window)
 
 
 def goaway_after(port: int, data: bytes) -> int | None:

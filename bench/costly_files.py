@@ -1,0 +1,146 @@
+"""Makes image files that follow the letter of their formats and cost more than they seem to."""
+
+import io
+import itertools
+import struct
+import tempfile
+import zlib
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+def progressive_jpeg_of_many_scans(side: int, scans: int) -> bytes:
+    """A gray progressive JPEG (ITU-T T.81, annex G) of `side` × `side`, in which each of many scans is 16 bytes.
+
+    A scan sends the first AC coefficient of every block again: end-of-band runs of 27,306 blocks, in 15 bits each.
+    """
+
+    def segment(marker: int, data: bytes) -> bytes:
+        return struct.pack(">BBH", 0xFF, marker, len(data) + 2) + data
+
+    blocks = (-(-side // 8)) ** 2
+    runs = -(-blocks // 27_306)
+    bits = "010101010101010" * runs
+    bits += "1" * (-len(bits) % 8)
+    scan = segment(0xDA, b"\x01\x01\x00\x01\x01\x00") + int(bits, 2).to_bytes(len(bits) // 8, "big")
+    return b"".join(
+        (
+            b"\xff\xd8",
+            segment(0xDB, b"\x00" + b"\x10" * 64),
+            segment(0xC2, struct.pack(">BHHB", 8, side, side, 1) + b"\x01\x11\x00"),
+            segment(0xC4, b"\x00\x01" + bytes(15) + b"\x00"),  # DC: one code, no difference
+            segment(0xC4, b"\x10\x01" + bytes(15) + b"\xe0"),  # AC: one code, a run of 2^14 and 14 bits
+            segment(0xDA, b"\x01\x01\x00\x00\x00\x00") + bytes(-(-blocks // 8)),
+            scan * scans,
+            b"\xff\xd9",
+        )
+    )
+
+
+@cache
+def progressive_jpeg(width: int, height: int) -> bytes:
+    """A usual progressive photograph, whose coefficients a decoder keeps until the last scan."""
+    noise = np.random.default_rng(1).integers(0, 255, (height // 16, width // 16, 3), np.uint8)
+    file = io.BytesIO()
+    picture = Image.fromarray(noise).resize((width, height), Image.Resampling.BILINEAR)
+    picture.save(file, "JPEG", progressive=True, quality=80)
+    return file.getvalue()
+
+
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    """A PNG chunk with its length and checksum."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(width: int, height: int, *chunks: bytes, bits: int = 8, colour: int = 2) -> bytes:
+    """A black PNG with further chunks before its pixels."""
+    channels = {0: 1, 2: 3}[colour]
+    row = bytes(1 + -(-width * channels * bits // 8))
+    packer = zlib.compressobj(9)
+    pixels = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
+    header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
+    body = b"".join(chunks) + png_chunk(b"IDAT", pixels)
+    return PNG_SIGNATURE + png_chunk(b"IHDR", header) + body + png_chunk(b"IEND", b"")
+
+
+@cache
+def black_png(side: int) -> bytes:
+    """A black PNG of one bit a pixel: 6 kB for 49 megapixels."""
+    return png(side, side, bits=1, colour=0)
+
+
+@cache
+def png_with_texts(count: int, nbytes: int = 8_000_000) -> bytes:
+    """An 8 × 8 PNG with compressed texts of which each inflates to `nbytes`, the first as a colour profile."""
+    packed = zlib.compress(bytes(nbytes), 9)
+    texts = (
+        png_chunk(b"zTXt", b"a%d\0\0" % number + packed)
+        if number % 2
+        else png_chunk(b"iTXt", b"a%d\0\1\0\0\0" % number + packed)
+        for number in range(count - 1)
+    )
+    return png(8, 8, png_chunk(b"iCCP", b"a\0\0" + packed), *texts)
+
+
+@cache
+def jpeg2000(side: int, tile: int) -> bytes:
+    """A JPEG 2000 of one gray, a few bytes a tile."""
+    file = io.BytesIO()
+    Image.new("RGB", (side, side), (128, 128, 128)).save(file, "JPEG2000", tile_size=(tile, tile))
+    return file.getvalue()
+
+
+@cache
+def gif_of_frames(side: int, frames: int) -> bytes:
+    """An animation whose frames have few bytes and many pixels."""
+    pictures = [Image.new("P", (side, side), number % 2) for number in range(2)]
+    file = io.BytesIO()
+    pictures[0].save(
+        file, "GIF", save_all=True, append_images=list(itertools.islice(itertools.cycle(pictures), frames))
+    )
+    return file.getvalue()
+
+
+@cache
+def webp_lossless(width: int, height: int) -> bytes:
+    """A lossless WebP of one colour: a few hundred bytes, whatever its number of pixels."""
+    file = io.BytesIO()
+    Image.new("RGB", (width, height)).save(file, "WEBP", lossless=True, method=0)
+    return file.getvalue()
+
+
+@cache
+def gif_of_patches(side: int, frames: int) -> bytes:
+    """A GIF of `side` × `side` pixels whose frames each draw one pixel, in 15 bytes."""
+    size = struct.pack("<HH", side, side)
+    screen = b"GIF89a" + size + b"\x80\0\0" + bytes(6)
+    return screen + (b"," + bytes(4) + b"\1\0\1\0\0" + b"\2\2\x4c\1\0") * frames + b";"
+
+
+@cache
+def black_video(width: int, height: int, frames: int) -> bytes:
+    """A black MPEG-4 video: some bytes a frame."""
+    import cv2
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "black.mp4"
+        writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 25, (width, height))
+        picture = np.zeros((height, width, 3), np.uint8)
+        for _ in range(frames):
+            writer.write(picture)
+        writer.release()
+        return path.read_bytes()
+
+
+@cache
+def large_photo(width: int, height: int) -> bytes:
+    """A baseline JPEG of smooth noise."""
+    noise = np.random.default_rng(2).integers(0, 255, (height // 32, width // 32, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(noise).resize((width, height), Image.Resampling.BILINEAR).save(file, "JPEG", quality=80)
+    return file.getvalue()
