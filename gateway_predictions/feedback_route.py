@@ -12,7 +12,7 @@ from gateway.api.classes import named_class
 from gateway.api.parameters import reading
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
-from gateway.api.schemas import FeedbackResponse, Problem
+from gateway.api.schemas import Problem, Schema
 from gateway.errors import InvalidBody, InvalidParameter, NotFound, Overloaded, RateLimited
 from gateway.inference.parameters import ModelName
 from gateway.limits.caller import REFUSAL_SECONDS
@@ -28,6 +28,18 @@ MAX_FEEDBACK_BYTES = 4_096
 NO_LABEL = (
     "Send exactly one of 'label' (the true label), 'class_id' (its class), 'wrong' (true) and 'withdrawn' (true)."
 )
+
+
+class FeedbackResponse(Schema):
+    """The feedback as it is logged."""
+
+    request_id: str
+    index: int
+    model: str
+    label: str | None
+    """Null if the answer is only known to be wrong."""
+    class_id: int | None
+    """Null also if several classes share the label."""
 
 
 class FeedbackBody(BaseModel):

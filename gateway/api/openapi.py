@@ -11,8 +11,8 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.responses import JSONResponse, Response
 
 from gateway.api.problems import format_of
-from gateway.api.route_table import Access, RouteTable, traits
-from gateway.api.schemas import ModelOut, StreamedProgress, StreamedSummary
+from gateway.api.route_table import Access, RouteTable, Traits, traits
+from gateway.api.schemas import ModelOut, StreamedSummary
 from gateway.errors import PROBLEM_MEDIA_TYPE
 from gateway.hooks import ErrorFormat
 
@@ -69,26 +69,30 @@ def complete(app: FastAPI, routes: RouteTable, formats: Sequence[ErrorFormat]) -
             schema["components"]["schemas"].pop(unused, None)
         for route in routes:
             if route.traits.takes_images and format_of(route.path, formats) is None:
-                _declare_results(schema["paths"][route.path]["post"]["responses"], schema["components"]["schemas"])
+                responses = schema["paths"][route.path]["post"]["responses"]
+                _declare_results(responses, schema["components"]["schemas"], route.traits)
         schema["components"]["schemas"] |= _BODIES
-        for name, lines in _line_schemas().items():
+        for name, lines in _line_schemas(routes).items():
             schema["components"]["schemas"].setdefault(name, lines)
 
     add(app, change)
 
 
-def _declare_results(answers: dict[str, Any], schemas: dict[str, Any]) -> None:
+def _declare_results(answers: dict[str, Any], schemas: dict[str, Any], route_traits: Traits) -> None:
     whole = answers["200"]["content"]["application/json"]["schema"]
     results = whole.get("anyOf", ())
-    for status in RESULT_STATUSES if results else ():  # an explanation is of one image, whose error is a problem
+    for status in RESULT_STATUSES if results else ():  # a route of one image reports its error as a problem
         # Generated clients parse each body by the first media type that they know, and as the first schema
         # that fits.
         as_json = {"schema": {"anyOf": [PROBLEM, *results]}}
         answers[status]["content"] = {"application/json": as_json, **answers[status]["content"]}
-    lines = "A line for each result as it is ready, then the summary." if results else "The progress, then the result."
+    lines = "A line for each result as it is ready, then the summary."
+    documents = [*_lines(results or [whole], schemas)]
+    if route_traits.progress is not None:
+        lines, documents = "The progress, then the result.", [_refer(route_traits.progress), whole]
     answers["200"]["content"]["application/x-ndjson"] = {
         "schema": {"type": "string", "description": lines},
-        LINES: {"anyOf": [*_lines(results or [whole], schemas), _object(error=PROBLEM)]},
+        LINES: {"anyOf": [*documents, _object(error=PROBLEM)]},
     }
 
 
@@ -99,9 +103,6 @@ def _lines(documents: Sequence[dict[str, Any]], schemas: dict[str, Any]) -> Iter
         if "results" in properties:  # each line has the model, which a document has once
             yield {"allOf": [properties["results"]["items"], _object(model=_refer(ModelOut))]}
             yield _refer(StreamedSummary)
-        if "explanation" in properties:
-            yield _refer(StreamedProgress)
-            yield document
 
 
 def _object(**properties: dict[str, Any]) -> dict[str, Any]:
@@ -112,11 +113,11 @@ def _refer(model: type[BaseModel]) -> dict[str, Any]:
     return {"$ref": _REFERENCE.format(model=model.__name__)}
 
 
-def _line_schemas() -> dict[str, Any]:
+def _line_schemas(routes: RouteTable) -> dict[str, Any]:
     """The schemas that only lines have; FastAPI does not know them."""
     modes: list[tuple[type[BaseModel], JsonSchemaMode]] = [
         (StreamedSummary, "serialization"),
-        (StreamedProgress, "serialization"),
+        *((route.traits.progress, "serialization") for route in routes if route.traits.progress is not None),
     ]
     _, found = models_json_schema(modes, ref_template=_REFERENCE)
     schemas: dict[str, Any] = found["$defs"]

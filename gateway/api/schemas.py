@@ -4,8 +4,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.ingest.masking import Method
-
 
 class Schema(BaseModel):
     """Base class of response schemas; members are always present unless documented otherwise."""
@@ -82,61 +80,6 @@ class PredictResponse(Schema):
     summary: SummaryOut
 
 
-class ExplanationOut(Schema):
-    """The heat map of one class."""
-
-    filename: str
-    width: int | None
-    """Pixels across, upright."""
-    height: int | None
-    """Pixels down, upright."""
-    label: str
-    class_id: int
-    score: float
-    """The score of the class for the image itself."""
-    method: Method
-    masks: int
-    """Masked copies that were classified."""
-    values: list[list[float]]
-    """The map by rows, from the top: the mean score of the class with a cell visible, less that with it hidden."""
-    overlay: str
-    """The map as a PNG in base64, with transparency and in the image's proportions, to lay over the image."""
-    warning: Literal["damaged"] | None = None
-    """Present only if the file is a damaged JPEG: some of the pixels that the model saw are wrong."""
-
-
-class ExplainResponse(Schema):
-    """Which parts of an image carry the score of a class."""
-
-    model: ModelOut
-    explanation: ExplanationOut
-
-
-class ProgressOut(Schema):
-    """How many of an explanation's images are classified."""
-
-    done: int
-    total: int
-
-
-class PreviewOut(Schema):
-    """The heat map of the masked copies so far."""
-
-    masks: int
-    """The copies that it was drawn from."""
-    values: list[list[float]]
-    overlay: str
-    """See ExplanationOut."""
-
-
-class StreamedProgress(Schema):
-    """A line of a stream before its result."""
-
-    progress: ProgressOut
-    preview: PreviewOut | None = None
-    """In the first line after it was drawn."""
-
-
 class StreamedSummary(Schema):
     """The last line of a stream of results."""
 
@@ -207,18 +150,6 @@ class ModelsResponse(Schema):
     models: list[ModelDetail]
     feedback: bool
     """Whether `POST /feedback` takes the true labels of images."""
-
-
-class FeedbackResponse(Schema):
-    """The feedback as it is logged."""
-
-    request_id: str
-    index: int
-    model: str
-    label: str | None
-    """Null if the answer is only known to be wrong."""
-    class_id: int | None
-    """Null also if several classes share the label."""
 
 
 class Problem(Schema):

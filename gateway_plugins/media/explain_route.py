@@ -21,7 +21,7 @@ from gateway.api.parameters import open_uploads, request_spec
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
 from gateway.api.routes.predict import FAULTS, REQUEST_BODY
-from gateway.api.schemas import ExplainResponse, ExplanationOut, ModelOut, PreviewOut, ProgressOut, StreamedProgress
+from gateway.api.schemas import ModelOut
 from gateway.errors import InternalError, InvalidParameter, TooManyFiles
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds
 from gateway.inference.ready_results import ReadyResults
@@ -31,6 +31,7 @@ from gateway.inference.scope import Scope
 from gateway.ingest.masking import DEFAULT_MASKS, MAX_GRID, MIN_GRID, HeatMap, Masking, Method
 from gateway.ingest.media_types import Uploads
 from gateway_plugins.media.explaining import ExplainedResult, Explanation, MaskedCopies
+from gateway_plugins.media.schemas import ExplainResponse, ExplanationOut, PreviewOut, ProgressOut, StreamedProgress
 from gateway_plugins.media.settings import MAX_EXPLAINED, MediaSettings
 
 router = APIRouter(tags=["classify"])
@@ -76,7 +77,7 @@ def _documented(parameters: Annotated[ExplainParameters, QueryParameter()]) -> N
     openapi_extra={"requestBody": REQUEST_BODY},
     dependencies=[Depends(_documented)],
 )
-@traits(takes_images=True, direct=True)
+@traits(takes_images=True, direct=True, progress=StreamedProgress)
 async def explain(request: Request) -> Response:
     """Classify masked copies of one image, and compute from their scores which parts of it carry a class.
 

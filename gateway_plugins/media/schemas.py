@@ -1,0 +1,61 @@
+"""The response schemas of POST /explain, as the OpenAPI page shows them."""
+
+from typing import Literal
+
+from gateway.api.schemas import ModelOut, Schema
+from gateway.ingest.masking import Method
+
+
+class ExplanationOut(Schema):
+    """The heat map of one class."""
+
+    filename: str
+    width: int | None
+    """Pixels across, upright."""
+    height: int | None
+    """Pixels down, upright."""
+    label: str
+    class_id: int
+    score: float
+    """The score of the class for the image itself."""
+    method: Method
+    masks: int
+    """Masked copies that were classified."""
+    values: list[list[float]]
+    """The map by rows, from the top: the mean score of the class with a cell visible, less that with it hidden."""
+    overlay: str
+    """The map as a PNG in base64, with transparency and in the image's proportions, to lay over the image."""
+    warning: Literal["damaged"] | None = None
+    """Present only if the file is a damaged JPEG: some of the pixels that the model saw are wrong."""
+
+
+class ExplainResponse(Schema):
+    """Which parts of an image carry the score of a class."""
+
+    model: ModelOut
+    explanation: ExplanationOut
+
+
+class ProgressOut(Schema):
+    """How many of an explanation's images are classified."""
+
+    done: int
+    total: int
+
+
+class PreviewOut(Schema):
+    """The heat map of the masked copies so far."""
+
+    masks: int
+    """The copies that it was drawn from."""
+    values: list[list[float]]
+    overlay: str
+    """See ExplanationOut."""
+
+
+class StreamedProgress(Schema):
+    """A line of a stream before its result."""
+
+    progress: ProgressOut
+    preview: PreviewOut | None = None
+    """In the first line after it was drawn."""
