@@ -18,7 +18,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics, tracing
 from gateway.api.auth import KeyCheck
-from gateway.api.problems import error_message, note, problem
+from gateway.api.problems import note, problem
 from gateway.api.request_context import KEY, RequestContext
 from gateway.api.route_table import KnownRoute, RouteTable
 from gateway.api.server_span import begin, finish
@@ -30,9 +30,10 @@ from gateway.logs import AlreadyLogged
 log = structlog.get_logger("gateway")
 
 SWITCHED = HTTPStatus.SWITCHING_PROTOCOLS
-INTERNAL_ERROR, ABNORMAL = 1011, 1006
-OWN_CODES = 4000
-"""First close code for applications (RFC 6455, section 7.4.2); an error's close code is this plus its HTTP status."""
+"""Status in the log of a WebSocket that was opened."""
+WEBSOCKET = "WEBSOCKET"
+"""Method in the log of a WebSocket."""
+STARTS = frozenset({"websocket.accept", "websocket.http.response.start"})
 CLIENT_GONE = 499
 """Status in the log if no response was sent, as in nginx."""
 MAX_LOGGED_CHARACTERS = 256
@@ -91,9 +92,10 @@ class RequestContextMiddleware:
     """Gives each request an id (the client's `X-Request-ID`, cleaned, or a new one), a log event, metrics and a trace.
 
     Refuses requests that need no routing for that: without a valid API key, while the queue is full, or with too many
-    query parameters. Handles all errors: a GatewayError is reported by its status or close code, any other exception is
-    logged and reported by 500 or 1011. Serves HEAD as GET without the body (RFC 9110, 9.3.2). With a tracer, POST
-    requests get a span.
+    query parameters. Handles all errors: a GatewayError is reported by its status, any other exception is logged and
+    reported by 500. Serves HEAD as GET without the body (RFC 9110, 9.3.2). With a tracer, POST requests get a span.
+
+    The handshake of a WebSocket is served like a request; what follows it is up to the route.
     """
 
     def __init__(
@@ -106,15 +108,12 @@ class RequestContextMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
-        if scope["type"] == "websocket":
-            await self._serve_websocket(scope, receive, send)
-            return
-        if scope["type"] != "http":
+        if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)
             return
         context, span = self._begin(scope)
         log_fields, stats = context.log_fields, context.stats
-        method = scope["method"]
+        method = scope.get("method", WEBSOCKET)
         started = time.perf_counter()
         status = CLIENT_GONE
 
@@ -133,14 +132,17 @@ class RequestContextMiddleware:
                     message["headers"].append((b"connection", b"close"))
             elif method == "HEAD":
                 message = {**message, "body": b""}
+            elif message["type"] in STARTS:
+                status = int(message.get("status", SWITCHED))
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", context.request_id.encode())]
             await send(message)
 
         try:
             self._admit(scope, context)
             if context.caller is not ANYONE:
                 await _charge(scope, context)
-            await self._serve(context.route, scope, receive, send_with_headers)
-        except ClientDisconnect:
+            await self._serve(context.route, method, scope, receive, send_with_headers)
+        except (ClientDisconnect, WebSocketDisconnect):
             context.note_disconnect()
         except Exception as exc:
             await _report(exc, context, scope, started=status != CLIENT_GONE)(scope, receive, send_with_headers)
@@ -161,55 +163,8 @@ class RequestContextMiddleware:
             fields["total_seconds"] = round(times.pop("total"), 6)
             for stage, seconds in times.items():
                 fields[f"{stage}_seconds"] = round(seconds, 6)
-            _log(status, fields, faulty=stats.fault is not None, quiet=route is not None and route.traits.polled)
-
-    async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a stream of frames; its log event and metrics are written when it ends."""
-        context, _ = self._begin(scope)
-        started = time.perf_counter()
-        status = CLIENT_GONE
-
-        async def receive_unless_gone() -> Message:
-            message = await receive()
-            if message["type"] == "websocket.disconnect" and status != SWITCHED:
-                raise WebSocketDisconnect(message["code"], message.get("reason"))
-            return message
-
-        async def send_with_id(message: Message) -> None:
-            nonlocal status
-            if message["type"] in {"websocket.accept", "websocket.http.response.start"}:
-                status = int(message.get("status", SWITCHED))
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", context.request_id.encode())]
-            try:
-                await send(message)
-            except OSError:  # as specified by ASGI: the connection is closed
-                raise WebSocketDisconnect(ABNORMAL) from None
-
-        try:
-            self._admit(scope, context)
-            if context.route is not None:
-                context.caller.check_route(context.route.path)
-            await self._app(scope, receive_unless_gone, send_with_id)
-        except WebSocketDisconnect as gone:  # the client disconnected before the handshake was complete
-            clear_frames(gone)
-        except GatewayError as error:
-            clear_frames(error)
-            await _end_websocket(error, context, scope, send_with_id, accepted=status == SWITCHED)
-        except Exception:
-            log.exception("unexpected_error")
-            await _end_websocket(InternalError(), context, scope, send_with_id, accepted=status == SWITCHED)
-        finally:
-            context.release()
-            path = _NO_ROUTE if context.route is None else context.route.path
-            metrics.series(metrics.REQUESTS, path, str(status), context.log_fields.get("code", "")).inc()
-            seconds = round(time.perf_counter() - started, 6)
-            fields = {
-                "method": "WEBSOCKET",
-                "path": _logged_path(scope),
-                **context.log_fields,
-                "total_seconds": seconds,
-            }
-            _log(status, fields, faulty="code" in context.log_fields, quiet=False)
+            faulty = stats.fault is not None or (status == SWITCHED and "code" in log_fields)
+            _log(status, fields, faulty=faulty, quiet=route is not None and route.traits.polled)
 
     def _begin(self, scope: Scope) -> tuple[RequestContext, trace.Span | None]:
         """Create the context of a request, and continue the client's trace; if spans are exported, begin a new one."""
@@ -257,11 +212,12 @@ class RequestContextMiddleware:
         if scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
             raise InvalidParameter(f"The URL has more than {MAX_QUERY_PARAMETERS} parameters.")
 
-    async def _serve(self, route: KnownRoute | None, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve(self, route: KnownRoute | None, method: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve an admitted request, by its endpoint itself if that is all that FastAPI would do."""
-        if scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}
-        if route is None or scope["method"] not in route.methods:
+        if method == "HEAD":
+            method = "GET"
+            scope = {**scope, "method": method}
+        if route is None or method not in route.methods:
             await self._app(scope, receive, send)
         elif route.traits.constant is not None:
             await route.traits.constant(scope, receive, send)
@@ -306,32 +262,6 @@ def _report(exc: Exception, context: RequestContext, scope: Scope, *, started: b
     if started:
         raise AlreadyLogged from exc
     return problem(error, scope)
-
-
-async def _end_websocket(
-    error: GatewayError, context: RequestContext, scope: Scope, send: Send, *, accepted: bool
-) -> None:
-    """Respond to a handshake with an error, or send an error message on an open stream and close it."""
-    note(context.log_fields, error)
-    try:
-        if not accepted:
-            await problem(error, scope)(scope, _receive_nothing, send)
-            return
-        context.log_fields["close_code"] = code = close_code(error)
-        await send({"type": "websocket.send", "text": error_message(error).decode()})
-        await send({"type": "websocket.close", "code": code, "reason": error.code})
-    except WebSocketDisconnect:
-        context.log_fields.pop("close_code", None)  # the connection is closed already
-
-
-async def _receive_nothing() -> Message:
-    """Never called: an error response does not receive messages."""
-    raise AssertionError
-
-
-def close_code(error: GatewayError) -> int:
-    """The WebSocket close code of an error: 1011 for an internal error (RFC 6455, section 7.4.1)."""
-    return INTERNAL_ERROR if isinstance(error, InternalError) else OWN_CODES + int(error.status)
 
 
 def server_timing(times: Mapping[str, float]) -> str:

@@ -57,11 +57,6 @@ def problem(error: GatewayError, scope: Scope) -> Response:
     )
 
 
-def error_message(error: GatewayError) -> bytes:
-    """The message with an error on an open WebSocket."""
-    return to_json({"type": "error", "error": {"code": error.code, "message": error.message}})
-
-
 def _accepts_problem(scope: Scope) -> bool:
     return any(name == b"accept" and PROBLEM_MEDIA_TYPE.encode() in value for name, value in scope["headers"])
 

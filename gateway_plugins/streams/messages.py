@@ -93,3 +93,8 @@ def parameters_message(parameters: StreamParameters) -> bytes:
 def fault(error: GatewayError | None) -> dict[str, str] | None:
     """The code and the public message of an error."""
     return None if error is None else {"code": error.code, "message": error.message}
+
+
+def error_message(error: GatewayError) -> bytes:
+    """The message with an error on an open WebSocket."""
+    return to_json({"type": "error", "error": {"code": error.code, "message": error.message}})

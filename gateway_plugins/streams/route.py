@@ -1,28 +1,35 @@
 """WS /stream: frames of a video or a camera in, predictions out, for each frame and for the sequence so far."""
 
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Annotated, NoReturn
 
+import structlog
 from fastapi import APIRouter, Request, WebSocket
 from fastapi import Query as QueryParameter
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics
+from gateway.api.problems import note
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import Problem
-from gateway.errors import Forbidden, UpgradeRequired
+from gateway.errors import Forbidden, GatewayError, InternalError, UpgradeRequired, clear_frames
 from gateway.limits.pool_clients import NeverEvicted
 from gateway.settings import Settings
+from gateway_plugins.streams.messages import error_message
 from gateway_plugins.streams.options import StreamParameters, read_parameters
 from gateway_plugins.streams.session import StreamSession
-from gateway_plugins.streams.websockets import GOING_DOWN, NO_ROOM
+from gateway_plugins.streams.websockets import GOING_DOWN, INTERNAL, NO_ROOM, NORMAL
+
+log = structlog.get_logger("gateway")
 
 router = APIRouter(tags=["classify"])
 
 SUBPROTOCOL = "gateway-stream"
 """Accepted if the client offers it; browsers close a connection if the server accepts none of the offered ones."""
-NORMAL = 1000
+OWN_CODES = 4000
+"""First close code for applications (RFC 6455, section 7.4.2); an error's close code is this plus its HTTP status."""
 _LISTS = frozenset({"labels"})
 
 
@@ -67,7 +74,7 @@ async def stream_without_upgrade(
 
 @router.websocket("/stream")
 async def stream(websocket: WebSocket) -> None:
-    """Serve one stream; RequestContextMiddleware handles the errors that it raises."""
+    """Serve one stream; RequestContextMiddleware answers the handshake with an error that comes before it."""
     context = request_context(websocket)
     _check_origin(websocket, context.settings)
     session = _session(websocket, context)
@@ -119,6 +126,35 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
 
 
 async def _serve(websocket: WebSocket, session: StreamSession, context: RequestContext) -> None:
+    """Serve an open stream to its end. An error is sent as a message before the stream is closed."""
+    error: GatewayError
+    try:
+        await _exchange(websocket, session, context)
+    except WebSocketDisconnect as gone:
+        clear_frames(gone)
+        return
+    except GatewayError as exc:
+        clear_frames(exc)
+        error = exc
+    except Exception:
+        log.exception("unexpected_error")
+        error = InternalError()
+    else:
+        return
+    note(context.log_fields, error)
+    code = close_code(error)
+    with suppress(WebSocketDisconnect):
+        await websocket.send({"type": "websocket.send", "text": error_message(error).decode()})
+        await websocket.close(code, error.code)
+        context.log_fields["close_code"] = code
+
+
+def close_code(error: GatewayError) -> int:
+    """The close code of an error: 1011 for an internal error (RFC 6455, section 7.4.1)."""
+    return INTERNAL if isinstance(error, InternalError) else OWN_CODES + int(error.status)
+
+
+async def _exchange(websocket: WebSocket, session: StreamSession, context: RequestContext) -> None:
     """Serve frames until the client or the server ends the stream, then close it with the code for either."""
     code, reason = NORMAL, ""
 

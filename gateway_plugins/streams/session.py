@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from gateway.api.problems import error_message
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, InvalidParameter, Overloaded, Unauthorized
 from gateway.inference.ordered_stream import OrderedStream
@@ -27,7 +26,13 @@ from gateway.values import json_text
 from gateway.values.json_text import JsonError
 from gateway_plugins.streams import metrics
 from gateway_plugins.streams.held_label import HeldLabel
-from gateway_plugins.streams.messages import frame_message, parameters_message, predictions_of, sequence_member
+from gateway_plugins.streams.messages import (
+    error_message,
+    frame_message,
+    parameters_message,
+    predictions_of,
+    sequence_member,
+)
 from gateway_plugins.streams.options import Smoothing, StreamParameters, read_parameters
 from gateway_plugins.streams.settings import FrameSettings
 from gateway_plugins.streams.waiting import StreamFrame, WaitingFrames
