@@ -21,6 +21,8 @@ docs/guides/plugins.md has examples, and says what may change.
     fetcher                   when the service has started    images that a body refers to
     websockets                when the service starts         WebSockets, by their paths
     error_formats             when the application is made    error responses that are no problem documents
+    middleware                when the application is made    ASGI middleware around every request and response
+    cors_headers              when the application is made    headers that pages of other origins may send and read
     tracer                    when the application is made    spans of requests
     steps                     when the service starts         steps of an image before it has a permit
     version, versions         for each request                which version of a model answers
@@ -46,6 +48,7 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
     from fastapi import APIRouter, FastAPI
     from opentelemetry.trace import Tracer
     from pydantic import BaseModel
+    from starlette.middleware import Middleware
 
     from gateway.inference.backend import Backend
     from gateway.inference.expansion import Expansion
@@ -243,6 +246,13 @@ class Plugin:
 
     def error_formats(self) -> Sequence[ErrorFormat]:
         """The formats of error responses below some paths, if they are no problem documents."""
+        return ()
+
+    def middleware(self) -> "Sequence[Middleware]":
+        """ASGI middleware around the application, the first one outermost.
+
+        It sees every request before its API key is checked, and the final headers of every response, also of errors.
+        """
         return ()
 
     def cors_headers(self) -> Sequence[str]:

@@ -72,6 +72,9 @@ def assemble(settings: Settings, plugins: Plugins, check: KeyCheck | None, lifes
     if settings.cors_origins:
         _allow_origins(app, settings, plugins)
     app.add_middleware(SecurityHeaders)
+    # Each middleware is added around those that were added before.
+    for each in reversed([each for plugin in plugins for each in plugin.middleware()]):
+        app.add_middleware(each.cls, *each.args, **each.kwargs)
     add_handlers(app, routes)
     for router in routers:
         if router is not models.admin_router or settings.admin_keys_file is not None:
