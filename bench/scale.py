@@ -140,7 +140,7 @@ async def gateway(addresses: list[str], *, aperture: int) -> AsyncIterator[tuple
         ["triton:8001"],
         model_name=MODEL,
         schedule=SCHEDULE,
-        watch=watcher(heal=False),
+        watch=watcher(),
         share=Share(aperture, 32, "bench"),
         lookup=lookup,
     )

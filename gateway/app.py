@@ -59,11 +59,7 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[State]:
         async with AsyncExitStack() as stack:
             # A gRPC channel belongs to the event loop and the process that created it, so it is created here.
-            triton = (
-                backend
-                or opened.backend()
-                or create_backend(settings, connect, splits=opened.versions(), check_load=opened.check_load)
-            )
+            triton = backend or opened.backend() or create_backend(settings, connect, opened)
             stack.push_async_callback(triton.close)
             limits = DecodeLimits(
                 settings.decode_cpu_seconds,

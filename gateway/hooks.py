@@ -16,6 +16,7 @@ docs/guides/plugins.md has examples, and says what may change.
     authenticator             when the application is made    who may call: another check than files of API keys
     callers, key_options      when the application is made    limits of each API key, and their text in the key file
     backend                   when the service starts         the inference server
+    repair                    when the service starts         reloads models that fail
     check_load                before an admin loads a model   a warning, or a refusal
     lifespan                  around the service              connections, processes, servers of the plug-in's own
     fetcher                   when the service has started    images that a body refers to
@@ -160,6 +161,10 @@ WebSocketHandlerOf = Callable[[Any, dict[str, Any]], Any]
 calls its `open`, which answers the handshake."""
 
 
+RepairOf = Callable[[Any, Any, Any], Any]
+"""Makes the gateway.triton.health.checker.Recovery of a TritonEndpoint, its HealthState and its Probes."""
+
+
 class Plugin:
     """A plug-in of one application. The hooks do nothing unless they are overridden."""
 
@@ -211,13 +216,17 @@ class Plugin:
         """The limits of API keys in a file; the first plug-in's are used."""
         return None
 
-    def backend(self, versions: "Sequence[Shares]") -> "Backend | None":
+    def backend(self, plugins: "Plugins") -> "Backend | None":
         """The inference server instead of the Tritons of the settings; the first plug-in that has one supplies it.
 
-        `versions` are those of models that plug-ins may choose, which it should have loaded. Called in the event loop
-        that uses it; the service starts and closes it.
+        `plugins` are all of the application: it should have loaded their `versions`, and may use their `repair`. Called
+        in the event loop that uses it; the service starts and closes it.
         """
-        del versions
+        del plugins
+        return None
+
+    def repair(self) -> RepairOf | None:
+        """What reloads models that fail, of each Triton; the first plug-in that has it does."""
         return None
 
     def check_load(self, model_name: str) -> str | None:
@@ -356,7 +365,11 @@ class Plugins:
 
     def backend(self) -> "Backend | None":
         """The backend of the first plug-in that has one."""
-        return next((found for plugin in self if (found := plugin.backend(self.versions())) is not None), None)
+        return next((found for plugin in self if (found := plugin.backend(self)) is not None), None)
+
+    def repair(self) -> RepairOf | None:
+        """The repair of the first plug-in that has one."""
+        return next((found for plugin in self if (found := plugin.repair()) is not None), None)
 
     def check_load(self, model_name: str) -> str | None:
         """The first warning; raises LoadFailed."""

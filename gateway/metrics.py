@@ -170,12 +170,6 @@ MODEL_MISSING = Gauge(
     ["triton", "model"],
     multiprocess_mode="livemax",
 )
-HEALINGS = Counter(
-    "gateway_healings_total",
-    "Reloads of models, by outcome: healed (the model responds again), failed (the reload failed), in vain (the reload "
-    "succeeded, but the model still fails).",
-    ["outcome"],
-)
 PROBES = Counter("gateway_probes_total", "Inferences sent to check whether models respond.")
 WATCH_FAULTS = Counter(
     "gateway_watch_faults_total",
@@ -194,8 +188,6 @@ for _reason in ("idle", "pipelining", "refused", "slow", "unread"):
     CONNECTIONS_CLOSED.labels(_reason)
 for _reason in ("idle", "displaced", "key_removed"):
     STREAMS_STOPPED.labels(_reason)
-for _outcome in ("healed", "failed", "in vain"):
-    HEALINGS.labels(_outcome)
 
 
 @lru_cache(4_096)

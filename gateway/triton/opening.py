@@ -1,43 +1,29 @@
 """Builds the backend from the settings."""
 
 import secrets
-from collections.abc import Sequence
 
+from gateway.hooks import Plugins
 from gateway.server.workers import shared_file
 from gateway.settings import Settings
 from gateway.triton.codec import Codecs
 from gateway.triton.connect import Connect, connector
 from gateway.triton.health.checker import watcher
-from gateway.triton.health.expected import Shares
 from gateway.triton.health.state import Schedule
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Notes, Quarantine
 from gateway.triton.seal import Seal
-from gateway.triton.triton_backend import BackendOptions, CheckLoad, TritonBackend
+from gateway.triton.triton_backend import BackendOptions, TritonBackend
 
 
-def create_backend(
-    settings: Settings,
-    connect: Connect | None = None,
-    *,
-    splits: Sequence[Shares] = (),
-    check_load: CheckLoad | None = None,
-) -> TritonBackend:
-    """Create the backend for the settings; the caller starts it inside the event loop that uses it.
-
-    `splits` are the versions of models that get requests or images.
-    """
-    pool = open_pool(settings, connect, aperture=settings.triton_aperture, splits=splits)
-    return TritonBackend(pool, **options(settings, check_load))
+def create_backend(settings: Settings, connect: Connect | None = None, plugins: Plugins | None = None) -> TritonBackend:
+    """Create the backend for the settings; the caller starts it inside the event loop that uses it."""
+    plugins = plugins or Plugins()
+    pool = open_pool(settings, plugins, connect, aperture=settings.triton_aperture)
+    return TritonBackend(pool, **options(settings, plugins))
 
 
 def open_pool(
-    settings: Settings,
-    connect: Connect | None = None,
-    *,
-    aperture: int,
-    splits: Sequence[Shares],
-    on_demand: bool = False,
+    settings: Settings, plugins: Plugins, connect: Connect | None = None, *, aperture: int, on_demand: bool = False
 ) -> TritonPool:
     """The Tritons of the settings, of which this process uses at least `aperture`; all if that is 0."""
     schedule = Schedule(
@@ -47,9 +33,9 @@ def open_pool(
         settings.triton_url,
         model_name=settings.model,
         schedule=schedule,
-        watch=watcher(heal=settings.heal),
+        watch=watcher(plugins.repair()),
         share=Share(aperture, settings.max_images_in_flight),
-        splits=splits,
+        splits=plugins.versions(),
         load=settings.load_models,
         on_demand=on_demand,
         codecs=Codecs.of_settings(settings),
@@ -57,14 +43,14 @@ def open_pool(
     )
 
 
-def options(settings: Settings, check_load: CheckLoad | None = None) -> BackendOptions:
+def options(settings: Settings, plugins: Plugins) -> BackendOptions:
     """The options of the settings for a TritonBackend."""
     return {
         "model_name": settings.model,
         "seal": Seal(_cache_secret(settings)),
         "quarantine": Quarantine(settings.quarantine_seconds, notes=Notes(shared_file("quarantine"))),
         "hold_seconds": settings.max_wait_seconds if settings.hold_without_triton else 0.0,
-        "check_load": check_load,
+        "check_load": plugins.check_load,
     }
 
 

@@ -23,11 +23,11 @@ import structlog
 
 from gateway.deadline import Deadline
 from gateway.errors import DeadlineExceeded, GatewayError, ModelUnavailable
+from gateway.files.shared import machine_lock
 from gateway.inference.backend import LoadTimes
 from gateway.limits.lease import Bound
 from gateway.metrics import WATCH_FAULTS, series
 from gateway.triton.health.expected import READY
-from gateway.triton.health.reloading import machine_lock
 from gateway.triton.pool import Replica, TritonPool
 from gateway_plugins.demand import metrics
 from gateway_plugins.demand.choice import Budget, Claim

@@ -1,13 +1,10 @@
 """Builds the backend with models on demand from the settings."""
 
-from collections.abc import Sequence
-
 import structlog
 
+from gateway.hooks import Plugins
 from gateway.settings import Settings, variable
 from gateway.triton.opening import open_pool, options
-from gateway.triton.triton_backend import CheckLoad
-from gateway.values.setting_values import Shares
 from gateway_machine.gpus import gpu_count
 from gateway_plugins.demand.backend import DemandBackend
 from gateway_plugins.demand.choice import Budget
@@ -18,7 +15,7 @@ from gateway_plugins.demand.settings import DemandSettings
 log = structlog.get_logger("gateway")
 
 
-def open_backend(settings: Settings, versions: Sequence[Shares], check_load: CheckLoad) -> DemandBackend:
+def open_backend(settings: Settings, plugins: Plugins) -> DemandBackend:
     """The backend of the settings."""
     demand = DemandSettings.of(settings)
     if "triton_metrics_port" in settings.model_fields_set:
@@ -28,7 +25,7 @@ def open_backend(settings: Settings, versions: Sequence[Shares], check_load: Che
             advice="remove it: the memory of models is recorded when they are added",
         )
     # Each Triton has other models, so a gateway needs all of them.
-    pool = open_pool(settings, aperture=0, splits=versions, on_demand=True)
+    pool = open_pool(settings, plugins, aperture=0, on_demand=True)
     # A Triton elsewhere has GPUs if there is a budget for them.
     gpus = gpu_count() if settings.model_repository else int(demand.models_gpu_memory_bytes > 0)
     loader = DemandLoader(
@@ -43,4 +40,4 @@ def open_backend(settings: Settings, versions: Sequence[Shares], check_load: Che
         ),
         descriptions=ModelDescriptions(settings.model_repository, gpus=gpus),
     )
-    return DemandBackend(pool, loader, **options(settings, check_load))
+    return DemandBackend(pool, loader, **options(settings, plugins))

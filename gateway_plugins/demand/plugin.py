@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gateway.findings import Finding
-from gateway.hooks import Plugin
+from gateway.hooks import Plugin, Plugins
 from gateway.settings import Settings
-from gateway.values.setting_values import Shares
 from gateway_machine.memory import usable_memory
 from gateway_plugins.demand.settings import DemandSettings
 
@@ -37,13 +36,13 @@ class Demand(Plugin):
         finally:
             await endpoint.close()
 
-    def backend(self, versions: "Sequence[Shares]") -> "Backend | None":
+    def backend(self, plugins: Plugins) -> "Backend | None":
         """See Plugin.backend."""
         if not DemandSettings.of(self._settings).on_demand:
             return None
         from gateway_plugins.demand.opening import open_backend
 
-        return open_backend(self._settings, versions, self.check_load)
+        return open_backend(self._settings, plugins)
 
     def check_load(self, model_name: str) -> str | None:
         """Compare a model's memory with what is free, if its Triton runs on this machine."""

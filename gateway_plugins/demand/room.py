@@ -10,9 +10,9 @@ import structlog
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.errors import DeadlineExceeded, GatewayError, LoadFailed, ModelUnavailable, TritonUnreachable
+from gateway.files.shared import machine_lock
 from gateway.settings import MIB
 from gateway.triton.health.expected import READY, UNLOADING
-from gateway.triton.health.reloading import machine_lock
 from gateway.triton.pool import Replica, TritonPool
 from gateway.values.quantities import size
 from gateway_plugins.demand import metrics

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Collection
+from typing import Protocol
 
 import structlog
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
@@ -15,18 +16,37 @@ from gateway.triton.codec import Codecs
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.health.expected import READY
 from gateway.triton.health.probes import Probes
-from gateway.triton.health.recovery import Recovery
-from gateway.triton.health.reloading import ModelReloader
 from gateway.triton.health.state import HealthState, ModelHealthState
 
 log = structlog.get_logger("gateway")
+
+
+class Recovery(Protocol):
+    """Repairs one Triton."""
+
+    @property
+    def status(self) -> str:
+        """What it does, or how that ended, in words."""
+        ...
+
+    async def reload_failing(self) -> None:
+        """Reload models with a dead process, and models that failed several probes in a row."""
+        ...
+
+    async def load_missing(self) -> None:
+        """Load models that should be served and are not."""
+        ...
+
+
+Repair = Callable[[TritonEndpoint, HealthState, Probes], Recovery]
+"""Makes the recovery of one Triton."""
 
 
 class HealthChecker:
     """Runs three loops over the `state` of one Triton: probes, reloads of failing models, loads of missing models.
 
     Each probe has a new image, so that no cache can answer in place of the model. The results of clients' requests
-    count as well: answers make probes rarer, failures bring the next probe forward. Without a `reloader`, nothing is
+    count as well: answers make probes rarer, failures bring the next probe forward. Without `repair`, nothing is
     reloaded or loaded. `model_changed` gets the name of each model whose readiness has changed.
     """
 
@@ -35,15 +55,14 @@ class HealthChecker:
         endpoint: TritonEndpoint,
         state: HealthState,
         *,
-        reloader: ModelReloader | None,
+        repair: Repair | None = None,
         model_changed: Callable[[str], None] = lambda _: None,
         codecs: Codecs | None = None,
     ) -> None:
         self.state = state
         self._endpoint = endpoint
         self._probes = Probes(endpoint, state, codecs or Codecs())
-        self._reloader = reloader
-        self._recovery = Recovery(state, self._probes, reloader) if reloader else None
+        self._recovery = repair(endpoint, state, self._probes) if repair else None
         self._model_changed = model_changed
         self._reported_missing: dict[tuple[str, str], ModelState] = {}
         """The missing models and versions that were logged, by name and version."""
@@ -112,7 +131,7 @@ class HealthChecker:
 
     def health(self) -> EndpointHealth:
         """The health of this Triton and its models."""
-        return self.state.health(self._reloader.status if self._reloader else "off")
+        return self.state.health(self._recovery.status if self._recovery else "off")
 
     def forget(self, names: Collection[str]) -> None:
         """Stop probing models that were unloaded on purpose."""
@@ -200,13 +219,12 @@ Watch = Callable[[TritonEndpoint, HealthState, Callable[[str], None], Codecs], H
 """Makes the health checker of one Triton; the function is called with a model whose readiness may have changed."""
 
 
-def watcher(*, heal: bool) -> Watch:
-    """What makes health checkers, which reload models that fail if `heal` is set."""
+def watcher(repair: Repair | None = None) -> Watch:
+    """What makes health checkers; `repair` reloads models that fail."""
 
     def watch(
         endpoint: TritonEndpoint, state: HealthState, model_changed: Callable[[str], None], codecs: Codecs
     ) -> HealthChecker:
-        reloader = ModelReloader(endpoint) if heal else None
-        return HealthChecker(endpoint, state, reloader=reloader, model_changed=model_changed, codecs=codecs)
+        return HealthChecker(endpoint, state, repair=repair, model_changed=model_changed, codecs=codecs)
 
     return watch

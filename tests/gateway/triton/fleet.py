@@ -6,16 +6,19 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 
 from gateway.deadline import Deadline
+from gateway.files.shared import machine_lock
 from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
 from gateway.triton.health.checker import HealthChecker, watcher
 from gateway.triton.health.expected import ExpectedModels, Shares
-from gateway.triton.health.reloading import ModelReloader, machine_lock
 from gateway.triton.health.state import HealthState, Schedule
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import TritonBackend
+from gateway_plugins.recovery.plugin import repair
+from gateway_plugins.recovery.recovery import ModelRecovery
+from gateway_plugins.recovery.reloading import ModelReloader
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 
 MODEL = "ensemble_model"
@@ -53,9 +56,10 @@ def checker_of(
     endpoint: FakeEndpoint | None = None,
 ) -> HealthChecker:
     endpoint = endpoint or FakeEndpoint("10.0.0.1:8001", triton)
-    reloader = ModelReloader(endpoint, jitter_seconds=jitter_seconds, take_lock=take_lock) if heal else None
+    reloader = ModelReloader(endpoint, jitter_seconds=jitter_seconds, take_lock=take_lock)
     state = HealthState(endpoint.address, ExpectedModels(MODEL, splits=splits, load=load), SCHEDULE, clock)
-    return HealthChecker(endpoint, state, reloader=reloader)
+    own = lambda _, state, probes: ModelRecovery(state, probes, reloader)  # noqa: E731
+    return HealthChecker(endpoint, state, repair=own if heal else None)
 
 
 class Fleet:
@@ -70,7 +74,7 @@ class Fleet:
             ["triton:8001"],
             model_name=MODEL,
             schedule=SCHEDULE,
-            watch=watcher(heal=heal),
+            watch=watcher(repair if heal else None),
             share=Share(aperture, 8, "this gateway"),
             connect=self._connect,
             lookup=self._look_up,

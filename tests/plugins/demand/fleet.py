@@ -14,6 +14,7 @@ from gateway_plugins.demand.backend import DemandBackend
 from gateway_plugins.demand.choice import Budget
 from gateway_plugins.demand.loader import DemandLoader, LoadPolicy
 from gateway_plugins.demand.memory import HOST, Described, ModelDescriptions
+from gateway_plugins.recovery.plugin import repair
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, wait_until
 
@@ -85,7 +86,7 @@ class DemandGateway:
             ["tritons.test:8001"],
             model_name=MODEL,
             schedule=SCHEDULE,
-            watch=watcher(heal=True),
+            watch=watcher(repair),
             share=Share(0, 32, name),
             load=load,
             on_demand=True,

@@ -178,7 +178,7 @@ async def test_backend_asks_the_plugin_before_it_loads_a_model(tmp_path, monkeyp
     model(tmp_path, "huge", ONNX)
     monkeypatch.setattr("gateway_plugins.demand.plugin.usable_memory", lambda: free(0))
     settings = Settings(_env_file=None, triton_url="127.0.0.1:1", model_repository=tmp_path)
-    backend = create_backend(settings, check_load=Plugins([Demand(settings)]).check_load)
+    backend = create_backend(settings, plugins=Plugins([Demand(settings)]))
     with pytest.raises(LoadFailed, match="huge takes"):
         await backend.load("huge")
     await backend.close()

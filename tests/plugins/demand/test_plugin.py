@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from gateway.app import create_app
-from gateway.hooks import Plugin
+from gateway.hooks import Plugin, Plugins
 from gateway.inference.backend import Backend
 from gateway.plugins import installed
 from gateway_plugins.demand.backend import DemandBackend
@@ -22,8 +22,8 @@ NOBODY = "127.0.0.1:1"
 
 @pytest.mark.anyio
 async def test_backend_is_that_of_the_settings():
-    assert Demand(Settings(_env_file=None)).backend(()) is None
-    backend = Demand(Settings(_env_file=None, triton_url=NOBODY, **DEMAND)).backend(())
+    assert Demand(Settings(_env_file=None)).backend(Plugins()) is None
+    backend = Demand(Settings(_env_file=None, triton_url=NOBODY, **DEMAND)).backend(Plugins())
     assert isinstance(backend, DemandBackend)
     assert backend.loader.is_fixed("flowers")
     assert not backend.loader.is_fixed("birds")
@@ -33,7 +33,7 @@ async def test_backend_is_that_of_the_settings():
 class Stubbed(Plugin):
     """Supplies a backend without any Triton."""
 
-    def backend(self, versions) -> Backend:
+    def backend(self, plugins) -> Backend:
         return cast("Backend", StubBackend())
 
 

@@ -22,6 +22,7 @@ from gateway_plugins.demand.backend import DemandBackend
 from gateway_plugins.demand.choice import Budget
 from gateway_plugins.demand.loader import DemandLoader, LoadPolicy
 from gateway_plugins.demand.memory import ModelDescriptions
+from gateway_plugins.recovery.plugin import repair
 from tests.gateway.triton import small_repository
 from tests.gateway.triton.fleet import MODEL, call_of, wait_until
 from tests.gateway.triton.small_repository import PROCESS_BYTES, write_models
@@ -52,7 +53,7 @@ def backend_over(triton: EmbeddedTriton, repository: Path | None, budget_bytes: 
         [triton.url],
         model_name=MODEL,
         schedule=Schedule(1.0, 5.0),
-        watch=watcher(heal=True),
+        watch=watcher(repair),
         share=Share(0),
         on_demand=True,
     )

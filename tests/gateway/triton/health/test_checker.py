@@ -10,7 +10,8 @@ from gateway.errors import InferenceFailed, TritonUnreachable
 from gateway.inference.backend import Call, InferResult
 from gateway.triton.codec import CONTRACT, Codec
 from gateway.triton.error_table import StubDied
-from gateway.triton.health.recovery import FRESH_SECONDS
+from gateway_plugins.recovery.metrics import HEALINGS
+from gateway_plugins.recovery.recovery import FRESH_SECONDS
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, checker_of, wait_until
 
@@ -114,12 +115,12 @@ async def test_ineffective_reload_is_reported_and_backed_off():
     triton = FakeTriton(recovers_on_reload=False)
     checker = checker_of(triton)
     await settled(checker)
-    before = metrics.HEALINGS.labels("in vain")._value.get()
+    before = HEALINGS.labels("in vain")._value.get()
     triton.failing.add("net")
     task = asyncio.create_task(checker.run())
     await wait_until(lambda: "does not repair" in checker.health().healing)
     assert "restart this Triton" in checker.health().healing
-    assert metrics.HEALINGS.labels("in vain")._value.get() == before + 1
+    assert HEALINGS.labels("in vain")._value.get() == before + 1
     reloads = triton.reloads("net")
     probes = len(triton.calls)
     await wait_until(lambda: len(triton.calls) > probes + 20)

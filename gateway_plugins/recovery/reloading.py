@@ -1,24 +1,21 @@
 """Reloads models whose process died or that fail every request; Triton 2.51 to 26.07 does not restart them."""
 
 import asyncio
-import hashlib
-import os
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Container, Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Collection, Container, Hashable
+from contextlib import AbstractContextManager
 from enum import Enum, auto
-from pathlib import Path
 
 import structlog
 
-from gateway import metrics
 from gateway.errors import GatewayError
-from gateway.files.shared import locked
+from gateway.files.shared import machine_lock
 from gateway.inference.backend import ModelState
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.error_table import LoadNotAllowed
 from gateway.triton.health.expected import LOADING, READY, faults
+from gateway_plugins.recovery import metrics
 
 log = structlog.get_logger("gateway")
 
@@ -44,33 +41,6 @@ class ReloadOutcome(Enum):
     """Another gateway is reloading."""
     STALE = auto()
     """Nothing fails any more once the lock is held."""
-
-
-def lock_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """A folder of this user alone: no other user can hold a lock in it or replace it with a link."""
-    runtime = environment.get("XDG_RUNTIME_DIR")
-    if runtime:
-        return Path(runtime) / "triton-image-gateway"
-    cache = environment.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "triton-image-gateway" / "locks"
-
-
-@contextmanager
-def machine_lock(address: str, folder: Path | None = None) -> Iterator[bool]:
-    """Try to take the lock of the Triton at an address; yields whether this process holds it until the context ends.
-
-    Without a writable folder, as in a container with a read-only file system, every process gets the lock: gateways
-    then avoid each other as they do on different machines, see ModelReloader.
-    """
-    name = hashlib.sha256(address.encode()).hexdigest()[:16]
-    with ExitStack() as stack:
-        try:
-            folder = folder or lock_folder()
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            held = stack.enter_context(locked(folder / f"heal-{name}.lock", busy=lambda: False))
-        except (OSError, RuntimeError):  # RuntimeError: the user has no home
-            held = True
-        yield held
 
 
 class Backoff:

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.triton.health.reloading import (
+from gateway.files.shared import lock_folder, machine_lock
+from gateway_plugins.recovery.reloading import (
     FIRST_BACKOFF_SECONDS,
     INEFFECTIVE_BACKOFF_SECONDS,
     LAST_BACKOFF_SECONDS,
     LOAD_JITTER,
     ModelReloader,
     ReloadOutcome,
-    lock_folder,
-    machine_lock,
 )
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 

@@ -7,8 +7,8 @@ from gateway.errors import GatewayError
 from gateway.triton.error_table import LoadNotAllowed
 from gateway.triton.health.expected import NOT_LISTED, UNLOADED, has_failed
 from gateway.triton.health.probes import Probes
-from gateway.triton.health.reloading import ModelReloader, ReloadOutcome
 from gateway.triton.health.state import NEVER, HealthState, ModelHealthState, Step
+from gateway_plugins.recovery.reloading import ModelReloader, ReloadOutcome
 
 FRESH_SECONDS = 1.0
 """A death seen within this time is not probed again before a reload."""
@@ -16,7 +16,7 @@ RECENT_USE_SECONDS = 60.0
 """A model unused for this long may be unavailable while it reloads."""
 
 
-class Recovery:
+class ModelRecovery:
     """Decides by the health state which models are reloaded or loaded, and when; a ModelReloader does it."""
 
     def __init__(self, state: HealthState, probes: Probes, reloader: ModelReloader) -> None:
@@ -31,6 +31,11 @@ class Recovery:
         """Expected models that were unloaded, and since when."""
         self._not_listed: set[str] = set()
         """Expected models that Triton's repository did not have."""
+
+    @property
+    def status(self) -> str:
+        """What is reloaded or loaded, or how that ended, in words."""
+        return self._reloader.status
 
     async def reload_failing(self) -> None:
         """Reload models with a dead process, and models that failed several probes in a row."""

@@ -1,0 +1,1 @@
+"""Recovery of Tritons: reloads models that fail, and loads those that are missing."""
