@@ -24,7 +24,7 @@ from gateway.plugins import installed, metrics_of, settings_class
 from gateway.settings import variable
 from gateway.values.quantities import size
 from gateway_cli.main import app
-from gateway_plugins.tenants.limits_route import FIXED, LIMITS
+from gateway_plugins.tenants.limits_route import FIXED
 
 Settings = settings_class()
 
@@ -94,7 +94,7 @@ def limits() -> str:
     fields = Settings.model_fields
     rows = [
         (f"`{variable(name)}`", default(name), f"`{error.code}`", fields[name].description or "")
-        for name, (_, error) in {**LIMITS, **Settings.all_limits()}.items()
+        for name, (_, error) in Settings.all_limits().items()
     ]
     rows += [
         (f"`{name}`", f"{value:g} {unit}", f"`{error.code}`", "See below; not a setting.")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from gateway.errors import GatewayError
+from gateway import errors
 from gateway.values import setting_values, variables
 from gateway_machine.capacity import Costs
 from gateway_machine.cores import usable_cores
@@ -78,8 +78,8 @@ TlsFile = Annotated[Path | None, BeforeValidator(setting_values.not_empty("a Tri
 
 
 Pairs = Sequence[tuple[str, str]]
-Limits = Mapping[str, tuple[str, type[GatewayError]]]
-FixedLimits = Mapping[str, tuple[float, str, type[GatewayError]]]
+Limits = Mapping[str, tuple[str, type[errors.GatewayError]]]
+FixedLimits = Mapping[str, tuple[float, str, type[errors.GatewayError]]]
 
 
 class Section(BaseSettings):
@@ -133,8 +133,12 @@ class Section(BaseSettings):
 
     @classmethod
     def all_limits(cls) -> Limits:
-        """The limits of all sections."""
-        return {name: limit for section in cls.sections() for name, limit in vars(section).get("limits", {}).items()}
+        """The limits of all sections, in the order of the settings."""
+        return {
+            name: limit
+            for section in reversed(cls.sections())
+            for name, limit in vars(section).get("limits", {}).items()
+        }
 
     @classmethod
     def all_fixed_limits(cls) -> FixedLimits:
@@ -223,6 +227,10 @@ class AccessSettings(Section):
 class TritonSettings(Section):
     """Triton, its models and their answers."""
 
+    limits: ClassVar[Limits] = {
+        "max_top_k": ("predictions", errors.InvalidParameter),
+        "max_predictions": ("predictions", errors.AnswerTooLarge),
+    }
     not_above: ClassVar[Pairs] = (("default_top_k", "max_top_k"),)
     needs: ClassVar[Pairs] = (
         ("triton_certificate_file", "triton_key_file"),
@@ -260,6 +268,13 @@ class TritonSettings(Section):
 class DeadlineSettings(Section):
     """Deadlines."""
 
+    limits: ClassVar[Limits] = {
+        "max_timeout_seconds": ("seconds", errors.InvalidParameter),
+        "upload_timeout_seconds": ("seconds", errors.UploadTimeout),
+        "upload_idle_timeout_seconds": ("seconds", errors.UploadTimeout),
+        "min_upload_bytes_per_second": ("bytes/s", errors.UploadTooSlow),
+        "upload_grace_seconds": ("seconds", errors.UploadTooSlow),
+    }
     not_above: ClassVar[Pairs] = (
         ("default_timeout_seconds", "max_timeout_seconds"),
         ("upload_idle_timeout_seconds", "upload_timeout_seconds"),
@@ -285,6 +300,17 @@ class DeadlineSettings(Section):
 class RequestSettings(Section):
     """Limits of one request."""
 
+    limits: ClassVar[Limits] = {
+        "max_files": ("files", errors.TooManyFiles),
+        "max_file_bytes": ("bytes", errors.FileTooLarge),
+        "max_request_bytes": ("bytes", errors.RequestTooLarge),
+        "request_cpu_seconds": ("seconds", errors.TooCostly),
+        "max_image_pixels": ("pixels", errors.ImageTooLarge),
+        "max_image_side": ("pixels", errors.ImageTooLarge),
+        "max_header_bytes": ("bytes", errors.HeadersTooLarge),
+        "max_headers": ("headers", errors.HeadersTooLarge),
+        "max_part_header_bytes": ("bytes", errors.HeadersTooLarge),
+    }
     not_above: ClassVar[Pairs] = (("max_file_bytes", "max_request_bytes"),)
 
     max_files: int = Field(1_000, ge=1, le=10_000)
@@ -310,6 +336,15 @@ class RequestSettings(Section):
 class ProcessSettings(Section):
     """Limits of one process."""
 
+    limits: ClassVar[Limits] = {
+        "max_connections": ("connections", errors.Overloaded),
+        "max_images_in_flight": ("images", errors.Overloaded),
+        "max_bytes_in_flight": ("bytes", errors.Overloaded),
+        "max_images_waiting": ("images", errors.Overloaded),
+        "max_bytes_waiting": ("bytes", errors.Overloaded),
+        "max_bytes_unread": ("bytes", errors.Overloaded),
+        "max_wait_seconds": ("seconds", errors.Overloaded),
+    }
     not_above: ClassVar[Pairs] = (("max_file_bytes", "max_bytes_waiting"),)
 
     max_connections: int = Field(1_000, ge=1, le=100_000)
@@ -333,6 +368,10 @@ class ProcessSettings(Section):
 class DecodingSettings(Section):
     """Decoding and batching."""
 
+    limits: ClassVar[Limits] = {
+        "decode_cpu_seconds": ("seconds", errors.TooCostly),
+        "decode_memory_bytes": ("bytes", errors.TooCostly),
+    }
     not_above: ClassVar[Pairs] = (
         ("batch_max_images", "max_images_in_flight"),
         ("batch_max_bytes", "max_bytes_in_flight"),
@@ -407,6 +446,10 @@ class LogSettings(Section):
 class StreamSettings(Section):
     """Streams of frames, over WebSockets and gRPC."""
 
+    limits: ClassVar[Limits] = {
+        "max_streams": ("streams", errors.Overloaded),
+        "stream_idle_seconds": ("seconds", errors.StreamIdle),
+    }
     not_above: ClassVar[Pairs] = (("stream_frame_bytes", "max_bytes_waiting"),)
 
     max_streams: int = Field(64, ge=0, le=100_000)

@@ -1,6 +1,6 @@
 """The limits of one request and its files."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,12 +22,4 @@ class Limits:
     @classmethod
     def from_settings(cls, settings: "Settings") -> "Limits":
         """The limits of the settings."""
-        return cls(
-            max_files=settings.max_files,
-            max_file_bytes=settings.max_file_bytes,
-            max_request_bytes=settings.max_request_bytes,
-            max_image_pixels=settings.max_image_pixels,
-            max_image_side=settings.max_image_side,
-            max_header_bytes=settings.max_header_bytes,
-            max_part_header_bytes=settings.max_part_header_bytes,
-        )
+        return cls(**{field.name: getattr(settings, field.name) for field in fields(cls)})

@@ -4,21 +4,7 @@ from fastapi import APIRouter, Request
 
 from gateway.api.request_context import request_context
 from gateway.api.schemas import Schema
-from gateway.errors import (
-    AnswerTooLarge,
-    FileTooLarge,
-    GatewayError,
-    HeadersTooLarge,
-    ImageTooLarge,
-    InvalidParameter,
-    Overloaded,
-    RequestTooLarge,
-    StreamIdle,
-    TooCostly,
-    TooManyFiles,
-    UploadTimeout,
-    UploadTooSlow,
-)
+from gateway.errors import GatewayError, TooCostly
 from gateway.limits.account import (
     SECONDS_PER_IMAGE,
     SECONDS_PER_MEGABYTE,
@@ -78,37 +64,6 @@ class LimitsResponse(Schema):
     """null unless the keys of the service have quotas."""
 
 
-LIMITS: dict[str, tuple[str, type[GatewayError]]] = {
-    "max_files": ("files", TooManyFiles),
-    "max_file_bytes": ("bytes", FileTooLarge),
-    "max_request_bytes": ("bytes", RequestTooLarge),
-    "request_cpu_seconds": ("seconds", TooCostly),
-    "decode_cpu_seconds": ("seconds", TooCostly),
-    "decode_memory_bytes": ("bytes", TooCostly),
-    "max_image_pixels": ("pixels", ImageTooLarge),
-    "max_image_side": ("pixels", ImageTooLarge),
-    "max_header_bytes": ("bytes", HeadersTooLarge),
-    "max_headers": ("headers", HeadersTooLarge),
-    "max_part_header_bytes": ("bytes", HeadersTooLarge),
-    "upload_timeout_seconds": ("seconds", UploadTimeout),
-    "upload_idle_timeout_seconds": ("seconds", UploadTimeout),
-    "min_upload_bytes_per_second": ("bytes/s", UploadTooSlow),
-    "upload_grace_seconds": ("seconds", UploadTooSlow),
-    "max_connections": ("connections", Overloaded),
-    "max_streams": ("streams", Overloaded),
-    "stream_idle_seconds": ("seconds", StreamIdle),
-    "max_images_in_flight": ("images", Overloaded),
-    "max_bytes_in_flight": ("bytes", Overloaded),
-    "max_images_waiting": ("images", Overloaded),
-    "max_bytes_waiting": ("bytes", Overloaded),
-    "max_bytes_unread": ("bytes", Overloaded),
-    "max_wait_seconds": ("seconds", Overloaded),
-    "max_timeout_seconds": ("seconds", InvalidParameter),
-    "max_top_k": ("predictions", InvalidParameter),
-    "max_predictions": ("predictions", AnswerTooLarge),
-}
-"""Each setting of the core that is a limit: its unit, and the error if it is exceeded."""
-
 FIXED: dict[str, tuple[float, str, type[GatewayError]]] = {
     "request_cpu_seconds_per_image": (SECONDS_PER_IMAGE, "seconds/image", TooCostly),
     "request_cpu_seconds_per_megabyte": (SECONDS_PER_MEGABYTE, "seconds/MB", TooCostly),
@@ -128,7 +83,7 @@ async def get_limits(request: Request) -> LimitsResponse:
     settings = context.settings
     limits = [
         LimitOut(name=name, value=getattr(settings, name), unit=unit, code=error.code, setting=variable(name))
-        for name, (unit, error) in {**LIMITS, **settings.all_limits()}.items()
+        for name, (unit, error) in settings.all_limits().items()
     ]
     fixed = [
         LimitOut(name=name, value=value, unit=unit, code=error.code, setting=None)

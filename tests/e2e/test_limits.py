@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from gateway.settings import MIB
-from gateway_plugins.tenants.limits_route import FIXED, LIMITS
+from gateway_plugins.tenants.limits_route import FIXED
 from tests.processes import Gateway
 from tests.settings import Settings
 
@@ -85,7 +85,7 @@ def is_problem(answer: httpx.Response, status: int, code: str, limit: str) -> bo
 
 def test_limits_are_published_with_their_errors(http: httpx.Client):
     limits = {limit["name"]: limit for limit in http.get("/limits").json()["limits"]}
-    settings, fixed = {**LIMITS, **Settings.all_limits()}, {**FIXED, **Settings.all_fixed_limits()}
+    settings, fixed = Settings.all_limits(), {**FIXED, **Settings.all_fixed_limits()}
     assert set(limits) == {*settings, *fixed}
     for name in settings:
         assert limits[name]["value"] == SMALL.get(name, Settings.model_fields[name].default)

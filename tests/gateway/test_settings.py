@@ -102,6 +102,12 @@ def test_every_setting_has_a_description_and_its_allowed_values(field):
     assert allowed(field)
 
 
+@pytest.mark.parametrize("field", [name for name in Settings.model_fields if name.startswith(("max_", "min_"))])
+def test_every_limit_is_published(field):
+    """By GET /limits, and in docs/reference/limits.md."""
+    assert field in Settings.all_limits(), f"add {field!r} to `limits` of its section"
+
+
 def test_every_invalid_variable_has_its_own_line(monkeypatch):
     lines = refusal(monkeypatch, port="x", workers="y", prot="z").splitlines()
     assert {line.partition("=")[0].partition(" ")[0] for line in lines} == {
