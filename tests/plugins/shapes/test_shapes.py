@@ -14,6 +14,7 @@ from gateway.inference.backend import Row
 from gateway.inference.prediction import Prediction
 from gateway_plugins.shapes.shapes import SHAPES
 from tests.doubles.backend import MODEL, PNG, StubBackend
+from tests.processes import PROJECT
 from tests.services import Client, client_of, client_of_app
 from tests.settings import Settings
 
@@ -55,6 +56,7 @@ ONE = {
         "confidence": 0.9,
     },
 }
+"""What each shape makes of ROW; a new shape needs an entry here and in ERRORS."""
 SENTENCE = "not a JPEG"
 ERRORS = {
     "huggingface": lambda error: error["error"],
@@ -62,6 +64,12 @@ ERRORS = {
     "torchserve": lambda error: (error["code"], error["type"]) == (415, "unsupported_format") and error["message"],
     "roboflow": lambda error: error["error"]["type"] == "unsupported_format" and error["error"]["message"],
 }
+
+
+def test_every_shape_has_examples():
+    reference = (PROJECT / "docs" / "reference" / "http-api.md").read_text()
+    assert ONE.keys() == ERRORS.keys() == SHAPES.keys(), "each shape needs an example in ONE, and one in ERRORS"
+    assert {shape for shape in SHAPES if f"format={shape}" not in reference} == set(), "add examples to http-api.md"
 
 
 def timeless(answer: object) -> object:
@@ -139,7 +147,8 @@ def test_shape_may_be_a_form_field(client):
 def test_unknown_shape_error_lists_the_shapes(client):
     answer = client.post("/predict", params={"format": "xml"}, files={"f": PNG})
     assert answer.status_code == 422
-    assert "'native', 'huggingface', 'kserve-v1', 'torchserve' or 'roboflow'" in answer.json()["detail"]
+    *first, last = (repr(shape) for shape in ("native", *SHAPES))
+    assert f"{', '.join(first)} or {last}" in answer.json()["detail"]
 
 
 def test_streamed_lines_have_the_native_shape_only(client):
