@@ -1,6 +1,6 @@
 """`python -m bench.costs`: the processor time of decoding each format, beside what the gateway expects of it.
 
-The source of the figures in gateway/ingest/decoders/cost.py and account.py. Decoded and resized as the preprocessor and
+The source of the figures in gateway/ingest/decode_budget.py and account.py. Decoded and resized as the preprocessor and
 the gateway's decoders do it, on one core; the least of some rounds counts.
 """
 
@@ -20,13 +20,12 @@ from PIL import Image
 
 from bench import costly_files as files
 from bench.output import Into, put, table
-from gateway.ingest.decoders.cost import expected_frame_seconds, expected_seconds
+from gateway.ingest.decode_budget import expected_frame_seconds, expected_seconds
 from gateway.ingest.frames import read_frames
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.prepare import encoded
 from gateway.ingest.resizing import Resize
-from gateway.ingest.upload import Upload
-from gateway.ingest.upload_limits import Limits
+from gateway.ingest.upload import Limits, Upload
 from gateway.limits.account import (
     SECONDS_PER_IMAGE,
     SECONDS_PER_MEGABYTE,

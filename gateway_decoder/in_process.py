@@ -9,8 +9,7 @@ from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import check_size, inspect
 from gateway.ingest.prepare import DecodePolicy, encoded, examine, needs_decoding
 from gateway.ingest.resizing import Resize
-from gateway.ingest.upload import Upload
-from gateway.ingest.upload_limits import Limits
+from gateway.ingest.upload import Limits, Upload
 from gateway_decoder.decoding import decode
 from gateway_decoder.headers import read_header
 

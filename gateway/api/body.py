@@ -13,7 +13,7 @@ from gateway import metrics
 from gateway.api.request_context import RequestContext
 from gateway.errors import GatewayError, Overloaded, RequestTooLarge, UnsupportedMediaType, UploadTimeout, UploadTooSlow
 from gateway.ingest.media_types import Uploads, open_uploads
-from gateway.ingest.upload_limits import Limits
+from gateway.ingest.upload import Limits
 from gateway.limits.pace import Pace
 from gateway.limits.pool_clients import UploadingClient
 from gateway.values.quantities import size

@@ -22,8 +22,7 @@ from gateway.inference.expansion import Report
 from gateway.inference.record import ImageRecord
 from gateway.inference.request import Process, RunningRequest, within
 from gateway.inference.result import Result
-from gateway.ingest.decode_budget import Size
-from gateway.ingest.decoders.cost import expected_seconds
+from gateway.ingest.decode_budget import Size, expected_seconds
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import check_size
 from gateway.ingest.prepare import DecodePolicy, bytes_needed, encoded, examine, needs_decoding

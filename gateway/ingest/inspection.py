@@ -7,7 +7,7 @@ from gateway.ingest.formats.png import read_png
 from gateway.ingest.formats.webp import read_webp
 from gateway.ingest.image_formats import ImageFormat, accepted_formats, recognize
 from gateway.ingest.image_info import ImageInfo, Unopened
-from gateway.ingest.upload_limits import Limits
+from gateway.ingest.upload import Limits
 from gateway.values.quantities import pixels_beyond
 
 _READERS = {

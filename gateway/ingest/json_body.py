@@ -14,6 +14,7 @@ from gateway.ingest.base64_stream import Base64Decoder
 from gateway.ingest.json_source import JsonSource, invalid
 from gateway.ingest.upload import (
     Hold,
+    Limits,
     Parameter,
     Reference,
     Upload,
@@ -22,7 +23,6 @@ from gateway.ingest.upload import (
     too_many_files,
     uncounted,
 )
-from gateway.ingest.upload_limits import Limits
 
 EXAMPLE = '{"images": [{"b64": "…"}]}'
 Form = dict[str, list[str]]

@@ -4,8 +4,7 @@ import re
 from collections.abc import AsyncIterable, AsyncIterator
 
 from gateway.errors import HeadersTooLarge, InvalidBody
-from gateway.ingest.upload import request_too_large
-from gateway.ingest.upload_limits import Limits
+from gateway.ingest.upload import Limits, request_too_large
 from gateway.time_slices import TimeSlice
 from gateway.values import json_text
 from gateway.values.json_text import MAX_DEPTH, JsonError

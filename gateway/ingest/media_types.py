@@ -5,8 +5,16 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from gateway.errors import InvalidParameter, NoFiles, UnknownField, UnsupportedMediaType
 from gateway.ingest.multipart import read_multipart
-from gateway.ingest.upload import Hold, Parameter, Reference, Upload, file_too_large, request_too_large, uncounted
-from gateway.ingest.upload_limits import Limits
+from gateway.ingest.upload import (
+    Hold,
+    Limits,
+    Parameter,
+    Reference,
+    Upload,
+    file_too_large,
+    request_too_large,
+    uncounted,
+)
 from gateway.values.validation import NAME_CHARACTERS, near
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from multipart import MultipartError, MultipartSegment, ParserLimitReached, Push
 from gateway.errors import HeadersTooLarge, InvalidMultipart, clear_frames
 from gateway.ingest.upload import (
     Hold,
+    Limits,
     Parameter,
     Upload,
     clean_filename,
@@ -23,7 +24,6 @@ from gateway.ingest.upload import (
     too_many_files,
     uncounted,
 )
-from gateway.ingest.upload_limits import Limits
 from gateway.time_slices import TimeSlice
 from gateway.values.quantities import size
 

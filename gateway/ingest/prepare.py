@@ -10,8 +10,7 @@ from gateway.ingest.formats.png import essential
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import inspect
-from gateway.ingest.upload import Upload
-from gateway.ingest.upload_limits import Limits
+from gateway.ingest.upload import Limits, Upload
 from gateway.values.variables import DecodeMode, variable
 
 if TYPE_CHECKING:

@@ -1,12 +1,15 @@
-"""The parts of a body: files and parameters, as they were sent."""
+"""The parts of a body: files and parameters, as they were sent; and their limits."""
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 from gateway.errors import FileTooLarge, ImageError, Overloaded, RequestTooLarge, TooManyFiles
-from gateway.ingest.upload_limits import Limits
 from gateway.values.quantities import size
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
 
 MAX_FILENAME_CHARACTERS = 255
 
@@ -17,6 +20,24 @@ Hold = Callable[[int], None]
 # a name can look like another one in a log or a list.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 _SEPARATORS = re.compile(r"[/\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of one request and its files; each field is the setting of the same name."""
+
+    max_files: int
+    max_file_bytes: int
+    max_request_bytes: int
+    max_image_pixels: int
+    max_image_side: int
+    max_header_bytes: int
+    max_part_header_bytes: int
+
+    @classmethod
+    def from_settings(cls, settings: "Settings") -> "Limits":
+        """The limits of the settings."""
+        return cls(**{each.name: getattr(settings, each.name) for each in fields(cls)})
 
 
 @dataclass(slots=True)

@@ -1,5 +1,6 @@
 """How the calls of one model become Triton's messages: chosen once, when the model's configuration is read."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +11,6 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse
 
 from gateway.errors import ContractBroken
 from gateway.inference.backend import Batch, Call, InferResult, ModelInfo
-from gateway.inference.probe import probe
 from gateway.ingest.resizing import TensorInput
 from gateway.triton.contract import (
     MULTI_LABEL_PARAMETER,
@@ -26,6 +26,9 @@ from gateway.triton.model_config import parameters, steps
 
 if TYPE_CHECKING:
     from gateway.settings import Section
+
+PROBE_SIDE = 8
+"""Pixels of each side of an image that probes a model."""
 
 
 class Codec(Protocol):
@@ -124,7 +127,7 @@ class ImageCodec:
 
     def probe(self) -> Batch:
         """One random image as PPM."""
-        return probe()
+        return random_image()
 
     def request(self, call: Call, class_count: int | None, timeout_seconds: float, *, embeddings: bool) -> bytes:
         """See Codec.request."""
@@ -146,6 +149,11 @@ class ImageCodec:
     def completed(self, info: ModelInfo) -> ModelInfo:
         """The description as it is: the steps' configurations tell everything."""
         return info
+
+
+def random_image() -> Batch:
+    """One image of random pixels, 8 × 8, as PPM; no two are alike, so that no cache can answer in the model's place."""
+    return Batch([b"P6\n%d %d\n255\n" % (PROBE_SIDE, PROBE_SIDE) + os.urandom(PROBE_SIDE * PROBE_SIDE * 3)])
 
 
 CONTRACT: Codec = ImageCodec(ModelConfig())

@@ -25,8 +25,7 @@ from gateway.triton.contract import (
     pinned_versions,
 )
 from gateway.triton.endpoint import METADATA_TIMEOUT_SECONDS, TritonEndpoint
-from gateway.triton.model_config import network_step, parameters, steps
-from gateway.triton.runtimes import network_runtime
+from gateway.triton.model_config import network_runtime, network_step, parameters, steps
 from gateway.triton.workload import StepWorkload, Workload, has_cache
 
 ALL_CLASSES = 2**31 - 1

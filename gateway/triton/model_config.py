@@ -6,7 +6,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelInstanceGroup, ModelOutput
 
-from gateway.triton.contract import AFTER_PARAMETER
+from gateway.triton.contract import AFTER_PARAMETER, CPU_RUNTIME_PARAMETER, TORCHSCRIPT
 
 __all__ = ["DataType", "ModelConfig", "ModelInput", "ModelInstanceGroup", "ModelOutput"]
 
@@ -14,6 +14,8 @@ SIZED_FOR = "sized_for"
 """The parameter of a configuration that was completed at Triton's start: the machine it was sized for."""
 HOLDS_BACK = "with a queue policy, Triton can delay requests by half a second while an instance is free"
 REMEDY = "remove default_queue_policy; the gateway limits the number of waiting requests and their time"
+OWN_BACKEND = "model.py"
+"""Triton's `runtime` of a Python-based backend, such as this project's own; NVIDIA's is a shared library."""
 
 
 def read_model_config(path: Path) -> ModelConfig:
@@ -95,3 +97,22 @@ def has_queue_policy(config: ModelConfig) -> bool:
         or policy.allow_timeout_override
         or policy.max_queue_size
     )
+
+
+def network_runtime(network: ModelConfig, ensemble: Mapping[str, str]) -> str | None:
+    """The name of the runtime; None if the configuration names no backend.
+
+    `network` is the configuration of an ensemble's network as Triton completed it: with the kinds of instances that
+    exist, and with the file of the backend. `ensemble` has the parameters of the ensemble.
+    """
+    on_cpu = all(group.kind == ModelInstanceGroup.KIND_CPU for group in network.instance_group)
+    if network.backend == "onnxruntime" and on_cpu:
+        accelerators = network.optimization.execution_accelerators.cpu_execution_accelerator
+        return str(accelerators[0].name if accelerators else network.backend)
+    if network.backend != "pytorch":
+        return str(network.backend) or None
+    if network.runtime != OWN_BACKEND:
+        return "libtorch"
+    if network.default_model_filename.endswith(".pt2"):
+        return "torch-export"
+    return ensemble.get(CPU_RUNTIME_PARAMETER, TORCHSCRIPT) if on_cpu else TORCHSCRIPT

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gateway.environment import load_settings
 from gateway.errors import ImageError
-from gateway.ingest.upload_limits import Limits
+from gateway.ingest.upload import Limits
 from gateway_client.files import read_file
 from gateway_decoder.in_process import small_pixels
 from gateway_models.proof.dataset import Sample

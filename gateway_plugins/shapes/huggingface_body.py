@@ -12,8 +12,7 @@ from functools import partial
 from gateway.errors import InvalidParameter, UnknownField
 from gateway.ingest.json_body import ForeignBody, Form, read_base64
 from gateway.ingest.json_source import JsonSource, invalid
-from gateway.ingest.upload import Hold, Parameter, Upload
-from gateway.ingest.upload_limits import Limits
+from gateway.ingest.upload import Hold, Limits, Parameter, Upload
 
 FORMAT = "huggingface"
 """The format of the response."""

@@ -24,8 +24,7 @@ from gateway.errors import (
 )
 from gateway.inference.scope import Scope
 from gateway.ingest.media_types import Uploads, UploadsOrUrls
-from gateway.ingest.upload import Reference, Upload, clean_filename, file_too_large, request_too_large
-from gateway.ingest.upload_limits import Limits
+from gateway.ingest.upload import Limits, Reference, Upload, clean_filename, file_too_large, request_too_large
 from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
 from gateway.limits.pool_clients import UploadingClient

@@ -26,8 +26,7 @@ from gateway.ingest.decode_budget import memory_limit, open_bytes
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import check_size
 from gateway.ingest.prepare import DecodePolicy, encoded, examine, needs_decoding
-from gateway.ingest.upload import Upload
-from gateway.ingest.upload_limits import Limits
+from gateway.ingest.upload import Limits, Upload
 from gateway.settings import DecodeMode
 from gateway_decoder.decoding import decode
 from gateway_decoder.headers import read_header

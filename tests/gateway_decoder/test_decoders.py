@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from gateway.errors import Overloaded, TooCostly, UndecodableImage
-from gateway.ingest.decode_budget import DecodeLimits, peak_bytes
+from gateway.ingest.decode_budget import DecodeLimits, most_seconds, peak_bytes
 from gateway.ingest.decoders import pool as pool_module
-from gateway.ingest.decoders.cost import most_seconds
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.decoders.worker import Worker
 from gateway.ingest.frames import FrameSelection

@@ -11,7 +11,7 @@ from PIL import Image
 
 from gateway.ingest.decode_budget import peak_bytes, reduction, shrunk_bytes
 from gateway.ingest.resizing import Resize, resize_of
-from gateway.ingest.upload_limits import Limits
+from gateway.ingest.upload import Limits
 from gateway_decoder import resampling
 from gateway_decoder.decoding import decode
 from gateway_decoder.in_process import inspect_whole

@@ -10,8 +10,7 @@ import pytest
 
 from gateway.ingest.prepare import DecodePolicy, encoded, needs_decoding
 from gateway.ingest.resizing import Resize, TensorInput
-from gateway.ingest.upload import Upload
-from gateway.ingest.upload_limits import Limits
+from gateway.ingest.upload import Limits, Upload
 from gateway_decoder import resampling
 from gateway_decoder.decoding import decode
 from gateway_decoder.in_process import inspect_whole

@@ -24,11 +24,15 @@ from gateway.errors import (
     UndecodableImage,
     UnsupportedFormat,
 )
-from gateway.ingest.decode_budget import DecodeLimits, Size, memory_limit, open_bytes, peak_bytes
-from gateway.ingest.decoders.cost import (
+from gateway.ingest.decode_budget import (
+    DecodeLimits,
+    Size,
     expected_frame_seconds,
     expected_seconds,
+    memory_limit,
     most_seconds,
+    open_bytes,
+    peak_bytes,
     reserve_seconds,
 )
 from gateway.ingest.decoders.worker import (

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TypedDict
 
 import gateway
-from gateway.ingest.decode_budget import Size
-from gateway.ingest.decoders.cost import WORKER_START_SECONDS
+from gateway.ingest.decode_budget import WORKER_START_SECONDS, Size
 from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo

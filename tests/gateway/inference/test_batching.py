@@ -16,9 +16,9 @@ from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.selection import Selection
 from gateway.inference.service import InferenceService
-from gateway.ingest.decoders.cost import expected_seconds
+from gateway.ingest.decode_budget import expected_seconds
 from gateway.ingest.inspection import inspect
-from gateway.ingest.upload_limits import Limits
+from gateway.ingest.upload import Limits
 from tests.asking import encode
 from tests.doubles.scripted import (
     Loop,

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gateway.ingest.upload_limits import Limits
+from gateway.ingest.upload import Limits
 from tests.settings import Settings
 
 T = TypeVar("T")

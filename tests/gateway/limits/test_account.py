@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.errors import TooCostly
-from gateway.ingest.decoders.cost import expected_seconds, most_seconds, reserve_seconds
+from gateway.ingest.decode_budget import expected_seconds, most_seconds, reserve_seconds
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.limits.account import (

@@ -29,7 +29,7 @@ from gateway.errors import (
 from gateway.inference.backend import Batch, Call, InferResult
 from gateway.inference.prediction import Prediction
 from gateway.inference.selection import Selection
-from gateway.ingest.upload_limits import Limits
+from gateway.ingest.upload import Limits
 from gateway.triton.contract import (
     DAMAGED,
     ENSEMBLE_MODEL,

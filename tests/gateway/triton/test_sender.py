@@ -5,13 +5,12 @@ import pytest
 from gateway.deadline import Deadline
 from gateway.errors import InferenceFailed
 from gateway.inference.backend import Batch, Call
-from gateway.inference.probe import probe
-from gateway.triton.codec import Codecs
+from gateway.triton.codec import Codecs, random_image
 from gateway.triton.error_table import StubDied
 from gateway.triton.sender import Sender
 from tests.doubles.triton import KILLER, UNDECODABLE, FakeEndpoint, FakeTriton
 
-PROBE_BYTES = len(probe().images[0])
+PROBE_BYTES = len(random_image().images[0])
 
 
 @pytest.fixture

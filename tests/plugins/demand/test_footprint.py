@@ -9,9 +9,8 @@ from gateway.errors import LoadFailed
 from gateway.hooks import Plugins
 from gateway.settings import GIB, MIB, MemoryCheck
 from gateway.triton.contract import PROCESS_MEMORY_PARAMETER
-from gateway.triton.model_config import ModelConfig, read_model_configs
+from gateway.triton.model_config import ModelConfig, network_runtime, read_model_configs
 from gateway.triton.opening import create_backend
-from gateway.triton.runtimes import network_runtime
 from gateway_machine.capacity import PROCESS_MEMORY, Runtime
 from gateway_machine.memory import MACHINE, Memory
 from gateway_plugins.demand.footprint import SERVER_BYTES, Files, MemoryRecord, check_load, footprint, need, runtime_of
