@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     structlog.configure(processors=[*processors, plain])
 
 
-COLD_START, MEASURE = isolation.start_process, served_memory.measure
+MEASURE = served_memory.measure
 STARTS_TRITON = {"runtime", "triton", "start_triton"}
 """The fixtures behind every Triton that a test starts."""
 WITH_THE_NETWORK = (
@@ -206,7 +206,8 @@ def patient_threads() -> Iterator[None]:
 def warm_jobs() -> Iterator[None]:
     """Have `gateway model add` use processes that have already imported torch, and measure no memory.
 
-    See `cold_jobs` and `measured_memory`.
+    `tests/gateway_cli/test_models.py` runs the command as a process, which starts them as outside of tests; see
+    `measured_memory`.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(isolation, "start_process", WarmProcess)
@@ -225,12 +226,6 @@ def lean_applications() -> Iterator[None]:
 def anyio_backend() -> str:
     """The event loop of asynchronous tests."""
     return "asyncio"
-
-
-@pytest.fixture
-def cold_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start the processes of jobs as outside of tests."""
-    monkeypatch.setattr(isolation, "start_process", COLD_START)
 
 
 @pytest.fixture

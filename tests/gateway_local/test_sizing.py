@@ -165,9 +165,9 @@ def test_bytes_of_an_image_are_those_between_the_steps(repository, form, wanted)
 
 
 @pytest.mark.triton
-@pytest.mark.parametrize("chosen", [plan(1, 1), plan(2, 1, triton_alone=True)], ids=["shared", "alone"])
-def test_configurations_for_gpus_load_and_warm_up(runtime, model_repository, tmp_path, chosen):
+def test_configurations_for_gpus_load_and_warm_up(runtime, model_repository, tmp_path):
     """In a Triton without a GPU: all but the device, so KIND_GPU is read as KIND_CPU."""
+    chosen = plan(2, 1, triton_alone=True)
     copy = shutil.copytree(model_repository, tmp_path / "models", ignore=shutil.ignore_patterns("configs"))
     for name, text in completed_texts(copy, chosen).items():
         (copy / name / "config.pbtxt").write_text(text.replace("KIND_GPU", "KIND_CPU"))

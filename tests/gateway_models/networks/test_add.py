@@ -111,8 +111,7 @@ def test_wrong_number_of_labels_is_refused(tmp_path):
     assert list((tmp_path / "models").iterdir()) == []
 
 
-@pytest.mark.slow
-def test_damaged_file_gives_a_message_without_traceback(tmp_path, cold_jobs):
+def test_damaged_file_gives_a_message_without_traceback(tmp_path):
     whole = save_torchscript(Head(), tmp_path / "head.pt").read_bytes()
     damaged = bytearray(whole)
     middle = whole.index(b"code/__torch__")
@@ -157,8 +156,7 @@ def test_version_of_another_model_is_refused(own_head, tmp_path, changes, reason
     assert not (own_head / "head_classifier" / "2").exists()
 
 
-@pytest.mark.slow
-def test_command_prints_written_files_and_example_calls(tmp_path, cold_jobs):
+def test_command_prints_written_files_and_example_calls(tmp_path):
     path, labels = save_torchscript(Head(), tmp_path / "head.pt"), save_labels(tmp_path / "labels.txt")
     result = CliRunner().invoke(
         app,

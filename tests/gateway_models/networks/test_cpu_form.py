@@ -157,7 +157,7 @@ def test_another_top1_leaves_torchscript(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["shufflenet_v2_x0_5", "squeezenet1_1"])
+@pytest.mark.parametrize("architecture", ["shufflenet_v2_x0_5", pytest.param("squeezenet1_1", marks=pytest.mark.long)])
 def test_networks_of_torchvision_agree(tmp_path, architecture):
     network = nn.Sequential(seeded(architecture), nn.Softmax(dim=1))
     model = save_torchscript(network, tmp_path / "model.pt", 224)

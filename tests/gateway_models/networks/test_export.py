@@ -56,16 +56,30 @@ def test_exported_model_gives_probabilities_for_any_batch_size(model_repository)
         assert torch.allclose(probabilities.sum(dim=1), torch.ones(size), atol=1e-4)
 
 
+def configure_runtime(repository: Path, line: str) -> None:
+    """The configuration of the default model, with this line about its runtime and no other."""
+    path = repository / "ensemble_model" / "config.pbtxt"
+    kept = [each for each in path.read_text().splitlines() if "cpu_runtime" not in each]
+    path.write_text("\n".join([*kept, line]))
+
+
 def test_another_model_takes_the_place_of_the_one_before(empty_repository):
+    """Its runtime is written into the configuration, also into one that an earlier release has written."""
     said = []
+    configure_runtime(empty_repository, "")
     path = export_mobilenet_v3_small(empty_repository, said.append)
     first = path.stat().st_mtime_ns
+    config = empty_repository / "ensemble_model" / "config.pbtxt"
+    assert parameters(read_model_config(config))["cpu_runtime"] == "onnxruntime"
     assert "mobilenet-v3-small" in (read_stamp(path) or "")
     export_mobilenet_v3_small(empty_repository, said.append)
     assert len(said) == 2  # what it does, and what runs the network on a CPU
     assert path.stat().st_mtime_ns == first
+    configure_runtime(empty_repository, 'parameters { key: "cpu_runtime" value { string_value: "torchscript" } }')
     export_mobilenet_v3_small(empty_repository, said.append, force=True)
     assert len(said) == 4
+    assert parameters(read_model_config(config))["cpu_runtime"] == "onnxruntime"
+    assert len(read_model_config(config).ensemble_scheduling.step) == 2
     assert sorted(entry.name for entry in path.parent.iterdir()) == ["cpu.json", "cpu.onnx", "model.pt"]
 
 
@@ -112,15 +126,3 @@ def test_stamp_of_a_file_that_is_no_archive_is_none(tmp_path):
     (tmp_path / "model.pt").write_bytes(b"weights?")
     assert read_stamp(tmp_path / "model.pt") is None
     assert read_stamp(tmp_path / "none.pt") is None
-
-
-@pytest.mark.parametrize("line", ["", 'parameters { key: "cpu_runtime" value: { string_value: "torchscript" } }'])
-def test_runtime_is_written_into_the_configuration(empty_repository, line):
-    """Also into one that an earlier release has written."""
-    path = empty_repository / "ensemble_model" / "config.pbtxt"
-    kept = [each for each in path.read_text().splitlines() if "cpu_runtime" not in each]
-    path.write_text("\n".join([*kept, line]))
-    export_mobilenet_v3_small(empty_repository, print)
-    config = read_model_config(path)
-    assert parameters(config)["cpu_runtime"] == "onnxruntime"
-    assert len(config.ensemble_scheduling.step) == 2
