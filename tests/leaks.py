@@ -19,8 +19,8 @@ import uvloop
 
 GRACE_SECONDS = 5
 """How long leftovers may take to end: a connection that its peer has closed, a thread that has been told to stop."""
-STRICT = ("tests/gateway/", "tests/plugins/")
-"""Where a leftover fails a test, unless it starts a Triton. Elsewhere it is a warning: not every test is clean."""
+NOT_CLEAN = ("tests/attack/", "tests/reliability/")
+"""Where a leftover is a warning, as in each test that starts a Triton; elsewhere it fails the test."""
 PROJECT = Path(__file__).resolve().parents[1]
 CORE_COUNTS = (
     "IMAGES_IN_FLIGHT",
@@ -40,13 +40,13 @@ COUNTS = {
 """Gauges of what requests hold, by their module: of one process, in which one test follows another."""
 FOR_GOOD = ("/dev/urandom", "/dev/null", "/dev/nvidia", "/proc/", "/sys/", "anon_inode:inotify")
 """Files that libraries open once, at their first use, and keep."""
-FONTS = "/matplotlib/mpl-data/fonts/"
-"""Where matplotlib has its fonts, which stay open as well."""
+OF_LIBRARIES = ("/matplotlib/mpl-data/fonts/", "/.onnxruntime/onnxruntime.db")
+"""Parts of the paths of others: matplotlib's fonts and ONNX Runtime's database of its events."""
 OF_EVERY_TEST = {"temporary_files", "certificates_read_once", "patient_threads", "warm_jobs", "lean_applications"}
 OF_EVERY_TEST |= {"shared_by_all_tests", "anyio_backend"}
 """Fixtures of a wider scope that open no connection later."""
-ONCE_FOR_A_PROCESS = ("_poll_wrapper",)
-"""Targets of threads that a library starts at its first use and never ends: grpc.aio's poller."""
+ONCE_FOR_A_PROCESS = ("_poll_wrapper", "fsspecIO", "tqdm_monitor")
+"""Names of threads that a library starts at its first use and never ends: grpc.aio's poller, fsspec's and tqdm's."""
 Leftover = tuple[str, object]
 
 
@@ -73,7 +73,7 @@ def _open_files() -> set[Leftover]:
     for handle in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # the listing itself
             target = str(handle.readlink())
-            if not target.startswith(FOR_GOOD) and FONTS not in target:
+            if not target.startswith(FOR_GOOD) and not any(part in target for part in OF_LIBRARIES):
                 found.add(("open file", (handle.name, target)))
     return found
 
@@ -193,7 +193,7 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if request.node.stash.get(_FAILED, True):
         return
-    strict = request.node.nodeid.startswith(STRICT) and request.node.get_closest_marker("triton") is None
+    strict = not request.node.nodeid.startswith(NOT_CLEAN) and request.node.get_closest_marker("triton") is None
     deadline = time.monotonic() + (GRACE_SECONDS if strict else 1)
     collected = False
     shares = bool(_shared & set(request.fixturenames))

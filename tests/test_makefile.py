@@ -127,7 +127,7 @@ def run_suite(folder: Path, files: dict[str, str]) -> subprocess.CompletedProces
     (folder / "pytest.ini").write_text(f"[pytest]\nmarkers =\n  alone\n  long\naddopts = {addopts}\n")
     for name, text in files.items():
         (folder / name).write_text(text)
-    command = [sys.executable, "-m", "pytest", *options, "."]
+    command = [sys.executable, "-m", "pytest", *options, f"--basetemp={folder / 'tmp'}", "."]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 

@@ -87,11 +87,9 @@ def load_program(path: Path, *, trust: bool = False) -> nn.Module:
     Raises ModelFileError if it could execute code, which only `trust` allows.
     """
     try:
-        with without_deprecations():
-            if trust:
-                return Program(torch.export.load(path).module())
-            with clean_program(path) as file:
-                return Program(torch.export.load(file).module())
+        # A file, not its path: torch leaves open what it cannot read.
+        with without_deprecations(), path.open("rb") if trust else clean_program(path) as file:
+            return Program(torch.export.load(file).module())
     except ModelFileError:
         raise
     except Exception as exc:  # zip, JSON and torch have no common base class

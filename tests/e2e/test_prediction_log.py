@@ -35,24 +35,17 @@ def writers(gateway) -> list[psutil.Process]:
 
 
 def test_each_worker_has_a_writer_and_no_row_is_lost(start_gateway, light_triton, tmp_path):
-    with start_gateway(triton_url=light_triton.url, workers=2, log_predictions=tmp_path, **SETTINGS) as gateway:
-        wait_for(lambda: len(writers(gateway)) == 2)
-        for number in range(20):
-            with gateway.client() as client:  # a new connection, which either worker may get
-                send(client, number)
-    found = rows(tmp_path)
-    assert sorted(row["request_id"] for row in found) == sorted(f"r{number}" for number in range(20))
-    assert {len(row["scores"]) for row in found} == {5}  # although the client asks for one
-    assert len(files(tmp_path, "images")) == 1
-
-
-def test_killed_worker_loses_no_row_that_its_writer_has(start_gateway, light_triton, tmp_path):
+    """Neither when a worker is killed, nor when the gateway stops."""
     with start_gateway(triton_url=light_triton.url, workers=2, log_predictions=tmp_path, **SETTINGS) as gateway:
         wait_for(lambda: len(writers(gateway)) == 2)
         before = writers(gateway)
-        for number in range(20):
-            with gateway.client() as client:
-                send(client, number)
+
+        def send_each(numbers: range) -> None:
+            for number in numbers:
+                with gateway.client() as client:  # a new connection, which either worker may get
+                    send(client, number)
+
+        send_each(range(20))
         wait_for(lambda: gateway.metric("gateway_prediction_log_queue_rows") == 0)
         for writer in before:
             writer.parent().kill()
@@ -60,6 +53,11 @@ def test_killed_worker_loses_no_row_that_its_writer_has(start_gateway, light_tri
         wait_for(lambda: all(map(is_gone, before)))
         assert all(path.suffix in {".parquet", ".png"} for path in files(tmp_path, "."))
         wait_for(lambda: len(writers(gateway)) == 2)  # of the workers that replace them
+        send_each(range(20, 40))
+    found = rows(tmp_path)
+    assert sorted(row["request_id"] for row in found) == sorted(f"r{number}" for number in range(40))
+    assert {len(row["scores"]) for row in found} == {5}  # although the client asks for one
+    assert len(files(tmp_path, "images")) == 1
 
 
 def test_feedback_on_a_real_answer(start_gateway, light_triton, tmp_path):

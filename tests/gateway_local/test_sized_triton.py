@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -50,13 +51,16 @@ def start(tmp_path, repository):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         started.append(process)
         return process
 
     yield run
     for process in started:
-        process.kill()
+        os.killpg(
+            process.pid, signal.SIGKILL
+        )  # with the process that links models, which looks every 2 s whether it may end
         process.communicate()
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
@@ -47,8 +48,18 @@ def initialize(monkeypatch):
     module = importlib.import_module(f"{PREPROCESSOR_CODE.name}.model")
     # What is set for a process of Triton's must not be set for this one.
     monkeypatch.setattr(module, "keep_freed_memory", lambda: None)
+    opened = []
+    for function in (os.dup, os.memfd_create):  # closed when the stub ends
 
-    return lambda text: module.TritonPythonModel().initialize(arguments(text))
+        def recorded(*given, open_=function):
+            opened.append(open_(*given))
+            return opened[-1]
+
+        monkeypatch.setattr(os, function.__name__, recorded)
+
+    yield lambda text: module.TritonPythonModel().initialize(arguments(text))
+    for descriptor in opened:
+        os.close(descriptor)
 
 
 def arguments(text: str) -> dict[str, str]:

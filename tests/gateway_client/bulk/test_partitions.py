@@ -161,7 +161,9 @@ def test_shards_that_are_killed_at_random(tmp_path):
 
     def start(number: int, url: str, *options: object) -> subprocess.Popen[bytes]:
         arguments = (photos, "--shard", f"{number}/4", "--out", f"{out}/", "--rows-per-file", 40, "--gateway", url)
-        return subprocess.Popen(command(*arguments, *options), env=environment(), stderr=subprocess.DEVNULL)
+        # Where the temporary files of a killed process stay.
+        variables = {**environment(), "TMPDIR": str(tmp_path)}
+        return subprocess.Popen(command(*arguments, *options), env=variables, stderr=subprocess.DEVNULL)
 
     def files(number: int) -> int:
         return len(list(out.glob(f"part-{number}-of-4-*"))) if out.exists() else 0

@@ -143,9 +143,16 @@ def relay(*servers: EmbeddedTriton) -> Iterator[str]:
     class Relayed(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             with socket.create_connection(("127.0.0.1", next(turns))) as upstream:
-                for one, other in ((self.request, upstream), (upstream, self.request)):
-                    threading.Thread(target=copied, args=(one, other), daemon=True).start()
+                pairs = ((self.request, upstream), (upstream, self.request))
+                copying = [threading.Thread(target=copied, args=pair, daemon=True) for pair in pairs]
+                for thread in copying:
+                    thread.start()
                 closed.wait()
+                for connection in (self.request, upstream):
+                    with contextlib.suppress(OSError):  # the other side has closed it
+                        connection.shutdown(socket.SHUT_RDWR)
+                for thread in copying:
+                    thread.join()
 
     def copied(source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -154,13 +161,14 @@ def relay(*servers: EmbeddedTriton) -> Iterator[str]:
 
     closed = threading.Event()
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Relayed) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
         try:
             yield f"127.0.0.1:{server.server_address[1]}"
         finally:
             closed.set()
             server.shutdown()
+            serving.join()
 
 
 def test_tritons_behind_a_balancer_are_not_recovered_through_it(light_triton, unmanaged):

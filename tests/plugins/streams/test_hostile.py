@@ -85,7 +85,11 @@ def message(opcode: int, payload: bytes = b"", *, final: bool = True, mask: bool
 @contextlib.contextmanager
 def raw(address: str, first: bytes) -> Iterator[socket.socket]:
     host, port = address.split(":")
-    with socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS) as connection:
+    with socket.socket() as connection:
+        connection.settimeout(TIMEOUT_SECONDS)
+        # Small, so that few answers fill it: the gateway then notices sooner that a client does not read.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        connection.connect((host, int(port)))
         connection.sendall(first)
         yield connection
 
