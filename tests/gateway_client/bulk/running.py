@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -10,10 +11,24 @@ from pathlib import Path
 import pytest
 
 from gateway_cli.main import main
+from tests import warm
+from tests.processes import environment
 
 
 def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "gateway_cli", "classify", *map(str, arguments)]
+
+
+def start(*arguments: object, **variables: str) -> warm.Process:
+    """Start the command in a fork of a process that has imported it, without its output."""
+    with Path(os.devnull).open("wb") as nothing:
+        return warm.start(
+            "from gateway_cli.main import main; main()",
+            ["classify", *map(str, arguments)],
+            environment={**environment(), **variables},
+            stdout=nothing.fileno(),
+            stderr=nothing.fileno(),
+        )
 
 
 @dataclass(frozen=True)

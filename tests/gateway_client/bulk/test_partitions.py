@@ -2,7 +2,6 @@
 
 import json
 import random
-import subprocess
 from pathlib import Path
 
 import pyarrow.parquet
@@ -10,10 +9,11 @@ import pytest
 
 from gateway_client.bulk.partitions import LocalFolder
 from gateway_client.bulk.shards import MAX_SHARDS, Shard, ShardUnreadable, read_shard
+from tests import warm
 from tests.buckets import s3_server
 from tests.doubles.backend import PNG, StubBackend
-from tests.gateway_client.bulk.running import command, folder_of, rows_of, run
-from tests.processes import environment, wait_for
+from tests.gateway_client.bulk.running import folder_of, rows_of, run, start
+from tests.processes import wait_for
 from tests.services import stub_service
 
 
@@ -155,30 +155,28 @@ def test_failed_write_leaves_no_file(tmp_path, service, monkeypatch):
 
 @pytest.mark.slow
 def test_shards_that_are_killed_at_random(tmp_path):
-    """Four processes, each of which is killed twice and resumed."""
+    """Four processes, each of which is killed once and resumed; the test below kills one three times."""
     photos, out = folder_of(tmp_path / "photos", 2_000, PNG), tmp_path / "out"
     chance = random.Random(7)
 
-    def start(number: int, url: str, *options: object) -> subprocess.Popen[bytes]:
+    def start_shard(number: int, url: str, *options: object) -> warm.Process:
         arguments = (photos, "--shard", f"{number}/4", "--out", f"{out}/", "--rows-per-file", 40, "--gateway", url)
         # Where the temporary files of a killed process stay.
-        variables = {**environment(), "TMPDIR": str(tmp_path)}
-        return subprocess.Popen(command(*arguments, *options), env=variables, stderr=subprocess.DEVNULL)
+        return start(*arguments, *options, TMPDIR=str(tmp_path))
 
     def files(number: int) -> int:
         return len(list(out.glob(f"part-{number}-of-4-*"))) if out.exists() else 0
 
     with stub_service(StubBackend(seconds=0.05)) as url:
-        for _ in range(2):
-            running = {number: start(number, url, "--resume") for number in (1, 2, 3, 4)}
-            for number, process in running.items():
-                enough = files(number) + chance.randint(1, 3)
-                ended = process.poll  # a fast one may have written all of its files
-                wait_for(lambda n=number, enough=enough, ended=ended: files(n) >= enough or ended() is not None)
-                process.kill()
-            for process in running.values():
-                process.wait()
-        running = {number: start(number, url, "--resume") for number in (1, 2, 3, 4)}
+        running = {number: start_shard(number, url, "--resume") for number in (1, 2, 3, 4)}
+        for number, process in running.items():
+            enough = files(number) + chance.randint(1, 3)
+            ended = process.poll  # a fast one may have written all of its files
+            wait_for(lambda n=number, enough=enough, ended=ended: files(n) >= enough or ended() is not None)
+            process.kill()
+        for process in running.values():
+            process.wait()
+        running = {number: start_shard(number, url, "--resume") for number in (1, 2, 3, 4)}
         assert [process.wait(120) for process in running.values()] == [0] * 4
     assert paths_of(out) == images_of(photos)
 
@@ -223,8 +221,9 @@ def test_each_image_has_one_row_after_three_kills(tmp_path):
     # So slow that a run takes seconds on any machine and can be killed midway.
     with stub_service(StubBackend(seconds=0.05)) as url:
         for kill in range(3):
-            arguments = command(photos, "--out", out, "--gateway", url, *(["--resume"] if kill else []))
-            process = subprocess.Popen(arguments, env=environment(), stderr=subprocess.DEVNULL)
+            process = start(
+                photos, "--out", out, "--gateway", url, *(["--resume"] if kill else []), TMPDIR=str(tmp_path)
+            )
             enough = kept[-1] + 200
             wait_for(lambda enough=enough: journal.exists() and lines(journal) > enough, process=process)
             process.kill()
