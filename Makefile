@@ -60,7 +60,7 @@ BESIDE_EACH_OTHER = --no-print-directory --jobs 2 --output-sync=target --keep-go
 # From where `make check` on the main branch looks for changes: tests/affected.py.
 KEEP_GREEN = { ! git diff --quiet HEAD || { mkdir -p build && git rev-parse HEAD > build/green; }; }
 
-.PHONY: help ready install up test test-long check check-tests check-style check-types check-imports test-python mutants coverage lint fmt docs site dist bench figures attack fuzz sanitize clean
+.PHONY: help ready install up test test-most test-long check check-tests check-style check-types check-imports test-python mutants coverage lint fmt docs site dist bench figures attack fuzz sanitize clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -111,8 +111,13 @@ up: $(INSTALLED) $(VENV)/.installed-native ## start Triton and the gateway on ht
 # PORT from the command line alone, since some tools export a variable of that name.
 	@exec $(BIN)/gateway up $(if $(filter command,$(firstword $(origin PORT))),--port $(PORT)) $(ARGS)
 
-test: ready lint ## lint, type-check and test against a real Triton: all but test-long
-	@$(PYTEST) $(WORKERS) $(RERUNS) -m "not alone and not long"; code=$$?; $(PYTEST) -m alone $(ALONE) && [ $$code = 0 ] && $(KEEP_GREEN)
+# Lint has a core while tests wait; what it finds is printed as soon as it has ended.
+test: ready ## lint, type-check and test against a real Triton: all but test-long
+	@$(MAKE) $(subst target,none,$(BESIDE_EACH_OTHER)) test-most check-style check-types check-imports
+	@$(KEEP_GREEN)
+
+test-most:
+	@$(PYTEST) $(WORKERS) $(RERUNS) -m "not alone and not long"; code=$$?; $(PYTEST) -m alone $(ALONE) && [ $$code = 0 ]
 
 test-long: ready ## the tests that take minutes: tutorials, round trips of many networks, property tests with more examples
 	@$(PYTEST) $(WORKERS) $(RERUNS) -m "(long or hypothesis) and not alone"
