@@ -30,7 +30,7 @@ LOG_PREFIX = "triton | "
 LOOPBACK = "127.0.0.1"
 KEPT_LOG_LINES = 1_000
 
-# Each model instance has a region of its own; the pages of one are only used once they are written to.
+# Each process of a model has a region of its own, which is allocated at its start and grows as calls need it.
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where POSIX shared memory lives on Linux
 SHM_BYTES = 16 * MIB
 SHM_GROWTH_BYTES = 16 * MIB

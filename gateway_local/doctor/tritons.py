@@ -54,7 +54,7 @@ FAULTS = (
     Fault(
         (2, 56),
         "25.03",
-        "can abort as a whole when a process of its Python backend crashes while models are loaded under load "
+        "can abort as a whole when a process of its Python backend dies during a call, or /dev/shm is full "
         "(server issue 8882, open, reported up to 25.02)",
         "gateway up, gateway triton run and Docker start it again; calls go to another Triton, if there is one",
         is_open=True,

@@ -36,6 +36,7 @@ COMMANDS = {
     "README.md": {"bench --peers in brief"},
     "docs/explanation/fidelity.md": {"bench.score_changes"},
     "docs/explanation/attacks.md": {"make attack"},
+    "docs/guides/rollouts.md": {"bench.triton_deaths"},
 }
 
 
