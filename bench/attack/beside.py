@@ -3,6 +3,7 @@
 import base64
 import http.client
 import http.server
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from bench.http_load import form
 from bench.photos import coffee, unlike_any
 from gateway_local.hosts import LOOPBACK
 
+_sequences = itertools.count(1)
 WELL_BEHAVED = "well-behaved"
 """The request id of the well-behaved clients, which distinguishes their log events from the attacker's."""
 PHOTO_PORT = 18_398
@@ -178,7 +180,7 @@ CLIENTS: dict[str, Callable[[Running], Client]] = {
     "predict": lambda running: HttpClient(running, image_form),
     "explain": lambda running: HttpClient(running, _explanation),
     "url": lambda running: HttpClient(running, _by_url),
-    "sequence": lambda running: HttpClient(running, lambda: inference(1)),
+    "sequence": lambda running: HttpClient(running, lambda: inference(next(_sequences))),
     "grpc": GrpcClient,
     "stream": StreamClient,
 }

@@ -260,7 +260,7 @@ def _allowed(running: Running, sent: Traffic, duration_seconds: float) -> float:
     byte_seconds = limits["request_cpu_seconds_per_megabyte"] / 1e6
     slow_byte_seconds = limits["request_cpu_seconds_per_megabyte_of_slow_codecs"] / 1e6
     return float(
-        sent.requests * limits["request_cpu_seconds"]
+        max(sent.requests, sent.connections) * limits["request_cpu_seconds"]
         + sent.files * limits["request_cpu_seconds_per_image"]
         + sent.nbytes * byte_seconds
         + sent.slow_bytes * (slow_byte_seconds - byte_seconds)

@@ -29,8 +29,12 @@ class PromiseBroken(Exception):
 
 @dataclass(slots=True)
 class Traffic:
-    """Counts what an attack sent: requests, streams among them, bytes, files, and the files' bytes in SLOW_CODECS."""
+    """Counts what an attack sent: connections, requests, streams among them, bytes, and files.
 
+    `slow_bytes` are those of files in SLOW_CODECS.
+    """
+
+    connections: int = 0
     requests: int = 0
     streams: int = 0
     nbytes: int = 0
@@ -64,6 +68,7 @@ class Target:
     def connect(self, port: int = 0, *, receive_bytes: int = 0) -> socket.socket:
         """Open a connection that counts the bytes it sends; `receive_bytes` limits what it takes without a read."""
         connection = CountingSocket(self.traffic)
+        self.traffic.connections += 1
         connection.settimeout(SECONDS)
         if receive_bytes:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from bench.attack import grpc_calls
-from bench.attack.beside import Request, image_form, inference
+from bench.attack.beside import PHOTO_PORT, Request, image_form, inference
 from bench.attack.parsers import JSON
 from bench.attack.service import SLOW_DOMAIN
 from bench.attack.target import ServiceOptions, Target, cases, counted, receive, summary
@@ -20,7 +20,9 @@ NAMES = 64
 """URLs of one request whose names never resolve; each request has names of its own."""
 TWO_KEYS = ServiceOptions(keys=2)
 SLOW_NAMES = ServiceOptions(
-    keys=2, slow_names=True, settings=(("fetch_urls", "http://*"), ("fetch_networks", "127.0.0.1/32,::1/128"))
+    keys=2,
+    slow_names=True,
+    settings=(("fetch_urls", f"http://localhost:{PHOTO_PORT}/,http://*"), ("fetch_networks", "127.0.0.1/32,::1/128")),
 )
 
 
