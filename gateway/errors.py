@@ -370,7 +370,7 @@ class RateLimited(Overloaded):
     code, summary = "rate_limited", "The key's rate of images is exceeded"
 
     def __init__(
-        self, message: str | None = None, *, retry_after_seconds: int = 1, policy: str = "", **details: object
+        self, message: str | None = None, *, retry_after_seconds: int | None = 1, policy: str = "", **details: object
     ) -> None:
         super().__init__(message, **details, **{"violated-policies": [policy]} if policy else {})
         self.retry_after_seconds = retry_after_seconds

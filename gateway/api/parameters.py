@@ -21,6 +21,7 @@ from gateway.inference.selection import Selection
 from gateway.ingest.frames import PATTERN
 from gateway.ingest.media_types import Uploads
 from gateway.limits.caller import ANYONE
+from gateway.values.clients import address_of
 from gateway.values.validation import NAME_CHARACTERS, fault, near
 
 P = TypeVar("P", bound=BaseModel)
@@ -186,6 +187,7 @@ def request_spec(
         split=split,
         expansion=expansion,
         key=context.log_fields.get("key", ""),
+        address=address_of(request.scope),
         fields=plugins.request_fields(headers),
         strict=strict,
         stats=context.stats,

@@ -214,7 +214,7 @@ class ModelLoader(Protocol):
     async def loaded(self, model_name: str, model_version: str, deadline: Deadline, client: str = "") -> None:
         """Return once a server has loaded a model, which may be at once; it stays loaded for a while.
 
-        `client` is the name of the API key of the request, "" without one.
+        `client` identifies who sends the request, see gateway.values.clients; "" if it is not known.
 
         A model that should be loaded but is not, such as the default one, is left to the call that needs it. Raises
         ModelNotFound, ModelUnavailable, LoadFailed, TritonUnreachable, DeadlineExceeded, or Overloaded if too many

@@ -47,6 +47,8 @@ class RequestSpec:
     """What makes several images of each file; None: a file is one image."""
     key: str = ""
     """The name of the client's API key; "" without one."""
+    address: str = ""
+    """The address from which the request came; "" if it is not known."""
     fields: Mapping[str, str] = field(default_factory=dict)
     """Fields of the client's choice, for observers."""
     strict: bool = False

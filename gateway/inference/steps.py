@@ -31,6 +31,7 @@ from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 from gateway.limits.admission import Permit
 from gateway.limits.caller import ANYONE
+from gateway.values.clients import client_of
 
 if TYPE_CHECKING:
     from gateway.ingest.decoders.pool import AnimationFrame, Decoders, OpenAnimation
@@ -186,7 +187,7 @@ async def load_model(image: ImageTask) -> None:
     assert loader is not None
     with request.stages["wait"]:
         spec = request.spec
-        await loader.loaded(spec.model_name, spec.model_version, image.deadline, spec.key)
+        await loader.loaded(spec.model_name, spec.model_version, image.deadline, client_of(spec.key, spec.address))
 
 
 async def read_header(image: ImageTask) -> None:

@@ -5,11 +5,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
 
 import numpy as np
 from numpy.typing import NDArray
-from starlette.types import Scope
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, Overloaded, SequenceUnknown
@@ -115,14 +113,3 @@ class OpenSequences:
             if opened:
                 return
             del self._clients[client]
-
-
-def client_of(scope: Scope, key: str) -> str:
-    """Who sends a request: the name of its API key, or its address; an IPv6 network of 64 bits is one client."""
-    if key:
-        return f"key {key}"
-    address = str((scope.get("client") or ("",))[0])
-    with suppress(ValueError):
-        if isinstance(parsed := ip_address(address), IPv6Address):
-            return f"address {int(parsed) >> 64:x}"
-    return f"address {address}"

@@ -17,6 +17,7 @@ from gateway.api.schemas import Problem
 from gateway.errors import Forbidden, GatewayError, InternalError, UpgradeRequired, clear_frames
 from gateway.limits.pool_clients import NeverEvicted
 from gateway.settings import Settings
+from gateway.values.clients import address_of
 from gateway_plugins.streams.messages import error_message
 from gateway_plugins.streams.options import StreamParameters, read_parameters
 from gateway_plugins.streams.session import StreamSession
@@ -120,6 +121,7 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
         request_id=context.request_id,
         is_allowed=context.is_allowed,
         key=context.log_fields.get("key", ""),
+        address=address_of(connection.scope),
         fields=context.shared["plugins"].request_fields(connection.headers),
         caller=context.caller,
     )

@@ -84,13 +84,14 @@ class StreamSession(OrderedStream[StreamFrame]):
         request_id: str,
         is_allowed: Callable[[], bool] = lambda: True,
         key: str = "",
+        address: str = "",
         fields: Mapping[str, str] | None = None,
         caller: Caller = ANYONE,
     ) -> None:
         super().__init__(
             in_flight=settings.stream_frames_in_flight, idle_limit_seconds=settings.stream_idle_seconds, noun="frame"
         )
-        self._key, self._fields = key, fields or {}
+        self._key, self._address, self._fields = key, address, fields or {}
         self._service = service
         self._settings = settings
         self._buffer = buffer
@@ -223,6 +224,7 @@ class StreamSession(OrderedStream[StreamFrame]):
             timeout_seconds=frame.parameters.timeout_seconds(self._settings),
             request_id=self._request_id,
             key=self._key,
+            address=self._address,
             fields=self._fields,
             charges=Charges(self._caller),
         )

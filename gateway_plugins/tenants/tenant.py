@@ -73,12 +73,19 @@ class Tenant(Caller):
         self._rate_state = grant = await self._rates.take(self.name, rate, most_seconds, images)
         if not grant.admitted:
             series(metrics.KEY_REFUSALS, self.name, "rate").inc()
-            advice = (
-                "retry later." if images == 1 else f"the batch has {images} more: send a smaller one, or retry later."
-            )
+            retry_after_seconds: int | None = math.ceil(grant.wait_seconds)
+            advice = "retry later."
+            if images > 1:
+                advice = f"the batch has {images} more: send a smaller one, or retry later."
+            if images / rate.per_second - rate.full_seconds > most_seconds:  # also after any pause
+                retry_after_seconds = None
+                most = math.floor((most_seconds + rate.full_seconds) * rate.per_second)
+                advice = (
+                    f"the batch has {images} more, of which at most {most} can pass in its time: send a smaller one."
+                )
             raise RateLimited(
-                f"This key may send {rate.text.replace('/', ' images per ', 1)} and {rate.burst} at once; {advice}",
-                retry_after_seconds=math.ceil(grant.wait_seconds),
+                f"This key may send {_in_words(rate)} and {rate.burst} at once; {advice}",
+                retry_after_seconds=retry_after_seconds,
                 limit="rate",
                 value=rate.per_second,
                 policy=POLICY,
@@ -111,6 +118,12 @@ class Tenant(Caller):
     def _forbidden(self, what: str) -> Forbidden:
         series(metrics.KEY_REFUSALS, self.name, "forbidden").inc()
         return Forbidden(f"The key {self.name!r} cannot be used for {what}.")
+
+
+def _in_words(rate: Rate) -> str:
+    """The rate as a text such as `100 images per s`."""
+    count, _, unit = rate.text.partition("/")
+    return f"{count} {'image' if float(count) == 1 else 'images'} per {unit}"
 
 
 class Tenants:

@@ -20,13 +20,14 @@ from gateway.inference.backend import Embeddings
 from gateway.inference.result import Result
 from gateway.ingest.media_types import uploads_from
 from gateway.ingest.upload import request_too_large
+from gateway.values.clients import client_of
 from gateway_plugins.oip.answer import OK, Scored, encode
 from gateway_plugins.oip.documents import HEADER_LENGTH, InferenceResponse
 from gateway_plugins.oip.reader import InferenceReader
 from gateway_plugins.oip.routes import pass_through
 from gateway_plugins.oip.routes.documentation import REQUEST, RESPONSES
 from gateway_plugins.oip.routes.metadata import ModelName, ModelVersion
-from gateway_plugins.oip.sequences import OpenSequences, client_of
+from gateway_plugins.oip.sequences import OpenSequences
 
 NO_IMAGES = "The request has no images: the input IMAGE has no elements."
 MAX_REPORTED = 3
@@ -106,7 +107,7 @@ async def _infer(request: Request, model_name: str, version: str | None, sequenc
     if inference.sequence is not None:
         scores = [row if status == OK else None for row, status in zip(scored.scores, scored.statuses, strict=True)]
         key = context.log_fields.get("key", "")
-        client = client_of(request.scope, key)
+        client = client_of(key, spec.address)
         states = await sequences.add_images(service.backend, client, inference.sequence, spec, key, scores)
         scored = replace(scored, sequence=states)
     class_count = sum(min(output.class_count, scored.scores.shape[1]) for output in inference.outputs)

@@ -107,9 +107,22 @@ def test_batch_is_charged_by_its_images(tmp_path):
         refused = ask(client, 4, key)
         assert (code(refused), refused.headers["ratelimit"][:13]) == ((429, "rate_limited"), '"images";r=2;')
         assert "the batch has 3 more" in refused.json()["detail"]
+        assert "1 image per h" in refused.json()["detail"]
+        assert 0 < int(refused.headers["retry-after"]) <= 3_600
         assert ask(client, 2, key).headers["ratelimit"].startswith('"images";r=0;')
         assert code(ask(client, 1, key)) == (429, "rate_limited")
     assert [list(request.inputs[0].shape) for request in backend.requests] == [[3, 2], [2, 2]]
+
+
+def test_batch_that_never_passes_is_not_to_be_sent_again(tmp_path):
+    """It would wait longer than its timeout even after any pause: there is no time at which to send it again."""
+    key = key_of(tmp_path, rate="1/h", burst="6")
+    with serving(api_keys_file=tmp_path / "keys") as (client, _):
+        refused = ask(client, 8, key)
+        assert code(refused) == (429, "rate_limited")
+        assert "at most 6 can pass" in refused.json()["detail"]
+        assert "retry-after" not in refused.headers
+        assert "retry-after" in ask(client, 7, key).headers
 
 
 def test_batch_waits_for_its_turn_within_its_deadline(tmp_path):

@@ -7,7 +7,7 @@ from gateway.errors import ModelUnavailable, Overloaded
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway_plugins.oip.client_sequence import ClientSequence
-from gateway_plugins.oip.sequences import FORGET_SECONDS, IDLE_SECONDS, OpenSequences, client_of
+from gateway_plugins.oip.sequences import FORGET_SECONDS, IDLE_SECONDS, OpenSequences
 
 SPEC = RequestSpec("flowers", "", None, 10.0, "request")
 SCORES = [np.ones(2, np.float32)]
@@ -80,18 +80,3 @@ async def test_nothing_is_kept_of_clients_that_are_gone(clock, backend):
     await add(sequences, backend, 1, end=True)
     await add(sequences, backend, 1, "b", start=True, end=True)
     assert not any(sequences._clients.values())
-
-
-@pytest.mark.parametrize(
-    ("address", "other", "same"),
-    [
-        ("192.0.2.1", "192.0.2.2", False),
-        ("2001:db8::1", "2001:db8::ffff", True),
-        ("2001:db8::1", "2001:db8:0:1::1", False),
-    ],
-)
-def test_network_of_64_bits_is_one_client(address, other, same):
-    clients = [client_of({"client": (each, 1)}, "") for each in (address, other)]
-    assert (clients[0] == clients[1]) is same
-    assert client_of({"client": (address, 1)}, "app") == client_of({"client": (other, 1)}, "app")
-    assert client_of({}, "") == client_of({"client": None}, "")

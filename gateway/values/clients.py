@@ -1,0 +1,21 @@
+"""What counts as one client."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+
+
+def client_of(key: str, address: str) -> str:
+    """The name of a client: its API key, or its address without one; an IPv6 network of 64 bits is one client."""
+    if key:
+        return f"key {key}"
+    with suppress(ValueError):
+        if isinstance(parsed := ip_address(address), IPv6Address):
+            return f"address {int(parsed) >> 64:x}"
+    return f"address {address}"
+
+
+def address_of(scope: Mapping[str, Any]) -> str:
+    """The address from which a request came, in its ASGI scope; "" for a Unix socket."""
+    return str((scope.get("client") or ("",))[0])
