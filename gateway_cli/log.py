@@ -42,15 +42,21 @@ Days = Annotated[
 
 
 def log_url(given: str | None) -> str:
-    """The log to use; raises LogUnavailable if none is named, or a package is missing that its reader imports."""
+    """The log to use; raises LogUnavailable if none is named, there is none, or a package for its reader is missing."""
     from gateway.environment import load_settings
-    from gateway_predictions.requirements import LogUnavailable, check_packages
+    from gateway_predictions.requirements import LogUnavailable, check_packages, folder_of
     from gateway_predictions.settings import PredictionLogSettings
 
     url = given or PredictionLogSettings.of(load_settings()).log_predictions
     if url is None:
         raise LogUnavailable(f"no prediction log is named: set --log or {variable('log_predictions')}")
     check_packages(url)
+    folder = folder_of(url)
+    if folder is not None and not folder.is_dir():
+        raise LogUnavailable(
+            f"{folder} is not a folder: name the one to which the service logs, with --log or "
+            f"{variable('log_predictions')}"
+        )
     return url
 
 

@@ -1,6 +1,7 @@
 """Checks for the packages that a log needs, before anything starts."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
 from gateway.errors import UserError
 from gateway.settings import variable
@@ -19,6 +20,13 @@ def scheme_of(url: str) -> str:
     """The scheme of a log's URL in lower case; "file" for a path."""
     scheme, separator, _ = url.partition("://")
     return scheme.lower() if separator else "file"
+
+
+def folder_of(url: str) -> Path | None:
+    """The folder of a log on this machine; None for a bucket or a collector."""
+    if scheme_of(url) != "file":
+        return None
+    return Path(url.partition("://")[2] if "://" in url else url).expanduser().resolve()
 
 
 def is_collector(url: str) -> bool:

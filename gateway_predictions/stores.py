@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from gateway.files.safe_path import SafePath
 from gateway.files.shared import whole_file
-from gateway_predictions.requirements import LogUnavailable, check_packages, is_collector, scheme_of
+from gateway_predictions.requirements import LogUnavailable, check_packages, folder_of, is_collector
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,5 @@ def open_store(url: str) -> Store:
     if is_collector(url):
         raise LogUnavailable(f"{url} is a collector of events, which cannot be read: use what it writes instead")
     check_packages(url)
-    if scheme_of(url) != "file":
-        return BucketStore(url)
-    path = url.partition("://")[2] if "://" in url else url
-    return FolderStore(Path(path).expanduser().resolve())
+    folder = folder_of(url)
+    return BucketStore(url) if folder is None else FolderStore(folder)

@@ -339,7 +339,7 @@ def test_command_needs_images_and_a_reference(log, monkeypatch, tmp_path):
     assert not list(tmp_path.glob("*.html"))
 
 
-@pytest.mark.parametrize(
+READING_COMMANDS = pytest.mark.parametrize(
     "words",
     [
         ["log", "forget", "0" * 64],
@@ -349,6 +349,20 @@ def test_command_needs_images_and_a_reference(log, monkeypatch, tmp_path):
     ],
     ids=lambda words: " ".join(words[:2]),
 )
+
+
+@READING_COMMANDS
+def test_commands_need_the_folder_of_a_log(words, tmp_path):
+    """A wrong path is not taken for a log without rows."""
+    (tmp_path / "file").touch()
+    for url in (tmp_path / "missing", (tmp_path / "missing").as_uri(), tmp_path / "file"):
+        done = CliRunner().invoke(app, [*words, "--log", str(url)])
+        assert isinstance(done.exception, requirements.LogUnavailable), done.output
+        assert str(tmp_path) in str(done.exception)
+        assert "--log" in str(done.exception)
+
+
+@READING_COMMANDS
 def test_commands_name_the_missing_package(words, log, monkeypatch):
     monkeypatch.setattr(requirements, "find_spec", lambda name: None)
     done = CliRunner().invoke(app, [*words, "--log", str(log)])

@@ -311,6 +311,7 @@ def test_an_image_of_the_log_is_exported(tmp_path):
 
 
 def test_log_without_results_is_refused(tmp_path):
+    (tmp_path / "none").mkdir()
     done = CliRunner().invoke(app, ["log", "export", str(tmp_path / "out"), "--log", str(tmp_path / "none")])
     assert "has no such results" in str(done.exception)
     done = CliRunner().invoke(app, ["log", "export", str(tmp_path / "out"), "--log", "http://127.0.0.1:1/"])
