@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2 as pb
 from gateway.api.body import open_body, read_whole
 from gateway.api.request_context import RequestContext, request_context
 from gateway.deadline import Deadline
-from gateway.errors import InvalidBody, InvalidParameter
+from gateway.errors import InvalidBody, InvalidParameter, NotFound
 from gateway.inference.backend import ModelInfo
 from gateway.values import json_text
 from gateway_plugins.oip.documents import ModelMetadata, V2Error
@@ -124,6 +124,16 @@ async def get_index(request: Request) -> Response:
             if info.ready or not ready
             for version in info.versions
         ]
+    )
+
+
+@router.post("/v2/repository/models/{name}/load", include_in_schema=False)
+@router.post("/v2/repository/models/{name}/unload", include_in_schema=False)
+async def refuse_to_change(name: ModelName) -> None:  # noqa: ARG001
+    """The gateway loads no models below /v2; name the routes that do."""
+    raise NotFound(
+        "Models are not loaded or unloaded below /v2: send POST /models/{name}/load or /models/{name}/unload with an "
+        "admin key, where GATEWAY_ADMIN_KEYS_FILE is set."
     )
 
 

@@ -52,6 +52,14 @@ def test_admin_route_without_admin_keys_names_the_setting(client):
     assert "GATEWAY_ADMIN_KEYS_FILE" not in client.post("/models/cats/upload").json()["detail"]
 
 
+@pytest.mark.parametrize("act", ["load", "unload"])
+def test_triton_s_route_for_loading_names_the_gateway_s(client, act):
+    answer = client.post(f"/v2/repository/models/cats/{act}", json={})
+    assert answer.status_code == 404
+    assert f"/models/{{name}}/{act}" in answer.json()["error"]
+    assert "GATEWAY_ADMIN_KEYS_FILE" in answer.json()["error"]
+
+
 @pytest.mark.parametrize(
     ("name", "hint"), [("topk", "did you mean 'top_k'?"), ("files", "a file has one, such as curl -F files=@cat.jpg.")]
 )
