@@ -21,7 +21,6 @@ from PIL import Image
 from bench import costly_files as files
 from bench.output import Into, put, table
 from gateway.ingest.decode_budget import expected_frame_seconds, expected_seconds
-from gateway.ingest.frames import read_frames
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.prepare import encoded
 from gateway.ingest.resizing import Resize
@@ -35,6 +34,7 @@ from gateway.plugins import settings_class
 from gateway_decoder.decoding import decode
 from gateway_decoder.frames import OpenedAnimation
 from gateway_decoder.in_process import inspect_whole
+from gateway_plugins.media.animation import read_frames
 
 Settings = settings_class()
 

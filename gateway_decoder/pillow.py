@@ -23,9 +23,9 @@ from PIL import (
 )
 
 from gateway.errors import ImageError, TruncatedImage, UndecodableImage
-from gateway.ingest.frames import MOST_IN_FILE
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
+from gateway_decoder.choice import MOST_IN_FILE
 
 # One thread: the images of several decoders share the cores already.
 AvifImagePlugin.DEFAULT_MAX_THREADS = 1

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gateway.errors import UndecodableImage, UnsupportedFormat
-from gateway.ingest.frames import MOST_IN_FILE
+from gateway_decoder.choice import MOST_IN_FILE
 from gateway_decoder.opencv import cv2
 
 # Read whenever a file is opened. FFmpeg's other formats include lists of further files and addresses to be read.

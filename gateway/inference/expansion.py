@@ -1,6 +1,7 @@
 """One upload, many images: the seam of frames and of masked copies."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.deadline import Deadline
@@ -13,10 +14,36 @@ from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 
 if TYPE_CHECKING:
-    from gateway.ingest.decoders.pool import AnimationFrame, Decoders, OpenAnimation
+    from gateway.ingest.decoders.pool import Decoders
 
 Report = Callable[[Result, ImageRecord | None], None]
 """Takes the result of one image or file."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedImage:
+    """One image of an open file: its number in the file, when it is shown, and its pixels as PPM."""
+
+    index: int
+    seconds: float
+    pixels: bytes
+
+
+class ImageSource(Protocol):
+    """A file that gives one image after the other, and may be closed in between to make room for another file."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open."""
+        ...
+
+    async def open(self) -> None:
+        """Wait until it is open; raises what `Decoders.decode` raises."""
+        ...
+
+    async def next(self) -> OpenedImage | None:
+        """The next image; None after the last one. Raises what `Decoders.decode` raises."""
+        ...
 
 
 class ExpandedUpload(Protocol):
@@ -62,8 +89,8 @@ class ExpandedUpload(Protocol):
         """Charge one more image to the API key; waits while its rate is used up. Raises RateLimited."""
         ...
 
-    async def add(self, images: "OpenAnimation", nbytes: int, begin: "Callable[[AnimationFrame], Report]") -> bool:
-        """Queue the next image of an open file, of up to `nbytes`, with what `begin` returns; False if there is none.
+    async def add(self, images: ImageSource, nbytes: int, begin: Callable[[OpenedImage], Report]) -> bool:
+        """Queue the next image of a file, of up to `nbytes`, with what `begin` returns; False if there is none.
 
         The image has a permit of its own, for which this waits.
         """

@@ -18,7 +18,7 @@ from gateway.errors import (
     TritonUnreachable,
 )
 from gateway.inference.batching import QueuedImage
-from gateway.inference.expansion import Report
+from gateway.inference.expansion import ImageSource, OpenedImage, Report
 from gateway.inference.record import ImageRecord
 from gateway.inference.request import Process, RunningRequest, within
 from gateway.inference.result import Result
@@ -34,7 +34,7 @@ from gateway.limits.caller import ANYONE
 from gateway.values.clients import client_of
 
 if TYPE_CHECKING:
-    from gateway.ingest.decoders.pool import AnimationFrame, Decoders, OpenAnimation
+    from gateway.ingest.decoders.pool import Decoders
 
 NOT_SERVED = (Overloaded, ModelUnavailable, LoadFailed, TritonUnreachable)
 """Errors that end a request whose first image has not begun: the whole request may be sent again."""
@@ -121,7 +121,7 @@ class ImageTask:
             resize = await (work if tools.backend.supports_cancellation else tools.uncancelled.run(work))
         return resize or min(max_side or tools.policy.max_side, tools.policy.max_side)
 
-    async def add(self, images: "OpenAnimation", nbytes: int, begin: "Callable[[AnimationFrame], Report]") -> bool:
+    async def add(self, images: ImageSource, nbytes: int, begin: Callable[[OpenedImage], Report]) -> bool:
         """Queue the next image of an open file; see ExpandedUpload."""
         request = self.request
         while True:

@@ -1,22 +1,21 @@
 """The frames of animations and videos: each is classified, and a file has one result."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gateway.api.shapes import error_out, predictions_out
-from gateway.errors import DeadlineExceeded, GatewayError, ImageError, Overloaded, UndecodableImage
-from gateway.inference.expansion import ExpandedUpload, Report
+from gateway.errors import DeadlineExceeded, GatewayError, ImageError, InvalidParameter, Overloaded, UndecodableImage
+from gateway.inference.expansion import ExpandedUpload, OpenedImage, Report
 from gateway.inference.prediction import NO_PREDICTIONS, Prediction
 from gateway.inference.record import ImageRecord
 from gateway.inference.request import within
 from gateway.inference.result import Answer, Result
 from gateway.ingest.decode_budget import shrunk_bytes
-from gateway.ingest.decoders.pool import AnimationFrame
-from gateway.ingest.frames import FrameSelection, read_frames
+from gateway.ingest.frames import PATTERN, FrameSelection
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.prepare import all_frames
-
-__all__ = ["AnimationResult", "FrameResult", "Frames", "read_frames"]
+from gateway_plugins.media.open_files import animation
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +69,24 @@ class AnimationResult(Result):
         }
 
 
+def read_frames(given: str, most: int) -> FrameSelection:
+    """Parse a request's `frames`, at most `most`; raises InvalidParameter."""
+    if re.fullmatch(PATTERN, given) is None:
+        raise InvalidParameter(
+            "'frames': must be a number of frames, 'all', or a time such as 'every:0.5s' for a frame in each."
+        )
+    if given == "all":
+        return FrameSelection(most)
+    if given.startswith("every:"):
+        every = float(given.removeprefix("every:").removesuffix("s"))
+        if every <= 0:
+            raise InvalidParameter("'frames': the time between two frames must be above 0, such as 'every:0.5s'.")
+        return FrameSelection(most, every_seconds=every)
+    if int(given) > most:
+        raise InvalidParameter(f"'frames': must be at most {most:,}.", limit="max_frames", value=most)
+    return FrameSelection(most, count=int(given))
+
+
 class Frames:
     """The frames that one request wants; see gateway.inference.expansion.Expansion."""
 
@@ -97,25 +114,25 @@ class Frames:
 
     async def run(self, image: ExpandedUpload) -> None:
         """Queue each wanted frame; the next upload is read after the last one."""
-        animation = FileFrames(image.file, image.report)
+        file = FileFrames(image.file, image.report)
         try:
-            await within(image.deadline, self._read(image, animation))
+            await within(image.deadline, self._read(image, file))
         except (ImageError, DeadlineExceeded, Overloaded) as error:
             if isinstance(error, Overloaded) and not image.begun:
                 raise
-            animation.end(error)
+            file.end(error)
         else:
-            animation.end()
+            file.end()
 
-    async def _read(self, image: ExpandedUpload, animation: "FileFrames") -> None:
+    async def _read(self, image: ExpandedUpload, file: "FileFrames") -> None:
         data = all_frames(image.upload, image.info, image.policy)
         size = await image.size()
         nbytes = shrunk_bytes(image.info, size)
         wanted = replace(self._wanted, most=self._wanted.most - self._queued)
-        async with image.decoders.animation(data, image.info, size, image.account, wanted) as frames:
+        async with animation(image.decoders, data, image.info, size, image.account, wanted) as frames:
 
-            def begin(frame: AnimationFrame) -> Report:
-                return animation.begin(frame.index, frame.seconds)
+            def begin(frame: OpenedImage) -> Report:
+                return file.begin(frame.index, frame.seconds)
 
             first = True
             while True:

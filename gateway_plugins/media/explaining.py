@@ -20,10 +20,10 @@ from gateway.inference.request import within
 from gateway.inference.result import Result
 from gateway.inference.steps import NOT_SERVED
 from gateway.ingest.decode_budget import shrunk_bytes
-from gateway.ingest.decoders.pool import MaskedImage
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.masking import HeatMap, Masking
 from gateway.ingest.prepare import masked_here
+from gateway_plugins.media.open_files import MaskedImage, masked
 
 MAX_SIDE = 384
 """Shorter side in pixels of a masked image, if the input size of its model is unknown."""
@@ -109,7 +109,7 @@ class MaskedCopies:
             )
         scores = MaskScores(self)
         next_preview = PREVIEW_MASKS
-        async with image.decoders.masked(data, image.info, size, image.account, masking) as copies:
+        async with masked(image.decoders, data, image.info, size, image.account, masking) as copies:
             if copies.damaged and image.strict:
                 raise DamagedImage
             for number in range(masking.images):

@@ -12,6 +12,7 @@ from unittest import mock
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError
 from gateway.inference.backend import Call, CallLimits, EndpointHealth, InferResult, ModelInfo, ModelLoader, Row
+from gateway.inference.expansion import OpenedImage
 from gateway.inference.observer import Observers
 from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import RequestSpec
@@ -19,7 +20,7 @@ from gateway.inference.service import InferenceService
 from gateway.inference.tools import BatchLimits, Tools
 from gateway.inference.uncancelled import Uncancelled
 from gateway.ingest.decode_budget import Size
-from gateway.ingest.decoders.pool import AnimationFrame, Decoded
+from gateway.ingest.decoders.pool import Decoded
 from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
@@ -233,12 +234,12 @@ class ScriptedAnimation:
     async def open(self) -> None:
         """It never makes room for another one."""
 
-    async def next(self) -> AnimationFrame | None:
+    async def next(self) -> OpenedImage | None:
         if self.given == self.wanted.count:
             return None
         picture = await self.decoders.decode(b"", self.info, 0, self.decoders.account())
         self.given += 1
-        return AnimationFrame(self.given - 1, (self.given - 1) / 10, picture.pixels)
+        return OpenedImage(self.given - 1, (self.given - 1) / 10, picture.pixels)
 
 
 @dataclass(eq=False)

@@ -15,12 +15,15 @@ from gateway.ingest.decode_budget import DecodeLimits, open_bytes
 from gateway.ingest.decoders import pool as pool_module
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.formats.png import essential
-from gateway.ingest.frames import MOST_IN_FILE, read_frames
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import inspect
+from gateway_decoder.choice import MOST_IN_FILE
 from gateway_decoder.decoding import decode
 from gateway_decoder.in_process import inspect_whole
+from gateway_plugins.media import open_files
+from gateway_plugins.media.animation import read_frames
+from gateway_plugins.media.open_files import animation
 from tests.animations import (
     FORMATS,
     VIDEOS,
@@ -53,8 +56,8 @@ async def opened(pool, data, frames="all", most=1_000, account=None):
         info = await pool.read_header(data, info.format, account)
     assert info.animated
     data = essential(data, animated=True) if data.startswith(b"\x89PNG") else data
-    async with pool.animation(data, info, MAX_SIDE, account, read_frames(frames, most)) as animation:
-        yield animation
+    async with animation(pool, data, info, MAX_SIDE, account, read_frames(frames, most)) as opened_file:
+        yield opened_file
 
 
 async def rest(reader):
@@ -134,7 +137,7 @@ async def test_abandoned_animation_ends_its_process(pool):
         await reader.next()
         (worker,) = pool._busy
     assert not worker.alive()
-    assert [bound.free for bound in pool._animation_slots.bounds] == [1, DECODE_LIMITS.memory_bytes]
+    assert [bound.free for bound in pool.slots_of("animation", 1).bounds] == [1, DECODE_LIMITS.memory_bytes]
     assert (await decoded_image(pool)).startswith(b"P6")
 
 
@@ -253,13 +256,13 @@ async def test_cancelled_frame_leaves_no_busy_process(pool):
         await asyncio.wait([step])
         assert step.cancelled()
         assert not worker.alive()
-    assert (pool._slots.bounds[0].free, pool._animation_slots.bounds[0].free) == (1, 1)
+    assert (pool._slots.bounds[0].free, pool.slots_of("animation", 1).bounds[0].free) == (1, 1)
 
 
 @pytest.mark.parametrize("image_format", [*FORMATS, "VIDEO"])
 async def test_file_that_waits_for_long_makes_room_and_goes_on(pool, monkeypatch, image_format):
     """Its request may wait for the rate of its API key, and another one's file needs the slot."""
-    monkeypatch.setattr(pool_module, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(open_files, "KEEP_SECONDS", 0.0)
     levels = tuple(range(0, 200, 20))
     data = video("mp4", "mp4v", levels) if image_format == "VIDEO" else animated(image_format, levels)
     async with opened(pool, data) as reader:
@@ -269,11 +272,11 @@ async def test_file_that_waits_for_long_makes_room_and_goes_on(pool, monkeypatch
         frames += await rest(reader)
     assert [frame.index for frame in frames] == list(range(10))
     assert [level_of(frame.pixels) for frame in frames] == pytest.approx(levels, abs=6)
-    assert [bound.free for bound in pool._animation_slots.bounds] == [1, DECODE_LIMITS.memory_bytes]
+    assert [bound.free for bound in pool.slots_of("animation", 1).bounds] == [1, DECODE_LIMITS.memory_bytes]
 
 
 async def test_file_keeps_its_slot_while_none_needs_it(pool, monkeypatch):
-    monkeypatch.setattr(pool_module, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(open_files, "KEEP_SECONDS", 0.0)
     async with opened(pool, animated("GIF", range(3))) as reader:
         await reader.next()
         (worker,) = pool._busy
@@ -336,8 +339,8 @@ async def test_playlist_of_other_files_is_refused(pool, tmp_path):
         with pytest.raises(UnsupportedFormat):
             inspect_whole(text.encode(), LIMITS, frames=True)
         with pytest.raises(UndecodableImage):
-            async with pool.animation(
-                text.encode(), ImageInfo(ImageFormat.VIDEO, 0, 0), MAX_SIDE, pool.account(), read_frames("all", 9)
+            async with animation(
+                pool, text.encode(), ImageInfo(ImageFormat.VIDEO, 0, 0), MAX_SIDE, pool.account(), read_frames("all", 9)
             ):
                 pass
 

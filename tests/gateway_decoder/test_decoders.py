@@ -24,6 +24,7 @@ from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway_decoder.decoding import decode
 from gateway_decoder.in_process import inspect_whole
+from gateway_plugins.media.open_files import animation
 from tests.encoders import png_bomb
 from tests.gateway.ingest.reading import LIMITS
 from tests.processes import PROJECT
@@ -406,9 +407,9 @@ async def test_processes_of_animations_are_reused():
     async with decoders() as pool:
         started = set()
         for _ in range(5):
-            async with pool.animation(gif, info_of(gif), MAX_SIDE, pool.account(), FrameSelection(10)) as animation:
+            async with animation(pool, gif, info_of(gif), MAX_SIDE, pool.account(), FrameSelection(10)) as opened_file:
                 await decoded(pool, cat())
-                while await animation.next():
+                while await opened_file.next():
                     pass
             started |= children() - before
         assert len(started) == 2

@@ -5,10 +5,11 @@ import pytest
 
 from gateway.errors import TruncatedImage, UndecodableImage
 from gateway.ingest.decode_budget import DecodeLimits
-from gateway.ingest.decoders import pool as pool_module
-from gateway.ingest.decoders.pool import Decoders, MaskedImage
+from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.inspection import inspect
 from gateway.ingest.masking import RISE_MAP_SIDE, Masking, Method
+from gateway_plugins.media import open_files
+from gateway_plugins.media.open_files import MaskedImage, masked
 from tests.asking import encode
 from tests.gateway.ingest.reading import LIMITS
 
@@ -40,7 +41,7 @@ async def copies(image: MaskedImage) -> list[np.ndarray]:
 
 def opened(pool: Decoders, masking: Masking):
     data = encode(picture(), ".png")
-    return pool.masked(data, inspect(data, LIMITS), 1_024, pool.account(), masking)
+    return masked(pool, data, inspect(data, LIMITS), 1_024, pool.account(), masking)
 
 
 async def test_first_copy_is_the_image_itself(pool):
@@ -113,7 +114,7 @@ async def test_image_that_made_room_has_the_same_copies_and_map(pool, monkeypatc
     async with opened(pool, masking) as image:
         expected = await copies(image)
         heat = await image.draw(scores)
-    monkeypatch.setattr(pool_module, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(open_files, "KEEP_SECONDS", 0.0)
     async with opened(pool, masking) as image:
         seen = [pixels_of((await image.next()).pixels) for _ in range(masking.images // 2)]
         async with opened(pool, masking):
@@ -132,5 +133,5 @@ async def test_image_that_cannot_be_decoded_is_not_opened(pool):
     info = inspect(bytes(data), LIMITS)
     data[60:200] = bytes(140)
     with pytest.raises((UndecodableImage, TruncatedImage)):
-        async with pool.masked(bytes(data), info, 1_024, pool.account(), Masking.of(Method.RISE, GRID, 5)):
+        async with masked(pool, bytes(data), info, 1_024, pool.account(), Masking.of(Method.RISE, GRID, 5)):
             raise AssertionError("it was opened")

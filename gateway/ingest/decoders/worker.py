@@ -15,10 +15,8 @@ from typing import TypedDict
 
 import gateway
 from gateway.ingest.decode_budget import WORKER_START_SECONDS, Size
-from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
-from gateway.ingest.masking import Masking
 from gateway.ingest.resizing import TensorInput
 
 START_SECONDS = 30.0
@@ -42,7 +40,19 @@ class WorkerLost(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeaderJob:
+class Job:
+    """A job of a decoder's process, which gets the fields as JSON."""
+
+    kind: str
+
+    @property
+    def most_result_bytes(self) -> int:
+        """Bytes of the largest result of the job."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeaderJob(Job):
     """Read the header of a file of `nbytes`; `memory_bytes` of address space may be added to the process."""
 
     image_format: ImageFormat
@@ -52,77 +62,34 @@ class HeaderJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageJob:
+class PixelJob(Job):
+    """A job that makes the pixels of one image, in a `size`."""
+
+    info: ImageInfo
+    size: Size
+
+    @property
+    def most_result_bytes(self) -> int:
+        """Bytes of the pixels."""
+        if isinstance(self.size, TensorInput):
+            return self.size.nbytes
+        return 3 * self.info.width * self.info.height + _MAX_HEADER_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageJob(PixelJob):
     """Decode an inspected image."""
 
-    info: ImageInfo
     nbytes: int
     memory_bytes: int
-    size: Size
     kind: str = "image"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnimationJob:
-    """Open an animated file, at its frame number `first`; it may take `memory_bytes` as long as it is open."""
-
-    info: ImageInfo
-    nbytes: int
-    memory_bytes: int
-    size: Size
-    wanted: FrameSelection
-    first: int = 0
-    kind: str = "animation"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskingJob:
-    """Decode an image, whose masked copies from number `first` on are then its frames.
-
-    It may take `memory_bytes` as long as it is open.
-    """
-
-    info: ImageInfo
-    nbytes: int
-    memory_bytes: int
-    size: Size
-    masking: Masking
-    first: int = 0
-    kind: str = "masking"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameJob:
-    """Decode the next frame of the open animation, or make the next masked copy of the open image."""
-
-    info: ImageInfo
-    size: Size
-    kind: str = "frame"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeatMapJob:
-    """Draw the heat map of the open masked image, whose scores are `nbytes` of fp32."""
-
-    info: ImageInfo
-    nbytes: int
-    most_bytes: int
-    """Bytes of the largest heat map."""
-    closes: bool = True
-    """Whether the image is closed afterwards; False for a heat map of the copies so far."""
-    kind: str = "heat map"
-
-
-Job = HeaderJob | ImageJob | AnimationJob | MaskingJob | FrameJob | HeatMapJob
 
 
 class Reply(TypedDict):
     """The reply to a job: its result, or an `error` by its code, with a public message and a cause.
 
     To a HeaderJob the fields of an ImageInfo; to an ImageJob the `size` of the pixels in bytes, and whether the
-    data was `damaged`; to a MaskingJob only the latter; to a HeatMapJob the size of the heat map, 0 if another job has
-    to go on with it; to a FrameJob the size, the number of the `frame` and from when on it is shown, or whether the
-    animation `ends` before another one.
+    data was `damaged`. The others are for files that stay open: see gateway_plugins.media.open_files.
     """
 
     width: int
@@ -209,7 +176,7 @@ class Worker:
             await asyncio.get_running_loop().sock_sendall(self._socket, line)
         reply = _checked(await self._receive())
         # Never more than the job can make, even if the child was taken over.
-        size = min(reply["size"], _most_bytes(job))
+        size = min(reply["size"], job.most_result_bytes)
         pixels = os.pread(self._memory, size, 0)
         if max(size, len(data)) > _KEPT_BYTES:
             os.ftruncate(self._memory, 0)
@@ -250,17 +217,6 @@ class Worker:
             os.close(self._memory)
             self._memory = -1
         return code
-
-
-def _most_bytes(job: Job) -> int:
-    """Bytes of the largest result of a job: the pixels of its image, or its heat map."""
-    if isinstance(job, HeaderJob):
-        return 0
-    if isinstance(job, HeatMapJob):
-        return job.most_bytes
-    if isinstance(job.size, TensorInput):
-        return job.size.nbytes
-    return 3 * job.info.width * job.info.height + _MAX_HEADER_BYTES
 
 
 def _checked(line: bytes) -> Reply:

@@ -49,7 +49,9 @@ class Asked:
 
 
 @pytest.fixture
-def asked():
+def asked(monkeypatch):
+    # The stand-in opens the file itself.
+    monkeypatch.setattr("gateway_plugins.media.animation.animation", lambda decoders, *rest: decoders.animation(*rest))
     made: list[Asked] = []
 
     def make(*arguments, **options) -> Asked:

@@ -1,0 +1,268 @@
+"""Files that stay open in a decoder's process: the frames of animations, and the masked copies of an image."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.errors import UndecodableImage
+from gateway.inference.expansion import OpenedImage
+from gateway.ingest.decode_budget import Size, expected_frame_seconds, memory_limit, open_bytes
+from gateway.ingest.decoders.pool import Decoders, check_reply, error_of
+from gateway.ingest.decoders.worker import Job, PixelJob, Reply, Worker, WorkerLost
+from gateway.ingest.frames import FrameSelection
+from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.masking import OVERLAY_SIDE, HeatMap, Masking
+from gateway.limits.account import Account
+from gateway.limits.lease import Lease
+from gateway.limits.round_robin import RoundRobin
+
+KEEP_SECONDS = 5.0
+"""How long an open file may wait between its frames, in all, before it makes room for another one that waits. Then it
+is opened again once its next frame is wanted: what it waits for may be the rate of its own API key."""
+MASKING_PART = 4
+"""At most 1/MASKING_PART of the decoders' `count` images are open to be masked, since each is open for long."""
+_PNG_BYTES = 64 * 1024
+"""Bytes of a PNG beyond its pixels: chunks, filters, and what deflate adds to pixels that it cannot compress."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpeningJob(Job):
+    """Open a file, at its image number `first`; it may take `memory_bytes` as long as it is open."""
+
+    info: ImageInfo
+    nbytes: int
+    memory_bytes: int
+    size: Size
+    first: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnimationJob(OpeningJob):
+    """Open an animated file."""
+
+    wanted: FrameSelection
+    kind: str = "animation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskingJob(OpeningJob):
+    """Decode an image, whose masked copies are then its frames. The reply says whether it is `damaged`."""
+
+    masking: Masking
+    kind: str = "masking"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameJob(PixelJob):
+    """Decode the next frame of the open animation, or make the next masked copy of the open image.
+
+    The reply has the size of the pixels, the number of the `frame` and from when on it is shown, or whether the
+    animation `ends` before another one.
+    """
+
+    kind: str = "frame"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatMapJob(Job):
+    """Draw the heat map of the open masked image, whose scores are `nbytes` of fp32.
+
+    The reply has the size of the heat map, 0 if another job has to continue with it.
+    """
+
+    nbytes: int
+    most_bytes: int
+    """Bytes of the largest heat map."""
+    closes: bool = True
+    """Whether the image is closed afterwards; False for a heat map of the copies so far."""
+    kind: str = "heat map"
+
+    @property
+    def most_result_bytes(self) -> int:
+        """Bytes of the largest heat map."""
+        return self.most_bytes
+
+
+@asynccontextmanager
+async def animation(
+    decoders: Decoders, data: bytes, info: ImageInfo, size: Size, account: Account, wanted: FrameSelection
+) -> AsyncIterator["OpenFile"]:
+    """An inspected animation, open in a process of its own while the context lasts.
+
+    Entering raises TooManyFrames, and what `Decoders.decode` raises. Open files have their own slots: as many as
+    decoders, within the memory of all decoders; their frames share the slots of all images. See OpenFile.
+    """
+    memory_bytes = min(open_bytes(info, len(data)), decoders.limits.memory_bytes)
+    job = AnimationJob(info=info, nbytes=len(data), size=size, wanted=wanted, memory_bytes=memory_bytes)
+    with OpenFile(decoders, decoders.slots_of("animation", decoders.count), job, data, account) as opened:
+        await opened.open()
+        yield opened
+
+
+@asynccontextmanager
+async def masked(
+    decoders: Decoders, data: bytes, info: ImageInfo, size: Size, account: Account, masking: Masking
+) -> AsyncIterator["MaskedImage"]:
+    """An inspected image, open in a process of its own while the context lasts; its frames are the masked copies.
+
+    Entering raises what `Decoders.decode` raises. Open images have their own slots; their copies share those of all
+    images.
+    """
+    memory_bytes = min(memory_limit(info, len(data)), decoders.limits.memory_bytes)
+    job = MaskingJob(info=info, nbytes=len(data), size=size, masking=masking, memory_bytes=memory_bytes)
+    slots = decoders.slots_of("masking", max(1, decoders.count // MASKING_PART))
+    with MaskedImage(decoders, slots, job, data, account) as image:
+        await image.open()
+        yield image
+
+
+class OpenFile:
+    """The frames of one file, one at a time, in a process that has it open. A context manager, which closes it.
+
+    Between two frames the request waits for permits, results and the rate of its API key. Another file gets the slot
+    once these waits have taken KEEP_SECONDS; then this one is opened again for its next frame.
+    """
+
+    def __init__(self, decoders: Decoders, slots: RoundRobin, job: OpeningJob, data: bytes, account: Account) -> None:
+        self._decoders = decoders
+        self._slots = slots
+        self._job = job
+        self._data = data
+        self._account = account
+        self._ended = True
+        """Whether the process has closed the file."""
+        self._worker: Worker | None = None
+        self._lease: Lease | None = None
+        self._waited_seconds = self._waits_since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a slot and a process."""
+        return self._worker is not None
+
+    async def open(self) -> None:
+        """Wait for a slot, and open the file at its next frame, unless it is open. Raises what `decode` raises."""
+        if self.is_open:
+            return
+        account = self._account
+        self._lease = await self._slots.acquire(account, 1, self._job.memory_bytes, client=account.client)
+        self._waited_seconds = 0.0
+        try:
+            self._worker = self._decoders.take_worker()
+            self._opened(await self._run(self._job, self._data))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Give back the slot and the process."""
+        self._begin_work()
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            if not self._ended:  # the process still holds it
+                worker.close()
+            self._decoders.return_worker(worker, self._account)
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release()
+
+    async def next(self) -> OpenedImage | None:
+        """The next requested frame as an uncompressed PPM (P6); None after the last one. Raises as `decode`."""
+        while True:
+            reply, pixels = await self._do(FrameJob(info=self._job.info, size=self._job.size))
+            if reply["ends"]:
+                self._ended = True
+                return None
+            if pixels:
+                self._job = replace(self._job, first=reply["frame"] + 1)
+                return OpenedImage(reply["frame"], reply["shown_seconds"], pixels)
+
+    async def _do(self, job: Job, data: bytes = b"") -> tuple[Reply, bytes]:
+        """Run a job in the file's process."""
+        await self.open()
+        return await self._run(job, data)
+
+    async def _run(self, job: Job, data: bytes) -> tuple[Reply, bytes]:
+        assert self._worker is not None
+        info = self._job.info
+        expected = expected_frame_seconds(info)
+        self._begin_work()
+        try:
+            reply, pixels = await self._decoders.work(
+                nullcontext(self._worker),
+                job,
+                data,
+                info,
+                self._account,
+                expected,
+                nbytes=len(self._data),
+                began=self._begun,
+            )
+            self._ended = bool(reply["error"])  # the process then closes the file
+            check_reply(reply, info)
+        except WorkerLost as lost:
+            raise error_of(lost) from lost
+        finally:
+            self._end_work()
+        return reply, pixels
+
+    def _opened(self, reply: tuple[Reply, bytes]) -> None:
+        """Take the reply of the process that has opened the file."""
+
+    def _begun(self) -> None:
+        self._ended = False
+
+    def _begin_work(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._waited_seconds += asyncio.get_running_loop().time() - self._waits_since
+        self._slots.withdraw(self.close)
+
+    def _end_work(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._waits_since = loop.time()
+        self._timer = loop.call_later(max(KEEP_SECONDS - self._waited_seconds, 0), self._slots.offer, self.close)
+
+
+class MaskedImage(OpenFile):
+    """The masked copies of one open image, and in the end its heat map."""
+
+    def __init__(self, decoders: Decoders, slots: RoundRobin, job: MaskingJob, data: bytes, account: Account) -> None:
+        super().__init__(decoders, slots, job, data, account)
+        self.masking = job.masking
+        self.damaged = False
+        """Whether the image's data is damaged."""
+
+    def _opened(self, reply: tuple[Reply, bytes]) -> None:
+        self.damaged = reply[0]["damaged"]
+
+    async def draw(self, scores: NDArray[np.float32], *, closes: bool = True) -> HeatMap:
+        """The heat map of a class with these scores, fp32 [images]; closes the image unless more scores follow."""
+        side = self.masking.map_side
+        values_bytes = 4 * side * side
+        data = scores.astype(np.float32).tobytes()
+        most_bytes = values_bytes + 4 * OVERLAY_SIDE**2 + _PNG_BYTES
+        job = HeatMapJob(nbytes=len(data), most_bytes=most_bytes, closes=closes)
+        drawn = b""
+        while not drawn:  # the process may need several jobs to make the masks again
+            _, drawn = await self._do(job, data)
+        self._ended = closes
+        if len(drawn) <= values_bytes:
+            raise UndecodableImage  # the process was taken over
+        values = np.frombuffer(drawn[:values_bytes], np.float32).reshape(side, side)
+        if not np.isfinite(values).all():
+            raise UndecodableImage
+        return HeatMap(values, drawn[values_bytes:])
