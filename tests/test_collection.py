@@ -7,7 +7,7 @@ import pytest
 
 from tests import affected
 
-HEAVY = ("torch", "onnx", "onnxruntime", "sklearn", "skimage", "matplotlib")
+HEAVY = ("torch", "onnx", "onnxruntime", "sklearn", "skimage", "matplotlib", "jsonschema")
 CODE = f"""
 import sys, pytest
 

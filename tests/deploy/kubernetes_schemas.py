@@ -3,30 +3,34 @@
 import json
 import re
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import kubernetes_validate
 import yaml
-from jsonschema import Draft7Validator, Draft202012Validator
-from jsonschema.protocols import Validator
 from referencing import Registry, Resource
 
 from deploy.generate.helm import Rendered
 
-SCHEMAS = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
 CRDS = Path(__file__).parent / "crds"
 VERSIONS = ("1.29.0", "1.33.0", "1.37.0")
 """The oldest version that Chart.yaml allows, one in between, and the newest with a published schema."""
 
 
 @cache
-def validator(version: str, api_version: str, kind: str) -> Validator:
+def validator(version: str, api_version: str, kind: str) -> "Validator":
     """A validator for objects of one kind. It is strict: an unknown field is an error, as for kubectl."""
+    from jsonschema import Draft7Validator, Draft202012Validator  # a second of grammars
+
     crd = CRDS / f"{kind.lower()}.yaml"
     if crd.exists():
         return Draft7Validator(yaml.safe_load(crd.read_text()))
-    folder = SCHEMAS / f"v{version}-local-strict"
+    package = find_spec("kubernetes_validate")
+    assert package is not None
+    folder = Path(str(package.origin)).parent / "kubernetes-json-schema" / f"v{version}-local-strict"
     group = re.sub(r"^([^./]*)(?:\.[^/]*)?/", r"\1-", api_version)
     schema = json.loads((folder / f"{kind.lower()}-{group}.json").read_text())
     return Draft202012Validator(schema, registry=Resource.from_contents(schema) @ _definitions(folder))

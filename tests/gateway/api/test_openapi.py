@@ -4,7 +4,6 @@ import asyncio
 import json
 from typing import Annotated
 
-import jsonschema
 import pytest
 import structlog
 from fastapi import FastAPI, Query
@@ -32,6 +31,8 @@ def app():
 
 
 def test_lines_have_a_schema(app):
+    import jsonschema  # a second of grammars
+
     with client_of_app(app) as client:
         document = client.get("/openapi.json").json()
         content = document["paths"]["/predict"]["post"]["responses"]["200"]["content"]
