@@ -3,10 +3,11 @@
 import csv
 import json
 import re
+from collections.abc import Callable
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, FilePayload, Page, expect
+from playwright.sync_api import Browser, BrowserContext, FilePayload, Page, Route, expect
 
 from gateway.keys import add_key
 from tests.animations import video
@@ -574,10 +575,53 @@ def test_without_a_key_files_wait_for_one(context: BrowserContext, tmp_path):
         page.close()
 
 
+MODELS = {
+    "default": "m",
+    "models": [
+        {"name": "m", "versions": ["1", "2"], "ready": True, "reason": None, "classes": 2},
+        {"name": "n", "versions": ["1"], "ready": False, "reason": "It died.", "classes": 3},
+        {"name": "o", "versions": [], "ready": False, "loaded": False, "reason": "No Triton has it.", "classes": 0},
+    ],
+}
+LISTED = ["m", "m, version 2", "m, version 1", "n (not ready)", "o (loads when used)"]
+SELECTIONS = {
+    "": ("m", ""),
+    "?model=m&version=2": ("m, version 2", ""),
+    "?model=n": ("n (not ready)", ""),
+    "?model=o": ("o (loads when used)", ""),
+    "?model=zzz": ("m", "This gateway has no model zzz. Choose another one."),
+}
+"""The address's query → the model that the menu selects, and what is said below."""
+
+
+def test_menu_selects_the_model_of_the_address(context: BrowserContext, service: str):
+    page = context.new_page()
+    page.route("**/models", lambda route: route.fulfill(json=MODELS))
+    for query, (chosen, problem) in SELECTIONS.items():
+        page.goto(f"{service}/{query}")
+        expect(page.locator("#model option")).to_have_text(LISTED)
+        expect(page.locator("#model option:checked")).to_have_text(chosen)
+        expect(page.locator("#model-problem")).to_have_text(problem)
+
+
 def test_default_model_is_used_where_models_cannot_be_listed(context: BrowserContext, service: str):
     page = context.new_page()
-    page.route("**/models", lambda route: route.fulfill(status=503, json={"detail": "Triton is away."}))
+    answers: dict[str, Callable[[Route], None]] = {
+        "Triton is away.": lambda route: route.fulfill(status=503, json={"detail": "Triton is away."}),
+        "the gateway answered 502.": lambda route: route.fulfill(status=502, json={}),
+        "the gateway does not answer.": lambda route: route.abort(),
+    }
+    for why, answer in answers.items():
+        page.route("**/models", answer)
+        page.goto(f"{service}/?model=flowers")
+        expect(page.locator("#model-problem")).to_contain_text(f"The models cannot be listed: {why}")
+    page.route("**/models", lambda route: route.fulfill(json={"default": "m", "models": []}))
     page.goto(service)
-    expect(page.locator("#model-problem")).to_contain_text("The models cannot be listed: Triton is away.")
+    expect(page.locator("#model-problem")).to_contain_text("This gateway serves no model that takes images.")
+    expect(page.locator("#model option")).to_have_text(["The default model"])
     add(page, photos(green=1))
     expect(page.locator("#tally")).to_have_text("1 classified")
+    page.goto(f"{service}/?model=flowers")
+    with page.expect_request("**/predict?*") as sent:
+        add(page, photos(green=1))
+    assert "model=flowers" in sent.value.url
