@@ -14,13 +14,15 @@ from bench.output import Into, progress, publish
 from bench.repository import repository
 from bench.services import Service, gateway_up
 from gateway.triton.contract import CLASSIFIER
+from gateway_local import cpu_network
 from gateway_models.networks.adapted import Normalising
+from gateway_models.networks.cpu_form import convert
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.networks.torchscript import export_torchscript, load_torchscript
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import ImageTensor
 
-LOADS = [Load("32 in flight", 32), Load("200 files in one request", 1, 200)]
+LOADS = [Load("one at a time", 1), Load("32 in flight", 32), Load("200 files in one request", 1, 200)]
 
 
 def main(
@@ -50,6 +52,7 @@ def convert_to_uint8(models: Path) -> None:
     side = entry.preprocessing.crop_size
     example = torch.randint(0, 256, (4, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     export_torchscript(network, example, path)
+    cpu_network.write(convert(path, entry.preprocessing, ImageTensor.UINT8), path)
 
 
 @contextmanager
