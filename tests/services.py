@@ -5,7 +5,7 @@ As a process of its own: `tests.processes.running_gateway`.
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -85,10 +85,17 @@ class Client:
         await self._app({**scope, "state": dict(self._state)}, receive, send)
 
 
+def _only(settings: Mapping[str, Any]) -> Settings:
+    """These settings and the defaults of all others; pydantic would ignore unknown ones."""
+    unknown = settings.keys() - Settings.model_fields
+    assert not unknown, f"there is no setting {unknown}; one of a plug-in needs its entry point: pip install -e ."
+    return Settings(_env_file=None, **settings)
+
+
 @contextmanager
 def client_of(backend: StubBackend | None = None, **settings: Any) -> Iterator[Client]:
     """A client of an application with these settings and no others."""
-    with client_of_app(create_app(Settings(_env_file=None, **settings), backend or StubBackend())) as client:
+    with client_of_app(create_app(_only(settings), backend or StubBackend())) as client:
         yield client
 
 
@@ -107,7 +114,7 @@ def stream_service(
     backend: StubBackend, *, loop: str = "asyncio", **settings: Any
 ) -> Iterator[tuple[str, uvicorn.Server]]:
     """The host and port of a gateway that runs in a thread of this process, as it is served, and its server."""
-    chosen = Settings(_env_file=None, port=free_port(), **settings)
+    chosen = _only({"port": free_port(), **settings})
     server = uvicorn.Server(uvicorn.Config(create_app(chosen, backend), **{**server_options(chosen), "loop": loop}))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
