@@ -23,14 +23,13 @@ from gateway.server.connection import STRETCH_BYTES
 from gateway.settings import Settings
 from gateway.time_slices import TimeSlice
 from gateway.values.quantities import size
+from gateway_plugins.oip.grpc_api.blocks import Blocks
 from gateway_plugins.oip.grpc_api.status import Failure, Metadata, failure_of
 
 PREFIX_BYTES = 5
 """In front of each message: a flag for compression, and the length, uint32 big-endian."""
 STREAM_WINDOW = 256 * 1024
 """Bytes that a client may send of a call whose messages are not read."""
-COPIED_BYTES = 64 * 1024
-"""A shorter message is copied out of the buffer; a longer one is the buffer."""
 LINGER_SECONDS = 0.1
 """How long an error waits for the first message of a client that streams."""
 TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
@@ -269,7 +268,7 @@ class Incoming(UploadingClient):
         )
         self._spare_seconds = settings.upload_timeout_seconds
         self._lease = call.connection.uploads.lease(self, key_bound=key_bound)
-        self._buffer = bytearray()
+        self._buffer = Blocks()
         self._needed_bytes = PREFIX_BYTES
         self._delivered_bytes = self._unacknowledged_bytes = 0
         self._reads = self._endless = False
@@ -293,7 +292,7 @@ class Incoming(UploadingClient):
 
     def evict(self, error: Overloaded) -> None:
         """Drop what has arrived, and end the call with an error."""
-        self._buffer = bytearray()
+        self._buffer = Blocks()
         self._call.evict(error)
 
     def receive(self, data: bytes, flow_bytes: int) -> None:
@@ -305,7 +304,7 @@ class Incoming(UploadingClient):
         except Overloaded as error:
             self._call.evict(error)
             return
-        self._buffer += data
+        self._buffer.append(data)
         if self._since is not None:
             self._arrive(len(data))
             self._since = self._loop.time()
@@ -369,24 +368,20 @@ class Incoming(UploadingClient):
         if len(buffer) < PREFIX_BYTES:
             self._needed_bytes = PREFIX_BYTES
             return None
-        length = int.from_bytes(buffer[1:PREFIX_BYTES])
+        prefix = buffer.first(PREFIX_BYTES)
+        length = int.from_bytes(prefix[1:])
         if length > max_bytes:
             is_largest = max_bytes == self._call.connection.max_message_bytes
             limit = "grpc_max_message_bytes" if is_largest else "max_header_bytes"
             error = RequestTooLarge(f"The message may have {size(max_bytes)}.", limit=limit, value=max_bytes)
             raise failure_of(error, grpc.StatusCode.RESOURCE_EXHAUSTED)
-        if buffer[0]:
+        if prefix[0]:
             message = "The message is compressed: this service reads the encoding identity only."
             raise Failure(grpc.StatusCode.UNIMPLEMENTED, message, "", (("grpc-accept-encoding", "identity"),))
         self._needed_bytes = end = PREFIX_BYTES + length
         if len(buffer) < end:
             return None
-        if length <= COPIED_BYTES:
-            taken = memoryview(bytes(buffer[PREFIX_BYTES:end]))
-            del buffer[:end]
-        else:
-            taken = memoryview(buffer)[PREFIX_BYTES:end].toreadonly()
-            self._buffer = bytearray(memoryview(buffer)[end:])
+        taken = memoryview(buffer.take(end))[PREFIX_BYTES:]
         self._delivered_bytes += length
         self._needed_bytes = PREFIX_BYTES
         self._spare_seconds = self._settings.upload_timeout_seconds
@@ -400,7 +395,7 @@ class Incoming(UploadingClient):
 
     def close(self) -> None:
         """Hold nothing."""
-        self._buffer = bytearray()
+        self._buffer = Blocks()
         self._since = None
         self._lease.release()
 
