@@ -118,13 +118,16 @@ async def cameras(url: str, *, streams: int, fps: float, seconds: float) -> list
 
 
 async def soak(url: str, *, streams: int, fps: float, seconds: float, each_seconds: float = 5.0) -> list[Seen]:
-    """Run cameras of random length one after the other; every third one closes without a close frame."""
+    """Run cameras of random length one after the other; every third one closes without a close frame.
+
+    The last ones end with the time, or after a second.
+    """
     photo, ends, all_seen = PHOTO.read_bytes(), time.monotonic() + seconds, list[Seen]()
 
     async def one(number: int) -> None:
         while time.monotonic() < ends:
             number += 1
-            length = random.uniform(0.2, 2) * each_seconds
+            length = min(random.uniform(0.2, 2) * each_seconds, max(1.0, ends - time.monotonic()))
             all_seen.append(await camera(url, photo, fps=fps, seconds=length, hang_up=number % 3 == 0))
 
     await asyncio.gather(*(one(number) for number in range(streams)))

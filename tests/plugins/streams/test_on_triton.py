@@ -90,7 +90,7 @@ def test_overloaded_streams_keep_order_report_drops_and_all_progress(service):
 
 
 def test_ended_streams_leave_no_resources(service, capsys):
-    assert bench_stream([service.url, "--minutes", "0.05", "--streams", "4", "--fps", "5"]) == 0, capsys.readouterr()
+    assert bench_stream([service.url, "--minutes", "0.02", "--streams", "4", "--fps", "5"]) == 0, capsys.readouterr()
     assert "left behind: nothing" in capsys.readouterr().out
 
 
