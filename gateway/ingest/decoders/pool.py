@@ -81,7 +81,7 @@ class Decoders:
         self.count = count
         self._slots = _slots(count, limits)
         self._open_slots: dict[str, RoundRobin] = {}
-        """Those of files that stay open, by kind."""
+        """The slots of files that stay open, by kind."""
         self._idle: list[Worker] = []
         self._busy: set[Worker] = set()
         self._trimming: asyncio.TimerHandle | None = None
