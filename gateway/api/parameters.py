@@ -18,7 +18,6 @@ from gateway.inference.expansion import Expansion
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
 from gateway.inference.request_spec import RequestSpec, timeout_within
 from gateway.inference.selection import Selection
-from gateway.ingest.frames import PATTERN
 from gateway.ingest.media_types import Uploads
 from gateway.limits.caller import ANYONE
 from gateway.values.clients import address_of
@@ -28,6 +27,9 @@ P = TypeVar("P", bound=BaseModel)
 
 LISTS = frozenset({"labels"})
 """Parameters that may be repeated."""
+
+FRAMES_PATTERN = r"^(all|[1-9][0-9]{0,5}|every:[0-9]{1,6}(\.[0-9]{1,6})?s)$"
+"""The values of `frames`: a number, all, or every:0.5s."""
 
 NATIVE = "native"
 """The name of this service's own response format."""
@@ -57,7 +59,7 @@ class PredictParameters(BaseModel):
     """A version of the model; default: the version in use."""
     timeout: TimeoutSeconds = None
     """Deadline for each file in seconds, from its last byte on."""
-    frames: Annotated[str | None, Field(max_length=32, json_schema_extra={"pattern": PATTERN})] = None
+    frames: Annotated[str | None, Field(max_length=32, json_schema_extra={"pattern": FRAMES_PATTERN})] = None
     """Frames of animations and videos that get a result each: a number, evenly spread; all; one in every:0.5s."""
     strict: bool = False
     """Whether a damaged JPEG is refused; by default its result has `warning`."""

@@ -63,24 +63,6 @@ def encoded(upload: Upload, info: ImageInfo) -> bytes:
     return essential(upload.data) if info.format is ImageFormat.PNG else with_file_header(upload.data)
 
 
-def all_frames(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> bytes:
-    """The bytes of an examined animation that a decoder gets; raises UnsupportedFormat if the gateway decodes none."""
-    if policy.mode is DecodeMode.NEVER:
-        raise UnsupportedFormat(
-            f"Frames of {info.format.value} images are refused by {variable('decode')}=never; set it to auto or always."
-        )
-    return essential(upload.data, animated=True) if info.format is ImageFormat.PNG else upload.data
-
-
-def masked_here(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> bytes:
-    """The bytes of an examined image of which a decoder makes masked copies; raises UnsupportedFormat if none may."""
-    if policy.mode is DecodeMode.NEVER:
-        raise UnsupportedFormat(
-            f"Images are masked in the gateway, which {variable('decode')}=never forbids; set it to auto or always."
-        )
-    return encoded(upload, info)
-
-
 def bytes_needed(upload: Upload, info: ImageInfo, size: Size | None) -> int:
     """Memory that this process needs for an image: its file or, if larger, the pixels that a decoder makes of it.
 

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gateway.errors import UserError
-from gateway.ingest.masking import OVERLAY_SIDE, RISE_MAP_SIDE
 from gateway_client.files import MAX_FILE_BYTES, read_file
 from gateway_models.proof.explain_method import ExplainMethod
 from gateway_models.proof.over_http import TIMEOUT_SECONDS, GatewayRefused
 from gateway_models.proof.reference import shown
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.preprocessing import Preprocessing, reference_transforms
+from gateway_plugins.media.masking import OVERLAY_SIDE, RISE_MAP_SIDE
 
 Advance = Callable[[int, int], None]
 """Called with the masked images that have a score, and the number of all."""

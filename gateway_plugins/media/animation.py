@@ -4,17 +4,30 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from gateway.api.parameters import FRAMES_PATTERN
 from gateway.api.shapes import error_out, predictions_out
-from gateway.errors import DeadlineExceeded, GatewayError, ImageError, InvalidParameter, Overloaded, UndecodableImage
+from gateway.errors import (
+    DeadlineExceeded,
+    GatewayError,
+    ImageError,
+    InvalidParameter,
+    Overloaded,
+    UndecodableImage,
+    UnsupportedFormat,
+)
 from gateway.inference.expansion import ExpandedUpload, OpenedImage, Report
 from gateway.inference.prediction import NO_PREDICTIONS, Prediction
 from gateway.inference.record import ImageRecord
 from gateway.inference.request import within
 from gateway.inference.result import Answer, Result
 from gateway.ingest.decode_budget import shrunk_bytes
-from gateway.ingest.frames import PATTERN, FrameSelection
+from gateway.ingest.formats.png import essential
+from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
-from gateway.ingest.prepare import all_frames
+from gateway.ingest.prepare import DecodePolicy
+from gateway.ingest.upload import Upload
+from gateway.values.variables import DecodeMode, variable
+from gateway_plugins.media.frames import FrameSelection
 from gateway_plugins.media.open_files import animation
 
 
@@ -71,7 +84,7 @@ class AnimationResult(Result):
 
 def read_frames(given: str, most: int) -> FrameSelection:
     """Parse a request's `frames`, at most `most`; raises InvalidParameter."""
-    if re.fullmatch(PATTERN, given) is None:
+    if re.fullmatch(FRAMES_PATTERN, given) is None:
         raise InvalidParameter(
             "'frames': must be a number of frames, 'all', or a time such as 'every:0.5s' for a frame in each."
         )
@@ -142,6 +155,15 @@ class Frames:
                     return
                 self._queued += 1
                 first = False
+
+
+def all_frames(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> bytes:
+    """The bytes of an examined animation that a decoder gets; raises UnsupportedFormat if the gateway decodes none."""
+    if policy.mode is DecodeMode.NEVER:
+        raise UnsupportedFormat(
+            f"Frames of {info.format.value} images are refused by {variable('decode')}=never; set it to auto or always."
+        )
+    return essential(upload.data, animated=True) if info.format is ImageFormat.PNG else upload.data
 
 
 class FileFrames:

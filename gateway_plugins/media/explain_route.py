@@ -28,9 +28,9 @@ from gateway.inference.ready_results import ReadyResults
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.scope import Scope
-from gateway.ingest.masking import DEFAULT_MASKS, MAX_GRID, MIN_GRID, HeatMap, Masking, Method
 from gateway.ingest.media_types import Uploads
 from gateway_plugins.media.explaining import ExplainedResult, Explanation, MaskedCopies
+from gateway_plugins.media.masking import DEFAULT_MASKS, MAX_GRID, MIN_GRID, HeatMap, Masking, Method
 from gateway_plugins.media.schemas import ExplainResponse, ExplanationOut, PreviewOut, ProgressOut, StreamedProgress
 from gateway_plugins.media.settings import MAX_EXPLAINED, MediaSettings
 

@@ -13,6 +13,7 @@ from gateway.errors import (
     RequestError,
     TooCostly,
     UndecodableImage,
+    UnsupportedFormat,
 )
 from gateway.inference.expansion import ExpandedUpload, Report
 from gateway.inference.record import ImageRecord
@@ -21,8 +22,10 @@ from gateway.inference.result import Result
 from gateway.inference.steps import NOT_SERVED
 from gateway.ingest.decode_budget import shrunk_bytes
 from gateway.ingest.image_info import ImageInfo
-from gateway.ingest.masking import HeatMap, Masking
-from gateway.ingest.prepare import masked_here
+from gateway.ingest.prepare import DecodePolicy, encoded
+from gateway.ingest.upload import Upload
+from gateway.values.variables import DecodeMode, variable
+from gateway_plugins.media.masking import HeatMap, Masking
 from gateway_plugins.media.open_files import MaskedImage, masked
 
 MAX_SIDE = 384
@@ -133,6 +136,15 @@ class MaskedCopies:
             damaged=copies.damaged,
             explanation=explanation,
         )
+
+
+def masked_here(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> bytes:
+    """The bytes of an examined image of which a decoder makes masked copies; raises UnsupportedFormat if none may."""
+    if policy.mode is DecodeMode.NEVER:
+        raise UnsupportedFormat(
+            f"Images are masked in the gateway, which {variable('decode')}=never forbids; set it to auto or always."
+        )
+    return encoded(upload, info)
 
 
 class MaskScores:

@@ -19,11 +19,11 @@ from gateway.ingest.decode_budget import DecodeLimits, most_seconds, peak_bytes
 from gateway.ingest.decoders import pool as pool_module
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.decoders.worker import Worker
-from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway_decoder.decoding import decode
 from gateway_decoder.in_process import inspect_whole
+from gateway_plugins.media.frames import FrameSelection
 from gateway_plugins.media.open_files import animation
 from tests.encoders import png_bomb
 from tests.gateway.ingest.reading import LIMITS

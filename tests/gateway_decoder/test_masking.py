@@ -7,8 +7,8 @@ from gateway.errors import TruncatedImage, UndecodableImage
 from gateway.ingest.decode_budget import DecodeLimits
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.inspection import inspect
-from gateway.ingest.masking import RISE_MAP_SIDE, Masking, Method
 from gateway_plugins.media import open_files
+from gateway_plugins.media.masking import RISE_MAP_SIDE, Masking, Method
 from gateway_plugins.media.open_files import MaskedImage, masked
 from tests.asking import encode
 from tests.gateway.ingest.reading import LIMITS

@@ -12,8 +12,8 @@ from gateway.inference.ready_results import MAX_UNREAD_PREDICTIONS, ReadyResults
 from gateway.inference.request_stats import RequestStats, Stage
 from gateway.inference.result import Answer, Result
 from gateway.inference.scope import AGAIN_SECONDS, Scope
-from gateway.ingest.frames import FrameSelection
 from gateway_plugins.media.animation import Frames
+from gateway_plugins.media.frames import FrameSelection
 from tests.doubles.backend import PNG
 from tests.doubles.scripted import Body, Loop, ScriptedBackend, body_of, collected, query, service_of, start
 from tests.encoders import png_bomb

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from gateway.errors import TooCostly
-from gateway.ingest.frames import FrameSelection
 from gateway_plugins.media.animation import Frames
+from gateway_plugins.media.frames import FrameSelection
 from tests.animations import animated
 from tests.doubles.scripted import (
     Body,

@@ -6,10 +6,10 @@ import pytest
 from PIL import Image
 
 from gateway.errors import InvalidParameter
-from gateway.ingest.frames import FrameSelection
 from gateway_decoder.choice import Choice
 from gateway_decoder.pillow import count_gif_frames
 from gateway_plugins.media.animation import read_frames
+from gateway_plugins.media.frames import FrameSelection
 from tests.animations import animated, gif_of
 
 

@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass
 
-PATTERN = r"^(all|[1-9][0-9]{0,5}|every:[0-9]{1,6}(\.[0-9]{1,6})?s)$"
-"""The values of `frames`: a number, all, or every:0.5s."""
-
 
 @dataclass(frozen=True, slots=True)
 class FrameSelection:
