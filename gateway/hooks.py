@@ -68,8 +68,11 @@ GROUP = "triton_gateway"
 class Fetcher(Protocol):
     """Makes uploads of the images that a body refers to."""
 
-    def __call__(self, images: "UploadsOrUrls", *, key_bound: "Bound | None") -> "Uploads":
-        """The images of a request; what they hold of the upload buffer also counts for its API key."""
+    def __call__(self, images: "UploadsOrUrls", *, key_bound: "Bound | None", client: str) -> "Uploads":
+        """The images of a request; what they hold of the upload buffer also counts for its API key.
+
+        `client` identifies who sends the request, see gateway.values.clients.
+        """
         ...
 
 

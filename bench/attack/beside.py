@@ -29,8 +29,6 @@ WELL_BEHAVED = "well-behaved"
 PHOTO_PORT = 18_398
 """The port of the host from which the well-behaved client's images by URL come."""
 GIVE_UP_SECONDS = 30.0
-MASKS = 20
-"""Masked copies of an explanation."""
 
 
 Request = tuple[str, bytes, str]
@@ -168,7 +166,7 @@ def inference(sequence: int, *, end: bool = True) -> Request:
 
 
 def _explanation() -> Request:
-    return f"/explain?masks={MASKS}", unlike_any(coffee().data), "image/jpeg"
+    return "/explain", unlike_any(coffee().data), "image/jpeg"
 
 
 def _by_url() -> Request:

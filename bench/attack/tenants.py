@@ -49,7 +49,7 @@ def _flood(target: Target, connections: int, request: Callable[[int], Request]) 
 
 
 def _explanation(_: int) -> Request:
-    return "/explain?masks=50", unlike_any(coffee().data), "image/jpeg"
+    return "/explain", unlike_any(coffee().data), "image/jpeg"
 
 
 def _label(number: int) -> Request:
@@ -65,7 +65,7 @@ def _names(number: int) -> Request:
 # fmt: off
 CASES = [
     *cases(
-        ("explanations-beyond-a-rate", "Explanations on four connections, of a key that may have 100 images a second",
+        ("explanations-beyond-a-rate", "Explanations on four connections, of a key that waits for its rate",
          lambda target: _flood(target, 4, _explanation)),
         beside="explain", options=ServiceOptions(keys=2, quota="rate=100/s burst=100"),
     ),

@@ -16,6 +16,7 @@ from gateway.ingest.media_types import Uploads, open_uploads
 from gateway.ingest.upload import Limits
 from gateway.limits.pace import Pace
 from gateway.limits.pool_clients import UploadingClient
+from gateway.values.clients import address_of, client_of
 from gateway.values.quantities import size
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Body(UploadingClient):
         self._receiving: asyncio.Timeout | None = None
         self._key_bound = key_bound = context.caller.upload_bytes
         self._fetcher = context.shared.get("fetcher")
+        self._client = self._fetcher and client_of(context.log_fields.get("key", ""), address_of(request.scope))
         lease = context.shared["uploads"].lease(self, key_bound=key_bound)
         context.leases.append(lease)
         self.hold = lease.hold
@@ -71,7 +73,7 @@ class Body(UploadingClient):
     ) -> "tuple[Form, Uploads]":
         """Read up to the first file: see gateway.ingest.media_types.open_uploads."""
         content_type = self.headers.get(b"content-type", b"").decode("latin-1")
-        fetch = None if self._fetcher is None else partial(self._fetcher, key_bound=self._key_bound)
+        fetch = self._fetcher and partial(self._fetcher, key_bound=self._key_bound, client=self._client)
         return await open_uploads(content_type, self.announced_bytes, self, limits, names, self.hold, fetch, foreign)
 
     async def wait_for_disconnect(self) -> None:

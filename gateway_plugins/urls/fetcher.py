@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import urljoin
+from weakref import WeakValueDictionary
 
 import httpcore2
 
@@ -38,6 +39,8 @@ from gateway_plugins.urls.locations import BUCKETS, Location, read_location, rea
 from gateway_plugins.urls.network import CheckedNetwork
 from gateway_plugins.urls.settings import UrlSettings
 
+OTHERS_PART = 4
+"""One client may take all but 1/OTHERS_PART of the fetches of a process."""
 FETCHES_PER_REQUEST = 8
 """Images of one request that are fetched at once, or are complete and wait for the steps that follow."""
 MAX_REDIRECTS = 3
@@ -100,11 +103,13 @@ class Fetcher:
         self._buckets = buckets
         self._max_fetches = urls.max_fetches
         self._slots = RoundRobin(Bound("max_fetches", self._max_fetches, metrics.FETCHES, metrics.FETCHES_LIMIT))
+        self._client_slots: WeakValueDictionary[str, RoundRobin] = WeakValueDictionary()
+        """Those of clients whose requests have URLs at this moment."""
         self._resolver = resolver or Resolver()
         # The system's certificates, or those of SSL_CERT_FILE.
         self._ssl_context = ssl_context or httpcore2.default_ssl_context()
 
-    async def __call__(self, images: UploadsOrUrls, *, key_bound: Bound | None) -> Uploads:
+    async def __call__(self, images: UploadsOrUrls, *, key_bound: Bound | None, client: str) -> Uploads:
         """Yield the uploads of a request as they are, and the images of URLs, each as soon as it is complete.
 
         The body is read on while images are fetched. Raises what `images` raises, RequestTooLarge if the fetched images
@@ -116,7 +121,7 @@ class Fetcher:
         ended = False
         left_seconds = self._request_seconds
         with ExitStack() as leases:
-            request = _Request(leases, key_bound, self._limits.max_request_bytes)
+            request = _Request(leases, key_bound, self._limits.max_request_bytes, client, self._slots_of(client))
             # The scope ends first: its tasks read `images`, and hold the leases.
             async with aclosing(images), Scope() as scope:
                 while fetches or not ended:
@@ -149,6 +154,14 @@ class Fetcher:
                             fetch.add_done_callback(_retrieve)
                             fetches.add(fetch)
 
+    def _slots_of(self, client: str) -> RoundRobin:
+        """The slots that a client may have: it leaves some to others, however long its images take."""
+        slots = self._client_slots.get(client)
+        if slots is None:
+            most = self._max_fetches - self._max_fetches // OTHERS_PART
+            slots = self._client_slots[client] = RoundRobin(Bound("max_fetches", most))
+        return slots
+
     def close(self) -> None:
         """Release the threads of lookups."""
         self._resolver.close()
@@ -180,7 +193,8 @@ class Fetcher:
         try:
             async with asyncio.timeout(self._max_wait_seconds) as timeout:
                 download.timeout = timeout
-                async with self._slots.lease(download.request, 1, client=download.request.key_bound):
+                request = download.request
+                async with request.slots.lease(request, 1), self._slots.lease(request, 1, client=request.client):
                     timeout.reschedule(asyncio.get_running_loop().time() + self._timeout_seconds)
                     began = time.perf_counter()
                     return await self._follow(location, download)
@@ -314,10 +328,15 @@ class Download(UploadingClient):
 class _Request:
     """What the images of one request share."""
 
-    def __init__(self, leases: ExitStack, key_bound: Bound | None, most_bytes: int) -> None:
+    def __init__(
+        self, leases: ExitStack, key_bound: Bound | None, most_bytes: int, client: str, slots: RoundRobin
+    ) -> None:
         self.leases = leases
         self.key_bound = key_bound
         self.left_bytes = most_bytes
+        self.client = client
+        self.slots = slots
+        """Those of its client."""
 
 
 class _Get:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from ipaddress import ip_address
 
 import httpcore2
@@ -19,6 +20,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from gateway.app import create_app
+from gateway.keys import add_key
 from gateway_plugins.urls import addresses, fetcher, network
 from gateway_plugins.urls.fetcher import FETCHES_PER_REQUEST, MAX_REDIRECTS
 from gateway_plugins.urls.locations import read_location, read_prefix
@@ -479,6 +481,24 @@ class TestNumber:
         with client_of(fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK, max_fetches=1, **short) as client:
             answer = ask(client, B64, origin.url("/hang"), origin.url("/hang"))
         assert codes(answer) == [None, "fetch_timeout", "overloaded"]
+
+    def test_one_client_does_not_take_all_fetches(self, origin, tmp_path):
+        """Images that never arrive took all fetches, and those of other clients were refused as overloaded."""
+        origin.answers["/hang"] = wait_for_client
+        keys = [{"X-API-Key": add_key(tmp_path / "keys", name)} for name in ("greedy", "other")]
+        settings = {"max_fetches": 4, "max_wait_seconds": 1, "fetch_timeout_seconds": 3}
+        with (
+            stub_service(
+                fetch_urls=(origin.url("/"),), fetch_networks=LOOPBACK, api_keys_file=tmp_path / "keys", **settings
+            ) as url,
+            httpx.Client(base_url=url, timeout=60) as client,
+            ThreadPoolExecutor(1) as threads,
+        ):
+            hanging = threads.submit(ask, client, *[origin.url("/hang")] * 6, headers=keys[0])
+            wait_for(lambda: REGISTRY.get_sample_value("gateway_fetches") == 3)
+            assert codes(ask(client, origin.url(), headers=keys[1])) == [None]
+            assert not hanging.done()
+        assert hanging.result().json()["code"] == "overloaded"
 
     def test_slow_fetch_makes_room_for_an_upload(self, origin):
         """When the upload buffer is full, a fetch that stands still is evicted, as a slow upload is."""
