@@ -25,7 +25,7 @@ from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.torchscript import without_deprecations
 from gateway_models.repository.entry import Entry, EntryError, read_entry
 from gateway_models.repository.writing import rewrite
-from tests.gateway_models.networks.builders import Head, save_labels, save_torchscript
+from tests.gateway_models.networks.builders import Endless, Head, save_labels, save_torchscript
 
 HEAD_FLAGS = ["--crop", "32", "--resize", "40", "--mean", "0.5,0.4,0.3", "--std", "0.2,0.3,0.4"]
 
@@ -96,12 +96,6 @@ def test_no_load_hint_with_url(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_pillow_release_is_refused_as_resize_library(add):
-    refused = add("--resize-library=pillow-12.1")
-    assert refused.exit_code == 1
-    assert "'pillow-12.1' is not a resize library" in str(refused.exception)
-
-
 def test_preferred_batch_sizes_fit_a_small_maximum(add, tmp_path):
     assert add("--max-batch-size=4").exit_code == 0
     config = read_model_config(tmp_path / "models" / "head_classifier" / "config.pbtxt")
@@ -134,6 +128,7 @@ def test_missing_gpus_are_a_warning(add, tmp_path):
         (["--std=inf,1,1"], "std is inf,1.0,1.0, but must be three numbers"),
         (["--std=0,1,1"], "std is 0.0,1.0,1.0"),
         (["--mean=124,116,104"], "divide 0–255 values by 255"),
+        (["--resize-library=pillow-12.1"], "'pillow-12.1' is not a resize library; use pillow"),
         (["--instances=0"], "instances: 0 is not between 1 and 64"),
         (["--instances=1000"], "instances: 1000 is not between 1 and 64"),
         (["--max-batch-size=0"], "the largest batch: 0 is not between 1 and 65,536"),
@@ -143,6 +138,7 @@ def test_missing_gpus_are_a_warning(add, tmp_path):
         (["--gpus=0:1:2"], "'0:1:2' must name each GPU once"),
         (["--gpus=0,0:2"], "'0,0:2' must name each GPU once"),
         (["--gpus=0:0"], "use between 1 and 64"),
+        (["--max-batch-size=8", "--preferred=16"], "preferred batch size 16 is not between 1 and the largest, 8"),
         (["--name="], "'' cannot be a model's name"),
         (["--name=models/head"], "cannot be a model's name"),
         (["--version=0"], "versions are numbers from 1"),
@@ -237,13 +233,6 @@ def test_invalid_labels_are_refused(add, tmp_path, text, reason):
     (tmp_path / "labels.txt").write_bytes(text)
     result = add(f"--labels={tmp_path / 'labels.txt'}")
     assert reason in str(result.exception)
-
-
-class Endless(nn.Module):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        while bool(images.sum() == images.sum()):
-            images = images + 1
-        return images
 
 
 @pytest.mark.slow

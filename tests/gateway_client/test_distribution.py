@@ -1,17 +1,13 @@
 """The client is a separate distribution: it needs only httpx, and nothing of the gateway."""
 
-import re
 import subprocess
 import sys
 import tomllib
-
-import pytest
 
 import gateway.errors
 import gateway_client
 from gateway_client import __version__, errors
 from tests.processes import PROJECT
-from tests.services import stub_service
 
 CLIENT = PROJECT / "gateway_client"
 
@@ -66,20 +62,3 @@ def test_metadata_match_the_code():
     assert (CLIENT / "py.typed").exists()
     for folder in (CLIENT, PROJECT / "native"):
         assert (folder / "LICENSE").read_text() == (PROJECT / "LICENSE").read_text()
-
-
-def test_readme_example_runs():
-    (example,) = re.findall(r"```python\n(.*?)```", (CLIENT / "README.md").read_text(), re.DOTALL)
-    with stub_service() as url:
-        code = f"import sys; sys.path.insert(0, {str(PROJECT)!r})\n" + example.replace("http://127.0.0.1:8080", url)
-        run = subprocess.run(
-            [sys.executable, "-P", "-c", code], capture_output=True, text=True, cwd=PROJECT, check=False
-        )
-    assert sorted(run.stdout.splitlines()) == ["README.md: unsupported_format", "examples/cat.jpg: cat 0.90"], (
-        run.stderr
-    )
-
-
-def test_former_name_of_an_image_works_with_a_warning():
-    with pytest.warns(DeprecationWarning, match="NamedImage"):
-        assert gateway_client.Picture is gateway_client.NamedImage

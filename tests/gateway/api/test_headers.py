@@ -46,13 +46,6 @@ def test_responses_without_an_etag_are_never_stored(answer, request):
         assert answer.headers["cache-control"] == "no-store"
 
 
-def test_page_has_its_own_policy():
-    with client_of() as client:
-        page = client.get("/")
-    assert page.headers["content-security-policy"].startswith("default-src 'self'")
-    assert page.headers["cache-control"] == "no-cache"
-
-
 def preflight(client, *, origin=ORIGIN, method="POST", headers="authorization,content-type,x-api-key,x-request-id"):
     asked = {"Origin": origin, "Access-Control-Request-Method": method, "Access-Control-Request-Headers": headers}
     return client.request("OPTIONS", "/predict", headers=asked)

@@ -37,6 +37,15 @@ class Head(nn.Module):
         return self.last(self.scores(torch.relu(self.features(images)).mean((2, 3))))
 
 
+class Endless(nn.Module):
+    """A network that never answers."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        while bool(images.sum() == images.sum()):
+            images = images + 1
+        return images
+
+
 class Trap:
     """Creates a file when it is unpickled."""
 

@@ -74,12 +74,9 @@ def test_preprocessor_may_use_another_resize_library():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"resize_library": "pillow-12.1"}, "'pillow-12.1' is not a resize library; use pillow"),
         ({"crop_size": 300}, "would have black borders"),
-        ({"mean": [123.7, 116.3, 103.5]}, "divide 0–255 values by 255"),
         ({"std": [0.2, 0.2, 0.0]}, "none may be 0"),
         ({"std": [0.2, 0.2]}, "std has 2 numbers but needs three"),
-        ({"std": [0.2, 0.2, 0]}, "std is 0.2,0.2,0.0"),
         ({"interpolation": "cubic"}, "use one of nearest, .*bicubic"),
         ({"crop_size": [224, 192]}, "only squares"),
         ({"resise_size": 256}, "resise_size is not known"),
