@@ -10,7 +10,6 @@ from typing import Any
 
 import structlog
 from opentelemetry import context as trace_contexts
-from opentelemetry import trace
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,8 +20,8 @@ from gateway.api.auth import KeyCheck
 from gateway.api.problems import note, problem
 from gateway.api.request_context import KEY, RequestContext
 from gateway.api.route_table import KnownRoute, RouteTable
-from gateway.api.server_span import begin, finish
 from gateway.errors import GatewayError, InternalError, InvalidParameter, RateLimited, clear_frames
+from gateway.hooks import RequestSpan, Spans
 from gateway.inference.request_stats import RequestStats
 from gateway.limits.caller import ANYONE, REFUSAL_SECONDS, Charges
 from gateway.logs import AlreadyLogged
@@ -93,18 +92,18 @@ class RequestContextMiddleware:
 
     Refuses requests that need no routing for that: without a valid API key, while the queue is full, or with too many
     query parameters. Handles all errors: a GatewayError is reported by its status, any other exception is logged and
-    reported by 500. Serves HEAD as GET without the body (RFC 9110, 9.3.2). With a tracer, POST requests get a span.
+    reported by 500. Serves HEAD as GET without the body (RFC 9110, 9.3.2). With `spans`, POST requests get one.
 
     The handshake of a WebSocket is served like a request; what follows it is up to the route.
     """
 
     def __init__(
-        self, app: ASGIApp, routes: RouteTable, keys: KeyCheck | None = None, tracer: trace.Tracer | None = None
+        self, app: ASGIApp, routes: RouteTable, keys: KeyCheck | None = None, spans: Spans | None = None
     ) -> None:
         self._app = app
         self._routes = routes
         self._keys = keys
-        self._tracer = tracer
+        self._spans = spans
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
@@ -156,7 +155,7 @@ class RequestContextMiddleware:
                 for stage, seconds in times.items():
                     metrics.series(metrics.STAGE_SECONDS, stage).observe(seconds)
             if span is not None:
-                finish(span, scope, None if route is None else path, status, log_fields, stats)
+                span.finish(None if route is None else path, status, log_fields, stats)
             fields = {"method": method, "path": _logged_path(scope), **log_fields}
             if stats.received_bytes or stats.errors:
                 _add_image_fields(fields, stats)
@@ -166,7 +165,7 @@ class RequestContextMiddleware:
             faulty = stats.fault is not None or (status == SWITCHED and "code" in log_fields)
             _log(status, fields, faulty=faulty, quiet=route is not None and route.traits.polled)
 
-    def _begin(self, scope: Scope) -> tuple[RequestContext, trace.Span | None]:
+    def _begin(self, scope: Scope) -> tuple[RequestContext, RequestSpan | None]:
         """Create the context of a request, and continue the client's trace; if spans are exported, begin a new one."""
         request_id, traced = "", False
         for name, value in scope["headers"]:
@@ -183,15 +182,14 @@ class RequestContextMiddleware:
             context.log_fields["protocol"] = protocol["name"]
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        exports = self._tracer is not None and scope.get("method") == "POST"  # a WebSocket has none
+        exports = self._spans is not None and scope.get("method") == "POST"  # a WebSocket has none
         if not (exports or traced or trace_contexts.get_current()):
             return context, None
-        parent = tracing.received(scope["headers"])
-        span = None
-        if self._tracer is not None and exports:
-            span = begin(self._tracer, scope, parent, request_id)
-        else:
-            tracing.join(parent)
+        joined, span = tracing.received(scope["headers"]), None
+        if self._spans is not None and exports:
+            span, own = self._spans.begin(scope, joined, request_id)
+            joined = tracing.with_spans(self._spans, own)
+        tracing.join(joined)
         if (trace_id := tracing.trace_id()) is not None:
             structlog.contextvars.bind_contextvars(trace_id=trace_id)
         return context, span

@@ -6,14 +6,12 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from gateway.errors import UserError
-from gateway.hooks import Plugin, Runtime
+from gateway.hooks import Plugin, Runtime, Spans
 from gateway.settings import Settings
 from gateway.values.extras import install
 from gateway_plugins.otlp.settings import OtlpSettings
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Tracer
-
     from gateway_plugins.otlp.exporter import Exporter
 
 
@@ -36,9 +34,13 @@ class Otlp(Plugin):
         if OtlpSettings.of(settings).otlp_endpoint is not None:
             require_sdk()
 
-    def tracer(self) -> "Tracer | None":
-        """See Plugin.tracer."""
-        return None if self._exporter is None else self._exporter.tracer
+    def spans(self) -> Spans | None:
+        """See Plugin.spans."""
+        if self._exporter is None:
+            return None
+        from gateway_plugins.otlp.spans import TracerSpans
+
+        return TracerSpans(self._exporter.tracer)
 
     def lifespan(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
         """Sends the remaining spans at the end."""

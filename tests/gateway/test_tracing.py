@@ -1,36 +1,11 @@
-"""Traces: trace headers of clients, their propagation to Triton, and the exported spans."""
+"""Traces: trace headers of clients, and their propagation to Triton."""
 
-import asyncio
-import contextvars
-import socket
-import sys
-import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 from opentelemetry.context import Context
 
-from gateway.app import create_app
-from gateway.errors import TritonUnreachable
-from gateway.tracing import (
-    NO_TRACE,
-    Headers,
-    begin,
-    call,
-    end,
-    headers_of,
-    join,
-    link,
-    received,
-    stage,
-    trace_id,
-)
-from gateway_plugins.otlp.exporter import Exporter
-from gateway_plugins.otlp.plugin import TracingUnavailable
-from tests.otlp import Collector, collecting
-from tests.processes import wait_for
-from tests.settings import Settings
+from gateway.tracing import NO_TRACE, Headers, call, headers_of, join, received, trace_id
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
@@ -49,12 +24,6 @@ def _nothing_is_left_behind() -> Iterator[None]:
     join(NO_TRACE)
     yield
     join(NO_TRACE)
-
-
-@pytest.fixture
-def collector() -> Iterator[Collector]:
-    with collecting() as running:
-        yield running
 
 
 @pytest.mark.parametrize(
@@ -133,136 +102,3 @@ def test_calls_propagate_the_trace_of_the_client_unchanged():
     join(NO_TRACE)
     with call("Call", {}) as headers:
         assert headers is None
-
-
-def test_request_span_is_exported_with_stages_and_calls(collector):
-    exporter = Exporter(collector.url)
-    request = begin(exporter.tracer, "POST", context(place(1)), {"http.request.method": "POST"})
-    began = time.perf_counter()
-    with call("Call", {"rpc.system.name": "grpc"}) as headers:
-        pass
-    unreachable = TritonUnreachable()
-    unreachable.__cause__ = OSError("gone")
-    with pytest.raises(TritonUnreachable), call("Call", {}):
-        raise unreachable
-    stage("read", began, began + 0.25, 0.125)
-    end(request, "POST /predict", {"http.route": "/predict"}, None)
-    exporter.close()
-
-    (server,) = collector.named("POST /predict")
-    assert (server.kind, server.trace_id, server.parent_id, server.failed) == ("server", TRACE, PARENT, False)
-    assert server.attributes == {"http.request.method": "POST", "http.route": "/predict"}
-    assert server.service == "triton-image-gateway"
-    (read,) = collector.named("read")
-    assert (read.kind, read.parent_id, read.seconds) == ("internal", server.span_id, pytest.approx(0.25))
-    assert read.attributes == {"gateway.stage.seconds": 0.125}
-    fine, failed = collector.named("Call")
-    assert {fine.parent_id, failed.parent_id} == {server.span_id}
-    assert (fine.kind, fine.failed, fine.attributes) == ("client", False, {"rpc.system.name": "grpc"})
-    assert headers == {"traceparent": f"00-{TRACE}-{fine.span_id}-01"}
-    assert (failed.failed, failed.attributes) == (True, {"error.type": "triton_unreachable"})
-
-
-def test_call_of_several_requests_is_linked_to_all_of_them(collector):
-    """It is a part of the first request's trace."""
-    exporter = Exporter(collector.url)
-    spans, contexts = [], []
-    for _ in range(2):
-        join(NO_TRACE)
-        spans.append(begin(exporter.tracer, "POST", NO_TRACE, {}))
-        contexts.append(contextvars.copy_context())
-    contexts.append(contextvars.Context())  # a request without a span
-
-    def shared_call() -> None:
-        link(contexts[1:])
-        with call("Call", {}):
-            pass
-
-    contexts[0].copy().run(shared_call)
-    for span in spans:
-        end(span, "POST /predict", {}, None)
-    exporter.close()
-    first, second = collector.named("POST /predict")
-    (shared,) = collector.named("Call")
-    assert (shared.parent_id, shared.links) == (first.span_id, (second.span_id,))
-
-
-def test_request_without_a_trace_starts_one(collector):
-    exporter = Exporter(f"{collector.url}/v1/traces")  # the whole address is taken too
-    end(begin(exporter.tracer, "POST", NO_TRACE, {}), "POST /predict", {}, "internal_error")
-    exporter.close()
-    (span,) = collector.spans
-    assert len(span.trace_id) == 32
-    assert (span.parent_id, span.failed, span.attributes) == ("", True, {"error.type": "internal_error"})
-
-
-def test_unsampled_trace_is_not_exported_but_propagated(collector):
-    exporter = Exporter(collector.url)
-    span = begin(exporter.tracer, "POST", context(place(0, "a=1")), {})
-    stage("read", 0.0, 1.0, 1.0)
-    with call("Call", {}) as headers:
-        assert headers["traceparent"].startswith(f"00-{TRACE}-")
-        assert headers["traceparent"].endswith("-00")
-        assert headers["tracestate"] == "a=1"
-    end(span, "POST /predict", {}, None)
-    exporter.close()
-    assert collector.spans == []
-
-
-def test_variables_of_the_sdk_apply(collector, monkeypatch):
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "pictures")
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
-    exporter = Exporter(collector.url)
-    end(begin(exporter.tracer, "POST", NO_TRACE, {}), "mine", {}, None)
-    end(begin(exporter.tracer, "POST", context(place(1)), {}), "theirs", {}, None)
-    exporter.close()
-    assert [(span.name, span.service) for span in collector.spans] == [("theirs", "pictures")]
-
-
-def test_silent_collector_does_not_delay_shutdown(monkeypatch):
-    monkeypatch.setattr("gateway_plugins.otlp.exporter.FLUSH_SECONDS", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        exporter = Exporter(f"http://127.0.0.1:{silent.getsockname()[1]}")
-        end(begin(exporter.tracer, "POST", NO_TRACE, {}), "POST /predict", {}, None)
-        started = time.monotonic()
-        exporter.close()
-        # The SDK alone would wait for ten seconds.
-        assert time.monotonic() - started < 8
-    for thread in threading.enumerate():
-        if thread.name == "otlp-flush":  # it must not run on beside other tests
-            thread.join(60)
-            assert not thread.is_alive()
-
-
-async def test_concurrent_requests_keep_separate_traces(collector):
-    exporter = Exporter(collector.url)
-
-    async def request(number: int) -> tuple[str, str]:
-        span = begin(exporter.tracer, "POST", context({"traceparent": f"00-{number:032x}-{PARENT}-01"}), {})
-        await asyncio.sleep(0)
-        with call("Call", {}) as headers:
-            await asyncio.sleep(0)
-        end(span, "POST /predict", {}, None)
-        return headers["traceparent"].split("-")[1], f"{number:032x}"
-
-    pairs = await asyncio.gather(*(asyncio.create_task(request(number)) for number in range(1, 50)))
-    assert all(carried == own for carried, own in pairs)
-    exporter.close()
-    wait_for(lambda: len(collector.spans) == 98)
-    servers = {span.trace_id: span.span_id for span in collector.named("POST /predict")}
-    assert all(span.parent_id == servers[span.trace_id] for span in collector.named("Call"))
-
-
-def test_start_without_the_sdk_names_the_package_to_install(monkeypatch):
-    settings = Settings(_env_file=None, otlp_endpoint="http://127.0.0.1:4318")
-    for missing in ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
-        with monkeypatch.context() as without:
-            without.setitem(sys.modules, missing, None)
-            with pytest.raises(TracingUnavailable, match=r"pip install .*\[otel\]'"):
-                create_app(settings)
-
-
-@pytest.mark.parametrize("endpoint", ["", "127.0.0.1:4318", "grpc://127.0.0.1:4317", "http://", "http://user@x"])
-def test_invalid_endpoint_url_is_refused(endpoint):
-    with pytest.raises(ValueError, match="OTLP/HTTP collector"):
-        Settings(_env_file=None, otlp_endpoint=endpoint)
