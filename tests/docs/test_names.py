@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.settings import variable
+from tests import affected
 from tests.docs.test_links import FILES
 from tests.processes import PROJECT
 from tests.settings import Settings
@@ -33,6 +34,17 @@ def test_names_of_a_page_exist(page):
     assert {name for name in modules if not ((PROJECT / name).is_dir() or (PROJECT / f"{name}.py").is_file())} == set()
     assert named(r"(?m)(?:^|`)make ([a-z-]+)\b", page) <= TARGETS
     assert named(r"\bGATEWAY_[A-Z0-9_]+[A-Z0-9]\b", page) <= SETTINGS
+
+
+def test_files_of_the_architecture_exist():
+    """It names files and folders by the end of their path, such as `inference/steps.py`."""
+    paths = {path for file in affected.git("ls-files") for path in (file, *map(str, Path(file).parents))}
+    ends = {path.split("/", start)[-1] for path in paths for start in range(path.count("/") + 1)}
+    text = (PROJECT / "ARCHITECTURE.md").read_text()
+    names = set(re.findall(r"`([\w./-]+\.\w+|[\w./-]+(?=/`))", text)) - {"NAME"}
+    gone = {name for name in names if "/" in name or name.endswith(".py")} - ends
+    assert len(names) > 100
+    assert not gone, f"correct these names in ARCHITECTURE.md: {gone}"
 
 
 ANY_INDEX = re.compile(r"index[-_]url(?:=| +|\", \")https?://(?!127\.|localhost)", re.IGNORECASE)
