@@ -104,7 +104,7 @@ class Fetcher:
         self._max_fetches = urls.max_fetches
         self._slots = RoundRobin(Bound("max_fetches", self._max_fetches, metrics.FETCHES, metrics.FETCHES_LIMIT))
         self._client_slots: WeakValueDictionary[str, RoundRobin] = WeakValueDictionary()
-        """Those of clients whose requests have URLs at this moment."""
+        """The slots of the clients whose requests have URLs at this moment."""
         self._resolver = resolver or Resolver()
         # The system's certificates, or those of SSL_CERT_FILE.
         self._ssl_context = ssl_context or httpcore2.default_ssl_context()
@@ -336,7 +336,7 @@ class _Request:
         self.left_bytes = most_bytes
         self.client = client
         self.slots = slots
-        """Those of its client."""
+        """The slots of its client."""
 
 
 class _Get:
