@@ -92,7 +92,9 @@ class EmbeddedTriton:
     ) -> None:
         self.runtime = runtime
         self.model_repository = model_repository.resolve()
-        self._sized = SizedRepository(self.model_repository, sizes or plan(usable_cores(), 0))
+        sizes = sizes or plan(usable_cores(), 0)
+        self._sized = SizedRepository(self.model_repository, sizes)
+        self._load_threads = sizes.load_threads
         self.host = host
         self.grpc_port, self.http_port, self.metrics_port = grpc_port, http_port, metrics_port
         self.cache_bytes = cache_bytes
@@ -320,6 +322,8 @@ class EmbeddedTriton:
             *(("--exit-on-error=false", "--strict-readiness=false") if self._was_ready else ()),
             # Auto-completion would start every Python model a second time; these configurations are complete.
             "--disable-auto-complete-config",
+            # Each load starts processes, which take the cores from calls.
+            f"--model-load-thread-count={self._load_threads}",
             f"--cache-directory={self.runtime.cache_directory}",
             *cache,
             f"--grpc-address={self.host}",

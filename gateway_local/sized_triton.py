@@ -28,7 +28,7 @@ DEVICES_VARIABLE = "DEVICES"
 TRUE = frozenset({"1", "true", "yes", "on", "y", "t"})
 """Values of a true setting, as pydantic reads them."""
 REPOSITORY, THREADS = "--model-repository", "--grpc-infer-thread-count"
-PINNED = "--pinned-memory-pool-byte-size"
+LOAD_THREADS, PINNED = "--model-load-thread-count", "--pinned-memory-pool-byte-size"
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # where POSIX shared memory lives on Linux
 CHECK_SECONDS = 2.0
 HELP_SECONDS = 30.0
@@ -65,8 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     shared = os.statvfs(SHARED_MEMORY)
     if warning := short_of_shared_memory(shared.f_blocks * shared.f_frsize, chosen):
         say(warning)
-    if value_of(command, THREADS) is None and has_option(command[0], THREADS):
-        command.append(f"{THREADS}={chosen.grpc_threads}")
+    for option, number in ((THREADS, chosen.grpc_threads), (LOAD_THREADS, chosen.load_threads)):
+        if value_of(command, option) is None and has_option(command[0], option):
+            command.append(f"{option}={number}")
     server = os.getpid()
     # The child follows the repository; this process becomes Triton, so that signals and the exit code are its own.
     if os.fork():

@@ -37,6 +37,8 @@ SLOW_GPU_MS = 0.3
 MIB = 2**20
 WORKER_BYTES = 150 * MIB
 """Memory of one gateway process without images."""
+DEFAULT_LOAD_THREADS, MIN_LOAD_THREADS = 4, 2
+"""Triton's threads that load models, if no option says otherwise; and the fewest, since a load that hangs keeps one."""
 DEFAULT_PINNED_POOL_BYTES = 256 * MIB
 """Triton's pool of pinned host memory, from which tensors are copied to a GPU, if no option says otherwise."""
 REGION_BYTES = 16 * MIB
@@ -163,6 +165,11 @@ class Plan:
     """Whether the cores are Triton's alone; else a gateway shares them."""
     all_cores: float = 0
     """Cores of the machine; more than `cores` where memory does not suffice for processes on all of them."""
+
+    @property
+    def load_threads(self) -> int:
+        """Triton's threads that load models: a core is left to calls where there are more than two."""
+        return min(DEFAULT_LOAD_THREADS, max(MIN_LOAD_THREADS, int(self.cores) - 1))
 
     @property
     def machine_images_per_second(self) -> float:

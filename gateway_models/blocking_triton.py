@@ -1,5 +1,6 @@
 """A blocking client of Triton for commands; it can also call the single steps of an ensemble."""
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from gateway.triton.contract import (
     RAW_IMAGE_LENGTH,
 )
 from gateway.triton.health.expected import READY
+from gateway.triton.load_pauses import pause_seconds
 
 TIMEOUT_SECONDS = 120.0
 LOAD_TIMEOUT_SECONDS = 600.0
@@ -124,10 +126,14 @@ class BlockingTriton:
         return {model.name for model in index.models if model.state == READY}
 
     def load(self, *models: str) -> None:
-        """Load models one after another; those whose files have changed are reloaded."""
+        """Load models one after another, with pauses for calls; those whose files have changed are reloaded."""
+        pause = 0.0
         with self._translated():
             for model in models:
+                time.sleep(pause)
+                began = time.monotonic()
                 self._client.load_model(model, client_timeout=LOAD_TIMEOUT_SECONDS)
+                pause = pause_seconds(time.monotonic() - began)
 
     def unload(self, *models: str) -> None:
         """Unload models one after another."""

@@ -38,6 +38,7 @@ from gateway.triton.descriptions import ALL_CLASSES, READY, Traits, describe, re
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.error_table import NOT_LOADED
 from gateway.triton.health.state import HealthState
+from gateway.triton.load_pauses import pause_seconds
 from gateway.triton.model_config import parameters, steps
 from gateway.triton.sender import Sender
 
@@ -268,8 +269,12 @@ class Models:
             self._health.expected.expect(models)
         try:
             # Triton loads the steps with the ensemble, including changed files.
+            pause = 0.0
             for model in models:
+                await asyncio.sleep(pause)
+                began = time.monotonic()
                 await self._endpoint.load(model)
+                pause = pause_seconds(time.monotonic() - began)
         except GatewayError as exc:
             raise LoadFailed(f"Triton cannot load {name!r}: {_reason(exc)}") from exc
         self._forget(name)

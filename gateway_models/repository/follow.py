@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 
 from gateway.errors import UserError
+from gateway.triton.load_pauses import pause_seconds
 from gateway_local.sizing import CONFIG
 from gateway_models.repository.bucket import Follower, ensembles_of
 
@@ -30,15 +31,21 @@ class Triton:
         self._repository = repository
 
     def load(self, models: Collection[str], say: Say) -> set[str]:
-        """Load models, steps before ensembles, and unload those that have gone; returns the ones that failed."""
-        ensembles, failed = ensembles_of(self._repository), set()
+        """Load models, steps before ensembles, and unload those that have gone; returns the ones that failed.
+
+        Between two loads there is a pause for calls.
+        """
+        ensembles, failed, pause = ensembles_of(self._repository), set(), 0.0
         for name in sorted(models, key=lambda name: (name in ensembles, name)):
+            time.sleep(pause)
+            began = time.monotonic()
             action = "load" if (self._repository / name / CONFIG).is_file() else "unload"
             try:
                 response = self._client.post(f"/v2/repository/models/{name}/{action}", json={})
                 reason = "" if response.status_code == HTTPStatus.OK else response.text[:500]
             except httpx.HTTPError as exc:
                 reason = str(exc) or type(exc).__name__
+            pause = pause_seconds(time.monotonic() - began)
             if reason:
                 failed.add(name)
                 say(f"Triton did not {action} {name}: {reason}")

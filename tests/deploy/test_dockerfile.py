@@ -242,7 +242,7 @@ def test_own_wheels_are_built_in_a_stage_and_installed_from_it(dockerfile, image
 
 def test_gpu_image_starts_triton_with_the_options_of_gateway_up(dockerfile, tmp_path):
     of_the_place = re.compile(
-        r"--(model-repository|backend-directory|cache-directory|(grpc|http|metrics)-(address|port))=|.*shm-region-prefix"
+        r"--(model-(repository|load-thread-count)|backend-directory|cache-directory|(grpc|http|metrics)-(address|port))=|.*shm-region-prefix"
     )
     runtime = Runtime(tmp_path, tmp_path, tmp_path, ())
     cache_bytes = Settings.model_fields["triton_cache_bytes"].default

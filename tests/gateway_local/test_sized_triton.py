@@ -19,7 +19,7 @@ from gateway_machine.cores import usable_cores
 from gateway_machine.gpus import gpu_count
 from tests.processes import PROJECT, wait_for
 
-OPTION = "--grpc-infer-thread-count"
+OPTION, LOAD_THREADS = "--grpc-infer-thread-count", "--model-load-thread-count"
 SERVER = """#!/bin/sh
 if [ "$1" = --help ]; then echo "{help}"; exit; fi
 echo "$@"
@@ -87,9 +87,16 @@ def test_models_that_are_added_later_are_linked_and_sized(start, repository):
 
 
 @pytest.mark.parametrize(
-    ("help_text", "given", "wanted"), [("", "", []), (OPTION, "", [f"{OPTION}=2"]), (OPTION, f"{OPTION}=5", [])]
+    ("help_text", "given", "wanted"),
+    [
+        ("", "", []),
+        (OPTION, "", [f"{OPTION}=2"]),
+        (OPTION, f"{OPTION}=5", []),
+        (LOAD_THREADS, "", [f"{LOAD_THREADS}=2"]),
+        (LOAD_THREADS, f"{LOAD_THREADS}=1", []),
+    ],
 )
-def test_grpc_threads_are_set_where_the_server_has_the_option(start, help_text, given, wanted):
+def test_threads_are_set_where_the_server_has_the_option(start, help_text, given, wanted):
     process = start(*filter(None, [given]), help_text=help_text, GATEWAY_CORES="1")
     words = process.stdout.readline().split()
     assert words[1:] == [*filter(None, [given]), ARGUMENT, *wanted]

@@ -27,6 +27,13 @@ from tests.settings import Settings
 
 COSTS = Costs()
 MACHINES = [(cores, gpus) for cores in (0.5, 1, 1.5, 2, 3, 4, 8, 16, 32, 96, 256) for gpus in (0, 1, 2, 8)]
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 2), (2, 2), (4, 3), (16, 4)])
+def test_loads_leave_a_core_to_calls(cores, threads):
+    assert plan(cores, 0).load_threads == threads
+
+
 GOLDEN = Path(__file__).with_name("plans.json")
 GOLDEN_MACHINES = [(cores, gpus) for cores in (1, 2, 4, 16, 64) for gpus in (0, 1, 8)]
 CLOSE = 1.5
