@@ -52,9 +52,11 @@ class Body(UploadingClient):
         )
         self._eviction: Overloaded | None = None
         self._receiving: asyncio.Timeout | None = None
-        self._key_bound = key_bound = context.caller.upload_bytes
-        self._fetcher = context.shared.get("fetcher")
-        self._client = self._fetcher and client_of(context.log_fields.get("key", ""), address_of(request.scope))
+        key_bound = context.caller.upload_bytes
+        self._fetch = None
+        if (fetcher := context.shared.get("fetcher")) is not None:
+            client = client_of(context.log_fields.get("key", ""), address_of(request.scope))
+            self._fetch = partial(fetcher, key_bound=key_bound, client=client)
         lease = context.shared["uploads"].lease(self, key_bound=key_bound)
         context.leases.append(lease)
         self.hold = lease.hold
@@ -73,8 +75,9 @@ class Body(UploadingClient):
     ) -> "tuple[Form, Uploads]":
         """Read up to the first file: see gateway.ingest.media_types.open_uploads."""
         content_type = self.headers.get(b"content-type", b"").decode("latin-1")
-        fetch = self._fetcher and partial(self._fetcher, key_bound=self._key_bound, client=self._client)
-        return await open_uploads(content_type, self.announced_bytes, self, limits, names, self.hold, fetch, foreign)
+        return await open_uploads(
+            content_type, self.announced_bytes, self, limits, names, self.hold, self._fetch, foreign
+        )
 
     async def wait_for_disconnect(self) -> None:
         """Wait until the client disconnects, and raise ClientDisconnect.
