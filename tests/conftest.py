@@ -125,10 +125,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start a Triton, so that `make check` skips them; sort files by duration."""
+    """Mark tests that start a Triton or a browser, so that `make check` skips them; sort files by duration."""
     for item in items:
-        if STARTS_TRITON & set(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if STARTS_TRITON & fixtures:
             item.add_marker(pytest.mark.triton)
+        if "browser" in fixtures:
+            item.add_marker(pytest.mark.slow)
     items.sort(
         key=lambda item: next((i for i, name in enumerate(LONGEST) if item.nodeid.startswith(name)), len(LONGEST))
     )

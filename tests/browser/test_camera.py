@@ -14,7 +14,6 @@ from tests.doubles.backend import StubBackend
 from tests.processes import PROJECT, wait_for
 from tests.services import stream_service
 
-pytestmark = pytest.mark.slow
 WATCH_TRACKS = """
   globalThis.tracks = [];
   const { mediaDevices } = navigator;

@@ -9,7 +9,6 @@ from tests.browser.backend import colours_backend, picture
 from tests.processes import wait_for
 from tests.services import stream_service
 
-pytestmark = pytest.mark.slow
 DRAWN = "image => image.complete && image.naturalWidth > 0"
 
 

@@ -12,8 +12,6 @@ from tests.browser.backend import colours_backend, picture
 from tests.gateway_predictions.logged import EVERYTHING, rows
 from tests.services import stream_service
 
-pytestmark = pytest.mark.slow
-
 
 def add(page: Page, *colours: str) -> None:
     files = [{"name": f"{each}.png", "mimeType": "image/png", "buffer": picture(each, 0)} for each in colours]

@@ -15,7 +15,6 @@ from tests.browser.backend import colours_backend, picture
 from tests.gateway_predictions.logged import EVERYTHING, rows
 from tests.services import stream_service
 
-pytestmark = pytest.mark.slow
 SETTINGS = {**EVERYTHING, "log_predictions_images": True, "label_queue": True}
 IMAGES = 8
 

@@ -9,7 +9,6 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.backend import picture
 from tests.browser.conftest import PATIENCE_MS, open_panels
 
-pytestmark = pytest.mark.slow
 LOOKS = [(390, "dark"), (1280, "light")]
 """Windows' widths and colour schemes: a telephone's, and a desktop's. The others are for `make test-long`."""
 OTHERS = ((390, "light"), (820, "dark"), (820, "light"), (1280, "dark"))

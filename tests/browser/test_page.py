@@ -17,7 +17,6 @@ from tests.doubles.backend import StubBackend
 from tests.processes import wait_for
 from tests.services import stream_service
 
-pytestmark = pytest.mark.slow
 KEPT = """() => new Promise((resolve) => {
   const opened = indexedDB.open("gateway /");
   opened.onsuccess = () => {

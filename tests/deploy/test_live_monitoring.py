@@ -17,7 +17,7 @@ MAY_LACK_DATA = re.compile(
     r'|gateway_models?_(lookups|loads|load_duration|evictions|memory)_|code!=""'
 )
 """Series that a service without a GPU, a fault, or the feature that they count does not have."""
-pytestmark = [pytest.mark.triton, needs_prometheus]
+pytestmark = needs_prometheus
 
 
 @pytest.fixture(scope="module")

@@ -217,7 +217,6 @@ def inferences(url: str, model: str) -> int:
     return statistics["inference_stats"]["success"]["count"]
 
 
-@pytest.mark.triton
 def test_probe_sends_the_inputs_of_an_ensemble_and_of_a_network(light_triton):
     for model in ("ensemble_model", "classifier"):
         before = inferences(light_triton.http_url, model)
@@ -318,7 +317,6 @@ def test_helm_test_fails_with_the_message_of_the_response():
     assert "401: unauthorized" in done.stderr
 
 
-@pytest.mark.triton
 def test_helm_test_passes_at_a_real_gateway(light_triton, tmp_path):
     with running_gateway(tmp_path / "log", triton_url=light_triton.url) as gateway:
         done = run("classify.py", gateway.url)

@@ -25,8 +25,6 @@ from tests.samples import sample
 from tests.settings import Settings
 from tests.tritons import running_triton, stub_processes
 
-pytestmark = pytest.mark.triton
-
 PAGE = PROJECT / "docs" / "guides" / "own-repository.md"
 GPUS = re.compile(r"instance_group \[\n.*?\n\]", re.DOTALL)
 CPU = "instance_group [ { count: 1 kind: KIND_CPU } ]"

@@ -10,8 +10,6 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.processes import PROJECT, Gateway
 
-pytestmark = pytest.mark.triton
-
 TUTORIAL, TEXT = (
     (PROJECT / "docs" / page).read_text() for page in ("tutorials/first-service.md", "reference/http-api.md")
 )

@@ -9,8 +9,6 @@ import pytest
 
 from tests.processes import PROJECT, environment
 
-pytestmark = pytest.mark.triton
-
 
 @pytest.mark.usefixtures("runtime", "model_repository")
 def test_classify_without_url_starts_and_stops_a_service(tmp_path):

@@ -11,8 +11,6 @@ from PIL import Image
 
 from tests.processes import Gateway
 
-pytestmark = pytest.mark.triton
-
 CAT = Path(__file__).parents[2] / "examples" / "cat.jpg"
 LABEL = "Egyptian cat"
 PART = 0.25

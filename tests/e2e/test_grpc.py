@@ -18,8 +18,6 @@ from tritonclient.utils import InferenceServerException
 from tests.asking import encode
 from tests.processes import PROJECT, Gateway, free_port
 
-pytestmark = pytest.mark.triton
-
 MODEL = "ensemble_model"
 IMAGE = encode(np.full((48, 64, 3), 128, np.uint8), ".png")
 

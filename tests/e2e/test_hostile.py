@@ -13,8 +13,6 @@ from gateway.settings import MIB
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway
 
-pytestmark = pytest.mark.triton
-
 HEAD = b'--b\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n'
 TOP_K = b'--b\r\nContent-Disposition: form-data; name="top_k"\r\n\r\nx\r\n'
 MULTIPART = {"Content-Type": "multipart/form-data; boundary=b"}

@@ -13,8 +13,6 @@ from tests.photos import photo
 from tests.processes import Gateway
 from tests.samples import Sample, by_pillow, samples
 
-pytestmark = pytest.mark.triton
-
 MOST_FILES = 45
 """Files in a request, so that its response stays within `max_predictions`."""
 SAME, ALIKE = 1e-3, 0.12

@@ -12,8 +12,6 @@ from gateway_plugins.tenants.limits_route import FIXED
 from tests.processes import Gateway
 from tests.settings import Settings
 
-pytestmark = pytest.mark.triton
-
 SMALL = {
     "max_files": 3,
     "max_file_bytes": 40_000,

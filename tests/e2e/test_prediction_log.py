@@ -6,7 +6,6 @@ import shutil
 import httpx
 import numpy as np
 import psutil
-import pytest
 from typer.testing import CliRunner
 
 from gateway_cli.main import app
@@ -17,8 +16,6 @@ from tests.asking import encode
 from tests.doubles.backend import PNG
 from tests.gateway_predictions.logged import files, rows
 from tests.processes import children, is_gone, wait_for
-
-pytestmark = pytest.mark.triton
 
 SETTINGS = {"log_predictions_share": "100", "log_predictions_file_seconds": 3600, "log_predictions_images": "true"}
 

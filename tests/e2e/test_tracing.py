@@ -17,8 +17,6 @@ from tests.photos import photo, unlike_any
 from tests.processes import Gateway, running_gateway, wait_for
 from tests.tritons import running_triton
 
-pytestmark = [pytest.mark.triton, pytest.mark.slow]
-
 PARENT = "00f067aa0ba902b7"
 ATTEMPTS = 4
 MODELS = {ENSEMBLE_MODEL, PREPROCESSOR, CLASSIFIER}

@@ -17,8 +17,6 @@ from gateway_plugins.oip.routes.metadata import EXTENSIONS
 from tests.photos import photo
 from tests.processes import PROJECT, Gateway
 
-pytestmark = pytest.mark.triton
-
 MODEL = "ensemble_model"
 CAT, COFFEE = photo("cat"), photo("coffee")
 

@@ -28,8 +28,6 @@ from tests.photos import photo
 from tests.processes import Gateway, running_gateway, wait_for
 from tests.tritons import stub_processes
 
-pytestmark = [pytest.mark.triton, pytest.mark.slow]
-
 ONE_EACH = Serving(instances=1, preprocessor_instances=1, preferred=(4,), cache=False)
 CAT = photo("cat")
 

@@ -119,7 +119,6 @@ def workers(gateway: Gateway) -> set[int]:
     return {child.pid for child in children(gateway.process.pid, "spawn_main")}
 
 
-@pytest.mark.triton
 def test_metrics_cover_all_workers_after_one_has_died(triton, tmp_path):
     answered = {"outcome": "ok", "model": "ensemble_model", "version": "1"}
     with running_gateway(tmp_path / "log", triton_url=triton.url, workers=2) as gateway:

@@ -74,7 +74,6 @@ class Load:
         self._stop.set()
 
 
-@pytest.mark.triton
 @pytest.mark.long
 def test_tritons_follow_a_switch_of_versions_without_a_failed_request(runtime: Runtime, tmp_path: Path):
     labels = str(save_labels(tmp_path / "labels.txt"))

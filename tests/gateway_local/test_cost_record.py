@@ -51,7 +51,6 @@ def test_what_cannot_be_measured_is_refused(model_repository, runtime, fields, r
 
 
 @pytest.mark.long
-@pytest.mark.triton
 def test_costs_of_each_stage_are_measured_and_kept(light_repository, runtime, tmp_path, monkeypatch):
     monkeypatch.setenv("GATEWAY_LOG_LEVEL", "error")
     display = Lines(print, lambda _: None)
@@ -65,7 +64,6 @@ def test_costs_of_each_stage_are_measured_and_kept(light_repository, runtime, tm
     assert recorded_costs(light_repository, tmp_path) == costs
 
 
-@pytest.mark.triton
 def test_time_of_a_batch_is_that_of_tritons_statistics(light_triton, light_repository):
     """The way in which a network's time on a GPU is measured, with a network on the CPU."""
     config = parse((light_repository / "classifier" / "config.pbtxt").read_text())

@@ -21,8 +21,6 @@ from tests.gateway.triton.small_repository import write_repository
 from tests.processes import PROJECT, is_gone, wait_for
 from tests.tritons import running_triton
 
-pytestmark = pytest.mark.triton
-
 ECHO_CONFIG = """
 name: "echo"
 backend: "python"
@@ -165,6 +163,7 @@ def add_broken_model(repository: Path) -> None:
     (version.parent / "config.pbtxt").write_text(ECHO_CONFIG.replace('"echo"', '"broken"'))
 
 
+@pytest.mark.triton
 def test_server_and_stubs_die_with_a_killed_parent(echo_repository):
     with subprocess.Popen(
         [sys.executable, "-c", START_AND_WAIT, str(echo_repository)],

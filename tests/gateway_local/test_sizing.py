@@ -164,7 +164,6 @@ def test_bytes_of_an_image_are_those_between_the_steps(repository, form, wanted)
     assert image_bytes(repository) == wanted + 4
 
 
-@pytest.mark.triton
 def test_configurations_for_gpus_load_and_warm_up(runtime, model_repository, tmp_path):
     """In a Triton without a GPU: all but the device, so KIND_GPU is read as KIND_CPU."""
     chosen = plan(2, 1, triton_alone=True)

@@ -13,8 +13,6 @@ from tests.asking import ask, ask_for_labels, encode, unseen_image
 from tests.photos import PHOTOS, ROOTS
 from tests.reference import reference_probabilities
 
-pytestmark = pytest.mark.triton
-
 TOLERANCE = 1e-3
 
 

@@ -15,8 +15,6 @@ from tests.reference import reference_image
 from tests.triton_models.test_parameters import WRONG
 from tests.tritons import running_triton
 
-pytestmark = pytest.mark.triton
-
 OK, EMPTY, INVALID_LENGTH, UNDECODABLE = range(4)
 
 

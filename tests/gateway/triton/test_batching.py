@@ -146,13 +146,11 @@ def url(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield server.url
 
 
-@pytest.mark.triton
 @pytest.mark.parametrize("model", BATCHINGS)
 async def test_model_keeps_running_on_all_instances_under_load(url, model):
     assert await peak_reaches(lambda most: most == INSTANCES, url, model)
 
 
-@pytest.mark.triton
 @pytest.mark.parametrize("model", BATCHINGS)
 def test_no_request_waits_while_an_instance_is_free(url, model):
     """One of several bursts is enough: a busy machine delays some of them, a queue policy most of them."""
@@ -160,14 +158,12 @@ def test_no_request_waits_while_an_instance_is_free(url, model):
     assert not all(asyncio.run(is_held_back(url, ONE + model)) for _ in range(BURSTS))
 
 
-@pytest.mark.triton
 def test_queue_policy_delays_requests_while_an_instance_is_free(url):
     """The reason for the rule; once this fails with a newer Triton, the rule can go."""
     assert has_queue_policy(slow(BOUNDED["bounded"]))
     assert any(asyncio.run(is_held_back(url, f"{ONE}bounded")) for _ in range(20 * BURSTS))
 
 
-@pytest.mark.triton
 async def test_queue_policy_with_a_delay_loses_instances(url):
     assert has_queue_policy(slow(BOUNDED["impatient"]))
     assert await peak_reaches(lambda most: most < INSTANCES, url, "impatient")

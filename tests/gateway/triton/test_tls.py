@@ -70,7 +70,6 @@ async def infer(address: str, given: Settings) -> int:
         await endpoint.close()
 
 
-@pytest.mark.triton
 async def test_image_is_classified_over_tls(address, authority, client):
     url, mutual = address
     given = settings(
@@ -79,13 +78,11 @@ async def test_image_is_classified_over_tls(address, authority, client):
     assert await infer(url, given) == 1
 
 
-@pytest.mark.triton
 async def test_connection_without_tls_is_refused(address):
     with pytest.raises(TritonUnreachable):
         await infer(address[0], settings())
 
 
-@pytest.mark.triton
 async def test_other_authority_is_not_trusted(address, folder, client):
     other = Authority(folder / "other")
     given = settings(triton_ca_file=other.certificate, triton_server_name=NAME, **with_certificate(client))
@@ -94,14 +91,12 @@ async def test_other_authority_is_not_trusted(address, folder, client):
     assert "CERTIFICATE_VERIFY_FAILED" in str(refused.value.__cause__)
 
 
-@pytest.mark.triton
 async def test_other_name_is_not_trusted(address, authority, client):
     given = settings(triton_ca_file=authority.certificate, triton_server_name="other", **with_certificate(client))
     with pytest.raises(TritonUnreachable):
         await infer(address[0], given)
 
 
-@pytest.mark.triton
 async def test_client_without_certificate_is_refused(address, authority):
     url, mutual = address
     given = settings(triton_ca_file=authority.certificate, triton_server_name=NAME)

@@ -28,8 +28,6 @@ from tests.services import Client, client_of
 from tests.settings import Settings
 from tests.tritons import running_triton
 
-pytestmark = [pytest.mark.triton, pytest.mark.slow]
-
 ONE_EACH = Serving(instances=1, preprocessor_instances=1)
 GROUPS = """
 temperature: 1.5

@@ -74,7 +74,6 @@ def test_too_small_a_reference_changes_nothing(repository):
     assert (repository / NAME / "config.pbtxt").read_text() == before
 
 
-@pytest.mark.triton
 def test_folder_has_the_properties_of_the_log(light_triton, photos, tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
     files = [photos / "cat.jpg", tmp_path / "broken.png", photos / "coffee.jpg"]

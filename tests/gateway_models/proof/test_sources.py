@@ -36,7 +36,7 @@ from tests.gateway_models.repository.entries import SMALL
 from tests.processes import wait_for
 from tests.tritons import running_triton
 
-pytestmark = [pytest.mark.triton, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 LITE = lite_preprocessing(0)
 PIXELS = Preprocessing((40,), 32, "bilinear", **AS_PIXELS)

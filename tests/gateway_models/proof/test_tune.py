@@ -22,8 +22,6 @@ from tests.gateway_models.networks.framework_files import FILES
 from tests.gateway_models.proof.test_int8 import found
 from tests.gateway_models.repository.entries import entry
 
-pytestmark = pytest.mark.triton
-
 BASE = Variant(Format.TORCHSCRIPT, Precision.FP32, Serving())
 EVERY = [
     *("torchscript by onnxruntime fp32", "torchscript bf16", "openvino fp32", "openvino bf16"),
@@ -174,6 +172,7 @@ def test_runtime_of_choice_is_kept_though_slower(on_cpu):
     assert tuner.best(1e-3).variant.runtime is NetworkRuntime.TORCHSCRIPT
 
 
+@pytest.mark.triton
 @pytest.mark.long
 def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_head, photos, tmp_path):
     repository = Path(shutil.copytree(added_head[0], tmp_path / "models"))
@@ -214,6 +213,7 @@ def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_
     assert "chosen" in result.output
 
 
+@pytest.mark.triton
 @pytest.mark.long
 def test_openvino_serves_and_torchscript_comes_back(added_head, photos, tmp_path):
     repository = Path(shutil.copytree(added_head[0], tmp_path / "models"))

@@ -27,7 +27,7 @@ from tests.photos import photo, unlike_any
 from tests.services import Client, client_of
 from tests.settings import Settings
 
-pytestmark = [pytest.mark.triton, pytest.mark.long]
+pytestmark = pytest.mark.long
 
 EAGER, GRAPH = "eager", "graph"
 ONE_EACH = Serving(instances=1, preprocessor_instances=1)

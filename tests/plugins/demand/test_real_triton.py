@@ -28,7 +28,6 @@ from tests.gateway.triton.fleet import MODEL, call_of, wait_until
 from tests.gateway.triton.small_repository import PROCESS_BYTES, write_models
 from tests.tritons import running_triton
 
-pytestmark = [pytest.mark.triton, pytest.mark.slow]
 NETWORK_BYTES = 50 * 2**20
 MODEL_BYTES = NETWORK_BYTES + small_repository.MODEL_BYTES
 """What a model with its two processes takes, as recorded."""

@@ -28,8 +28,6 @@ from tests.samples import names, sample
 from tests.settings import Settings
 from tests.tritons import running_triton, stub_processes
 
-pytestmark = pytest.mark.triton
-
 PAGE = PROJECT / "docs" / "guides" / "bare-model.md"
 JPEG = {"content-type": "image/jpeg"}
 TORCH, ONNX, PIXELS, CLASSIFIER = "flowers_torch", "flowers_onnx", "pixels", "head_classifier"

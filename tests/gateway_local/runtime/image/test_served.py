@@ -22,7 +22,6 @@ from tests.tritons import running_triton, stub_processes
 
 pytestmark = [
     needs_registry,
-    pytest.mark.triton,
     pytest.mark.long,
     pytest.mark.skipif(platform.machine() != "x86_64", reason="the wheel's Triton is for x86-64"),
     # The wheel's program for 3.13 asks for its packager's own copy of libpython.
