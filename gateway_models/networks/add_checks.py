@@ -142,7 +142,10 @@ def check_features(layer: str, written_as: Format, old: Entry | None) -> None:
 
 
 def tensor_between(wanted: ImageTensor | None, old: Entry | None, written_as: Format) -> ImageTensor:
-    """The type of the tensor between preprocessor and network; raises SourceError or EntryError where it cannot be."""
+    """The type of the tensor between preprocessor and network; raises SourceError or EntryError where it cannot be.
+
+    By default pixels on a machine with a GPU, to which a quarter of the bytes are then copied: docs/adr/0021.
+    """
     if old is not None:
         if wanted not in {None, old.tensor}:
             raise EntryError(
@@ -152,7 +155,8 @@ def tensor_between(wanted: ImageTensor | None, old: Entry | None, written_as: Fo
         return old.tensor
     if wanted is ImageTensor.UINT8 and written_as is Format.FUNCTION:
         raise SourceError("--tensor uint8 moves the normalisation into the network, but functions are not changed")
-    return wanted or ImageTensor.FP32
+    changeable = written_as not in {Format.FUNCTION, Format.TENSORRT}
+    return wanted or (ImageTensor.UINT8 if changeable and gpu_count() else ImageTensor.FP32)
 
 
 def check_same(old: Entry, spec: ModelSpec, labels: tuple[str, ...], repository: Path) -> None:

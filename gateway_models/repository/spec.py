@@ -352,7 +352,8 @@ class ModelSpec:
     tensor: Annotated[
         ImageTensor | None,
         Option(
-            "Input of the network: normalised fp32 (default), or uint8 pixels, which it then normalises itself.",
+            "Input of the network: normalised fp32, or uint8 pixels, which it then normalises itself; by default uint8 "
+            "on a machine with a GPU.",
             SERVING,
         ),
     ] = None

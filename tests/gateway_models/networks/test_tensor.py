@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gateway_models.networks import jobs
+from gateway_models.networks import add_checks, jobs
 from gateway_models.networks.adapted import Normalising
 from gateway_models.networks.add import add
 from gateway_models.networks.isolation import Job
@@ -18,7 +18,7 @@ from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Preci
 from tests.gateway_models.networks import builders
 from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, save_program, save_torchscript
 from tests.gateway_models.networks.functions import COLOURS, save_function
-from tests.gateway_models.repository.entries import SMALL
+from tests.gateway_models.repository.entries import SMALL, entry
 
 PIXELS = (torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32) * 7 % 256).to(torch.uint8)
 SUFFIXES = {save_torchscript: ".pt", save_program: ".pt2", save_onnx: ".onnx"}
@@ -28,6 +28,29 @@ def normalised(mean: tuple[float, ...] = SMALL.mean, std: tuple[float, ...] = SM
     """As the preprocessor normalises them: one multiplication and one addition."""
     centre, scale = (torch.tensor(values).reshape(3, 1, 1) for values in (mean, std))
     return PIXELS.float().mul_(1 / (255 * scale)).add_(-centre / scale)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wanted", "written_as", "tensor"),
+    [
+        (0, None, Format.TORCHSCRIPT, ImageTensor.FP32),
+        (1, None, Format.TORCHSCRIPT, ImageTensor.UINT8),
+        (1, None, Format.EXPORTED, ImageTensor.UINT8),
+        (1, None, Format.ONNX, ImageTensor.UINT8),
+        (1, ImageTensor.FP32, Format.ONNX, ImageTensor.FP32),
+        (1, None, Format.FUNCTION, ImageTensor.FP32),
+        (1, None, Format.TENSORRT, ImageTensor.FP32),
+    ],
+)
+def test_pixels_are_the_default_on_a_machine_with_a_gpu(monkeypatch, gpus, wanted, written_as, tensor):
+    """Functions and engines stay as they are."""
+    monkeypatch.setattr(add_checks, "gpu_count", lambda: gpus)
+    assert add_checks.tensor_between(wanted, None, written_as) is tensor
+
+
+def test_new_versions_keep_the_tensor_of_the_others(monkeypatch):
+    monkeypatch.setattr(add_checks, "gpu_count", lambda: 1)
+    assert add_checks.tensor_between(None, entry(), Format.TORCHSCRIPT) is ImageTensor.FP32
 
 
 def job(source: Path, folder: Path, written_as: Format, **changes) -> Job:
