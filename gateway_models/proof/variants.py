@@ -4,11 +4,14 @@ import os
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib.util import find_spec
+from pathlib import Path
 
 from gateway.ingest.resizing import PILLOW, TORCH
 from gateway.values.extras import install
 from gateway_local.cpu_features import has_bf16
 from gateway_local.cpu_network import CpuRuntime
+from gateway_local.paths import default_cache_dir
+from gateway_local.runtime.image.use import in_use
 from gateway_machine.gpus import gpu_count
 from gateway_models.networks.model_source import framework_of
 from gateway_models.repository.entry import Entry
@@ -27,7 +30,7 @@ class TuneStep(StrEnum):
 
 
 class NetworkRuntime(StrEnum):
-    """The program or library that runs a network; each but OpenVINO runs a format of its own."""
+    """The program or library that runs a network. OpenVINO runs ONNX; TensorRT runs ONNX, or an engine of its own."""
 
     TORCHSCRIPT = Format.TORCHSCRIPT.value
     EXPORTED = Format.EXPORTED.value
@@ -39,6 +42,8 @@ class NetworkRuntime(StrEnum):
 
 PACKAGES = {NetworkRuntime.ONNX: ("onnx", "onnxruntime"), NetworkRuntime.OPENVINO: ("onnx", "onnxruntime", "openvino")}
 """What a runtime needs beside the installed packages, to write a network and to run it."""
+TENSORRT_PROVIDER = Path("tritonserver/backends/onnxruntime/libonnxruntime_providers_tensorrt.so")
+"""In the folder of an image's Triton: what runs ONNX by TensorRT. The wheel's Triton has no such backend."""
 
 USUAL = (TuneStep.FORMATS, TuneStep.INSTANCES, TuneStep.BATCHES)
 """The default steps, which change no pixels; the others must be requested."""
@@ -58,6 +63,8 @@ class Variant:
         """What runs the network."""
         if self.serving.openvino:
             return NetworkRuntime.OPENVINO
+        if self.serving.tensorrt:
+            return NetworkRuntime.TENSORRT
         return NetworkRuntime.ONNX if self.has_cpu_form else NetworkRuntime(self.format.value)
 
     @property
@@ -73,6 +80,11 @@ class Variant:
 
     def missing(self) -> str:
         """How to install what this variant needs; empty if nothing is missing."""
+        if self.serving.tensorrt and not _has_tensorrt():
+            return (
+                "needs the ONNX Runtime backend of NVIDIA's image, and this Triton has none with TensorRT: "
+                "gateway triton fetch --image, without --backend"
+            )
         lacking = [package for package in PACKAGES.get(self.runtime, ()) if find_spec(package) is None]
         if not lacking:
             return ""
@@ -134,19 +146,21 @@ def _formats(base: Variant, entry: Entry) -> list[Variant]:
         # On a GPU, ONNX Runtime runs ONNX in any case.
         *((Format.ONNX, Precision.FP32, computes_in) for computes_in in ([] if gpus else _openvino(entry))),
     ]
+    by_tensorrt = (False, True) if gpus else (base.serving.tensorrt,)
     if entry.spec.source.endswith(".onnx") or framework_of(entry.spec.source):
         ways = [way for way in ways if way[0] is Format.ONNX]
     if len(entry.versions) > 1:
         # The versions share one configuration, which names one runtime.
         ways = [way for way in ways if (way[0], way[2]) == (entry.format, entry.serving.openvino)]
-    found = [
-        _in_onnx(base, precision, computes_in)
-        if each is Format.ONNX
-        else replace(
-            base, format=each, precision=precision, serving=replace(base.serving, openvino=None, tensorrt=False)
-        )
-        for each, precision, computes_in in dict.fromkeys(ways)
-    ]
+        by_tensorrt = (entry.serving.tensorrt,)
+    found: list[Variant] = []
+    for each, precision, computes_in in dict.fromkeys(ways):
+        if each is Format.ONNX:
+            onnx = _in_onnx(base, precision, computes_in)
+            found += [replace(onnx, serving=replace(onnx.serving, tensorrt=tensorrt)) for tensorrt in by_tensorrt]
+        else:
+            serving = replace(base.serving, openvino=None, tensorrt=False)
+            found.append(replace(base, format=each, precision=precision, serving=serving))
     if len(entry.versions) == 1:
         # Versions share this setting, and only the one in use is written again.
         found += [
@@ -159,8 +173,15 @@ def _formats(base: Variant, entry: Entry) -> list[Variant]:
 
 
 def _in_onnx(base: Variant, precision: Precision, computes_in: OpenVino | None) -> Variant:
-    serving = replace(base.serving, openvino=computes_in, cpu_runtime=None)
+    # `gateway model tune` calibrates for ONNX Runtime, not for TensorRT.
+    tensorrt = base.serving.tensorrt and precision is not Precision.INT8
+    serving = replace(base.serving, openvino=computes_in, cpu_runtime=None, tensorrt=tensorrt)
     return replace(base, format=Format.ONNX, precision=precision, serving=serving)
+
+
+def _has_tensorrt() -> bool:
+    image = in_use(default_cache_dir())
+    return image is not None and (image.folder / TENSORRT_PROVIDER).is_file()
 
 
 def _openvino(entry: Entry) -> list[OpenVino]:

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +17,7 @@ from gateway_models.proof import variants
 from gateway_models.proof.tune import LoadResult, Measured, Tuner, report
 from gateway_models.proof.variants import USUAL, NetworkRuntime, TuneStep, Variant, variants_of
 from gateway_models.repository.entry import Entry, read_entry
+from gateway_models.repository.render import render
 from gateway_models.repository.spec import Decode, Format, Precision, Serving
 from gateway_models.repository.writing import rewrite
 from tests.gateway_models.networks.framework_files import FILES
@@ -90,6 +92,50 @@ def test_onnx_is_tried_where_it_is_the_format_already(on_cpu):
 def test_openvino_is_not_tried_on_a_gpu(added_head, on_cpu, monkeypatch):
     monkeypatch.setattr(variants, "gpu_count", lambda: 1)
     assert not any(way.startswith("openvino") for way in ways(added_head[1]))
+
+
+def test_fp16_and_tensorrt_are_tried_on_a_gpu(on_cpu, monkeypatch):
+    """By configurations of ONNX, in which TensorRT is an accelerator."""
+    assert not any(word in way for way in ways(entry()) for word in ("fp16", "tensorrt"))
+    monkeypatch.setattr(variants, "gpu_count", lambda: 1)
+    assert ways(entry()) == [
+        *("torchscript fp32", "torchscript bf16", "torchscript fp16"),
+        *("onnx fp32", "tensorrt fp32", "onnx fp16", "tensorrt fp16"),
+    ]
+    by_tensorrt = [each for each in variants_of(TuneStep.FORMATS, BASE, entry()) if each.serving.tensorrt]
+    assert {(each.format, each.runtime) for each in by_tensorrt} == {(Format.ONNX, NetworkRuntime.TENSORRT)}
+    in_fp16 = entry().changed(format=Format.ONNX, precision=Precision.FP16, serving=by_tensorrt[1].serving)
+    configured = render(in_fp16)[in_fp16.classifier]
+    assert 'name: "tensorrt"' in configured
+    assert 'key: "precision_mode" value: "FP16"' in configured
+    # The versions of a model share one configuration.
+    one = entry().versions[1]
+    assert not any("tensorrt" in way for way in ways(Entry("head", {1: one, 2: one})))
+
+
+def test_tensorrt_needs_the_backend_of_an_image(on_cpu, monkeypatch, tmp_path):
+    """Elsewhere ONNX Runtime would run the network without it, and its figure would be TensorRT's."""
+    monkeypatch.setattr(variants, "gpu_count", lambda: 1)
+    (variant, *_) = [each for each in variants_of(TuneStep.FORMATS, BASE, entry()) if each.serving.tensorrt]
+    monkeypatch.setattr(variants, "in_use", lambda _: None)
+    assert "needs the ONNX Runtime backend of NVIDIA's image" in variant.missing()
+    image = SimpleNamespace(folder=tmp_path)
+    monkeypatch.setattr(variants, "in_use", lambda _: image)
+    assert "needs the ONNX Runtime backend of NVIDIA's image" in variant.missing()
+    provider = tmp_path / variants.TENSORRT_PROVIDER
+    provider.parent.mkdir(parents=True)
+    provider.touch()
+    assert variant.missing() == ""
+
+
+def test_failing_tensorrt_leaves_the_others(on_cpu, monkeypatch):
+    monkeypatch.setattr(variants, "gpu_count", lambda: 1)
+    tuner = Played(failing="tensorrt")
+    measured = [*tuner.run(0.01, (TuneStep.FORMATS,))]
+    assert {each.reason for each in measured if each.variant.serving.tensorrt} == {"it crashed"}
+    best = tuner.best(0.01)
+    assert best is not None
+    assert not best.variant.serving.tensorrt
 
 
 def test_bf16_is_not_tried_where_it_cannot_be_compared(on_cpu, monkeypatch):
