@@ -165,12 +165,12 @@ def accounted(groups: Callable[[], Groups], measure: Callable[[], Measurement]) 
 
     `groups` is called before and after, since a service may start processes meanwhile.
     """
-    machine, before = _busy_seconds(), _cpu_seconds(groups())
+    machine, before = busy_seconds(), _cpu_seconds(groups())
     measurement = measure()
     measurement.cpu_seconds = dict.fromkeys(groups(), 0.0)
     for process, (group, seconds) in _cpu_seconds(groups()).items():
         measurement.cpu_seconds[group] += seconds - before.get(process, (group, 0.0))[1]
-    measurement.others_cpu_seconds = max(0.0, _busy_seconds() - machine - sum(measurement.cpu_seconds.values()))
+    measurement.others_cpu_seconds = max(0.0, busy_seconds() - machine - sum(measurement.cpu_seconds.values()))
     return measurement
 
 
@@ -183,6 +183,7 @@ def _cpu_seconds(groups: Groups) -> dict[psutil.Process, tuple[str, float]]:
     return used
 
 
-def _busy_seconds() -> float:
+def busy_seconds() -> float:
+    """Processor time of the whole machine since its start."""
     times = psutil.cpu_times()
     return float(sum(times) - times.idle - times.iowait)
