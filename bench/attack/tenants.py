@@ -18,11 +18,14 @@ from bench.photos import coffee, unlike_any
 SEQUENCES = 1_100
 NAMES = 64
 """URLs of one request whose names never resolve; each request has names of its own."""
-TWO_KEYS = ServiceOptions(keys=2)
-SLOW_NAMES = ServiceOptions(
-    keys=2,
+MANY_KEYS = ServiceOptions(
+    keys=10_000,
     slow_names=True,
-    settings=(("fetch_urls", f"http://localhost:{PHOTO_PORT}/,http://*"), ("fetch_networks", "127.0.0.1/32,::1/128")),
+    settings=(
+        ("log_predictions", "FOLDER/log"),
+        ("fetch_urls", f"http://localhost:{PHOTO_PORT}/,http://*"),
+        ("fetch_networks", "127.0.0.1/32,::1/128"),
+    ),
 )
 
 
@@ -72,22 +75,19 @@ CASES = [
     *cases(
         ("sequences-that-never-end", "A key that begins more sequences than Triton has places for",
          lambda target: counted(target.post(*inference(number, end=False)) for number in range(1, SEQUENCES))),
-        beside="sequence", options=TWO_KEYS,
+        beside="sequence", options=MANY_KEYS,
     ),
     *cases(
         ("feedback-flood", "Feedback on eight connections as fast as it is answered",
          lambda target: _flood(target, 8, _label)),
-        options=ServiceOptions(keys=2, settings=(("log_predictions", "FOLDER/log"),)),
+        ("wrong-keys", "Wrong keys on eight connections as fast as they are refused; the service has 10,000 keys",
+         lambda target: _flood(replace(target, key="tig_wrong"), 8, lambda _: image_form())),
+        options=MANY_KEYS,
     ),
     *cases(
         ("names-that-never-resolve", "Images by URL on eight connections, whose names never resolve",
          lambda target: _flood(target, 8, _names)),
-        beside="url", options=SLOW_NAMES,
-    ),
-    *cases(
-        ("wrong-keys", "Wrong keys on eight connections as fast as they are refused; the service has 10,000 keys",
-         lambda target: _flood(replace(target, key="tig_wrong"), 8, lambda _: image_form())),
-        options=ServiceOptions(keys=10_000),
+        beside="url", options=MANY_KEYS,
     ),
     *cases(
         ("bulk-flood", "A key of low priority and half of the images in flight, on 64 connections",

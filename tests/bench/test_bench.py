@@ -10,6 +10,7 @@ import typer
 
 from bench.attack.beside import CLIENTS
 from bench.attack.families import FAMILIES, TITLES
+from bench.attack.measure import Cost
 from bench.attack.target import folded
 from bench.bulk import measure
 from bench.candidates import Load, compare, started
@@ -25,7 +26,7 @@ from gateway.triton.model_config import read_model_config
 from gateway_local.hosts import free_port
 from gateway_local.memory_plan import machine_plan
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, SHIPPED_MODELS
-from tests.processes import wait_for
+from tests.processes import PROJECT, wait_for
 from tests.services import stub_service
 from tests.settings import Settings
 
@@ -250,3 +251,35 @@ def test_families_have_the_attacks_of_the_last_release():
         "tenants": 7,
         "urls": 9,
     }
+
+
+QUIET = {"memory": 0.0, "pause": 0.0, "p99": 1.0, "beside": 0.1, "alone": 0.1, "live": 0.1, "served": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("figures", "misses"),
+    [
+        ({}, []),
+        ({"memory": 101e6}, ["memory"]),
+        ({"pause": 0.051}, ["pause"]),
+        ({"p99": 3.1}, ["p99"]),
+        ({"live": 1.1, "served": 2.1}, ["live", "served"]),
+        ({"served": 2.1, "alone": 0.8}, []),
+    ],
+    ids=str,
+)
+def test_attack_that_exceeds_a_limit_has_its_name(figures, misses):
+    assert Cost(FAMILIES["grpc"][0], "", 1.0, 1.0, {**QUIET, **figures}, {}).misses == misses
+
+
+def test_attack_that_costs_more_than_is_allowed_or_breaks_a_promise_misses():
+    assert Cost(FAMILIES["grpc"][0], "", 1.2, 1.0, QUIET, {"killed Triton": 1}).misses == ["CPU", "killed Triton"]
+
+
+def test_documented_attacks_exist():
+    """A row of docs/explanation/attacks.md belongs to a case, of which there may be more."""
+    page = (PROJECT / "docs" / "explanation" / "attacks.md").read_text()
+    lines = page.partition("## What attacks cost")[2].splitlines()
+    rows = {cells[0] for line in lines if len(cells := line.strip("| ").split(" | ")) in {8, 10}}
+    assert rows - {case.what for cases in FAMILIES.values() for case in cases} <= {"attack", "---"}
+    assert len(rows) > 60
