@@ -4,6 +4,7 @@ A test that leaves something fails, by the fixture `nothing_left_behind`. What f
 """
 
 import gc
+import os
 import sys
 import tempfile
 import threading
@@ -13,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -124,6 +126,23 @@ def lasting() -> Iterator[None]:
     before = _present()
     yield
     _allowed.update(_present() - before)
+
+
+@contextmanager
+def closing_descriptors() -> Iterator[None]:
+    """Close what os.dup and os.memfd_create open inside, for code that leaves this to the end of its process."""
+    opened: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for function in (os.dup, os.memfd_create):
+
+            def recorded(*given: Any, open_: Callable[..., int] = function) -> int:
+                opened.append(open_(*given))
+                return opened[-1]
+
+            patch.setattr(os, function.__name__, recorded)
+        yield
+    for descriptor in opened:
+        os.close(descriptor)
 
 
 def _of_a_loop(kind: str, what: object) -> bool:

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
@@ -16,6 +15,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from gateway.triton.contract import PREPROCESSOR
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.repository.writing import PREPROCESSOR_CODE
+from tests.leaks import closing_descriptors
 
 WRONG = {
     "resizer": ('"pillow"', '"opencv"', "resize_library 'opencv' is not pillow or torch"),
@@ -48,18 +48,8 @@ def initialize(monkeypatch):
     module = importlib.import_module(f"{PREPROCESSOR_CODE.name}.model")
     # What is set for a process of Triton's must not be set for this one.
     monkeypatch.setattr(module, "keep_freed_memory", lambda: None)
-    opened = []
-    for function in (os.dup, os.memfd_create):  # closed when the stub ends
-
-        def recorded(*given, open_=function):
-            opened.append(open_(*given))
-            return opened[-1]
-
-        monkeypatch.setattr(os, function.__name__, recorded)
-
-    yield lambda text: module.TritonPythonModel().initialize(arguments(text))
-    for descriptor in opened:
-        os.close(descriptor)
+    with closing_descriptors():
+        yield lambda text: module.TritonPythonModel().initialize(arguments(text))
 
 
 def arguments(text: str) -> dict[str, str]:
