@@ -129,8 +129,9 @@ async def get_index(request: Request) -> Response:
 
 @router.post("/v2/repository/models/{name}/load", include_in_schema=False)
 @router.post("/v2/repository/models/{name}/unload", include_in_schema=False)
-async def refuse_to_change(name: ModelName) -> None:  # noqa: ARG001
+async def refuse_to_change(request: Request, name: ModelName) -> None:
     """The gateway loads no models below /v2; name the routes that do."""
+    request_context(request).check_model(name)
     raise NotFound(
         "Models are not loaded or unloaded below /v2: send POST /models/{name}/load or /models/{name}/unload with an "
         "admin key, where GATEWAY_ADMIN_KEYS_FILE is set."

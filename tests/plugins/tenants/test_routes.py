@@ -91,6 +91,8 @@ ENTRIES = {
     "/v2/models/{name}/versions/{version}/stats": Entry(get(f"/v2/models/{MODEL}/versions/1/stats")),
     "/v2/models/stats": Entry(get("/v2/models/stats"), names_model=False),
     "/v2/repository/index": Entry(post("/v2/repository/index", json={}), names_model=False),
+    "/v2/repository/models/{name}/load": Entry(post(f"/v2/repository/models/{MODEL}/load")),
+    "/v2/repository/models/{name}/unload": Entry(post(f"/v2/repository/models/{MODEL}/unload")),
     "/v2/models/{name}/versions/{version}": Entry(get(f"/v2/models/{MODEL}/versions/1")),
     "/v2/models/{name}/versions/{version}/ready": Entry(get(f"/v2/models/{MODEL}/versions/1/ready")),
 }
