@@ -29,7 +29,7 @@ LIKE_100_PERCENT = {"*": 100.0}
 
 
 def test_row_has_the_answer_and_the_image_but_not_its_name(tmp_path):
-    with logging_service(tmp_path, key="") as client:
+    with logging_service(tmp_path) as client:
         files_of_form = {"files": ("secret name.png", PNG, "image/png")}
         answer = client.post("/predict", files=files_of_form, headers={"X-Request-ID": "a1"}).json()
         (row,) = rows(tmp_path, 1)
