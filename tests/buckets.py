@@ -1,5 +1,6 @@
 """A real S3 server on loopback: rclone's, over a folder."""
 
+import asyncio
 import socket
 import subprocess
 import sysconfig
@@ -8,6 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import fsspec.asyn
+
+from tests.leaks import lasting
 from tests.processes import free_port, wait_for
 
 RCLONE = Path(sysconfig.get_path("scripts")) / "rclone"
@@ -35,6 +39,8 @@ class S3:
 @contextmanager
 def s3_server(folder: Path, *buckets: str) -> Iterator[S3]:
     """Run the server while the context is open."""
+    with lasting():  # fsspec's event loop, which has threads of its own, stays for the life of the process
+        fsspec.asyn.sync(fsspec.asyn.get_loop(), asyncio.to_thread, int)
     for bucket in buckets:
         (folder / bucket).mkdir(parents=True)
     port = free_port()
