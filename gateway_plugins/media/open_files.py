@@ -24,6 +24,9 @@ from gateway_plugins.media.masking import OVERLAY_SIDE, HeatMap, Masking
 KEEP_SECONDS = 5.0
 """How long an open file may wait between its frames, in all, before it makes room for another one that waits. Then it
 is opened again once its next frame is wanted: what it waits for may be the rate of its own API key."""
+KEEP_MASKED_SECONDS = 1.0
+"""The same for an image whose masked copies are its frames: to open it again takes one decoding, and an animation all
+frames before the next one."""
 MASKING_PART = 4
 """At most 1/MASKING_PART of the decoders' `count` images are open to be masked, since each is open for long."""
 _PNG_BYTES = 64 * 1024
@@ -125,7 +128,7 @@ class OpenFile:
     """The frames of one file, one at a time, in a process that has it open. A context manager, which closes it.
 
     Between two frames the request waits for permits, results and the rate of its API key. Another file gets the slot
-    once these waits have taken KEEP_SECONDS; then this one is opened again for its next frame.
+    once these waits have taken `keep_seconds`; then this one is opened again for its next frame.
     """
 
     def __init__(self, decoders: Decoders, slots: RoundRobin, job: OpeningJob, data: bytes, account: Account) -> None:
@@ -146,6 +149,11 @@ class OpenFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def keep_seconds(self) -> float:
+        """How long it may wait before it makes room."""
+        return KEEP_SECONDS
 
     @property
     def is_open(self) -> bool:
@@ -234,7 +242,7 @@ class OpenFile:
     def _end_work(self) -> None:
         loop = asyncio.get_running_loop()
         self._waits_since = loop.time()
-        self._timer = loop.call_later(max(KEEP_SECONDS - self._waited_seconds, 0), self._slots.offer, self.close)
+        self._timer = loop.call_later(max(self.keep_seconds - self._waited_seconds, 0), self._slots.offer, self.close)
 
 
 class MaskedImage(OpenFile):
@@ -245,6 +253,11 @@ class MaskedImage(OpenFile):
         self.masking = job.masking
         self.damaged = False
         """Whether the image's data is damaged."""
+
+    @property
+    def keep_seconds(self) -> float:
+        """How long it may wait before it makes room."""
+        return KEEP_MASKED_SECONDS
 
     def _opened(self, reply: tuple[Reply, bytes]) -> None:
         self.damaged = reply[0]["damaged"]

@@ -114,7 +114,7 @@ async def test_image_that_made_room_has_the_same_copies_and_map(pool, monkeypatc
     async with opened(pool, masking) as image:
         expected = await copies(image)
         heat = await image.draw(scores)
-    monkeypatch.setattr(open_files, "KEEP_SECONDS", 0.0)
+    monkeypatch.setattr(open_files, "KEEP_MASKED_SECONDS", 0.0)
     async with opened(pool, masking) as image:
         seen = [pixels_of((await image.next()).pixels) for _ in range(masking.images // 2)]
         async with opened(pool, masking):

@@ -298,7 +298,7 @@ def test_each_copy_is_charged_to_the_key(tmp_path, monkeypatch):
 
 def test_explanation_that_waits_for_its_rate_delays_no_other(tmp_path, monkeypatch):
     """One image at a time is open for explanations, and the slow key's has to wait for most of its copies."""
-    monkeypatch.setattr("gateway_plugins.media.open_files.KEEP_SECONDS", 0.1)
+    monkeypatch.setattr("gateway_plugins.media.open_files.KEEP_MASKED_SECONDS", 0.1)
     path = tmp_path / "keys"
     slow = {"X-API-Key": add_key(path, "slow", read_quota({"rate": "4/s", "burst": "2"}))}
     other = {"X-API-Key": add_key(path, "other", read_quota({"rate": "1000/s", "burst": "1000"}))}
