@@ -194,6 +194,7 @@ RULES: dict[str, Schema] = {
     "httpRoute.parentRefs": LIST_OF_MAPS,
     "httpRoute.hostnames": {"type": "array", "items": TEXT},
     "httpRoute.requestTimeout": {"type": "string", "pattern": "^(([0-9]+(ms|s|m|h))+)?$"},
+    "monitoring.serviceMonitor.authorization": MAP,
     "monitoring.serviceMonitor.interval": DURATION,
     "monitoring.*.labels": MAP_OF_TEXT,
     "monitoring.*.annotations": MAP_OF_TEXT,

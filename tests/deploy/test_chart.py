@@ -96,7 +96,11 @@ MATRIX: dict[str, dict[str, Any]] = {
     "an HTTPRoute": {"httpRoute": {"enabled": True, "parentRefs": [PARENT], "hostnames": ["vision.example.com"]}},
     "monitoring": {
         "monitoring": {
-            "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "serviceMonitor": {
+                "enabled": True,
+                "labels": {"release": "prometheus"},
+                "authorization": {"credentials": {"name": "metrics", "key": "token"}},
+            },
             "rules": {
                 "enabled": True,
                 "labels": {"release": "prometheus"},
