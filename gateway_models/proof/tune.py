@@ -224,7 +224,7 @@ class Tuner:
             preprocessing = replace(network.preprocessing, resize_library=variant.resize_library)
             entry = network.changed(serving=variant.serving, preprocessing=preprocessing)
             rewrite(entry, self._scratch)
-            self._client.load(entry.preprocessor, entry.classifier, entry.name)
+            self._client.load(entry.name)  # Triton loads the steps with it
             try:
                 difference, same_top1 = self._differences(entry)
                 loads = [self._load(entry) for _ in range(turns)]
@@ -270,12 +270,15 @@ class Tuner:
                 images = calibration_images(files, self.entry)
                 quantize(fp32.model_file(self._scratch, 1), images, file)
             # Names of the folders that are left out are derived from the new name.
-            entry = Entry(f"{variant.format.value}-int8", fp32.versions).changed(precision=variant.precision)
-            step = entry.spec.after and folder / "step"
+            # The memory that was measured is that of the fp32 network.
+            version = replace(fp32.versions[1], outcome=replace(fp32.versions[1].outcome, memory=None))
+            entry = Entry(f"{variant.format.value}-int8", {1: version}).changed(precision=variant.precision)
+            after = entry.spec.after
+            step = folder / "step" if after else None
             labels = network_labels(self.entry, self.repository)
-            if step and entry.spec.after:
-                write_step(entry.spec.after, outputs_of(entry.spec, entry.versions[1].outcome, labels), step)
-            write(entry, labels, file, self._scratch, step or None)
+            if after and step:
+                write_step(after, outputs_of(entry.spec, entry.versions[1].outcome, labels), step)
+            write(entry, labels, file, self._scratch, step)
         return entry
 
     def _reference(self) -> list[Probabilities]:

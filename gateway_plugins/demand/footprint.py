@@ -18,6 +18,7 @@ from gateway.triton.model_config import (
     ModelConfig,
     ModelInstanceGroup,
     instances_on_gpus,
+    network_step,
     parameters,
     read_model_configs,
     steps,
@@ -73,8 +74,8 @@ def records(configs: Mapping[str, ModelConfig]) -> dict[str, MemoryRecord]:
     """The record of each network, by its name: the largest of its versions, which have an ensemble each."""
     found: dict[str, MemoryRecord] = {}
     for config in configs.values():
-        if (record := MemoryRecord.of(config)) is not None and (parts := steps(config)):
-            found[parts[-1]] = found[parts[-1]] | record if parts[-1] in found else record
+        if (record := MemoryRecord.of(config)) is not None and (network := network_step(config)):
+            found[network] = found[network] | record if network in found else record
     return found
 
 

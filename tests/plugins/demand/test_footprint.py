@@ -8,7 +8,7 @@ from google.protobuf import text_format
 from gateway.errors import LoadFailed
 from gateway.hooks import Plugins
 from gateway.settings import GIB, MIB, MemoryCheck
-from gateway.triton.contract import PROCESS_MEMORY_PARAMETER
+from gateway.triton.contract import AFTER_PARAMETER, PROCESS_MEMORY_PARAMETER
 from gateway.triton.model_config import ModelConfig, network_runtime, read_model_configs
 from gateway.triton.opening import create_backend
 from gateway_machine.capacity import PROCESS_MEMORY, Runtime
@@ -99,6 +99,18 @@ def test_record_of_the_addition_replaces_the_table(tmp_path):
     recorded(tmp_path, "m", MemoryRecord(Runtime.ONNX, 90 * MIB, 120 * MIB))
     (found,) = need(tmp_path, read_model_configs(tmp_path)).footprints
     assert (found.measured, found.least_bytes, found.usual_bytes) == (True, 100 * MIB, 120 * MIB)
+
+
+def test_record_is_of_the_network_before_a_step_after_it(tmp_path):
+    recorded(tmp_path, "m", MemoryRecord(Runtime.ONNX, 100 * MIB, 110 * MIB))
+    model(tmp_path, "after", 'backend: "python"')
+    (path,) = tmp_path.glob("of_m_*/config.pbtxt")
+    step = '{ model_name: "after" model_version: -1 } ] }'
+    text = f'parameters {{ key: "{AFTER_PARAMETER}" value: {{ string_value: "{{}}" }} }}'
+    path.write_text(f"{path.read_text().replace('] }', ', ' + step, 1)} {text}")
+    found = {each.model: each for each in need(tmp_path, read_model_configs(tmp_path)).footprints}
+    assert (found["m"].measured, found["m"].least_bytes) == (True, 100 * MIB)
+    assert not found["after"].measured
 
 
 def test_record_of_another_runtime_is_not_used(tmp_path):
