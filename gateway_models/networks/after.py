@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gateway.values.extras import install
 from gateway_client.bulk.rows import EMBEDDING
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.functions import CODE, FunctionSource, adapter_of, find_function
@@ -44,14 +45,14 @@ def check_step(spec: ModelSpec, outputs: NetworkOutputs) -> AfterStep | None:
     step, labels = spec.after, spec.after_labels
     if step is None:
         if labels is not None:
-            raise StepError("--after-labels names the classes of --after FILE.py: add it, or leave both out")
+            raise StepError("labels name the classes of a step that is a Python function: give --after FILE.py")
         return None
     if isinstance(step, FunctionStep):
         source = find_step(step, spec.include)
         step = replace(step, source=source.location, include=source.include, sha256=source.digest())
         return replace(step, labels=given_labels(labels) if labels else step.labels)
     if labels is not None:
-        raise StepError("--after-labels is for a Python function; a declared step has its labels in it")
+        raise StepError("labels are for a step that is a Python function; a declared step has its labels in it")
     if step.unknown and not outputs.embedding_size:
         raise StepError(
             "unknown needs the embeddings of images, and the network gives none: add it with --embeddings auto"
@@ -244,6 +245,6 @@ def _read_embeddings(path: Path) -> NDArray[Any]:
         # Files that could not be read have none.
         return np.array([row for row in rows if row is not None])
     except ImportError as exc:
-        raise StepError(f"{path} needs pyarrow: pip install 'triton-image-gateway[parquet]'") from exc
+        raise StepError(f"{path} needs pyarrow: {install('parquet')}") from exc
     except (OSError, ValueError, EOFError, AttributeError, KeyError) as exc:
         raise StepError(f"{path} has no embeddings: {exc}") from exc

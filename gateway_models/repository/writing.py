@@ -87,11 +87,12 @@ def extend(
     """
     (number,) = entry.versions.keys() - old.versions.keys()
     target = entry.model_file(repository, number)
+    if step is not None:
+        check_free(repository / entry.step_after(number))
     try:
         if network is not None:
             _move(network, target, entry.format)
         if step is not None:
-            check_free(repository / entry.step_after(number))
             _move_step(step, entry, number, labels, repository)
         rewrite(entry, repository)
     except BaseException:
@@ -136,7 +137,9 @@ def _move_step(step: Path, entry: Entry, number: int, labels: Sequence[str], rep
 def check_free(folder: Path) -> None:
     """Raise EntryError if a folder exists in the repository."""
     if folder.exists():
-        raise EntryError(f"{folder} already exists and was not written by this command: use another --name")
+        raise EntryError(
+            f"{folder} already exists and was not written by this command: move it away, or use another --name"
+        )
 
 
 def _reason(exc: OSError) -> str:

@@ -58,7 +58,8 @@ class ServedStep:
         if self._own_classes and array.shape[1] != self._own_classes:
             raise StepFailed(
                 f"{self.name} returned {array.shape[1]} scores for an image, and there are {self._own_classes} labels: "
-                "name its classes with --after-labels FILE, one per line in their order"
+                "name its classes in a file, one per line in their order (--after-labels of gateway model add, "
+                "--labels of gateway model after)"
             )
         found: Scores = np.array(array, np.float32)
         if not np.isfinite(found).all():
