@@ -67,6 +67,7 @@ class OpenSequences:
         # One that another process has started is in Triton already.
         while sequence.start and identity not in opened and len(opened) >= self._most:
             await self._end_idle(backend, opened)
+            opened = self._clients.setdefault(client, opened)  # another request may have dropped the client meanwhile
         each = opened.setdefault(identity, _Open(spec))
         each.requests += 1
         ended = sequence.end
@@ -83,7 +84,8 @@ class OpenSequences:
                 opened.move_to_end(identity)
             if ended:
                 opened.pop(identity, None)
-            self._clients.move_to_end(client)
+            if client in self._clients:
+                self._clients.move_to_end(client)
 
     async def _end_idle(self, backend: Backend, opened: OrderedDict[int, _Open]) -> None:
         """End the client's sequence that has been idle for longest; raises Overloaded if there is none."""

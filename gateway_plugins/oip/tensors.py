@@ -174,17 +174,6 @@ def _texts(raw: bytes) -> Iterator[str]:
         yield raw[begin:position].decode("utf-8", "replace")
 
 
-def metadata(response: pb.ModelMetadataResponse) -> bytes:
-    """The JSON of a model's metadata."""
-    tensors = {
-        kind: [{"name": each.name, "datatype": each.datatype, "shape": list(each.shape)} for each in given]
-        for kind, given in (("inputs", response.inputs), ("outputs", response.outputs))
-    }
-    return to_json(
-        {"name": response.name, "versions": list(response.versions), "platform": response.platform, **tensors}
-    )
-
-
 def _set(parameters: Any, given: Mapping[str, object]) -> None:  # noqa: ANN401  # a map of protobuf
     for name, value in given.items():
         if "shared_memory" in name:
@@ -230,5 +219,5 @@ def _text(value: object, name: str) -> str:
 
 def _size(value: object, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-        raise InvalidParameter(f"{name}: a size must be a whole number.")
+        raise InvalidParameter(f"{name}: a size must be a whole number from 0 on.")
     return value

@@ -1,7 +1,6 @@
 """POST /v2/models/{name}/infer: a tensor of images in, a tensor of scores out."""
 
 import re
-from collections import deque
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
@@ -10,7 +9,7 @@ from fastapi import APIRouter, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from gateway.api.answers import AnswerSize, PiecedAnswer, classify, status_of
+from gateway.api.answers import AnswerSize, classify, status_of
 from gateway.api.body import open_body
 from gateway.api.parameters import request_spec
 from gateway.api.request_context import request_context
@@ -41,7 +40,7 @@ _DOCUMENTED: dict[str, Any] = {
 
 
 def infer_routes(sequences: OpenSequences) -> APIRouter:
-    """The routes; what they add to `sequences` are those of clients."""
+    """The routes. `sequences` holds the sequences that clients have open."""
     router = APIRouter(tags=["Open Inference Protocol"])
 
     @router.post("/v2/models/{name}/infer", summary="Open Inference Protocol: classify images", **_DOCUMENTED)
@@ -114,13 +113,7 @@ async def _infer(request: Request, model_name: str, version: str | None, sequenc
     size.add_predictions(class_count * len(collected))
     labels = await service.backend.labels(model_name, scored.model_version) if class_count else ()
     answer = await encode(inference, model_name, scored, labels)
-    held.grow(sum(map(len, answer.pieces)))
-    pieces = deque(answer.pieces)
-    if answer.header_bytes is None:
-        return PiecedAnswer(pieces, held)
-    response = PiecedAnswer(pieces, held, media_type="application/octet-stream")
-    response.headers[HEADER_LENGTH] = str(answer.header_bytes)
-    return response
+    return pass_through.tensor_answer(answer.pieces, answer.header_bytes, held)
 
 
 def _header_length(request: Request) -> int | None:

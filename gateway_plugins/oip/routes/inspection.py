@@ -4,24 +4,22 @@ The extensions of Triton: https://github.com/triton-inference-server/server/tree
 by them.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
-from google.protobuf.message import Message
 from pydantic_core import to_json
 from starlette.responses import Response
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.api.body import open_body, read_whole
 from gateway.api.request_context import RequestContext, request_context
-from gateway.deadline import Deadline
 from gateway.errors import InvalidBody, InvalidParameter, NotFound
 from gateway.inference.backend import ModelInfo
 from gateway.values import json_text
 from gateway_plugins.oip.documents import ModelMetadata, V2Error
 from gateway_plugins.oip.routes import pass_through
 from gateway_plugins.oip.routes.metadata import MODEL_ERRORS, NAME, ModelName, ModelVersion, model_info
+from gateway_plugins.oip.triton_calls import as_document, call
 
 router = APIRouter(tags=["Open Inference Protocol"])
 
@@ -50,9 +48,9 @@ _DATA_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
     responses=_UNREACHABLE,
 )
 async def get_statistics_of_all(request: Request) -> Response:
-    """The statistics of every model that classifies images and that the API key may use."""
+    """The statistics of every model that classifies images, is ready, and may be used by the API key."""
     context = request_context(request)
-    found = [await _statistics(context, info.name, "") for info in await _allowed_models(context)]
+    found = [await _statistics(context, info.name, "") for info in await _allowed_models(context) if info.ready]
     return _json({"model_stats": [each for document in found for each in document["model_stats"]]})
 
 
@@ -108,7 +106,10 @@ async def get_version_config(request: Request, name: ModelName, version: ModelVe
     openapi_extra={"requestBody": {"content": {"application/json": {"schema": _INDEX}}}},
 )
 async def get_index(request: Request) -> Response:
-    """Every version of each model that classifies images and that the API key may use."""
+    """Every version of each model that classifies images and that the API key may use.
+
+    A model that is not loaded may have the version "".
+    """
     context = request_context(request)
     ready = _lists_ready(await read_whole(open_body(request, context), MAX_INDEX_BYTES, "max_index_bytes"))
     models = await _allowed_models(context)
@@ -122,7 +123,7 @@ async def get_index(request: Request) -> Response:
             }
             for info in models
             if info.ready or not ready
-            for version in info.versions
+            for version in info.versions or ("",)
         ]
     )
 
@@ -169,7 +170,7 @@ async def _statistics_of(request: Request, name: str, version: str | None) -> Re
 
 async def _statistics(context: RequestContext, name: str, version: str) -> dict[str, Any]:
     message = pb.ModelStatisticsRequest(name=name, version=version)
-    return as_document(pb.ModelStatisticsResponse.FromString(await _call(context, "ModelStatistics", name, message)))
+    return as_document(pb.ModelStatisticsResponse.FromString(await call(context, "ModelStatistics", message)))
 
 
 async def _config_of(request: Request, name: str, version: str | None) -> Response:
@@ -177,7 +178,7 @@ async def _config_of(request: Request, name: str, version: str | None) -> Respon
     if pass_through.passes_through(context, name):
         context.check_model(name)
         message = pb.ModelConfigRequest(name=name, version=version or "")
-        answer = await _call(context, "ModelConfig", name, message)
+        answer = await call(context, "ModelConfig", message)
         return _json(as_document(pb.ModelConfigResponse.FromString(answer).config))
     info = await model_info(request, name, version)
     return _json(config_of(ModelMetadata.of(info), max_images=context.settings.max_files))
@@ -194,33 +195,6 @@ def config_of(model: ModelMetadata, max_images: int) -> dict[str, Any]:
         for member, given in (("input", model.inputs), ("output", model.outputs))
     }
     return {"name": model.name, "platform": NAME, "max_batch_size": max_images, **tensors}
-
-
-async def _call(context: RequestContext, method: str, name: str, message: Message) -> bytes:
-    deadline = Deadline.after(context.settings.ready_timeout_seconds)
-    return await context.service.backend.call(method, name, message.SerializeToString(), deadline)
-
-
-def as_document(message: Message) -> dict[str, Any]:
-    """A message in the form of Triton's JSON: protobuf's own has texts for 64-bit integers, and other names."""
-    return {
-        field.name: _value(field, getattr(message, field.name))
-        for field in message.DESCRIPTOR.fields
-        if not field.has_presence or message.HasField(field.name)
-    }
-
-
-def _value(field: Any, value: Any) -> object:  # noqa: ANN401  # a descriptor, and any field of a message
-    if isinstance(value, Mapping):
-        kind = field.message_type.fields_by_name["value"]
-        return {str(key): _single(kind, value[key]) for key in value}
-    return [_single(field, each) for each in value] if field.is_repeated else _single(field, value)
-
-
-def _single(field: Any, value: Any) -> object:  # noqa: ANN401  # a descriptor, and any field of a message
-    if isinstance(value, Message):
-        return as_document(value)
-    return field.enum_type.values_by_number[value].name if field.enum_type else value
 
 
 def _json(document: object) -> Response:

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from http import HTTPStatus
 
 import anyio
 from fastapi import Request
+from pydantic_core import to_json
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from tritonclient.grpc import service_pb2 as pb
@@ -18,9 +20,11 @@ from gateway.deadline import Deadline
 from gateway.errors import DeadlineExceeded, GatewayError, Overloaded
 from gateway.inference.request_spec import timeout_within
 from gateway.inference.scope import Scope
+from gateway.limits.pools import PoolLease
 from gateway_plugins.oip import tensors
 from gateway_plugins.oip.documents import HEADER_LENGTH
 from gateway_plugins.oip.settings import ProtocolSettings
+from gateway_plugins.oip.triton_calls import as_document, call
 
 
 def passes_through(context: RequestContext, name: str) -> bool:
@@ -53,11 +57,16 @@ async def infer(body: Body, context: RequestContext, name: str, version: str, he
         answer = answering.result()
     pieces, json_bytes = await tensors.encode(answer, request)
     held = context.hold_response()
+    return tensor_answer(pieces, json_bytes, held)
+
+
+def tensor_answer(pieces: Sequence[bytes], header_bytes: int | None, held: PoolLease) -> PiecedAnswer:
+    """A response of JSON, or of `header_bytes` of JSON and binary data behind it; counts its bytes in `held`."""
     held.grow(sum(map(len, pieces)))
-    if json_bytes is None:
+    if header_bytes is None:
         return PiecedAnswer(deque(pieces), held)
     response = PiecedAnswer(deque(pieces), held, media_type="application/octet-stream")
-    response.headers[HEADER_LENGTH] = str(json_bytes)
+    response.headers[HEADER_LENGTH] = str(header_bytes)
     return response
 
 
@@ -95,18 +104,17 @@ async def get_metadata(request: Request, name: str, version: str | None) -> Resp
     """What Triton says of a model."""
     context = request_context(request)
     context.check_model(name)
-    message = pb.ModelMetadataRequest(name=name, version=version or "").SerializeToString()
-    answer = await context.service.backend.call("ModelMetadata", name, message, _deadline(context))
-    return Response(tensors.metadata(pb.ModelMetadataResponse.FromString(answer)), media_type="application/json")
+    answer = await call(context, "ModelMetadata", pb.ModelMetadataRequest(name=name, version=version or ""))
+    document = as_document(pb.ModelMetadataResponse.FromString(answer))
+    return Response(to_json(document), media_type="application/json")
 
 
 async def is_ready(request: Request, name: str, version: str | None) -> bool:
     """Whether Triton says that a model is ready."""
     context = request_context(request)
     context.check_model(name)
-    message = pb.ModelReadyRequest(name=name, version=version or "").SerializeToString()
     try:
-        answer = await context.service.backend.call("ModelReady", name, message, _deadline(context))
+        answer = await call(context, "ModelReady", pb.ModelReadyRequest(name=name, version=version or ""))
     except GatewayError as error:
         if error.status == HTTPStatus.NOT_FOUND:
             raise
@@ -124,7 +132,3 @@ def _batch_size(message: pb.ModelInferRequest, body_bytes: int) -> int:
     """The first dimension of the first input, at least 1; a row has at least one byte of the body."""
     shape = message.inputs[0].shape if message.inputs else ()
     return max(1, min(shape[0], body_bytes)) if shape else 1
-
-
-def _deadline(context: RequestContext) -> Deadline:
-    return Deadline.after(context.settings.ready_timeout_seconds)

@@ -13,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from gateway.keys import add_key
 from gateway_local.server import EmbeddedTriton
-from gateway_plugins.oip.routes.inspection import as_document
+from gateway_plugins.oip.triton_calls import as_document
 from gateway_plugins.tenants.quota import read_quota
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, free_port, running_gateway

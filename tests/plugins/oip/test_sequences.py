@@ -1,9 +1,11 @@
 """The sequences that one process counts for each client."""
 
+import asyncio
+
 import numpy as np
 import pytest
 
-from gateway.errors import ModelUnavailable, Overloaded
+from gateway.errors import ModelUnavailable, Overloaded, SequenceUnknown
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway_plugins.oip.client_sequence import ClientSequence
@@ -67,6 +69,29 @@ async def test_sequence_whose_end_fails_makes_room_as_well(clock, backend):
     with pytest.raises(ModelUnavailable):
         await add(sequences, backend, 2, start=True)
     assert [step.end for step in backend.steps] == [False, True, False]
+
+
+async def test_client_that_is_dropped_during_its_request(clock, backend):
+    """One of two requests of an unknown sequence ends it; another client's request then drops this client."""
+    first, second = asyncio.Event(), asyncio.Event()
+    waits = iter([first, second])
+
+    class Unknown:
+        async def add_to_sequence(self, *_: object) -> SequenceScores:
+            await next(waits).wait()
+            raise SequenceUnknown
+
+    sequences = OpenSequences(2, clock)
+    requests = [asyncio.create_task(add(sequences, Unknown(), 1)) for _ in range(2)]
+    await asyncio.sleep(0)
+    first.set()
+    with pytest.raises(SequenceUnknown):
+        await requests[0]
+    await add(sequences, backend, 1, "b", start=True)
+    second.set()
+    with pytest.raises(SequenceUnknown):
+        await requests[1]
+    assert list(sequences._clients) == ["b"]
 
 
 async def test_nothing_is_kept_of_clients_that_are_gone(clock, backend):
