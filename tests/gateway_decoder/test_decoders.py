@@ -18,7 +18,7 @@ from gateway.errors import Overloaded, TooCostly, UndecodableImage
 from gateway.ingest.decode_budget import DecodeLimits, most_seconds, peak_bytes
 from gateway.ingest.decoders import pool as pool_module
 from gateway.ingest.decoders.pool import Decoders
-from gateway.ingest.decoders.worker import Worker
+from gateway.ingest.decoders.worker import Worker, WorkerLost
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway_decoder.decoding import decode
@@ -440,3 +440,28 @@ async def test_image_whose_process_is_killed_is_no_bad_image():
         with pytest.raises(Overloaded, match="was killed, as for lack of memory"):
             await task
         assert (await decoded(pool, cat())).startswith(b"P6")
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("s.sendall(b'x' * 9000 + b'\\n'); time.sleep(60)", "crash"),
+        ("s.shutdown(socket.SHUT_RDWR); time.sleep(60)", "crash"),
+        ("s.close(); time.sleep(0.1); raise SystemExit(1)", "crash"),
+        ("s.close(); time.sleep(0.1); os.kill(os.getpid(), signal.SIGKILL)", "killed"),
+    ],
+    ids=["too-long-a-reply", "closed-socket", "exception", "out-of-memory"],
+)
+async def test_reason_of_a_lost_decoder(monkeypatch, program, reason):
+    """A process that is ended here, since it no longer answers, was not killed for lack of memory."""
+
+    def start(command, **options):
+        code = f"import os, signal, socket, sys, time; s = socket.socket(fileno=int(sys.argv[1])); {program}"
+        return popen([sys.executable, "-c", code, command[4]], **options)
+
+    popen = subprocess.Popen
+    monkeypatch.setattr("gateway.ingest.decoders.worker.subprocess.Popen", start)
+    worker = Worker(1_000_000)
+    with pytest.raises(WorkerLost) as lost:
+        await worker._receive()
+    assert lost.value.reason == reason

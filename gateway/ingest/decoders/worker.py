@@ -24,6 +24,8 @@ _KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
 _KEPT_BYTES = 32 * 2**20
 _REASONS = {-signal.SIGPROF: "time", -signal.SIGKILL: "killed"}
 _MAX_LINE_BYTES, _MAX_HEADER_BYTES = 4_096, 64
+_ENDING_SECONDS, _LOOK_SECONDS = 0.5, 0.005
+"""How long a process whose socket is closed may take to end by itself, and between two looks at it."""
 
 
 class WorkerLost(Exception):
@@ -189,11 +191,22 @@ class Worker:
             with suppress(ConnectionError):
                 piece = await loop.sock_recv(self._socket, _MAX_LINE_BYTES)
             if not piece or len(line) > _MAX_LINE_BYTES:
+                by_itself = not piece and await self._has_ended()
                 code = self.close()
-                reason = "stuck" if self._interrupted else _REASONS.get(code, "crash")
-                raise WorkerLost(code, reason)
+                reason = _REASONS.get(code, "crash") if by_itself else "crash"
+                raise WorkerLost(code, "stuck" if self._interrupted else reason)
             line += piece
         return line
+
+    async def _has_ended(self) -> bool:
+        """Whether the process, whose socket is closed, ends without being killed here."""
+        deadline = time.monotonic() + _ENDING_SECONDS
+        # It does not block, and leaves the process to be waited for: its clock is still to be read.
+        while os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:  # noqa: ASYNC222
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(_LOOK_SECONDS)
+        return True
 
     def interrupt(self) -> None:
         """End the process during its job: `do` then raises WorkerLost."""
