@@ -218,12 +218,12 @@ def _may_be_large(scope: dict[str, Any]) -> bool:
     return b"transfer-encoding" in headers or int(headers.get(b"content-length", 0)) > SMALL_BYTES
 
 
-def head(status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """The status line and the headers, without the empty line behind them.
+def head(status: int, headers: Sequence[Sequence[bytes]]) -> bytes:
+    """The status line and the headers, without the empty line behind them; ASGI allows headers that are lists.
 
     Raises ValueError for a header with a line break or a NUL, which would begin another header or response.
     """
-    text = b"".join(map(b"%b: %b\r\n".__mod__, headers))
+    text = b"".join(map(b"%b: %b\r\n".__mod__, map(tuple, headers)))
     if text.count(b"\n") != len(headers) or text.count(b"\r") != len(headers) or b"\0" in text:
         raise ValueError("a response header contains a line break or a NUL")
     return (_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status) + text

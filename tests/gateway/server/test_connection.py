@@ -13,7 +13,7 @@ from gateway.errors import Overloaded
 from gateway.limits.connections import Connections, StartQueue
 from gateway.limits.pools import upload_buffer
 from gateway.server.connection import Connection
-from gateway.server.cycle import SMALL_BYTES
+from gateway.server.cycle import SMALL_BYTES, head
 from gateway.server.handler import Phase
 from gateway.server.http import HttpHandler
 from gateway_plugins.streams.websockets import WebSocketHandler
@@ -404,3 +404,9 @@ async def test_connection_is_kept_after_other_responses(status, nbytes, reads):
         for _ in range(2):
             assert b"connection: close" not in await reader.readuntil(b"\r\n\r\n")
             assert await reader.readexactly(1) == b"x"
+
+
+def test_headers_may_be_lists_as_asgi_allows():
+    assert head(200, [[b"a", b"b"], (b"c", b"d")]).endswith(b"\r\na: b\r\nc: d\r\n")
+    with pytest.raises(ValueError, match="line break"):
+        head(200, [[b"a", b"b\r\nc: d"]])
