@@ -352,10 +352,10 @@ class Plugins:
 
     def __init__(self, plugins: Sequence[Plugin] = ()) -> None:
         self._plugins = {type(plugin): plugin for plugin in plugins}
-        self.read_headers = any(_has(plugin, hook) for plugin in plugins for hook in ("version", "request_fields"))
-        """Whether `version` or `request_fields` of any plug-in is called."""
         self._version = [plugin.version for plugin in plugins if _has(plugin, "version")]
         self._request_fields = [plugin.request_fields for plugin in plugins if _has(plugin, "request_fields")]
+        self.read_headers = bool(self._version or self._request_fields)
+        """Whether `version` or `request_fields` of any plug-in is called."""
 
     def __iter__(self) -> Iterator[Plugin]:
         return iter(self._plugins.values())

@@ -35,8 +35,7 @@ class TimeSlice:
 
     async def pause_if_over(self) -> None:
         """If the time slice is over, let other tasks run, then begin a new slice."""
-        now = time.perf_counter()
-        if now - self._since > TIME_SLICE_SECONDS or now - getattr(_thread, "beaten", now) > LATE_SECONDS:
+        if self.is_over:
             await self.pause()
 
     async def pause(self) -> None:

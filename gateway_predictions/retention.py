@@ -1,4 +1,7 @@
-"""Deletes what is older than the log keeps; from a log that is too large, of exceptional days and the oldest days."""
+"""Deletes files that are older than the log keeps.
+
+A log that is too large loses some files of exceptional days, and then its oldest days.
+"""
 
 import hashlib
 import statistics

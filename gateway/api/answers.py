@@ -70,7 +70,7 @@ async def classify(
     results: list[Result] = []
 
     def take(result: Result) -> None:
-        held.hold(held.held + size.add(result))
+        held.grow(size.add(result))
         results.append(result)
 
     await context.service.run(uploads, spec, take, body.wait_for_disconnect)

@@ -160,4 +160,4 @@ async def read_whole(body: Body, most: int, limit: str) -> bytes:
         held += len(piece)
         body.hold(held)
         nbytes = max(nbytes, held)
-    raise RequestTooLarge(f"The body may have {most:,} bytes.", limit=limit, value=most)
+    raise RequestTooLarge(f"The body may have at most {most:,} bytes.", limit=limit, value=most)

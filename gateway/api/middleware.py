@@ -201,7 +201,7 @@ class RequestContextMiddleware:
         validation, which take most of the processor time at five times the capacity.
         """
         path = scope["path"]
-        route = self._routes.literal.get(path) or self._routes.match(path)
+        route = self._routes.match(path)
         if self._keys is not None:
             self._keys.check(scope, context, self._routes.access(path, route))
         context.route = route

@@ -1,4 +1,4 @@
-"""What the steps of an image do with its file; `RunningRequest` in gateway.inference.request lists the steps."""
+"""What the steps of an image do with its file; `image_steps` in gateway.inference.steps lists them."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

@@ -72,9 +72,9 @@ class TensorInput:
     datatype: str = "fp32"
     """A name of DATATYPES."""
     layout: str = "nchw"
-    """One of LAYOUTS."""
+    """nchw or nhwc."""
     channels: str = "rgb"
-    """One of CHANNELS."""
+    """rgb or bgr."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -90,8 +90,6 @@ class TensorInput:
 
 DATATYPES = {"fp32": 4, "fp16": 2, "uint8": 1}
 """The types of a tensor's values, with their sizes in bytes."""
-LAYOUTS = ("nchw", "nhwc")
-CHANNELS = ("rgb", "bgr")
 
 
 def resize_of(parameters: Mapping[str, str], *, fast: bool) -> Resize | None:

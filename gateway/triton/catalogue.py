@@ -119,12 +119,12 @@ class Models:
     async def infer(self, call: Call) -> InferResult:
         """Classify a batch; see Backend.infer."""
         if not call.model_version and call.model_name in self._answered:
-            for pause_seconds in SWITCH_PAUSES_SECONDS:
+            for seconds in SWITCH_PAUSES_SECONDS:
                 # The version in use may have been replaced after Triton had chosen it for the call.
                 try:
                     return await self._infer(call)
                 except ModelNotFound:
-                    await asyncio.sleep(pause_seconds)
+                    await asyncio.sleep(seconds)
         return await self._infer(call)
 
     async def _infer(self, call: Call) -> InferResult:

@@ -61,7 +61,8 @@ DECODE_PARAMETER, EXACT, FAST = "decode", "exact", "fast"
 """Parameter of an ensemble, and its values: whether large JPEGs are decoded pixel by pixel, or at a reduced scale."""
 
 PROCESS_MEMORY_PARAMETER = "process_memory"
-"""Parameter of an ensemble: what a process of its network takes, as JSON, measured when it was added (footprint)."""
+"""Parameter of an ensemble: what a process of its network takes, as JSON, measured when it was added; see
+gateway_plugins.demand.footprint."""
 
 AFTER_PARAMETER = "after"
 """Parameter of an ensemble: what the step after its network does, in words; without it the network is the last step."""

@@ -50,7 +50,7 @@ class EmbeddingParameters(BaseModel):
     top_k: TopK = None
     """Predictions in addition to each embedding, best first; none by default."""
     model: ModelName = None
-    """A model of `GET /models` with a `embedding_size`; the default is a setting."""
+    """A model of `GET /models` with an `embedding_size`; the default is a setting."""
     version: ModelVersion = None
     """A version of the model; default: the version in use."""
     timeout: TimeoutSeconds = None

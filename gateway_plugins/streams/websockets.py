@@ -61,7 +61,7 @@ class WebSocketHandler(UploadingClient):
         self._disconnect: Message | None = None
         """What the application receives behind the messages; nothing that the client sends is of interest any more."""
         self._changed = asyncio.Event()
-        self._accepted = self._close_sent = self._lost = False
+        self._accepted = self._close_sent = False
         self._discards = False  # the client's messages, once they took more memory than there is
         self._denial: tuple[int, list[tuple[bytes, bytes]]] | None = None
         self._denial_body = b""
@@ -169,7 +169,6 @@ class WebSocketHandler(UploadingClient):
 
     def lost(self) -> None:
         """See Handler."""
-        self._lost = True
         self._drop()
         self._leave(ABNORMAL)
         self._buffer.release()
@@ -329,7 +328,7 @@ class WebSocketHandler(UploadingClient):
 
     def _count(self) -> None:
         """Count what is held: of a frame or a message that is not complete, and of messages for the application."""
-        if self._lost or self._disconnect is not None:
+        if self._disconnect is not None:
             self._buffer.hold(0)
             return
         try:

@@ -116,7 +116,7 @@ def destination(address: IPAddress) -> IPAddress:
         return address
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
-    return IPv4Address(int(address) & 0xFFFFFFFF) if address in NAT64 else address
+    return IPv4Address(int(address) & _32_BITS) if address in NAT64 else address
 
 
 def inside(address: IPAddress) -> list[IPv4Address]:
