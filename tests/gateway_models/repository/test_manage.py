@@ -3,17 +3,19 @@
 import contextlib
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.model_config import parameters, read_model_config
 from gateway_models.networks.add import add
+from gateway_models.repository.after import DeclaredStep
 from gateway_models.repository.entry import Entry, EntryError, read_entry
 from gateway_models.repository.manage import provide_stateful, remove, remove_version, use_version
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import ModelSpec, Serving
-from gateway_models.repository.writing import rewrite, staging
+from gateway_models.repository.writing import extend, rewrite, staging
 from tests.gateway_models.networks.builders import Head, save_torchscript
 from tests.gateway_models.repository.entries import entry
 from tests.processes import PROJECT
@@ -105,3 +107,14 @@ def test_model_names_its_own_stateful_one_in_every_ensemble(tmp_path):
     for ensemble in several.ensembles:
         (tmp_path / "config.pbtxt").write_text(render(several)[ensemble])
         assert parameters(read_model_config(tmp_path / "config.pbtxt"))["sequence_model"] == "object_counter"
+
+
+def test_folder_in_the_way_of_a_step_is_kept(tmp_path):
+    old = entry()
+    version = entry(after=DeclaredStep(temperature=2.0)).versions[1]
+    new = replace(old, versions={**old.versions, 2: version})
+    (kept := tmp_path / new.step_after(2) / "notes.txt").parent.mkdir()
+    kept.write_text("somebody's")
+    with pytest.raises(EntryError, match="already exists"):
+        extend(old, new, None, tmp_path, tmp_path / "step")
+    assert kept.read_text() == "somebody's"
