@@ -9,9 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.keys import add_key
-from gateway_plugins.tenants.quota import read_quota
 from tests.e2e.conftest import StartGateway
+from tests.keys import key_of
 from tests.photos import photo
 from tests.plugins.tenants.stores import Store, needs_store
 from tests.processes import SERVE, Gateway, wait_for
@@ -24,10 +23,6 @@ PATIENT = f"from gateway_plugins.tenants import rate_store; rate_store.TIMEOUT_S
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
     return tmp_path / "keys"
-
-
-def key_of(keys: Path, name: str, **options: str) -> dict[str, str]:
-    return {"X-API-Key": add_key(keys, name, read_quota(options))}
 
 
 def flood(gateways: list[Gateway], key: dict[str, str], count: int, connections: int = 16) -> Counter[int]:

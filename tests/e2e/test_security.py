@@ -8,6 +8,7 @@ import pytest
 
 from gateway.keys import add_key, remove_key
 from tests.e2e.conftest import StartGateway
+from tests.keys import key_of
 from tests.processes import Gateway
 
 
@@ -39,7 +40,7 @@ def exchange(gateway: Gateway, request: bytes) -> bytes:
 
 
 def test_every_worker_refuses_a_removed_key(guarded, keys):
-    headers = {"X-API-Key": add_key(keys, "temporary")}
+    headers = key_of(keys, "temporary")
 
     def statuses() -> set[int]:
         # A connection for each request, so that both workers are met.

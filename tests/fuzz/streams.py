@@ -133,7 +133,7 @@ def message(
         head = struct.pack("!BBH", first, second | 126, length)
     else:
         head = struct.pack("!BBQ", first, second | 127, length)
-    if mask:
+    if mask and any(mask):
         payload = bytes(byte ^ mask[place % 4] for place, byte in enumerate(payload))
     return head + (mask or b"") + payload
 

@@ -7,6 +7,7 @@ from gateway.keys import add_key
 from gateway_plugins.oip.client_sequence import ID_BITS, ClientSequence, triton_id
 from tests.doubles.backend import PNG, StubBackend
 from tests.gateway.api.tensors import INFER, SCORES, TEXT, ask, in_json, refusal, result, scorer
+from tests.keys import key_of
 from tests.services import client_of
 
 
@@ -154,7 +155,7 @@ def test_idle_sequence_makes_room_for_the_next_one(backend, monkeypatch):
 
 def test_sequences_of_one_client_leave_those_of_others(backend, tmp_path):
     keys = tmp_path / "keys"
-    app, nightly = ({"X-API-Key": add_key(keys, name)} for name in ("app", "nightly"))
+    app, nightly = (key_of(keys, name) for name in ("app", "nightly"))
     with client_of(backend, api_keys_file=keys, max_sequences=1) as client:
         assert start(client, 1, app).status_code == 200
         assert start(client, 2, app).status_code == 503

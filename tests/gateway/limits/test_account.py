@@ -17,6 +17,7 @@ from gateway.limits.account import (
     STREAM_SECONDS_PER_SECOND,
     Account,
 )
+from tests.doubles.clock import Clock
 
 BASE, MOST = 3.0, 3.0
 MEGAPIXELS = 1_000_000
@@ -179,23 +180,16 @@ def test_ordinary_images_are_never_refused(kinds, at_once, slower):
     asyncio.run(scenario())
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
 async def test_account_of_a_stream_refills_to_its_initial_balance():
-    clock = Clock()
+    clock = Clock(100.0)
     stream = Account(BASE, MOST, seconds_per_second=STREAM_SECONDS_PER_SECOND, now=clock)
     stream.add_image(10**7)
     assert stream.try_pay(BASE)
     with pytest.raises(TooCostly, match="1 s of processor time a second"):
         await stream.pay(0.1)
-    clock.now += 0.5
+    clock.seconds += 0.5
     assert stream.try_pay(0.5)
     assert not stream.try_pay(0.01)
-    clock.now += 3_600
+    clock.seconds += 3_600
     assert stream.try_pay(BASE)
     assert not stream.try_pay(0.01)

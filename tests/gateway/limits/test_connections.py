@@ -13,6 +13,7 @@ from gateway.limits.connections import (
     StartQueue,
 )
 from gateway.limits.pool_clients import IDLE_SECONDS
+from tests.doubles.clock import Clock
 
 MOST, RESERVED = 3, 2
 
@@ -34,19 +35,9 @@ class Connection:
         self.displaced = error
 
 
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture
@@ -136,7 +127,7 @@ def test_connection_with_a_recent_response_is_kept(connections, clock):
     slow.is_slow = True
     busy(connections)
     assert (recent.displaced, upload.displaced, bool(slow.displaced)) == (None, None, True)
-    clock.now += IDLE_SECONDS + 0.01
+    clock.seconds += IDLE_SECONDS + 0.01
     upload.is_slow = True
     busy(connections)
     assert (bool(recent.displaced), upload.displaced) == (True, None)
@@ -163,7 +154,7 @@ def test_stalled_reader_goes_before_an_upload(connections, clock):
     upload, reader = uploading(connections, 0.0), busy(connections)
     connections.stall(reader)
     busy(connections)
-    clock.now += IDLE_SECONDS + 0.01
+    clock.seconds += IDLE_SECONDS + 0.01
     busy(connections)
     assert (reader.aborted, upload.displaced) == (True, None)
 
@@ -209,7 +200,7 @@ def test_seconds_without_reading_are_measured(connections, clock):
     first, second, third = (busy(connections) for _ in range(MOST))
     for connection in (first, second):
         connections.stall(connection)
-    clock.now += 2
+    clock.seconds += 2
     connections.read_on(first)
     connections.stall(first)
     connections.stall(second)  # as it did before

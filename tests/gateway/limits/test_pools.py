@@ -11,17 +11,10 @@ from gateway.limits.pace import Pace
 from gateway.limits.pool_clients import NeverEvicted, UploadingClient, WaitingClient
 from gateway.limits.pools import Pool, PoolLease, response_buffer, streams, upload_buffer
 from tests.doubles.backend import PNG
+from tests.doubles.clock import Clock
 from tests.services import client_of
 
 MAX = 100
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 class Upload(UploadingClient):

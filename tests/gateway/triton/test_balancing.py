@@ -10,9 +10,11 @@ import pytest
 from gateway import metrics
 from gateway.triton.addresses import Addresses
 from gateway.triton.balancing import HALF_LIFE_SECONDS, Load, power_of_two_choice
+from tests.doubles.clock import Clock
 from tests.gateway.triton.fleet import fleet_of, wait_until
 
 ONE, TWO = "10.0.0.1:8001", "10.0.0.2:8001"
+CLOCK = Clock()
 
 
 class Dns:
@@ -68,16 +70,6 @@ async def test_tritons_stay_in_use_while_dns_fails():
         await wait_until(lambda: len(fleet.backend.health()) == 1)
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-CLOCK = Clock()
-
-
 @dataclass
 class FakeReplica:
     name: str
@@ -113,7 +105,7 @@ def test_latency_of_a_replica_decays():
     load = Load(CLOCK)
     load.observe(1.0)
     assert load.latency_seconds(0.1) == 1.0
-    CLOCK.now += HALF_LIFE_SECONDS
+    CLOCK.seconds += HALF_LIFE_SECONDS
     assert abs(load.latency_seconds(0.0) - 0.5) < 1e-9
 
 

@@ -8,13 +8,7 @@ import pytest
 from gateway.server.workers import shared_file, sharing
 from gateway.triton import quarantine as module
 from gateway.triton.quarantine import Notes, Quarantine
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.doubles.clock import Clock
 
 
 def test_suspect_is_released_by_an_answer_or_by_time():
@@ -23,7 +17,7 @@ def test_suspect_is_released_by_an_answer_or_by_time():
     quarantine.suspect([b"a", b"b"])
     quarantine.clear(b"a")
     assert [quarantine.is_suspect(code) for code in (b"a", b"b", b"c")] == [False, True, False]
-    clock.now = 60
+    clock.seconds = 60
     assert not quarantine.is_suspect(b"b")
 
 
@@ -34,7 +28,7 @@ def test_crashing_image_is_refused_until_it_expires():
     quarantine.refuse(b"a")
     assert quarantine.is_refused(b"a")
     assert not quarantine.is_suspect(b"a")
-    clock.now = 60
+    clock.seconds = 60
     assert not quarantine.is_refused(b"a")
 
 

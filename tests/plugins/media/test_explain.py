@@ -15,12 +15,11 @@ from prometheus_client import REGISTRY
 
 from bench.damage import damaged, outcome
 from gateway.errors import InferenceFailed
-from gateway.keys import add_key
 from gateway_decoder.damage import DamageDetector
 from gateway_plugins.media.explaining import PREVIEW_MASKS
-from gateway_plugins.tenants.quota import read_quota
 from tests.asking import encode
 from tests.doubles.backend import PNG, by_image, picture, quarters, quarters_backend
+from tests.keys import key_of
 from tests.photos import photo
 from tests.processes import wait_for
 from tests.services import Client, client_of, stub_service
@@ -285,12 +284,12 @@ def test_each_copy_is_charged_to_the_key(tmp_path, monkeypatch):
     """A key with 30 images at once gets an explanation of 30 images, and none of 31."""
     monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.0)
     path = tmp_path / "keys"
-    key = {"X-API-Key": add_key(path, "app", read_quota({"rate": "1/h", "burst": "30"}))}
+    key = key_of(path, rate="1/h", burst="30")
     with client_of(quarters_backend(), api_keys_file=path) as client:
         assert post(client, headers=key, masks=29).status_code == 200
         assert client.get("/limits", headers=key).json()["key"]["rate"]["remaining"] == 0
     path.unlink()
-    key = {"X-API-Key": add_key(path, "app", read_quota({"rate": "1/h", "burst": "30"}))}
+    key = key_of(path, rate="1/h", burst="30")
     with client_of(quarters_backend(), api_keys_file=path) as client:
         answer = post(client, headers=key, masks=30)
     assert (answer.status_code, answer.json()["code"]) == (429, "rate_limited")
@@ -300,8 +299,8 @@ def test_explanation_that_waits_for_its_rate_delays_no_other(tmp_path, monkeypat
     """One image at a time is open for explanations, and the slow key's has to wait for most of its copies."""
     monkeypatch.setattr("gateway_plugins.media.open_files.KEEP_MASKED_SECONDS", 0.1)
     path = tmp_path / "keys"
-    slow = {"X-API-Key": add_key(path, "slow", read_quota({"rate": "4/s", "burst": "2"}))}
-    other = {"X-API-Key": add_key(path, "other", read_quota({"rate": "1000/s", "burst": "1000"}))}
+    slow = key_of(path, "slow", rate="4/s", burst="2")
+    other = key_of(path, "other", rate="1000/s", burst="1000")
     order = []
 
     backend = quarters_backend()

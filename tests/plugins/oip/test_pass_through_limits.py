@@ -4,14 +4,12 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
 import pytest
 from prometheus_client import REGISTRY
 
-from gateway.keys import add_key
-from gateway_plugins.tenants.quota import read_quota
+from tests.keys import key_of
 from tests.plugins.oip.echo import INFER, MODEL, EchoBackend, tensor
 from tests.processes import wait_for
 from tests.services import Client, client_of, stub_service
@@ -34,10 +32,6 @@ def serving(**settings: object) -> Iterator[tuple[Client, EchoBackend]]:
 
 def ask(client: Client, rows: int = 1, headers: dict[str, str] | None = None, **members: object) -> httpx.Response:
     return client.post(INFER, json={"inputs": [tensor(rows)], **members}, headers={**PROBLEM, **(headers or {})})
-
-
-def key_of(folder: Path, **options: str) -> dict[str, str]:
-    return {"X-API-Key": add_key(folder / "keys", "app", read_quota(options))}
 
 
 def code(answer: httpx.Response) -> tuple[int, str]:
@@ -100,7 +94,7 @@ def test_request_of_a_client_that_disconnects_is_not_sent():
 
 def test_batch_is_charged_by_its_images(tmp_path):
     """The burst passes, and one more image does not: it is refused whole, and takes nothing of the rate."""
-    key = key_of(tmp_path, rate="1/h", burst="6")
+    key = key_of(tmp_path / "keys", rate="1/h", burst="6")
     with serving(api_keys_file=tmp_path / "keys") as (client, backend):
         three = ask(client, 3, key)
         assert (three.status_code, three.headers["ratelimit"][:13]) == (200, '"images";r=3;')
@@ -116,7 +110,7 @@ def test_batch_is_charged_by_its_images(tmp_path):
 
 def test_batch_that_never_passes_is_not_to_be_sent_again(tmp_path):
     """It would wait longer than its timeout even after any pause: there is no time at which to send it again."""
-    key = key_of(tmp_path, rate="1/h", burst="6")
+    key = key_of(tmp_path / "keys", rate="1/h", burst="6")
     with serving(api_keys_file=tmp_path / "keys") as (client, _):
         refused = ask(client, 8, key)
         assert code(refused) == (429, "rate_limited")
@@ -126,7 +120,7 @@ def test_batch_that_never_passes_is_not_to_be_sent_again(tmp_path):
 
 
 def test_batch_waits_for_its_turn_within_its_deadline(tmp_path):
-    key = key_of(tmp_path, rate="20/s", burst="1")
+    key = key_of(tmp_path / "keys", rate="20/s", burst="1")
     with serving(api_keys_file=tmp_path / "keys") as (client, _):
         answer = ask(client, 5, key)
         assert answer.status_code == 200
@@ -135,7 +129,7 @@ def test_batch_waits_for_its_turn_within_its_deadline(tmp_path):
 
 
 def test_size_that_no_data_has_is_not_charged(tmp_path):
-    key = key_of(tmp_path, rate="1/s", burst="1000")
+    key = key_of(tmp_path / "keys", rate="1/s", burst="1000")
     empty = {"name": "IDS", "datatype": "INT32", "shape": [2**62, 0], "data": []}
     with serving(api_keys_file=tmp_path / "keys") as (client, _):
         answer = client.post(INFER, json={"inputs": [empty]}, headers=key)
@@ -144,15 +138,15 @@ def test_size_that_no_data_has_is_not_charged(tmp_path):
 
 
 def test_key_reaches_the_models_of_its_quota_alone(tmp_path):
-    allowed, other = key_of(tmp_path, models=MODEL), add_key(tmp_path / "keys", "b", read_quota({"models": "flowers"}))
+    allowed, other = key_of(tmp_path / "keys", models=MODEL), key_of(tmp_path / "keys", "b", models="flowers")
     with serving(api_keys_file=tmp_path / "keys") as (client, backend):
         for path in (INFER, f"/v2/models/{MODEL}/versions/1/infer"):
             assert client.post(path, json={"inputs": [tensor()]}, headers=allowed).status_code == 200
-            refused = client.post(path, json={"inputs": [tensor()]}, headers={**PROBLEM, "X-API-Key": other})
+            refused = client.post(path, json={"inputs": [tensor()]}, headers={**PROBLEM, **other})
             assert code(refused) == (403, "forbidden")
         for path in (f"/v2/models/{MODEL}", f"/v2/models/{MODEL}/ready"):
             assert client.get(path, headers=allowed).status_code == 200
-            assert code(client.get(path, headers={**PROBLEM, "X-API-Key": other})) == (403, "forbidden")
+            assert code(client.get(path, headers={**PROBLEM, **other})) == (403, "forbidden")
     assert len(backend.requests) == 2
 
 

@@ -10,6 +10,7 @@ from gateway.inference.request_spec import RequestSpec
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway_plugins.oip.client_sequence import ClientSequence
 from gateway_plugins.oip.sequences import FORGET_SECONDS, IDLE_SECONDS, OpenSequences
+from tests.doubles.clock import Clock
 
 SPEC = RequestSpec("flowers", "", None, 10.0, "request")
 SCORES = [np.ones(2, np.float32)]
@@ -29,16 +30,9 @@ class Recorder:
         return SequenceScores(step.scores, 1)
 
 
-class Clock:
-    seconds = 1_000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return Clock(1_000.0)
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from websockets.sync.client import connect
 from gateway.limits import pool_clients
 from gateway_plugins.streams.websockets import MAX_FRAGMENTS
 from tests.doubles.backend import frame, frame_backend
+from tests.fuzz.streams import BINARY, CLOSE, PING, TEXT, message
 from tests.processes import wait_for
 from tests.services import stream_service
 
-TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
 TIMEOUT_SECONDS = 60
 WAITING = "gateway_waiting_bytes"
 
@@ -68,20 +68,6 @@ def request(address: str, path: str = "/stream", **headers: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode()
 
 
-def message(opcode: int, payload: bytes = b"", *, final: bool = True, mask: bool = True) -> bytes:
-    """A frame of RFC 6455; a mask of zeros leaves the payload as it is."""
-    length = len(payload)
-    first = (0x80 if final else 0) | opcode
-    second = 0x80 if mask else 0
-    if length < 126:
-        head = struct.pack("!BB", first, second | length)
-    elif length < 65_536:
-        head = struct.pack("!BBH", first, second | 126, length)
-    else:
-        head = struct.pack("!BBQ", first, second | 127, length)
-    return head + (bytes(4) if mask else b"") + payload
-
-
 @contextlib.contextmanager
 def raw(address: str, first: bytes) -> Iterator[socket.socket]:
     host, port = address.split(":")
@@ -91,6 +77,14 @@ def raw(address: str, first: bytes) -> Iterator[socket.socket]:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         connection.connect((host, int(port)))
         connection.sendall(first)
+        yield connection
+
+
+@contextlib.contextmanager
+def opened(address: str, path: str = "/stream", **headers: str) -> Iterator[socket.socket]:
+    """A connection that has become a stream."""
+    with raw(address, request(address, path, **headers)) as connection:
+        head(connection)
         yield connection
 
 
@@ -135,8 +129,7 @@ def test_client_that_never_reads_is_disconnected(address, kind):
         except OSError:
             cut.set()
 
-    with raw(address, request(address)) as connection:
-        head(connection)
+    with opened(address) as connection:
         connection.settimeout(TIMEOUT_SECONDS)
         thread = threading.Thread(target=send, args=(connection,), daemon=True)
         thread.start()
@@ -146,8 +139,7 @@ def test_client_that_never_reads_is_disconnected(address, kind):
 
 
 def test_message_in_endless_fragments_is_refused(address):
-    with raw(address, request(address)) as connection:
-        head(connection)
+    with opened(address) as connection:
         connection.sendall(message(BINARY, final=False) + message(0, final=False) * (2 * MAX_FRAGMENTS))
         assert close_code(connection) == 1008
 
@@ -169,8 +161,7 @@ def until(connection: socket.socket, words: bytes) -> bytes:
 @pytest.mark.parametrize("final", [True, False], ids=["one part", "two parts"])
 def test_incomplete_message_counts_as_buffered(address, waiting, final):
     data = frame(255) + bytes(60_000)
-    with raw(address, request(address, "/stream?top_k=1")) as connection:
-        head(connection)
+    with opened(address, "/stream?top_k=1") as connection:
         half = message(BINARY, data)[:40_000] if final else message(BINARY, data[:40_000], final=False)
         connection.sendall(half)
         wait_for(lambda: 39_900 < waiting() <= 40_100)
@@ -183,9 +174,7 @@ def test_incomplete_message_is_evicted_for_another(waiting):
     limits = {"max_bytes_waiting": 2**20, "max_file_bytes": 2**20, "stream_frame_bytes": 2**20}
     part = message(BINARY, bytes(700_000))[:600_000]
     with stream_service(frame_backend(), **limits) as (address, _), contextlib.ExitStack() as stack:
-        first, second = (stack.enter_context(raw(address, request(address))) for _ in range(2))
-        for connection in (first, second):
-            head(connection)
+        first, second = (stack.enter_context(opened(address)) for _ in range(2))
         first.sendall(part)
         wait_for(lambda: waiting() > 590_000)
         second.sendall(part)
@@ -221,8 +210,7 @@ def test_waiting_frames_count_as_buffered(waiting):
 
 
 def test_trickled_message_does_not_keep_a_stream_open(address):
-    with raw(address, request(address)) as connection:
-        head(connection)
+    with opened(address) as connection:
         connection.sendall(message(BINARY, bytes(1_000))[:-500])
         received = b""
         until = time.monotonic() + TIMEOUT_SECONDS
@@ -238,7 +226,7 @@ def test_trickled_message_does_not_keep_a_stream_open(address):
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [
-        (message(TEXT, b"{}", mask=False), 1002),
+        (message(TEXT, b"{}", mask=None), 1002),
         (message(TEXT, b"\xff\xfe"), 1007),
         (message(3), 1002),
         (bytes([0xF1, 0x80]) + bytes(4), 1002),
@@ -248,8 +236,7 @@ def test_trickled_message_does_not_keep_a_stream_open(address):
     ids=["unmasked", "not UTF-8", "unknown opcode", "reserved bits", "continues nothing", "long ping"],
 )
 def test_protocol_violation_ends_the_stream(address, wrong, code):
-    with raw(address, request(address)) as connection:
-        head(connection)
+    with opened(address) as connection:
         connection.sendall(wrong)
         assert close_code(connection) == code
     assert serves(address)
@@ -320,10 +307,8 @@ def test_flood_of_handshakes_stays_within_the_limit(address, monkeypatch):
 
 def test_random_bytes_do_not_affect_other_streams(address):
     for size in (1, 100, 10_000):
-        with raw(address, request(address)) as connection:
-            head(connection)
-            with contextlib.suppress(OSError):
-                connection.sendall(os.urandom(size))
-                connection.shutdown(socket.SHUT_WR)
-                everything(connection)
+        with opened(address) as connection, contextlib.suppress(OSError):
+            connection.sendall(os.urandom(size))
+            connection.shutdown(socket.SHUT_WR)
+            everything(connection)
     assert serves(address)

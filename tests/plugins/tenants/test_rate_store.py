@@ -11,17 +11,11 @@ from gateway_plugins.tenants import rate_store
 from gateway_plugins.tenants.quota import Rate
 from gateway_plugins.tenants.rate_store import CONNECTIONS, RETRY_SECONDS, StoredRates
 from gateway_plugins.tenants.rates import ProcessRates, take
+from tests.doubles.clock import Clock
 from tests.plugins.tenants.stores import Store, needs_store
 
 pytestmark = needs_store
 SLOW = Rate(0.001, 10, "")
-
-
-class Clock:
-    seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 @pytest.fixture(autouse=True)

@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 
 from gateway_plugins.tenants.quota import Rate
 from gateway_plugins.tenants.rates import ProcessRates, Rates, WorkerRates
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 1_000.0
-
-    def __call__(self) -> float:
-        return self.seconds
+from tests.doubles.clock import Clock
 
 
 @pytest.fixture(params=["process", "workers"])
@@ -29,7 +22,7 @@ def rates(request, clock, tmp_path) -> Rates:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_000.0)
 
 
 TEN = Rate(10.0, 5, "10/s")
@@ -92,7 +85,7 @@ async def test_keys_have_rates_of_their_own_and_forgotten_ones_begin_anew(rates)
     most_seconds=st.sampled_from([0.0, 0.5, 10.0]),
 )
 async def test_no_time_span_has_more_images_than_burst_and_rate(pauses, per_second, burst, most_seconds):
-    clock, rate, passed = Clock(), Rate(per_second, burst, ""), []
+    clock, rate, passed = Clock(1_000.0), Rate(per_second, burst, ""), []
     rates = ProcessRates(clock)
     for pause in pauses:
         clock.seconds += pause

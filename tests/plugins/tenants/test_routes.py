@@ -17,9 +17,9 @@ from gateway.errors import RateLimited, TooCostly
 from gateway.inference.backend import Call, Row
 from gateway.keys import add_key
 from gateway.limits.account import Account
-from gateway_plugins.tenants.quota import read_quota
 from tests.doubles.backend import PNG, StubBackend, scored, with_vector
 from tests.gateway.api.tensors import in_json
+from tests.keys import key_of
 from tests.processes import wait_for
 from tests.services import ROUTES, stream_service
 
@@ -126,7 +126,7 @@ class Service:
     def key(self, name: str, **options: str) -> dict[str, str]:
         """The headers of a new key; its name is also the one that the backend records."""
         self.backend.key = name
-        return {"X-API-Key": add_key(self.path, name, read_quota(options))}
+        return key_of(self.path, name, **options)
 
 
 @pytest.fixture(scope="module")

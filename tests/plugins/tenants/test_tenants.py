@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.keys import add_key, remove_key
+from gateway.keys import remove_key
 from gateway.limits.caller import REFUSAL_SECONDS
 from gateway.settings import MIB
-from gateway_plugins.tenants.quota import read_quota
 from tests.doubles.backend import PNG, StubBackend, with_vector
+from tests.keys import key_of
 from tests.processes import wait_for
 from tests.services import Client, client_of, stub_service
 from tests.settings import Settings
@@ -29,10 +29,6 @@ def soon(monkeypatch):
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "keys"
-
-
-def key_of(path: Path, name: str, **options: str) -> dict[str, str]:
-    return {"X-API-Key": add_key(path, name, read_quota(options))}
 
 
 @contextmanager
@@ -51,7 +47,7 @@ def metric(client: Client, name: str) -> float:
 
 
 def test_request_past_the_rate_is_refused_with_the_time_to_wait(path):
-    key, other = key_of(path, "app", rate="3/h"), key_of(path, "other")
+    key, other = key_of(path, rate="3/h"), key_of(path, "other")
     with limited(path) as client:
         burst = predict(client, key)
         assert burst.status_code == 200
@@ -69,7 +65,7 @@ def test_request_past_the_rate_is_refused_with_the_time_to_wait(path):
 
 
 def test_each_file_is_charged(path):
-    key = key_of(path, "app", rate="1/h", burst="5")
+    key = key_of(path, rate="1/h", burst="5")
     with limited(path) as client:
         assert predict(client, key, files=3).headers["ratelimit"].startswith('"images";r=2;')
         assert client.get("/limits", headers=key).json()["key"]["rate"]["remaining"] == 2
@@ -79,21 +75,21 @@ def test_each_file_is_charged(path):
 
 
 def test_images_of_a_begun_request_wait_for_the_rate(path):
-    key = key_of(path, "app", rate="50/s", burst="1")
+    key = key_of(path, rate="50/s", burst="1")
     with limited(path) as client:
         answer = predict(client, key, files=5).json()
     assert answer["summary"] == {"ok": 5, "failed": 0}
 
 
 def test_file_that_is_no_image_is_charged(path):
-    key = key_of(path, "app", rate="1/h", burst="2")
+    key = key_of(path, rate="1/h", burst="2")
     with limited(path) as client:
         assert client.post("/predict", files={"files": ("a.txt", b"text")}, headers=key).status_code == 415
         assert client.get("/limits", headers=key).json()["key"]["rate"]["remaining"] == 1
 
 
 def test_requests_without_images_are_not_charged(path):
-    key = key_of(path, "app", rate="1/h", burst="2")
+    key = key_of(path, rate="1/h", burst="2")
     with limited(path) as client:
         for target in ("/models", "/limits", "/v2"):
             response = client.get(target, headers=key)
@@ -102,7 +98,7 @@ def test_requests_without_images_are_not_charged(path):
 
 
 def test_protocol_request_past_the_rate_has_an_error_of_the_protocol(path):
-    key = key_of(path, "app", rate="1/h")
+    key = key_of(path, rate="1/h")
     with limited(path) as client:
         predict(client, key)
         refused = client.post("/v2/models/ensemble_model/infer", content=b"{}", headers=key)
@@ -115,7 +111,7 @@ def test_refusal_comes_after_a_pause(path, monkeypatch):
     """A client that sends again at once cannot keep the gateway busy with refusals."""
     assert REFUSAL_SECONDS >= 1
     monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.2)
-    key = key_of(path, "app", rate="1/h")
+    key = key_of(path, rate="1/h")
     with limited(path) as client:
         predict(client, key)
         began = time.monotonic()
@@ -124,7 +120,7 @@ def test_refusal_comes_after_a_pause(path, monkeypatch):
 
 
 def test_model_outside_of_the_quota_is_refused_with_those_inside(path):
-    key = key_of(path, "app", models="ensemble_model,dogs")
+    key = key_of(path, models="ensemble_model,dogs")
     with limited(path) as client:
         assert predict(client, key).status_code == 200
         refused = predict(client, key, query="?model=cats")
@@ -133,7 +129,7 @@ def test_model_outside_of_the_quota_is_refused_with_those_inside(path):
 
 
 def test_key_sees_the_models_of_its_quota_only(path):
-    keys = [key_of(path, "app", models="ensemble_model,dogs"), key_of(path, "b", models="x"), key_of(path, "p")]
+    keys = [key_of(path, models="ensemble_model,dogs"), key_of(path, "b", models="x"), key_of(path, "p")]
     with limited(path) as client:
         some, none, every = (
             [model["name"] for model in client.get("/models", headers=key).json()["models"]] for key in keys
@@ -144,7 +140,7 @@ def test_key_sees_the_models_of_its_quota_only(path):
 
 
 def test_key_may_use_the_routes_of_its_quota_only(path):
-    key = key_of(path, "app", routes="/predict,/v2")
+    key = key_of(path, routes="/predict,/v2")
     with limited(path) as client:
         assert predict(client, key).status_code == 200
         for target, expected in (
@@ -160,7 +156,7 @@ def test_key_may_use_the_routes_of_its_quota_only(path):
 
 
 def test_limits_have_the_quota_of_the_key(path):
-    key = key_of(path, "app", rate="120/min", burst="7", share="0.25", priority="bulk", models="a,b", routes="/predict")
+    key = key_of(path, rate="120/min", burst="7", share="0.25", priority="bulk", models="a,b", routes="/predict")
     plain = key_of(path, "plain")
     with limited(path, max_images_in_flight=32) as client:
         assert client.get("/limits", headers=key).json()["key"] == {
@@ -177,14 +173,14 @@ def test_limits_have_the_quota_of_the_key(path):
 
 
 def test_smallest_share_lets_one_image_in(path):
-    key = key_of(path, "app", share="0.001")
+    key = key_of(path, share="0.001")
     with limited(path) as client:
         assert client.get("/limits", headers=key).json()["key"]["max_images_in_flight"] == 1
         assert predict(client, key, files=3).json()["summary"] == {"ok": 3, "failed": 0}
 
 
 def test_keys_without_any_quota_are_no_tenants(path):
-    key = key_of(path, "app")
+    key = key_of(path)
     with limited(path) as client:
         assert predict(client, key).status_code == 200
         assert client.get("/limits", headers=key).json()["key"] is None
@@ -220,8 +216,8 @@ def test_usage_of_each_key_is_counted(path):
 
 
 def test_admin_key_has_no_limits(path, tmp_path):
-    key_of(path, "app", rate="1/h")
-    admin = {"X-API-Key": add_key(tmp_path / "admins", "app")}
+    key_of(path, rate="1/h")
+    admin = key_of(tmp_path / "admins")
     with limited(path, admin_keys_file=tmp_path / "admins") as client:
         assert [predict(client, admin).status_code for _ in range(3)] == [200] * 3
         assert client.get("/limits", headers=admin).json()["key"] is None
@@ -255,7 +251,7 @@ def waiting_bytes(url: str) -> float:
 
 def test_waiting_uploads_of_a_key_take_no_more_than_its_share_of_the_buffer(path):
     """One upload stands still with almost all of the key's part; another key's upload has the rest."""
-    key, other = key_of(path, "app", share="0.5"), key_of(path, "other")
+    key, other = key_of(path, share="0.5"), key_of(path, "other")
     sizes = {"max_bytes_waiting": MIB, "max_file_bytes": MIB // 2, "batch_max_bytes": MIB, "stream_frame_bytes": 1_024}
     raw = {"Content-Type": "image/png"}
     with stub_service(api_keys_file=path, **sizes) as url, closing(HTTPConnection(url.removeprefix("http://"))) as slow:
