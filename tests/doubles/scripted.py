@@ -16,6 +16,7 @@ from gateway.inference.expansion import OpenedImage
 from gateway.inference.observer import Observers
 from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import RequestSpec
+from gateway.inference.result import Result
 from gateway.inference.service import InferenceService
 from gateway.inference.tools import BatchLimits, Tools
 from gateway.inference.uncancelled import Uncancelled
@@ -101,8 +102,9 @@ class PendingCall:
     def pending(self) -> bool:
         return not self.outcome.done()
 
-    def answer(self, version: str = "1") -> None:
-        rows = tuple(map(row_of, self.call.batch.images))
+    def answer(self, version: str = "1", row: Row | None = None) -> None:
+        """Answer with the row of each image, or with the same one for all."""
+        rows = tuple(row or row_of(image) for image in self.call.batch.images)
         self.outcome.set_result(InferResult(self.call.model_name, self.call.model_version or version, rows))
 
     def fail(self, error: Exception) -> None:
@@ -351,3 +353,97 @@ def start(loop: Loop, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
     task = loop.create_task(work)
     loop.turn()
     return task
+
+
+class Scripted:
+    """A service over a ScriptedBackend: after each act of a test, everything has moved that can without time."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        supports_cancellation: bool = True,
+        at_once: Callable[[PendingCall], None] | None = None,
+        calls: CallLimits | None = None,
+        **options: Any,
+    ) -> None:
+        self.loop = loop
+        self.backend = ScriptedBackend(supports_cancellation=supports_cancellation)
+        self.backend.at_once = at_once
+        self.backend.limits = calls
+        self.decoders = ScriptedDecoders()
+        self.service = service_of(self.backend, decoders=self.decoders, **options)
+
+    @property
+    def calls(self) -> list[PendingCall]:
+        return self.backend.calls
+
+    @property
+    def pending(self) -> list[PendingCall]:
+        return self.backend.pending
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of images in each call."""
+        return [len(each.call.batch) for each in self.calls]
+
+    @property
+    def held(self) -> int:
+        """Permits that are out."""
+        return self.service.admission.images.held
+
+    @property
+    def idle(self) -> bool:
+        return idle(self.service)
+
+    def send(
+        self, *images: bytes, body: Body | None = None, asked: RequestSpec | None = None, leaving: Any = None, **options
+    ) -> "asyncio.Task[list[Result]]":
+        """A request with images, or with a body of which more arrives later."""
+        asked = asked or query(**options)
+        request = start(self.loop, collected(self.service, body or body_of(*images), asked, leaving))
+        self.loop.settle()
+        return request
+
+    def results(self, request: "asyncio.Task[list[Result]]") -> list[Result]:
+        """The results, by index, of a request that waits for nothing."""
+        return sorted(self.loop.finish(request), key=lambda result: result.index)
+
+    def classify(self, *images: bytes, **options: Any) -> list[Result]:
+        """The results of a request whose calls are answered at once."""
+        return self.results(self.send(*images, **options))
+
+    def answer(self, number: int = 0) -> None:
+        """Answer one of the pending calls."""
+        self.pending[number].answer()
+        self.loop.settle()
+
+    def answer_all(self) -> None:
+        """Answer all calls, and those that follow."""
+        while self.pending:
+            self.answer()
+
+    def fail(self, error: Exception, number: int = 0) -> None:
+        """Let one of the pending calls fail."""
+        self.pending[number].fail(error)
+        self.loop.settle()
+
+    def decode(self, error: GatewayError | None = None, *, damaged: bool = False) -> None:
+        """Finish a decode."""
+        self.decoders.finish(0, error, damaged=damaged)
+        self.loop.settle()
+
+    def cancel(self, request: "asyncio.Task[Any]") -> None:
+        """The handler of a request is cancelled."""
+        request.cancel()
+        self.loop.settle()
+
+    def pass_time(self, seconds: float) -> None:
+        self.loop.pass_time(seconds)
+        self.loop.settle()
+
+    def close(self) -> "asyncio.Task[None]":
+        """The service begins to close."""
+        closing = start(self.loop, self.service.close())
+        self.loop.settle()
+        return closing

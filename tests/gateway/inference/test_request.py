@@ -6,7 +6,7 @@ import time
 import pytest
 
 from gateway.errors import EmptyFile
-from gateway.inference.backend import InferResult, Row
+from gateway.inference.backend import Row
 from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.ready_results import MAX_UNREAD_PREDICTIONS, ReadyResults
 from gateway.inference.request_stats import RequestStats, Stage
@@ -15,7 +15,7 @@ from gateway.inference.scope import AGAIN_SECONDS, Scope
 from gateway_plugins.media.animation import Frames
 from gateway_plugins.media.frames import FrameSelection
 from tests.doubles.backend import PNG
-from tests.doubles.scripted import Body, Loop, ScriptedBackend, body_of, collected, query, service_of, start
+from tests.doubles.scripted import Scripted, body_of, query, start
 from tests.encoders import png_bomb
 from tests.samples import encode, photograph
 
@@ -34,34 +34,25 @@ async def test_queue_blocks_past_its_limit(results, waits):
     await waiting
 
 
-def test_request_stops_reading_until_results_are_taken():
-    loop = Loop()
-    backend = ScriptedBackend()
-    backend.at_once = lambda call: call.outcome.set_result(
-        InferResult("m", "1", (Row(decoded=True, predictions=MANY),) * len(call.call.batch))
-    )
-    service, body = service_of(backend), Body()
-    for _ in range(50):
-        body.send(PNG)
-    body.end()
+def test_request_stops_reading_until_results_are_taken(loop):
+    row = Row(decoded=True, predictions=MANY)
+    on, body = Scripted(loop, at_once=lambda call: call.answer(row=row)), body_of(*[PNG] * 50)
     may_take, taken = asyncio.Event(), []
 
     async def stream() -> None:
-        async with service.classify(body.uploads(), query()) as results:
+        async with on.service.classify(body.uploads(), query()) as results:
             await may_take.wait()
             async for result in results:
                 taken.append(result.index)
 
     request = start(loop, stream())
     loop.settle()
-    asked = sum(len(call.call.batch) for call in backend.calls)
-    assert 5 <= asked <= 5 + 4 + 1  # past the limit, what was in flight, and one that was read
+    assert 5 <= sum(on.sizes) <= 5 + 4 + 1  # past the limit, what was in flight, and one that was read
     may_take.set()
     for _ in range(20):
         loop.settle()
     assert request.done()
     assert sorted(taken) == list(range(50))
-    loop.close()
 
 
 @pytest.fixture
@@ -187,25 +178,14 @@ BLACK = png_bomb(2_000, 2_000)
 PHOTO = encode(photograph(), "JPEG")
 
 
-@pytest.fixture
-def loop():
-    loop = Loop()
-    yield loop
-    assert not loop.unhandled
-    loop.close()
-
-
 def answered(loop, *files, **options):
     """The code of each file's error, or "ok"."""
-    backend = ScriptedBackend()
-    backend.at_once = lambda call: call.answer()
-    service = service_of(backend)
-    task = start(loop, collected(service, body_of(*files), query(**options)))
-    while not task.done():
+    on = Scripted(loop, at_once=lambda call: call.answer())
+    request = on.send(*files, **options)
+    while not request.done():
         loop.settle()
-    assert service.admission.images.held == 0
-    results = sorted(task.result(), key=lambda result: result.index)
-    return [result.error.code if result.error else "ok" for result in results]
+    assert on.held == 0
+    return [result.error.code if result.error else "ok" for result in on.results(request)]
 
 
 def test_black_images_beyond_the_account_are_refused(loop):

@@ -21,14 +21,12 @@ from gateway_plugins.media.masking import Masking, Method
 from gateway_plugins.rollouts import metrics
 from gateway_plugins.rollouts.shadow import TIMEOUT_SECONDS, Shadows, difference
 from gateway_plugins.rollouts.spare_capacity import SpareCapacity
-from tests.doubles.backend import MODEL, PNG, StubBackend
+from tests.doubles.backend import MODEL, PNG, StubBackend, scored
 from tests.doubles.scripted import (
     Loop,
     PendingCall,
+    Scripted,
     ScriptedBackend,
-    body_of,
-    collected,
-    idle,
     query,
     service_of,
     start,
@@ -45,16 +43,14 @@ def answering(pending: PendingCall) -> None:
         pending.answer()
 
 
-def backend_of(*, supports_cancellation: bool = True) -> ScriptedBackend:
-    backend = ScriptedBackend(supports_cancellation=supports_cancellation)
-    backend.at_once = answering
-    return backend
+def shadowed(loop: Loop, **options: Any) -> Scripted:
+    """A service with a shadow of each request, whose first version answers at once."""
+    return Scripted(loop, at_once=answering, shadow=ALWAYS, **options)
 
 
 def looks(pending: PendingCall, *scores: float) -> None:
     """A shadow's answer for every image of its call."""
-    row = Row(decoded=True, scores=np.array(scores, np.float32))
-    pending.outcome.set_result(InferResult("m", "2", (row,) * len(pending.call.batch)))
+    pending.answer(row=scored(*scores))
 
 
 @contextmanager
@@ -83,42 +79,38 @@ def differences() -> tuple[float, float]:
 
 @pytest.mark.parametrize(("scores", "outcome", "apart"), [((0.8, 0.2), "same", 0.1), ((0.3, 0.7), "different", 0.6)])
 def test_answered_images_are_sent_to_the_shadow_and_compared(loop, scores, outcome, apart):
-    backend = backend_of()
-    service = service_of(backend, shadow=ALWAYS)
+    on = shadowed(loop)
     count, total = differences()
     with counted() as found:
-        (result,) = loop.finish(start(loop, collected(service, body_of(PNG), query())))
+        (result,) = on.classify(PNG)
         assert (result.error, result.model_version) == (None, "1")  # and the shadow has not answered yet
-        (shadow,) = backend.pending
+        (shadow,) = on.pending
         assert (shadow.call.model_version, shadow.call.selection, shadow.call.best_effort) == ("2", None, True)
-        assert list(shadow.call.batch.images) == list(backend.calls[0].call.batch.images)
-        assert idle(service)
+        assert list(shadow.call.batch.images) == list(on.calls[0].call.batch.images)
+        assert on.idle
         looks(shadow, *scores)
         loop.settle()
     assert found == {outcome: 1}
     after, new_total = differences()
     assert (after - count, new_total - total) == (1, pytest.approx(apart, abs=1e-6))
-    assert not service.shadows
+    assert not on.service.shadows
 
 
-def test_shadow_gets_its_share(loop):
+@pytest.mark.parametrize(
+    ("shares", "throws", "versions"),
+    [
+        ({"2": 10}, [0.0, 0.099, 0.1, 0.5, 0.999], ["2", "2"]),
+        ({"2": 50, "3": 50}, [0.1, 0.9, 0.2, 0.2], ["2", "2", "3"]),
+    ],
+    ids=["one", "two"],
+)
+def test_shadows_get_their_shares(loop, shares, throws, versions):
     backend = ScriptedBackend()
-    throws = [0.0, 0.099, 0.1, 0.5, 0.999]
-    shadows, _ = shadows_of(backend, {"m": {"2": 10}}, throws)
-    for _ in throws:
+    shadows, _ = shadows_of(backend, {"m": shares}, throws, max_images=40)
+    for _ in range(len(throws) // len(shares)):
         loop.call_soon(shadows.call_done, query(), answered(), IMAGES)
     loop.settle()
-    assert len(backend.calls) == 2
-    close(loop, shadows)
-
-
-def test_two_shadows_get_their_own_shares(loop):
-    backend = ScriptedBackend()
-    shadows, _ = shadows_of(backend, {"m": {"2": 50, "3": 50}}, [0.1, 0.9, 0.2, 0.2], max_images=40)
-    for _ in range(2):
-        loop.call_soon(shadows.call_done, query(), answered(), IMAGES)
-    loop.settle()
-    assert [pending.call.model_version for pending in backend.calls] == ["2", "2", "3"]
+    assert [pending.call.model_version for pending in backend.calls] == versions
     close(loop, shadows)
 
 
@@ -168,123 +160,99 @@ def test_part_of_a_batch_beyond_spare_capacity_is_sent(loop):
 
 
 def test_shadow_is_skipped_while_requests_wait(loop):
-    backend = ScriptedBackend()
-    service = service_of(backend, shadow=ALWAYS, max_images=1)
-    requests = [start(loop, collected(service, body_of(PNG), query())) for _ in range(2)]
-    loop.settle()
+    on = Scripted(loop, shadow=ALWAYS, max_images=1)
+    first, _ = on.send(PNG), on.send(PNG)
     with counted() as found:
-        backend.pending[0].answer()
-        loop.settle()
-    assert requests[0].done()
+        on.answer()
+    assert first.done()
     assert found == {"skipped": 1}
-    (second,) = backend.pending  # the permit went to who waited
+    (second,) = on.pending  # the permit went to who waited
     assert second.call.model_version == ""
-    second.answer()
-    loop.settle()
-    assert [each.call.model_version for each in backend.pending] == ["2"]  # now nobody waits
-    loop.finish(start(loop, service.close()))
+    on.answer()
+    assert [each.call.model_version for each in on.pending] == ["2"]  # now nobody waits
+    loop.finish(on.close())
 
 
 def test_running_shadow_takes_no_permit(loop):
-    backend = backend_of()
-    service = service_of(backend, shadow=ALWAYS, max_images=1)
-    loop.finish(start(loop, collected(service, body_of(PNG), query())))
-    (shadow,) = backend.pending
+    on = shadowed(loop, max_images=1)
+    on.classify(PNG)
+    (shadow,) = on.pending
     with counted() as found:
         for _ in range(3):
-            (result,) = loop.finish(start(loop, collected(service, body_of(PNG), query())))
+            (result,) = on.classify(PNG)
             assert result.error is None
-    assert backend.pending == [shadow]
+    assert on.pending == [shadow]
     assert found == {"skipped": 3}  # there is one place, and it is taken
-    loop.finish(start(loop, service.close()))
+    loop.finish(on.close())
 
 
 @pytest.mark.parametrize("supports_cancellation", [True, False])
 def test_slow_shadow_times_out_and_releases_its_lease(loop, supports_cancellation):
-    backend = backend_of(supports_cancellation=supports_cancellation)
-    service = service_of(backend, shadow=ALWAYS)
+    on = shadowed(loop, supports_cancellation=supports_cancellation)
     with counted() as found:
-        (result,) = loop.finish(start(loop, collected(service, body_of(PNG), query())))
+        (result,) = on.classify(PNG)
         loop.pass_time(TIMEOUT_SECONDS)
         loop.settle()
     assert result.error is None
     assert found == {"deadline_exceeded": 1}
-    assert backend.calls[1].cancelled is supports_cancellation
-    spare = service.shadows.spare
+    assert on.calls[1].cancelled is supports_cancellation
+    spare = on.service.shadows.spare
     assert spare.images.held == (0 if supports_cancellation else 1)
     if not supports_cancellation:
-        looks(backend.pending[0], 1.0)
+        looks(on.pending[0], 1.0)
         loop.settle()
-    assert (spare.images.held, spare.bytes.held, len(service.shadows), len(service.uncancelled)) == (0, 0, 0, 0)
+    assert (spare.images.held, spare.bytes.held, len(on.service.shadows), len(on.service.uncancelled)) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
-    ("error", "outcome"),
+    ("answer", "outcome"),
     [
         (TritonUnreachable(), "triton_unreachable"),
         (ModelNotFound(), "model_not_found"),
         (RuntimeError("a bug"), "internal_error"),
-    ],
-)
-def test_failing_shadow_is_counted_and_affects_no_client(loop, error, outcome):
-    backend = backend_of()
-    service = service_of(backend, shadow=ALWAYS)
-    with counted() as found:
-        (result,) = loop.finish(start(loop, collected(service, body_of(PNG), query())))
-        backend.pending[0].fail(error)
-        loop.settle()
-    assert result.error is None
-    assert found == {outcome: 1}
-    assert service.shadows.spare.images.held == 0
-    assert idle(service)
-
-
-@pytest.mark.parametrize(
-    ("row", "outcome"),
-    [
         (Row(decoded=False), "undecodable_image"),
         (Row(decoded=True, error=ImageQuarantined()), "image_quarantined"),
         (Row(decoded=True, scores=np.array([np.nan, 0.1], np.float32)), "inference_failed"),
         (Row(decoded=True, scores=np.zeros(0, np.float32)), "contract_broken"),
     ],
 )
-def test_image_that_the_shadow_cannot_decode_is_counted(loop, row, outcome):
-    backend = backend_of()
-    service = service_of(backend, shadow=ALWAYS)
-    before = differences()
+def test_failing_shadow_is_counted_and_affects_no_client(loop, answer, outcome):
+    on, before = shadowed(loop), differences()
     with counted() as found:
-        loop.finish(start(loop, collected(service, body_of(PNG), query())))
-        backend.pending[0].outcome.set_result(InferResult("m", "2", (row,)))
-        loop.settle()
+        (result,) = on.classify(PNG)
+        if isinstance(answer, Row):
+            on.pending[0].answer(row=answer)
+            loop.settle()
+        else:
+            on.fail(answer)
+    assert result.error is None
     assert found == {outcome: 1}
     assert differences() == before
+    assert on.service.shadows.spare.images.held == 0
+    assert on.idle
 
 
 def test_shadow_outlives_the_request_and_ends_with_the_service(loop):
-    backend = backend_of()
-    service = service_of(backend, shadow=ALWAYS)
-    request = start(loop, collected(service, body_of(PNG), query()))
-    loop.finish(request)
-    assert len(service.shadows) == 1
+    on = shadowed(loop)
+    on.classify(PNG)
+    assert len(on.service.shadows) == 1
     with counted() as found:
-        loop.finish(start(loop, service.close()))
-    assert backend.calls[1].cancelled
+        loop.finish(on.close())
+    assert on.calls[1].cancelled
     assert found == {}
-    assert (service.shadows.spare.images.held, len(service.shadows)) == (0, 0)
+    assert (on.service.shadows.spare.images.held, len(on.service.shadows)) == (0, 0)
 
 
 def test_uncancellable_shadow_call_is_left_to_its_owner(loop):
-    backend = backend_of(supports_cancellation=False)
-    service = service_of(backend, shadow=ALWAYS)
-    loop.finish(start(loop, collected(service, body_of(PNG), query())))
-    closing = start(loop, service.close())
-    loop.settle()
+    on = shadowed(loop, supports_cancellation=False)
+    on.classify(PNG)
+    closing = on.close()
     assert not closing.done()  # as for every such call, a moment is given to it
-    assert len(service.shadows) == 0
-    looks(backend.pending[0], 1.0)
+    assert len(on.service.shadows) == 0
+    looks(on.pending[0], 1.0)
     loop.finish(closing)
-    assert not backend.calls[1].cancelled
-    assert service.shadows.spare.images.held == 0
+    assert not on.calls[1].cancelled
+    assert on.service.shadows.spare.images.held == 0
 
 
 @pytest.mark.parametrize(
