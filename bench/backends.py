@@ -26,7 +26,7 @@ from bench.remote import Remote
 from bench.repository import repository
 from gateway.triton.contract import CLASSIFIER, CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 from gateway_local.paths import default_cache_dir
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.runtime.chooser import ensure_runtime
 from gateway_local.server import EmbeddedTriton
 
@@ -37,7 +37,7 @@ SIZES = (1, 2, 3, 8, 8, 17)
 START_SECONDS = 600.0
 
 
-def with_libtorch(runtime: Runtime, built: Path, folder: Path) -> Runtime:
+def with_libtorch(runtime: TritonRuntime, built: Path, folder: Path) -> TritonRuntime:
     """The runtime with the built library in place of the Python-based backend, composed in `folder`."""
     backends = folder / "backends"
     shutil.copytree(runtime.backend_directory, backends, symlinks=True)

@@ -28,7 +28,7 @@ from bench.services import gateway_serve
 from gateway.settings import MIB
 from gateway.triton.contract import ENSEMBLE_MODEL
 from gateway_local.paths import default_cache_dir
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.runtime.chooser import ensure_runtime
 from gateway_local.server import EmbeddedTriton
 from tests.gateway.triton.small_repository import MODEL_BYTES, write_models
@@ -88,7 +88,7 @@ def main(
 
 @contextmanager
 def _services(
-    runtime: Runtime, repository: Path, tritons: int, gateways: int, budget_bytes: int | None
+    runtime: TritonRuntime, repository: Path, tritons: int, gateways: int, budget_bytes: int | None
 ) -> Iterator[list[str]]:
     """The URLs of gateways over Tritons; with a budget, models are loaded on demand."""
     first = ("*",) if budget_bytes is None else (ENSEMBLE_MODEL, "sequence_model")

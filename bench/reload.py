@@ -26,7 +26,7 @@ from bench.repository import repository
 from bench.services import gateway_serve
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL
 from gateway_local.paths import default_cache_dir
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.runtime.chooser import ensure_runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.blocking_triton import BlockingTriton
@@ -102,7 +102,7 @@ async def calls_during(url: str, rate: float, work: Work) -> Calls:
 
 
 @contextmanager
-def service(runtime: Runtime, folder: Path, threads: int) -> Iterator[tuple[str, EmbeddedTriton]]:
+def service(runtime: TritonRuntime, folder: Path, threads: int) -> Iterator[tuple[str, EmbeddedTriton]]:
     """A gateway and its Triton with a number of load threads; yields the gateway's URL, and Triton."""
     option = f"--model-load-thread-count={threads}"
     with EmbeddedTriton(runtime, folder, on_log=lambda _: None, cache_bytes=0, extra_arguments=[option]) as triton:

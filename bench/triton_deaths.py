@@ -29,7 +29,7 @@ from bench.output import Into, progress, publish, table
 from gateway.settings import MIB
 from gateway.triton.contract import ENSEMBLE_MODEL, RAW_IMAGE, RAW_IMAGE_LENGTH
 from gateway_local.paths import default_cache_dir
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.runtime.chooser import ensure_runtime
 from gateway_local.server import EmbeddedTriton
 from tests.gateway.triton.small_repository import write_repository
@@ -79,7 +79,7 @@ def main(
 
 
 def _run(
-    runtime: Runtime, kind: str, region: int, count: int, seconds: float, connections: int, nbytes: int
+    runtime: TritonRuntime, kind: str, region: int, count: int, seconds: float, connections: int, nbytes: int
 ) -> Counter[str]:
     """One row: calls by outcome, disturbances, and the causes of Triton's ends."""
     found: Counter[str] = Counter()

@@ -185,7 +185,7 @@ class Spans(CallSpans, Protocol):
 
 
 RepairOf = Callable[[Any, Any, Any], Any]
-"""Makes the gateway.triton.health.checker.Recovery of a TritonEndpoint, its HealthState and its Probes."""
+"""Makes the gateway.triton.health.checker.TritonRecovery of a TritonEndpoint, its HealthState and its Probes."""
 
 
 class Plugin:

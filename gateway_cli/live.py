@@ -11,7 +11,7 @@ from pathlib import Path
 from gateway_local.console import PlainConsole, plain
 from gateway_local.display import STATUS_PREFIX, reminding
 from gateway_local.server import LOG_PREFIX
-from gateway_local.server_log import LogReader
+from gateway_local.server_log import TritonLogReader
 
 MAX_LOG_BYTES = 32 * 2**20
 TICK_SECONDS = 0.5
@@ -22,7 +22,7 @@ class LiveDisplay:
 
     def __init__(self, console: PlainConsole, log_file: Path) -> None:
         self._console = console
-        self._reader = LogReader()
+        self._reader = TritonLogReader()
         self._lock = threading.Lock()
         self._started: dict[str, float] = {}
         self.log_file = log_file

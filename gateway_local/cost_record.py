@@ -26,7 +26,7 @@ from gateway_local.display import Display
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.model_processes import STUB
 from gateway_local.paths import default_cache_dir
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_local.sizing import BYTES, CONFIG, read, roles
 from gateway_machine.capacity import GPU_BATCH, Costs, plan
@@ -145,7 +145,7 @@ def _asked(
 
 
 def measure_costs(
-    settings: Settings, repository: Path, runtime: Runtime, sample: bytes, display: Display
+    settings: Settings, repository: Path, runtime: TritonRuntime, sample: bytes, display: Display
 ) -> tuple[Costs, Path]:
     """Start the service on free ports, send a JPEG for some seconds, and return the costs and the network's folder.
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from gateway_local.server import LOG_PREFIX
-from gateway_local.server_log import LogReader, level_and_text
+from gateway_local.server_log import TritonLogReader, level_and_text
 
 STATUS_PREFIX = "gateway | "
 """Before each line of the commands on a terminal or in a pipe."""
@@ -62,7 +62,7 @@ class Reminders:
 
     def __init__(self, say: Say) -> None:
         self._say = say
-        self._reader = LogReader()
+        self._reader = TritonLogReader()
         self._lock = threading.Lock()
         self._loading: dict[str, None] = {}
 

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from gateway.errors import UserError
 from gateway.settings import MemoryCheck
-from gateway_machine.capacity import Runtime
+from gateway_machine.capacity import NetworkRuntime
 from gateway_machine.gpus import gpu_count
 from gateway_machine.memory import MACHINE, Memory
 from gateway_plugins.demand.footprint import NEAR, OVERRIDE, Need, size
@@ -73,12 +73,12 @@ def advice(wanted: Need) -> list[str]:
             "fewer processes: leave `count` out of instance_group in config.pbtxt, and those that fit are started; or "
             "write count: 1, `gateway model add … --instances 1`"
         )
-    if Runtime.TORCH_CUDA in runtimes and not gpu_count():
+    if NetworkRuntime.TORCH_CUDA in runtimes and not gpu_count():
         found.append(
             "torch's CPU build: pip install --force-reinstall --no-deps torch torchvision --index-url URL, with the "
             "index that PyTorch's installation page names for CPU"
         )
-    if runtimes & {Runtime.TORCH_CUDA, Runtime.TORCH_CPU}:
+    if runtimes & {NetworkRuntime.TORCH_CUDA, NetworkRuntime.TORCH_CPU}:
         found.append("ONNX Runtime instead of PyTorch: `gateway model add … --format onnx`")
     found.append("fewer models: `gateway model remove NAME`, or POST /models/NAME/unload")
     return ["To need less:", *(f"  {line}" for line in found)]

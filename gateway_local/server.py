@@ -19,7 +19,7 @@ from gateway_local.bytecode import compile_models
 from gateway_local.children import Waited, get, is_ok, wait_ready
 from gateway_local.groups import REAPER, kill_group, signal_group
 from gateway_local.hosts import authority, reachable
-from gateway_local.runtime.base import Runtime, TritonRuntimeError
+from gateway_local.runtime.base import TritonRuntime, TritonRuntimeError
 from gateway_local.server_log import advice, error_lines
 from gateway_local.sizing import SizedRepository
 from gateway_machine.capacity import Plan, plan
@@ -76,7 +76,7 @@ class EmbeddedTriton:
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: TritonRuntime,
         model_repository: Path,
         *,
         on_log: Callable[[str], None],

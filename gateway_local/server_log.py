@@ -44,7 +44,7 @@ class Event:
     text: str
 
 
-class LogReader:
+class TritonLogReader:
     """Reads a log line by line; each error is reported once."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ from gateway_local.groups import REAPER
 from gateway_local.hosts import authority
 from gateway_local.memory_plan import StartPlan, models_to_start, plan_start, sized_configs
 from gateway_local.paths import default_cache_dir, install_models, sample_image
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.runtime.chooser import ensure_runtime, is_fetched
 from gateway_local.server import EmbeddedTriton, StartFailed
 from gateway_local.server_log import concerns_a_gpu_alone
@@ -272,7 +272,7 @@ def run_triton(
         triton.stop()
 
 
-def _prepare(settings: Settings, model_repository: Path, display: Display) -> Runtime:
+def _prepare(settings: Settings, model_repository: Path, display: Display) -> TritonRuntime:
     """Fetch Triton's binaries, and export the default model if the repository's classifier has none yet."""
     # The preprocessor's OpenCV reads this at import, and so has the same pixel limit as the gateway.
     os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(settings.max_image_pixels))

@@ -47,7 +47,7 @@ SHARED_BYTES = 4 * REGION_BYTES
 """Shared memory of one Python-backend process under load."""
 
 
-class Runtime(StrEnum):
+class NetworkRuntime(StrEnum):
     """The program or library that runs a model."""
 
     TORCH_CUDA = "PyTorch (CUDA build)"
@@ -73,13 +73,13 @@ class ProcessMemory:
 
 
 PROCESS_MEMORY = {
-    Runtime.TORCH_CUDA: ProcessMemory(290 * MIB, 500 * MIB, 330 * MIB),
-    Runtime.TORCH_CPU: ProcessMemory(150 * MIB, 370 * MIB, 140 * MIB),
-    Runtime.ONNX: ProcessMemory(30 * MIB, 170 * MIB, 30 * MIB),
-    Runtime.OPENVINO: ProcessMemory(100 * MIB, 250 * MIB, 65 * MIB),
-    Runtime.PYTHON: ProcessMemory(15 * MIB, 500 * MIB, 20 * MIB),
-    Runtime.PREPROCESSOR: ProcessMemory(25 * MIB, 64 * MIB, 20 * MIB),
-    Runtime.STATEFUL: ProcessMemory(14 * MIB, 24 * MIB, 10 * MIB),
+    NetworkRuntime.TORCH_CUDA: ProcessMemory(290 * MIB, 500 * MIB, 330 * MIB),
+    NetworkRuntime.TORCH_CPU: ProcessMemory(150 * MIB, 370 * MIB, 140 * MIB),
+    NetworkRuntime.ONNX: ProcessMemory(30 * MIB, 170 * MIB, 30 * MIB),
+    NetworkRuntime.OPENVINO: ProcessMemory(100 * MIB, 250 * MIB, 65 * MIB),
+    NetworkRuntime.PYTHON: ProcessMemory(15 * MIB, 500 * MIB, 20 * MIB),
+    NetworkRuntime.PREPROCESSOR: ProcessMemory(25 * MIB, 64 * MIB, 20 * MIB),
+    NetworkRuntime.STATEFUL: ProcessMemory(14 * MIB, 24 * MIB, 10 * MIB),
 }
 """What a process takes whose model was not measured when it was added. Measured with the default model on two cores."""
 
@@ -131,7 +131,7 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PlanStage:
     """One stage of a plan, and what it can do by itself."""
 
     name: str
@@ -182,12 +182,12 @@ class Plan:
         return _milliseconds(self.gpus, self.costs, triton_alone=self.triton_alone)
 
     @property
-    def stages(self) -> tuple[Stage, ...]:
+    def stages(self) -> tuple[PlanStage, ...]:
         """The stages whose processes were counted."""
         costs = self.costs
         if self.gpus:
             where = f"on {_counted(self.gpus, 'GPU')}"
-            network = Stage("network", self.networks * self.gpus, f"{where}, whose time was not measured", math.inf)
+            network = PlanStage("network", self.networks * self.gpus, f"{where}, whose time was not measured", math.inf)
             if costs.gpu_network_ms is not None:
                 where += f", {costs.gpu_network_ms:g} ms of a GPU for an image"
                 network = replace(network, where=where, images_per_second=self.gpus * 1_000 / costs.gpu_network_ms)
@@ -232,7 +232,9 @@ class Plan:
     @property
     def models_bytes(self) -> int:
         """Memory of the models' processes under load, if one network with one version is served."""
-        preprocessor, network = (PROCESS_MEMORY[each] for each in (Runtime.PREPROCESSOR, Runtime.TORCH_CUDA))
+        preprocessor, network = (
+            PROCESS_MEMORY[each] for each in (NetworkRuntime.PREPROCESSOR, NetworkRuntime.TORCH_CUDA)
+        )
         return self.preprocessors * preprocessor.peak_bytes + self.networks * max(1, self.gpus) * network.peak_bytes
 
     @property
@@ -344,10 +346,10 @@ def _processes(rate: float, milliseconds: float, most: int) -> int:
     return min(most, max(1, math.ceil(round(rate * milliseconds / 1_000, 9))))
 
 
-def _stage(name: str, count: int, milliseconds: float) -> Stage:
+def _stage(name: str, count: int, milliseconds: float) -> PlanStage:
     plural = {"gateway": "processes"}.get(name, "instances")
     unit = plural if count > 1 else {"processes": "process"}.get(plural, "instance")
-    return Stage(name, count, f"{unit}, {milliseconds:g} ms of a core for an image", count * 1_000 / milliseconds)
+    return PlanStage(name, count, f"{unit}, {milliseconds:g} ms of a core for an image", count * 1_000 / milliseconds)
 
 
 def _counted(count: float, what: str) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import httpx
 
-from gateway_predictions.frames import Frame, RowKind
+from gateway_predictions.frames import LogMessage, RowKind
 from gateway_predictions.options import WriterOptions
 
 REQUEST = "org.kubeflow.serving.inference.request"
@@ -48,7 +48,7 @@ class EventSink:
         self._source = f"http://{options.source or 'localhost'}/"
         self._client = httpx.Client(timeout=TIMEOUT_SECONDS, trust_env=False)
 
-    def write(self, frames: list[Frame]) -> Iterator[int]:
+    def write(self, frames: list[LogMessage]) -> Iterator[int]:
         """See Sink.write: row by row."""
         while frames:
             taken = all(self._send(headers, body) for headers, body in events_of(frames[0], self._source))
@@ -70,7 +70,7 @@ class EventSink:
         return True
 
 
-def events_of(frame: Frame, source: str) -> list[tuple[dict[str, str], bytes]]:
+def events_of(frame: LogMessage, source: str) -> list[tuple[dict[str, str], bytes]]:
     """The headers and the data of a row's events."""
     row = frame.row
     number = f"{row['request_id']}/{row['index']}"

@@ -21,7 +21,7 @@ class RowKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class LogMessage:
     """One row. `embedding` is fp32, little-endian; `image` is the uploaded file, if images are stored."""
 
     kind: RowKind
@@ -42,7 +42,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
+    def feed(self, data: bytes) -> Iterator[LogMessage]:
         """Yield the messages that `data` completes."""
         self._buffer += data
         begin = 0
@@ -52,7 +52,7 @@ class FrameReader:
             end = at + row + embedding + image
             if len(self._buffer) < end:
                 break
-            yield Frame(
+            yield LogMessage(
                 RowKind(kind),
                 json.loads(self._buffer[at : at + row]),
                 bytes(self._buffer[at + row : at + row + embedding]),

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from gateway_predictions.events import EventSink
-from gateway_predictions.frames import Frame, RowKind
+from gateway_predictions.frames import LogMessage, RowKind
 from gateway_predictions.layout import day_of, image_path, new_feedback, new_rows
 from gateway_predictions.options import WriterOptions
 from gateway_predictions.requirements import is_collector
@@ -20,7 +20,7 @@ REMEMBERED_IMAGES = 10_000
 class Sink(Protocol):
     """Takes rows."""
 
-    def write(self, frames: list[Frame]) -> Iterator[int]:
+    def write(self, frames: list[LogMessage]) -> Iterator[int]:
         """Write rows, in any order; removes rows from the list once they are written, and yields their number.
 
         What the sink removes without counting it was refused for good. Raises any error; then the caller tries again
@@ -41,7 +41,7 @@ class FileSink:
         self._images: OrderedDict[str, None] = OrderedDict()
         self._retention = Retention(self._store, options.keep_days, options.keep_bytes)
 
-    def write(self, frames: list[Frame]) -> Iterator[int]:
+    def write(self, frames: list[LogMessage]) -> Iterator[int]:
         """See Sink.write: file by file."""
         import io
 
@@ -69,10 +69,10 @@ class FileSink:
         failure = self._retention.failure()
         return failure and f"old files are not deleted: {failure}"
 
-    def _row(self, frame: Frame, day: str) -> dict[str, object]:
+    def _row(self, frame: LogMessage, day: str) -> dict[str, object]:
         return {**frame.row, "embedding": frame.embedding, "image": self._write_image(frame, day)}
 
-    def _write_image(self, frame: Frame, day: str) -> str | None:
+    def _write_image(self, frame: LogMessage, day: str) -> str | None:
         """Write the image of a row unless it is there; returns its path."""
         if not frame.image:
             return None
@@ -95,6 +95,6 @@ def open_sink(options: WriterOptions) -> Sink:
     return FileSink(options)
 
 
-def _place(frame: Frame) -> tuple[RowKind, str, str]:
+def _place(frame: LogMessage) -> tuple[RowKind, str, str]:
     """The file of a row: its kind, its model for predictions, and its day."""
     return frame.kind, frame.row["model"] if frame.kind is RowKind.PREDICTION else "", day_of(frame.row["time"])

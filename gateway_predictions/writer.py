@@ -14,7 +14,7 @@ import sys
 import time
 from dataclasses import asdict
 
-from gateway_predictions.frames import Frame, FrameReader
+from gateway_predictions.frames import FrameReader, LogMessage
 from gateway_predictions.options import WriterOptions
 from gateway_predictions.sinks import Sink, open_sink
 
@@ -33,7 +33,7 @@ class Writer:
         self._options = options
         self._sink = sink
         self._reader = FrameReader()
-        self._frames: list[Frame] = []
+        self._frames: list[LogMessage] = []
         self._nbytes = 0
         self._due = 0.0
         self._ending = False

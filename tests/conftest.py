@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 from tritonclient.grpc import InferenceServerClient
 
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.runtime.chooser import ensure_runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.networks import isolation, served_memory
@@ -238,7 +238,7 @@ def measured_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def runtime() -> Runtime:
+def runtime() -> TritonRuntime:
     """Triton's runtime in the user's cache: fetched by the first run, reused by later runs."""
     return ensure_runtime(default_cache_dir(), print)
 
@@ -270,14 +270,14 @@ def light_repository(lean_repository: Path, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="session")
-def triton(runtime: Runtime, model_repository: Path) -> Iterator[EmbeddedTriton]:
+def triton(runtime: TritonRuntime, model_repository: Path) -> Iterator[EmbeddedTriton]:
     """A ready Triton on free ports, with its response cache on."""
     with running_triton(runtime, model_repository) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def light_triton(runtime: Runtime, light_repository: Path) -> Iterator[EmbeddedTriton]:
+def light_triton(runtime: TritonRuntime, light_repository: Path) -> Iterator[EmbeddedTriton]:
     """A ready Triton with `light_repository`, for tests that leave its models unchanged or recovered."""
     with running_triton(runtime, light_repository) as server:
         yield server

@@ -5,7 +5,7 @@ import platform
 import sys
 from pathlib import Path
 
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.runtime.image.elf import read_elf
 from gateway_local.runtime.image.unpack import SYSTEM
 from tests.triton_images import SERVER, file, layer, link
@@ -14,7 +14,7 @@ LIB = "usr/lib/x86_64-linux-gnu"
 VARIABLES = ["TRITON_SERVER_VERSION=2.51.0", "NVIDIA_TRITON_SERVER_VERSION=24.10"]
 
 
-def real_layers(runtime: Runtime) -> tuple[bytes, ...]:
+def real_layers(runtime: TritonRuntime) -> tuple[bytes, ...]:
     """The layers: the distribution's libraries, and the server."""
     server = runtime.tritonserver.parent.parent
     loader = read_elf(runtime.tritonserver).loader

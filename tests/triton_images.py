@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway_local.runtime.image.registry import INDEX_TYPES, LAYER_TYPES, MANIFEST_TYPES, Image
+from gateway_local.runtime.image.registry import INDEX_TYPES, LAYER_TYPES, MANIFEST_TYPES, ContainerImage
 from gateway_local.runtime.image.unpack import unpack
 from gateway_local.runtime.image.use import UnpackedImage, folder_name, open_image
 from tests.processes import free_port, wait_for
@@ -272,7 +272,7 @@ def unpacked_image(cache: Path, *, python: str = PYTHON, glibc: str = "2.34", ve
     folder = cache / folder_name(name)
     folder.mkdir()
     variables = {"config": {"Env": [f"TRITON_SERVER_VERSION={version}", "UCX_MEM_EVENTS=no"]}}
-    unpack(Image(name, variables, ()), files, folder, reference="registry.example/tritonserver:26.11-py3")
+    unpack(ContainerImage(name, variables, ()), files, folder, reference="registry.example/tritonserver:26.11-py3")
     for path in files:
         path.unlink()
     found = open_image(folder)

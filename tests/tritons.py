@@ -6,14 +6,14 @@ from pathlib import Path
 
 import psutil
 
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from tests.processes import children
 
 
 @contextmanager
 def running_triton(
-    runtime: Runtime,
+    runtime: TritonRuntime,
     repository: Path,
     *,
     on_log: Callable[[str], None] = print,

@@ -11,7 +11,7 @@ from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.responses import JSONResponse, Response
 
 from gateway.api.problems import format_of
-from gateway.api.route_table import Access, RouteTable, Traits, traits
+from gateway.api.route_table import Access, RouteTable, RouteTraits, traits
 from gateway.api.schemas import ModelOut, StreamedSummary
 from gateway.errors import PROBLEM_MEDIA_TYPE
 from gateway.hooks import ErrorFormat
@@ -78,7 +78,7 @@ def complete(app: FastAPI, routes: RouteTable, formats: Sequence[ErrorFormat]) -
     add(app, change)
 
 
-def _declare_results(answers: dict[str, Any], schemas: dict[str, Any], route_traits: Traits) -> None:
+def _declare_results(answers: dict[str, Any], schemas: dict[str, Any], route_traits: RouteTraits) -> None:
     whole = answers["200"]["content"]["application/json"]["schema"]
     results = whole.get("anyOf", ())
     for status in RESULT_STATUSES if results else ():  # a route of one image reports its error as a problem

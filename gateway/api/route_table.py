@@ -26,7 +26,7 @@ class Access(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
+class RouteTraits:
     """What is special about a route."""
 
     access: Access = Access.KEY
@@ -52,11 +52,11 @@ class KnownRoute:
     pattern: re.Pattern[str]
     methods: frozenset[str]
     endpoint: Endpoint
-    traits: Traits
+    traits: RouteTraits
 
 
-_TRAITS: WeakKeyDictionary[Endpoint, Traits] = WeakKeyDictionary()
-_DEFAULT = Traits()
+_TRAITS: WeakKeyDictionary[Endpoint, RouteTraits] = WeakKeyDictionary()
+_DEFAULT = RouteTraits()
 
 
 def traits(
@@ -71,7 +71,7 @@ def traits(
     """Declare the traits of an endpoint; goes below the decorator of the router."""
 
     def declare(endpoint: E) -> E:
-        _TRAITS[endpoint] = Traits(access, takes_images, polled, direct, constant, progress)
+        _TRAITS[endpoint] = RouteTraits(access, takes_images, polled, direct, constant, progress)
         return endpoint
 
     return declare

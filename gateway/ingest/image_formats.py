@@ -21,7 +21,7 @@ class ImageFormat(StrEnum):
     VIDEO = "video"
     """Accepted only where frames are requested."""
 
-    traits: "Traits"
+    traits: "FormatTraits"
     """The format's entry in FORMATS."""
 
     @property
@@ -31,7 +31,7 @@ class ImageFormat(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traits:
+class FormatTraits:
     """Properties of a format. Times are upper bounds on one core of a small server (`python -m bench.costs`)."""
 
     magic: bytes = rb"(?!)"
@@ -56,7 +56,7 @@ class Traits:
 
 
 FORMATS = {
-    ImageFormat.JPEG: Traits(
+    ImageFormat.JPEG: FormatTraits(
         magic=rb"\xff\xd8\xff",
         suffixes=("jpeg", "jpg", "jpe", "jfif"),
         passed_on=True,
@@ -64,13 +64,13 @@ FORMATS = {
         ns_per_pixel=6,
         ns_per_byte=11,
     ),
-    ImageFormat.PNG: Traits(
+    ImageFormat.PNG: FormatTraits(
         magic=rb"\x89PNG\r\n\x1a\n", suffixes=("png",), passed_on=True, pillow="PNG", ns_per_pixel=9
     ),
-    ImageFormat.WEBP: Traits(
+    ImageFormat.WEBP: FormatTraits(
         magic=rb"RIFF.{4}WEBP", suffixes=("webp",), passed_on=True, pillow="WEBP", ns_per_pixel=6, ns_per_byte=100
     ),
-    ImageFormat.BMP: Traits(
+    ImageFormat.BMP: FormatTraits(
         # "BM" and a header of less than 1,024 bytes, so that text is not mistaken for a bitmap; or, as in a
         # clipboard, a header without "BM", with one plane and a valid number of bits.
         magic=rb"BM(.{12}.[\x00-\x03]\0\0|.{0,15}\Z)"
@@ -80,11 +80,11 @@ FORMATS = {
         pillow="BMP",
         ns_per_pixel=6,
     ),
-    ImageFormat.GIF: Traits(magic=rb"GIF8[79]a", suffixes=("gif",), pillow="GIF", ns_per_pixel=12),
-    ImageFormat.TIFF: Traits(
+    ImageFormat.GIF: FormatTraits(magic=rb"GIF8[79]a", suffixes=("gif",), pillow="GIF", ns_per_pixel=12),
+    ImageFormat.TIFF: FormatTraits(
         magic=rb"II[*+]\0|MM\0[*+]", suffixes=("tif", "tiff"), pillow="TIFF", bytes_per_pixel=20, ns_per_pixel=9
     ),
-    ImageFormat.AVIF: Traits(
+    ImageFormat.AVIF: FormatTraits(
         brands=frozenset({b"avif", b"avis"}),
         suffixes=("avif",),
         pillow="AVIF",
@@ -93,7 +93,7 @@ FORMATS = {
         ns_per_byte=160,
         slow=True,
     ),
-    ImageFormat.HEIC: Traits(
+    ImageFormat.HEIC: FormatTraits(
         brands=frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}),
         suffixes=("heic", "heif", "hif"),
         pillow="HEIF",
@@ -103,7 +103,7 @@ FORMATS = {
         ns_per_byte=300,
         slow=True,
     ),
-    ImageFormat.JPEG_2000: Traits(
+    ImageFormat.JPEG_2000: FormatTraits(
         magic=rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
         suffixes=("jp2", "j2k"),
         pillow="JPEG2000",
@@ -112,7 +112,7 @@ FORMATS = {
         ns_per_byte=200,
         slow=True,
     ),
-    ImageFormat.VIDEO: Traits(
+    ImageFormat.VIDEO: FormatTraits(
         # MP4 and QuickTime, but not HEIF with a minimized header; Matroska and WebM; AVI.
         magic=rb".{4}(ftyp(?!mif3)|moov|mdat)|\x1aE\xdf\xa3|RIFF.{4}AVI ",
         ns_per_pixel=10,

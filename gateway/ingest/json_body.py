@@ -16,8 +16,8 @@ from gateway.ingest.upload import (
     Hold,
     Limits,
     Parameter,
-    Reference,
     Upload,
+    UploadReference,
     clean_filename,
     file_too_large,
     too_many_files,
@@ -64,7 +64,7 @@ async def read_json(
     *,
     urls: bool = False,
     foreign: Sequence[ForeignBody] = (),
-) -> AsyncIterator[Upload | Reference | Parameter]:
+) -> AsyncIterator[Upload | UploadReference | Parameter]:
     """Yield the parameters and the images of a body, in order, each as soon as it is complete.
 
     `names` are the route's parameters, `urls` is whether images may be URLs, and `foreign` are other forms of bodies.
@@ -117,7 +117,9 @@ async def read_base64(source: JsonSource, limits: Limits, hold: Hold = uncounted
     return bytes(decoder.data), None
 
 
-async def _read_image(source: JsonSource, index: int, limits: Limits, hold: Hold, *, urls: bool) -> Upload | Reference:
+async def _read_image(
+    source: JsonSource, index: int, limits: Limits, hold: Hold, *, urls: bool
+) -> Upload | UploadReference:
     await source.expect(b"{", 'each image must be an object, such as {"b64": "…"}')
     image: tuple[bytes, ImageError | None] | None = None
     filename: str | None = None
@@ -141,7 +143,7 @@ async def _read_image(source: JsonSource, index: int, limits: Limits, hold: Hold
     if url is not None:
         if image is not None:
             raise invalid(f"image {index} has both b64 and url")
-        return Reference(index, clean_filename(filename or ""), url)
+        return UploadReference(index, clean_filename(filename or ""), url)
     if image is None:
         raise invalid(f"image {index} has no b64")
     return Upload(index, clean_filename(filename or ""), *image)

@@ -9,8 +9,8 @@ from gateway.ingest.upload import (
     Hold,
     Limits,
     Parameter,
-    Reference,
     Upload,
+    UploadReference,
     file_too_large,
     request_too_large,
     uncounted,
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 Uploads = AsyncGenerator[Upload, None]
 """The uploads of one request as they arrive; the reader closes it."""
-UploadsOrUrls = AsyncGenerator[Upload | Reference, None]
+UploadsOrUrls = AsyncGenerator[Upload | UploadReference, None]
 """The images of one request as they arrive, of which some are to be fetched."""
 Fetch = Callable[[UploadsOrUrls], Uploads]
 """Fetches the images of a request that are URLs."""
-U = TypeVar("U", bound=Upload | Reference)
+U = TypeVar("U", bound=Upload | UploadReference)
 
 NO_FILES = "The request has no files: send them as multipart/form-data, such as curl -F files=@cat.jpg."
 NO_IMAGES = 'The body has no images: send at least one, such as {"images": [{"b64": "…"}]}.'

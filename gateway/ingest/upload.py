@@ -55,7 +55,7 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class UploadReference:
     """A file of a request that is to be fetched: see gateway_plugins.urls. Its URL is the client's, unchecked."""
 
     index: int

@@ -22,7 +22,7 @@ COSTLY_SHARE, COSTLY_BYTES_SHARE = 0.5, 0.75
 """The share of the images in flight and of the queue that costly images may take, and of the bytes in flight."""
 
 
-class Load(NamedTuple):
+class ImageCost(NamedTuple):
     """What one image takes while it is in flight: bytes, and processor time to decode it if it is costly."""
 
     nbytes: int
@@ -38,7 +38,7 @@ class Permit:
 
     __slots__ = ("_ended", "_kept", "_nbytes", "_permits", "_released", "load")
 
-    def __init__(self, permits: "Permits", load: Load) -> None:
+    def __init__(self, permits: "Permits", load: ImageCost) -> None:
         self._permits = permits
         self.load = load
         self._nbytes = load.nbytes
@@ -159,7 +159,7 @@ class _Waiter:
     place: tuple[float, int]
     """Its place in the queue, and its number by arrival."""
     permits: Permits
-    load: Load
+    load: ImageCost
     begun: bool
     admitted: "asyncio.Future[Permit]"
 
@@ -222,11 +222,11 @@ class Admission:
         share = share or self._everyone
         return Permits(self, share.lowest(self.lowest) if lowest else share)
 
-    def load_of(self, nbytes: int, decode_seconds: float) -> Load:
+    def load_of(self, nbytes: int, decode_seconds: float) -> ImageCost:
         """What an image takes."""
-        return Load(min(nbytes, self.bytes.most), decode_seconds if decode_seconds >= COSTLY_SECONDS else 0.0)
+        return ImageCost(min(nbytes, self.bytes.most), decode_seconds if decode_seconds >= COSTLY_SECONDS else 0.0)
 
-    def admits(self, load: Load, share: FairShare) -> bool:
+    def admits(self, load: ImageCost, share: FairShare) -> bool:
         """Whether an image of a request with this share fits now, and no other image waits before it."""
         if share.bounds and share.full:
             return False
@@ -237,7 +237,7 @@ class Admission:
             return False
         return not (self.waiting.held and self._next() is not None)
 
-    async def wait(self, permits: Permits, load: Load, *, begun: bool) -> Permit:
+    async def wait(self, permits: Permits, load: ImageCost, *, begun: bool) -> Permit:
         """Wait for a permit; raises Overloaded if the queue is full."""
         if self.waiting.free <= 0:
             self._make_room(permits.share, self._queues(), begun=begun)
@@ -317,10 +317,10 @@ class Admission:
             return costly or cheap
         return min(costly, cheap, key=lambda waiter: waiter.place)
 
-    def _fits(self, load: Load) -> bool:
+    def _fits(self, load: ImageCost) -> bool:
         return self.images.free > 0 and load.nbytes <= self.bytes.free
 
-    def _may_decode(self, load: Load) -> bool:
+    def _may_decode(self, load: ImageCost) -> bool:
         """Whether a costly image may join those in flight, because a decoder is idle or will be soon."""
         decoding = [permit.load for permit in self.decoding]
         if not load.decode_seconds or not decoding:

@@ -12,7 +12,7 @@ IMAGES_EACH = 8
 """Images in flight that keep one Triton busy; a gateway that may have more uses more Tritons."""
 
 
-class Load:
+class TritonLoad:
     """The images and sequences that this gateway has at one Triton, and the latency of its calls there."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,7 +50,7 @@ class Load:
 class HasLoad(Protocol):
     """Anything with a load, such as a replica."""
 
-    load: Load
+    load: TritonLoad
 
 
 T = TypeVar("T", bound=HasLoad)

@@ -34,7 +34,15 @@ from gateway.triton.contract import (
     pinned,
     pinned_versions,
 )
-from gateway.triton.descriptions import ALL_CLASSES, READY, Traits, describe, read_labels, read_resize, read_traits
+from gateway.triton.descriptions import (
+    ALL_CLASSES,
+    READY,
+    EnsembleTraits,
+    describe,
+    read_labels,
+    read_resize,
+    read_traits,
+)
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.error_table import NOT_LOADED
 from gateway.triton.health.state import HealthState
@@ -108,7 +116,7 @@ class Models:
         self._endpoint = endpoint
         self._codecs = codecs or Codecs()
         self._health = health
-        self._traits: Remembered[Traits] = Remembered(REMEMBERED_SECONDS)
+        self._traits: Remembered[EnsembleTraits] = Remembered(REMEMBERED_SECONDS)
         self._resizes: Remembered[Resize | None] = Remembered(REMEMBERED_SECONDS)
         self._sequence_models: Remembered[str] = Remembered(REMEMBERED_SECONDS)
         self._labels: Remembered[tuple[str, ...]] = Remembered(LABELS_REMEMBERED_SECONDS)
@@ -185,7 +193,7 @@ class Models:
         calls, images = traits.workload.busy_calls(images), traits.workload.call_images(images)
         return CallLimits(calls, images, mixed_lengths=traits.codec.mixes_lengths)
 
-    def _known_traits(self, model_name: str, model_version: str) -> Traits | None:
+    def _known_traits(self, model_name: str, model_version: str) -> EnsembleTraits | None:
         for name, _ in self._ensembles(model_name, model_version):
             if (traits := self._traits.last((name, ""))) is not None:
                 return traits
@@ -306,7 +314,7 @@ class Models:
         both = ((model_name, model_version), (pinned(model_name, model_version), ""))
         return both[::-1] if both[0] in self._pinned else both
 
-    async def _read_traits(self, ensemble: str, _version: str) -> Traits:
+    async def _read_traits(self, ensemble: str, _version: str) -> EnsembleTraits:
         return await read_traits(self._endpoint, self._codecs, ensemble)
 
     async def _describe(self, name: str, index: RepositoryIndexResponse) -> ModelInfo | None:
@@ -349,7 +357,7 @@ def _names(index: RepositoryIndexResponse) -> set[str]:
     return {model.name for model in index.models}
 
 
-def _wants_embeddings(call: Call, traits: Traits) -> bool:
+def _wants_embeddings(call: Call, traits: EnsembleTraits) -> bool:
     """Whether to request FEATURES; raises NoFeatures if the call needs them and the model has none."""
     if call.embeddings is Embeddings.NEEDED and not traits.codec.embedding_size:
         raise no_features(call.model_name)

@@ -34,7 +34,7 @@ READY = "READY"
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
+class EnsembleTraits:
     """The properties of an ensemble that determine how a call is made."""
 
     codec: Codec
@@ -94,7 +94,7 @@ async def describe(
     return codec.completed(replace(info, resize_size=resize, crop_size=crop, labels=labels))
 
 
-async def read_traits(endpoint: TritonEndpoint, codecs: Codecs, ensemble: str) -> Traits:
+async def read_traits(endpoint: TritonEndpoint, codecs: Codecs, ensemble: str) -> EnsembleTraits:
     """The traits of an ensemble; raises ContractBroken."""
     config = await endpoint.config(ensemble)
     codec = codecs.of(config)
@@ -109,7 +109,7 @@ async def read_traits(endpoint: TritonEndpoint, codecs: Codecs, ensemble: str) -
         for step, each in zip(configs, statistics[1:], strict=True)
         if isinstance(step, ModelConfig)  # a step that failed does not limit the others
     ]
-    return Traits(
+    return EnsembleTraits(
         codec,
         has_cache(config, statistics[0]),
         Workload(workloads, round_trip_seconds),

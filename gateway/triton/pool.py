@@ -13,7 +13,7 @@ import structlog
 
 from gateway import metrics
 from gateway.triton.addresses import Addresses, Lookup, look_up
-from gateway.triton.balancing import Load, power_of_two_choice, rendezvous_order, subset_size
+from gateway.triton.balancing import TritonLoad, power_of_two_choice, rendezvous_order, subset_size
 from gateway.triton.catalogue import Models
 from gateway.triton.codec import Codecs
 from gateway.triton.endpoint import TritonEndpoint
@@ -94,7 +94,7 @@ class Replica:
     health: HealthState
     checker: "HealthChecker"
     models: Models
-    load: Load
+    load: TritonLoad
     gate: CallGate = field(default_factory=CallGate)
     task: "asyncio.Task[None] | None" = None
 
@@ -261,7 +261,7 @@ class TritonPool:
         expected = ExpectedModels(self._model_name, splits=self._splits, load=self._load, on_demand=self._on_demand)
         health = HealthState(address, expected, self._schedule, on_demand=self._on_demand)
         checker = self._watch(endpoint, health, self._report_model, self.codecs)
-        replica = Replica(address, endpoint, health, checker, Models(endpoint, health, self.codecs), Load())
+        replica = Replica(address, endpoint, health, checker, Models(endpoint, health, self.codecs), TritonLoad())
         replica.task = asyncio.create_task(_run_checker(checker))
         return replica
 

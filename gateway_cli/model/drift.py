@@ -14,7 +14,7 @@ from gateway_cli.terminal import Repository, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 if TYPE_CHECKING:
-    from gateway_predictions.drift.sample import Sample
+    from gateway_predictions.drift.sample import WindowSample
 
 DRIFTED = 3
 """The exit status of a window that has drifted; 1 means an error, such as too few images."""
@@ -135,7 +135,7 @@ def _last(days: float) -> str:
     return "the last day" if days == 1 else f"the last {days:g} days"
 
 
-def _classified(name: str, version: int, folder: Path, address: str | None, repository: Path) -> "Sample":
+def _classified(name: str, version: int, folder: Path, address: str | None, repository: Path) -> "WindowSample":
     """The sample of a folder's images, classified by a Triton."""
     from gateway_models.networks.model_source import labels_of
     from gateway_models.proof.drift import chosen_files, described

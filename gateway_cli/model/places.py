@@ -61,7 +61,9 @@ def takes_bucket(command: Callable[..., None]) -> Callable[..., None]:
 
 @model_app.command("pull")
 def pull(
-    url: Annotated[str, typer.Argument(help="Bucket: s3://BUCKET/PATH, gs://… or as://ACCOUNT/CONTAINER/PATH.")],
+    url: Annotated[
+        str, typer.Argument(help="RepositoryBucket: s3://BUCKET/PATH, gs://… or as://ACCOUNT/CONTAINER/PATH.")
+    ],
     folder: Annotated[Path, typer.Argument(help="Folder for its models, which Triton serves.", file_okay=False)],
     follow: Annotated[
         float, typer.Option(help="Seconds between two looks at the bucket for changes; 0: copy once and end.", min=0)
@@ -80,10 +82,10 @@ def pull(
     Triton in a pod serves the folder: an init container copies the bucket before it starts, and a container beside it
     follows. Models that change are loaded by --triton, steps before ensembles; no request fails meanwhile.
     """
-    from gateway_models.repository.bucket import Bucket, Follower
+    from gateway_models.repository.bucket import Follower, RepositoryBucket
     from gateway_models.repository.follow import SETTLE_SECONDS, Following, Triton
 
-    follower = Follower(Bucket(url), folder)
+    follower = Follower(RepositoryBucket(url), folder)
     changed = follower.update()
     print_status(f"{folder} has the models of {url}{f': {len(changed)} were copied' if changed else ''}")
     if follow:

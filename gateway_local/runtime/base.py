@@ -30,7 +30,7 @@ no fresh pages. Without it, a third of the server's system time is page faults."
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
+class TritonRuntime:
     """A Triton that can be started: the paths of its parts and the environment that it needs."""
 
     tritonserver: Path

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from gateway.files.shared import locked_where_writable
 from gateway_local.paths import DEFAULT_BACKENDS
-from gateway_local.runtime.base import Runtime, RuntimeFetchFailed, Say
+from gateway_local.runtime.base import RuntimeFetchFailed, Say, TritonRuntime
 from gateway_local.runtime.image.errors import ImageUnusable
 from gateway_local.runtime.image.use import IN_USE, UnpackedImage, check_machine, image_runtime, in_use, runs_here
 from gateway_local.runtime.wheel import TRITON_VERSION, check_platform, is_wheel_fetched, wheel_runtime
 
 
-def ensure_runtime(cache_dir: Path, say: Say, *, backends: Path = DEFAULT_BACKENDS) -> Runtime:
+def ensure_runtime(cache_dir: Path, say: Say, *, backends: Path = DEFAULT_BACKENDS) -> TritonRuntime:
     """Fetch Triton into `cache_dir` unless it is there, and compose its backend directory.
 
     The Triton of an image that was put into use there is preferred, if it runs on this machine and this Python.

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from gateway.files.shared import whole_folder
 from gateway_local.runtime.base import (
-    Runtime,
     RuntimeFetchFailed,
     Say,
+    TritonRuntime,
     TritonRuntimeError,
     backend_files,
     find_libpython,
@@ -40,13 +40,13 @@ class UnsupportedPlatform(TritonRuntimeError):
     """The wheel's Triton does not run on this operating system, processor, C library or Python."""
 
 
-def wheel_runtime(cache_dir: Path, say: Say, backends: Path) -> Runtime:
+def wheel_runtime(cache_dir: Path, say: Say, backends: Path) -> TritonRuntime:
     """Fetch the wheel's Triton unless it is there, and compose its backend directory; raises TritonRuntimeError."""
     libpython = find_libpython()
     wheel = _ensure_wheel(_folder(cache_dir), say)
     backend_directory = _ensure_backends(cache_dir, wheel, backends, libpython)
     server = wheel / "pytriton" / "tritonserver"
-    return Runtime(
+    return TritonRuntime(
         tritonserver=server / "bin" / "tritonserver",
         cache_directory=server / "caches",
         backend_directory=backend_directory,

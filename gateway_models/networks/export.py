@@ -17,7 +17,7 @@ from gateway.values.extras import install
 from gateway_local import cpu_network
 from gateway_local.config_text import with_parameter
 from gateway_local.cpu_network import CpuRuntime
-from gateway_machine.capacity import MIB, Runtime
+from gateway_machine.capacity import MIB, NetworkRuntime
 from gateway_models.repository.entry import RECORD, Entry, Outcome, Version, write_record
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec
@@ -26,7 +26,7 @@ from gateway_plugins.demand.footprint import MemoryRecord
 if TYPE_CHECKING:
     from torch import nn
 
-DEFAULT_MEMORY = MemoryRecord(Runtime.ONNX, 77 * MIB, 217 * MIB)
+DEFAULT_MEMORY = MemoryRecord(NetworkRuntime.ONNX, 77 * MIB, 217 * MIB)
 """What a process of EfficientNet-Lite0 takes, as `gateway model add` measures it: the shipped files have it."""
 RECIPE_VERSION = 4
 """Part of every stamp: raised when a recipe's output changes."""

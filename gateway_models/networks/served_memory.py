@@ -13,7 +13,7 @@ from google.protobuf.json_format import MessageToDict
 from gateway.triton.model_config import ModelConfig
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.paths import DEFAULT_BACKENDS
-from gateway_machine.capacity import IN_FLIGHT_PER_CORE, MIB, Runtime
+from gateway_machine.capacity import IN_FLIGHT_PER_CORE, MIB, NetworkRuntime
 from gateway_models.networks import served_process
 from gateway_models.networks.isolation import Job, Report
 from gateway_models.repository.entry import Entry, Outcome, Version
@@ -47,7 +47,7 @@ def with_memory(job: Job, outcome: Outcome, report: Report, *, timeout_seconds: 
     if "error" in answer:
         report(f"its memory is estimated, since it could not be measured: {answer['error']}")
         return outcome
-    runtime = Runtime.ONNX if outcome.cpu_runtime is CpuRuntime.ONNXRUNTIME else runtime_of(config)
+    runtime = NetworkRuntime.ONNX if outcome.cpu_runtime is CpuRuntime.ONNXRUNTIME else runtime_of(config)
     record = MemoryRecord(runtime, int(answer["loaded_bytes"]), int(answer["peak_bytes"]))
     report(
         f"a process takes {record.loaded_bytes / MIB:.0f} MiB once it is loaded, {record.peak_bytes / MIB:.0f} MiB "

@@ -38,7 +38,7 @@ class NotCalibrated(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredImages:
     """The network's scores of labelled images: fp64 [images, classes], and the true classes, int [images]."""
 
     scores: Array
@@ -47,9 +47,9 @@ class Scored:
     def __len__(self) -> int:
         return len(self.true)
 
-    def of(self, chosen: NDArray[np.intp]) -> "Scored":
+    def of(self, chosen: NDArray[np.intp]) -> "ScoredImages":
         """Some of the images."""
-        return Scored(self.scores[chosen], self.true[chosen])
+        return ScoredImages(self.scores[chosen], self.true[chosen])
 
     @property
     def log_loss(self) -> Array:
@@ -70,14 +70,14 @@ class Scaling:
     temperature: float
     bias: Array | None = None
 
-    def of(self, images: Scored) -> Scored:
+    def of(self, images: ScoredImages) -> ScoredImages:
         """The images with their new scores."""
         logits = np.log(np.maximum(images.scores, LEAST)) / self.temperature
         if self.bias is not None:
             logits = logits + self.bias
         logits -= logits.max(axis=1, keepdims=True)
         powers = np.exp(logits)
-        return Scored(powers / powers.sum(axis=1, keepdims=True), images.true)
+        return ScoredImages(powers / powers.sum(axis=1, keepdims=True), images.true)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,18 +152,18 @@ def _step_by_step(
         yield SampleAnswer(sample, None if code else row, f"the preprocessor gives it status {code}" if code else "")
 
 
-def scored(answers: Sequence[SampleAnswer]) -> Scored:
+def scored(answers: Sequence[SampleAnswer]) -> ScoredImages:
     """The scores and the classes of the images that were answered; raises NotCalibrated without any."""
     found = [each for each in answers if each.probabilities is not None]
     if not found:
         raise NotCalibrated("none of the images could be classified")
-    return Scored(
+    return ScoredImages(
         np.array([each.probabilities for each in found], np.float64),
         np.array([next(iter(each.sample.classes)) for each in found], np.intp),
     )
 
 
-def calibrate(images: Scored, *, held_out: float = HELD_OUT) -> Calibrated:
+def calibrate(images: ScoredImages, *, held_out: float = HELD_OUT) -> Calibrated:
     """Fit on a part of the images, and measure on the rest; raises NotCalibrated if there are too few.
 
     A bias for each class is used only if it lowers the log loss in a cross-validation among the images of the fit, by
@@ -197,7 +197,7 @@ def calibrate(images: Scored, *, held_out: float = HELD_OUT) -> Calibrated:
     )
 
 
-def split(images: Scored, held_out: float) -> tuple[Scored, Scored]:
+def split(images: ScoredImages, held_out: float) -> tuple[ScoredImages, ScoredImages]:
     """Images to fit with, and images that are held out, with about the same shares of each class."""
     shuffled = list(range(len(images)))
     random.Random(0).shuffle(shuffled)  # noqa: S311  # no secret
@@ -210,7 +210,7 @@ def split(images: Scored, held_out: float) -> tuple[Scored, Scored]:
     return images.of(np.setdiff1d(np.arange(len(images)), out)), images.of(out)
 
 
-def choose(fitted: Scored) -> tuple[Scaling, str]:
+def choose(fitted: ScoredImages) -> tuple[Scaling, str]:
     """The scaling for the images of the fit, and why it has a bias for each class or not."""
     seen = np.bincount(fitted.true, minlength=fitted.scores.shape[1])
     one = fit(fitted, per_class=False)
@@ -230,7 +230,7 @@ def choose(fitted: Scored) -> tuple[Scaling, str]:
     return one, f"one temperature for all, without a bias for each class: {shown}"
 
 
-def fit(images: Scored, *, per_class: bool) -> Scaling:
+def fit(images: ScoredImages, *, per_class: bool) -> Scaling:
     """The scaling with the least log loss on these images, by torch's L-BFGS.
 
     Temperature alone: C. Guo et al., ICML 2017. With a bias for each class: A. Alexandari et al., ICML 2020. Both are

@@ -29,8 +29,8 @@ from gateway_predictions.drift.sample import (
     SCORE,
     SHARPNESS,
     LoggedImage,
+    WindowSample,
 )
-from gateway_predictions.drift.sample import Sample as DriftSample
 from gateway_predictions.image_measures import MEASURED_SIDE, measures_of
 from gateway_predictions.service_log import LOGGED_CLASSES, entropy
 
@@ -55,7 +55,7 @@ def described(entry: Entry, version: int, address: str, files: Sequence[Path]) -
             yield NotCompared(answer.sample.path, str(exc))
 
 
-def store(entry: Entry, version: int, sample: DriftSample, repository: Path) -> None:
+def store(entry: Entry, version: int, sample: WindowSample, repository: Path) -> None:
     """Store a sample as the reference of a version, in the configuration of its ensemble; raises UserError, OSError."""
     changed = replace(entry.versions[version], drift_reference=reference_of(sample).text())
     rewrite(replace(entry, versions={**entry.versions, version: changed}), repository)

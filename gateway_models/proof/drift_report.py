@@ -11,7 +11,7 @@ from gateway_models.proof.html_page import embedded, page
 from gateway_models.proof.plots import distributions, frequencies, projections
 from gateway_models.repository.summary import console
 from gateway_predictions.drift.comparison import LEAST_DISTANCE, Drift, Shift
-from gateway_predictions.drift.sample import CLASS, EMBEDDING, NAMES, Sample
+from gateway_predictions.drift.sample import CLASS, EMBEDDING, NAMES, WindowSample
 
 UNITS = {
     "entropy": "nats",
@@ -36,7 +36,7 @@ class Compared:
     reference: str
     """In words: a folder, or a time."""
     window: str
-    samples: tuple[Sample, Sample]
+    samples: tuple[WindowSample, WindowSample]
     drift: Drift
 
     @property
@@ -116,7 +116,7 @@ def _remarks(drift: Drift) -> list[str]:
     return [f"Images of one request count as one piece of evidence: fewer than {_FEW_REQUESTS} requests show little."]
 
 
-def _figure(shift: Shift, reference: Sample, window: Sample) -> str:
+def _figure(shift: Shift, reference: WindowSample, window: WindowSample) -> str:
     if shift.name == EMBEDDING:
         image = projections(reference.embeddings, window.embeddings)
     elif shift.name in NAMES:

@@ -43,7 +43,7 @@ from gateway_local.display import Display
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.memory_plan import machine_plan, sized_configs
 from gateway_local.model_processes import model_processes
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_local.sizing import CONFIG
 from gateway_machine.capacity import CALL_IMAGES, GPU_BATCH, MIB
@@ -118,7 +118,7 @@ def _verdict(check: Check) -> str:
 
 
 def prove(
-    settings: Settings, repository: Path, runtime: Runtime, sample: Path, display: Display, *, seconds: float
+    settings: Settings, repository: Path, runtime: TritonRuntime, sample: Path, display: Display, *, seconds: float
 ) -> Proof:
     """Run the service for the default model of `settings`, send a JPEG for some seconds, and check everything.
 

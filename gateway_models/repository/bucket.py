@@ -67,7 +67,7 @@ def order(path: str, ensembles: Collection[str]) -> tuple[bool, bool, str]:
     return model in ensembles, PurePosixPath(rest).name == CONFIG, path
 
 
-class Bucket:
+class RepositoryBucket:
     """A model repository below a URL; raises BucketError for a URL that is none."""
 
     def __init__(self, url: str) -> None:
@@ -218,7 +218,7 @@ def _stamp(info: Mapping[str, Any]) -> str:
 class WorkingCopy:
     """A folder with what a bucket has; `publish` writes back what has changed in it."""
 
-    bucket: Bucket
+    bucket: RepositoryBucket
     folder: Path
     _there: Listing = field(default_factory=dict)
     _before: dict[SafePath, tuple[int, int]] = field(default_factory=dict)
@@ -272,7 +272,7 @@ class WorkingCopy:
 def working_copy(url: str) -> Iterator[WorkingCopy]:
     """A copy of a bucket's repository in a temporary folder; raises BucketError."""
     with tempfile.TemporaryDirectory(prefix="gateway-models-") as folder:
-        copy = WorkingCopy(Bucket(url), Path(folder) / "models")
+        copy = WorkingCopy(RepositoryBucket(url), Path(folder) / "models")
         copy.folder.mkdir()
         copy.fetch()
         yield copy
@@ -297,7 +297,7 @@ class Follower:
     What is in the folder is known by a file beside it, so that another process can go on.
     """
 
-    def __init__(self, bucket: Bucket, folder: Path) -> None:
+    def __init__(self, bucket: RepositoryBucket, folder: Path) -> None:
         self._bucket, self._folder = bucket, folder
         self._state = folder.with_name(f".{folder.name}.pulled.json")
 

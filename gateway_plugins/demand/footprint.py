@@ -23,7 +23,7 @@ from gateway.triton.model_config import (
     read_model_configs,
     steps,
 )
-from gateway_machine.capacity import PROCESS_MEMORY, Runtime
+from gateway_machine.capacity import PROCESS_MEMORY, NetworkRuntime
 from gateway_machine.memory import Memory
 
 NEAR = 0.9
@@ -38,7 +38,7 @@ TORCH, ONNX = {"pytorch", "pytorch_libtorch"}, {"onnxruntime", "onnxruntime_onnx
 class MemoryRecord:
     """What one process of a network takes on a CPU, measured when the network was added."""
 
-    runtime: Runtime
+    runtime: NetworkRuntime
     loaded_bytes: int
     """Private memory after the first image."""
     peak_bytes: int
@@ -55,7 +55,7 @@ class MemoryRecord:
         """The record in the configuration of an ensemble; None if it has none, or one that cannot be read."""
         try:
             found = json.loads(parameters(ensemble)[PROCESS_MEMORY_PARAMETER])
-            return cls(Runtime[found["runtime"]], int(found["loaded_bytes"]), int(found["peak_bytes"]))
+            return cls(NetworkRuntime[found["runtime"]], int(found["loaded_bytes"]), int(found["peak_bytes"]))
         except (KeyError, ValueError, TypeError):
             return None
 
@@ -86,7 +86,7 @@ class Files:
     versions: int = 1
     weights_bytes: int = 0
     """The largest file of a version."""
-    runtime: Runtime | None = None
+    runtime: NetworkRuntime | None = None
     """What runs the network, if its files say so."""
 
     @classmethod
@@ -95,8 +95,8 @@ class Files:
         files = (path for path in version_files(folder) if path.suffix != ".py")
         weights = max((path.stat().st_size for path in files), default=0)
         runtime = runtime_of(config)
-        if runtime in {Runtime.TORCH_CPU, Runtime.TORCH_CUDA} and runs_in_onnxruntime(folder):
-            runtime = Runtime.ONNX
+        if runtime in {NetworkRuntime.TORCH_CPU, NetworkRuntime.TORCH_CUDA} and runs_in_onnxruntime(folder):
+            runtime = NetworkRuntime.ONNX
         return cls(_versions(folder, config), weights, runtime)
 
 
@@ -105,7 +105,7 @@ class Footprint:
     """The processes of one model, and the private memory of each of them."""
 
     model: str
-    runtime: Runtime
+    runtime: NetworkRuntime
     processes: int
     least_bytes: int
     """Private memory of each process once it is loaded."""
@@ -228,20 +228,24 @@ def _versions(folder: Path, config: ModelConfig) -> int:
     return max(1, min(there, latest or 1))
 
 
-def runtime_of(config: ModelConfig) -> Runtime:
+def runtime_of(config: ModelConfig) -> NetworkRuntime:
     """The runtime of a model."""
     kind = config.backend or config.platform
     if kind in TORCH:
-        return Runtime.TORCH_CUDA if torch_has_cuda() else Runtime.TORCH_CPU
+        return NetworkRuntime.TORCH_CUDA if torch_has_cuda() else NetworkRuntime.TORCH_CPU
     if kind in ONNX:
         accelerators = config.optimization.execution_accelerators.cpu_execution_accelerator
-        return Runtime.OPENVINO if any(each.name == "openvino" for each in accelerators) else Runtime.ONNX
+        return NetworkRuntime.OPENVINO if any(each.name == "openvino" for each in accelerators) else NetworkRuntime.ONNX
     if config.HasField("sequence_batching"):
-        return Runtime.STATEFUL
+        return NetworkRuntime.STATEFUL
     if "resize_library" in parameters(config):
         on_torch = parameters(config)["resize_library"] == "torch" or instances_on_gpus(config, gpus=1)
-        return (Runtime.TORCH_CUDA if torch_has_cuda() else Runtime.TORCH_CPU) if on_torch else Runtime.PREPROCESSOR
-    return Runtime.PYTHON
+        return (
+            (NetworkRuntime.TORCH_CUDA if torch_has_cuda() else NetworkRuntime.TORCH_CPU)
+            if on_torch
+            else NetworkRuntime.PREPROCESSOR
+        )
+    return NetworkRuntime.PYTHON
 
 
 def torch_has_cuda() -> bool:

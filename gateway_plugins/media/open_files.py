@@ -13,7 +13,7 @@ from gateway.errors import UndecodableImage
 from gateway.inference.expansion import OpenedImage
 from gateway.ingest.decode_budget import Size, expected_frame_seconds, memory_limit, open_bytes
 from gateway.ingest.decoders.pool import Decoders, check_reply, error_of
-from gateway.ingest.decoders.worker import Job, PixelJob, Reply, Worker, WorkerLost
+from gateway.ingest.decoders.worker import DecoderJob, PixelJob, Reply, Worker, WorkerLost
 from gateway.ingest.image_info import ImageInfo
 from gateway.limits.account import Account
 from gateway.limits.lease import Lease
@@ -34,7 +34,7 @@ _PNG_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpeningJob(Job):
+class OpeningJob(DecoderJob):
     """Open a file, at its image number `first`; it may take `memory_bytes` as long as it is open."""
 
     info: ImageInfo
@@ -72,7 +72,7 @@ class FrameJob(PixelJob):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeatMapJob(Job):
+class HeatMapJob(DecoderJob):
     """Draw the heat map of the open masked image, whose scores are `nbytes` of fp32.
 
     The reply has the size of the heat map, 0 if another job has to continue with it.
@@ -197,12 +197,12 @@ class OpenFile:
                 self._job = replace(self._job, first=reply["frame"] + 1)
                 return OpenedImage(reply["frame"], reply["shown_seconds"], pixels)
 
-    async def _do(self, job: Job, data: bytes = b"") -> tuple[Reply, bytes]:
+    async def _do(self, job: DecoderJob, data: bytes = b"") -> tuple[Reply, bytes]:
         """Run a job in the file's process."""
         await self.open()
         return await self._run(job, data)
 
-    async def _run(self, job: Job, data: bytes) -> tuple[Reply, bytes]:
+    async def _run(self, job: DecoderJob, data: bytes) -> tuple[Reply, bytes]:
         assert self._worker is not None
         info = self._job.info
         expected = expected_frame_seconds(info)

@@ -25,7 +25,7 @@ from gateway.errors import (
 )
 from gateway.inference.scope import Scope
 from gateway.ingest.media_types import Uploads, UploadsOrUrls
-from gateway.ingest.upload import Limits, Reference, Upload, clean_filename, file_too_large, request_too_large
+from gateway.ingest.upload import Limits, Upload, UploadReference, clean_filename, file_too_large, request_too_large
 from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
 from gateway.limits.pool_clients import UploadingClient
@@ -68,7 +68,7 @@ class BucketRequest:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-class Bucket(Protocol):
+class ImageBucket(Protocol):
     """A kind of bucket, such as S3."""
 
     async def request(self, location: Location) -> BucketRequest:
@@ -76,7 +76,7 @@ class Bucket(Protocol):
         ...
 
 
-class Fetcher:
+class UrlFetcher:
     """Fetches images for all requests of one process. `__call__` is the interface; see gateway.api.request_context.
 
     An image that cannot be fetched is an upload with an error. What is being fetched counts for the upload buffer.
@@ -87,7 +87,7 @@ class Fetcher:
         self,
         settings: Settings,
         uploads: Pool,
-        buckets: Mapping[str, Bucket],
+        buckets: Mapping[str, ImageBucket],
         resolver: Resolver | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
@@ -117,7 +117,7 @@ class Fetcher:
         than `upload_timeout_seconds` in all. Everything ends with the iteration.
         """
         fetches: set[asyncio.Task[tuple[Upload, Download]]] = set()
-        reading: asyncio.Task[Upload | Reference | None] | None = None
+        reading: asyncio.Task[Upload | UploadReference | None] | None = None
         ended = False
         left_seconds = self._request_seconds
         with ExitStack() as leases:
@@ -166,7 +166,7 @@ class Fetcher:
         """Release the threads of lookups."""
         self._resolver.close()
 
-    async def _fetch(self, reference: Reference, request: "_Request") -> tuple[Upload, "Download"]:
+    async def _fetch(self, reference: UploadReference, request: "_Request") -> tuple[Upload, "Download"]:
         """Fetch one image; the download has the lease of its bytes. An error is the upload's."""
         download = Download(self._limits, self._min_bytes_per_second, self._uploads, request)
         filename = reference.filename
@@ -380,7 +380,7 @@ def _read(url: str) -> Location:
         raise UrlNotAllowed(f"The URL {exc}.") from exc
 
 
-async def _next(images: UploadsOrUrls) -> Upload | Reference | None:
+async def _next(images: UploadsOrUrls) -> Upload | UploadReference | None:
     return await anext(images, None)
 
 

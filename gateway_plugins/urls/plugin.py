@@ -11,7 +11,7 @@ from gateway_plugins.urls.settings import UrlSettings
 
 if TYPE_CHECKING:
     from gateway.limits.pools import Pool
-    from gateway_plugins.urls.fetcher import Fetcher as UrlFetcher
+    from gateway_plugins.urls.fetcher import UrlFetcher
 
 IMAGE_BY_URL: dict[str, Any] = {
     "type": "object",
@@ -73,7 +73,7 @@ class Urls(Plugin):
 
 def _creating(settings: Settings) -> "Callable[[Pool], UrlFetcher]":
     from gateway_plugins.urls.buckets import open_buckets
-    from gateway_plugins.urls.fetcher import Fetcher as UrlFetcher
+    from gateway_plugins.urls.fetcher import UrlFetcher
 
     buckets = open_buckets(UrlSettings.of(settings))
     return lambda uploads: UrlFetcher(settings, uploads, buckets)

@@ -24,7 +24,7 @@ from gateway_predictions.drift.distances import (
     StabilityIndex,
     Weights,
 )
-from gateway_predictions.drift.sample import EMBEDDING, NAMES, NUMBERS, Sample
+from gateway_predictions.drift.sample import EMBEDDING, NAMES, NUMBERS, WindowSample
 from gateway_predictions.requirements import LogUnavailable
 
 LEAST_IMAGES = 50
@@ -97,8 +97,8 @@ class Drift:
 
 
 def compare(
-    reference: Sample,
-    window: Sample,
+    reference: WindowSample,
+    window: WindowSample,
     *,
     confidence: float = CONFIDENCE,
     least_distance: float = LEAST_DISTANCE,
@@ -164,7 +164,7 @@ class _Property:
     distance: Distance
 
 
-def _properties(reference: Sample, window: Sample) -> Iterator[_Property]:
+def _properties(reference: WindowSample, window: WindowSample) -> Iterator[_Property]:
     """The properties that enough images have on both sides."""
     count = len(reference)
 

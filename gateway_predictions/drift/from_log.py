@@ -20,7 +20,7 @@ from gateway_predictions.drift.sample import (
     SCORE,
     SHARPNESS,
     LoggedImage,
-    Sample,
+    WindowSample,
     order_of,
     sample_of,
 )
@@ -71,7 +71,7 @@ def version_in(log: LogReader, model: str, since: datetime | None, until: dateti
     return found.most_common(1)[0][0]
 
 
-def sample_from(log: LogReader, period: Period, most: int = MOST_IMAGES) -> Sample:
+def sample_from(log: LogReader, period: Period, most: int = MOST_IMAGES) -> WindowSample:
     """The random rows of a period: at most `most`, of requests that are chosen at random but always alike.
 
     Only one row a second has a brightness. So that a busy log has enough of them, there may be `most` further images of

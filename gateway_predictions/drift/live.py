@@ -17,7 +17,7 @@ from prometheus_client import Counter
 
 from gateway_predictions import metrics
 from gateway_predictions.drift.distances import MOST_NAMES, OTHER
-from gateway_predictions.drift.sample import CLASS, DECIMALS, ENTROPY, SCORE, Sample
+from gateway_predictions.drift.sample import CLASS, DECIMALS, ENTROPY, SCORE, WindowSample
 from gateway_predictions.requirements import LogUnavailable
 
 log = structlog.get_logger("gateway")
@@ -48,7 +48,7 @@ class LiveReference:
         return json.dumps({"images": self.images, **shares, CLASS: classes}, separators=(",", ":"))
 
 
-def reference_of(sample: Sample) -> LiveReference:
+def reference_of(sample: WindowSample) -> LiveReference:
     """The reference of a sample; raises LogUnavailable if it has fewer than STORED_IMAGES."""
     names = [name for name in sample.names[CLASS] if name is not None]
     if len(names) < STORED_IMAGES:

@@ -33,7 +33,7 @@ class LoggedImage:
 
 
 @dataclass(frozen=True)
-class Sample:
+class WindowSample:
     """The columns of some images."""
 
     numbers: Mapping[str, NDArray[np.float64]]
@@ -51,7 +51,7 @@ class Sample:
         return len(self.blocks)
 
 
-def sample_of(images: Sequence[LoggedImage], labels: Mapping[str, str] | None = None) -> Sample:
+def sample_of(images: Sequence[LoggedImage], labels: Mapping[str, str] | None = None) -> WindowSample:
     """The sample of some images. Embeddings of another size than most have count as unknown."""
     known = Counter(len(each.embedding) for each in images if each.embedding is not None)
     size = known.most_common(1)[0][0] if known else 0
@@ -60,7 +60,7 @@ def sample_of(images: Sequence[LoggedImage], labels: Mapping[str, str] | None = 
         if each.embedding is not None and len(each.embedding) == size:
             row[:] = each.embedding
     requests = {name: number for number, name in enumerate(dict.fromkeys(each.request for each in images))}
-    return Sample(
+    return WindowSample(
         {name: np.array([_number(name, each.numbers.get(name)) for each in images], np.float64) for name in NUMBERS},
         {name: np.array([each.names.get(name) for each in images], object) for name in NAMES},
         embeddings,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deploy.default_model import IN_IMAGE, archive_name
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_local.sizing import ARGUMENT
 from gateway_models.repository.tensorrt import TENSORRT_CACHE
@@ -244,7 +244,7 @@ def test_gpu_image_starts_triton_with_the_options_of_gateway_up(dockerfile, tmp_
     of_the_place = re.compile(
         r"--(model-(repository|load-thread-count)|backend-directory|cache-directory|(grpc|http|metrics)-(address|port))=|.*shm-region-prefix"
     )
-    runtime = Runtime(tmp_path, tmp_path, tmp_path, ())
+    runtime = TritonRuntime(tmp_path, tmp_path, tmp_path, ())
     cache_bytes = Settings.model_fields["triton_cache_bytes"].default
     embedded = EmbeddedTriton(runtime, tmp_path, on_log=print, cache_bytes=cache_bytes)
     *start, program = dockerfile.stages["triton"].words("CMD")[:4]

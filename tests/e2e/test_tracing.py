@@ -10,7 +10,7 @@ import pytest
 
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR
 from gateway.triton.grpc_endpoint import INFER
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from tests.otlp import Collector, collecting
 from tests.photos import photo, unlike_any
@@ -29,7 +29,7 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture(scope="module")
-def traced_triton(runtime: Runtime, light_repository: Path, collector: Collector) -> Iterator[EmbeddedTriton]:
+def traced_triton(runtime: TritonRuntime, light_repository: Path, collector: Collector) -> Iterator[EmbeddedTriton]:
     """A Triton that sends a span of every request to the collector."""
     tracing = [
         "mode=opentelemetry",

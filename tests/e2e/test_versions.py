@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from gateway.keys import add_key
 from gateway_cli.main import app
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.networks.add import add
 from gateway_models.repository.spec import ModelSpec, Serving
@@ -61,7 +61,7 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(runtime: TritonRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     repository = tmp_path_factory.mktemp("served") / "models"
     found = Served(repository, EmbeddedTriton(runtime, repository, on_log=print))
     found.add("flowers")

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from tests.buckets import S3, s3_server
 from tests.gateway_models.networks.builders import Head, save_labels, save_torchscript
 from tests.processes import running_gateway, wait_for
@@ -75,7 +75,7 @@ class Load:
 
 
 @pytest.mark.long
-def test_tritons_follow_a_switch_of_versions_without_a_failed_request(runtime: Runtime, tmp_path: Path):
+def test_tritons_follow_a_switch_of_versions_without_a_failed_request(runtime: TritonRuntime, tmp_path: Path):
     labels = str(save_labels(tmp_path / "labels.txt"))
     networks = [str(save_torchscript(Head(seed=seed), tmp_path / f"head{seed}.pt")) for seed in (1, 2)]
     with ExitStack() as stack:

@@ -12,7 +12,7 @@ from gateway_local.cuda_pool import DEFAULT_POOL_BYTES, arguments, pool_bytes, u
 from gateway_local.devices import HIDE, NO_GPU, CacheOnGpu, Devices, choose_devices
 from gateway_local.memory_plan import sized_configs
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_machine.capacity import plan
 from gateway_machine.gpus import Gpus
@@ -66,7 +66,9 @@ def test_hidden_gpu_is_hidden_from_the_server_process(repository, tmp_path, monk
     program.write_text('#!/bin/sh\necho "sees ${CUDA_VISIBLE_DEVICES-all}"\n')
     program.chmod(0o755)
     lines = []
-    server = EmbeddedTriton(Runtime(program, tmp_path, tmp_path, ()), repository, on_log=lines.append, environment=HIDE)
+    server = EmbeddedTriton(
+        TritonRuntime(program, tmp_path, tmp_path, ()), repository, on_log=lines.append, environment=HIDE
+    )
     server.start()
     server.wait(20)
     server.stop()

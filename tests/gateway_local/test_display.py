@@ -12,7 +12,7 @@ from gateway_cli.terminal import emit
 from gateway_local import display
 from gateway_local.console import PlainConsole, plain
 from gateway_local.display import JsonLines, Lines, Reminders
-from gateway_local.server_log import Event, LogReader, concerns_a_gpu_alone
+from gateway_local.server_log import Event, TritonLogReader, concerns_a_gpu_alone
 from gateway_local.up import run_aloud
 
 HEAD = "1122 15:46:36.417382 507 model_lifecycle.cc:472]"
@@ -145,7 +145,7 @@ AT = "1121 03:44:14.508741 16925 model_lifecycle.cc:472]"
     ],
 )
 def test_loaded_models_and_errors_are_events(line, event):
-    assert LogReader().read(line) == event
+    assert TritonLogReader().read(line) == event
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_lines_about_missing_gpus(text, alone):
 
 
 def test_repeated_error_is_shown_once():
-    reader = LogReader()
+    reader = TritonLogReader()
     line = f'E{AT} "boom"'
     assert reader.read(line) == Event("error", "boom")
     assert reader.read(line) is None

@@ -9,7 +9,7 @@ from gateway.triton.model_config import read_model_configs
 from gateway_local.cpu_features import cpu_name, has_bf16, has_vnni
 from gateway_local.cpu_network import NETWORK, CpuNetwork, CpuRuntime, write
 from gateway_local.tuning import ORIGIN, TUNING, hint, machine, runtimes
-from gateway_machine.capacity import Runtime
+from gateway_machine.capacity import NetworkRuntime
 from gateway_plugins.demand.footprint import Files, footprint
 
 PLATFORMS = {"torch": "pytorch_libtorch", "other": "pytorch_libtorch", "onnx": "onnxruntime_onnx"}
@@ -129,7 +129,7 @@ def test_swapped_network_is_a_warning_whatever_the_model(repository, recorded):
 def test_memory_is_estimated_for_the_runtime(repository, recorded):
     config = read_model_configs(repository)["torch_network"]
     folder = repository / "torch_network"
-    assert footprint(folder.name, config, Files.of(folder, config)).runtime is Runtime.ONNX
-    assert footprint(folder.name, config, Files.of(folder, config), gpus=1).runtime is not Runtime.ONNX
+    assert footprint(folder.name, config, Files.of(folder, config)).runtime is NetworkRuntime.ONNX
+    assert footprint(folder.name, config, Files.of(folder, config), gpus=1).runtime is not NetworkRuntime.ONNX
     (recorded / "cpu.json").write_text("[]")
-    assert footprint(folder.name, config, Files.of(folder, config)).runtime is not Runtime.ONNX
+    assert footprint(folder.name, config, Files.of(folder, config)).runtime is not NetworkRuntime.ONNX

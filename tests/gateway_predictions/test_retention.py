@@ -9,7 +9,7 @@ import pytest
 
 from gateway_predictions import sinks
 from gateway_predictions.forget import Forgotten, forget
-from gateway_predictions.frames import Frame, RowKind
+from gateway_predictions.frames import LogMessage, RowKind
 from gateway_predictions.layout import day_in, image_path, model_folder
 from gateway_predictions.options import WriterOptions
 from gateway_predictions.reader import LogReader
@@ -153,9 +153,9 @@ def sink_of(store, monkeypatch, **options):
     return FileSink(WriterOptions(url="memory", **known | options))
 
 
-def frame() -> Frame:
+def frame() -> LogMessage:
     row = dict.fromkeys(PREDICTIONS.names) | {"model": "m", "time": 0, "request_id": "r", "index": 0, "reasons": []}
-    return Frame(RowKind.PREDICTION, row, None, b"", 1)
+    return LogMessage(RowKind.PREDICTION, row, None, b"", 1)
 
 
 def test_bucket_that_may_not_be_listed_gets_rows(tmp_path, monkeypatch):

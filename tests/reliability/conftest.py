@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, running_gateway
@@ -21,7 +21,7 @@ StartGateway = Callable[..., AbstractContextManager[Gateway]]
 
 
 @pytest.fixture
-def start_triton(runtime: Runtime, light_repository: Path) -> Iterator[Callable[[], EmbeddedTriton]]:
+def start_triton(runtime: TritonRuntime, light_repository: Path) -> Iterator[Callable[[], EmbeddedTriton]]:
     """Starts a Triton of the test's own."""
     servers: list[EmbeddedTriton] = []
 

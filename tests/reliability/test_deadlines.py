@@ -17,7 +17,7 @@ import pytest
 
 from gateway.findings import Level
 from gateway_local.doctor.tritons import tritons
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from tests.photos import photo, unlike_any
 from tests.processes import wait_for
@@ -78,7 +78,7 @@ def repository(light_repository: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def gated_triton(runtime: Runtime, light_repository: Path, tmp_path_factory: pytest.TempPathFactory):
+def gated_triton(runtime: TritonRuntime, light_repository: Path, tmp_path_factory: pytest.TempPathFactory):
     """A Triton whose preprocessor has one request in each execution, and waits at a gate before it."""
     folder = tmp_path_factory.mktemp("gated")
     repository, gate = folder / "models", Gate(folder / "gate")
@@ -110,7 +110,7 @@ def start_gated(gated_triton, start_gateway):
 
 
 @pytest.fixture
-def serve_repository(runtime: Runtime, repository: Path):
+def serve_repository(runtime: TritonRuntime, repository: Path):
     """Starts a Triton with the changed repository."""
     servers = []
 

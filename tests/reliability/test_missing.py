@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.blocking_triton import BlockingTriton
 from tests.leaks import lasting
@@ -65,7 +65,7 @@ FAULTS: dict[str, tuple[Damage, str]] = {
 
 @pytest.fixture(scope="module")
 def own_triton(
-    runtime: Runtime, light_repository: Path, tmp_path_factory: pytest.TempPathFactory
+    runtime: TritonRuntime, light_repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EmbeddedTriton]:
     """A Triton whose repository a test may damage, and has to repair."""
     repository = Path(shutil.copytree(light_repository, tmp_path_factory.mktemp("missing") / "models"))

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.networks.add import add
 from gateway_models.repository.spec import ModelSpec, Serving
@@ -44,7 +44,7 @@ def add_small(repository: Path, name: str, *, version: int = 1) -> None:
 
 
 @pytest.fixture
-def serve(runtime: Runtime, tmp_path: Path) -> Iterator[Callable[[], EmbeddedTriton]]:
+def serve(runtime: TritonRuntime, tmp_path: Path) -> Iterator[Callable[[], EmbeddedTriton]]:
     """Starts Tritons over the repository of small models in `tmp_path`."""
     servers: list[EmbeddedTriton] = []
 
@@ -68,7 +68,7 @@ def outcomes(answer: httpx.Response) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def triton_of_two(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedTriton]:
+def triton_of_two(runtime: TritonRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedTriton]:
     """A Triton with `signs`, and with `flowers` in two versions."""
     repository = tmp_path_factory.mktemp("two") / "models"
     add_small(repository, "signs")

@@ -34,9 +34,9 @@ from gateway.ingest.decode_budget import (
 )
 from gateway.ingest.decoders.worker import (
     START_SECONDS,
+    DecoderJob,
     HeaderJob,
     ImageJob,
-    Job,
     Reply,
     Worker,
     WorkerLost,
@@ -149,7 +149,7 @@ class Decoders:
         return self._open_slots[kind]
 
     async def _do(
-        self, job: Job, data: bytes, info: ImageInfo, account: Account, expected: float, slot_bytes: int
+        self, job: DecoderJob, data: bytes, info: ImageInfo, account: Account, expected: float, slot_bytes: int
     ) -> tuple[Reply, bytes]:
         """Run a job in any process; raises the error of its reply."""
         reply, pixels = await self.work(
@@ -161,7 +161,7 @@ class Decoders:
     async def work(
         self,
         worker: AbstractAsyncContextManager[Worker],
-        job: Job,
+        job: DecoderJob,
         data: bytes,
         info: ImageInfo,
         account: Account,

@@ -42,7 +42,7 @@ class WorkerLost(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class DecoderJob:
     """A job of a decoder's process, which gets the fields as JSON."""
 
     kind: str
@@ -54,7 +54,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeaderJob(Job):
+class HeaderJob(DecoderJob):
     """Read the header of a file of `nbytes`; `memory_bytes` of address space may be added to the process."""
 
     image_format: ImageFormat
@@ -64,7 +64,7 @@ class HeaderJob(Job):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PixelJob(Job):
+class PixelJob(DecoderJob):
     """A job that makes the pixels of one image, in a `size`."""
 
     info: ImageInfo
@@ -163,7 +163,7 @@ class Worker:
             # clock_getcpuclockid(3): the complement of the process id, and the kernel's CPUCLOCK_SCHED.
             self._cpu_seconds = time.clock_gettime(~self.pid << 3 | 2)
 
-    async def do(self, job: Job, data: bytes, cpu_seconds: float) -> tuple[Reply, bytes]:
+    async def do(self, job: DecoderJob, data: bytes, cpu_seconds: float) -> tuple[Reply, bytes]:
         """Run a job on `data`; returns the reply, and the pixels if there are any.
 
         Raises WorkerLost if the process ends. Do not cancel it: `interrupt` the worker if it takes too long.

@@ -21,7 +21,7 @@ from gateway.triton.health.state import HealthState, ModelHealthState
 log = structlog.get_logger("gateway")
 
 
-class Recovery(Protocol):
+class TritonRecovery(Protocol):
     """Repairs one Triton."""
 
     @property
@@ -38,7 +38,7 @@ class Recovery(Protocol):
         ...
 
 
-Repair = Callable[[TritonEndpoint, HealthState, Probes], Recovery]
+Repair = Callable[[TritonEndpoint, HealthState, Probes], TritonRecovery]
 """Makes the recovery of one Triton."""
 
 

@@ -19,8 +19,8 @@ from gateway_local import paths
 from gateway_local.runtime.base import Say
 from gateway_local.runtime.image.elf import MACHINES
 from gateway_local.runtime.image.errors import ImageError, ImageUnusable, RegistryUnreachable
-from gateway_local.runtime.image.reference import Reference
-from gateway_local.runtime.image.registry import Advance, Image, Registry
+from gateway_local.runtime.image.reference import ImageReference
+from gateway_local.runtime.image.registry import Advance, ContainerImage, Registry
 from gateway_local.runtime.image.unpack import DEFAULT_BACKENDS, PYTHON, unpack
 from gateway_local.runtime.image.use import (
     UnpackedImage,
@@ -71,7 +71,7 @@ def fetch_image(
     Raises ImageError; ImageUnusable if it does not run here, LibpythonMissing if this Python has no shared library.
     Then the Triton that was used before stays in use.
     """
-    reference = Reference.parse(name)
+    reference = ImageReference.parse(name)
     architecture = ARCHITECTURES.get(platform.machine())
     if platform.system() != "Linux" or architecture is None:
         raise ImageUnusable(f"an image's Triton needs Linux on {' or '.join(ARCHITECTURES)}")
@@ -89,7 +89,7 @@ def fetch_image(
 
 
 def _fetch(
-    reference: Reference,
+    reference: ImageReference,
     architecture: str,
     cache_dir: Path,
     say: Say,
@@ -128,7 +128,7 @@ def _fetch(
 
 
 def _kept(
-    cache_dir: Path, reference: Reference, architecture: str, backends: Sequence[str] | None
+    cache_dir: Path, reference: ImageReference, architecture: str, backends: Sequence[str] | None
 ) -> UnpackedImage | None:
     """The image that was last fetched under the same reference, for this architecture, with these backends."""
     folders = sorted(cache_dir.glob("triton-image-*"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
@@ -154,7 +154,7 @@ def _wanted(image: UnpackedImage, backends: Sequence[str] | None) -> Sequence[st
     return backends if backends is not None else [name for name in DEFAULT_BACKENDS if name in image.record.available]
 
 
-def _download(registry: Registry, image: Image, cache_dir: Path, progress: FetchProgress) -> list[Path]:
+def _download(registry: Registry, image: ContainerImage, cache_dir: Path, progress: FetchProgress) -> list[Path]:
     """Download the image's layers, those that are not there yet; returns their files."""
     folder = cache_dir / LAYERS
     folder.mkdir(exist_ok=True)

@@ -20,7 +20,7 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ImageReference:
     """An image of a registry; `version` is its digest if one is given, else its tag."""
 
     registry: str

@@ -25,7 +25,7 @@ import httpx
 
 from gateway_local import redirects
 from gateway_local.runtime.image.errors import ImageError, RegistryUnreachable, WrongDigest
-from gateway_local.runtime.image.reference import DIGEST, Reference
+from gateway_local.runtime.image.reference import DIGEST, ImageReference
 
 INDEX_TYPES = (
     "application/vnd.oci.image.index.v1+json",
@@ -103,7 +103,7 @@ class Descriptor:
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class ContainerImage:
     """An image for one architecture: the digest of its manifest, its configuration and its layers, the lowest first."""
 
     digest: str
@@ -126,7 +126,7 @@ class Registry:
 
     def __init__(
         self,
-        reference: Reference,
+        reference: ImageReference,
         *,
         credentials: Credentials | None = None,
         pause: Callable[[float], None] = time.sleep,
@@ -148,7 +148,7 @@ class Registry:
     def __exit__(self, *exc_info: object) -> None:
         self._client.close()
 
-    def image(self, architecture: str) -> Image:
+    def image(self, architecture: str) -> ContainerImage:
         """The image for Linux on `architecture`, in Go's words: amd64 or arm64. Raises ImageError."""
         try:
             return self._image(architecture)
@@ -156,7 +156,7 @@ class Registry:
             reason = str(exc) or type(exc).__name__
             raise RegistryUnreachable(f"{self._reference.registry} cannot be reached: {reason}") from exc
 
-    def _image(self, architecture: str) -> Image:
+    def _image(self, architecture: str) -> ContainerImage:
         version, digest = self._reference.version, self._reference.digest
         for _ in range(MAX_INDEX_DEPTH):
             body, digest = self._manifest(version, digest)
@@ -182,7 +182,7 @@ class Registry:
             raise WrongDigest(f"{self._reference}: the registry sent a manifest with the digest {found} for {expected}")
         return body, found
 
-    def _read(self, digest: str, document: Mapping[str, Any], architecture: str) -> Image:
+    def _read(self, digest: str, document: Mapping[str, Any], architecture: str) -> ContainerImage:
         listed = document.get("layers")
         if not isinstance(listed, list) or not 0 < len(listed) <= MAX_LAYERS:
             raise ImageError(f"{self._reference} must have 1 to {MAX_LAYERS} layers")
@@ -194,7 +194,7 @@ class Registry:
         system, found = configuration.get("os"), configuration.get("architecture")
         if (system, found) != ("linux", architecture):
             raise ImageError(f"{self._reference} is for {system} on {found}; this machine is linux on {architecture}")
-        return Image(digest, configuration, layers)
+        return ContainerImage(digest, configuration, layers)
 
     def _document(self, descriptor: Descriptor) -> bytes:
         with self._get(f"{self._url}/blobs/{descriptor.digest}") as response:
@@ -384,7 +384,7 @@ def stored_credentials() -> dict[str, str]:
     return found
 
 
-def _for_architecture(document: Mapping[str, Any], architecture: str, reference: Reference) -> str:
+def _for_architecture(document: Mapping[str, Any], architecture: str, reference: ImageReference) -> str:
     """The digest of the index's manifest for Linux on `architecture`."""
     entries = document.get("manifests")
     found = []

@@ -26,7 +26,7 @@ from gateway_local.runtime.image.errors import ImageError
 from gateway_local.runtime.image.tree import File, Folder, ImageTree, Parts, split
 
 if TYPE_CHECKING:  # a start of Triton needs no HTTP client
-    from gateway_local.runtime.image.registry import Image
+    from gateway_local.runtime.image.registry import ContainerImage
 
 SERVER: Parts = ("opt", "tritonserver")
 SERVER_LIBRARIES: Parts = (*SERVER, "lib")
@@ -105,7 +105,7 @@ class Record:
 
 
 def unpack(
-    image: "Image",
+    image: "ContainerImage",
     layers: Sequence[Path],
     target: Path,
     *,
@@ -174,7 +174,7 @@ def _available(tree: ImageTree) -> tuple[str, ...]:
 class _Unpacking:
     """Writes the files of one image."""
 
-    def __init__(self, tree: ImageTree, image: "Image", target: Path) -> None:
+    def __init__(self, tree: ImageTree, image: "ContainerImage", target: Path) -> None:
         self._tree = tree
         self._image = image
         self._target = target

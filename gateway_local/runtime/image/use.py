@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.files.shared import whole_file, whole_folder
-from gateway_local.runtime.base import Runtime, backend_files, find_libpython
+from gateway_local.runtime.base import TritonRuntime, backend_files, find_libpython
 from gateway_local.runtime.image.errors import ImageUnusable
 from gateway_local.runtime.image.unpack import DRIVER, PROGRAM, PYTHON, STUB, Record, link_or_copy
 
@@ -72,7 +72,7 @@ def use(cache_dir: Path, image: UnpackedImage | None) -> None:
         draft.write_text(f"{image.folder.name}\n")
 
 
-def image_runtime(cache_dir: Path, image: UnpackedImage, own: Path) -> Runtime:
+def image_runtime(cache_dir: Path, image: UnpackedImage, own: Path) -> TritonRuntime:
     """Compose the backend directory of an unpacked image; raises ImageUnusable, LibpythonMissing or OSError.
 
     `own` holds Python-based backends; those that the image has itself are left out.
@@ -88,7 +88,7 @@ def image_runtime(cache_dir: Path, image: UnpackedImage, own: Path) -> Runtime:
     if not target.is_dir():
         with whole_folder(target) as draft:
             _compose(draft, target, image, own, sources, libpython, loading)
-    return Runtime(
+    return TritonRuntime(
         tritonserver=target.joinpath(*PROGRAM),
         cache_directory=image.folder / "tritonserver" / "caches",
         backend_directory=target,
@@ -136,7 +136,7 @@ def unloadable(image: UnpackedImage) -> dict[str, list[str]]:
     return {name: lines for name, lines in missing.items() if lines}
 
 
-def stub_failure(runtime: Runtime) -> str:
+def stub_failure(runtime: TritonRuntime) -> str:
     """Why the program of the Python backend's processes does not start; "" if it does.
 
     Without arguments it ends with 1, by which Triton itself recognises that it can be started.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gateway.triton.contract import PROCESS_MEMORY_PARAMETER
 from gateway_local.paths import SHIPPED_MODELS
-from gateway_machine.capacity import PROCESS_MEMORY, Runtime
+from gateway_machine.capacity import PROCESS_MEMORY, NetworkRuntime
 from gateway_plugins.demand.footprint import MemoryRecord
 from tests.doubles.triton import EMBEDDING_SIZE, FAILS, KILLER, LABELS, SCORES, SLOW, UNDECODABLE
 
@@ -57,7 +57,7 @@ instance_group [ { kind: KIND_CPU count: 1 } ]
 """
 PROCESS_BYTES = 40 * 2**20
 """Memory of a network's process without its weights, a little more than it is."""
-MODEL_BYTES = PROCESS_BYTES + PROCESS_MEMORY[Runtime.PREPROCESSOR].peak_bytes
+MODEL_BYTES = PROCESS_BYTES + PROCESS_MEMORY[NetworkRuntime.PREPROCESSOR].peak_bytes
 """Memory that counts for one of these models, without its weights."""
 HEAD = """
 import os, sys, time
@@ -122,7 +122,7 @@ def write_repository(folder: Path) -> Path:
 
 def recorded(nbytes: int) -> str:
     """The line of a configuration that says what a process takes."""
-    text = MemoryRecord(Runtime.PYTHON, nbytes, nbytes).text.replace('"', '\\"')
+    text = MemoryRecord(NetworkRuntime.PYTHON, nbytes, nbytes).text.replace('"', '\\"')
     return f'parameters {{ key: "{PROCESS_MEMORY_PARAMETER}" value: {{ string_value: "{text}" }} }}\n'
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway import metrics
 from gateway.triton.addresses import Addresses
-from gateway.triton.balancing import HALF_LIFE_SECONDS, Load, power_of_two_choice
+from gateway.triton.balancing import HALF_LIFE_SECONDS, TritonLoad, power_of_two_choice
 from tests.doubles.clock import Clock
 from tests.gateway.triton.fleet import fleet_of, wait_until
 
@@ -73,7 +73,7 @@ async def test_tritons_stay_in_use_while_dns_fails():
 @dataclass
 class FakeReplica:
     name: str
-    load: Load = field(default_factory=lambda: Load(CLOCK))
+    load: TritonLoad = field(default_factory=lambda: TritonLoad(CLOCK))
 
 
 def test_replica_with_fewer_images_in_flight_is_chosen():
@@ -102,7 +102,7 @@ def test_new_replica_gets_its_share_at_once():
 
 
 def test_latency_of_a_replica_decays():
-    load = Load(CLOCK)
+    load = TritonLoad(CLOCK)
     load.observe(1.0)
     assert load.latency_seconds(0.1) == 1.0
     CLOCK.seconds += HALF_LIFE_SECONDS
@@ -110,7 +110,7 @@ def test_latency_of_a_replica_decays():
 
 
 def test_slow_replica_is_detected_within_a_few_calls():
-    load = Load(CLOCK)
+    load = TritonLoad(CLOCK)
     load.observe(0.1)
     for _ in range(20):
         load.observe(0.5)

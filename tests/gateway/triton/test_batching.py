@@ -14,7 +14,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
 from gateway.triton.model_config import has_queue_policy, read_model_config
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import Serving
 from tests.gateway_models.repository.entries import entry
@@ -132,7 +132,7 @@ BOUNDED = {"bounded": bounded(), "impatient": impatient()}
 
 
 @pytest.fixture(scope="module")
-def url(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(runtime: TritonRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Triton with slow models: each of all batchings on INSTANCES and, with "one_" before its name, on one."""
     folder = tmp_path_factory.mktemp("batching")
     for name, batching in (BATCHINGS | BOUNDED).items():

@@ -24,7 +24,7 @@ from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.error_table import SequenceLost, StubDied
 from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.model_config import steps
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from tests.doubles.triton import (
     EMBEDDING_SIZE,
     FAILS,
@@ -44,7 +44,7 @@ FAKE = "10.0.0.1:8001"
 
 
 @pytest.fixture(scope="module")
-def real_address(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def real_address(runtime: TritonRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with running_triton(runtime, write_repository(tmp_path_factory.mktemp("small") / "models")) as server:
         yield server.url
 

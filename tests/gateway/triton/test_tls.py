@@ -11,7 +11,7 @@ from gateway.errors import TritonUnreachable
 from gateway.inference.backend import Batch, Call
 from gateway.triton.connect import connector
 from gateway.triton.tls import TlsError, read_tls
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from tests.certificates import Authority, Pair
 from tests.gateway.triton.fleet import MODEL
 from tests.gateway.triton.small_repository import write_repository
@@ -37,7 +37,7 @@ def client(authority: Authority) -> Pair:
 
 
 @pytest.fixture(scope="module", params=["server's certificate", "both certificates"])
-def address(request, runtime: Runtime, folder: Path, authority: Authority) -> Iterator[tuple[str, bool]]:
+def address(request, runtime: TritonRuntime, folder: Path, authority: Authority) -> Iterator[tuple[str, bool]]:
     """A Triton's address, and whether it wants a certificate of its clients."""
     server, mutual = authority.issue(NAME), request.param == "both certificates"
     arguments = [

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.deadline import Deadline
 from gateway.errors import ModelUnavailable
-from gateway.triton.balancing import Load
+from gateway.triton.balancing import TritonLoad
 from gateway.triton.error_table import StubDied
 from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.triton_sequence import ID_BITS, TritonSequence
@@ -31,7 +31,7 @@ class FakeReplica:
 
     def __init__(self, address: str) -> None:
         self.endpoint = FakeEndpoint(address, FakeTriton())
-        self.health, self.load, self.address = FakeHealth(), Load(), address
+        self.health, self.load, self.address = FakeHealth(), TritonLoad(), address
 
     @property
     def triton(self) -> FakeTriton:
@@ -141,7 +141,7 @@ class Gateway:
     """A connection of its own to one Triton, and the sequences over it."""
 
     def __init__(self, endpoint: GrpcEndpoint | FakeEndpoint) -> None:
-        self.endpoint, self.load, self.address = endpoint, Load(), endpoint.address
+        self.endpoint, self.load, self.address = endpoint, TritonLoad(), endpoint.address
 
     def sequence(self) -> TritonSequence:
         # The same numbers in every process, as with a generator that was copied by a fork.

@@ -16,13 +16,13 @@ from gateway_local.paths import default_cache_dir
 from gateway_local.runtime import wheel
 from gateway_local.runtime.base import LibpythonMissing
 from gateway_local.runtime.image.use import use
-from gateway_machine.capacity import Runtime
+from gateway_machine.capacity import NetworkRuntime
 from gateway_plugins.demand.footprint import Footprint, Need
 from tests.settings import Settings
 from tests.triton_images import PYTHON, unpacked_image
 
 SETTINGS = Settings(_env_file=None)
-MODELS = Need((Footprint("classifier", Runtime.TORCH_CPU, 4, 300 * MIB, 450 * MIB),), 1200 * MIB, 1800 * MIB)
+MODELS = Need((Footprint("classifier", NetworkRuntime.TORCH_CPU, 4, 300 * MIB, 450 * MIB),), 1200 * MIB, 1800 * MIB)
 
 
 @pytest.fixture

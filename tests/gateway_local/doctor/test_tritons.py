@@ -14,7 +14,7 @@ from tritonclient.grpc import InferenceServerClient
 
 from gateway.findings import Finding, Level
 from gateway_local.doctor.tritons import CURRENT_IMAGE, FAULTS, known_faults, own_version, tritons
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.runtime.image.use import use
 from gateway_local.runtime.wheel import TRITON_VERSION
 from gateway_local.server import EmbeddedTriton
@@ -40,7 +40,7 @@ class UnmanagedTriton(EmbeddedTriton):
 
 
 @pytest.fixture(scope="module")
-def unmanaged(runtime: Runtime, light_repository: Path) -> Iterator[EmbeddedTriton]:
+def unmanaged(runtime: TritonRuntime, light_repository: Path) -> Iterator[EmbeddedTriton]:
     with running_triton(runtime, light_repository, kind=UnmanagedTriton) as server:
         yield server
 

@@ -14,8 +14,8 @@ from gateway_local.runtime import base, wheel
 from gateway_local.runtime.base import (
     KEEP_FREED_MEMORY,
     LibpythonMissing,
-    Runtime,
     RuntimeFetchFailed,
+    TritonRuntime,
     TritonRuntimeError,
     find_libpython,
 )
@@ -220,7 +220,7 @@ def test_cache_folder_follows_xdg_and_ignores_relative_paths(monkeypatch, tmp_pa
 
 
 def test_malloc_settings_yield_to_the_environment(monkeypatch, tmp_path):
-    runtime = Runtime(tmp_path, tmp_path, tmp_path, ())
+    runtime = TritonRuntime(tmp_path, tmp_path, tmp_path, ())
     for name in KEEP_FREED_MEMORY:
         monkeypatch.delenv(name, raising=False)
     assert runtime.environment().items() >= KEEP_FREED_MEMORY.items()

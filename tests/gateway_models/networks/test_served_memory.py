@@ -8,7 +8,7 @@ import pytest
 from gateway.settings import MIB
 from gateway.triton.model_config import read_model_config, read_model_configs
 from gateway_local.cpu_network import CpuRuntime
-from gateway_machine.capacity import Runtime
+from gateway_machine.capacity import NetworkRuntime
 from gateway_models.networks import served_memory
 from gateway_models.networks.add import add
 from gateway_models.repository.entry import Entry, read_entry
@@ -38,9 +38,12 @@ def added(folder: Path, source: Path, said: list[str], **changes) -> Entry:
 @pytest.mark.parametrize(
     ("changes", "runtimes"),
     [
-        ({}, {Runtime.ONNX}),
-        ({"format": Format.ONNX}, {Runtime.ONNX}),
-        ({"serving": Serving(cpu_runtime=CpuRuntime.TORCHSCRIPT)}, {Runtime.TORCH_CPU, Runtime.TORCH_CUDA}),
+        ({}, {NetworkRuntime.ONNX}),
+        ({"format": Format.ONNX}, {NetworkRuntime.ONNX}),
+        (
+            {"serving": Serving(cpu_runtime=CpuRuntime.TORCHSCRIPT)},
+            {NetworkRuntime.TORCH_CPU, NetworkRuntime.TORCH_CUDA},
+        ),
     ],
     ids=["TorchScript by ONNX Runtime", "ONNX", "TorchScript"],
 )
@@ -72,7 +75,7 @@ def test_memory_of_a_function_is_that_of_its_imports_and_data(tmp_path, measured
     small, large = records
     assert small is not None
     assert large is not None
-    assert large.runtime is Runtime.PYTHON
+    assert large.runtime is NetworkRuntime.PYTHON
     assert 90 * MIB < large.loaded_bytes - small.loaded_bytes < 110 * MIB
 
 
@@ -103,7 +106,7 @@ def test_process_that_fails_is_an_error(tmp_path, measured_memory, code, reason)
 def test_record_changes_nothing_that_triton_loads_again():
     """Triton loads all versions of a network again if its configuration changes."""
     one = small_entry().versions[1]
-    record = MemoryRecord(Runtime.ONNX, 10, 20)
+    record = MemoryRecord(NetworkRuntime.ONNX, 10, 20)
     other = replace(one, outcome=replace(one.outcome, memory=record))
     before, after = render(Entry("head", {1: one, 2: one})), render(Entry("head", {1: one, 2: other}))
     assert {name for name, text in after.items() if before[name] != text} == {"head.v2"}

@@ -15,7 +15,7 @@ from gateway_models.proof.calibrate import (
     Calibrated,
     NotCalibrated,
     Scaling,
-    Scored,
+    ScoredImages,
     calibrate,
     check_calibration,
     choose,
@@ -44,7 +44,7 @@ def digits() -> tuple[torch.Tensor, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def sure() -> tuple[Scored, Scored]:
+def sure() -> tuple[ScoredImages, ScoredImages]:
     """The scores of a network that learnt a hundred digits by heart: of images to calibrate with, and of others."""
     images, true = digits()
     with torch.random.fork_rng():
@@ -61,7 +61,7 @@ def sure() -> tuple[Scored, Scored]:
     with torch.inference_mode():
         scores = torch.softmax(network(images), dim=1).numpy().astype(np.float64)
     parts = slice(TRAINED_ON, TRAINED_ON + CALIBRATED_ON), slice(TRAINED_ON + CALIBRATED_ON, None)
-    first, second = (Scored(scores[part], true[part]) for part in parts)
+    first, second = (ScoredImages(scores[part], true[part]) for part in parts)
     return first, second
 
 
@@ -101,7 +101,7 @@ def test_temperature_is_found_again():
     honest = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     true = np.array([rng.choice(5, p=row) for row in honest])
     doubled = np.exp(2 * logits) / np.exp(2 * logits).sum(axis=1, keepdims=True)
-    images = Scored(doubled, true)
+    images = ScoredImages(doubled, true)
     assert fit(images, per_class=False).temperature == pytest.approx(2, rel=0.1)
     assert Scaling(2.0).of(images).scores == pytest.approx(honest, abs=1e-6)
     found = calibrate(images)
@@ -116,7 +116,7 @@ def test_bias_is_used_where_a_class_is_too_rare_in_training():
     honest = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     true = np.array([rng.choice(3, p=row) for row in honest])
     skewed = np.exp(logits - [np.log(10), 0, 0])
-    found = calibrate(Scored(skewed / skewed.sum(axis=1, keepdims=True), true))
+    found = calibrate(ScoredImages(skewed / skewed.sum(axis=1, keepdims=True), true))
     assert found.scaling.bias is not None
     assert found.scaling.bias - found.scaling.bias[1] == pytest.approx([np.log(10), 0, 0], abs=0.3)
     assert found.accuracy[1] > found.accuracy[0]
@@ -125,7 +125,7 @@ def test_bias_is_used_where_a_class_is_too_rare_in_training():
 def test_network_that_is_always_right_has_a_bounded_temperature():
     scores = np.full((100, 2), 0.4)
     scores[np.arange(100), np.arange(100) % 2] = 0.6
-    assert fit(Scored(scores, np.arange(100) % 2), per_class=False).temperature == pytest.approx(0.05)
+    assert fit(ScoredImages(scores, np.arange(100) % 2), per_class=False).temperature == pytest.approx(0.05)
 
 
 def test_measures_are_those_of_the_papers():
@@ -148,7 +148,7 @@ def test_scores_at_the_ends_have_a_bin():
 
 def test_too_few_images_are_refused(sure):
     with pytest.raises(NotCalibrated, match="16 images to fit with and 14 held out are too few: at least 20"):
-        calibrate(Scored(np.full((30, 2), 0.5), np.arange(30) % 2))
+        calibrate(ScoredImages(np.full((30, 2), 0.5), np.arange(30) % 2))
     with pytest.raises(NotCalibrated, match="none of the images"):
         scored([SampleAnswer(Sample(Path("a.jpg"), frozenset({0})), None, "no image")])
 
@@ -194,7 +194,7 @@ def test_scaling_and_step_give_the_same_scores(sure, calibrated, own_head, tmp_p
     scores = np.random.default_rng(0).dirichlet(np.ones(5), 20)
     assert number == 2
     assert served(scores.astype(np.float32)) == pytest.approx(
-        scaling.of(Scored(scores, np.zeros(20, np.intp))).scores, abs=1e-6
+        scaling.of(ScoredImages(scores, np.zeros(20, np.intp))).scores, abs=1e-6
     )
     assert read_entry(own_head, "head").versions[2].spec.after == step
 

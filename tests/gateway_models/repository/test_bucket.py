@@ -12,10 +12,10 @@ from gateway_models.repository.bucket import (
     MAX_OBJECTS,
     MAX_WORKING_BYTES,
     WHOLE_BYTES,
-    Bucket,
     BucketError,
     Follower,
     ObjectChanged,
+    RepositoryBucket,
     fsspec_url,
     working_copy,
 )
@@ -42,7 +42,7 @@ def bucket(server: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     put(root, **{"net/config.pbtxt": STEP, "net/1/model.pt": "weights", "flowers/config.pbtxt": ENSEMBLE})
     put(root, **{"flowers/1/.keep": ""})
     yield root
-    Bucket(URL).delete(Bucket(URL).listing())
+    RepositoryBucket(URL).delete(RepositoryBucket(URL).listing())
 
 
 def put(root: Path, **files: str) -> None:
@@ -102,23 +102,23 @@ def test_large_files_stay_in_the_bucket(bucket, nbytes):
 
 def test_follower_copies_changes_and_names_their_models(bucket, tmp_path):
     folder = tmp_path / "repository"
-    follower = Follower(Bucket(URL), folder)
+    follower = Follower(RepositoryBucket(URL), folder)
     assert follower.update() == {"net", "flowers"}
     assert files(folder) == files(bucket)
     assert follower.update() == set()
     put(bucket, **{"net/2/model.pt": "better", "flowers/2/.keep": ""})
     (bucket / "flowers/1/.keep").unlink()
-    assert Follower(Bucket(URL), folder).update() == {"net", "flowers"}, "another process goes on"
+    assert Follower(RepositoryBucket(URL), folder).update() == {"net", "flowers"}, "another process goes on"
     assert files(folder) == files(bucket)
     assert not (folder / "flowers/1").exists(), "an empty folder would be a version"
 
 
 def test_model_that_is_removed_disappears(bucket, tmp_path):
     folder = tmp_path / "repository"
-    follower = Follower(Bucket(URL), folder)
+    follower = Follower(RepositoryBucket(URL), folder)
     follower.update()
     put(folder, **{"flowers/configs/sized.pbtxt": "of this machine"})
-    Bucket(URL).delete([path for path in Bucket(URL).listing() if path.startswith("flowers/")])
+    RepositoryBucket(URL).delete([path for path in RepositoryBucket(URL).listing() if path.startswith("flowers/")])
     assert follower.update() == {"flowers"}
     assert sorted(path.name for path in folder.iterdir()) == ["net"]
 
@@ -126,10 +126,10 @@ def test_model_that_is_removed_disappears(bucket, tmp_path):
 def test_empty_bucket_deletes_nothing(bucket, tmp_path):
     """A wrong path or a lost listing must not stop a service."""
     folder = tmp_path / "repository"
-    follower = Follower(Bucket(URL), folder)
+    follower = Follower(RepositoryBucket(URL), folder)
     follower.update()
     before = files(folder)
-    Bucket(URL).delete(Bucket(URL).listing())
+    RepositoryBucket(URL).delete(RepositoryBucket(URL).listing())
     with pytest.raises(BucketError, match="holds no model repository"):
         follower.update()
     assert files(folder) == before
@@ -149,7 +149,7 @@ class RecordingTriton:
 
 
 def test_failed_load_is_tried_again(bucket, tmp_path):
-    follower = Follower(Bucket(URL), tmp_path / "repository")
+    follower = Follower(RepositoryBucket(URL), tmp_path / "repository")
     follower.update()
     put(bucket, **{"net/2/model.pt": "better"})
     triton = RecordingTriton(failures=1)
@@ -160,12 +160,14 @@ def test_failed_load_is_tried_again(bucket, tmp_path):
 
 
 def test_unreachable_bucket_is_reported_and_changes_nothing(bucket, tmp_path, monkeypatch):
-    follower = Follower(Bucket(URL), tmp_path / "repository")
+    follower = Follower(RepositoryBucket(URL), tmp_path / "repository")
     follower.update()
     before, said = files(tmp_path / "repository"), []
     with monkeypatch.context() as changed:
         changed.setenv("AWS_SECRET_ACCESS_KEY", "another")
-        Following(Follower(Bucket(URL), tmp_path / "repository"), None, said.append, settle_seconds=0).update()
+        Following(
+            Follower(RepositoryBucket(URL), tmp_path / "repository"), None, said.append, settle_seconds=0
+        ).update()
     assert files(tmp_path / "repository") == before
     assert said[0].startswith(f"{URL} cannot be used")
 
@@ -176,11 +178,11 @@ def test_urls_are_those_of_triton():
     assert fsspec_url("as://account/container/models") == ("abfs://container/models", {"account_name": "account"})
     for url in ("ftp://bucket/models", "s3://", "https://bucket/models"):
         with pytest.raises(BucketError, match="is no model repository"):
-            Bucket(url)
+            RepositoryBucket(url)
 
 
 def test_state_of_a_follower_is_outside_of_the_repository(bucket, tmp_path):
-    Follower(Bucket(URL), tmp_path / "repository").update()
+    Follower(RepositoryBucket(URL), tmp_path / "repository").update()
     state = json.loads((tmp_path / ".repository.pulled.json").read_text())
     assert state.keys() == files(bucket).keys()
 
@@ -236,22 +238,22 @@ def test_object_names_write_nothing_outside(foreign, tmp_path, name, nbytes):
         pass
     folder = tmp_path / "models" / "repository"
     with pytest.raises(BucketError, match="cannot be a file of it"):
-        Follower(Bucket(URL), folder).update()
+        Follower(RepositoryBucket(URL), folder).update()
     assert not any("written" in path for path in tree(tmp_path))
     del foreign.objects[name]
-    assert Follower(Bucket(URL), folder).update() == {"net"}
+    assert Follower(RepositoryBucket(URL), folder).update() == {"net"}
 
 
 def test_names_in_the_state_of_an_earlier_release_delete_nothing_outside(foreign, tmp_path):
     folder, kept = tmp_path / "repository", tmp_path / "kept"
-    follower = Follower(Bucket(URL), folder)
+    follower = Follower(RepositoryBucket(URL), folder)
     follower.update()
     kept.write_text("precious")
     state = tmp_path / ".repository.pulled.json"
     names = {"../kept": "a", str(kept): "a", "net/../../kept": "a", "net/1/old.pt": "a"}
     state.write_text(json.dumps(json.loads(state.read_text()) | names))
     (folder / "net/1/old.pt").write_text("old")
-    assert Follower(Bucket(URL), folder).update() == {"net"}
+    assert Follower(RepositoryBucket(URL), folder).update() == {"net"}
     assert kept.read_text() == "precious"
     assert not (folder / "net/1/old.pt").exists()
 
@@ -262,7 +264,7 @@ def test_links_in_the_folder_are_not_followed_out_of_it(foreign, tmp_path):
     outside.mkdir()
     (folder / "net").symlink_to(outside)
     with pytest.raises(ValueError, match="leads out of"):
-        Follower(Bucket(URL), folder).update()
+        Follower(RepositoryBucket(URL), folder).update()
     assert not tree(outside)
 
 
@@ -272,7 +274,7 @@ def test_size_of_an_object_is_limited(foreign, tmp_path):
     with working_copy(URL) as copy:
         assert (copy.folder / "net/1/model.pt").stat().st_size == MAX_OBJECT_BYTES
     with pytest.raises(BucketError, match=r"new bytes, and .* are free"):
-        Follower(Bucket(URL), tmp_path / "repository").update()
+        Follower(RepositoryBucket(URL), tmp_path / "repository").update()
     for nbytes in (MAX_OBJECT_BYTES + 1, -1):
         foreign.sizes[weights] = nbytes
         with pytest.raises(BucketError, match="at most 1,099,511,627,776 are allowed"), working_copy(URL):
@@ -293,10 +295,10 @@ def test_small_files_of_a_copy_are_limited_together(foreign):
 def test_number_of_objects_is_limited(foreign):
     names = [f"models/team/production/net/{number}" for number in range(MAX_OBJECTS - 2)]
     foreign.objects |= dict.fromkeys(names, b"")
-    assert len(Bucket(URL).objects()) == MAX_OBJECTS
+    assert len(RepositoryBucket(URL).objects()) == MAX_OBJECTS
     foreign.objects["models/team/production/one-more"] = b""
     with pytest.raises(BucketError, match="more than 100,000 objects"):
-        Bucket(URL).objects()
+        RepositoryBucket(URL).objects()
 
 
 def test_object_that_is_larger_than_listed_is_not_kept(foreign, tmp_path):
@@ -305,15 +307,15 @@ def test_object_that_is_larger_than_listed_is_not_kept(foreign, tmp_path):
     foreign.objects[weights] = b"x" * 10_000
     for nbytes, fits in ((10_000, True), (9_999, False)):
         if fits:
-            Bucket(URL).download(SafePath("net/1/model.pt"), tmp_path / str(nbytes), nbytes)
+            RepositoryBucket(URL).download(SafePath("net/1/model.pt"), tmp_path / str(nbytes), nbytes)
             continue
         with pytest.raises(ObjectChanged, match="more than the 9,999 bytes"):
-            Bucket(URL).download(SafePath("net/1/model.pt"), tmp_path / str(nbytes), nbytes)
+            RepositoryBucket(URL).download(SafePath("net/1/model.pt"), tmp_path / str(nbytes), nbytes)
         assert not [path for path in (tmp_path / str(nbytes)).rglob("*") if path.is_file()]
 
 
 def test_larger_object_in_a_real_bucket_stops_early(bucket, tmp_path):
     put(bucket, **{"net/1/model.pt": "x" * 200_000})
     with pytest.raises(BucketError, match="more than the 100 bytes"):
-        Bucket(URL).download(SafePath("net/1/model.pt"), tmp_path, 100)
+        RepositoryBucket(URL).download(SafePath("net/1/model.pt"), tmp_path, 100)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

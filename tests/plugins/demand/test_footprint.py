@@ -11,7 +11,7 @@ from gateway.settings import GIB, MIB, MemoryCheck
 from gateway.triton.contract import AFTER_PARAMETER, PROCESS_MEMORY_PARAMETER
 from gateway.triton.model_config import ModelConfig, network_runtime, read_model_configs
 from gateway.triton.opening import create_backend
-from gateway_machine.capacity import PROCESS_MEMORY, Runtime
+from gateway_machine.capacity import PROCESS_MEMORY, NetworkRuntime
 from gateway_machine.memory import MACHINE, Memory
 from gateway_plugins.demand.footprint import SERVER_BYTES, Files, MemoryRecord, check_load, footprint, need, runtime_of
 from gateway_plugins.demand.plugin import Demand
@@ -61,22 +61,22 @@ def test_each_instance_of_each_loaded_version_is_a_process(tmp_path, text, versi
 
 
 def test_runtimes_are_recognised():
-    assert runtime_of(ModelConfig(platform="onnxruntime_onnx")) is Runtime.ONNX
+    assert runtime_of(ModelConfig(platform="onnxruntime_onnx")) is NetworkRuntime.ONNX
     by_openvino = ModelConfig(platform="onnxruntime_onnx")
     by_openvino.optimization.execution_accelerators.cpu_execution_accelerator.add(name="openvino")
-    assert runtime_of(by_openvino) is Runtime.OPENVINO
-    assert runtime_of(ModelConfig(platform="pytorch_libtorch")) in {Runtime.TORCH_CPU, Runtime.TORCH_CUDA}
-    assert runtime_of(ModelConfig(backend="python")) is Runtime.PYTHON
+    assert runtime_of(by_openvino) is NetworkRuntime.OPENVINO
+    assert runtime_of(ModelConfig(platform="pytorch_libtorch")) in {NetworkRuntime.TORCH_CPU, NetworkRuntime.TORCH_CUDA}
+    assert runtime_of(ModelConfig(backend="python")) is NetworkRuntime.PYTHON
     shipped = read_model_configs(Path(__file__).parents[3] / "triton_models")
-    assert runtime_of(shipped["preprocessor"]) is Runtime.PREPROCESSOR
-    assert runtime_of(shipped["sequence_model"]) is Runtime.STATEFUL
+    assert runtime_of(shipped["preprocessor"]) is NetworkRuntime.PREPROCESSOR
+    assert runtime_of(shipped["sequence_model"]) is NetworkRuntime.STATEFUL
 
 
 def test_libraries_are_counted_once_and_weights_in_each_process(tmp_path):
     for name in ("a", "b"):
         model(tmp_path, name, f"{ONNX} instance_group [ {{ kind: KIND_CPU count: 2 }} ]", weights=MIB)
     ensemble(tmp_path, "e", "a", "b")
-    cost = PROCESS_MEMORY[Runtime.ONNX]
+    cost = PROCESS_MEMORY[NetworkRuntime.ONNX]
     found = need(tmp_path, read_model_configs(tmp_path))
     assert found.usual_bytes == 4 * (cost.peak_bytes + MIB) + cost.shared_bytes + SERVER_BYTES
     assert found.least_bytes == 4 * (cost.loaded_bytes + MIB) + SERVER_BYTES
@@ -95,14 +95,14 @@ def recorded(repository: Path, name: str, record: MemoryRecord | str, extra: str
 
 def test_record_of_the_addition_replaces_the_table(tmp_path):
     """The largest one of several versions, which have an ensemble each."""
-    recorded(tmp_path, "m", MemoryRecord(Runtime.ONNX, 100 * MIB, 110 * MIB))
-    recorded(tmp_path, "m", MemoryRecord(Runtime.ONNX, 90 * MIB, 120 * MIB))
+    recorded(tmp_path, "m", MemoryRecord(NetworkRuntime.ONNX, 100 * MIB, 110 * MIB))
+    recorded(tmp_path, "m", MemoryRecord(NetworkRuntime.ONNX, 90 * MIB, 120 * MIB))
     (found,) = need(tmp_path, read_model_configs(tmp_path)).footprints
     assert (found.measured, found.least_bytes, found.usual_bytes) == (True, 100 * MIB, 120 * MIB)
 
 
 def test_record_is_of_the_network_before_a_step_after_it(tmp_path):
-    recorded(tmp_path, "m", MemoryRecord(Runtime.ONNX, 100 * MIB, 110 * MIB))
+    recorded(tmp_path, "m", MemoryRecord(NetworkRuntime.ONNX, 100 * MIB, 110 * MIB))
     model(tmp_path, "after", 'backend: "python"')
     (path,) = tmp_path.glob("of_m_*/config.pbtxt")
     step = '{ model_name: "after" model_version: -1 } ] }'
@@ -115,9 +115,9 @@ def test_record_is_of_the_network_before_a_step_after_it(tmp_path):
 
 def test_record_of_another_runtime_is_not_used(tmp_path):
     """Such as of PyTorch without CUDA, on a machine with a CUDA build."""
-    recorded(tmp_path, "m", MemoryRecord(Runtime.OPENVINO, 100 * MIB, 120 * MIB))
+    recorded(tmp_path, "m", MemoryRecord(NetworkRuntime.OPENVINO, 100 * MIB, 120 * MIB))
     (found,) = need(tmp_path, read_model_configs(tmp_path)).footprints
-    assert (found.measured, found.least_bytes) == (False, PROCESS_MEMORY[Runtime.ONNX].loaded_bytes + 10 * MIB)
+    assert (found.measured, found.least_bytes) == (False, PROCESS_MEMORY[NetworkRuntime.ONNX].loaded_bytes + 10 * MIB)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"runtime": "?", "loaded_bytes": 1}'])
@@ -129,7 +129,7 @@ def test_damaged_record_is_ignored(tmp_path, text):
 
 def test_network_on_gpus_has_its_weights_and_activations_there(tmp_path):
     """The libraries stay in host memory."""
-    cost, record = PROCESS_MEMORY[Runtime.ONNX], MemoryRecord(Runtime.ONNX, 100 * MIB, 120 * MIB)
+    cost, record = PROCESS_MEMORY[NetworkRuntime.ONNX], MemoryRecord(NetworkRuntime.ONNX, 100 * MIB, 120 * MIB)
     on_gpus = "instance_group [ { kind: KIND_GPU count: 2 } ]"
     recorded(tmp_path, "m", record, on_gpus)
     model(tmp_path, "unmeasured", f"{ONNX} {on_gpus}", weights=10 * MIB)
@@ -143,7 +143,7 @@ def test_load_is_refused_only_for_the_parts_of_its_model(tmp_path):
     model(tmp_path, "huge", f"{ONNX} instance_group [ {{ kind: KIND_CPU count: 64 }} ]")
     model(tmp_path, "small", ONNX)
     ensemble(tmp_path, "e", "small")
-    least = PROCESS_MEMORY[Runtime.ONNX].loaded_bytes
+    least = PROCESS_MEMORY[NetworkRuntime.ONNX].loaded_bytes
     assert check_load("e", tmp_path, MemoryCheck.REFUSE, free(GIB)) is None
     assert check_load("e", tmp_path, MemoryCheck.REFUSE, free(least)) is not None
     with pytest.raises(LoadFailed, match="e takes 30 MiB of memory once it is loaded"):

@@ -16,7 +16,7 @@ from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway_local.model_processes import model_processes
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_plugins.demand.backend import DemandBackend
 from gateway_plugins.demand.choice import Budget
@@ -42,7 +42,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def triton(runtime: Runtime, repository: Path) -> Iterator[EmbeddedTriton]:
+def triton(runtime: TritonRuntime, repository: Path) -> Iterator[EmbeddedTriton]:
     with running_triton(runtime, repository, load_models=(MODEL,)) as server:
         yield server
 

@@ -18,7 +18,7 @@ from websockets.sync.client import connect
 
 from gateway.findings import Level
 from gateway_local.doctor.tritons import tritons
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from tests.deploy import test_scripts
 from tests.gateway_client.bulk.running import rows_of, run
@@ -116,7 +116,7 @@ def tensor_models(repository: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bare_triton(runtime: Runtime, repository: Path) -> Iterator[EmbeddedTriton]:
+def bare_triton(runtime: TritonRuntime, repository: Path) -> Iterator[EmbeddedTriton]:
     with running_triton(runtime, repository) as server:
         yield server
 

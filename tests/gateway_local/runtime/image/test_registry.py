@@ -10,7 +10,7 @@ import pytest
 from gateway_local.redirects import MAX_REDIRECTS
 from gateway_local.runtime.image import registry as registry_module
 from gateway_local.runtime.image.errors import ImageError, RegistryUnreachable, WrongDigest
-from gateway_local.runtime.image.reference import MAX_LENGTH, Reference
+from gateway_local.runtime.image.reference import MAX_LENGTH, ImageReference
 from gateway_local.runtime.image.registry import (
     ATTEMPTS,
     INDEX_TYPES,
@@ -45,7 +45,7 @@ def registry(images: StoredImages) -> Iterator[FaultyRegistry]:
 
 def connect(host: str, version: str = ":26.11-py3", **options: object) -> Registry:
     options = {"credentials": {}, "pause": lambda seconds: None, **options}
-    return Registry(Reference.parse(f"{host}/{REPOSITORY}{version}"), **options)
+    return Registry(ImageReference.parse(f"{host}/{REPOSITORY}{version}"), **options)
 
 
 def download(host: str, target: Path, content: bytes = CONTENT, **options: object) -> list[int]:
@@ -521,9 +521,9 @@ DIGEST = f"sha256:{'0f' * 32}"
     ],
 )
 def test_reference_has_a_registry_a_repository_and_a_version(text, parts):
-    reference = Reference.parse(text)
+    reference = ImageReference.parse(text)
     assert (reference.registry, reference.repository, reference.version) == parts
-    assert Reference.parse(str(reference)) == reference
+    assert ImageReference.parse(str(reference)) == reference
 
 
 @pytest.mark.parametrize(
@@ -544,11 +544,11 @@ def test_reference_has_a_registry_a_repository_and_a_version(text, parts):
 )
 def test_wrong_reference_is_refused_with_the_reason(text, reason):
     with pytest.raises(ImageError, match=reason):
-        Reference.parse(text)
+        ImageReference.parse(text)
 
 
 def test_reference_has_at_most_so_many_characters():
     start = "registry.example/"
-    assert Reference.parse(start + "a" * (MAX_LENGTH - len(start)))
+    assert ImageReference.parse(start + "a" * (MAX_LENGTH - len(start)))
     with pytest.raises(ImageError, match=f"at most {MAX_LENGTH} are allowed"):
-        Reference.parse(start + "a" * (MAX_LENGTH - len(start) + 1))
+        ImageReference.parse(start + "a" * (MAX_LENGTH - len(start) + 1))

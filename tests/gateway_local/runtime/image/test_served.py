@@ -11,7 +11,7 @@ import pytest
 
 from gateway_local import paths
 from gateway_local.paths import DEFAULT_BACKENDS, SHIPPED_EXAMPLES, default_cache_dir
-from gateway_local.runtime.base import Runtime
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.runtime.image.elf import read_elf
 from gateway_local.runtime.image.fetch import fetch_image
 from gateway_local.runtime.image.use import UnpackedImage, image_runtime, in_use, stub_failure, unloadable
@@ -30,7 +30,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def registry(runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def registry(runtime: TritonRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A registry that has the image, in an index for two architectures."""
     images = StoredImages()
     layers = real_layers(runtime)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway_local.runtime.image.errors import ImageError
-from gateway_local.runtime.image.registry import Image
+from gateway_local.runtime.image.registry import ContainerImage
 from gateway_local.runtime.image.unpack import Record, unpack
 from tests.triton_images import LOADER, SERVER, elf, file, layer, link, triton_like_nvidias
 
@@ -29,7 +29,7 @@ def unpacked(
         path.write_bytes(content)
     target = tmp_path / "image"
     target.mkdir()
-    image = Image("sha256:" + "0" * 64, {"config": {"Env": list(variables)}}, ())
+    image = ContainerImage("sha256:" + "0" * 64, {"config": {"Env": list(variables)}}, ())
     return unpack(image, files, target, reference="registry.example/tritonserver:1", backends=backends)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway_local.paths import DEFAULT_BACKENDS, default_cache_dir
-from gateway_local.runtime.base import Runtime, find_libpython
+from gateway_local.runtime.base import TritonRuntime, find_libpython
 from gateway_local.runtime.chooser import ensure_runtime, is_fetched
 from gateway_local.runtime.image.errors import ImageUnusable
 from gateway_local.runtime.image.use import IN_USE, image_runtime, in_use, use
@@ -131,7 +131,7 @@ def test_image_for_another_python_is_refused_with_the_way_to_get_it(tmp_path):
 
 
 @pytest.fixture
-def cache(runtime: Runtime, tmp_path: Path) -> Path:
+def cache(runtime: TritonRuntime, tmp_path: Path) -> Path:
     """A cache folder that has the wheel."""
     wheel = f"triton-{WHEEL_VERSION}"
     (tmp_path / wheel).symlink_to(default_cache_dir() / wheel)
