@@ -1,20 +1,16 @@
 // Whether an answer is right: on each card, if the service logs predictions and takes feedback (GET /models).
 
 import { withKey } from "./key.js";
-import { factsOf } from "./service.js";
+import { factsOf, takesFeedback } from "./service.js";
 
 const OFFERED = 6;
 
-let wanted = false;
 /** The functions that draw the feedback of an answer: it may be on a card and in the viewer. */
 const drawers = new WeakMap();
 
-/** Show the buttons from now on. */
-export const takeFeedback = (takes) => (wanted = takes);
-
 /** The buttons that say whether an answer's best label is right; null where there is nothing to say. */
 export function verdictNode(answer) {
-  if (!wanted || !answer.best || !answer.requestId) return null;
+  if (!takesFeedback() || !answer.best || !answer.requestId) return null;
   const node = made("div", "verdict");
   const draw = () => node.replaceChildren(...(answer.reported ? given(answer) : asked(answer, node)));
   if (!drawers.has(answer)) drawers.set(answer, new Set());

@@ -1,6 +1,5 @@
 // The state of the service: readiness and models.
 
-import { takeFeedback } from "./feedback.js";
 import { askForKey, keyRefused, UNAUTHORIZED, withKey } from "./key.js";
 import { count, duration } from "./words.js";
 
@@ -12,6 +11,7 @@ const $ = (id) => document.getElementById(id);
 
 let timer = 0;
 let modelsKnown = false;
+let feedback = false;
 /** The description of each model, by name; see GET /models. */
 const described = new Map();
 /** The model, and possibly the version, in the page's URL. */
@@ -19,6 +19,9 @@ const wanted = new URLSearchParams(location.search);
 
 /** The description of a model, {} if it is unknown. */
 export const factsOf = (name) => described.get(name) ?? {};
+
+/** Whether the service takes feedback; false while the models are not known. */
+export const takesFeedback = () => feedback;
 
 /** The name of the chosen model, "" while the models are not known. */
 export const chosenModel = () => $("model").selectedOptions[0]?.dataset.name ?? "";
@@ -85,7 +88,7 @@ async function readModels() {
   }
   modelsKnown = true;
   tellProblem("");
-  takeFeedback(listed.feedback);
+  feedback = listed.feedback;
   for (const model of listed.models) described.set(model.name, model);
   const options = optionsOf(listed);
   if (!options.length) {
