@@ -9,12 +9,13 @@ from typing import Any
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from gateway import metrics
-from gateway.errors import Overloaded
+from gateway.errors import GatewayError, Overloaded
 from gateway.limits.connections import RESERVE_SECONDS, Connections
 from gateway.limits.pace import Pace
 from gateway.limits.pool_clients import WaitingClient
 from gateway.server.handler import Handler, Phase, ServedConnection
+from gateway.server.refusals import error_response
+from gateway.server.slow_reader import SlowReaderTimeout
 from gateway.settings import Settings
 from gateway.time_slices import TIME_SLICE_SECONDS
 
@@ -29,8 +30,6 @@ LINGER_SECONDS = 2.0
 take the response away before the client has read it."""
 LINGER_BYTES = 2**20
 """How much a refused client may send meanwhile."""
-STRETCH_BYTES = 64 * 1024
-"""What a client must read of what was written for it within `answer_timeout_seconds`."""
 
 
 class Connection(asyncio.Protocol, WaitingClient):
@@ -75,10 +74,10 @@ class Connection(asyncio.Protocol, WaitingClient):
         self._parse_scheduled = False
         self._reads = True
         self._awaits = False
-        self._lingers = False
+        self.lingers = False
         self._linger_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._slow_reader = SlowReaderTimeout(self.loop, self.settings.answer_timeout_seconds)
+        self.slow_reader = SlowReaderTimeout(self.loop, self.settings.answer_timeout_seconds)
 
     @property
     def is_watched(self) -> bool:
@@ -88,7 +87,7 @@ class Connection(asyncio.Protocol, WaitingClient):
     @property
     def is_closing(self) -> bool:
         """Whether nothing more is parsed or written."""
-        return self._lingers or self.transport.is_closing()
+        return self.lingers or self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # always of this kind
         """Take a slot, and begin to read."""
@@ -106,7 +105,7 @@ class Connection(asyncio.Protocol, WaitingClient):
         """Stop the timers, release the slot, and notify the application."""
         self.server_state.connections.discard(self)
         self.connections.remove(self)
-        self._slow_reader.stop()
+        self.slow_reader.stop()
         self._unparsed.clear()
         self.writable.set()  # nothing is written any more, so no task may wait for it
         self._set_phase(Phase.CLOSED)
@@ -115,7 +114,7 @@ class Connection(asyncio.Protocol, WaitingClient):
 
     def data_received(self, data: bytes) -> None:
         """Parse now, or after what came before."""
-        if self._lingers:
+        if self.lingers:
             self._linger_bytes -= len(data)
             if self._linger_bytes < 0:
                 self.close()
@@ -129,14 +128,14 @@ class Connection(asyncio.Protocol, WaitingClient):
         """The client reads more slowly than the application writes."""
         self.writable.clear()
         self.connections.stall(self)
-        self._slow_reader.start(self.transport)
+        self.slow_reader.start(self.transport)
         self.update_reading()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
         self.writable.set()
         self.connections.read_on(self)
-        self._slow_reader.stop()
+        self.slow_reader.stop()
         self.update_reading()
 
     def shutdown(self) -> None:
@@ -156,7 +155,7 @@ class Connection(asyncio.Protocol, WaitingClient):
 
     def displace(self, error: Overloaded) -> None:
         """Another client needs the slot."""
-        if self._lingers:
+        if self.lingers:
             self.transport.abort()
         else:
             self.handler.displace(error)
@@ -175,17 +174,11 @@ class Connection(asyncio.Protocol, WaitingClient):
         if rest:
             self._unparsed.appendleft(rest)
 
-    def start_read_timeout(self) -> None:
-        """A response is complete: the client has `answer_timeout_seconds` to read it."""
-        if self.transport.get_write_buffer_size():
-            self._slow_reader.start(self.transport)
+    def refuse(self, error: GatewayError) -> None:
+        """Write an error's response as the last one; see `finish_with`."""
+        self.finish_with(error_response(error))
 
-    def stop_read_timeout(self) -> None:
-        """A response begins: what is written from now on says nothing about how the last one was read."""
-        if self._slow_reader.timer is not None and self.writable.is_set():
-            self._slow_reader.stop()
-
-    def refuse(self, response: bytes) -> None:
+    def finish_with(self, response: bytes) -> None:
         """Write a response to a client that may still be sending, and close the connection once it was read."""
         if self.is_closing:
             return
@@ -201,7 +194,7 @@ class Connection(asyncio.Protocol, WaitingClient):
         if not self.transport.can_write_eof():
             self.close()
             return
-        self._lingers, self._linger_bytes = True, linger_bytes
+        self.lingers, self._linger_bytes = True, linger_bytes
         self.connections.idle(self)
         self.transport.write_eof()
         self.update_reading()
@@ -209,7 +202,7 @@ class Connection(asyncio.Protocol, WaitingClient):
     def close(self) -> None:
         """Close the connection once the client has read what was written."""
         self.transport.close()
-        self._slow_reader.start(self.transport)
+        self.slow_reader.start(self.transport)
         self.update_reading()
 
     def update_reading(self) -> None:
@@ -217,7 +210,7 @@ class Connection(asyncio.Protocol, WaitingClient):
         if self.phase is Phase.CLOSED:
             return
         needs, closing = self.handler.needs(), self.transport.is_closing()
-        lingers, unparsed = self._lingers, self._unparsed
+        lingers, unparsed = self.lingers, self._unparsed
         if unparsed and needs.parses and not (self._parse_scheduled or lingers or closing):
             self._parse_scheduled = True
             self.loop.call_soon(self._parse)
@@ -242,31 +235,29 @@ class Connection(asyncio.Protocol, WaitingClient):
             self._set_phase(phase)
 
     def _set_phase(self, phase: Phase) -> None:
+        """Begin a phase, and start its timer; an ASGI task ends SERVING."""
         self.phase = phase
         if self._timer is not None:
             self._timer.cancel()
-        seconds = None if phase is Phase.SERVING else self._seconds(phase)
-        self._timer = None if seconds is None else self.loop.call_later(seconds, self._expire)
-
-    def _seconds(self, phase: Phase) -> float | None:
-        """How long a phase may last."""
         match phase:
-            case Phase.REQUEST if self.connections.reserves(self):
-                return RESERVE_SECONDS
-            case Phase.REQUEST:
-                return self.settings.upload_idle_timeout_seconds
+            case Phase.SERVING | Phase.CLOSED:
+                self._timer = None
+                return
             case Phase.IDLE:
-                return KEEP_ALIVE_SECONDS
+                seconds = KEEP_ALIVE_SECONDS
+            case Phase.REQUEST if self.connections.reserves(self):
+                seconds = RESERVE_SECONDS
+            case Phase.REQUEST:
+                seconds = self.settings.upload_idle_timeout_seconds
             case Phase.OPEN:
-                return PING_SECONDS
+                seconds = PING_SECONDS
             case Phase.CLOSING:
-                return CLOSE_SECONDS
+                seconds = CLOSE_SECONDS
             case Phase.LINGERING:
-                return LINGER_SECONDS
+                seconds = LINGER_SECONDS
             case Phase.FLUSHING:
-                return self.settings.answer_timeout_seconds
-            case _:
-                return None
+                seconds = self.settings.answer_timeout_seconds
+        self._timer = self.loop.call_later(seconds, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
@@ -285,7 +276,7 @@ class Connection(asyncio.Protocol, WaitingClient):
         self._parse_scheduled = False
         unparsed, transport = self._unparsed, self.transport
         ends = time.perf_counter() + TIME_SLICE_SECONDS
-        while unparsed and not self._lingers and not transport.is_closing() and self.handler.parses:
+        while unparsed and not self.lingers and not transport.is_closing() and self.handler.parses:
             data = unparsed.popleft()
             piece_bytes = self.handler.piece_bytes
             if len(data) > piece_bytes:
@@ -295,39 +286,6 @@ class Connection(asyncio.Protocol, WaitingClient):
             if unparsed and time.perf_counter() > ends:
                 break
         self.update_reading()
-
-
-class SlowReaderTimeout:
-    """Aborts a connection whose client reads less than STRETCH_BYTES within `seconds`.
-
-    A shorter rest must have been read to its end.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        self._loop = loop
-        self._seconds = seconds
-        self.timer: asyncio.TimerHandle | None = None
-        """None while it does not run."""
-
-    def start(self, transport: asyncio.Transport) -> None:
-        """Start the timer, unless it runs already or everything was read."""
-        if self.timer is None and (nbytes := transport.get_write_buffer_size()):
-            self.timer = self._loop.call_later(self._seconds, self._expire, transport, nbytes)
-
-    def stop(self) -> None:
-        """Stop the timer: everything was read, or the connection is closed."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-
-    def _expire(self, transport: asyncio.Transport, before_bytes: int) -> None:
-        self.timer = None
-        left_bytes = transport.get_write_buffer_size()
-        if left_bytes and left_bytes > before_bytes - STRETCH_BYTES:
-            metrics.CONNECTIONS_CLOSED.labels("unread").inc()
-            transport.abort()
-        else:
-            self.start(transport)
 
 
 def _address(name: Sequence[Any] | str | None) -> tuple[str, int | None] | None:

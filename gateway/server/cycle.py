@@ -2,15 +2,13 @@
 
 import asyncio
 import http
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
-from pydantic_core import to_json
 from starlette.types import ASGIApp, Message
 
-from gateway.errors import PROBLEM_MEDIA_TYPE, GatewayError, InternalError, Overloaded, problem_document
+from gateway.errors import InternalError
 from gateway.limits.connections import StartQueue
 from gateway.logs import AlreadyLogged
 from gateway.server.handler import ServedConnection
@@ -47,8 +45,12 @@ class HttpCycle:
         self._header_bytes = header_bytes
         self._expects_continue = expects_continue
         self._start_queue = start_queue
-        self._task: asyncio.Task[None] | None = None
-        self._changed: asyncio.Event | None = None  # bytes of the body, its end, the response's end, or a disconnect
+        self.task: asyncio.Task[None] | None = None
+        """Runs the application."""
+        self._changed = False
+        """Whether bytes of the body, its end, the response's end, or a disconnect came since `_receive` returned."""
+        self._waiting: asyncio.Event | None = None
+        """Set at the next change, while `_receive` waits for one."""
         self._body: list[bytes] = []
         self._more_body = True
         self._disconnected = False
@@ -69,40 +71,32 @@ class HttpCycle:
     @property
     def runs(self) -> bool:
         """Whether the application runs."""
-        return self._task is not None and not self._task.done()
-
-    def start(self, app: ASGIApp) -> None:
-        """Run the application in a task; only now, so that a request which waits takes little."""
-        self._changed = asyncio.Event()
-        if self._body or not self._more_body:
-            self._changed.set()
-        self._scope["state"] = {**self._connection.app_state, "reader": self._connection}
-        self._task = self._connection.start(self._run(app))
+        return self.task is not None and not self.task.done()
 
     def receive_body(self, data: bytes) -> None:
         """A part of the body has come; it is discarded once the response is complete."""
         if not self._response_complete:
             self._body.append(data)
             self.buffered_bytes += len(data)
-            if self._changed is not None:
-                self._changed.set()
+            self._changed = True
+            if self._waiting is not None:
+                self._waiting.set()
 
     def end_body(self) -> None:
         """The body is complete."""
-        self._more_body = False
-        if self._changed is not None:
-            self._changed.set()
+        self._more_body, self._changed = False, True
+        if self._waiting is not None:
+            self._waiting.set()
 
     def disconnect(self) -> None:
         """The client is gone."""
         self._disconnected = True
-        self._wake()
+        if self._waiting is not None:
+            self._waiting.set()
 
-    def _wake(self) -> None:
-        if self._changed is not None:
-            self._changed.set()
-
-    async def _run(self, app: ASGIApp) -> None:
+    async def run(self, app: ASGIApp) -> None:
+        """Run the application; only now is there a state, so that a request which waits takes little."""
+        self._scope["state"] = {**self._connection.app_state, "reader": self._connection}
         try:
             if self._start_queue is not None:
                 await self._start_queue.wait(self._connection)
@@ -119,7 +113,7 @@ class HttpCycle:
     def _give_up(self) -> None:
         """The application has ended without a response, or in the middle of one."""
         if not self.response_started:
-            self._connection.refuse(error_response(InternalError()))
+            self._connection.refuse(InternalError())
         else:
             self._connection.close()
 
@@ -127,10 +121,10 @@ class HttpCycle:
         if self._expects_continue and not self._connection.is_closing:
             self._expects_continue = False
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        changed = self._changed
-        if changed is not None and not (self._disconnected or self._response_complete):
-            await changed.wait()
-            changed.clear()
+        while not (self._changed or self._disconnected or self._response_complete):
+            waiting = self._waiting = self._waiting or asyncio.Event()
+            await waiting.wait()
+        self._changed, self._waiting = False, None
         if self._disconnected or self._response_complete:
             return {"type": "http.disconnect"}
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
@@ -142,10 +136,10 @@ class HttpCycle:
         return {"type": "http.request", "body": body, "more_body": self._more_body}
 
     async def _send(self, message: Message) -> None:
-        writable = self._connection.writable
-        if not writable.is_set():
-            await writable.wait()
-        if self._disconnected or self._connection.is_closing:
+        connection = self._connection
+        if not connection.writable.is_set():
+            await connection.writable.wait()
+        if self._disconnected or connection.lingers or self._transport.is_closing():
             return
         kind = message["type"]
         if not self.response_started:
@@ -208,7 +202,8 @@ class HttpCycle:
             self._response_complete = True
             self._body.clear()
             self.buffered_bytes = 0
-            self._wake()
+            if self._waiting is not None:
+                self._waiting.set()
             self._complete(self)
 
 
@@ -227,17 +222,3 @@ def head(status: int, headers: Sequence[Sequence[bytes]]) -> bytes:
     if text.count(b"\n") != len(headers) or text.count(b"\r") != len(headers) or b"\0" in text:
         raise ValueError("a response header contains a line break or a NUL")
     return (_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status) + text
-
-
-def whole(status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bytes:
-    """A response that closes its connection."""
-    length = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-    return head(status, headers) + length + body
-
-
-def error_response(error: GatewayError) -> bytes:
-    """The response to bytes that are no request, and to a request that is refused before it reaches the application."""
-    headers = [(b"content-type", PROBLEM_MEDIA_TYPE.encode())]
-    if isinstance(error, Overloaded):
-        headers.append((b"retry-after", b"1"))
-    return whole(int(error.status), headers, to_json(problem_document(error, uuid.uuid4().hex)))

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, Protocol
 from starlette.types import ASGIApp
 from uvicorn.server import ServerState
 
-from gateway.errors import Overloaded
+from gateway.errors import GatewayError, Overloaded
 from gateway.limits.connections import Connections, Member
 from gateway.limits.pace import Pace
+from gateway.server.slow_reader import SlowReaderTimeout
 from gateway.settings import Settings
 
 
@@ -91,6 +92,10 @@ class ServedConnection(Member, Protocol):
     transport: asyncio.Transport
     writable: asyncio.Event
     """Whether the client reads what is written for it."""
+    lingers: bool
+    """Whether the last response was written, to a client that may go on sending."""
+    slow_reader: SlowReaderTimeout
+    """Runs while the client has a response to read."""
 
     @property
     def is_closing(self) -> bool:
@@ -106,13 +111,10 @@ class ServedConnection(Member, Protocol):
     def update_reading(self) -> None:
         """Decide again whether the socket is read and which timer runs, after the handler's state has changed."""
 
-    def start_read_timeout(self) -> None:
-        """A response is complete: the client has `answer_timeout_seconds` to read it."""
+    def refuse(self, error: GatewayError) -> None:
+        """Write an error's response as the last one; see `finish_with`."""
 
-    def stop_read_timeout(self) -> None:
-        """A response begins: what is written from now on says nothing about how the last one was read."""
-
-    def refuse(self, response: bytes) -> None:
+    def finish_with(self, response: bytes) -> None:
         """Write a response to a client that may still be sending, and close the connection once it was read."""
 
     def finish(self, linger_bytes: int = ...) -> None:

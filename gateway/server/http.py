@@ -3,14 +3,16 @@
 import urllib.parse
 from collections import deque
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import httptools
 
 from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest, Overloaded
 from gateway.hooks import WebSocketHandlerOf
-from gateway.server.cycle import MAX_BUFFERED_BYTES, HttpCycle, error_response
+from gateway.server.cycle import MAX_BUFFERED_BYTES, HttpCycle
 from gateway.server.handler import Needs, Phase, ServedConnection
+from gateway.server.offers import websocket_path, without_offer
 from gateway.values.quantities import size
 
 MAX_PIPELINED = 16
@@ -48,6 +50,8 @@ class HttpHandler:
         """The one whose body is parsed; its response may be complete."""
         self._begun = True  # the first request, or the next one
         self._refusal: GatewayError | None = None
+        self.parses = True
+        """See Handler. False while the requests that wait take too much memory."""
         self._stopping = self._known = False
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
@@ -61,19 +65,6 @@ class HttpHandler:
     def runs(self) -> bool:
         """See Handler."""
         return bool(self._cycles) and self._cycles[0].runs
-
-    @property
-    def parses(self) -> bool:
-        """Requests that wait may not take much memory."""
-        cycles = self._cycles
-        if not cycles:
-            return True
-        if self._refusal is not None:
-            return False
-        if len(cycles) == 1:
-            return True
-        waiting_bytes = sum(cycle.nbytes for cycle in cycles) - cycles[0].nbytes
-        return len(cycles) <= MAX_PIPELINED and waiting_bytes <= MAX_BUFFERED_BYTES
 
     def needs(self) -> Needs:
         """See Handler. The socket is read while the unfinished body of the served request takes little memory."""
@@ -102,12 +93,21 @@ class HttpHandler:
             self._framing_bytes += len(piece) - (self._body_bytes - body_bytes)
             if self._framing_bytes > self._max_header_bytes + self._body_bytes // FRAMING_SHARE:
                 self._refuse(self._headers_too_large())
+        if len(self._cycles) > 1:
+            self._update_parses()
+
+    def _update_parses(self) -> None:
+        """Decide `parses` again, after requests that wait, or the refusal, have changed."""
+        cycles = self._cycles
+        waiting_bytes = sum(cycle.nbytes for cycle in islice(cycles, 1, None))
+        fits = len(cycles) <= MAX_PIPELINED and waiting_bytes <= MAX_BUFFERED_BYTES
+        self.parses = not cycles or (fits and self._refusal is None)
 
     def expire(self) -> None:
         """No request came in time."""
         connection = self._connection
         if self._in_headers and connection.connections.reserves(connection):
-            connection.refuse(error_response(connection.connections.full()))
+            connection.refuse(connection.connections.full())
         else:
             connection.close()
 
@@ -120,7 +120,7 @@ class HttpHandler:
         elif served.response_started:
             self._connection.transport.abort()
         else:
-            self._connection.refuse(error_response(error))
+            self._connection.refuse(error)
 
     def shutdown(self) -> None:
         """Respond to the requests that have come."""
@@ -140,7 +140,7 @@ class HttpHandler:
         if self._cycles:
             self._cycles[0].disconnect()
         self._cycles.clear()
-        self._receiving = None
+        self._receiving, self.parses = None, True
 
     def complete(self, cycle: HttpCycle) -> None:
         """The response of a request is complete: serve the next one."""
@@ -149,7 +149,8 @@ class HttpHandler:
         if not self._cycles or self._cycles[0] is not cycle:
             return  # the connection is lost or given up
         self._cycles.popleft()
-        connection.start_read_timeout()
+        if connection.transport.get_write_buffer_size():
+            connection.slow_reader.start(connection.transport)
         if not cycle.keep_alive:
             self._cycles.clear()
             if self._receiving is None:
@@ -157,12 +158,14 @@ class HttpHandler:
             else:
                 connection.finish(DRAIN_BYTES)
         elif self._cycles:
-            self._cycles[0].start(connection.app)
+            self._cycles[0].task = connection.start(self._cycles[0].run(connection.app))
         elif self._refusal is not None:
-            connection.refuse(error_response(self._refusal))
+            connection.refuse(self._refusal)
         else:
             self._begun = self._receiving is not None
             connection.connections.idle(connection)
+        if not self.parses:
+            self._update_parses()
         connection.update_reading()
 
     # Called by the parser
@@ -241,13 +244,14 @@ class HttpHandler:
         """
         while True:
             data = data[upgrade.args[0] :]
-            if (handler_of := self._websocket()) is not None:
+            request = self._parser.get_method(), self._url, self._parser.get_http_version(), self._headers
+            handler_of = None if self._cycles else self._websockets.get(websocket_path(*request) or "")
+            if handler_of is not None:
                 self._open_websocket(handler_of, data)
                 return
-            request = self._without_offer()
             if not self._parser.should_keep_alive():  # a parser takes nothing after such a request
                 self._parser = self._new_parser()
-            self._parser.feed_data(request)
+            self._parser.feed_data(without_offer(*request))
             if not data:
                 return
             try:
@@ -257,29 +261,10 @@ class HttpHandler:
             else:
                 return
 
-    def _without_offer(self) -> bytes:
-        line = self._parser.get_method(), self._url, self._parser.get_http_version().encode()
-        fields = [b"%b: %b\r\n" % field for field in self._headers if field[0] != b"upgrade"]
-        return b"%b %b HTTP/%b\r\n" % line + b"".join(fields) + b"\r\n"
-
-    def _websocket(self) -> WebSocketHandlerOf | None:
-        """What opens the WebSocket, if the request asks for one: without a body or a request before it that waits."""
-        headers = dict(self._headers)
-        opens = (
-            not self._cycles
-            and self._parser.get_method() == b"GET"
-            and self._parser.get_http_version() == "1.1"
-            and self._url.isascii()
-            and headers.get(b"upgrade", b"").lower() == b"websocket"
-            and headers.get(b"content-length", b"0") == b"0"
-            and b"transfer-encoding" not in headers
-        )
-        return self._websockets.get(self._url.partition(b"?")[0].decode()) if opens else None
-
     def _open_websocket(self, handler_of: WebSocketHandlerOf, rest: memoryview) -> None:
         connection = self._connection
         if not connection.connections.start(connection):
-            connection.refuse(error_response(connection.connections.full()))
+            connection.refuse(connection.connections.full())
             return
         websocket = handler_of(connection, self._scope("websocket", "2.4"))
         del self._parser  # as in `lost`
@@ -309,15 +294,17 @@ class HttpHandler:
             keep_alive=not self._stopping
             and self._parser.get_http_version() != "1.0"
             and self._parser.should_keep_alive()
-            and not connection.connections.reserves(connection),
+            and not (health and connection.connections.reserves(connection)),
             expects_continue=self._expects_continue,
             start_queue=None if first and health else start_queue,
         )
-        connection.stop_read_timeout()
+        # What is written from now on says nothing about how the last response was read.
+        if connection.slow_reader.timer is not None and connection.writable.is_set():
+            connection.slow_reader.stop()
         self._receiving = cycle
         self._cycles.append(cycle)
         if len(self._cycles) == 1:
-            cycle.start(connection.app)
+            cycle.task = connection.start(cycle.run(connection.app))
 
     def _scope(self, kind: str, spec_version: str) -> dict[str, Any]:
         connection = self._connection
@@ -364,4 +351,5 @@ class HttpHandler:
         elif broken is not None and broken in self._cycles:
             self._cycles.remove(broken)
         if not self._cycles:
-            self._connection.refuse(error_response(error))
+            self._connection.refuse(error)
+        self._update_parses()

@@ -18,8 +18,9 @@ from gateway.errors import InternalError, Overloaded, clear_frames
 from gateway.limits.pool_clients import UploadingClient
 from gateway.limits.pools import PoolLease
 from gateway.logs import AlreadyLogged
-from gateway.server.cycle import error_response, head, whole
+from gateway.server.cycle import head
 from gateway.server.handler import Needs, Phase, ServedConnection
+from gateway.server.refusals import whole
 from gateway.time_slices import TimeSlice
 
 MAX_FRAGMENTS = 1_024
@@ -105,7 +106,7 @@ class WebSocketHandler(UploadingClient):
         if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
             self._disconnect = _disconnect(ABNORMAL)
             lines = head(response.status_code, [*self._default_headers, *self._handshake])
-            self._connection.refuse(lines + b"\r\n" + (response.body or b""))
+            self._connection.finish_with(lines + b"\r\n" + (response.body or b""))
             return
         offered = [value for name, value in headers if name == "sec-websocket-protocol"]
         self._scope["subprotocols"] = [token.strip() for value in offered for token in value.split(",")]
@@ -147,13 +148,13 @@ class WebSocketHandler(UploadingClient):
         """See Handler."""
         self._leave(TRY_AGAIN if self._accepted else ABNORMAL)
         if not self._accepted:
-            self._connection.refuse(error_response(error))
+            self._connection.refuse(error)
         elif self._close_sent:
             self._connection.transport.abort()
         else:
             self._protocol.send_close(TRY_AGAIN, error.code)
             self._close_sent = True
-            self._connection.refuse(b"".join(self._protocol.data_to_send()))
+            self._connection.finish_with(b"".join(self._protocol.data_to_send()))
 
     def evict(self, error: Overloaded) -> None:  # noqa: ARG002  # the application raises it, see NO_ROOM
         """The client's messages take more memory than there is: discard them, and let the application close."""
@@ -195,7 +196,7 @@ class WebSocketHandler(UploadingClient):
                     self._close(code, "")
                 else:
                     self._leave(ABNORMAL)
-                    self._connection.refuse(error_response(InternalError()))
+                    self._connection.refuse(InternalError())
 
     async def _receive(self) -> Message:
         await self._turn.pause_if_over()  # there may be hundreds of small messages
@@ -223,7 +224,7 @@ class WebSocketHandler(UploadingClient):
                 self._accept(message)
             case "websocket.close":
                 self._leave(ABNORMAL)
-                self._connection.refuse(whole(HTTPStatus.FORBIDDEN, self._default_headers, b""))
+                self._connection.finish_with(whole(HTTPStatus.FORBIDDEN, self._default_headers, b""))
             case "websocket.http.response.start":
                 self._denial = int(message["status"]), list(message.get("headers", ()))
             case "websocket.http.response.body" if self._denial is not None:
@@ -246,7 +247,7 @@ class WebSocketHandler(UploadingClient):
         self._leave(ABNORMAL)
         framing = (b"content-length", b"connection")
         headers = [header for header in headers if header[0].lower() not in framing]
-        self._connection.refuse(whole(status, [*self._default_headers, *headers], self._denial_body))
+        self._connection.finish_with(whole(status, [*self._default_headers, *headers], self._denial_body))
 
     def _send_message(self, message: Message) -> None:
         if self._close_sent or self._connection.is_closing:

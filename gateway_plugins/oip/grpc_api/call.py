@@ -19,7 +19,7 @@ from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
 from gateway.limits.pool_clients import IDLE_SECONDS, PoolClient, UploadingClient, WaitingClient
 from gateway.limits.pools import Pool, PoolLease
-from gateway.server.connection import STRETCH_BYTES
+from gateway.server.slow_reader import STRETCH_BYTES
 from gateway.settings import Settings
 from gateway.time_slices import TimeSlice
 from gateway.values.quantities import size

@@ -30,7 +30,7 @@ from gateway.limits.connections import RESERVE_SECONDS, Connections
 from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
 from gateway.limits.pools import Pool
-from gateway.server.connection import SlowReaderTimeout
+from gateway.server.slow_reader import SlowReaderTimeout
 from gateway.settings import Settings
 from gateway.time_slices import TIME_SLICE_SECONDS
 from gateway_plugins.oip.grpc_api.call import STREAM_WINDOW, Call, ClientGone, trailers
