@@ -10,11 +10,12 @@ from starlette.middleware.cors import CORSMiddleware
 from gateway import __version__
 from gateway.api import openapi
 from gateway.api.auth import KeyCheck, KeyFiles, document_keys
-from gateway.api.middleware import RequestContextMiddleware, SecurityHeaders
+from gateway.api.middleware import RequestContextMiddleware
 from gateway.api.problems import add_handlers
 from gateway.api.request_context import State
 from gateway.api.route_table import Access, RouteTable
 from gateway.api.routes import health, models, predict
+from gateway.api.security_headers import SecurityHeaders
 from gateway.hooks import Plugins
 from gateway.keys import KeyFile, KeysError
 from gateway.settings import MetricsAccess, Settings, variable
@@ -71,7 +72,7 @@ def assemble(settings: Settings, plugins: Plugins, check: KeyCheck | None, lifes
     app.add_middleware(RequestContextMiddleware, routes, check, plugins.spans())
     if settings.cors_origins:
         _allow_origins(app, settings, plugins)
-    app.add_middleware(SecurityHeaders)
+        app.add_middleware(SecurityHeaders)
     # Each middleware is added around those that were added before.
     for each in reversed([each for plugin in plugins for each in plugin.middleware()]):
         app.add_middleware(each.cls, *each.args, **each.kwargs)

@@ -1,30 +1,29 @@
 """Pure ASGI middleware around every request."""
 
 import asyncio
+import logging
 import os
 import re
 import time
-from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
 import structlog
 from opentelemetry import context as trace_contexts
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics, tracing
 from gateway.api.auth import KeyCheck
-from gateway.api.problems import note, problem
+from gateway.api.problems import report
 from gateway.api.request_context import KEY, RequestContext
-from gateway.api.route_table import KnownRoute, RouteTable
-from gateway.errors import GatewayError, InternalError, InvalidParameter, RateLimited, clear_frames
+from gateway.api.route_table import RouteTable
+from gateway.api.security_headers import DEFAULT_HEADERS, SETTLED, missing
+from gateway.errors import InvalidParameter, RateLimited
 from gateway.hooks import RequestSpan, Spans
 from gateway.inference.request_stats import RequestStats
 from gateway.limits.caller import ANYONE, REFUSAL_SECONDS, Charges
-from gateway.logs import AlreadyLogged
 
 log = structlog.get_logger("gateway")
 
@@ -39,52 +38,15 @@ MAX_LOGGED_CHARACTERS = 256
 """Longest text from a client in a log event; with all its fields, an event has at most 2 KiB."""
 MAX_QUERY_PARAMETERS = 1_100
 """1,000 `labels` and all other parameters: parsing one costs far more than its two or three bytes suggest."""
-SECURITY_HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    # Pages of other origins cannot embed a response; CORS decides whether they may read one.
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Content-Security-Policy": "frame-ancestors 'self'",
-}
-
 PROTOCOL = "gateway.protocol"
 """Among the extensions of a scope: `name` of the protocol in which a request arrived, if that is not HTTP."""
 
-_RAW_SECURITY_HEADERS = [(name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
-_SECURITY_NAMES = frozenset(name for name, _ in _RAW_SECURITY_HEADERS)
-_NO_STORE = (b"cache-control", b"no-store")
+_TIMING, _MILLISECONDS = "{};dur={:.2f}", (1e3).__mul__  # W3C Server Timing
 _OF_CLIENTS = frozenset({"method", "path", "model"})
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 _MAX_REQUEST_ID = 128
 # Unknown paths come from clients and must not become labels.
 _NO_ROUTE = "unmatched"
-
-
-class SecurityHeaders:
-    """Adds SECURITY_HEADERS to responses that do not set them, and prevents caching of results."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                given = dict(message["headers"])
-                added = _RAW_SECURITY_HEADERS
-                if not _SECURITY_NAMES.isdisjoint(given):
-                    added = [header for header in added if header[0] not in given]
-                headers = message["headers"] = [*message["headers"], *added]
-                # A response with an ETag is a static file, which may be cached; all others must not be stored.
-                if b"etag" not in given and b"cache-control" not in given:
-                    headers.append(_NO_STORE)
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)
 
 
 class RequestContextMiddleware:
@@ -120,10 +82,15 @@ class RequestContextMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = int(message["status"])
+                headers = message["headers"]
+                added = DEFAULT_HEADERS if SETTLED.isdisjoint(dict(headers)) else missing(headers)
+                times = stats.stages.seconds(started) if stats.stages else {"total": time.perf_counter() - started}
+                timing = ", ".join(map(_TIMING.format, times, map(_MILLISECONDS, times.values())))
                 message["headers"] = [
-                    *message["headers"],
+                    *headers,
+                    *added,
                     (b"x-request-id", context.request_id.encode()),
-                    (b"server-timing", server_timing(stats.stages.seconds(started)).encode()),
+                    (b"server-timing", timing.encode()),
                 ]
                 if context.charges.caller is not ANYONE:
                     message["headers"] += context.charges.caller.headers()
@@ -140,30 +107,38 @@ class RequestContextMiddleware:
             self._admit(scope, context)
             if context.caller is not ANYONE:
                 await _charge(scope, context)
-            await self._serve(context.route, method, scope, receive, send_with_headers)
+            route = context.route
+            if method == "HEAD":
+                scope = {**scope, "method": "GET"}
+            # An endpoint is called itself if that is all that FastAPI would do.
+            if route is None or scope.get("method") not in route.methods:
+                await self._app(scope, receive, send_with_headers)
+            elif route.traits.constant is not None:
+                await route.traits.constant(scope, receive, send_with_headers)
+            elif route.traits.direct:
+                response = await route.endpoint(Request(scope, receive, send_with_headers))
+                await response(scope, receive, send_with_headers)
+            else:
+                await self._app(scope, receive, send_with_headers)
         except (ClientDisconnect, WebSocketDisconnect):
             context.note_disconnect()
         except Exception as exc:
-            await _report(exc, context, scope, started=status != CLIENT_GONE)(scope, receive, send_with_headers)
+            await report(exc, scope, started=status != CLIENT_GONE)(scope, receive, send_with_headers)
         finally:
-            context.release()
-            times = stats.stages.seconds(started)
+            if context.leases:
+                context.release()
             route = context.route
             path = _NO_ROUTE if route is None else route.path
             metrics.series(metrics.REQUESTS, path, str(status), log_fields.get("code", "")).inc()
-            if route is not None and route.traits.takes_images:
-                for stage, seconds in times.items():
-                    metrics.series(metrics.STAGE_SECONDS, stage).observe(seconds)
+            if route is None or not route.traits.polled or log.is_enabled_for(logging.DEBUG):
+                times = stats.stages.seconds(started)
+                if route is not None and route.traits.takes_images:
+                    for stage, seconds in times.items():
+                        metrics.series(metrics.STAGE_SECONDS, stage).observe(seconds)
+                fields = {"method": method, "path": "", **log_fields}
+                _log(scope, fields, status, stats, times, polled=route is not None and route.traits.polled)
             if span is not None:
                 span.finish(None if route is None else path, status, log_fields, stats)
-            fields = {"method": method, "path": _logged_path(scope), **log_fields}
-            if stats.received_bytes or stats.errors:
-                _add_image_fields(fields, stats)
-            fields["total_seconds"] = round(times.pop("total"), 6)
-            for stage, seconds in times.items():
-                fields[f"{stage}_seconds"] = round(seconds, 6)
-            faulty = stats.fault is not None or (status == SWITCHED and "code" in log_fields)
-            _log(status, fields, faulty=faulty, quiet=route is not None and route.traits.polled)
 
     def _begin(self, scope: Scope) -> tuple[RequestContext, RequestSpan | None]:
         """Create the context of a request, and continue the client's trace; if spans are exported, begin a new one."""
@@ -176,7 +151,8 @@ class RequestContextMiddleware:
         request_id = request_id or os.urandom(16).hex()
         state = scope.setdefault("state", {})
         # A copy: a context that refers to the mapping it is kept in would be garbage that only a collection finds.
-        context = RequestContext(request_id, state.copy())
+        shared = state.copy()
+        context = RequestContext(request_id, shared, shared.get("settings"), shared.get("service"))
         state[KEY] = context
         if (protocol := (scope.get("extensions") or {}).get(PROTOCOL)) is not None:
             context.log_fields["protocol"] = protocol["name"]
@@ -201,7 +177,7 @@ class RequestContextMiddleware:
         validation, which take most of the processor time at five times the capacity.
         """
         path = scope["path"]
-        route = self._routes.match(path)
+        route = self._routes.literal.get(path) or self._routes.match(path)
         if self._keys is not None:
             self._keys.check(scope, context, self._routes.access(path, route))
         context.route = route
@@ -209,21 +185,6 @@ class RequestContextMiddleware:
             context.service.admission.check(context.caller.share)
         if scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
             raise InvalidParameter(f"The URL has more than {MAX_QUERY_PARAMETERS} parameters.")
-
-    async def _serve(self, route: KnownRoute | None, method: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve an admitted request, by its endpoint itself if that is all that FastAPI would do."""
-        if method == "HEAD":
-            method = "GET"
-            scope = {**scope, "method": method}
-        if route is None or method not in route.methods:
-            await self._app(scope, receive, send)
-        elif route.traits.constant is not None:
-            await route.traits.constant(scope, receive, send)
-        elif route.traits.direct:
-            response = await route.endpoint(Request(scope, receive, send))
-            await response(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
 
 
 async def _charge(scope: Scope, context: RequestContext) -> None:
@@ -245,59 +206,43 @@ async def _charge(scope: Scope, context: RequestContext) -> None:
         raise
 
 
-def _report(exc: Exception, context: RequestContext, scope: Scope, *, started: bool) -> Response:
-    """The response for an exception; raises AlreadyLogged if a part of another response is already sent.
-
-    Then only closing the connection can signal the error.
-    """
-    if isinstance(exc, GatewayError) and not started:
-        note(context.log_fields, exc)
-        clear_frames(exc)
-        return problem(exc, scope)
-    log.exception("unexpected_error")
-    error = InternalError()
-    note(context.log_fields, error)
-    if started:
-        raise AlreadyLogged from exc
-    return problem(error, scope)
-
-
-def server_timing(times: Mapping[str, float]) -> str:
-    """Convert seconds by stage to a Server-Timing header (W3C Server Timing), in milliseconds."""
-    return ", ".join([f"{stage};dur={seconds * 1e3:.2f}" for stage, seconds in times.items()])
-
-
-def _add_image_fields(fields: dict[str, object], stats: RequestStats) -> None:
-    """Add the log fields about the images of a request whose body was read."""
-    fields["images_ok"], fields["images_failed"] = stats.images_ok, stats.images_failed
-    if stats.model_version:
-        fields["model_version"] = stats.model_version
-    if stats.errors:
-        fields["errors"] = dict(stats.errors)
-    if stats.fault is not None and stats.fault.__cause__ is not None:
-        fields["cause"] = str(stats.fault.__cause__)
-    fields["received_bytes"] = stats.received_bytes
-
-
-def _logged_path(scope: Scope) -> str:
-    """The path, percent-encoded if it has control characters, which the log would escape with six characters each."""
-    path: str = scope["path"]
-    return path if path.isprintable() else scope.get("raw_path", b"").decode("latin-1")
-
-
 def _cleaned(request_id: bytes) -> str:
     """A client's request id without characters that may be unsafe in a log; it may become empty."""
     return _UNSAFE.sub("", request_id.decode("latin-1"))[:_MAX_REQUEST_ID]
 
 
-def _log(status: int, fields: dict[str, Any], *, faulty: bool, quiet: bool) -> None:
+def _log(
+    scope: Scope,
+    fields: dict[str, Any],
+    status: int,
+    stats: RequestStats,
+    times: dict[str, float],
+    *,
+    polled: bool,
+) -> None:
+    """Log a request with its path, its images if its body was read, and its times."""
+    path: str = scope["path"]
+    # A control character would be escaped with six characters.
+    fields["path"] = path if path.isprintable() else scope.get("raw_path", b"").decode("latin-1")
     for name in _OF_CLIENTS & fields.keys():
         fields[name] = str(fields[name])[:MAX_LOGGED_CHARACTERS]
-    if quiet:
+    if stats.received_bytes or stats.errors:
+        fields["images_ok"], fields["images_failed"] = stats.images_ok, stats.images_failed if stats.errors else 0
+        if stats.model_version:
+            fields["model_version"] = stats.model_version
+        if stats.errors:
+            fields["errors"] = dict(stats.errors)
+        if stats.fault is not None and stats.fault.__cause__ is not None:
+            fields["cause"] = str(stats.fault.__cause__)
+        fields["received_bytes"] = stats.received_bytes
+    fields["total_seconds"] = round(times.pop("total"), 6)
+    for stage, seconds in times.items():
+        fields[f"{stage}_seconds"] = round(seconds, 6)
+    if polled:
         log.debug("request", status=status, **fields)
     elif status >= 500:
         log.error("request", status=status, **fields)
-    elif status >= 400 or faulty:
+    elif status >= 400 or stats.fault is not None or (status == SWITCHED and "code" in fields):
         log.warning("request", status=status, **fields)
     else:
         log.info("request", status=status, **fields)

@@ -3,6 +3,7 @@
 from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING
 
+import structlog
 from fastapi.exceptions import RequestValidationError
 from pydantic_core import to_json
 from starlette.applications import Starlette
@@ -22,12 +23,16 @@ from gateway.errors import (
     NotFound,
     ServiceError,
     Unauthorized,
+    clear_frames,
     problem_document,
 )
+from gateway.logs import AlreadyLogged
 from gateway.values.validation import NAME_CHARACTERS, near
 
 if TYPE_CHECKING:
     from gateway.hooks import ErrorFormat
+
+log = structlog.get_logger("gateway")
 
 
 def format_of(path: str, formats: "Sequence[ErrorFormat]") -> "ErrorFormat | None":
@@ -66,6 +71,24 @@ def note(log_fields: MutableMapping[str, object], error: GatewayError) -> None:
     log_fields["code"] = error.code
     if error.__cause__ is not None and (cause := str(error.__cause__)):
         log_fields["cause"] = cause
+
+
+def report(exc: Exception, scope: Scope, *, started: bool) -> Response:
+    """The response for an exception; raises AlreadyLogged if a part of another response is already sent.
+
+    Then only closing the connection can signal the error.
+    """
+    log_fields = request_context_of(scope).log_fields
+    if isinstance(exc, GatewayError) and not started:
+        note(log_fields, exc)
+        clear_frames(exc)
+        return problem(exc, scope)
+    log.exception("unexpected_error")
+    error = InternalError()
+    note(log_fields, error)
+    if started:
+        raise AlreadyLogged from exc
+    return problem(error, scope)
 
 
 USUAL = {"/classify": "/predict", "/infer": "/predict"}

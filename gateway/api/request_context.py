@@ -11,7 +11,7 @@ from gateway import metrics
 from gateway.api.route_table import KnownRoute
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.service import InferenceService
-from gateway.limits.caller import ANYONE, Caller, Charges
+from gateway.limits.caller import ANYONE, UNCHARGED, Caller, Charges
 from gateway.limits.pool_clients import NeverEvicted, PoolClient
 from gateway.limits.pools import Pool, PoolLease
 
@@ -50,8 +50,9 @@ class RequestContext:
 
     request_id: str
     shared: State
-    settings: "Settings" = field(init=False)
-    service: InferenceService = field(init=False)
+    settings: "Settings"
+    """None, as is the service, for an application without lifespan."""
+    service: InferenceService
     log_fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the log event."""
     stats: RequestStats = field(default_factory=RequestStats)
@@ -64,14 +65,10 @@ class RequestContext:
     """Whether the API key is still valid. If not, open streams end; other requests are finished."""
     caller: Caller = ANYONE
     """Whose request it is."""
-    charges: Charges = field(default_factory=Charges)
+    charges: Charges = UNCHARGED
     """What this request's images are charged to."""
     leases: list[PoolLease] = field(default_factory=list)
     """What is released after the response."""
-
-    def __post_init__(self) -> None:
-        if self.shared:  # empty for an application without lifespan
-            self.settings, self.service = self.shared["settings"], self.shared["service"]
 
     def hold_response(self) -> PoolLease:
         """The lease of the response's bytes, while they are collected and sent."""

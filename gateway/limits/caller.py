@@ -65,3 +65,7 @@ class Charges:
         """Charge the first image before the body is read; see Caller.charge."""
         await self.caller.charge(most_seconds, stages)
         self.paid = True
+
+
+UNCHARGED = Charges()
+"""Of all requests without limits of their own: nothing is charged to ANYONE."""

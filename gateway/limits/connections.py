@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from enum import IntEnum
 from itertools import islice
 from typing import Protocol
 
@@ -35,6 +36,15 @@ class Member(Protocol):
         """End the connection, with this error where a response is due."""
 
 
+class Slot(IntEnum):
+    """What a connection has when it begins a request; NONE is false."""
+
+    NONE = 0
+    RESERVE = 1
+    """It is closed after the response."""
+    MEMBER = 2
+
+
 class StartQueue:
     """A rate limit: a few requests begin in each iteration of the event loop, in the order of arrival."""
 
@@ -46,7 +56,9 @@ class StartQueue:
     async def wait(self, connection: Member) -> None:
         """Wait until a request of the connection may begin."""
         if self._entered < self._most and not self._waiting:
-            self._enter()
+            if not self._entered:
+                asyncio.get_running_loop().call_soon(self._next)
+            self._entered += 1
             return
         self._waiting[connection] = entered = asyncio.get_running_loop().create_future()
         await entered
@@ -61,16 +73,14 @@ class StartQueue:
         if entered is not None and not entered.done():
             entered.set_result(None)
 
-    def _enter(self) -> None:
-        if self._entered == 0:
-            asyncio.get_running_loop().call_soon(self._next)
-        self._entered += 1
-
     def _next(self) -> None:
+        """Begin the requests of the next iteration."""
         self._entered = 0
         while self._waiting and self._entered < self._most:
             self.leave(next(iter(self._waiting)))
-            self._enter()
+            self._entered += 1
+        if self._entered:
+            asyncio.get_running_loop().call_soon(self._next)
 
 
 class Connections:
@@ -107,24 +117,24 @@ class Connections:
         else:
             self._enter_reserve(connection)
 
-    def start(self, connection: Member, *, health: bool = False) -> bool:
-        """Whether a connection may begin a request: it has a slot, gets one, or needs none for `health`."""
+    def start(self, connection: Member, *, health: bool = False) -> Slot:
+        """Where a connection may begin a request: it has a slot, gets one, or needs none for `health`."""
         if connection in self._members:
             self._new.pop(connection, None)
             self._answered.pop(connection, None)
-            return True
+            return Slot.MEMBER
         if connection not in self._reserve:
-            return False  # displaced meanwhile
+            return Slot.NONE  # displaced meanwhile
         del self._reserve[connection]
         if health:
             self._reserve[connection] = None  # behind those that have sent no request yet
-            return True
+            return Slot.RESERVE
         if self._bound.free < 1 and not self._displace():
             metrics.CONNECTIONS_CLOSED.labels("refused").inc()
             self._reserve[connection] = None
-            return False
+            return Slot.NONE
         self._join(connection)
-        return True
+        return Slot.MEMBER
 
     def full(self) -> Overloaded:
         """Why a request is refused."""

@@ -10,6 +10,7 @@ import httptools
 
 from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest, Overloaded
 from gateway.hooks import WebSocketHandlerOf
+from gateway.limits.connections import Slot
 from gateway.server.cycle import MAX_BUFFERED_BYTES, HttpCycle
 from gateway.server.handler import Needs, Phase, ServedConnection
 from gateway.server.offers import websocket_path, without_offer
@@ -277,7 +278,8 @@ class HttpHandler:
         scope = self._scope("http", "2.3")
         scope["method"] = method.decode("ascii")
         health = method in (b"GET", b"HEAD") and scope["path"].startswith(HEALTH_PATH)
-        if not connection.connections.start(connection, health=health):
+        slot = connection.connections.start(connection, health=health)
+        if not slot:
             raise self._refused(connection.connections.full())
         first, self._known = not self._known, True
         if self._cycles:
@@ -294,7 +296,7 @@ class HttpHandler:
             keep_alive=not self._stopping
             and self._parser.get_http_version() != "1.0"
             and self._parser.should_keep_alive()
-            and not (health and connection.connections.reserves(connection)),
+            and slot is not Slot.RESERVE,
             expects_continue=self._expects_continue,
             start_queue=None if first and health else start_queue,
         )

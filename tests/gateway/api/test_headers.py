@@ -60,8 +60,12 @@ def test_cors_is_disabled_by_default():
 
 def test_listed_origin_may_call_and_read_the_response():
     with client_of(cors_origins=(ORIGIN, "http://localhost:3000")) as client:
-        assert preflight(client).status_code == 200
+        allowed = preflight(client)
         answer = client.post("/predict", files=CAT, headers={"Origin": ORIGIN})
+    assert allowed.status_code == 200
+    for each in (allowed, answer):
+        assert each.headers.get_list("x-content-type-options") == ["nosniff"]
+        assert each.headers.get_list("cache-control") == ["no-store"]
     assert answer.headers["access-control-allow-origin"] == ORIGIN
     assert "Origin" in answer.headers["vary"]
     exposed = set(answer.headers["access-control-expose-headers"].lower().split(", "))
