@@ -4,7 +4,8 @@ import asyncio
 import difflib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -18,7 +19,6 @@ from gateway.errors import (
     LoadFailed,
     ModelNotFound,
     ModelUnavailable,
-    NoFeatures,
     no_features,
 )
 from gateway.inference.backend import Call, CallLimits, Embeddings, InferResult, ModelInfo, Row
@@ -94,14 +94,31 @@ class Remembered(Generic[T]):
             reading.set_result(error)  # None after a cancellation: the next caller reads
             del error
 
-    def last(self, key: tuple[str, str]) -> T | None:
-        """The value that was last read, however old; None before the first time."""
-        known = self._values.get(key)
-        return None if known is None else known[1]
+    def until(self, key: tuple[str, str]) -> float:
+        """When a value that `get` has returned is read again, by time.monotonic."""
+        return self._values[key][0]
 
     def forget(self, name: str) -> None:
         """Read the values of a name again."""
         self._values = {key: known for key, known in self._values.items() if key[0] != name}
+
+
+@dataclass(slots=True)
+class Target:
+    """The ensemble that answers for a model and a version, with what is fixed for its calls."""
+
+    ensemble: str
+    version: str
+    """Its own version in Triton; "" for the newest."""
+    traits: EnsembleTraits
+    until: float
+    """When the traits are read again, by time.monotonic."""
+    most_images: int = field(init=False)
+    """Images that may be sent in one request as they are; Sender divides the calls that have more."""
+
+    def __post_init__(self) -> None:
+        codec = self.traits.codec
+        self.most_images = (codec.most_images if codec.mixes_lengths else 1) if codec.reports_images else 0
 
 
 class Models:
@@ -120,84 +137,103 @@ class Models:
         self._resizes: Remembered[Resize | None] = Remembered(REMEMBERED_SECONDS)
         self._sequence_models: Remembered[str] = Remembered(REMEMBERED_SECONDS)
         self._labels: Remembered[tuple[str, ...]] = Remembered(LABELS_REMEMBERED_SECONDS)
-        self._answered: set[str] = set()
-        self._pinned: set[tuple[str, str]] = set()
-        """Models and versions that were last answered by an ensemble of their own."""
+        self._targets: dict[tuple[str, str], Target] = {}
+        """What last answered for a model and a version."""
 
     async def infer(self, call: Call) -> InferResult:
         """Classify a batch; see Backend.infer."""
-        if not call.model_version and call.model_name in self._answered:
+        target = self._targets.get((call.model_name, call.model_version))
+        if target is None:
+            return await self._search(call)
+        try:
+            if time.monotonic() < target.until:
+                return await self._send(call, target)
+            return await self._search(call)
+        except ModelNotFound:
+            # The version in use may have been replaced after Triton had chosen it for the call.
             for seconds in SWITCH_PAUSES_SECONDS:
-                # The version in use may have been replaced after Triton had chosen it for the call.
-                try:
-                    return await self._infer(call)
-                except ModelNotFound:
-                    await asyncio.sleep(seconds)
-        return await self._infer(call)
+                await asyncio.sleep(seconds)
+                with suppress(ModelNotFound):
+                    return await self._search(call)
+            raise
 
-    async def _infer(self, call: Call) -> InferResult:
-        model_name, model_version = call.model_name, call.model_version
-        health = None if call.best_effort else self._health
+    async def _search(self, call: Call) -> InferResult:
+        """Send a call to the first ensemble that exists, of those that may answer for its model and version."""
+        key = call.model_name, call.model_version
         missing: ModelNotFound | None = None
-        for ensemble, version in self._ensembles(model_name, model_version):
+        for ensemble, version in self._ensembles(*key):
             sent_at = time.monotonic()
             try:
                 traits = await self._traits.get((ensemble, ""), self._read_traits)
-                embeddings = call.embeddings is not Embeddings.NONE and _wants_embeddings(call, traits)
-                multi_label = traits.codec.multi_label
-                most, class_count = _class_counts(call, multi_label=multi_label)
-                known_as = (ensemble, version) == (model_name, model_version)
-                result = await Sender(
-                    self._endpoint,
-                    traits.codec,
-                    class_count=class_count,
-                    embeddings=embeddings,
-                ).send(call if known_as else replace(call, model_name=ensemble, model_version=version))
             except ModelNotFound as exc:
                 missing = exc
                 continue
-            except NoFeatures:
-                raise
             except GatewayError as exc:
-                if health is not None:
-                    health.suspect(ensemble, exc, sent_at)
-                if isinstance(exc, InferenceFailed) and self._health is not None and self._health.is_broken(ensemble):
-                    raise ContractBroken(f"The model {ensemble!r} does not fit the gateway's contract.") from exc
+                self._record(exc, call, ensemble, sent_at)
                 raise
-            if health is not None:
-                health.answered(ensemble, sent_at)
-            self._answered.add(model_name)
-            if ensemble == model_name:
-                self._pinned.discard((model_name, model_version))
+            target = self._targets[key] = Target(ensemble, version, traits, self._traits.until((ensemble, "")))
+            try:
+                return await self._send(call, target)
+            except ModelNotFound as exc:
+                missing = exc
+        self._targets.pop(key, None)
+        raise self._not_served(*key, missing)
+
+    async def _send(self, call: Call, target: "Target") -> InferResult:
+        """Send a call to an ensemble, and record in `health` what becomes of it."""
+        ensemble, traits = target.ensemble, target.traits
+        codec, selection = traits.codec, call.selection
+        multi_label = codec.multi_label
+        most: int | None = None
+        class_count: int | None = None
+        if selection is not None:
+            most = selection.class_count(multi_label=multi_label)
+            class_count = ALL_CLASSES if most is None else max(most, call.least_classes)
+        embeddings = call.embeddings is not Embeddings.NONE and _wants_embeddings(call, traits)
+        if ensemble != call.model_name:
+            call = replace(call, model_name=ensemble, model_version=target.version)
+        sent_at = time.monotonic()
+        try:
+            if len(call.batch.images) <= target.most_images:
+                result = await self._endpoint.infer(call, class_count=class_count, embeddings=embeddings, codec=codec)
             else:
-                self._pinned.add((model_name, model_version))
-            result.multi_label, result.drift_reference = multi_label, traits.drift_reference
-            if most != class_count or (call.selection and not call.selection.is_count(multi_label=multi_label)):
-                result.rows = await _select(result.rows, call, most, multi_label=multi_label)
-            return result
-        if not model_version:
-            self._answered.discard(model_name)
-        raise self._not_served(model_name, model_version, missing)
+                result = await Sender(self._endpoint, codec, class_count, embeddings).send(call)
+        except ModelNotFound:
+            raise
+        except GatewayError as exc:
+            self._record(exc, call, ensemble, sent_at)
+            raise
+        if self._health is not None and not call.best_effort:
+            self._health.answered(ensemble, sent_at)
+        result.multi_label, result.drift_reference = multi_label, traits.drift_reference
+        if selection is not None and (most != class_count or not selection.is_count(multi_label=multi_label)):
+            result.rows = await _select(result.rows, call, most, multi_label=multi_label)
+        return result
+
+    def _record(self, error: GatewayError, call: Call, ensemble: str, sent_at: float) -> None:
+        """Record a failed call; raises ContractBroken if the last probe has found that to be the cause."""
+        health = self._health
+        if health is None:
+            return
+        if not call.best_effort:
+            health.suspect(ensemble, error, sent_at)
+        if isinstance(error, InferenceFailed) and health.is_broken(ensemble):
+            raise ContractBroken(f"The model {ensemble!r} does not fit the gateway's contract.") from error
 
     def may_cache(self, model_name: str, model_version: str) -> bool:
         """Whether Triton may answer for a model from its response cache; True if that is not known."""
-        traits = self._known_traits(model_name, model_version)
-        return traits is None or traits.cached
+        target = self._targets.get((model_name, model_version))
+        return target is None or target.traits.cached
 
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
         """How many calls of up to `max_images` keep this Triton busy; None before the first call."""
-        traits = self._known_traits(model_name, model_version)
-        if traits is None:
+        target = self._targets.get((model_name, model_version))
+        if target is None:
             return None
-        images = max(1, min(max_images, traits.codec.most_images))
-        calls, images = traits.workload.busy_calls(images), traits.workload.call_images(images)
-        return CallLimits(calls, images, mixed_lengths=traits.codec.mixes_lengths)
-
-    def _known_traits(self, model_name: str, model_version: str) -> EnsembleTraits | None:
-        for name, _ in self._ensembles(model_name, model_version):
-            if (traits := self._traits.last((name, ""))) is not None:
-                return traits
-        return None
+        codec, workload = target.traits.codec, target.traits.workload
+        images = max(1, min(max_images, codec.most_images))
+        calls, images = workload.busy_calls(images), workload.call_images(images)
+        return CallLimits(calls, images, mixed_lengths=codec.mixes_lengths)
 
     async def all(self) -> list[ModelInfo]:
         """Every model with a version that is ready, by name."""
@@ -312,7 +348,8 @@ class Models:
         if not model_version:
             return ((model_name, ""),)
         both = ((model_name, model_version), (pinned(model_name, model_version), ""))
-        return both[::-1] if both[0] in self._pinned else both
+        last = self._targets.get(both[0])
+        return both if last is None or last.ensemble == model_name else both[::-1]
 
     async def _read_traits(self, ensemble: str, _version: str) -> EnsembleTraits:
         return await read_traits(self._endpoint, self._codecs, ensemble)
@@ -351,6 +388,9 @@ class Models:
     def _forget(self, name: str) -> None:
         for remembered in (self._traits, self._resizes, self._sequence_models, self._labels):
             remembered.forget(name)
+        for target in self._targets.values():
+            if target.ensemble == name:
+                target.until = 0.0
 
 
 def _names(index: RepositoryIndexResponse) -> set[str]:
@@ -362,14 +402,6 @@ def _wants_embeddings(call: Call, traits: EnsembleTraits) -> bool:
     if call.embeddings is Embeddings.NEEDED and not traits.codec.embedding_size:
         raise no_features(call.model_name)
     return traits.codec.embedding_size > 0
-
-
-def _class_counts(call: Call, *, multi_label: bool) -> tuple[int | None, int | None]:
-    """How many best classes to select from at most, and to request; None for all of them."""
-    if call.selection is None:
-        return None, None
-    most = call.selection.class_count(multi_label=multi_label)
-    return most, ALL_CLASSES if most is None else max(most, call.least_classes)
 
 
 async def _select(rows: Sequence[Row], call: Call, most: int | None, *, multi_label: bool) -> tuple[Row, ...]:

@@ -7,7 +7,6 @@ is encoded once, and the tensors are appended without a copy.
 
 import struct
 from array import array
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
@@ -63,23 +62,23 @@ def infer_request(
         batch = Batch(batch.images)
     elif embeddings:
         batch = replace(batch, seals=[embedding_code(code) for code in batch.seals])
-    rows, width = len(batch.images), max(map(len, batch.images)) + len(batch.seals[0] if batch.seals else b"")
+    rows, seals = len(batch.images), batch.seals or (b"",) * len(batch.images)
+    width = max(map(len, batch.images)) + len(seals[0])
     request = ModelInferRequest(id=call.request_id)
     request.parameters["timeout"].int64_param = max(1, int(timeout_seconds * 1e6))  # Triton's unit is the microsecond
     request.inputs.add(name=RAW_IMAGE, datatype="UINT8", shape=(rows, width))
-    lengths: tuple[bytes, ...] = ()
     if tensors.lengths:
         request.inputs.add(name=RAW_IMAGE_LENGTH, datatype="INT32", shape=(rows, 1))
-        lengths = (tensor_head(4 * rows), struct.pack(f"<{rows}i", *map(len, batch.images)))
-    return b"".join(
-        (
-            _model_and_outputs(call.model_name, call.model_version, class_count, embeddings, tensors),
-            request.SerializeToString(),
-            tensor_head(rows * width),
-            *_padded(batch, width),
-            *lengths,
-        )
-    )
+    parts = [
+        _model_and_outputs(call.model_name, call.model_version, class_count, embeddings, tensors),
+        request.SerializeToString(),
+        tensor_head(rows * width),
+    ]
+    for image, seal in zip(batch.images, seals, strict=True):
+        parts += (image, bytes(width - len(image) - len(seal)), seal)
+    if tensors.lengths:
+        parts += (tensor_head(4 * rows), struct.pack(f"<{rows}i", *map(len, batch.images)))
+    return b"".join(parts)
 
 
 @lru_cache(256)
@@ -103,25 +102,16 @@ def _model_and_outputs(
 
 
 def tensor_head(nbytes: int) -> bytes:
-    """What precedes the bytes of an input tensor in a request."""
-    return _TENSOR + _varint(nbytes)
+    """What precedes the bytes of an input tensor in a request: its key, and its length as a varint.
 
-
-def _padded(batch: Batch, width: int) -> Iterator[bytes]:
-    for image, seal in zip(batch.images, batch.seals or [b""] * len(batch.images), strict=True):
-        yield image
-        yield bytes(width - len(image) - len(seal))
-        yield seal
-
-
-def _varint(number: int) -> bytes:
-    """A length as a varint: seven bits per byte, lowest first; all bytes but the last have the eighth bit set."""
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+    A varint has seven bits per byte, lowest first; all bytes but the last have the eighth bit set.
+    """
+    head = bytearray(_TENSOR)
+    while nbytes > 0x7F:
+        head.append(nbytes & 0x7F | 0x80)
+        nbytes >>= 7
+    head.append(nbytes)
+    return bytes(head)
 
 
 @lru_cache(MOST_LABELS)
@@ -195,7 +185,7 @@ async def _classes(raw: bytes, rows: int, class_count: int) -> list[Row]:
 
     A batch of 8 from a model with 21,000 classes has 168,000 texts, so it pauses after each time slice.
     """
-    time_slice = TimeSlice()
+    time_slice = TimeSlice() if rows * class_count > CLASSES_AT_ONCE else None
     answers, position = [], 0
     for _ in range(rows):
         labels, class_ids, scores = [], array("i"), array("d")
@@ -208,7 +198,7 @@ async def _classes(raw: bytes, rows: int, class_count: int) -> list[Row]:
             scores.append(float(score))
             class_ids.append(int(class_id))
             labels.append(label_text(label or class_id))
-            if number % CLASSES_AT_ONCE == CLASSES_AT_ONCE - 1:
+            if time_slice is not None and number % CLASSES_AT_ONCE == CLASSES_AT_ONCE - 1:
                 await time_slice.pause_if_over()
         answers.append(Row(decoded=True, predictions=Predictions(tuple(labels), class_ids, scores)))
     return answers

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from gateway import metrics
+from gateway.deadline import Deadline
+from gateway.errors import DeadlineExceeded
 from gateway.triton.addresses import Addresses, Lookup, look_up
 from gateway.triton.balancing import TritonLoad, power_of_two_choice, rendezvous_order, subset_size
 from gateway.triton.catalogue import Models
@@ -65,10 +67,14 @@ class CallGate:
         if not (self._calls or self.is_open):
             self._idle.set()
 
-    async def opened(self) -> None:
-        """Wait until the gate is open."""
-        while not self._open.is_set():
-            await self._open.wait()
+    async def opened_by(self, deadline: Deadline) -> None:
+        """Wait until the gate is open; raises DeadlineExceeded."""
+        try:
+            async with asyncio.timeout(deadline.left_seconds):
+                while not self._open.is_set():
+                    await self._open.wait()
+        except TimeoutError as error:
+            raise DeadlineExceeded from error
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:

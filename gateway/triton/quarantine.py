@@ -70,6 +70,8 @@ class Quarantine:
         self._notes = notes or Notes(None)
         self._suspects: OrderedDict[bytes, float] = OrderedDict()
         self._refused: OrderedDict[bytes, float] = OrderedDict()
+        self.is_active = self._notes.shared
+        """Whether any image may be suspicious: none is before a process dies."""
 
     def suspect(self, codes: Iterable[bytes]) -> None:
         """Record images that were in flight when a process died: any of them may be the cause."""
@@ -118,6 +120,7 @@ class Quarantine:
         self._suspects.pop(code, None)
         if kind == CLEAR:
             return
+        self.is_active = True
         kept = self._refused if kind == REFUSE else self._suspects
         kept[code] = until
         kept.move_to_end(code)

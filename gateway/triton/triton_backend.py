@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import random
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 
 import structlog
 
-from gateway import metrics
 from gateway.deadline import Deadline
 from gateway.errors import (
     DeadlineExceeded,
@@ -20,7 +18,6 @@ from gateway.errors import (
     ImageQuarantined,
     ModelNotFound,
     ModelUnavailable,
-    RequestError,
     SequenceUnknown,
     TritonUnreachable,
 )
@@ -31,7 +28,6 @@ from gateway.inference.backend import (
     InferResult,
     ModelInfo,
     ModelLoader,
-    Row,
 )
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.ingest.resizing import Resize, TensorInput
@@ -39,43 +35,19 @@ from gateway.triton.balancing import rendezvous_order
 from gateway.triton.error_table import NOT_LOADED, SequenceLost, StubDied
 from gateway.triton.pool import Replica, TritonPool
 from gateway.triton.quarantine import Quarantine
+from gateway.triton.retries import Retries
 from gateway.triton.seal import RecentCodes, Seal
+from gateway.triton.suspects import Suspects
 
 if TYPE_CHECKING:
     from gateway.triton.triton_sequence import TritonSequence
 
 log = structlog.get_logger("gateway")
 
-MAX_ATTEMPTS = 4
-RETRY_PAUSE_SECONDS = (0.02, 0.1)
-"""Between attempts at a lone Triton: random, so that retries of many calls are spread, and longer each time."""
 HOLD_STEP_SECONDS = 0.1
 """Interval at which held calls look for a ready Triton; a Triton starts in tens of seconds."""
 _SUPPORTS_CANCELLATION = attrgetter("endpoint.supports_cancellation")
 LIST_HINT = "GET /models lists the models."
-
-
-class RetryBudget:
-    """Limits retries, so that they do not overload a failing server.
-
-    Each request earns a fraction of a retry, and each retry costs one; a reserve covers the loss of a server.
-    """
-
-    def __init__(self, earned: float = 0.2, reserve: float = 256.0) -> None:
-        self._earned = earned
-        self._reserve = reserve
-        self._balance = reserve
-
-    def deposit(self) -> None:
-        """Count a request."""
-        self._balance = min(self._reserve, self._balance + self._earned)
-
-    def withdraw(self) -> bool:
-        """Whether a retry is allowed now; if so, it is paid for."""
-        if self._balance < 1:
-            return False
-        self._balance -= 1
-        return True
 
 
 CheckLoad = Callable[[str], str | None]
@@ -109,8 +81,8 @@ class TritonBackend:
         """The seal of an image; see gateway.triton.seal."""
         self._quarantine = options["quarantine"]
         self._recent = RecentCodes()
-        self._budget = RetryBudget()
-        self._one_suspect = asyncio.Lock()
+        self._retries = Retries()
+        self._suspects = Suspects(pool, self._quarantine, self._infer_at)
 
     async def start(self) -> None:
         """Connect and start the health checkers; an unreachable Triton is retried and not an error."""
@@ -141,7 +113,7 @@ class TritonBackend:
             for replica in self._pool.serving(model_name, model_version):
                 if replica.models.may_cache(model_name, model_version):
                     return True
-        return bool(self._quarantine.suspicious((seal,)))
+        return self._quarantine.is_active and bool(self._quarantine.suspicious((seal,)))
 
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
         """The limits of calls to all Tritons that are ready for a model; see Backend.call_limits."""
@@ -167,17 +139,13 @@ class TritonBackend:
             msg = "an image without a seal could get the cached answer of another one"
             raise ValueError(msg)
         if call.best_effort:
-            return await self._infer_best_effort(call, codes)
+            return await self._infer_best_effort(call)
         if self._hold_seconds:
             await self._hold(call)
-        self._budget.deposit()
-        if not (suspects := self._quarantine.suspicious(codes)):
-            return await self._infer_batch(call, codes)
-        results = [(row, await self._infer_alone(_rows(call, [row]), codes[row], ())) for row in suspects]
-        if others := [row for row in range(len(codes)) if row not in suspects]:
-            answer = await self._infer_batch(_rows(call, others), [codes[row] for row in others])
-            results += [(row, replace(answer, rows=(one,))) for row, one in zip(others, answer.rows, strict=True)]
-        return _joined(results)
+        self._retries.deposit()
+        if self._quarantine.is_active and (suspects := self._quarantine.suspicious(codes)):
+            return await self._suspects.infer_apart(call, suspects, self._infer_batch)
+        return await self._infer_batch(call)
 
     async def models(self) -> Sequence[ModelInfo]:
         """Every ensemble that keeps the contract, as one Triton has it."""
@@ -234,11 +202,7 @@ class TritonBackend:
     async def call(self, method: str, model_name: str, request: bytes, deadline: Deadline) -> bytes:
         """See Backend.call: a ready Triton is called once."""
         replica = self._pool.choose(model_name)
-        try:
-            async with asyncio.timeout(deadline.left_seconds):
-                await replica.gate.opened()
-        except TimeoutError as error:
-            raise DeadlineExceeded from error
+        await replica.gate.opened_by(deadline)
         with replica.gate:
             return await replica.endpoint.call(method, request, deadline.left_seconds)
 
@@ -256,12 +220,12 @@ class TritonBackend:
             async with self._pool.models_at(address) as models:
                 self._pool.forget(address, await models.unload(name))
 
-    async def _infer_best_effort(self, call: Call, codes: Sequence[bytes]) -> InferResult:
+    async def _infer_best_effort(self, call: Call) -> InferResult:
         """Run a best-effort call once on a ready Triton.
 
         It uses no retry, records no suspects, and is refused for images that may crash a process.
         """
-        if self._quarantine.suspicious(codes):
+        if self._quarantine.suspicious(call.batch.seals):
             raise ImageQuarantined
         if not (ready := self._ready((), call)):
             raise ModelUnavailable
@@ -280,110 +244,52 @@ class TritonBackend:
         ):
             await asyncio.sleep(HOLD_STEP_SECONDS)
 
-    async def _infer_batch(self, call: Call, codes: Sequence[bytes]) -> InferResult:
-        """Send a batch in one call; if a process dies during it, retry its images, each alone."""
+    async def _infer_batch(self, call: Call) -> InferResult:
+        """Call one Triton after another while a retry is safe; images of a process that dies are sent alone."""
         tried: list[str] = []
-        try:
-            return await self._infer_with_retries(call, tried)
-        except StubDied:
-            self._quarantine.suspect(codes)
-            if not self._ready(tried, call):
-                raise
-        if not self._budget.withdraw():
-            raise ModelUnavailable
-        metrics.RETRIES.inc()
-        return _joined(
-            [(row, await self._infer_alone(_rows(call, [row]), code, tried)) for row, code in enumerate(codes)]
-        )
-
-    async def _infer_alone(self, call: Call, code: bytes, tried: Collection[str]) -> InferResult:
-        """Send one suspect alone; only one suspect is in flight at a time.
-
-        All instances of its Triton have just answered a probe, and this gateway process has no other call there, so a
-        process that dies now was crashed by this image.
-        """
-        try:
-            async with asyncio.timeout(call.deadline.left_seconds):
-                await self._one_suspect.acquire()
-            try:
-                return await self._infer_suspect(call, code, tried)
-            finally:
-                self._one_suspect.release()
-        except RequestError:
-            raise  # an unknown model or label: an error of the request
-        except (GatewayError, TimeoutError) as exc:
-            error = exc if isinstance(exc, GatewayError) else DeadlineExceeded()
-            return InferResult(call.model_name, call.model_version, (Row(decoded=False, error=error),))
-
-    async def _infer_suspect(self, call: Call, code: bytes, tried: Collection[str]) -> InferResult:
-        if self._quarantine.is_refused(code):
-            raise ImageQuarantined
-        ready = self._ready(tried, call)
-        if not ready:
-            raise ModelUnavailable
-        replica = self._pool.least_loaded(ready)
-        try:
-            async with asyncio.timeout(call.deadline.left_seconds), replica.gate.alone():
-                if await replica.checker.fails_anywhere(call.model_name, call.model_version):
-                    raise ModelUnavailable
-                result = await self._infer_at(replica, call)
-        except StubDied as exc:
-            self._quarantine.refuse(code)
-            metrics.IMAGES_QUARANTINED.inc()
-            event = {"triton": replica.address, "model": exc.step, "image": code.hex()[:16]}
-            log.warning("image_quarantined", **event, request_id=call.request_id)
-            raise ImageQuarantined from exc
-        self._quarantine.clear(code)
-        return result
-
-    async def _infer_with_retries(self, call: Call, tried: list[str]) -> InferResult:
-        """Call one Triton after another while a retry is safe; adds them to `tried`. StubDied is not retried."""
         while True:
             replica = self._pool.choose(call.model_name, call.model_version, tried)
             tried.append(replica.address)
             try:
                 if not replica.gate.is_open:
-                    async with asyncio.timeout(call.deadline.left_seconds):
-                        await replica.gate.opened()
+                    await replica.gate.opened_by(call.deadline)
                 with replica.gate:
                     return await self._infer_at(replica, call)
-            except TimeoutError as error:
-                raise DeadlineExceeded from error
+            except StubDied:
+                self._quarantine.suspect(call.batch.seals)
+                if not self._ready(tried, call):
+                    raise
+                break
             except (TritonUnreachable, ModelUnavailable) as error:
-                if isinstance(error, StubDied):
-                    raise
-                elsewhere = self._ready(tried, call)
-                if not elsewhere and (isinstance(error, ModelUnavailable) or len(tried) >= MAX_ATTEMPTS):
-                    raise
-                if not self._budget.withdraw():
-                    raise
-                if not elsewhere:
-                    await asyncio.sleep(random.uniform(*RETRY_PAUSE_SECONDS) * len(tried))  # noqa: S311  # no secret
-                if call.deadline.passed:
-                    raise DeadlineExceeded from error
-                metrics.RETRIES.inc()
+                await self._retries.wait(error, call, len(tried), elsewhere=bool(self._ready(tried, call)))
+        self._retries.count()
+        return await self._suspects.infer_each(call, tried)
 
     async def _infer_at(self, replica: Replica, call: Call) -> InferResult:
-        started = time.monotonic()
+        began = time.monotonic()
         images = len(call.batch.images)
         replica.load.images += images
         try:
             result = await replica.models.infer(call)
         except ModelNotFound as error:
-            if self._pool.may_become_ready(call.model_name, call.model_version, replica):
-                raise ModelUnavailable(NOT_LOADED) from error
-            version = f" version {call.model_version}" if call.model_version else ""
-            hint = ""
-            with contextlib.suppress(GatewayError):  # a failed hint must not replace the error
-                hint = await replica.models.suggestion(call.model_name)
-            raise ModelNotFound(f"There is no model {call.model_name!r}{version}; {hint or LIST_HINT}") from error
+            raise await self._not_found(replica, call) from error
         except DeadlineExceeded:
-            replica.load.observe(time.monotonic() - started)
+            replica.load.observe(time.monotonic() - began)
             raise
         finally:
             replica.load.images -= images
-        replica.load.observe(time.monotonic() - started)
+        replica.load.observe(time.monotonic() - began)
         return result
+
+    async def _not_found(self, replica: Replica, call: Call) -> GatewayError:
+        """The error of a call whose model or version a Triton does not have."""
+        if self._pool.may_become_ready(call.model_name, call.model_version, replica):
+            return ModelUnavailable(NOT_LOADED)
+        version = f" version {call.model_version}" if call.model_version else ""
+        hint = ""
+        with contextlib.suppress(GatewayError):  # a failed hint must not replace the error
+            hint = await replica.models.suggestion(call.model_name)
+        return ModelNotFound(f"There is no model {call.model_name!r}{version}; {hint or LIST_HINT}")
 
     def _choose(self, model_name: str = "", model_version: str = "") -> Replica:
         """A Triton for a model, the default model if none is named."""
@@ -392,14 +298,3 @@ class TritonBackend:
     def _ready(self, tried: Collection[str], call: Call) -> list[Replica]:
         """The Tritons that are ready for a model, except those in `tried`."""
         return self._pool.ready(call.model_name, call.model_version, tried)
-
-
-def _rows(call: Call, rows: Sequence[int]) -> Call:
-    """The same call for some of its images."""
-    return call if len(rows) == len(call.batch) else replace(call, batch=call.batch.rows(rows))
-
-
-def _joined(results: Sequence[tuple[int, InferResult]]) -> InferResult:
-    """Join results of one row each; model and version are those of an answered row, if there is one."""
-    first = next((result for _, result in results if result.rows[0].error is None), results[0][1])
-    return replace(first, rows=tuple(result.rows[0] for _, result in sorted(results, key=lambda pair: pair[0])))

@@ -16,7 +16,7 @@ from gateway.triton.codec import Codecs
 from gateway.triton.connect import connector
 from gateway.triton.contract import pinned
 from gateway.triton.endpoint import TritonEndpoint, step_configs
-from gateway.triton.grpc_endpoint import CANCELLATION_SINCE, version_numbers
+from gateway.triton.grpc_channel import CANCELLATION_SINCE, version_numbers
 from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, sizes
 from gateway.triton.tls import TlsError
 from gateway_local.cuda_pool import arguments, pool_bytes

@@ -4,6 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 from gateway import metrics
+from gateway.deadline import Deadline
 from gateway.triton import pool
 from gateway.triton.balancing import rendezvous_order, subset_size
 from gateway.triton.pool import CallGate
@@ -82,7 +83,7 @@ async def test_lone_call_waits_for_the_others_and_they_for_it():
             order.append("alone ends")
 
     async def together() -> None:
-        await gate.opened()
+        await gate.opened_by(Deadline.after(60))
         with gate:
             order.append("together")
 

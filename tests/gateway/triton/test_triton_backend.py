@@ -23,8 +23,9 @@ from gateway.inference.sequence import SequenceStep
 from gateway.triton.catalogue import Models
 from gateway.triton.error_table import StubDied
 from gateway.triton.quarantine import Quarantine
+from gateway.triton.retries import RetryBudget
 from gateway.triton.seal import Seal
-from gateway.triton.triton_backend import RetryBudget, TritonBackend
+from gateway.triton.triton_backend import TritonBackend
 from tests.doubles.triton import KILLER, FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, Fleet, call_of, fleet_of, wait_until
 
@@ -160,14 +161,14 @@ def aside(*images: bytes) -> Call:
 
 async def test_best_effort_call_is_never_retried():
     async with fleet_of(3, heal=False) as fleet:
-        balance, retries = fleet.backend._budget._balance, metrics.RETRIES._value.get()
+        balance, retries = fleet.backend._retries._balance, metrics.RETRIES._value.get()
         for triton in fleet.tritons.values():
             triton.unloaded.add("net")
         with pytest.raises(ModelUnavailable):
             await fleet.backend.infer(aside(b"image"))
         calls = [call for triton in fleet.tritons.values() for call in triton.calls if call.best_effort]
         assert len(calls) <= 1
-        assert (fleet.backend._budget._balance, metrics.RETRIES._value.get()) == (balance, retries)
+        assert (fleet.backend._retries._balance, metrics.RETRIES._value.get()) == (balance, retries)
 
 
 async def test_best_effort_call_needs_a_ready_triton():

@@ -1,0 +1,120 @@
+"""A gRPC channel to one Triton, and what it says of itself and of its model repository."""
+
+import secrets
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc
+from google.protobuf.json_format import MessageToJson
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+from tritonclient.utils import InferenceServerException
+
+from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS, METADATA_TIMEOUT_SECONDS
+from gateway.triton.error_table import translate
+
+if TYPE_CHECKING:
+    from gateway.triton.tls import Tls
+
+T = TypeVar("T")
+
+MAX_MESSAGE_BYTES = 2**31 - 1
+CHANNEL_OPTIONS = [
+    # Images and scores exceed gRPC's default of 4 MiB.
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # A Triton that stops answering is detected within 15 s, also between requests.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # The default backoff grows to two minutes, which would delay the return of a restarted Triton.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Channels of one process share connections by default, so that one faulty connection would affect them all.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+CANCELLATION_SINCE = (2, 53)
+"""The first Triton (24.12) that survives cancelled calls; older ones, such as 2.51, crash (server issue 7368)."""
+FORCE_RELOAD_PARAMETER = "renewed_by_gateway"
+"""A parameter that makes a model's configuration differ from the one before."""
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version such as 2.51.0, to be compared."""
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
+class GrpcChannel:
+    """A channel, and the calls that run no model; see gateway.triton.endpoint.
+
+    Create it inside the event loop that uses it, after any fork: a gRPC channel does not survive a fork.
+    """
+
+    def __init__(self, address: str, tls: "Tls | None" = None) -> None:
+        self.address = address
+        self.supports_cancellation = False
+        """Whether a call may be cancelled; false until `fetch_server_metadata` has read the version."""
+        if tls is None:
+            self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        else:
+            options = [*CHANNEL_OPTIONS, *tls.options()]
+            self._channel = grpc.aio.secure_channel(address, tls.credentials, options=options)
+        self._stub = GRPCInferenceServiceStub(self._channel)
+
+    async def fetch_server_metadata(self) -> str:
+        """Triton's version, such as 2.51.0; it also sets `supports_cancellation`."""
+        metadata = await self._send(
+            self._stub.ServerMetadata(pb.ServerMetadataRequest(), timeout=METADATA_TIMEOUT_SECONDS)
+        )
+        numbers = version_numbers(metadata.version)
+        self.supports_cancellation = numbers >= CANCELLATION_SINCE
+        return str(metadata.version)
+
+    async def index(self) -> pb.RepositoryIndexResponse:
+        """Every model of the repository with its versions, state and reason."""
+        return await self._send(
+            self._stub.RepositoryIndex(pb.RepositoryIndexRequest(), timeout=METADATA_TIMEOUT_SECONDS)
+        )
+
+    async def config(self, name: str, version: str = "") -> ModelConfig:
+        """A model's configuration; raises ModelNotFound or ModelUnavailable."""
+        request = pb.ModelConfigRequest(name=name, version=version)
+        return (await self._send(self._stub.ModelConfig(request, timeout=METADATA_TIMEOUT_SECONDS))).config
+
+    async def statistics(self, name: str) -> pb.ModelStatisticsResponse:
+        """The statistics of a model's versions since they were loaded."""
+        request = pb.ModelStatisticsRequest(name=name)
+        return await self._send(self._stub.ModelStatistics(request, timeout=METADATA_TIMEOUT_SECONDS))
+
+    async def load(self, name: str) -> None:
+        """Load a model, or reload it if its files have changed."""
+        request = pb.RepositoryModelLoadRequest(model_name=name)
+        await self._send(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))
+
+    async def force_reload(self, name: str) -> None:
+        """Reload a model whose files have not changed; its old instances answer until the new ones are loaded."""
+        config = await self.config(name)
+        # Triton reloads a model whose configuration has changed; a new value of this parameter is such a change.
+        config.parameters[FORCE_RELOAD_PARAMETER].string_value = secrets.token_hex(8)
+        request = pb.RepositoryModelLoadRequest(model_name=name)
+        request.parameters["config"].string_param = MessageToJson(config, preserving_proto_field_name=True)
+        await self._send(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))
+
+    async def unload(self, name: str) -> None:
+        """Unload a model; its requests in progress are finished first."""
+        request = pb.RepositoryModelUnloadRequest(model_name=name)
+        await self._send(self._stub.RepositoryModelUnload(request, timeout=LOAD_TIMEOUT_SECONDS))
+
+    async def close(self) -> None:
+        """Close the channel; calls in flight are cancelled."""
+        await self._channel.close()
+
+    async def _send(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except grpc.RpcError as exc:
+            error = InferenceServerException(exc.details(), status=str(exc.code()))
+            raise translate(error) from error
