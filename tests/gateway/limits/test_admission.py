@@ -1,11 +1,13 @@
 """Admission: what fits passes at once, what does not waits in order, and nothing is counted twice."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
 from gateway.errors import Overloaded
-from gateway.limits.admission import Admission
+from gateway.limits.admission import Admission, Permit
 
 
 def admission(**limits: float) -> Admission:
@@ -13,12 +15,18 @@ def admission(**limits: float) -> Admission:
     return Admission(**{**defaults, **limits})
 
 
+async def waits(*acquisitions: Coroutine[Any, Any, Permit]) -> list[asyncio.Task[Permit]]:
+    """Images that have begun to wait for their permits."""
+    tasks = [asyncio.ensure_future(each) for each in acquisitions]
+    await asyncio.sleep(0)
+    return tasks
+
+
 async def test_image_past_the_limit_waits_for_a_release():
     gate = admission(max_images=2)
     first, second = await gate.permits().acquire(1), await gate.permits().acquire(1)
     assert gate.permits().try_acquire(1) is None
-    waiting = asyncio.ensure_future(gate.permits().acquire(1))
-    await asyncio.sleep(0)
+    (waiting,) = await waits(gate.permits().acquire(1))
     assert not waiting.done()
     first.release()
     first.release()  # counts once
@@ -30,8 +38,7 @@ async def test_image_past_the_limit_waits_for_a_release():
 async def test_bytes_are_limited_and_an_oversized_image_is_admitted_alone():
     gate = admission(max_images=10, max_bytes=100)
     small = await gate.permits().acquire(1)
-    huge = asyncio.ensure_future(gate.permits().acquire(1_000))
-    await asyncio.sleep(0)
+    (huge,) = await waits(gate.permits().acquire(1_000))
     assert not huge.done()
     small.release()
     permit = await huge
@@ -61,11 +68,7 @@ async def test_waiting_images_are_not_overtaken():
 async def test_cancelled_waiter_admits_those_behind_it():
     gate = admission(max_images=10, max_bytes=100)
     held = await gate.permits().acquire(60)
-    large, small = (
-        asyncio.ensure_future(gate.permits().acquire(90)),
-        asyncio.ensure_future(gate.permits().acquire(40)),
-    )
-    await asyncio.sleep(0)
+    large, small = await waits(gate.permits().acquire(90), gate.permits().acquire(40))
     large.cancel()
     (await small).release()
     held.release()
@@ -75,8 +78,7 @@ async def test_cancelled_waiter_admits_those_behind_it():
 async def test_permit_granted_during_cancellation_is_released():
     gate = admission(max_images=1)
     held = await gate.permits().acquire(1)
-    waiting = asyncio.ensure_future(gate.permits().acquire(1))
-    await asyncio.sleep(0)
+    (waiting,) = await waits(gate.permits().acquire(1))
     held.release()
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
@@ -86,11 +88,7 @@ async def test_permit_granted_during_cancellation_is_released():
 async def test_waiter_cancelled_during_admission_is_skipped():
     gate = admission(max_images=1)
     held = await gate.permits().acquire(1)
-    leaving, staying = (
-        asyncio.ensure_future(gate.permits().acquire(1)),
-        asyncio.ensure_future(gate.permits().acquire(1)),
-    )
-    await asyncio.sleep(0)
+    leaving, staying = await waits(gate.permits().acquire(1), gate.permits().acquire(1))
     leaving.cancel()
     held.release()
     assert isinstance((await asyncio.gather(leaving, return_exceptions=True))[0], asyncio.CancelledError)
@@ -125,8 +123,7 @@ async def test_permit_can_be_reduced_to_what_is_still_needed():
 async def test_image_larger_than_the_queue_is_always_refused():
     gate = admission(max_images=1, max_images_waiting=2)
     held = await gate.permits().acquire(1)
-    crowd = [asyncio.ensure_future(gate.permits().acquire(1)) for _ in range(200)]
-    await asyncio.sleep(0)
+    crowd = await waits(*(gate.permits().acquire(1) for _ in range(200)))
     assert gate.waiting.held == 2
     refused = [task for task in crowd if task.done()]
     assert len(refused) == 198
@@ -139,10 +136,8 @@ async def test_image_larger_than_the_queue_is_always_refused():
 async def test_image_of_a_begun_request_evicts_the_newest_of_an_unbegun_one():
     gate = admission(max_images=1, max_images_waiting=2)
     held = await gate.permits().acquire(1)
-    older, newer = (asyncio.ensure_future(gate.permits().acquire(1)) for _ in range(2))
-    await asyncio.sleep(0)
-    begun = asyncio.ensure_future(gate.permits().acquire(1, begun=True))
-    await asyncio.sleep(0)
+    older, newer = await waits(*(gate.permits().acquire(1) for _ in range(2)))
+    (begun,) = await waits(gate.permits().acquire(1, begun=True))
     await asyncio.sleep(0)
     assert isinstance(newer.exception(), Overloaded)
     held.release()
@@ -180,8 +175,7 @@ COSTLY = 2.4
 async def test_cheap_images_pass_costly_ones_that_wait_for_a_decoder():
     gate = admission(max_images=10, max_images_waiting=10, decoders=2)
     decoding = [await gate.permits().acquire(1, COSTLY) for _ in range(2)]
-    waiting = [asyncio.ensure_future(gate.permits().acquire(1, COSTLY)) for _ in range(3)]
-    await asyncio.sleep(0)
+    waiting = await waits(*(gate.permits().acquire(1, COSTLY) for _ in range(3)))
     assert gate.waiting.held == 3
     cheap = [gate.permits().try_acquire(1) for _ in range(8)]
     assert all(cheap)
@@ -218,12 +212,10 @@ async def test_costly_images_wait_in_order_for_capacity():
 async def test_costly_images_take_half_of_the_queue():
     gate = admission(max_images=10, max_images_waiting=4)
     held = await gate.permits().acquire(1, COSTLY)
-    crowd = [asyncio.ensure_future(gate.permits().acquire(1, COSTLY)) for _ in range(5)]
-    await asyncio.sleep(0)
+    crowd = await waits(*(gate.permits().acquire(1, COSTLY) for _ in range(5)))
     assert (gate.waiting.held, sum(task.done() for task in crowd)) == (2, 3)
     gate.check()
-    begun = asyncio.ensure_future(gate.permits().acquire(1, COSTLY, begun=True))
-    await asyncio.sleep(0)
+    (begun,) = await waits(gate.permits().acquire(1, COSTLY, begun=True))
     await asyncio.sleep(0)
     assert all(isinstance(task.exception(), Overloaded) for task in crowd[1:])
     held.release()
@@ -234,8 +226,7 @@ async def test_costly_images_take_half_of_the_queue():
 async def test_costly_images_leave_a_quarter_of_the_bytes():
     gate = admission(max_images=10, max_bytes=100, max_images_waiting=4, decoders=8)
     held = await gate.permits().acquire(40, COSTLY)
-    other = asyncio.ensure_future(gate.permits().acquire(40, COSTLY))
-    await asyncio.sleep(0)
+    (other,) = await waits(gate.permits().acquire(40, COSTLY))
     assert not other.done()
     assert gate.permits().try_acquire(60) is not None
     assert gate.permits().try_acquire(1) is None
@@ -249,8 +240,7 @@ async def test_costly_images_leave_a_quarter_of_the_bytes():
 async def test_costly_images_take_half_of_the_images_in_flight():
     gate = admission(max_images=4, max_images_waiting=4, decoders=8)
     held = [await gate.permits().acquire(1, COSTLY) for _ in range(2)]
-    third = asyncio.ensure_future(gate.permits().acquire(1, COSTLY))
-    await asyncio.sleep(0)
+    (third,) = await waits(gate.permits().acquire(1, COSTLY))
     assert not third.done()
     held[0].shrink(1)
     (await third).release()
@@ -259,8 +249,7 @@ async def test_costly_images_take_half_of_the_images_in_flight():
 async def test_cancelled_costly_image_admits_the_next_one():
     gate = admission(max_images=10, max_images_waiting=10)
     held = await gate.permits().acquire(1, COSTLY)
-    leaving, staying = (asyncio.ensure_future(gate.permits().acquire(1, COSTLY)) for _ in range(2))
-    await asyncio.sleep(0)
+    leaving, staying = await waits(*(gate.permits().acquire(1, COSTLY) for _ in range(2)))
     held.release()
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
+from gateway.deadline import Deadline
 from gateway.triton.health.checker import watcher
 from gateway.triton.pool import Replica, Share, TritonPool
 from gateway.triton.quarantine import Quarantine
@@ -103,6 +104,16 @@ class DemandGateway:
         self.backend = DemandBackend(
             self.pool, self.loader, model_name=MODEL, seal=Seal(b"secret of a test"), quarantine=Quarantine(600)
         )
+
+    @property
+    def triton(self) -> FakeTriton:
+        """The only Triton."""
+        (triton,) = self.tritons.values()
+        return triton
+
+    async def wait_for(self, model: str, *, seconds: float = 20) -> None:
+        """Wait for a model as a request does."""
+        await self.loader.loaded(model, "", Deadline.after(seconds))
 
     async def _look_up(self, host: str, port: int) -> list[str]:
         return list(self.dns)

@@ -43,11 +43,10 @@ def probes() -> float:
 
 async def test_first_request_loads_its_model():
     async with gateways_of() as (gateway,):
-        (triton,) = gateway.tritons.values()
-        assert loaded(triton) == {MODEL}
+        assert loaded(gateway.triton) == {MODEL}
         assert await classify(gateway, "m1") == "m1"
         assert await classify(gateway, "m1") == "m1"
-        assert loaded(triton) == {MODEL, "m1"}
+        assert loaded(gateway.triton) == {MODEL, "m1"}
         assert loads(gateway) == ["m1"]
 
 
@@ -59,34 +58,31 @@ async def test_many_requests_share_one_load():
 
 async def test_least_recently_used_model_is_unloaded():
     async with gateways_of(room=3) as (gateway,):
-        (triton,) = gateway.tritons.values()
         for name in ("m0", "m1"):
             await classify(gateway, name)
         await asyncio.sleep(0.3)  # times of use are as exact as the interval at which Triton's counts are read
         for name in ("m0", "m2"):
             await classify(gateway, name)
-        assert loaded(triton) == {MODEL, "m0", "m2"}
+        assert loaded(gateway.triton) == {MODEL, "m0", "m2"}
         assert await classify(gateway, "m1") == "m1"
-        assert len(loaded(triton)) == 3
+        assert len(loaded(gateway.triton)) == 3
 
 
 async def test_models_that_stay_are_never_unloaded():
     async with gateways_of(room=3, load=("m0",)) as (gateway,):
-        (triton,) = gateway.tritons.values()
-        await wait_until(lambda: "m0" in loaded(triton))
+        await wait_until(lambda: "m0" in loaded(gateway.triton))
         for name in ("m1", "m2", "m3"):
             assert await classify(gateway, name) == name
-            assert {MODEL, "m0"} < loaded(triton)
+            assert {MODEL, "m0"} < loaded(gateway.triton)
 
 
 async def test_model_with_images_in_flight_stays():
     async with gateways_of(room=2, load_seconds=1.5) as (gateway,):
-        (triton,) = gateway.tritons.values()
         await classify(gateway, "m0")
         with gateway.loader.call("m0", 1):
             with pytest.raises(ModelUnavailable, match="no memory"):
-                await gateway.loader.loaded("m1", "", Deadline.after(20))
-            assert loaded(triton) == {MODEL, "m0"}
+                await gateway.wait_for("m1")
+            assert loaded(gateway.triton) == {MODEL, "m0"}
         assert await classify_until_room(gateway, "m1") == "m1"
 
 
@@ -116,27 +112,47 @@ async def classify_until_room(gateway: DemandGateway, model: str) -> str:
 
 async def test_model_loaded_a_moment_ago_stays():
     async with gateways_of(room=2, kept_seconds=60, load_seconds=1.5) as (gateway,):
-        (triton,) = gateway.tritons.values()
         await classify(gateway, "m0")
         with pytest.raises(ModelUnavailable, match="no memory"):
-            await gateway.loader.loaded("m1", "", Deadline.after(20))
-        assert loaded(triton) == {MODEL, "m0"}
+            await gateway.wait_for("m1")
+        assert loaded(gateway.triton) == {MODEL, "m0"}
 
 
 async def test_wait_ends_at_the_deadline_and_the_load_goes_on():
     async with gateways_of(triton={"load_seconds": 0.3}) as (gateway,):
-        (triton,) = gateway.tritons.values()
         with pytest.raises(DeadlineExceeded):
-            await gateway.loader.loaded("m1", "", Deadline.after(0.05))
-        await wait_until(lambda: "m1" in loaded(triton))
+            await gateway.wait_for("m1", seconds=0.05)
+        await wait_until(lambda: "m1" in loaded(gateway.triton))
         assert await classify(gateway, "m1") == "m1"
         assert loads(gateway) == ["m1"]
 
 
-async def test_wait_ends_after_the_longest_load():
-    async with gateways_of(triton={"load_seconds": 0.3}, load_seconds=0.05) as (gateway,):
-        with pytest.raises(ModelUnavailable, match=r"more than 0\.05 s"):
-            await gateway.loader.loaded("m1", "", Deadline.after(20))
+@pytest.mark.parametrize(
+    ("options", "model", "error", "words"),
+    [
+        ({"triton": {"load_seconds": 0.3}, "load_seconds": 0.05}, "m1", ModelUnavailable, r"more than 0\.05 s"),
+        ({"model_bytes": {"m0": 200, "m1": 201}}, "m1", LoadFailed, "models_memory_bytes"),
+        # The default model counts before any load, so the first model takes no memory that is not there.
+        ({"model_bytes": {MODEL: 201}}, "m0", LoadFailed, "always stay loaded"),
+    ],
+    ids=["slow", "larger than the budget", "beside the default model"],
+)
+async def test_model_that_cannot_be_loaded_is_refused(options, model, error, words):
+    async with gateways_of(room=3, **options) as (gateway,):
+        with pytest.raises(error, match=words):
+            await gateway.wait_for(model)
+
+
+async def test_unknown_model_is_not_loaded():
+    async with gateways_of() as (gateway,):
+        with pytest.raises(ModelNotFound, match="'nope'"):
+            await gateway.wait_for("nope")
+        assert loads(gateway) == []
+
+
+async def test_model_as_large_as_the_budget_is_loaded():
+    async with gateways_of(room=3, model_bytes={"m0": 200}) as (gateway,):
+        assert await classify(gateway, "m0") == "m0"
 
 
 async def test_images_that_wait_have_a_limit():
@@ -144,17 +160,10 @@ async def test_images_that_wait_have_a_limit():
         waiting = [asyncio.create_task(classify(gateway, "m1")) for _ in range(2)]
         await asyncio.sleep(0)  # both begin to wait
         with pytest.raises(Overloaded) as refused:
-            await gateway.loader.loaded("m2", "", Deadline.after(20))
+            await gateway.wait_for("m2")
         assert refused.value.details == {"limit": "max_images_waiting", "value": 2}
         assert await asyncio.gather(*waiting) == ["m1", "m1"]
         assert await classify(gateway, "m2") == "m2"
-
-
-async def test_unknown_model_is_not_loaded():
-    async with gateways_of() as (gateway,):
-        with pytest.raises(ModelNotFound, match="'nope'"):
-            await gateway.loader.loaded("nope", "", Deadline.after(20))
-        assert loads(gateway) == []
 
 
 @pytest.mark.parametrize("readable", [True, False])
@@ -163,7 +172,7 @@ async def test_step_is_refused_without_a_load(readable):
     async with gateways_of(readable=readable) as (gateway,):
         for _ in range(2):
             with pytest.raises(ModelNotFound, match="no model that classifies images"):
-                await gateway.loader.loaded("m1_classifier", "", Deadline.after(20))
+                await gateway.wait_for("m1_classifier")
         assert loads(gateway) == []
         assert await classify(gateway, "m1") == "m1"
 
@@ -171,14 +180,13 @@ async def test_step_is_refused_without_a_load(readable):
 async def test_step_of_another_name_is_refused_and_unloaded_again():
     """Only a load shows what it is; the gateway remembers it."""
     async with gateways_of(readable=False) as (gateway,):
-        (triton,) = gateway.tritons.values()
-        triton.ensembles["m1"] = ("m1_preprocessor", "trunk")
-        triton.never_loaded.add("trunk")
+        gateway.triton.ensembles["m1"] = ("m1_preprocessor", "trunk")
+        gateway.triton.never_loaded.add("trunk")
         for _ in range(2):
             with pytest.raises(ModelNotFound, match="no model that classifies images"):
-                await gateway.loader.loaded("trunk", "", Deadline.after(20))
+                await gateway.wait_for("trunk")
         assert loads(gateway) == ["trunk"]
-        assert "trunk" in triton.unloaded
+        assert "trunk" in gateway.triton.unloaded
         assert await classify(gateway, "m1") == "m1"
 
 
@@ -186,10 +194,9 @@ async def test_model_that_cannot_be_loaded_is_not_tried_again_at_once():
     async with gateways_of(triton={"refuses_to_load": {"m1"}}) as (gateway,):
         for _ in range(3):
             with pytest.raises(LoadFailed, match="no memory"):
-                await gateway.loader.loaded("m1", "", Deadline.after(20))
-        (triton,) = gateway.tritons.values()
-        assert triton.done.count(("load", "m1")) <= 1
-        triton.refuses_to_load.clear()
+                await gateway.wait_for("m1")
+        assert gateway.triton.done.count(("load", "m1")) <= 1
+        gateway.triton.refuses_to_load.clear()
         gateway.loader.forget_failure("m1")
         assert await classify(gateway, "m1") == "m1"
 
@@ -197,27 +204,19 @@ async def test_model_that_cannot_be_loaded_is_not_tried_again_at_once():
 async def test_step_of_any_name_is_refused_without_a_load():
     """The configurations of the repository name the steps."""
     async with gateways_of() as (gateway,):
-        (triton,) = gateway.tritons.values()
-        triton.ensembles["m1"] = ("m1_preprocessor", "trunk")
-        triton.never_loaded.add("trunk")
+        gateway.triton.ensembles["m1"] = ("m1_preprocessor", "trunk")
+        gateway.triton.never_loaded.add("trunk")
         with pytest.raises(ModelNotFound, match="no model that classifies images"):
-            await gateway.loader.loaded("trunk", "", Deadline.after(20))
+            await gateway.wait_for("trunk")
         assert loads(gateway) == []
         assert "trunk" not in {info.name for info in await gateway.backend.models()}
-
-
-async def test_model_larger_than_the_budget_is_refused():
-    async with gateways_of(room=3, model_bytes={"m0": 200, "m1": 201}) as (gateway,):
-        assert await classify(gateway, "m0") == "m0"
-        with pytest.raises(LoadFailed, match="models_memory_bytes"):
-            await gateway.loader.loaded("m1", "", Deadline.after(20))
 
 
 async def test_model_that_has_shrunk_is_loaded_for_an_administrator():
     """A failure holds for a while, unless an administrator loads the model, such as after removing a version."""
     async with gateways_of(room=3, model_bytes={"m0": 201}) as (gateway,):
         with pytest.raises(LoadFailed, match="models_memory_bytes"):
-            await gateway.loader.loaded("m0", "", Deadline.after(20))
+            await gateway.wait_for("m0")
         gateway.descriptions.model_bytes["m0"] = 200
         await gateway.backend.load("m0")
         assert await classify(gateway, "m0") == "m0"
@@ -226,36 +225,26 @@ async def test_model_that_has_shrunk_is_loaded_for_an_administrator():
 async def test_model_that_takes_more_than_expected_makes_others_go():
     """What a Triton elsewhere has not loaded counts as the largest of the others."""
     async with gateways_of(room=3, model_bytes={"m1": 200}, readable=False) as (gateway,):
-        (triton,) = gateway.tritons.values()
         await classify(gateway, "m0")
         await classify(gateway, "m1")
-        await wait_until(lambda: loaded(triton) == {MODEL, "m1"})
-
-
-async def test_default_model_counts_before_any_load():
-    """So the first model takes no memory that is not there."""
-    async with gateways_of(room=3, model_bytes={MODEL: 201}) as (gateway,):
-        with pytest.raises(LoadFailed, match="always stay loaded"):
-            await gateway.loader.loaded("m0", "", Deadline.after(20))
+        await wait_until(lambda: loaded(gateway.triton) == {MODEL, "m1"})
 
 
 async def test_models_go_when_one_that_stays_has_grown():
     """Such as by a version that an administrator has loaded."""
     async with gateways_of(room=3) as (gateway,):
-        (triton,) = gateway.tritons.values()
         await classify(gateway, "m0")
         await classify(gateway, "m1")
         gateway.descriptions.model_bytes[MODEL] = 250
         await gateway.backend.load(MODEL)
-        await wait_until(lambda: loaded(triton) == {MODEL})
+        await wait_until(lambda: loaded(gateway.triton) == {MODEL})
 
 
 async def test_failed_load_leaves_no_steps():
     async with gateways_of(triton={"refuses_to_load": {"m1"}}) as (gateway,):
         with pytest.raises(LoadFailed):
-            await gateway.loader.loaded("m1", "", Deadline.after(20))
-        (triton,) = gateway.tritons.values()
-        assert triton.unloaded == {"m1_preprocessor", "m1_classifier"}
+            await gateway.wait_for("m1")
+        assert gateway.triton.unloaded == {"m1_preprocessor", "m1_classifier"}
 
 
 async def test_model_that_another_gateway_unloads_is_loaded_again():
@@ -268,12 +257,11 @@ async def test_model_that_another_gateway_unloads_is_loaded_again():
 
 async def test_call_loads_a_model_that_was_unloaded_since_its_wait():
     async with gateways_of() as (gateway,):
-        (triton,) = gateway.tritons.values()
         await classify(gateway, "m0")
-        triton.unloaded |= {"m0", *triton.ensembles["m0"]}
+        gateway.triton.unloaded |= {"m0", *gateway.triton.ensembles["m0"]}
         result = await gateway.backend.infer(call_of(b"image", model="m0"))
         assert result.model_name == "m0"
-        assert loaded(triton) == {MODEL, "m0"}
+        assert loaded(gateway.triton) == {MODEL, "m0"}
 
 
 async def test_unknown_version_loads_nothing_again():
@@ -333,7 +321,7 @@ async def test_model_is_loaded_elsewhere_while_its_triton_hangs():
     async with gateways_of(tritons=2) as (gateway,):
         first, *_ = rendezvous_order(gateway.tritons, "m0")
         gateway.tritons[first].hangs = True
-        await gateway.loader.loaded("m0", "", Deadline.after(20))
+        await gateway.wait_for("m0")
         (other,) = gateway.tritons.keys() - {first}
         assert "m0" in loaded(gateway.tritons[other])
 
@@ -341,14 +329,13 @@ async def test_model_is_loaded_elsewhere_while_its_triton_hangs():
 async def test_made_up_names_are_not_kept_while_a_triton_hangs():
     """Each one would be kept for ever, and a client can make up any number of them."""
     async with gateways_of(refresh_seconds=1000.0) as (gateway,):
-        (triton,) = gateway.tritons.values()
         await classify(gateway, "m0")
-        triton.hangs = True
+        gateway.triton.hangs = True
         with pytest.raises(GatewayError):
-            await gateway.loader.loaded("made-up", "", Deadline.after(20))
-        triton.hangs = False
+            await gateway.wait_for("made-up")
+        gateway.triton.hangs = False
         with pytest.raises(ModelNotFound):
-            await gateway.loader.loaded("made-up", "", Deadline.after(20))
+            await gateway.wait_for("made-up")
 
 
 async def test_busy_model_is_loaded_on_a_further_triton(monkeypatch):
@@ -395,17 +382,15 @@ async def test_tritons_that_are_gone_are_forgotten():
 
 async def test_only_triton_that_is_away_is_reported():
     async with gateways_of() as (gateway,):
-        (triton,) = gateway.tritons.values()
-        triton.away = True
+        gateway.triton.away = True
         with pytest.raises(TritonUnreachable):
             await classify(gateway, "m0")
 
 
 async def test_models_are_loaded_by_requests_after_a_restart():
     async with gateways_of() as (gateway,):
-        (triton,) = gateway.tritons.values()
         await classify(gateway, "m0")
-        triton.never_loaded |= {"m0", *triton.ensembles["m0"]}
+        gateway.triton.never_loaded |= {"m0", *gateway.triton.ensembles["m0"]}
         assert await classify(gateway, "m0") == "m0"
         assert loads(gateway) == ["m0", "m0"]
 
@@ -421,13 +406,12 @@ async def in_rotation(gateway: DemandGateway, models: list[str], client: str, un
 async def test_model_of_another_client_stays_while_one_requests_all_in_rotation():
     """Its own models make room for each other."""
     async with gateways_of(room=4, models=6, kept_seconds=0.1) as (gateway,):
-        (triton,) = gateway.tritons.values()
         await classify(gateway, "m0", client="victim")
         greedy = asyncio.create_task(
             in_rotation(gateway, ["m1", "m2", "m3", "m4", "m5"], "greedy", time.monotonic() + 2)
         )
         while not greedy.done():
-            assert "m0" in loaded(triton)
+            assert "m0" in loaded(gateway.triton)
             await asyncio.sleep(0.05)
         await greedy
         assert loads(gateway).count("m0") == 1
@@ -436,12 +420,11 @@ async def test_model_of_another_client_stays_while_one_requests_all_in_rotation(
 
 async def test_client_without_a_model_gets_one_from_a_client_with_several():
     async with gateways_of(room=3) as (gateway,):
-        (triton,) = gateway.tritons.values()
         for name in ("m0", "m1"):
             await classify(gateway, name, client="first")
         assert await classify(gateway, "m2", client="second") == "m2"
         assert await classify(gateway, "m1", client="first") == "m1"
-        assert loaded(triton) == {MODEL, "m1", "m2"}
+        assert loaded(gateway.triton) == {MODEL, "m1", "m2"}
 
 
 async def test_one_client_cannot_take_all_waits():
@@ -457,15 +440,14 @@ async def test_one_client_cannot_take_all_waits():
 async def test_model_that_is_used_elsewhere_is_not_expected():
     """Recovery loads neither what another gateway has unloaded, nor what could not be loaded."""
     async with gateways_of(triton={"refuses_to_load": {"m1"}}) as (gateway,):
-        (triton,) = gateway.tritons.values()
         await classify(gateway, "m0")
         with pytest.raises(LoadFailed):
-            await gateway.loader.loaded("m1", "", Deadline.after(20))
-        triton.unloaded |= {"m0", *triton.ensembles["m0"]}
-        before = list(triton.done)
+            await gateway.wait_for("m1")
+        gateway.triton.unloaded |= {"m0", *gateway.triton.ensembles["m0"]}
+        before = list(gateway.triton.done)
         probed = probes()
         await wait_until(lambda: probes() > probed + 3)
-        assert triton.done == before
+        assert gateway.triton.done == before
         assert not gateway.backend.health()[0].models_not_ready
 
 
@@ -490,13 +472,12 @@ async def test_description_of_a_new_model_loads_it():
 
 async def test_administrator_loads_and_unloads():
     async with gateways_of() as (gateway,):
-        (triton,) = gateway.tritons.values()
         await gateway.backend.load("m0")
-        assert "m0" in loaded(triton)
+        assert "m0" in loaded(gateway.triton)
         await gateway.backend.load("m0")
         assert loads(gateway) == ["m0", "m0"]
         await gateway.backend.unload("m0")
-        assert "m0" not in loaded(triton)
+        assert "m0" not in loaded(gateway.triton)
         assert await classify(gateway, "m0") == "m0"
         with pytest.raises(ModelNotFound):
             await gateway.backend.unload("nope")

@@ -1,5 +1,6 @@
 """Which models are unloaded for another one, and how they are used."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
@@ -13,42 +14,56 @@ def model(name: str, idle_seconds: float, *clients: str, host=100, gpu=0, stays=
     return LoadedModel(name, {HOST: host, GPU: gpu}, stays, busy, idle_seconds, frozenset(clients))
 
 
-def test_nothing_is_unloaded_at_the_limit():
-    loaded = [model("a", 5), model("b", 9)]
-    assert to_unload(loaded, {HOST: 100}, Budget(300)) == []
-    assert to_unload(loaded, {HOST: 101}, Budget(300)) == ["b"]
+IDLE = [model("a", 5), model("b", 9)]
+ON_GPU = [model("on the host", 60), model("on the GPU", 5, gpu=100)]
+STAYS = [model("fixed", 60, stays=True), model("new", 2)]
+BUSY = [model("busy", 60, busy=True), model("idle", 2)]
+OWN = [model("theirs", 30, "other"), model("own", 5, "greedy")]
+RICH = [model("a", 30, "rich"), model("b", 20, "rich"), model("c", 10, "poor")]
+SHARED = [model("shared", 30, "a", "b"), model("other", 20, "b")]
 
 
-def test_least_recently_used_models_go_first():
-    loaded = [model("new", 1), model("old", 60), model("middle", 30)]
-    assert to_unload(loaded, {HOST: 150}, Budget(300)) == ["old", "middle"]
-
-
-def test_models_that_stay_are_not_unloaded():
-    loaded = [model("fixed", 60, stays=True), model("new", 2)]
-    for claim in (Claim(), Claim(busy_too=True)):
-        assert to_unload(loaded, {HOST: 100}, Budget(200), claim) == ["new"]
-        assert to_unload(loaded, {HOST: 101}, Budget(200), claim) is None
-
-
-def test_busy_models_go_last_and_only_if_claimed():
-    loaded = [model("busy", 60, busy=True), model("idle", 2)]
-    assert to_unload(loaded, {HOST: 100}, Budget(200)) == ["idle"]
-    assert to_unload(loaded, {HOST: 101}, Budget(200)) is None
-    assert to_unload(loaded, {HOST: 100}, Budget(200), Claim(busy_too=True)) == ["idle"]
-    assert to_unload(loaded, {HOST: 101}, Budget(200), Claim(busy_too=True)) == ["idle", "busy"]
-
-
-def test_models_that_free_nothing_where_memory_is_short_stay():
-    loaded = [model("on the host", 60), model("on the GPU", 5, gpu=100)]
-    assert to_unload(loaded, {GPU: 100}, Budget(1_000, 100)) == ["on the GPU"]
-    assert to_unload(loaded, {GPU: 100}, Budget(1_000)) == []
-
-
-def test_model_on_a_further_triton_replaces_only_models_idle_for_long():
-    loaded = [model("a", 20)]
-    assert to_unload(loaded, {HOST: 100}, Budget(100), Claim(least_idle_seconds=21)) is None
-    assert to_unload(loaded, {HOST: 100}, Budget(100), Claim(least_idle_seconds=20)) == ["a"]
+@pytest.mark.parametrize(
+    ("loaded", "needed", "budget", "claim", "names"),
+    [
+        (IDLE, {HOST: 100}, Budget(300), Claim(), []),
+        (IDLE, {HOST: 101}, Budget(300), Claim(), ["b"]),
+        (
+            [model("new", 1), model("old", 60), model("middle", 30)],
+            {HOST: 150},
+            Budget(300),
+            Claim(),
+            ["old", "middle"],
+        ),
+        # Models that stay.
+        *((STAYS, {HOST: 100}, Budget(200), claim, ["new"]) for claim in (Claim(), Claim(busy_too=True))),
+        *((STAYS, {HOST: 101}, Budget(200), claim, None) for claim in (Claim(), Claim(busy_too=True))),
+        # Busy models go last, and only if they are claimed.
+        (BUSY, {HOST: 100}, Budget(200), Claim(), ["idle"]),
+        (BUSY, {HOST: 101}, Budget(200), Claim(), None),
+        (BUSY, {HOST: 100}, Budget(200), Claim(busy_too=True), ["idle"]),
+        (BUSY, {HOST: 101}, Budget(200), Claim(busy_too=True), ["idle", "busy"]),
+        # Models that free nothing where memory is short.
+        (ON_GPU, {GPU: 100}, Budget(1_000, 100), Claim(), ["on the GPU"]),
+        (ON_GPU, {GPU: 100}, Budget(1_000), Claim(), []),
+        # A model on a further Triton replaces only models that have long been idle.
+        ([model("a", 20)], {HOST: 100}, Budget(100), Claim(least_idle_seconds=21), None),
+        ([model("a", 20)], {HOST: 100}, Budget(100), Claim(least_idle_seconds=20), ["a"]),
+        # A client gives up its own model before it takes one.
+        (OWN, {HOST: 100}, Budget(200), Claim(client="greedy"), ["own"]),
+        (OWN, {HOST: 100}, Budget(200), Claim(client="third"), ["theirs"]),
+        (OWN, {HOST: 100}, Budget(200), Claim(), ["theirs"]),
+        # Its own one was just loaded.
+        ([OWN[0], model("own", 1, "greedy", stays=True)], {HOST: 100}, Budget(200), Claim(client="greedy"), None),
+        # It takes models from a client that has more.
+        (RICH, {HOST: 100}, Budget(300), Claim(client="poor"), ["a"]),
+        (RICH, {HOST: 200}, Budget(300), Claim(client="poor"), ["c", "a"]),
+        # A client without a model takes the least recently used one.
+        *((SHARED, {HOST: 100}, Budget(200), Claim(client=client), ["shared"]) for client in "ca"),
+    ],
+)
+def test_models_to_unload(loaded, needed, budget, claim, names):
+    assert to_unload(loaded, needed, budget, claim) == names
 
 
 @given(
@@ -74,30 +89,6 @@ def test_what_stays_fits_and_nothing_in_use_goes(models, host, gpu, host_budget,
     gone = [each for each in loaded if each.name in names]
     assert not any(each.stays or each.busy for each in gone)
     assert not budget.exceeded(total([needed, *(each.amounts for each in loaded if each not in gone)]))
-
-
-def test_client_gives_up_its_own_model_before_it_takes_one():
-    loaded = [model("theirs", 30, "other"), model("own", 5, "greedy")]
-    assert to_unload(loaded, {HOST: 100}, Budget(200), Claim(client="greedy")) == ["own"]
-    assert to_unload(loaded, {HOST: 100}, Budget(200), Claim(client="third")) == ["theirs"]
-    assert to_unload(loaded, {HOST: 100}, Budget(200)) == ["theirs"]
-
-
-def test_model_that_another_client_uses_stays_while_ones_own_was_just_loaded():
-    loaded = [model("theirs", 30, "other"), model("own", 1, "greedy", stays=True)]
-    assert to_unload(loaded, {HOST: 100}, Budget(200), Claim(client="greedy")) is None
-
-
-def test_client_takes_models_from_one_that_has_more():
-    loaded = [model("a", 30, "rich"), model("b", 20, "rich"), model("c", 10, "poor")]
-    assert to_unload(loaded, {HOST: 100}, Budget(300), Claim(client="poor")) == ["a"]
-    assert to_unload(loaded, {HOST: 200}, Budget(300), Claim(client="poor")) == ["c", "a"]
-
-
-def test_client_without_a_model_takes_the_one_least_recently_used():
-    loaded = [model("shared", 30, "a", "b"), model("other", 20, "b")]
-    assert to_unload(loaded, {HOST: 100}, Budget(200), Claim(client="c")) == ["shared"]
-    assert to_unload(loaded, {HOST: 100}, Budget(200), Claim(client="a")) == ["shared"]
 
 
 def test_clients_use_a_model_for_a_while():

@@ -10,8 +10,10 @@ from gateway.errors import InferenceFailed, TritonUnreachable
 from gateway.inference.backend import Call, InferResult
 from gateway.triton.codec import CONTRACT, Codec
 from gateway.triton.error_table import StubDied
+from gateway.triton.health.checker import HealthChecker
 from gateway_plugins.recovery.metrics import HEALINGS
 from gateway_plugins.recovery.recovery import FRESH_SECONDS
+from tests.doubles.clock import Clock
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, checker_of, wait_until
 
@@ -46,21 +48,26 @@ async def settled(checker) -> None:
         await checker.recover()
 
 
+async def watched(triton: FakeTriton | None = None, **options) -> tuple[FakeTriton, HealthChecker]:
+    """A Triton and its checker, which has probed it."""
+    triton = triton or FakeTriton()
+    checker = checker_of(triton, **options)
+    await settled(checker)
+    return triton, checker
+
+
 def ready(checker) -> dict[str, bool]:
     return {model.name: model.ready for model in checker.health().models}
 
 
 async def test_every_ensemble_that_keeps_the_contract_is_probed():
-    checker = checker_of(FakeTriton(ensembles=THREE))
-    await settled(checker)
+    _, checker = await watched(FakeTriton(ensembles=THREE))
     assert ready(checker) == dict.fromkeys(THREE, True)
 
 
 @pytest.mark.parametrize("step", ["preprocessor", "net", "flowers_preprocessor", "flowers_net"])
 async def test_dead_step_is_reloaded_with_every_ensemble_over_it(step):
-    triton = FakeTriton(ensembles=THREE)
-    checker = checker_of(triton)
-    await settled(checker)
+    triton, checker = await watched(FakeTriton(ensembles=THREE))
     triton.kill(step)
     using = {name for name, steps in THREE.items() if step in steps}
     checker.state.suspect(next(iter(using)), StubDied(step), float("inf"))
@@ -72,9 +79,7 @@ async def test_dead_step_is_reloaded_with_every_ensemble_over_it(step):
 
 
 async def test_other_models_stay_ready_when_the_default_model_dies():
-    triton = FakeTriton(ensembles=THREE)
-    checker = checker_of(triton, heal=False)
-    await settled(checker)
+    triton, checker = await watched(FakeTriton(ensembles=THREE), heal=False)
     triton.kill("net")
     for _ in range(4):
         await checker.probe_all()
@@ -85,9 +90,7 @@ async def test_other_models_stay_ready_when_the_default_model_dies():
 
 
 async def test_model_that_fails_every_request_is_reloaded():
-    triton = FakeTriton(ensembles=THREE)
-    checker = checker_of(triton)
-    await settled(checker)
+    triton, checker = await watched(FakeTriton(ensembles=THREE))
     triton.failing.add("net")
     task = asyncio.create_task(checker.run())
     await wait_until(lambda: triton.reloads("net") == 1)
@@ -97,9 +100,7 @@ async def test_model_that_fails_every_request_is_reloaded():
 
 
 async def test_single_failed_probe_does_not_reload():
-    triton = FakeTriton()
-    checker = checker_of(triton)
-    await settled(checker)
+    triton, checker = await watched()
     triton.failing.add("net")
     for _ in range(SCHEDULE.failures - 1):
         await asyncio.sleep(0.02)
@@ -112,9 +113,7 @@ async def test_single_failed_probe_does_not_reload():
 
 
 async def test_ineffective_reload_is_reported_and_backed_off():
-    triton = FakeTriton(recovers_on_reload=False)
-    checker = checker_of(triton)
-    await settled(checker)
+    triton, checker = await watched(FakeTriton(recovers_on_reload=False))
     before = HEALINGS.labels("in vain")._value.get()
     triton.failing.add("net")
     task = asyncio.create_task(checker.run())
@@ -129,9 +128,7 @@ async def test_ineffective_reload_is_reported_and_backed_off():
 
 
 async def test_unrecoverable_model_does_not_delay_other_recoveries():
-    triton = FakeTriton(ensembles=THREE, recovers_on_reload=False)
-    checker = checker_of(triton)
-    await settled(checker)
+    triton, checker = await watched(FakeTriton(ensembles=THREE, recovers_on_reload=False))
     triton.failing.add("net")
     task = asyncio.create_task(checker.run())
     await wait_until(lambda: "does not repair" in checker.health().healing)
@@ -141,9 +138,7 @@ async def test_unrecoverable_model_does_not_delay_other_recoveries():
 
 
 async def test_failed_load_of_a_step_is_retried():
-    triton = FakeTriton(refuses_to_load={"net"})
-    checker = checker_of(triton)
-    await settled(checker)
+    triton, checker = await watched(FakeTriton(refuses_to_load={"net"}))
     triton.kill("net")
     task = asyncio.create_task(checker.run())
     await wait_until(lambda: ("load", "net") in triton.done)
@@ -154,12 +149,10 @@ async def test_failed_load_of_a_step_is_retried():
 
 
 async def test_outdated_failure_report_does_not_reload():
-    clock = [0.0]
-    triton = FakeTriton()
-    checker = checker_of(triton, clock=lambda: clock[0])
-    await settled(checker)
+    clock = Clock()
+    triton, checker = await watched(clock=clock)
     checker.state.suspect(MODEL, StubDied("net"), float("inf"))
-    clock[0] += FRESH_SECONDS  # another gateway has reloaded it meanwhile
+    clock.seconds += FRESH_SECONDS  # another gateway has reloaded it meanwhile
     await settled(checker)
     assert checker.state.ready
     assert triton.done == []
@@ -187,9 +180,8 @@ async def test_probe_sent_before_a_reload_is_ignored():
 
 
 async def test_death_is_probed_again_after_another_gateway_reloads():
-    triton, locks = FakeTriton(), [False]
-    checker = checker_of(triton, take_lock=lambda _: contextlib.nullcontext(locks[0]))
-    await settled(checker)
+    locks = [False]
+    triton, checker = await watched(take_lock=lambda _: contextlib.nullcontext(locks[0]))
     triton.kill("net")
     checker.state.suspect(MODEL, StubDied("net"), float("inf"))
     await checker.recover()
@@ -216,9 +208,7 @@ async def test_only_one_of_two_gateways_reloads():
 
 
 async def test_model_left_unloaded_by_a_dead_gateway_is_loaded():
-    triton = FakeTriton()
-    checker = checker_of(triton)
-    await settled(checker)
+    triton, checker = await watched()
     triton.unloaded.add("net")
     task = asyncio.create_task(checker.run())
     await wait_until(lambda: not checker.state.ready)
@@ -242,25 +232,21 @@ async def test_health_loop_survives_exceptions():
 @pytest.mark.parametrize(("answers", "least", "most"), [(10, 4, 8), (0, 20, 20)], ids=["answers", "no traffic"])
 async def test_client_answers_reduce_but_do_not_replace_probes(answers, least, most):
     """With answers every fourth of 20 intervals has a probe, and each without them."""
-    clock = [0.0]
-    triton = FakeTriton()
-    checker = checker_of(triton, clock=lambda: clock[0])
-    await settled(checker)
+    clock = Clock()
+    triton, checker = await watched(clock=clock)
     probes = len(triton.calls)
     for _ in range(20 * max(answers, 1)):
-        clock[0] += SCHEDULE.interval_seconds / max(answers, 1)
+        clock.seconds += SCHEDULE.interval_seconds / max(answers, 1)
         if answers:
-            checker.state.answered(MODEL, clock[0])
+            checker.state.answered(MODEL, clock.seconds)
         await checker.probe_all()
     assert checker.state.ready
     assert least <= len(triton.calls) - probes <= most
 
 
 async def test_failed_request_brings_the_next_probe_forward():
-    clock = [0.0]
-    triton = FakeTriton()
-    checker = checker_of(triton, clock=lambda: clock[0])
-    await settled(checker)
+    clock = Clock()
+    triton, checker = await watched(clock=clock)
     triton.away = True
     checker.state.suspect(MODEL, TritonUnreachable(), 1.0)
     assert not checker.state.ready
@@ -272,16 +258,13 @@ async def test_failed_request_brings_the_next_probe_forward():
 
 
 async def test_single_failed_request_keeps_the_model_ready():
-    checker = checker_of(FakeTriton())
-    await settled(checker)
+    _, checker = await watched()
     checker.state.suspect(MODEL, InferenceFailed(), float("inf"))
     assert checker.state.ready
 
 
 async def test_model_unloaded_on_purpose_is_not_probed_or_reloaded():
-    triton = FakeTriton(ensembles=dict(THREE))
-    checker = checker_of(triton)
-    await settled(checker)
+    triton, checker = await watched(FakeTriton(ensembles=dict(THREE)))
     triton.unloaded.update({"flowers", "flowers.v1"})
     checker.forget({"flowers", "flowers.v1"})
     task = asyncio.create_task(checker.run())
@@ -293,9 +276,7 @@ async def test_model_unloaded_on_purpose_is_not_probed_or_reloaded():
 
 
 async def test_recovery_of_a_shared_step_keeps_ensembles_unloaded():
-    triton = FakeTriton(ensembles=dict(THREE))
-    checker = checker_of(triton)
-    await settled(checker)
+    triton, checker = await watched(FakeTriton(ensembles=dict(THREE)))
     triton.unloaded.add("flowers.v1")
     triton.kill("flowers_net")
     checker.state.suspect("flowers", StubDied("flowers_net"), float("inf"))
@@ -305,6 +286,4 @@ async def test_recovery_of_a_shared_step_keeps_ensembles_unloaded():
 
 
 def taken_by_all(_: str):
-    import contextlib
-
     return contextlib.nullcontext(enter_result=True)
