@@ -167,22 +167,3 @@ def test_upload_completes_after_its_key_is_removed(tmp_path):
         headers = {**IMAGE_TYPE, "X-API-Key": key}
         assert client.post("/predict", content=body(), headers=headers).status_code == 200
         assert client.post("/predict", content=PNG, headers=headers).status_code == 401
-
-
-@pytest.mark.parametrize(
-    ("settings", "sent", "code"),
-    [
-        ({"max_files": 1}, {"files": [("f", PNG)] * 2}, "too_many_files"),
-        ({"max_file_bytes": 60}, {"files": {"f": PNG + bytes(60)}}, "file_too_large"),
-        ({"max_file_bytes": 60}, {"content": PNG + bytes(60), "headers": IMAGE_TYPE}, "file_too_large"),
-        ({"max_request_bytes": 1_000}, {"files": [("f", PNG)] * 9}, "request_too_large"),
-    ],
-    ids=["files", "a file of a form", "a raw image", "all bytes"],
-)
-def test_upload_beyond_a_limit_is_refused(settings, sent, code):
-    with client_of(**{"max_file_bytes": 1_000, "max_request_bytes": 10_000, **settings}) as client:
-        answer = client.post("/predict", **sent)
-    assert (answer.status_code, answer.json().get("code") or answer.json()["results"][0]["error"]["code"]) == (
-        413,
-        code,
-    )

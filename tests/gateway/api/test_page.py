@@ -1,6 +1,5 @@
 """The web page: its assets, its references, and the results of its scripts."""
 
-import asyncio
 import csv
 import io
 import json
@@ -12,16 +11,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from gateway import errors
-from gateway.app import create_app
 from gateway_client.csv_cells import csv_line
 from gateway_plugins.page.page import CONTENT_SECURITY_POLICY, SHIPPED_EXAMPLES, files
 from tests.doubles.backend import PNG
-from tests.services import stub_service
-from tests.settings import Settings
+from tests.services import Client, client_of, stub_service
 
 STATIC = Path(str(files.directory))
 ASSETS = sorted(path.name for path in STATIC.iterdir())
@@ -35,26 +31,10 @@ TYPES = {
 }
 
 
-class Client:
-    """Asks the application itself, without its lifespan: the page asks for no model, and so for no Triton."""
-
-    def __init__(self) -> None:
-        self._transport = httpx.ASGITransport(create_app(Settings(_env_file=None)))
-
-    def get(self, path: str, headers: dict[str, str] | None = None) -> httpx.Response:
-        return asyncio.run(self._request("GET", path, headers))
-
-    def head(self, path: str) -> httpx.Response:
-        return asyncio.run(self._request("HEAD", path, None))
-
-    async def _request(self, method: str, path: str, headers: dict[str, str] | None) -> httpx.Response:
-        async with httpx.AsyncClient(transport=self._transport, base_url="http://gateway") as client:
-            return await client.request(method, path, headers=headers)
-
-
 @pytest.fixture(scope="module")
-def client() -> Client:
-    return Client()
+def client() -> Iterator[Client]:
+    with client_of() as client:
+        yield client
 
 
 class Elements(HTMLParser):
@@ -93,7 +73,7 @@ def test_page_is_at_the_root(client: Client):
     assert response.status_code == 200
     assert response.headers["content-type"] == TYPES[".html"]
     assert response.content == (STATIC / "index.html").read_bytes()
-    assert client.head("/").headers["content-length"] == str(len(response.content))
+    assert client.request("HEAD", "/").headers["content-length"] == str(len(response.content))
 
 
 @pytest.mark.parametrize("name", ASSETS)

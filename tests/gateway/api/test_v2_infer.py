@@ -199,19 +199,20 @@ def test_unknown_parameters_are_ignored(client):
     assert ask(client, PNG, priority=5, parameters={"camera": "left"}).status_code == 200
 
 
-def test_upload_limits_apply():
+@pytest.mark.parametrize("in_binary", [True, False], ids=["binary", "JSON"])
+def test_upload_limits_apply(in_binary):
     limits = {"max_files": 2, "max_file_bytes": 200, "max_request_bytes": 2_000, "max_header_bytes": 1_024}
+    large = b"x" * 300
     with client_of(scorer(), **limits) as client:
-        assert refusal(ask(client, PNG, PNG, PNG)) == (
-            413,
-            "The request has more than 2 files: send them in several requests.",
-        )
-        assert refusal(ask(client, b"x" * 3_000)) == (
-            413,
-            "The request has more than 2 kB: send fewer or smaller files.",
-        )
-        assert refusal(ask(client, b"x" * 300)) == (413, "The file has more than 200 bytes: scale the image down.")
-        assert result(ask(client, PNG, b"x" * 300)).as_numpy("STATUS").tolist() == [b"ok", b"file_too_large"]
+
+        def refused(*contents: bytes) -> tuple[int, str]:
+            return refusal(ask(client, *contents) if in_binary else client.post(INFER, json=in_json(*contents)))
+
+        assert refused(PNG, PNG, PNG) == (413, "The request has more than 2 files: send them in several requests.")
+        assert refused(b"x" * 3_000) == (413, "The request has more than 2 kB: send fewer or smaller files.")
+        assert refused(large) == (413, "The file has more than 200 bytes: scale the image down.")
+        assert result(ask(client, PNG, large)).as_numpy("STATUS").tolist() == [b"ok", b"file_too_large"]
+        assert client.post(INFER, json=in_json(large, PNG)).json()["outputs"][1]["data"] == ["file_too_large", "ok"]
         status, sentence = refusal(client.post(INFER, json=in_json(PNG, id="x" * 1_100)))
         assert (status, "1 KiB beside its images" in sentence) == (431, True)
 

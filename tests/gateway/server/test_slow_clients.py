@@ -51,27 +51,31 @@ def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield running
 
 
-def told(gateway: Gateway, metric: str) -> float:
-    text = httpx.get(f"{gateway.url}/metrics").text
-    return float(re.search(rf"^{re.escape(metric)} (\S+)$", text, re.MULTILINE)[1])
-
-
-def connect(gateway: Gateway, **options: int) -> socket.socket:
+def deaf(gateway: Gateway, receive_bytes: int) -> socket.socket:
+    """A connection whose client has a small buffer for what it receives."""
     client = socket.socket()
-    if "receive_bytes" in options:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options["receive_bytes"])
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
     client.settimeout(30)
-    client.connect(("127.0.0.1", int(gateway.url.rpartition(":")[2])))
+    client.connect(("127.0.0.1", gateway.port))
     return client
+
+
+def post(length: int, *fields: bytes, query: bytes = b"") -> bytes:
+    """The head of an upload."""
+    form = b"Content-Type: multipart/form-data; boundary=b"
+    lines = (b"POST /predict%b HTTP/1.1" % query, b"Host: x", *fields, form, b"Content-Length: %d" % length)
+    return b"\r\n".join(lines) + b"\r\n\r\n"
+
+
+IMAGES = b"".join(PART + PNG + b"\r\n" for _ in range(90)) + END[2:]
+ALL_CLASSES = b"?top_k=1000"
+"""The parameter with which these images have a large response."""
 
 
 def begin(gateway: Gateway, length: int = 50 * MIB) -> socket.socket:
     """A connection on which the body of an upload has begun."""
-    client = connect(gateway)
-    client.sendall(
-        b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
-        b"Content-Length: %d\r\n\r\n" % length + PART
-    )
+    client = gateway.connect(30)
+    client.sendall(post(length) + PART)
     return client
 
 
@@ -97,7 +101,7 @@ def test_discarded_bytes_of_an_oversized_file_are_not_buffered(patient: Gateway)
     with begin(patient) as greedy:
         for _ in range(12):
             greedy.sendall(bytes(MIB))
-            assert told(patient, "gateway_waiting_bytes") <= MIB + 256 * KIB
+            assert patient.metric("gateway_waiting_bytes") <= MIB + 256 * KIB
         assert classify(patient).status_code == 200
 
 
@@ -107,7 +111,7 @@ def test_stalled_uploads_are_evicted_for_active_ones(patient: Gateway):
     try:
         for client in stalled:
             client.sendall(bytes(900 * KIB))  # more than there is room for, in all
-        wait_for(lambda: told(patient, "gateway_waiting_bytes") > 3 * MIB)
+        wait_for(lambda: patient.metric("gateway_waiting_bytes") > 3 * MIB)
         # While what they sent is still being read, they do not stall.
         wait_for(lambda: classify(patient, size=700 * KIB).status_code == 200)
         for _ in range(10):
@@ -118,11 +122,11 @@ def test_stalled_uploads_are_evicted_for_active_ones(patient: Gateway):
         for client in select.select(stalled, [], [], 0)[0]:
             status, body = answer_of(client)
             assert (status, '"limit":"max_bytes_waiting"' in body) == (503, True)
-        assert told(patient, "gateway_uploads_displaced_total") >= 1
+        assert patient.metric("gateway_uploads_displaced_total") >= 1
     finally:
         for client in stalled:
             client.close()
-    wait_for(lambda: told(patient, "gateway_waiting_bytes") == 0)
+    wait_for(lambda: patient.metric("gateway_waiting_bytes") == 0)
 
 
 def test_upload_below_the_minimum_speed_ends_after_its_grace(gateway: Gateway):
@@ -156,55 +160,45 @@ def test_upload_above_the_minimum_speed_may_pause(gateway: Gateway):
 
 
 def test_client_that_does_not_read_its_response_is_disconnected(gateway: Gateway):
-    before = told(gateway, 'gateway_connections_closed_total{reason="unread"}')
-    with connect(gateway, receive_bytes=4 * KIB) as deaf:
-        body = b"".join(PART + PNG + b"\r\n" for _ in range(90)) + END[2:]
-        deaf.sendall(
-            b"POST /predict?top_k=1000 HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
-            b"Content-Length: %d\r\n\r\n" % len(body) + body
-        )
-        wait_for(lambda: told(gateway, 'gateway_connections_closed_total{reason="unread"}') == before + 1)
+    before = gateway.metric('gateway_connections_closed_total{reason="unread"}')
+    with deaf(gateway, 4 * KIB) as client:
+        client.sendall(post(len(IMAGES), query=ALL_CLASSES) + IMAGES)
+        wait_for(lambda: gateway.metric('gateway_connections_closed_total{reason="unread"}') == before + 1)
         received = b""
         with contextlib.suppress(ConnectionResetError):
-            while piece := deaf.recv(65536):
+            while piece := client.recv(65536):
                 received += piece
         assert not received.rstrip(b"\r\n0").endswith(b'"failed":0}}'), "the rest was given up"
 
 
 @ALONE
 def test_stalled_readers_are_evicted_for_active_ones(patient: Gateway):
-    body = b"".join(PART + PNG + b"\r\n" for _ in range(90)) + END[2:]
-    head = b"POST /predict?top_k=1000 HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
-    whole = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    whole = post(len(IMAGES), query=ALL_CLASSES) + IMAGES
 
     def is_answered() -> bool:
-        with connect(patient) as client:
+        with patient.connect(30) as client:
             client.sendall(whole)
             status, answer = answer_of(client)
         assert status == 200 or '"limit":"max_bytes_unread"' in answer
         return status == 200
 
-    before = told(patient, 'gateway_connections_closed_total{reason="unread"}')
-    with connect(patient, receive_bytes=4 * KIB) as deaf:
-        deaf.sendall(whole)
+    before = patient.metric('gateway_connections_closed_total{reason="unread"}')
+    with deaf(patient, 4 * KIB) as stalled:
+        stalled.sendall(whole)
         # While it holds more than there is room for, no other answer is begun, and none can take room from it.
-        wait_for(lambda: told(patient, "gateway_answer_bytes") > 2 * MIB)
+        wait_for(lambda: patient.metric("gateway_answer_bytes") > 2 * MIB)
         wait_for(is_answered)
         with contextlib.suppress(ConnectionResetError):
-            while deaf.recv(65536):
+            while stalled.recv(65536):
                 pass  # it ends
-    assert told(patient, 'gateway_connections_closed_total{reason="unread"}') == before + 1
-    wait_for(lambda: told(patient, "gateway_answer_bytes") == 0)
+    assert patient.metric('gateway_connections_closed_total{reason="unread"}') == before + 1
+    wait_for(lambda: patient.metric("gateway_answer_bytes") == 0)
 
 
 @ALONE
 def test_slow_but_steady_reader_gets_its_whole_response(gateway: Gateway):
-    with connect(gateway, receive_bytes=64 * KIB) as slow:
-        body = b"".join(PART + PNG + b"\r\n" for _ in range(90)) + END[2:]
-        slow.sendall(
-            b"POST /predict?top_k=1000 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-            b"Content-Type: multipart/form-data; boundary=b\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-        )
+    with deaf(gateway, 64 * KIB) as slow:
+        slow.sendall(post(len(IMAGES), b"Connection: close", query=ALL_CLASSES) + IMAGES)
         received = bytearray()
         while piece := slow.recv(256 * KIB):
             received += piece
@@ -219,7 +213,7 @@ def test_headers_are_counted(gateway: Gateway):
 
     def ask(headers: dict[str, str]) -> tuple[int, str]:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        with connect(gateway) as client:
+        with gateway.connect(30) as client:
             client.sendall(f"GET /health/live HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode())
             return answer_of(client)
 
@@ -232,7 +226,7 @@ def test_headers_are_counted(gateway: Gateway):
 def test_newcomer_displaces_an_idle_connection_and_then_the_slowest_upload(patient: Gateway):
     """Beyond the limit of connections; a request for the service's health displaces none."""
     most = SETTINGS["max_connections"]
-    idle = connect(patient)
+    idle = patient.connect(30)
     idle.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
     assert answer_of(idle)[0] == 200
     busy = [begin(patient) for _ in range(most - 1)]
@@ -240,7 +234,7 @@ def test_newcomer_displaces_an_idle_connection_and_then_the_slowest_upload(patie
         wait_for(lambda: all_busy(patient, busy))
         busy.append(begin(patient))
         assert idle.recv(1) == b"", "the idle one is closed for it"
-        with connect(patient) as probe:
+        with patient.connect(30) as probe:
             probe.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
             assert answer_of(probe)[0] == 200
         assert not select.select(busy, [], [], 0)[0]
@@ -262,7 +256,7 @@ def test_slow_uploads_on_every_connection_refuse_no_newcomer(patient: Gateway):
             assert httpx.get(f"{patient.url}/health/live").status_code == 200
             assert classify(patient, size=1).status_code == 200
             uploads.append(begin(patient))
-        assert told(patient, 'gateway_connections_closed_total{reason="slow"}') >= most
+        assert patient.metric('gateway_connections_closed_total{reason="slow"}') >= most
     finally:
         for client in uploads:
             client.close()
@@ -270,4 +264,4 @@ def test_slow_uploads_on_every_connection_refuse_no_newcomer(patient: Gateway):
 
 def all_busy(gateway: Gateway, clients: list[socket.socket]) -> bool:
     """Whether the gateway has taken up each of these; asking takes the one place that is left."""
-    return told(gateway, "gateway_connections") >= len(clients)
+    return gateway.metric("gateway_connections") >= len(clients)

@@ -3,7 +3,7 @@
 import base64
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, repeat
 
@@ -18,7 +18,7 @@ from gateway.errors import InferenceFailed
 from gateway_decoder.damage import DamageDetector
 from gateway_plugins.media.explaining import PREVIEW_MASKS
 from tests.asking import encode
-from tests.doubles.backend import PNG, by_image, picture, quarters, quarters_backend
+from tests.doubles.backend import PNG, Answer, by_image, picture, quarters, quarters_backend
 from tests.keys import key_of
 from tests.photos import photo
 from tests.processes import wait_for
@@ -50,6 +50,21 @@ def hottest(values: Sequence[Sequence[float]]) -> tuple[float, float]:
 def client():
     with client_of(quarters_backend()) as client:
         yield client
+
+
+@pytest.fixture
+def lines_of(monkeypatch) -> Callable[..., list[dict]]:
+    """The lines of an explanation, which tells of its progress after each call."""
+    monkeypatch.setattr("gateway_plugins.media.explain_route.PROGRESS_SECONDS", 0.001)
+
+    def lines(answer: Answer | None = None, **parameters: object) -> list[dict]:
+        with client_of(quarters_backend(answer)) as client:
+            response = post(client, headers=NDJSON, **parameters)
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("application/x-ndjson")
+        return list(map(json.loads, response.text.splitlines()))
+
+    return lines
 
 
 @pytest.mark.parametrize(("method", "side", "masks"), [("occlusion", 14, 225), ("rise", 28, 500)])
@@ -93,12 +108,8 @@ def test_copies_are_classified_in_batches_without_selection():
     assert max(len(call.batch) for call in backend.calls) <= 8
 
 
-def test_progress_is_sent_in_lines(monkeypatch):
-    monkeypatch.setattr("gateway_plugins.media.explain_route.PROGRESS_SECONDS", 0.001)
-    with client_of(quarters_backend()) as client:
-        answer = post(client, headers=NDJSON, method="occlusion", grid=8)
-    assert answer.headers["content-type"].startswith("application/x-ndjson")
-    *lines, last = map(json.loads, answer.text.splitlines())
+def test_progress_is_sent_in_lines(lines_of):
+    *lines, last = lines_of(method="occlusion", grid=8)
     done = [line["progress"]["done"] for line in lines]
     assert done
     assert done == sorted(done)
@@ -107,11 +118,9 @@ def test_progress_is_sent_in_lines(monkeypatch):
     assert last["model"] == {"name": "ensemble_model", "version": "1"}
 
 
-def test_heat_maps_come_before_all_copies_are_classified(monkeypatch):
+def test_heat_maps_come_before_all_copies_are_classified(lines_of):
     """The first one from PREVIEW_MASKS copies; each finds the quarter that carries the class, as the last one does."""
-    monkeypatch.setattr("gateway_plugins.media.explain_route.PROGRESS_SECONDS", 0.001)
-    with client_of(quarters_backend()) as client:
-        lines = [json.loads(line) for line in post(client, headers=NDJSON, masks=500).text.splitlines()]
+    lines = lines_of(masks=500)
     previews = [line["preview"] for line in lines if "preview" in line]
     assert [each["masks"] // PREVIEW_MASKS for each in previews] == [1, 2, 3]
     last = lines[-1]["explanation"]
@@ -123,21 +132,14 @@ def test_heat_maps_come_before_all_copies_are_classified(monkeypatch):
 
 
 @pytest.mark.parametrize(("masks", "count"), [(PREVIEW_MASKS - 1, 0), (PREVIEW_MASKS + 100, 1)])
-def test_few_copies_give_no_heat_map_before_the_last(monkeypatch, masks, count):
-    monkeypatch.setattr("gateway_plugins.media.explain_route.PROGRESS_SECONDS", 0.001)
-    with client_of(quarters_backend()) as client:
-        lines = [json.loads(line) for line in post(client, headers=NDJSON, masks=masks).text.splitlines()]
-    assert sum("preview" in line for line in lines) == count
+def test_few_copies_give_no_heat_map_before_the_last(lines_of, masks, count):
+    assert sum("preview" in line for line in lines_of(masks=masks)) == count
 
 
-def test_error_after_the_first_line_is_a_line(monkeypatch):
-    monkeypatch.setattr("gateway_plugins.media.explain_route.PROGRESS_SECONDS", 0.001)
+def test_error_after_the_first_line_is_a_line(lines_of):
     answers = chain(repeat(by_image(quarters), 5), repeat(InferenceFailed()))
-    with client_of(quarters_backend(answers)) as client:
-        answer = post(client, headers=NDJSON, method="occlusion", grid=16)
-    assert answer.status_code == 200
-    last = json.loads(answer.text.splitlines()[-1])
-    assert last["error"]["code"] == "inference_failed"
+    lines = lines_of(answers, method="occlusion", grid=16)
+    assert lines[-1]["error"]["code"] == "inference_failed"
 
 
 def test_failing_model_costs_one_image():

@@ -3,8 +3,7 @@
 import pytest
 
 from gateway.errors import TooCostly
-from gateway.inference.result import Result
-from gateway_plugins.media.animation import Frames
+from gateway_plugins.media.animation import AnimationResult, Frames
 from gateway_plugins.media.frames import FrameSelection
 from tests.animations import animated
 from tests.doubles.scripted import Loop, Scripted
@@ -25,8 +24,9 @@ class Asked(Scripted):
         return self.held, len(self.decoders.pending), len(self.pending)
 
     @property
-    def result(self) -> Result:
+    def result(self) -> AnimationResult:
         (result,) = self.results(self.task)
+        assert isinstance(result, AnimationResult)
         return result
 
     @property

@@ -32,7 +32,7 @@ SERVERS = ("http", "grpc")
 MAX_CONNECTIONS = 12
 UPLOAD = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 4000000\r\n\r\n"
 MESSAGE_PREFIX = b"\0" + (4_000_000).to_bytes(4, "big")
-INVALID, DEADLINE = 3, 4
+INVALID, DEADLINE, UNAVAILABLE = 3, 4, 14
 
 
 @dataclass(frozen=True)
@@ -171,10 +171,10 @@ def silent_clients_are_evicted(service: Service, server: str) -> None:
 
 def fast_uploads_evict_slow_ones(service: Service, server: str) -> None:
     with ExitStack() as stack:
-        for _ in range(10):
-            service.upload(server, stack, MIB)
+        statuses = [service.upload(server, stack, MIB) for _ in range(10)]
         assert service.is_served(server)
         assert service.gateway.metric("gateway_waiting_bytes") <= 8 * MIB
+        assert (503 if server == "http" else UNAVAILABLE) in {status() for status in statuses}
 
 
 def probes_need_no_slot(service: Service, server: str) -> None:
