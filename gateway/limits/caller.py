@@ -68,4 +68,4 @@ class Charges:
 
 
 UNCHARGED = Charges()
-"""Of all requests without limits of their own: nothing is charged to ANYONE."""
+"""The charges of a request without limits of its own: nothing is charged to ANYONE."""
