@@ -1,13 +1,10 @@
 """Triton's backend for ONNX, in the library that config.pbtxt names; without a Triton."""
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,41 +13,30 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
+from gateway_local.paths import DEFAULT_BACKENDS
 from gateway_models.networks import onnx_graph
 from gateway_models.networks.probe import Ending
+from tests.doubles.python_backend import Refused, imported, python_backend
 from tests.gateway_models.networks.builders import Head, save_onnx
 
-BACKEND = Path(__file__).parents[2] / "triton_backends" / "onnxruntime"
+BACKEND = DEFAULT_BACKENDS / "onnxruntime"
 CONFIG: dict[str, Any] = {"parameters": {}, "input": [{"name": "input__0"}], "output": [{"name": "output__0"}]}
 FP32, BF16 = ([{"name": "openvino", "parameters": {"precision": precision}}] for precision in ("fp32", "bf16"))
 RUNTIMES = [[], FP32, BF16]
 
 
-class Refused(Exception):
-    """In place of TritonModelException."""
-
-
 @pytest.fixture
 def load(tmp_path, monkeypatch) -> Callable[..., Any]:
     """The backend's instance of `tmp_path`/model.onnx, with CPU accelerators; `log` of it is what it logged."""
-    log: list[str] = []
-    utils: Any = ModuleType("triton_python_backend_utils")
-    utils.Logger = SimpleNamespace(log_info=log.append, log_error=log.append)
-    utils.TritonModelException, utils.get_model_dir = Refused, lambda: str(tmp_path)
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", utils)
-    monkeypatch.syspath_prepend(BACKEND)
-    for name in ("on_openvino", "on_onnxruntime"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    spec = importlib.util.spec_from_file_location("onnx_backend", BACKEND / "model.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    log = python_backend(monkeypatch, tmp_path)
+    module = imported(monkeypatch, BACKEND / "model.py")
 
     def instance(accelerators: list[dict[str, Any]], kind: str = "CPU") -> Any:
         optimization = {"execution_accelerators": {"cpu_execution_accelerator": accelerators}}
         config = json.dumps({**CONFIG, "optimization": optimization})
         model = module.TritonPythonModel()
         model.initialize({"model_config": config, "model_instance_kind": kind, "model_instance_name": "one"})
-        model.log = log
+        model.log = log.info
         return model
 
     return instance

@@ -1,16 +1,13 @@
 """A process that has lost its GPU ends; after any other error it continues. Torch's CUDA is simulated."""
 
-import importlib.util
 import os
-import sys
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
-PROJECT = Path(__file__).parents[2]
+from tests.doubles.python_backend import imported, python_backend
+from tests.processes import PROJECT
+
 CUDA = torch.device("cuda", 0)
 LOST_GPU = 74
 ZEROS = torch.zeros
@@ -28,21 +25,8 @@ def load(monkeypatch):
         raise Ended(code)
 
     monkeypatch.setattr(os, "_exit", end)
-    utils: Any = ModuleType("triton_python_backend_utils")
-    utils.Logger = SimpleNamespace(log_error=lambda _: None, log_info=lambda _: None)
-    utils.TritonError = lambda message: SimpleNamespace(message=message)
-    utils.InferenceResponse = lambda outputs=(), error=None: SimpleNamespace(outputs=outputs, error=error)
-    utils.TritonModelException = RuntimeError
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", utils)
-
-    def load(path: str) -> ModuleType:
-        monkeypatch.syspath_prepend(PROJECT / Path(path).parent)
-        spec = importlib.util.spec_from_file_location("model_under_test", PROJECT / path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    return load
+    python_backend(monkeypatch)
+    return lambda path: imported(monkeypatch, PROJECT / path)
 
 
 def failing_with(monkeypatch, error: Exception | None) -> None:
@@ -56,10 +40,12 @@ def failing_with(monkeypatch, error: Exception | None) -> None:
     monkeypatch.setattr(torch, "zeros", pretended)
 
 
-BOTH = ["triton_models/preprocessor/1/on_torch.py", "triton_backends/pytorch/on_torch.py"]
+BOTH = pytest.mark.parametrize(
+    "path", ["triton_models/preprocessor/1/on_torch.py", "triton_backends/pytorch/on_torch.py"]
+)
 
 
-@pytest.mark.parametrize("path", BOTH)
+@BOTH
 def test_process_ends_when_its_gpu_is_lost(load, monkeypatch, path):
     module = load(path)
     failing_with(monkeypatch, RuntimeError("CUDA error: device-side assert triggered"))
@@ -68,7 +54,7 @@ def test_process_ends_when_its_gpu_is_lost(load, monkeypatch, path):
     assert ended.value.args == (LOST_GPU,)
 
 
-@pytest.mark.parametrize("path", BOTH)
+@BOTH
 @pytest.mark.parametrize("error", [None, torch.OutOfMemoryError("CUDA out of memory")])
 def test_process_survives_while_the_gpu_works_or_is_full(load, monkeypatch, path, error):
     module = load(path)
@@ -76,7 +62,7 @@ def test_process_survives_while_the_gpu_works_or_is_full(load, monkeypatch, path
     module.end_if_gpu_is_lost(CUDA)
 
 
-@pytest.mark.parametrize("path", BOTH)
+@BOTH
 def test_no_error_ends_a_process_on_a_cpu(load, monkeypatch, path):
     module = load(path)
     failing_with(monkeypatch, RuntimeError("anything"))
@@ -84,7 +70,7 @@ def test_no_error_ends_a_process_on_a_cpu(load, monkeypatch, path):
 
 
 def test_torchscript_model_ends_its_process_after_a_sticky_error(load, monkeypatch):
-    module = load(BOTH[1])
+    module = load("triton_backends/pytorch/on_torch.py")
     failing_with(monkeypatch, RuntimeError("CUDA error: an illegal memory access was encountered"))
     model = module.Instance.__new__(module.Instance)
     model.device = CUDA
@@ -93,7 +79,7 @@ def test_torchscript_model_ends_its_process_after_a_sticky_error(load, monkeypat
         model.execute([object()])
     failing_with(monkeypatch, None)
     (response,) = model.execute([object()])
-    assert "CUDA error" in response.error.message
+    assert "CUDA error" in str(response.error)
 
 
 @pytest.mark.parametrize(

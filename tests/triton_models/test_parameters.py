@@ -4,18 +4,18 @@ import importlib
 import json
 import subprocess
 import sys
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 from google.protobuf import text_format
 from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from gateway.triton.contract import PREPROCESSOR
-from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.repository.writing import PREPROCESSOR_CODE
+from tests.doubles.python_backend import Refused, python_backend
 from tests.leaks import closing_descriptors
+
+SHIPPED = (PREPROCESSOR_CODE.parent / "config.pbtxt").read_text()
+
 
 WRONG = {
     "resizer": ('"pillow"', '"opencv"', "resize_library 'opencv' is not pillow or torch"),
@@ -31,17 +31,10 @@ WRONG = {
 """A wrong parameter's model → what its configuration has, what it says instead, and why that is refused."""
 
 
-class Refused(Exception):
-    pass
-
-
 @pytest.fixture
 def initialize(monkeypatch):
     """Start the preprocessor as Triton's stub does, with a configuration's text."""
-    utils: Any = ModuleType("triton_python_backend_utils")
-    utils.Logger = SimpleNamespace(log_error=lambda _: None, log_info=lambda _: None)
-    utils.TritonModelException = Refused
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", utils)
+    python_backend(monkeypatch)
     for name in [name for name in sys.modules if name.partition(".")[0] == PREPROCESSOR_CODE.name]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(PREPROCESSOR_CODE.parent)
@@ -59,29 +52,26 @@ def arguments(text: str) -> dict[str, str]:
 
 
 def test_shipped_parameters_are_valid(initialize):
-    initialize((DEFAULT_MODEL_REPOSITORY / PREPROCESSOR / "config.pbtxt").read_text())
+    initialize(SHIPPED)
 
 
 @pytest.mark.parametrize("library", ["opencv", "pillow-", "pillow-13", "pillow-13.0.0", "Pillow", "pillow13"])
 def test_unknown_resize_library_is_refused_by_name(initialize, library):
-    text = (DEFAULT_MODEL_REPOSITORY / PREPROCESSOR / "config.pbtxt").read_text()
     with pytest.raises(Refused, match=repr(library)):
-        initialize(text.replace('"pillow"', f'"{library}"'))
+        initialize(SHIPPED.replace('"pillow"', f'"{library}"'))
 
 
 def test_model_that_names_a_pillow_release_starts(initialize):
     """Models of earlier releases of the project; the installed Pillow resizes for them."""
-    text = (DEFAULT_MODEL_REPOSITORY / PREPROCESSOR / "config.pbtxt").read_text()
-    initialize(text.replace('"pillow"', '"pillow-12.1"'))
+    initialize(SHIPPED.replace('"pillow"', '"pillow-12.1"'))
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_invalid_parameters_are_named(initialize, name):
     old, new, reason = WRONG[name]
-    text = (DEFAULT_MODEL_REPOSITORY / PREPROCESSOR / "config.pbtxt").read_text()
-    assert old in text
+    assert old in SHIPPED
     with pytest.raises(Refused) as refused:
-        initialize(text.replace(old, new))
+        initialize(SHIPPED.replace(old, new))
     assert reason in str(refused.value)
 
 
@@ -99,8 +89,7 @@ print(sorted({"torch", "torchvision"} & set(sys.modules)))
 
 
 def test_pillow_resize_does_not_import_torch():
-    text = (DEFAULT_MODEL_REPOSITORY / PREPROCESSOR / "config.pbtxt").read_text()
-    args = [sys.executable, "-c", PRETENDED, str(PREPROCESSOR_CODE.parent), json.dumps(arguments(text))]
+    args = [sys.executable, "-c", PRETENDED, str(PREPROCESSOR_CODE.parent), json.dumps(arguments(SHIPPED))]
     printed = subprocess.run(args, capture_output=True, text=True, check=True).stdout.splitlines()
     assert "preprocessor runs on cpu, resizes with " in printed[0]
     assert printed[-1] == "[]"

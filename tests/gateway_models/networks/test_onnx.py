@@ -1,5 +1,7 @@
 """ONNX files are checked, finished and written with the names of the contract."""
 
+from pathlib import Path
+
 import onnx
 import pytest
 import torch
@@ -11,15 +13,13 @@ from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_graph import check_signature, finish, from_module, load_onnx, to_fp16, write
 from gateway_models.networks.onnx_runner import runner
 from gateway_models.networks.probe import Ending, probe_network
-from tests.gateway_models.networks.builders import Head, save_onnx
+from tests.gateway_models.networks.builders import Head, outputs, probabilities, save_onnx
 
 IMAGES = torch.randn(3, 3, 32, 32)
 
 
-def probabilities(multi_label: bool = False) -> torch.Tensor:
-    with torch.no_grad():
-        scores = Head().eval()(IMAGES)
-    return scores.sigmoid() if multi_label else scores.softmax(dim=1)
+def finished(path: Path, ending: Ending = Ending.LOGITS, *, multi_label: bool = False) -> onnx.ModelProto:
+    return finish(load_onnx(path), ending, multi_label=multi_label, side=32, classes=5)
 
 
 @pytest.mark.parametrize(
@@ -35,21 +35,19 @@ def probabilities(multi_label: bool = False) -> torch.Tensor:
 def test_missing_activation_is_appended_to_the_graph(tmp_path, last, ending, multi_label):
     path = save_onnx(Head(last=last), tmp_path / "head.onnx")
     assert probe_network(runner(path), 32).ending is ending
-    model = finish(load_onnx(path), ending, multi_label=multi_label, side=32, classes=5)
+    model = finished(path, ending, multi_label=multi_label)
     write(model, tmp_path / "new" / "model.onnx")
     assert [tensor.name for tensor in model.graph.input] == [CLASSIFIER_INPUT]
     assert [tensor.name for tensor in model.graph.output] == [CLASSIFIER_OUTPUT]
-    answers = runner(tmp_path / "new" / "model.onnx")(IMAGES)
-    assert torch.allclose(answers, probabilities(multi_label), atol=1e-5)
+    scores = outputs(Head(), IMAGES)
+    expected = scores.sigmoid() if multi_label else scores.softmax(dim=1)
+    assert torch.allclose(runner(tmp_path / "new" / "model.onnx")(IMAGES), expected, atol=1e-5)
 
 
 def test_finished_model_may_compute_in_fp16(tmp_path):
-    model = finish(
-        load_onnx(save_onnx(Head(), tmp_path / "m.onnx")), Ending.LOGITS, multi_label=False, side=32, classes=5
-    )
-    answers = runner(to_fp16(model))(IMAGES)
+    answers = runner(to_fp16(finished(save_onnx(Head(), tmp_path / "m.onnx"))))(IMAGES)
     assert answers.dtype == torch.float32
-    assert torch.allclose(answers, probabilities(), atol=5e-3)
+    assert torch.allclose(answers, probabilities(Head(), IMAGES), atol=5e-3)
 
 
 def test_tensors_used_inside_of_a_branch_keep_their_meaning():
@@ -62,8 +60,8 @@ def test_tensors_used_inside_of_a_branch_keep_their_meaning():
     result = helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["N", 3])
     graph = helper.make_graph([yes, choice], "g", [given], [result])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    finished = finish(model, Ending.LOGITS, multi_label=False, side=32, classes=3)
-    assert torch.allclose(runner(finished)(IMAGES), IMAGES.mean(dim=(2, 3)).softmax(dim=1), atol=1e-6)
+    named = finish(model, Ending.LOGITS, multi_label=False, side=32, classes=3)
+    assert torch.allclose(runner(named)(IMAGES), IMAGES.mean(dim=(2, 3)).softmax(dim=1), atol=1e-6)
 
 
 def signature(dims: list, *, kind: int = TensorProto.FLOAT, outputs: int = 1) -> onnx.ModelProto:

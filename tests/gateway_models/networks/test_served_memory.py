@@ -1,7 +1,6 @@
 """The memory of a network is measured when it is added, in the process that serves it, and recorded with the model."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -13,10 +12,9 @@ from gateway_models.networks import served_memory
 from gateway_models.networks.add import add
 from gateway_models.repository.entry import Entry, read_entry
 from gateway_models.repository.render import render
-from gateway_models.repository.spec import Format, ModelSpec, Serving
+from gateway_models.repository.spec import Format, Serving
 from gateway_plugins.demand.footprint import MemoryRecord, need
-from tests.gateway_models.networks.builders import Head, save_labels, save_torchscript
-from tests.gateway_models.repository.entries import SMALL
+from tests.gateway_models.networks.builders import Head, save_torchscript, spec_of
 from tests.gateway_models.repository.entries import entry as small_entry
 
 FUNCTION = """
@@ -28,11 +26,6 @@ HELD = np.ones({nbytes}, np.uint8)
 def classify(images: np.ndarray) -> np.ndarray:
     return np.tile(np.arange(5, dtype=np.float32), (len(images), 1))
 """
-
-
-def added(folder: Path, source: Path, said: list[str], **changes) -> Entry:
-    spec = ModelSpec(str(source), "head", save_labels(folder / "labels.txt"), preprocessing=SMALL)
-    return add(replace(spec, **changes), folder / "models", said.append)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +42,8 @@ def added(folder: Path, source: Path, said: list[str], **changes) -> Entry:
 )
 def test_memory_of_a_network_is_recorded_with_it(tmp_path, measured_memory, changes, runtimes):
     said: list[str] = []
-    entry = added(tmp_path, save_torchscript(Head(), tmp_path / "head.pt"), said, **changes)
+    source = save_torchscript(Head(), tmp_path / "head.pt")
+    entry = add(spec_of(source, tmp_path, **changes), tmp_path / "models", said.append)
     record = entry.versions[1].outcome.memory
     assert record is not None
     assert record.runtime in runtimes
@@ -64,17 +58,13 @@ def test_memory_of_a_network_is_recorded_with_it(tmp_path, measured_memory, chan
 
 
 def test_memory_of_a_function_is_that_of_its_imports_and_data(tmp_path, measured_memory):
-    said: list[str] = []
     source = tmp_path / "mine.py"
     records = []
     for number, nbytes in enumerate((0, 100 * MIB)):
         source.write_text(FUNCTION.format(nbytes=nbytes))
-        name = f"mine{number}"
-        entry = added(tmp_path, Path(f"{source}:classify"), said, name=name, trust=True, pixels=True)
-        records.append(entry.versions[1].outcome.memory)
+        spec = spec_of(f"{source}:classify", tmp_path, name=f"mine{number}", trust=True, pixels=True)
+        records.append(add(spec, tmp_path / "models", print).versions[1].outcome.memory)
     small, large = records
-    assert small is not None
-    assert large is not None
     assert large.runtime is NetworkRuntime.PYTHON
     assert 90 * MIB < large.loaded_bytes - small.loaded_bytes < 110 * MIB
 
@@ -82,7 +72,8 @@ def test_memory_of_a_function_is_that_of_its_imports_and_data(tmp_path, measured
 def test_network_that_cannot_be_measured_is_added_without_a_record(tmp_path, monkeypatch):
     said: list[str] = []
     monkeypatch.setattr(served_memory, "measure", lambda *_: {"error": "no process"})
-    entry = added(tmp_path, save_torchscript(Head(), tmp_path / "head.pt"), said)
+    source = save_torchscript(Head(), tmp_path / "head.pt")
+    entry = add(spec_of(source, tmp_path), tmp_path / "models", said.append)
     assert entry.versions[1].outcome.memory is None
     assert "process_memory" not in (tmp_path / "models" / "head" / "config.pbtxt").read_text()
     assert any(line.endswith("could not be measured: no process") for line in said)

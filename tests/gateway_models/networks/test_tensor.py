@@ -16,8 +16,15 @@ from gateway_models.networks.originals import load_written
 from gateway_models.repository.entry import EntryError, read_entry
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision
 from tests.gateway_models.networks import builders
-from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, save_program, save_torchscript
-from tests.gateway_models.networks.functions import COLOURS, save_function
+from tests.gateway_models.networks.builders import (
+    Head,
+    probabilities,
+    save_onnx,
+    save_program,
+    save_torchscript,
+    spec_of,
+)
+from tests.gateway_models.networks.functions import save_function
 from tests.gateway_models.repository.entries import SMALL, entry
 
 PIXELS = (torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32) * 7 % 256).to(torch.uint8)
@@ -84,8 +91,8 @@ def test_network_is_written_for_pixels_in_every_format(tmp_path, save, written_a
     outcome = jobs.do(job(source, tmp_path, written_as))
     assert outcome.difference < 1e-6
     with torch.no_grad():
-        expected = Head().eval()(normalised()).softmax(dim=1)
-        assert torch.allclose(written(tmp_path, written_as)(PIXELS), expected, atol=1e-6)
+        answers = written(tmp_path, written_as)(PIXELS)
+    assert torch.allclose(answers, probabilities(Head(), normalised()), atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -111,37 +118,24 @@ def test_gray_network_gets_pixels_too(tmp_path):
 
 
 def test_model_is_added_for_pixels_and_its_later_versions_are_alike(own_head, tmp_path):
-    request = ModelSpec(
-        source=str(save_torchscript(Head(), tmp_path / "head.pt")),
-        name="bytes",
-        labels=save_labels(tmp_path / "labels.txt"),
-        preprocessing=SMALL,
-        tensor=ImageTensor.UINT8,
-    )
-    add(request, own_head, print)
+    source = save_torchscript(Head(), tmp_path / "head.pt")
+    add(spec_of(source, tmp_path, name="bytes", tensor=ImageTensor.UINT8), own_head, print)
     preprocessor = (own_head / "bytes_preprocessor" / "config.pbtxt").read_text()
     classifier = (own_head / "bytes_classifier" / "config.pbtxt").read_text()
     assert "data_type: TYPE_UINT8\n    dims: [ 3, 32, 32 ]" in preprocessor
     assert "data_type: TYPE_UINT8\n    dims: [ 3, 32, 32 ]" in classifier
     assert "TYPE_UINT8 dims: [ 3, 32, 32 ] random_data: true" in classifier
-    second = save_torchscript(Head(seed=1), tmp_path / "second.pt")
+    second = ModelSpec(str(save_torchscript(Head(seed=1), tmp_path / "second.pt")), "bytes", version=2)
     with pytest.raises(EntryError, match="share a preprocessor that gives uint8: leave --tensor out"):
-        add(ModelSpec(source=str(second), name="bytes", version=2, tensor=ImageTensor.FP32), own_head, print)
-    entry = add(ModelSpec(source=str(second), name="bytes", version=2), own_head, print)
+        add(replace(second, tensor=ImageTensor.FP32), own_head, print)
+    entry = add(second, own_head, print)
     assert entry == read_entry(own_head, "bytes")
     with torch.no_grad():
         answers = load_written(entry.model_file(own_head, 2))(PIXELS)
-        assert torch.allclose(answers, Head(seed=1).eval()(normalised()).softmax(dim=1), atol=1e-6)
+    assert torch.allclose(answers, probabilities(Head(seed=1), normalised()), atol=1e-6)
 
 
 def test_input_of_a_function_cannot_be_changed(tmp_path):
-    request = ModelSpec(
-        source=f"{save_function(tmp_path, COLOURS)}:classify",
-        name="mine",
-        labels=save_labels(tmp_path / "labels.txt", 6),
-        preprocessing=SMALL,
-        trust=True,
-        tensor=ImageTensor.UINT8,
-    )
+    source = f"{save_function(tmp_path)}:classify"
     with pytest.raises(SourceError, match="functions are not changed"):
-        add(request, tmp_path / "models", print)
+        add(spec_of(source, tmp_path, classes=6, trust=True, tensor=ImageTensor.UINT8), tmp_path / "models", print)

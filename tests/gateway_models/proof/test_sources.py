@@ -31,7 +31,7 @@ from tests.gateway_models.networks.builders import (
 )
 from tests.gateway_models.networks.functions import COLOURS, PYTRITON, own_modules, save_function
 from tests.gateway_models.networks.pretrained import timm_network, vit_folder
-from tests.gateway_models.networks.test_archives import altered, as_opaque_constant
+from tests.gateway_models.networks.test_archives import HOSTILE, altered
 from tests.gateway_models.repository.entries import SMALL
 from tests.processes import wait_for
 from tests.tritons import running_triton
@@ -267,7 +267,7 @@ def test_hostile_program_in_the_repository_is_not_executed(service, here, tmp_pa
     request = ModelSpec(str(program), "hostile", labels=labels, preprocessing=SMALL, serving=ONE_EACH)
     entry = add(replace(request, format=Format.EXPORTED), service.repository, print)
     evidence = tmp_path / "executed"
-    altered(program, entry.model_file(service.repository, 1), as_opaque_constant(evidence))
+    altered(program, entry.model_file(service.repository, 1), HOSTILE["opaque constant"](evidence))
     with pytest.raises(TritonRefused, match="opaque_obj_0', is an opaque object, which is a pickle"):
         service.triton.load(entry.classifier)
     assert not evidence.exists()
