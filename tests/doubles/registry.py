@@ -1,31 +1,12 @@
 """A registry on loopback that fails on demand: for faults that a real one does not have when a test needs them."""
 
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.doubles.http import Asked, Reply, http_server
 from tests.triton_images import StoredImages
-
-
-@dataclass
-class Asked:
-    """A request that a server got."""
-
-    path: str
-    headers: dict[str, str]
-
-
-@dataclass
-class Reply:
-    """An answer: `cut` sends the headers and that many bytes of the body, then closes the connection."""
-
-    status: int
-    body: bytes = b""
-    headers: dict[str, str] = field(default_factory=dict)
-    cut: int | None = None
 
 
 @dataclass
@@ -64,34 +45,6 @@ class FaultyRegistry:
 def faulty_registry(images: StoredImages | None = None) -> Iterator[FaultyRegistry]:
     """Run such a registry while the context is open."""
     registry = FaultyRegistry(images or StoredImages())
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            asked = Asked(self.path, {name.lower(): value for name, value in self.headers.items()})
-            reply = registry.reply(asked)
-            self.send_response(reply.status)
-            for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(reply.body[: reply.cut])
-            if reply.cut is not None:
-                self.close_connection = True
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-    server = Server(("127.0.0.1", 0), Handler)
-    registry.host = f"127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
+    with http_server(registry.reply) as port:
+        registry.host = f"127.0.0.1:{port}"
         yield registry
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -6,46 +6,31 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from gateway_local.children import Waited, end, get, is_ok, wait_answering, wait_ready
 from gateway_local.hosts import LOOPBACK, authority, free_port, is_loopback, reachable
+from tests.doubles.http import Reply, http_server
 
 
 @pytest.fixture
 def port() -> Iterator[int]:
     """The port of a server that answers `/ready` with 200 and everything else with 503."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if self.path == "/ready" else 503)
-            self.end_headers()
-            self.wfile.write(b"x" * 20_000)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer((LOOPBACK, 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+    with http_server(lambda asked: Reply(200 if asked.path == "/ready" else 503, b"x" * 20_000)) as port:
+        yield port
 
 
-def test_wait_ends_when_the_server_is_ready():
-    answers = iter([False, False, True])
-    assert wait_ready(lambda: next(answers), lambda: True, 60) is Waited.READY
-
-
-def test_wait_ends_when_the_server_ends_and_another_has_its_port():
-    assert wait_ready(lambda: True, lambda: False, 60) is Waited.ENDED
-
-
-def test_wait_ends_at_its_timeout():
-    assert wait_ready(lambda: False, lambda: True, 0) is Waited.LATE
+@pytest.mark.parametrize(
+    ("answers", "alive", "seconds", "waited"),
+    [
+        ([False, False, True], True, 60, Waited.READY),
+        ([True], False, 60, Waited.ENDED),  # and another server has its port
+        ([False], True, 0, Waited.LATE),
+    ],
+)
+def test_wait_ends_when_the_server_is_ready_or_has_ended_or_is_late(answers, alive, seconds, waited):
+    assert wait_ready(lambda: answers.pop(0), lambda: alive, seconds) is waited
 
 
 def test_response_is_read_up_to_a_limit(port):

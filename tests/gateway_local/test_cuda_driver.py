@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from gateway.triton.model_config import ModelInstanceGroup, read_model_config
-from gateway_local.paths import SHIPPED_MODELS
 from gateway_machine.capacity import Costs, pinned_pool_bytes, plan
 from tests.processes import PROJECT
 
@@ -71,13 +70,11 @@ def test_errors_have_their_number_and_advice(run, played, said):
         assert "the driver runs CUDA 12.2 at most" in done.stderr
 
 
-def test_container_with_gpus_gets_networks_on_them(run, tmp_path):
+def test_container_with_gpus_gets_networks_on_them(run, repository, tmp_path):
     """The whole command of the GPU image, with a server that prints its arguments."""
     server = tmp_path / "tritonserver"
     server.write_text('#!/bin/sh\n[ "$1" = --help ] || echo "$@"\n')
     server.chmod(0o755)
-    ignored = shutil.ignore_patterns("model.*", "configs", "__pycache__")
-    repository = shutil.copytree(SHIPPED_MODELS, tmp_path / "models", ignore=ignored)
     command = [str(server), f"--model-repository={repository}"]
     program = ("-m", "gateway_local.sized_triton", "--require-gpu", *command)
     played = {"PLAYED_GPUS": 8, "TMPDIR": tmp_path, "GATEWAY_TRITON_ALONE": "true", "GATEWAY_CORES": 1}

@@ -1,6 +1,5 @@
 """The embedded Triton on this machine's GPUs: arguments, environment, and memory between the steps."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,6 @@ from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_machine.capacity import plan
 from gateway_machine.gpus import Gpus
-
-
-@pytest.fixture
-def repository(tmp_path):
-    ignore = shutil.ignore_patterns("model.pt", "__pycache__")
-    return shutil.copytree(DEFAULT_MODEL_REPOSITORY, tmp_path / "models", ignore=ignore)
 
 
 def choose(repository, gpus, said=None):
@@ -61,14 +54,13 @@ def test_gpu_that_torch_cannot_use_is_hidden_from_triton(repository):
     assert "R580" in said[0]
 
 
-def test_hidden_gpu_is_hidden_from_the_server_process(repository, tmp_path, monkeypatch):
+def test_hidden_gpu_is_hidden_from_the_server_process(tmp_path):
     program = tmp_path / "tritonserver"
     program.write_text('#!/bin/sh\necho "sees ${CUDA_VISIBLE_DEVICES-all}"\n')
     program.chmod(0o755)
     lines = []
-    server = EmbeddedTriton(
-        TritonRuntime(program, tmp_path, tmp_path, ()), repository, on_log=lines.append, environment=HIDE
-    )
+    runtime = TritonRuntime(program, tmp_path, tmp_path, ())
+    server = EmbeddedTriton(runtime, tmp_path, on_log=lines.append, environment=HIDE)
     server.start()
     server.wait(20)
     server.stop()

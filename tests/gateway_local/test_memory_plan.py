@@ -1,6 +1,5 @@
 """What `gateway up` does about memory before it starts Triton."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from gateway_local import memory_plan
 from gateway_local.cost_record import RECORD, record_costs, recorded_costs
 from gateway_local.memory_fit import MemoryShort
 from gateway_local.memory_plan import models_to_start, plan_start, sized_configs, warn_of_memory
-from gateway_local.paths import SHIPPED_MODELS
 from gateway_machine import capacity
 from gateway_machine.memory import MACHINE, Memory
 from gateway_plugins.demand.footprint import need
@@ -23,14 +21,6 @@ from tests.settings import Settings
 @pytest.fixture(autouse=True)
 def _nothing_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """The shipped models without their weights."""
-    return Path(
-        shutil.copytree(SHIPPED_MODELS, tmp_path / "models", ignore=shutil.ignore_patterns("model.*", "configs"))
-    )
 
 
 def settings(**fields: object) -> Settings:
@@ -51,6 +41,10 @@ def counts(repository: Path, plan: memory_plan.StartPlan) -> dict[str, list[int]
     return {name: [group.count for group in configs[name].instance_group] for name in ("classifier", "preprocessor")}
 
 
+def warned(said: list[str]) -> bool:
+    return any(line.startswith("warning: memory may run out") for line in said)
+
+
 def test_two_cores_with_memory_keep_every_default(repository):
     said: list[str] = []
     plan = planned(repository, 64 * GIB, said)
@@ -66,10 +60,18 @@ def test_sixteen_cores_get_the_settings_of_the_plan(repository):
     assert plan.settings.workers == 2
 
 
-def test_settings_that_are_set_win(repository):
-    plan = planned(repository, 256 * GIB, [], cores=16, workers=1, max_images_in_flight=40)
-    assert (plan.settings.workers, plan.settings.max_images_in_flight) == (1, 40)
-    assert not {"workers", "max_images_in_flight"} & plan.changed.keys()
+@pytest.mark.parametrize(
+    ("nbytes", "fields"),
+    [
+        (256 * GIB, {"cores": 16, "workers": 1, "max_images_in_flight": 40}),
+        (GIB, {"max_bytes_waiting": 100 * MIB}),
+    ],
+    ids=["over the plan", "over what fits the memory"],
+)
+def test_settings_that_are_set_win(repository, nbytes, fields):
+    plan = planned(repository, nbytes, [], **fields)
+    assert {name: getattr(plan.settings, name) for name in fields} == fields
+    assert not fields.keys() & plan.changed.keys()
 
 
 def test_one_gibibyte_runs_one_process_for_each_step(repository):
@@ -100,13 +102,7 @@ def test_counts_that_are_written_are_kept(repository):
     said: list[str] = []
     plan = planned(repository, 2 * GIB, said)
     assert counts(repository, plan)["classifier"] == [3]
-    assert any(line.startswith("warning: memory may run out") for line in said)
-
-
-def test_explicit_settings_stay_as_they_are(repository):
-    plan = planned(repository, GIB, [], max_bytes_waiting=100 * MIB)
-    assert plan.settings.max_bytes_waiting == 100 * MIB
-    assert "max_bytes_waiting" not in plan.changed
+    assert warned(said)
 
 
 def test_models_that_cannot_fit_are_refused(repository):
@@ -114,7 +110,7 @@ def test_models_that_cannot_fit_are_refused(repository):
         planned(repository, 50 * MIB, [])
     said: list[str] = []
     planned(repository, 50 * MIB, said, memory_check=MemoryCheck.WARN)
-    assert any(line.startswith("warning: memory may run out") for line in said)
+    assert warned(said)
 
 
 def test_check_can_be_switched_off(repository):
@@ -148,16 +144,16 @@ def test_damaged_costs_are_ignored(repository, tmp_path, text):
     assert recorded_costs(repository, tmp_path) == capacity.Costs()
 
 
-def test_added_models_that_may_not_fit_are_a_warning(repository, monkeypatch):
+@pytest.mark.parametrize(
+    ("nbytes", "check", "warns"),
+    [(64 * GIB, MemoryCheck.REFUSE, False), (GIB // 4, MemoryCheck.OFF, False), (GIB // 4, MemoryCheck.REFUSE, True)],
+)
+def test_added_models_that_may_not_fit_are_a_warning(repository, monkeypatch, nbytes, check, warns):
     said: list[str] = []
-    monkeypatch.setattr(memory_plan, "memory_limit", lambda: 64 * GIB)
-    warn_of_memory(repository, settings(), said.append, gpus=0)
-    assert said == []
-    monkeypatch.setattr(memory_plan, "memory_limit", lambda: GIB // 4)
-    warn_of_memory(repository, settings(memory_check=MemoryCheck.OFF), said.append, gpus=0)
-    assert said == []
-    warn_of_memory(repository, settings(), said.append, gpus=0)
-    assert said[0].startswith("warning: on a machine with the memory of this one")
+    monkeypatch.setattr(memory_plan, "memory_limit", lambda: nbytes)
+    warn_of_memory(repository, settings(memory_check=check), said.append, gpus=0)
+    assert bool(said) is warns
+    assert not warns or said[0].startswith("warning: on a machine with the memory of this one")
 
 
 def test_models_on_demand_need_their_budget(repository):
@@ -169,6 +165,6 @@ def test_models_on_demand_need_their_budget(repository):
     assert models_to_start(chosen, configs) == ("ensemble_model", "flowers", "sequence_model")
     said: list[str] = []
     planned(repository, 64 * GIB, said, **on_demand)
-    assert not any("memory may run out" in line for line in said)
+    assert not warned(said)
     planned(repository, 4 * GIB, said, **on_demand)
-    assert any("memory may run out" in line for line in said)
+    assert warned(said)

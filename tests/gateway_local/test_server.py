@@ -13,7 +13,7 @@ import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 
 from gateway_local.cost_record import model_pids
-from gateway_local.runtime.base import TritonRuntimeError
+from gateway_local.runtime.base import TritonRuntime, TritonRuntimeError
 from gateway_local.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, StartFailed, missing_code
 from gateway_local.server_log import error_lines
 from gateway_machine.gpus import gpu_count
@@ -188,58 +188,49 @@ def test_taken_port_is_named(runtime, echo_repository, kind):
     assert server.pid is None
 
 
+def failure(runtime: TritonRuntime, repository: Path, **options: object) -> str:
+    """Why a server does not become ready."""
+    server = EmbeddedTriton(runtime, repository, on_log=lambda line: None)
+    try:
+        server.start()
+        with pytest.raises(StartFailed) as failed:
+            server.wait_ready(**options)
+    finally:
+        server.stop(grace_seconds=0.5)
+    return str(failed.value)
+
+
+NO_WEIGHTS = "raise ValueError('the weights are missing')\nimport"
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "words"),
     [
-        (
-            "1/model.py",
-            "import",
-            "raise ValueError('the weights are missing')\nimport",
-            "failed to load 'echo' version 1",
-        ),
-        (
-            "1/model.py",
-            "import",
-            "raise ValueError('the weights are missing')\nimport",
-            "Error: the weights are missing",
-        ),
-        ("config.pbtxt", "TYPE_INT32", "TYPE_INT33", "TYPE_INT33"),
+        ("1/model.py", "import", NO_WEIGHTS, ["failed to load 'echo' version 1", "Error: the weights are missing"]),
+        ("config.pbtxt", "TYPE_INT32", "TYPE_INT33", ["TYPE_INT33"]),
     ],
 )
 def test_failed_start_shows_tritons_reason(runtime, echo_repository, file, old, new, words):
     path = echo_repository / "echo" / file
     path.write_text(path.read_text().replace(old, new, 1))
-    server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
-    server.start()
-    with pytest.raises(StartFailed) as failure:
-        server.wait_ready()
-    server.stop()
-    assert words in str(failure.value)
-    assert not [word for word in ("CUDA", "\\n") if word in str(failure.value)]
+    reason = failure(runtime, echo_repository)
+    assert all(word in reason for word in words)
+    assert not [word for word in ("CUDA", "\\n") if word in reason]
 
 
 @pytest.mark.skipif(gpu_count() > 0, reason="this machine has a GPU")
 def test_model_for_a_missing_gpu_fails_with_advice(runtime, echo_repository):
     config = echo_repository / "echo" / "config.pbtxt"
     config.write_text(f"{ECHO_CONFIG}\ninstance_group [ {{ kind: KIND_GPU gpus: [ 0 ] }} ]\n")
-    server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
-    server.start()
-    with pytest.raises(StartFailed, match="unsupported gpu id 0") as failure:
-        server.wait_ready()
-    server.stop()
-    assert (
-        str(failure.value).splitlines()[-1].startswith("The model requests a GPU that this machine lacks: remove gpus")
-    )
+    reason = failure(runtime, echo_repository)
+    assert "unsupported gpu id 0" in reason
+    assert reason.splitlines()[-1].startswith("The model requests a GPU that this machine lacks: remove gpus")
 
 
 def test_missing_model_file_names_the_export_command(runtime, model_repository, tmp_path):
     ignore = shutil.ignore_patterns("model.pt", "ensemble_model", "preprocessor")
     repository = Path(shutil.copytree(model_repository, tmp_path / "models", ignore=ignore))
-    server = EmbeddedTriton(runtime, repository, on_log=lambda line: None)
-    server.start()
-    with pytest.raises(StartFailed, match=r"classifier/1/model\.pt: `gateway model export` writes"):
-        server.wait_ready()
-    server.stop()
+    assert "classifier/1/model.pt: `gateway model export` writes" in failure(runtime, repository)
 
 
 def test_missing_repository_is_named(runtime, tmp_path):
@@ -267,13 +258,7 @@ def test_missing_model_py_is_reported_before_triton_starts(runtime, echo_reposit
 def test_start_timeout_is_reported(runtime, echo_repository):
     model = echo_repository / "echo" / "1" / "model.py"
     model.write_text(f"import threading\nthreading.Event().wait(60)\n{ECHO_MODEL}")
-    server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
-    server.start()
-    try:
-        with pytest.raises(StartFailed, match=r"not ready after 1 s"):
-            server.wait_ready(timeout_seconds=1)
-    finally:
-        server.stop(grace_seconds=0.5)
+    assert "not ready after 1 s" in failure(runtime, echo_repository, timeout_seconds=1)
 
 
 def test_error_lines_skip_repeats_and_missing_gpu_errors():

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from gateway.triton.model_config import read_model_config
-from gateway_local.paths import SHIPPED_MODELS
 from gateway_local.sized_triton import container_plan, short_of_shared_memory, use_devices
 from gateway_local.sizing import ARGUMENT
 from gateway_machine.capacity import SHARED_BYTES, plan
@@ -25,12 +24,6 @@ if [ "$1" = --help ]; then echo "{help}"; exit; fi
 echo "$@"
 exec sleep 60
 """
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    ignored = shutil.ignore_patterns("model.*", "configs", "__pycache__")
-    return Path(shutil.copytree(SHIPPED_MODELS, tmp_path / "models", ignore=ignored))
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from pathlib import Path
 
 import httpx
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from gateway.triton.model_config import SIZED_FOR, ModelConfig, ModelInstanceGroup, parameters, read_model_config
 from gateway_local import sizing
 from gateway_local.config_text import parse
-from gateway_local.paths import SHIPPED_MODELS
 from gateway_local.sizing import FUSER, SizedRepository, completed, completed_texts, image_bytes, write
 from gateway_machine.capacity import plan
 from tests.tritons import running_triton
@@ -39,12 +37,6 @@ def sized(text: str, chosen=GPU, *, preprocessor: bool = False) -> ModelConfig:
 
 def groups(config: ModelConfig) -> list[tuple[int, int, list[int]]]:
     return [(group.kind, group.count, list(group.gpus)) for group in config.instance_group]
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    ignored = shutil.ignore_patterns("model.*", "configs", "__pycache__")
-    return Path(shutil.copytree(SHIPPED_MODELS, tmp_path / "models", ignore=ignored))
 
 
 def test_shipped_models_are_completed(repository):

@@ -1,11 +1,10 @@
 """Other places for a log: a collector of CloudEvents, and a bucket; each of them away and back."""
 
 import json
-import threading
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from urllib.parse import unquote
 
@@ -14,58 +13,39 @@ import pytest
 from gateway_predictions.forget import Forgotten, forget
 from gateway_predictions.reader import LogReader
 from tests.doubles.backend import PNG
+from tests.doubles.http import Asked, Reply, http_server
 from tests.gateway_predictions.logged import counted, failures, logging_service, outcomes, send
 from tests.processes import free_port, wait_for
 
 REQUEST, RESPONSE = "org.kubeflow.serving.inference.request", "org.kubeflow.serving.inference.response"
 
 
-class Collector(ThreadingHTTPServer):
+@dataclass
+class Collector:
     """Keeps the events that it gets; answers with `status`."""
 
-    def __init__(self, port: int) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
-        self.status = 202
-        self.events: list[tuple[dict[str, str], dict]] = []
+    url: str = ""
+    status: int = 202
+    events: list[tuple[dict[str, str], dict]] = field(default_factory=list)
 
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Collector
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        if self.server.status < 300:
-            headers = {name.lower(): unquote(value) for name, value in self.headers.items()}
-            self.server.events.append((headers, json.loads(body)))
-        self.send_response(self.server.status)
-        self.send_header("content-length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
+    def reply(self, asked: Asked) -> Reply:
+        if self.status < 300:
+            headers = {name: unquote(value) for name, value in asked.headers.items()}
+            self.events.append((headers, json.loads(asked.body)))
+        return Reply(self.status)
 
 
 @contextmanager
 def collector(port: int = 0) -> Iterator[Collector]:
-    server = Collector(port)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
+    server = Collector()
+    with http_server(server.reply, port) as number:
+        server.url = f"http://127.0.0.1:{number}/events"
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def url_of(server: Collector) -> str:
-    return f"http://127.0.0.1:{server.server_port}/events"
 
 
 def test_collector_gets_the_events_of_kserves_logger():
     with collector() as server, counted() as found:
-        with logging_service(url_of(server), log_predictions_images=True) as client:
+        with logging_service(server.url, log_predictions_images=True) as client:
             send(client, X_Request_ID="r1", X_Log_Fields="camera=a%22b")
             wait_for(lambda: len(server.events) == 2)
         (request, instance), (response, prediction) = server.events
@@ -88,7 +68,7 @@ def test_collector_gets_the_events_of_kserves_logger():
 
 
 def test_collector_gets_feedback():
-    with collector() as server, logging_service(url_of(server)) as client:
+    with collector() as server, logging_service(server.url) as client:
         client.post("/feedback", json={"request_id": "r1", "label": "class 2"})
         wait_for(lambda: bool(server.events))
         ((headers, data),) = server.events
@@ -112,7 +92,7 @@ def test_events_are_sent_again_only_where_that_may_help(status, outcome):
     with counted() as found, collector() as server:
         server.status = status
         before = outcomes()
-        with logging_service(url_of(server)) as client:
+        with logging_service(server.url) as client:
             failed = failures(client)
             send(client)
             if status == 503:

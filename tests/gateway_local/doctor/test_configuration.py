@@ -3,14 +3,13 @@
 import os
 import socket
 import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from gateway.findings import Level
 from gateway_local.doctor import configuration
+from tests.doubles.http import Reply, http_server
 from tests.processes import free_port
 from tests.settings import Settings
 
@@ -80,27 +79,9 @@ def test_free_ports_pass_and_others_fail(monkeypatch):
     assert configuration.triton_ports().level is Level.OK
 
 
-@pytest.fixture
-def gateway_port() -> Iterator[int]:
-    class Live(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b'{"status":"live"}')
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Live) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
-
-
-def test_port_of_a_running_gateway_is_a_warning(gateway_port):
-    finding = configuration.api_port(settings_on(gateway_port))
+def test_port_of_a_running_gateway_is_a_warning():
+    with http_server(lambda asked: Reply(200, b'{"status":"live"}')) as port:
+        finding = configuration.api_port(settings_on(port))
     assert finding.level is Level.WARN
     assert "in use by a gateway" in finding.text
 

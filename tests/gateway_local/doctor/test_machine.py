@@ -37,7 +37,9 @@ def program(path: Path, name: str, script: str) -> None:
     (path / name).chmod(0o755)
 
 
-def test_this_machine_runs_triton():
+@pytest.mark.parametrize("glibc", ["2.34", "2.35", "2.41"])
+def test_machine_with_a_recent_c_library_runs_triton(monkeypatch, glibc):
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", glibc))
     finding = machine.system()
     assert finding.level is Level.OK
     assert platform.python_version() in finding.text
@@ -48,8 +50,10 @@ def test_this_machine_runs_triton():
     ("module", "name", "value", "words"),
     [
         (platform, "system", lambda: "Darwin", "Linux on x86-64"),
+        (platform, "system", lambda: "Windows", "this is Windows on "),
         (platform, "machine", lambda: "aarch64", "this is Linux on aarch64"),
-        (platform, "libc_ver", lambda: ("glibc", "2.31"), "glibc 2.34 or newer"),
+        (platform, "libc_ver", lambda: ("glibc", "2.33"), "this system has glibc 2.33"),
+        (platform, "libc_ver", lambda: ("musl", "1.2.4"), "another C library"),
         (platform, "libc_ver", lambda: ("", ""), "another C library"),
         (sys, "version_info", (3, 9, 0, "final", 0), "3.11 to 3.13"),
     ],
@@ -60,6 +64,7 @@ def test_other_platform_fails_with_container_advice(monkeypatch, module, name, v
     assert finding.level is Level.FAIL
     assert words in finding.text
     assert module is sys or "docker compose up" in finding.text
+    assert name != "libc_ver" or "needs glibc 2.34 or newer" in finding.text
 
 
 def test_resize_kernel_is_shown_or_missed(monkeypatch):

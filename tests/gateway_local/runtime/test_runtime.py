@@ -1,5 +1,4 @@
 import errno
-import platform
 import re
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway_local.paths import DEFAULT_BACKENDS, default_cache_dir
-from gateway_local.runtime import base, wheel
+from gateway_local.runtime import base
 from gateway_local.runtime.base import (
     KEEP_FREED_MEMORY,
     LibpythonMissing,
@@ -20,7 +19,7 @@ from gateway_local.runtime.base import (
     find_libpython,
 )
 from gateway_local.runtime.chooser import ensure_runtime
-from gateway_local.runtime.wheel import WHEEL_VERSION, UnsupportedPlatform, check_platform
+from gateway_local.runtime.wheel import WHEEL_VERSION
 
 SERVER_FILES = (
     "bin/tritonserver",
@@ -61,6 +60,11 @@ def pip(monkeypatch) -> Pip:
     stand_in = Pip()
     monkeypatch.setattr(subprocess, "run", stand_in)
     return stand_in
+
+
+def refused(folder: Path, reason: str, kind: type[Exception] = RuntimeFetchFailed, **options: object) -> None:
+    with pytest.raises(kind, match=reason):
+        ensure_runtime(folder, print, **options)
 
 
 def test_wheel_is_fetched_by_hash_without_dependencies(pip, tmp_path):
@@ -124,76 +128,40 @@ def test_changed_backend_gets_a_new_directory(pip, tmp_path):
     assert (after / "other" / "model.py").read_text() == "one = 2"
 
 
+MISSING = "ERROR: No matching distribution found for nvidia-pytriton==0.7.0\n"
+
+
 def test_failed_fetch_leaves_no_files_and_shows_pips_reason(pip, tmp_path):
-    pip.says = "WARNING: Retrying\nERROR: No matching distribution found for nvidia-pytriton==0.7.0\n"
-    with pytest.raises(RuntimeFetchFailed, match=r"No matching distribution.* package index within reach"):
-        ensure_runtime(tmp_path, print)
+    pip.says = f"WARNING: Retrying\n{MISSING}"
+    refused(tmp_path, "No matching distribution.* package index within reach")
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_fetch_without_network_explains_how_to_copy_the_cache(pip, tmp_path):
-    pip.says = (
-        "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError': /simple/nvidia-pytriton/\n"
-        "ERROR: No matching distribution found for nvidia-pytriton==0.7.0\n"
-    )
-    with pytest.raises(RuntimeFetchFailed) as raised:
-        ensure_runtime(tmp_path, print)
-    assert "the package index does not answer" in str(raised.value)
-    assert f"{tmp_path / f'triton-{WHEEL_VERSION}'} copied from a machine that has it" in str(raised.value)
+    broken = "after connection broken by 'NewConnectionError': /simple/nvidia-pytriton/"
+    pip.says = f"WARNING: Retrying (Retry(total=0)) {broken}\n{MISSING}"
+    copied = f"{tmp_path / f'triton-{WHEEL_VERSION}'} copied from a machine that has it"
+    refused(tmp_path, rf"(?s)the package index does not answer.*{re.escape(copied)}")
 
 
 def test_missing_pip_fails_with_install_command(pip, tmp_path):
     pip.says = f"{sys.executable}: No module named pip"
-    with pytest.raises(RuntimeFetchFailed, match="-m ensurepip"):
-        ensure_runtime(tmp_path, print)
+    refused(tmp_path, "-m ensurepip")
 
 
 def test_incomplete_wheel_is_refused(pip, tmp_path):
     pip.leaves_out = "triton_python_backend_stub"
-    with pytest.raises(RuntimeFetchFailed, match=r"holds no .*triton_python_backend_stub"):
-        ensure_runtime(tmp_path, print)
+    refused(tmp_path, "holds no .*triton_python_backend_stub")
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_missing_backend_folder_is_named(pip, tmp_path):
-    with pytest.raises(TritonRuntimeError, match=r"no folder .*/nowhere"):
-        ensure_runtime(tmp_path / "cache", print, backends=tmp_path / "nowhere")
+    refused(tmp_path, "no folder .*/nowhere", TritonRuntimeError, backends=tmp_path / "nowhere")
 
 
 def test_unwritable_cache_folder_is_named(pip, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RuntimeFetchFailed, match=r"cannot write .*/file/cache"):
-        ensure_runtime(tmp_path / "file" / "cache", print)
-
-
-@pytest.mark.parametrize(("system", "machine"), [("Darwin", "arm64"), ("Linux", "aarch64"), ("Windows", "AMD64")])
-def test_other_platform_fails_with_container_advice(monkeypatch, system, machine):
-    monkeypatch.setattr(platform, "system", lambda: system)
-    monkeypatch.setattr(platform, "machine", lambda: machine)
-    with pytest.raises(UnsupportedPlatform, match=f"this is {system} on {machine}: .*docker compose up"):
-        check_platform()
-
-
-@pytest.mark.parametrize(
-    ("libc", "found"),
-    [(("glibc", "2.31"), "glibc 2.31"), (("musl", "1.2.4"), "another C library"), (("", ""), "another")],
-)
-def test_unsupported_c_library_is_named(monkeypatch, libc, found):
-    monkeypatch.setattr(platform, "libc_ver", lambda: libc)
-    with pytest.raises(UnsupportedPlatform, match=rf"needs glibc 2\.34 or newer .* this system has {found}"):
-        check_platform()
-
-
-@pytest.mark.parametrize("version", ["2.34", "2.35", "2.41"])
-def test_recent_c_library_passes(monkeypatch, version):
-    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", version))
-    check_platform()
-
-
-def test_python_without_a_stub_is_named(monkeypatch):
-    monkeypatch.setattr(wheel, "PYTHON_VERSIONS", ((3, 7), (3, 8)))
-    with pytest.raises(UnsupportedPlatform, match=r"stubs for Python 3\.7 to 3\.8, this is 3"):
-        check_platform()
+    refused(tmp_path / "file" / "cache", "cannot write .*/file/cache")
 
 
 def test_libpython_of_the_running_python_is_found():

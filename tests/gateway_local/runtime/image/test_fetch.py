@@ -7,16 +7,16 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
-from gateway_cli.main import app
 from gateway_cli.progress import TransferBars
 from gateway_local.console import PlainConsole
 from gateway_local.runtime.image import fetch
 from gateway_local.runtime.image.errors import ImageError, ImageUnusable, RegistryUnreachable
 from gateway_local.runtime.image.fetch import LAYERS, fetch_image
 from gateway_local.runtime.image.use import in_use
-from tests.doubles.registry import FaultyRegistry, Reply, faulty_registry
+from tests.commands import refusal
+from tests.doubles.http import Reply
+from tests.doubles.registry import FaultyRegistry, faulty_registry
 from tests.triton_images import PYTHON, REPOSITORY, StoredImages, digest, triton_like_nvidias
 
 LAYERS_OF_IMAGE = triton_like_nvidias(PYTHON)
@@ -33,7 +33,7 @@ def registry() -> Iterator[FaultyRegistry]:
         yield running
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The programs of the image count as able to start: they have headers, but no code."""
     monkeypatch.setattr(fetch, "unloadable", lambda image: {})
@@ -44,7 +44,10 @@ def name(registry: FaultyRegistry, version: str = ":26.11-py3") -> str:
     return f"{registry.host}/{REPOSITORY}{version}"
 
 
-@pytest.mark.usefixtures("starts")
+def layers_asked(registry: FaultyRegistry) -> bool:
+    return any(registry.asked(digest(layer)) for layer in LAYERS_OF_IMAGE)
+
+
 def test_fetched_image_is_in_use(registry, tmp_path):
     said: list[str] = []
     image = fetch_image(name(registry), tmp_path, said.append)
@@ -55,15 +58,13 @@ def test_fetched_image_is_in_use(registry, tmp_path):
     assert len(registry.asked("blobs")) == 1 + len(LAYERS_OF_IMAGE)
 
 
-@pytest.mark.usefixtures("starts")
 def test_second_fetch_downloads_no_layer(registry, tmp_path):
     first = fetch_image(name(registry), tmp_path, print)
     registry.requests.clear()
     assert fetch_image(name(registry), tmp_path, print) == first
-    assert [digest(layer) for layer in LAYERS_OF_IMAGE if registry.asked(digest(layer))] == []
+    assert not layers_asked(registry)
 
 
-@pytest.mark.usefixtures("starts")
 def test_image_of_a_digest_is_not_asked_for_again(registry, tmp_path):
     version = f"@{digest(registry.images.manifests['26.11-py3'][1])}"
     fetch_image(name(registry, version), tmp_path, print)
@@ -72,7 +73,6 @@ def test_image_of_a_digest_is_not_asked_for_again(registry, tmp_path):
     assert not registry.requests
 
 
-@pytest.mark.usefixtures("starts")
 def test_what_was_fetched_is_used_while_the_registry_is_away(registry, tmp_path):
     first = fetch_image(name(registry), tmp_path, print)
     registry.answer = lambda asked: Reply(200, cut=0, headers={"Content-Length": "5"})
@@ -84,7 +84,6 @@ def test_what_was_fetched_is_used_while_the_registry_is_away(registry, tmp_path)
         fetch_image(name(registry), tmp_path, print, backends=("python", "dali"))
 
 
-@pytest.mark.usefixtures("starts")
 def test_tag_that_has_moved_is_fetched_again(registry, tmp_path):
     first = fetch_image(name(registry), tmp_path, print)
     registry.images.add_image(*LAYERS_OF_IMAGE, variables=["TRITON_SERVER_VERSION=2.76.0"])
@@ -92,7 +91,6 @@ def test_tag_that_has_moved_is_fetched_again(registry, tmp_path):
     assert first.folder.is_dir()
 
 
-@pytest.mark.usefixtures("starts")
 def test_further_backends_are_added(registry, tmp_path):
     assert fetch_image(name(registry), tmp_path, print, backends=["python"]).record.backends == ("python",)
     added = fetch_image(name(registry), tmp_path, print, backends=["python", "dali"])
@@ -100,39 +98,37 @@ def test_further_backends_are_added(registry, tmp_path):
     assert set(fetch_image(name(registry), tmp_path, print).record.backends) == {"python", "pytorch", "dali"}
 
 
-def test_image_that_does_not_start_is_not_in_use(registry, tmp_path, monkeypatch):
-    monkeypatch.setattr(fetch, "unloadable", lambda image: {"tritonserver": ["libx.so => not found"]})
-    with pytest.raises(ImageUnusable, match=r"does not run on this machine: libx\.so => not found"):
-        fetch_image(name(registry), tmp_path, print)
-    monkeypatch.setattr(fetch, "unloadable", lambda image: {})
-    monkeypatch.setattr(fetch, "stub_failure", lambda runtime: "cannot open libpython")
-    with pytest.raises(ImageUnusable, match="its Python backend does not start: cannot open libpython"):
+@pytest.mark.parametrize(
+    ("check", "fault", "reason"),
+    [
+        ("unloadable", {"tritonserver": ["libx.so => not found"]}, r"on this machine: libx\.so => not found"),
+        ("stub_failure", "cannot open libpython", "its Python backend does not start: cannot open libpython"),
+    ],
+)
+def test_image_that_does_not_start_is_not_in_use(registry, tmp_path, monkeypatch, check, fault, reason):
+    monkeypatch.setattr(fetch, check, lambda _: fault)
+    with pytest.raises(ImageUnusable, match=reason):
         fetch_image(name(registry), tmp_path, print)
     assert in_use(tmp_path) is None
 
 
 def test_backend_that_does_not_load_is_a_warning(registry, tmp_path, monkeypatch):
     monkeypatch.setattr(fetch, "unloadable", lambda image: {"pytorch": ["libcublas.so.13 => not found"]})
-    monkeypatch.setattr(fetch, "stub_failure", lambda runtime: "")
     said: list[str] = []
     fetch_image(name(registry), tmp_path, said.append)
     assert any("warning: the backend pytorch does not run" in line for line in said)
 
 
-@pytest.mark.usefixtures("starts")
 def test_disk_that_is_too_small_is_refused_before_the_download(registry, tmp_path, monkeypatch):
     total = sum(map(len, LAYERS_OF_IMAGE))
-    for free in (total - 1, total):
-        monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
-        if free < total:
-            with pytest.raises(ImageError, match="free some, or set XDG_CACHE_HOME"):
-                fetch_image(name(registry), tmp_path, print)
-            assert not any(registry.asked(digest(layer)) for layer in LAYERS_OF_IMAGE)
-        else:
-            assert fetch_image(name(registry), tmp_path, print)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=total - 1))
+    with pytest.raises(ImageError, match="free some, or set XDG_CACHE_HOME"):
+        fetch_image(name(registry), tmp_path, print)
+    assert not layers_asked(registry)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=total))
+    assert fetch_image(name(registry), tmp_path, print)
 
 
-@pytest.mark.usefixtures("starts")
 def test_full_disk_is_named_and_what_has_arrived_is_used_again(registry, tmp_path, monkeypatch):
     def full(*arguments: object, **options: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -144,10 +140,9 @@ def test_full_disk_is_named_and_what_has_arrived_is_used_again(registry, tmp_pat
     assert not list(tmp_path.glob("triton-image-*"))
     registry.requests.clear()
     fetch_image(name(registry), tmp_path, print)
-    assert not any(registry.asked(digest(layer)) for layer in LAYERS_OF_IMAGE)
+    assert not layers_asked(registry)
 
 
-@pytest.mark.usefixtures("starts")
 def test_layers_of_another_image_are_removed(registry, tmp_path):
     (tmp_path / LAYERS).mkdir()
     other = tmp_path / LAYERS / f"{'0' * 64}.part"
@@ -175,11 +170,9 @@ def test_arm_machine_asks_for_its_own_image(registry, tmp_path, monkeypatch):
 
 def test_backends_without_an_image_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    result = CliRunner().invoke(app, ["triton", "fetch", "--backend", "pytorch"])
-    assert "--backend is for images" in str(result.exception)
+    assert "--backend is for images" in refusal("triton", "fetch", "--backend", "pytorch")
 
 
-@pytest.mark.usefixtures("starts")
 def test_leftovers_of_a_killed_process_are_removed(registry, tmp_path):
     """The folder into which it unpacked: gigabytes."""
     (tmp_path / ".triton-image-0123456789ab-x" / "libraries").mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 import gzip
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,12 @@ from tests.triton_images import file, layer, link, special
 
 
 def tree_of(tmp_path: Path, *layers: bytes, wanted=lambda parts: True) -> ImageTree:
-    contents = tmp_path / "contents"
-    contents.mkdir()
-    tree = ImageTree(contents, wanted)
+    """The tree of some layers, in a folder of its own."""
+    folder = Path(tempfile.mkdtemp(dir=tmp_path))
+    (folder / "contents").mkdir()
+    tree = ImageTree(folder / "contents", wanted)
     for number, content in enumerate(layers):
-        path = tmp_path / f"layer-{number}"
+        path = folder / f"layer-{number}"
         path.write_bytes(content)
         tree.add(path)
     return tree
@@ -60,19 +62,20 @@ def test_whiteout_removes_what_lower_layers_have(tmp_path):
     assert names(tree_of(tmp_path, lower, layer(file("a/.wh.x"), file(".wh.b")))) == ["a/y"]
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_whiteout_keeps_files_of_its_own_layer(tmp_path, first):
-    """The order of members in a layer does not matter."""
+IN_ANY_ORDER = pytest.mark.parametrize("step", [1, -1], ids=["first", "last"])
+"""The order of members in a layer does not matter."""
+
+
+@IN_ANY_ORDER
+def test_whiteout_keeps_files_of_its_own_layer(tmp_path, step):
     members = [file("a/.wh.x"), file("a/x", b"new")]
-    tree = tree_of(tmp_path, layer(file("a/x", b"old")), layer(*(members if first else members[::-1])))
-    assert text(tree, "a/x") == "new"
+    assert text(tree_of(tmp_path, layer(file("a/x", b"old")), layer(*members[::step])), "a/x") == "new"
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_opaque_folder_hides_lower_layers(tmp_path, first):
-    members = [file("a/.wh..wh..opq"), file("a/b/new")]
-    upper = layer(*(members if first else members[::-1]))
-    assert names(tree_of(tmp_path, layer(file("a/old"), file("a/b/old"), file("c")), upper)) == ["a/b/new", "c"]
+@IN_ANY_ORDER
+def test_opaque_folder_hides_lower_layers(tmp_path, step):
+    lower, members = layer(file("a/old"), file("a/b/old"), file("c")), [file("a/.wh..wh..opq"), file("a/b/new")]
+    assert names(tree_of(tmp_path, lower, layer(*members[::step]))) == ["a/b/new", "c"]
 
 
 def test_other_files_of_union_file_systems_are_ignored(tmp_path):
@@ -93,23 +96,19 @@ def test_content_under_an_unwanted_name_is_fetched(tmp_path):
         tree.content(found)
     tree.fetch([found])
     assert text(tree, "lib.so") == "1"
-    assert len(list((tmp_path / "contents").iterdir())) == 1
+    assert len(list(tmp_path.glob("*/contents/*"))) == 1
 
 
-def test_symbolic_links_lead_within_the_image(tmp_path):
-    tree = tree_of(
-        tmp_path,
-        layer(
-            file("usr/lib/a.so.1", b"1"),
-            link("lib", "usr/lib"),
-            link("usr/lib/a.so", "a.so.1"),
-            link("up", "../../../../usr/lib/a.so.1"),
-            link("absolute", "/lib/a.so"),
-        ),
-    )
-    assert {path: text(tree, path) for path in ("lib/a.so", "up", "absolute")} == dict.fromkeys(
-        ("lib/a.so", "up", "absolute"), "1"
-    )
+@pytest.mark.parametrize("path", ["lib/a.so", "up", "absolute"])
+def test_symbolic_links_lead_within_the_image(tmp_path, path):
+    links = {
+        "lib": "usr/lib",
+        "usr/lib/a.so": "a.so.1",
+        "up": "../../../../usr/lib/a.so.1",
+        "absolute": "/lib/a.so",
+    }
+    members = [link(name, target) for name, target in links.items()]
+    assert text(tree_of(tmp_path, layer(file("usr/lib/a.so.1", b"1"), *members)), path) == "1"
 
 
 def test_file_behind_a_link_is_added_where_it_leads(tmp_path):
@@ -164,47 +163,81 @@ def test_damaged_layer_is_refused(tmp_path, compression):
         tree_of(tmp_path, content[: len(content) // 3])
 
 
-def test_other_bytes_than_a_layer_are_refused(tmp_path):
-    for number, content in enumerate([b"", b"x" * 2000, gzip.compress(b"x" * 2000)]):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        with pytest.raises(ImageError, match="damaged"):
-            tree_of(folder, content)
+@pytest.mark.parametrize("content", [b"", b"x" * 2000, gzip.compress(b"x" * 2000)], ids=["empty", "text", "gzip"])
+def test_other_bytes_than_a_layer_are_refused(tmp_path, content):
+    with pytest.raises(ImageError, match="damaged"):
+        tree_of(tmp_path, content)
 
 
-def test_folders_may_be_so_deep_and_no_deeper(tmp_path):
-    assert names(tree_of(tmp_path, layer(file("/".join(["d"] * MAX_DEPTH + ["a"])))))
-    (tmp_path / "more").mkdir()
-    with pytest.raises(ImageError, match=f"{MAX_DEPTH}"):
-        tree_of(tmp_path / "more", layer(file("/".join(["d"] * (MAX_DEPTH + 1) + ["a"]))))
+def path_of(length: int) -> str:
+    """A path of this many characters, in parts that a file system takes."""
+    return (("a" * 63 + "/") * (length // 64)).ljust(length, "b")
 
 
-def test_image_may_have_so_many_files_and_no_more(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_tree, "MAX_FILES", 3)
-    members = [file(str(number)) for number in range(4)]
-    assert len(names(tree_of(tmp_path, layer(*members[:3])))) == 3
-    (tmp_path / "more").mkdir()
-    with pytest.raises(ImageError, match="more than 3 files"):
-        tree_of(tmp_path / "more", layer(*members))
+HUNDRED, OPAQUE = [file(f"d/{number}") for number in range(100)], file("d/.wh..wh..opq")
+TOO_LONG = f"more than {MAX_PATH_LENGTH} characters"
 
 
-@pytest.mark.parametrize("kind", ["name", "target"])
-def test_paths_may_be_so_long_and_no_longer(tmp_path, kind):
-    def tree_with(length: int) -> ImageTree:
-        path = ("a" * 63 + "/") * (length // 64)
-        assert len(path) <= length
-        path = path.ljust(length, "b")
-        folder = tmp_path / str(length)
-        folder.mkdir()
-        return tree_of(folder, layer(file(path) if kind == "name" else link("a", path)))
+LIMITS = {
+    "depth": ({}, [file("d/" * MAX_DEPTH + "a")], 1, [file("d/" * (MAX_DEPTH + 1) + "a")], str(MAX_DEPTH)),
+    "name": ({}, [file(path_of(MAX_PATH_LENGTH))], 1, [file(path_of(MAX_PATH_LENGTH + 1))], TOO_LONG),
+    "target": ({}, [link("a", path_of(MAX_PATH_LENGTH))], 0, [link("a", path_of(MAX_PATH_LENGTH + 1))], TOO_LONG),
+    "files": ({"MAX_FILES": 3}, [file(n) for n in "abc"], 3, [file(n) for n in "abcd"], "more than 3 files"),
+    # Each path may name 127 folders: without the count, a layer of 8 MB took gigabytes of memory.
+    "folders of paths": ({"MAX_FILES": 4}, [file("a/b/c/d")], 1, [file("a/b/c/d/e")], "more than 4 files"),
+    "text of names and links": (
+        {"MAX_TEXT": 10},
+        [file("ab/cd"), link("ef", "ab/c")],
+        1,
+        [file("ab/cd"), link("ef", "ab/cd")],
+        "more than 10 characters",
+    ),
+    # An opaque whiteout looks at each file of its folder, also at those of its own layer, which stay.
+    "hiding again and again": (
+        {"MAX_STEPS": 10_000},
+        [*HUNDRED, OPAQUE],
+        100,
+        [*HUNDRED, *[OPAQUE] * 100],
+        "take too long to follow",
+    ),
+}
+"""Lowered limits; a layer that keeps to them, and its files; one that does not, and the error."""
 
-    tree_with(MAX_PATH_LENGTH)
-    with pytest.raises(ImageError, match=f"more than {MAX_PATH_LENGTH} characters"):
-        tree_with(MAX_PATH_LENGTH + 1)
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_layer_up_to_its_limits_is_read(tmp_path, monkeypatch, name):
+    limits, fits, count, exceeds, reason = LIMITS[name]
+    for limit, value in limits.items():
+        monkeypatch.setattr(image_tree, limit, value)
+    assert len(names(tree_of(tmp_path, layer(*fits)))) == count
+    with pytest.raises(ImageError, match=reason):
+        tree_of(tmp_path, layer(*exceeds))
+
+
+def test_layers_unpack_up_to_a_limit(tmp_path, monkeypatch):
+    """A few kilobytes of gzip may be gigabytes; what is not wanted counts as well."""
+    member = file("a", bytes(2**20))
+    size = len(layer(member, compression=""))
+    monkeypatch.setattr(image_tree, "MAX_UNPACKED_BYTES", size)
+    assert names(tree_of(tmp_path, layer(member), wanted=lambda parts: False)) == ["a"]
+    monkeypatch.setattr(image_tree, "MAX_UNPACKED_BYTES", size - 1)
+    with pytest.raises(ImageError, match="more than 0 GiB"):
+        tree_of(tmp_path, layer(member), wanted=lambda parts: False)
+
+
+def test_following_links_is_limited(tmp_path, monkeypatch):
+    """Nine links of 1,001 parts each: without the limit, half a million members below them took hours."""
+    target = "./" * 1000 + "d"
+    chain = [file("d/a"), link("0", target)]
+    chain += [link(str(number), f"{target}/../{number - 1}") for number in range(1, 9)]
+    monkeypatch.setattr(image_tree, "MAX_STEPS", 9 * 1010)
+    assert tree_of(tmp_path, layer(*chain, file("d/x"), file("d/y"))).find("d/y")
+    with pytest.raises(ImageError, match="take too long to follow"):
+        tree_of(tmp_path, layer(*chain, file("8/x"), file("8/y")))
 
 
 @pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.XGLTYPE])
-def test_headers_may_have_so_much_and_no_more(tmp_path, kind):
+def test_size_of_headers_is_limited(tmp_path, kind):
     """`tarfile` reads a header into memory, however long it is."""
     header = tarfile.TarInfo("header")
     header.type, header.size = kind, 2**20
@@ -230,58 +263,7 @@ def test_sparse_file_is_refused(tmp_path):
         tree_of(tmp_path, bytes(header) + bytes(1024))
 
 
-def test_folders_of_paths_count_as_files(tmp_path, monkeypatch):
-    """Each path may name 127 folders: without the count, a layer of 8 MB took gigabytes of memory."""
-    monkeypatch.setattr(image_tree, "MAX_FILES", 4)
-    assert names(tree_of(tmp_path, layer(file("a/b/c/d"))))
-    (tmp_path / "more").mkdir()
-    with pytest.raises(ImageError, match="more than 4 files"):
-        tree_of(tmp_path / "more", layer(file("a/b/c/d/e")))
-
-
-def test_text_of_names_and_links_is_limited(tmp_path, monkeypatch):
-    monkeypatch.setattr(image_tree, "MAX_TEXT", 10)
-    assert names(tree_of(tmp_path, layer(file("ab/cd"), link("ef", "ab/c"))))
-    (tmp_path / "more").mkdir()
-    with pytest.raises(ImageError, match="more than 10 characters"):
-        tree_of(tmp_path / "more", layer(file("ab/cd"), link("ef", "ab/cd")))
-
-
-def test_following_links_is_limited(tmp_path, monkeypatch):
-    """Nine links of 1,001 parts each: without the limit, half a million members below them took hours."""
-    target = "./" * 1000 + "d"
-    chain = [file("d/a"), link("0", target)]
-    chain += [link(str(number), f"{target}/../{number - 1}") for number in range(1, 9)]
-    monkeypatch.setattr(image_tree, "MAX_STEPS", 9 * 1010)
-    assert tree_of(tmp_path, layer(*chain, file("d/x"), file("d/y"))).find("d/y")
-    (tmp_path / "more").mkdir()
-    with pytest.raises(ImageError, match="take too long to follow"):
-        tree_of(tmp_path / "more", layer(*chain, file("8/x"), file("8/y")))
-
-
-def test_hiding_again_and_again_is_limited(tmp_path, monkeypatch):
-    """An opaque whiteout looks at each file of its folder, also at those of its own layer, which stay."""
-    monkeypatch.setattr(image_tree, "MAX_STEPS", 10_000)
-    files = [file(f"d/{number}") for number in range(100)]
-    assert len(names(tree_of(tmp_path, layer(*files, file("d/.wh..wh..opq"))))) == 100
-    (tmp_path / "more").mkdir()
-    with pytest.raises(ImageError, match="take too long to follow"):
-        tree_of(tmp_path / "more", layer(*files, *[file("d/.wh..wh..opq")] * 100))
-
-
-def test_layers_may_unpack_to_so_much_and_no_more(tmp_path, monkeypatch):
-    """A few kilobytes of gzip may be gigabytes; what is not wanted counts as well."""
-    members = [file("a", bytes(2**20))]
-    size = len(layer(*members, compression=""))
-    monkeypatch.setattr(image_tree, "MAX_UNPACKED_BYTES", size)
-    assert names(tree_of(tmp_path, layer(*members), wanted=lambda parts: False)) == ["a"]
-    monkeypatch.setattr(image_tree, "MAX_UNPACKED_BYTES", size - 1)
-    (tmp_path / "more").mkdir()
-    with pytest.raises(ImageError, match="more than 0 GiB"):
-        tree_of(tmp_path / "more", layer(*members), wanted=lambda parts: False)
-
-
-def test_so_many_links_are_followed_and_no_more(tmp_path):
+def test_links_are_followed_up_to_the_limit(tmp_path):
     chain = [link(str(number), str(number + 1)) for number in range(MAX_LINKS + 1)]
     tree = tree_of(tmp_path, layer(*chain, file(str(MAX_LINKS + 1), b"end")))
     assert text(tree, "1") == "end"
