@@ -14,10 +14,16 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parents[1]
 COPIED = ("gateway", "tests", "pyproject.toml")
 LINKED = ("triton_models", "triton_backends", "bench", "docs", "deploy", "examples", "README.md")
+LIMITS, INGEST = "tests/gateway/limits", "tests/gateway/ingest"
 TESTS = {
-    "gateway/limits/admission.py": ("test_admission.py", "test_fair_share.py", "test_spare_capacity.py"),
-    "gateway/limits/lease.py": ("test_lease.py", "test_pools.py", "test_round_robin.py", "test_fair_share.py"),
-    "gateway/ingest/inspection.py": ("test_inspection.py", "test_costly_headers.py"),
+    "gateway/limits/admission.py": (
+        *(f"{LIMITS}/test_{name}.py" for name in ("admission", "fair_share")),
+        "tests/plugins/rollouts/test_spare_capacity.py",
+    ),
+    "gateway/limits/lease.py": tuple(
+        f"{LIMITS}/test_{name}.py" for name in ("lease", "pools", "round_robin", "fair_share")
+    ),
+    "gateway/ingest/inspection.py": (f"{INGEST}/test_inspection.py", f"{INGEST}/test_costly_headers.py"),
 }
 """The test files of modules that have more than the one of their own name."""
 SETTINGS = """
@@ -53,8 +59,8 @@ def main() -> int:
     parser.add_argument("tests", nargs="*", help="its test files")
     options = parser.parse_args()
     module = Path(options.module)
-    names = TESTS.get(options.module, (f"test_{module.name}",))
-    tests = options.tests or [str("tests" / module.parent / name) for name in names]
+    own = str("tests" / module.parent / f"test_{module.name}")
+    tests = options.tests or list(TESTS.get(options.module, (own,)))
     if missing := [name for name in tests if not (PROJECT / name).exists()]:
         parser.error(f"there is no {', '.join(missing)}: name the module's test files after it")
     folder = copy(options.module, tests)

@@ -1,5 +1,6 @@
 """Starting the gateway as users start it: as a process of its own."""
 
+import functools
 import itertools
 import json
 import os
@@ -29,16 +30,27 @@ PACKAGES = (
 )
 SERVE = "import sys; from gateway_cli.main import main; sys.argv[1:] = ['serve']; main()"
 
-PORTS_PER_WORKER = 1000
-# Starts at the process id, so that two runs on one machine rarely try the same ports.
-_next_port = itertools.count(os.getpid())
+FIRST_PORT, PORTS, EPHEMERAL = 20_000, 250, 32_768
+"""The ports of tests: each process has PORTS of them, below those that the kernel hands out."""
+
+
+@functools.cache
+def _ports() -> tuple[socket.socket, Iterator[int]]:
+    """The ports of this process, and a Unix socket whose name keeps them from other test runs on this machine."""
+    from tests.leaks import lasting  # it imports pytest, which programs without tests do not need
+
+    with lasting():
+        claim = socket.socket(socket.AF_UNIX)
+        for first in range(FIRST_PORT, EPHEMERAL - PORTS, PORTS):
+            with suppress(OSError):  # another process has them
+                claim.bind(f"\0ports of tests from {first}")
+                return claim, itertools.cycle(range(first, first + PORTS))
+    raise AssertionError("other test processes have all ports")
 
 
 def free_port() -> int:
-    """A free port that neither the kernel nor another test worker hands out meanwhile."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    for number in _next_port:
-        port = 20_000 + worker * PORTS_PER_WORKER + number % PORTS_PER_WORKER
+    """A free port that neither the kernel nor another test process hands out meanwhile."""
+    for port in itertools.islice(_ports()[1], PORTS):
         with socket.socket() as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -46,7 +58,7 @@ def free_port() -> int:
             except OSError:
                 continue
         return port
-    raise AssertionError("the count never ends")
+    raise AssertionError(f"the {PORTS} ports of this process are in use")
 
 
 def environment(**settings: object) -> dict[str, str]:

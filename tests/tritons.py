@@ -8,7 +8,7 @@ import psutil
 
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
-from tests.processes import children
+from tests.processes import children, free_port
 
 
 @contextmanager
@@ -20,8 +20,12 @@ def running_triton(
     kind: type[EmbeddedTriton] = EmbeddedTriton,
     **options: object,
 ) -> Iterator[EmbeddedTriton]:
-    """A ready Triton, killed at the end: a clean stop takes seconds, and has its own tests."""
-    server = kind(runtime, repository, on_log=on_log, **options)
+    """A ready Triton, killed at the end: a clean stop takes seconds, and has its own tests.
+
+    It has ports of tests: the kernel could give those that Triton chooses to another program before Triton listens.
+    """
+    ports = {name: free_port() for name in ("grpc_port", "http_port", "metrics_port")}
+    server = kind(runtime, repository, on_log=on_log, **ports | options)
     try:
         server.start()
         server.wait_ready()
