@@ -214,13 +214,14 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     strict = not request.node.nodeid.startswith(NOT_CLEAN) and request.node.get_closest_marker("triton") is None
     deadline = time.monotonic() + (GRACE_SECONDS if strict else 1)
-    collected = False
+    next_collection = 0.0
     shares = bool(_shared & set(request.fixturenames))
     while left := _left_since(before, shares=shares):
-        if not collected:
+        now = time.monotonic()
+        if now > next_collection:  # more than once, since what a thread holds becomes garbage when it ends
             gc.collect()
-            collected = True
-        elif time.monotonic() > deadline:
+            next_collection = time.monotonic() + 1
+        elif now > deadline:
             text = "the test leaves behind: " + "; ".join(sorted(_words(*each) for each in left))
             if strict:
                 pytest.fail(text, pytrace=False)

@@ -119,7 +119,8 @@ def stream_service(
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        wait_for(lambda: server.started)
+        wait_for(lambda: server.started or not thread.is_alive())
+        assert server.started, f"no service on port {chosen.port}: see the log"
         yield f"127.0.0.1:{chosen.port}", server
     finally:
         server.should_exit = True

@@ -31,9 +31,11 @@ def server(talk):
     with serve(handle, "127.0.0.1", 0, compression=None) as running:
         thread = threading.Thread(target=running.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{running.socket.getsockname()[1]}"
-        running.shutdown()
-    thread.join()
+        try:
+            yield f"http://127.0.0.1:{running.socket.getsockname()[1]}"
+        finally:
+            running.shutdown()
+            thread.join()
 
 
 def answers_of(talk, frames=1):
