@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 from gateway_cli.main import main
+from gateway_client import NamedImage
+from gateway_client.bulk.sources import Sources
 from tests import warm
 from tests.processes import environment
+
+TOO_LARGE = "too large"
 
 
 def command(*arguments: object) -> list[str]:
@@ -54,6 +58,26 @@ def run(*arguments: object) -> Done:
 
 def rows_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def outcomes(*sources: object, limit: int = 100_000) -> dict[str, str | bytes]:
+    """The content of each image, or why it cannot be read, by the end of its name."""
+    found: dict[str, str | bytes] = {}
+    for image in Sources(map(str, sources)).images(limit):
+        name = image.name.rpartition("/")[2]
+        assert name not in found
+        found[name] = reading(image, limit)
+    return found
+
+
+def reading(image: NamedImage, limit: int = 100_000) -> str | bytes:
+    """The content of an image, or why it cannot be read."""
+    try:
+        data = image.read()
+    except OSError as exc:
+        return exc.strerror or str(exc)
+    assert len(data) <= limit + 1
+    return data if len(data) <= limit else TOO_LARGE
 
 
 def folder_of(folder: Path, count: int, content: bytes) -> Path:

@@ -28,12 +28,6 @@ from tests.processes import PROJECT, environment, wait_for
 from tests.services import stub_service
 
 
-@pytest.fixture(scope="module")
-def url():
-    with stub_service() as url:
-        yield url
-
-
 @pytest.fixture
 def photos(tmp_path):
     return folder_of(tmp_path / "photos", 150, PNG)
@@ -152,6 +146,7 @@ def test_finished_output_can_be_resumed_with_new_images(url, photos, tmp_path):
         ((), ("--model", "flowers"), "without --model, and this run is with --model flowers"),
         (("--top-k", "1"), ("--top-k", "3"), "with --top-k 1, and this run is with --top-k 3"),
         (("--threshold", "0.2"), (), "with --threshold 0.2, and this run is without --threshold"),
+        (("--labels", "cat,dog"), ("--labels", "cat"), "with --labels cat,dog, and this run is with --labels cat"),
     ],
 )
 def test_finished_output_is_not_resumed_with_other_options(url, photos, tmp_path, before, now, reason):
@@ -202,12 +197,11 @@ def test_terminal_output_is_a_table(url, photos):
     [
         (["none.png", "--out", "out.jsonl"], "there is no file or folder 'none.png'"),
         (["photos", "--out", "out.xlsx"], "must be .jsonl, .csv or .parquet"),
-        (["photos", "--out", "out.jsonl", "--gateway", "http://127.0.0.1:9"], "There is no gateway at"),
     ],
 )
 def test_faults_are_reported_in_one_sentence(photos, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    done = run(*arguments, *(() if "--gateway" in arguments else ("--gateway", "http://127.0.0.1:9")))
+    done = run(*arguments, "--gateway", "http://127.0.0.1:9")
     assert done.returncode == 1
     assert message in done.stderr
 
@@ -218,12 +212,6 @@ def test_file_in_a_bucket_is_refused(photos, tmp_path, monkeypatch):
     assert done.returncode == 2
     assert "such as s3://bucket/out/" in " ".join(done.stderr.split())
     assert not (tmp_path / "s3:").exists()
-
-
-def test_refused_parameter_ends_the_run(url, photos, tmp_path):
-    done = run(photos, "--out", tmp_path / "more.jsonl", "--gateway", url, "--top-k", 99999)
-    assert done.returncode == 1
-    assert "'top_k': must be at most" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

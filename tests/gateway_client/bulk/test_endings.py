@@ -17,12 +17,6 @@ from tests.processes import environment
 from tests.services import stub_service
 
 
-@pytest.fixture(scope="module")
-def url():
-    with stub_service() as url:
-        yield url
-
-
 @pytest.fixture
 def photos(tmp_path):
     return folder_of(tmp_path / "photos", 5, PNG)
@@ -87,9 +81,13 @@ def test_unwritable_output_path_is_reported(url, photos, tmp_path):
 
 def test_run_without_rows_leaves_no_files(url, photos, tmp_path):
     out = tmp_path / "out.jsonl"
-    for wrong in (["--gateway", "http://127.0.0.1:9"], ["--gateway", url, "--top-k", 99999]):
+    for wrong, words in (
+        (["--gateway", "http://127.0.0.1:9"], "There is no gateway at"),
+        (["--gateway", url, "--top-k", 99999], "'top_k': must be at most"),
+    ):
         done = run(photos, "--out", out, *wrong)
         assert done.returncode == 1
+        assert words in done.stderr
         assert "--resume" not in done.stderr
         assert not Path(f"{out}.part").exists()
     assert run(photos, "--out", out, "--gateway", url).returncode == 0

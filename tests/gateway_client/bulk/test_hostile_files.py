@@ -33,34 +33,11 @@ from gateway_client.bulk.archives import InflatesTooFar, InflationBudget
 from gateway_client.bulk.sources import Sources
 from gateway_client.files import read_file
 from tests.doubles.backend import PNG
-from tests.gateway_client.bulk.running import command, rows_of, run
+from tests.gateway_client.bulk.running import TOO_LARGE, command, outcomes, reading, rows_of, run
 from tests.processes import environment, wait_for
-from tests.services import stub_service
 
 LIMIT = 100_000
 MIB = 2**20
-TOO_LARGE = "too large"
-
-
-def outcomes(*sources, limit=LIMIT) -> dict[str, str | bytes]:
-    """The content of each image, or why it cannot be read, by the end of its name."""
-    found = {}
-    for image in Sources(map(str, sources)).images(limit):
-        name = image.name.rpartition("/")[2]
-        assert name not in found
-        try:
-            data = image.read()
-            assert len(data) <= limit + 1
-            found[name] = data if len(data) <= limit else TOO_LARGE
-        except OSError as exc:
-            found[name] = exc.strerror or str(exc)
-    return found
-
-
-@pytest.fixture(scope="module")
-def url():
-    with stub_service() as url:
-        yield url
 
 
 @pytest.fixture
@@ -204,16 +181,11 @@ def test_globs_match_as_in_a_shell(tmp_path, monkeypatch, pattern, expected):
 ZEROS = 24 * MIB
 
 
-@pytest.fixture(scope="module")
-def zeros():
-    return bytes(MIB)
-
-
-def zip_of(path, method, zeros, *, declared=None):
+def zip_of(path, method, *, declared=None):
     with zipfile.ZipFile(path, "w", method) as archive:
         with archive.open("bomb.png", "w") as member:
             for _ in range(ZEROS // MIB):
-                member.write(zeros)
+                member.write(bytes(MIB))
         archive.writestr("good.png", PNG)
     if declared is not None:  # in the list of members
         data = bytearray(path.read_bytes())
@@ -239,17 +211,17 @@ def in_little_memory(work):
 
 
 @pytest.mark.parametrize("declared", [None, 1000])
-def test_zip_member_is_inflated_up_to_its_limit(tmp_path, zeros, declared):
+def test_zip_member_is_inflated_up_to_its_limit(tmp_path, declared):
     """Also if its declared size is wrong."""
-    zip_of(tmp_path / "a.zip", zipfile.ZIP_DEFLATED, zeros, declared=declared)
+    zip_of(tmp_path / "a.zip", zipfile.ZIP_DEFLATED, declared=declared)
     found = in_little_memory(lambda: outcomes(tmp_path / "a.zip"))
     assert found["good.png"] == PNG
     assert found["bomb.png"] == (TOO_LARGE if declared is None else "Bad CRC-32 for file 'bomb.png'")
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_zip_methods_without_a_bound_on_memory_are_refused(tmp_path, zeros, method):
-    zip_of(tmp_path / "a.zip", method, zeros)
+def test_zip_methods_without_a_bound_on_memory_are_refused(tmp_path, method):
+    zip_of(tmp_path / "a.zip", method)
     found = in_little_memory(lambda: outcomes(tmp_path / "a.zip"))
     assert set(found) == {"good.png", "bomb.png"}
     assert set(found.values()) == {f"it is compressed by zip's method {method}: pack the archive with Deflate"}
@@ -297,33 +269,43 @@ def test_tar_header_size_is_limited(tmp_path, kind):
     assert "a header has more than 1 MiB" in found["a.tar"]
 
 
-def test_endless_tar_headers_are_limited(tmp_path):
-    """Headers in a chain, and the map of a sparse file, are headers of one member."""
+def checked(header: bytearray) -> bytes:
+    """A header with the checksum of its bytes."""
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(header)
+
+
+def chained() -> bytes:
+    return tar_header("x", 0, tarfile.XHDTYPE) * 20_000
+
+
+def map_of_a_sparse_file() -> bytes:
     sparse = bytearray(tar_header("x.png", 512, tarfile.GNUTYPE_SPARSE))
     sparse[482] = 1
-    sparse[148:156] = b" " * 8
-    sparse[148:156] = b"%06o\0 " % sum(sparse)
-    block = b"00000000001\x0000000000001\0" * 21
-    block = block[:504] + b"\1" + bytes(7)
-    for content in (tar_header("x", 0, tarfile.XHDTYPE) * 20_000, bytes(sparse) + block * 20_000):
-        path = tmp_path / "a.tar"
-        path.write_bytes(gzip.compress(GOOD + content))
-        found = in_little_memory(lambda: outcomes(path))  # noqa: B023
-        assert found["good.png"] == PNG
-        assert "the archive is damaged here" in found["a.tar"]
+    block = (b"00000000001\x0000000000001\0" * 21)[:504] + b"\1" + bytes(7)
+    return checked(sparse) + block * 20_000
 
 
-def test_backward_tar_header_ends_the_archive(tmp_path):
+@pytest.mark.parametrize("headers", [chained, map_of_a_sparse_file])
+def test_endless_tar_headers_are_limited(tmp_path, headers):
+    """They are headers of one member."""
+    path = tmp_path / "a.tar"
+    path.write_bytes(gzip.compress(GOOD + headers()))
+    found = in_little_memory(lambda: outcomes(path))
+    assert found["good.png"] == PNG
+    assert "the archive is damaged here" in found["a.tar"]
+
+
+@pytest.mark.parametrize("packed", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_backward_tar_header_ends_the_archive(tmp_path, packed):
     negative = bytearray(tar_header("x.png", 0))
     negative[124:136] = b"\xff" * 10 + b"\xfc\0"
-    negative[148:156] = b" " * 8
-    negative[148:156] = b"%06o\0 " % sum(negative)
-    for data in (GOOD + bytes(negative), gzip.compress(GOOD + bytes(negative))):
-        (tmp_path / "a.tar").write_bytes(data)
-        found = outcomes(tmp_path / "a.tar")
-        assert found.pop("good.png") == PNG
-        assert all("damaged" in reason for reason in found.values())
-        assert found
+    (tmp_path / "a.tar").write_bytes(packed(GOOD + checked(negative)))
+    found = outcomes(tmp_path / "a.tar")
+    assert found.pop("good.png") == PNG
+    assert found
+    assert all("damaged" in reason for reason in found.values())
 
 
 def test_non_file_tar_members_have_error_rows(tmp_path):
@@ -430,15 +412,6 @@ def rows(table):
     return [reading(image) for image in Sources([str(table)]).images(LIMIT)]
 
 
-def reading(image):
-    try:
-        data = image.read()
-    except OSError as exc:
-        return exc.strerror or str(exc)
-    assert len(data) <= LIMIT + 1
-    return data
-
-
 @pytest.mark.parametrize("kind", ["txt", "csv", "jsonl"])
 def test_table_line_length_is_limited(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(tables, "MAX_LINE_BYTES", 1000)
@@ -472,8 +445,7 @@ def test_damaged_table_line_has_its_own_error_row(tmp_path, line):
     table = tmp_path / "t.jsonl"
     table.write_bytes(b'{"path": "a.png"}\n' + line + b'\n{"path": "a.png"}\n')
     first, reason, last = rows(table)
-    assert (first, last) == (PNG, PNG)
-    assert isinstance(reason, str)
+    assert (first, last, type(reason)) == (PNG, PNG, str)
 
 
 def test_damaged_csv_lines_affect_only_their_rows(tmp_path):

@@ -27,15 +27,9 @@ def images_of(photos: Path) -> list[str]:
     return sorted(map(str, photos.rglob("*.png")))
 
 
-@pytest.fixture(scope="module")
-def service():
-    with stub_service() as url:
-        yield url
-
-
-def test_files_have_the_rows_of_successive_images(tmp_path, service):
+def test_files_have_the_rows_of_successive_images(tmp_path, url):
     photos, out = folder_of(tmp_path / "photos", 250, PNG), tmp_path / "out"
-    done = run(photos, "--out", f"{out}/", "--rows-per-file", 100, "--gateway", service)
+    done = run(photos, "--out", f"{out}/", "--rows-per-file", 100, "--gateway", url)
     assert done.returncode == 0, done.stderr
     assert "250 rows; 250 images" in done.stderr
     tables = [pyarrow.parquet.read_table(path) for path in sorted(out.iterdir())]
@@ -44,18 +38,18 @@ def test_files_have_the_rows_of_successive_images(tmp_path, service):
         set(images_of(photos)[first : first + 100]) for first in (0, 100, 200)
     ]
     assert paths_of(out) == images_of(photos)
-    again = run(photos, "--out", out, "--rows-per-file", 100, "--gateway", service)
+    again = run(photos, "--out", out, "--rows-per-file", 100, "--gateway", url)
     assert again.returncode == 1
     assert "continue with --resume" in again.stderr
-    resumed = run(photos, "--out", out, "--rows-per-file", 100, "--gateway", service, "--resume")
+    resumed = run(photos, "--out", out, "--rows-per-file", 100, "--gateway", url, "--resume")
     assert "rows from before: 250" in resumed.stderr
     assert "250 rows; 0 images" in resumed.stderr
 
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
-def test_missing_file_alone_is_written_again(tmp_path, service, gone):
+def test_missing_file_alone_is_written_again(tmp_path, url, gone):
     photos, out = folder_of(tmp_path / "photos", 250, PNG), tmp_path / "out"
-    arguments = (photos, "--out", f"{out}/", "--rows-per-file", 100, "--gateway", service)
+    arguments = (photos, "--out", f"{out}/", "--rows-per-file", 100, "--gateway", url)
     assert run(*arguments).returncode == 0
     before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
     sorted(out.iterdir())[gone].unlink()
@@ -66,10 +60,10 @@ def test_missing_file_alone_is_written_again(tmp_path, service, gone):
 
 
 @pytest.mark.parametrize("change", ["less", "more", "options", "size", "format"])
-def test_other_sources_or_options_are_refused(tmp_path, service, change):
+def test_other_sources_or_options_are_refused(tmp_path, url, change):
     photos, out = folder_of(tmp_path / "photos", 150, PNG), tmp_path / "out"
     size, options = ("--rows-per-file", 100), ()
-    assert run(photos, "--out", f"{out}/", *size, "--gateway", service).returncode == 0
+    assert run(photos, "--out", f"{out}/", *size, "--gateway", url).returncode == 0
     match change:
         case "less":
             for path in list(photos.rglob("*.png"))[:60]:
@@ -82,49 +76,46 @@ def test_other_sources_or_options_are_refused(tmp_path, service, change):
             size = ("--rows-per-file", 75)
         case "format":
             options = ("--format", "jsonl")
-    refused = run(photos, "--out", f"{out}/", *size, *options, "--gateway", service, "--resume")
+    refused = run(photos, "--out", f"{out}/", *size, *options, "--gateway", url, "--resume")
     assert refused.returncode == 1
     assert "another format" in refused.stderr if change == "format" else "--overwrite to start again" in refused.stderr
-    new = run(photos, "--out", f"{out}/", *size, *options, "--gateway", service, "--overwrite")
+    new = run(photos, "--out", f"{out}/", *size, *options, "--gateway", url, "--overwrite")
     assert new.returncode == 0, new.stderr
     if change != "format":
         assert paths_of(out) == images_of(photos)
 
 
-def test_shards_divide_the_images(tmp_path, service):
+def test_shards_divide_the_images(tmp_path, url):
     photos, out = folder_of(tmp_path / "photos", 300, PNG), tmp_path / "out"
     for number in (1, 2, 3, 4):
-        done = run(photos, "--shard", f"{number}/4", "--out", f"{out}/", "--rows-per-file", 50, "--gateway", service)
+        done = run(photos, "--shard", f"{number}/4", "--out", f"{out}/", "--rows-per-file", 50, "--gateway", url)
         assert done.returncode == 0, done.stderr
     assert paths_of(out) == images_of(photos)
     assert {path.name.split("-000")[0] for path in out.iterdir()} == {f"part-{number}-of-4" for number in (1, 2, 3, 4)}
-    other = run(photos, "--shard", "1/5", "--out", f"{out}/", "--gateway", service)
+    other = run(photos, "--shard", "1/5", "--out", f"{out}/", "--gateway", url)
     assert "another division into shards" in other.stderr
 
 
-def test_shard_without_images_is_done(tmp_path, service):
+def test_shard_without_images_is_done(tmp_path, url):
     """Sixteen pods of ten images: one may have none, which is no failure of the job."""
     photos = folder_of(tmp_path / "photos", 1, PNG)
-    codes = [run(photos, "--shard", f"{n}/8", "-o", f"{tmp_path / 'out'}/", "--gateway", service) for n in range(1, 9)]
+    codes = [run(photos, "--shard", f"{n}/8", "-o", f"{tmp_path / 'out'}/", "--gateway", url) for n in range(1, 9)]
     assert [done.returncode for done in codes] == [0] * 8
     assert paths_of(tmp_path / "out") == images_of(photos)
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "1", "1/0", "-1/4", f"1/{MAX_SHARDS + 1}", "1/4/2", "²/4"])
-def test_unreadable_shard(text):
+def test_shards_are_read_up_to_the_most(text):
+    assert read_shard(f"{MAX_SHARDS}/{MAX_SHARDS}") == Shard(MAX_SHARDS, MAX_SHARDS)
     with pytest.raises(ShardUnreadable, match="NUMBER/COUNT"):
         read_shard(text)
 
 
-def test_largest_shard():
-    assert read_shard(f"{MAX_SHARDS}/{MAX_SHARDS}") == Shard(MAX_SHARDS, MAX_SHARDS)
-
-
-def test_jsonl_and_csv(tmp_path, service):
+def test_jsonl_and_csv(tmp_path, url):
     photos = folder_of(tmp_path / "photos", 3, PNG)
     for kind in ("jsonl", "csv"):
         out = tmp_path / kind
-        assert run(photos, "--out", f"{out}/", "--format", kind, "--gateway", service).returncode == 0
+        assert run(photos, "--out", f"{out}/", "--format", kind, "--gateway", url).returncode == 0
         (file,) = out.iterdir()
         assert file.name.startswith("part-000000-")
         assert len(file.read_text().splitlines()) == 3 + (kind == "csv")
@@ -132,7 +123,7 @@ def test_jsonl_and_csv(tmp_path, service):
     assert "index" not in row
 
 
-def test_failed_write_leaves_no_file(tmp_path, service, monkeypatch):
+def test_failed_write_leaves_no_file(tmp_path, url, monkeypatch):
     """A full disk: the file is whole or not there, and --resume writes it."""
     photos, out = folder_of(tmp_path / "photos", 30, PNG), tmp_path / "out"
     put = LocalFolder.put
@@ -142,7 +133,7 @@ def test_failed_write_leaves_no_file(tmp_path, service, monkeypatch):
             raise OSError(28, "No space left on device")
         put(folder, file, name)
 
-    arguments = (photos, "--out", f"{out}/", "--rows-per-file", 10, "--gateway", service)
+    arguments = (photos, "--out", f"{out}/", "--rows-per-file", 10, "--gateway", url)
     with monkeypatch.context() as patch:
         patch.setattr(LocalFolder, "put", full)
         failed = run(*arguments)
@@ -189,10 +180,10 @@ def bucket(tmp_path_factory):
         yield s3
 
 
-def test_bucket(tmp_path, service, bucket):
+def test_bucket(tmp_path, url, bucket):
     """From a bucket into a bucket; a file that is there is not sent again."""
     folder_of(bucket.folder / "photos" / "in", 25, PNG)
-    arguments = ("s3://photos/in/", "-o", "s3://photos/out/", "--rows-per-file", 10, "--gateway", service)
+    arguments = ("s3://photos/in/", "-o", "s3://photos/out/", "--rows-per-file", 10, "--gateway", url)
     done = run(*arguments)
     assert done.returncode == 0, done.stderr
     out = bucket.folder / "photos" / "out"
@@ -204,10 +195,10 @@ def test_bucket(tmp_path, service, bucket):
     assert run(*arguments).returncode == 1
 
 
-def test_empty_and_missing_buckets(service, bucket):
+def test_empty_and_missing_buckets(url, bucket):
     (bucket.folder / "photos" / "empty").mkdir()
-    assert "contains no images" in run("s3://photos/empty/", "--gateway", service).stderr
-    assert "there is no bucket 'nobucket'" in run("s3://nobucket/x", "--gateway", service).stderr
+    assert "contains no images" in run("s3://photos/empty/", "--gateway", url).stderr
+    assert "there is no bucket 'nobucket'" in run("s3://nobucket/x", "--gateway", url).stderr
 
 
 IMAGES = 2_000
