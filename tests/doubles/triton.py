@@ -204,6 +204,8 @@ class FakeEndpoint:
         self.address = address
         self.triton = triton or FakeTriton()
         self.closed = False
+        self.counts_read = 0
+        """How often the counts of all models were read."""
 
     async def infer(
         self, call: Call, *, class_count: int | None, embeddings: bool = False, codec: Codec = CONTRACT
@@ -276,6 +278,7 @@ class FakeEndpoint:
         """The FakeTriton's statistics of a model; of all models for "", with their counts of answers alone."""
         if not name:
             await self._reach()
+            self.counts_read += 1
             found = ModelStatisticsResponse()
             for model, answers in self.triton.answered.items():
                 found.model_stats.add(name=model).inference_stats.success.count = answers

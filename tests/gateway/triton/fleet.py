@@ -44,6 +44,12 @@ async def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None
         await asyncio.sleep(0.005)
 
 
+async def due(checker: HealthChecker) -> None:
+    """Wait until every model is to be probed again."""
+    state = checker.state
+    await wait_until(lambda: all(state.is_due(model) for model in state.models.values()))
+
+
 def checker_of(
     triton: FakeTriton,
     *,

@@ -299,7 +299,6 @@ async def test_force_reload_sends_a_changed_configuration():
     try:
         for _ in range(2):
             await endpoint.force_reload("net")
-            await asyncio.sleep(0.001)
     finally:
         await endpoint.close()
     configs = [request.parameters["config"].string_param for request in sent]

@@ -81,6 +81,7 @@ class DemandGateway:
     ) -> None:
         self.tritons = tritons
         self.descriptions = descriptions
+        self.endpoints: list[FakeEndpoint] = []
         self.dns = list(tritons)
         """The addresses of the name by which the gateway finds its Tritons."""
         self.pool = TritonPool(
@@ -91,7 +92,7 @@ class DemandGateway:
             share=Share(0, 32, name),
             load=load,
             on_demand=True,
-            connect=lambda address: FakeEndpoint(address, tritons[address]),
+            connect=self._connect,
             lookup=self._look_up,
         )
         options = {"kept_seconds": 0.0, "spread": False, "refresh_seconds": 0.02, **policy}
@@ -114,6 +115,16 @@ class DemandGateway:
     async def wait_for(self, model: str, *, seconds: float = 20) -> None:
         """Wait for a model as a request does."""
         await self.loader.loaded(model, "", Deadline.after(seconds))
+
+    async def counts_read(self) -> None:
+        """Wait until Triton's counts have been read once more: times of use are as exact as that."""
+        before = {endpoint: endpoint.counts_read for endpoint in self.endpoints}
+        # The first of them may have begun before.
+        await wait_until(lambda: all(endpoint.counts_read > count + 1 for endpoint, count in before.items()))
+
+    def _connect(self, address: str) -> FakeEndpoint:
+        self.endpoints.append(FakeEndpoint(address, self.tritons[address]))
+        return self.endpoints[-1]
 
     async def _look_up(self, host: str, port: int) -> list[str]:
         return list(self.dns)

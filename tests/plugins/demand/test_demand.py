@@ -60,7 +60,7 @@ async def test_least_recently_used_model_is_unloaded():
     async with gateways_of(room=3) as (gateway,):
         for name in ("m0", "m1"):
             await classify(gateway, name)
-        await asyncio.sleep(0.3)  # times of use are as exact as the interval at which Triton's counts are read
+        await gateway.counts_read()
         for name in ("m0", "m2"):
             await classify(gateway, name)
         assert loaded(gateway.triton) == {MODEL, "m0", "m2"}
@@ -277,10 +277,10 @@ async def test_model_that_another_gateway_uses_stays():
         (triton,) = first.tritons.values()
         await classify(first, "m0")
         await classify(second, "m1")
-        until = time.monotonic() + 1.5
-        while time.monotonic() < until:
+        for _ in range(3):
+            await second.counts_read()
             await classify(first, "m0")
-            await asyncio.sleep(0.02)
+            await second.counts_read()
         await classify(second, "m2")
         assert loaded(triton) == {MODEL, "m0", "m2"}
 

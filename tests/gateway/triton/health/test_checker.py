@@ -15,7 +15,7 @@ from gateway_plugins.recovery.metrics import HEALINGS
 from gateway_plugins.recovery.recovery import FRESH_SECONDS
 from tests.doubles.clock import Clock
 from tests.doubles.triton import FakeEndpoint, FakeTriton
-from tests.gateway.triton.fleet import MODEL, SCHEDULE, checker_of, wait_until
+from tests.gateway.triton.fleet import MODEL, SCHEDULE, checker_of, due, wait_until
 
 THREE = {
     MODEL: ("preprocessor", "net"),
@@ -83,7 +83,7 @@ async def test_other_models_stay_ready_when_the_default_model_dies():
     triton.kill("net")
     for _ in range(4):
         await checker.probe_all()
-        await asyncio.sleep(0.02)
+        await due(checker)
     assert not checker.state.ready
     assert checker.state.answers("flowers")
     assert checker.state.answers("flowers", "1")
@@ -103,7 +103,7 @@ async def test_single_failed_probe_does_not_reload():
     triton, checker = await watched()
     triton.failing.add("net")
     for _ in range(SCHEDULE.failures - 1):
-        await asyncio.sleep(0.02)
+        await due(checker)
         await checker.probe_all()
         await checker.recover()
     triton.failing.clear()

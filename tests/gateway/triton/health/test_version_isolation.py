@@ -8,7 +8,7 @@ from gateway.errors import ModelUnavailable
 from gateway.triton.error_table import StubDied
 from gateway.triton.health.checker import HealthChecker
 from tests.doubles.triton import FakeTriton
-from tests.gateway.triton.fleet import MODEL, call_of, checker_of, wait_until
+from tests.gateway.triton.fleet import MODEL, call_of, checker_of, due, wait_until
 
 VERSIONS = {
     MODEL: ("preprocessor", "net:1"),
@@ -22,7 +22,7 @@ async def probed(checker: HealthChecker) -> None:
     for _ in range(3):
         await checker.probe_all()
         await checker.recover()
-        await asyncio.sleep(0.02)
+        await due(checker)
 
 
 def ready(checker: HealthChecker) -> set[str]:
