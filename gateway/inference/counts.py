@@ -1,6 +1,7 @@
 """Counts the images that a request has answered."""
 
 from gateway import metrics
+from gateway.errors import ServiceError
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.limits.caller import ANYONE
@@ -8,10 +9,16 @@ from gateway.limits.caller import ANYONE
 
 def count(spec: RequestSpec, result: Result) -> None:
     """Count each image of a file in the statistics of the request, the metrics, and the account of the API key."""
-    caller = spec.charges.caller
+    caller, stats = spec.charges.caller, spec.stats
     for image in result.images:
         error, version = image.error, image.model_version
-        spec.stats.count(error, version)
+        stats.model_version = stats.model_version or version
+        if error is None:
+            stats.images_ok += 1
+        else:
+            stats.errors[error.code] = stats.errors.get(error.code, 0) + 1
+            if isinstance(error, ServiceError):
+                stats.fault = stats.fault or error
         if caller is not ANYONE:
             caller.count(error)
         # A name that a client made up must not become a label, so a model counts by name once it has answered.

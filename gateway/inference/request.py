@@ -8,9 +8,9 @@ import anyio
 
 from gateway.deadline import Deadline
 from gateway.errors import DeadlineExceeded, Overloaded
-from gateway.inference.batching import RequestQueue
 from gateway.inference.counts import count
 from gateway.inference.observer import Observers
+from gateway.inference.queues import RequestQueue
 from gateway.inference.record import ImageRecord
 from gateway.inference.result import Result
 from gateway.inference.scope import Scope

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from gateway.errors import GatewayError, ServiceError
+from gateway.errors import ServiceError
 
 
 class Stage:
@@ -23,17 +23,21 @@ class Stage:
     past_seconds = 0.0
     """The time until then."""
 
-    def __enter__(self) -> None:
+    def enter(self) -> None:
+        """Count an image that enters the stage."""
         if self.inside == 0:
             self.since = time.perf_counter()
             self.began = self.began or self.since
         self.inside += 1
 
-    def __exit__(self, *_: object) -> None:
+    def leave(self, *_: object) -> None:
+        """Count an image that leaves the stage."""
         self.inside -= 1
         if self.inside == 0:
             self.left = time.perf_counter()
             self.past_seconds += self.left - self.since
+
+    __enter__, __exit__ = enter, leave
 
     @property
     def ended(self) -> float:
@@ -83,13 +87,3 @@ class RequestStats:
     def images_failed(self) -> int:
         """Images with an error."""
         return sum(self.errors.values())
-
-    def count(self, error: GatewayError | None, model_version: str | None) -> None:
-        """Count one image's result."""
-        self.model_version = self.model_version or model_version
-        if error is None:
-            self.images_ok += 1
-            return
-        self.errors[error.code] = self.errors.get(error.code, 0) + 1
-        if isinstance(error, ServiceError):
-            self.fault = self.fault or error

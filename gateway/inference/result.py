@@ -75,7 +75,11 @@ class Result:
         scores = self.answer.scores
         if scores is not None:
             return float(scores.max(initial=0.0))
-        return max(Predictions.of(self.answer.predictions).scores, default=None)
+        predictions = self.answer.predictions
+        return max(
+            predictions.scores if isinstance(predictions, Predictions) else [each.score for each in predictions],
+            default=None,
+        )
 
     @property
     def images(self) -> "Sequence[Result]":

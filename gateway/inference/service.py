@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 from gateway.inference.batching import Batcher
 from gateway.inference.observer import Observers
+from gateway.inference.queues import RequestQueue
 from gateway.inference.ready_results import ReadyResults
 from gateway.inference.request import DisconnectWatcher, RunningRequest, Take
 from gateway.inference.request_spec import RequestSpec
@@ -51,13 +52,14 @@ class InferenceService:
         """
         lowest = spec.expansion is not None and spec.expansion.has_lowest_priority
         permits = self.admission.permits(spec.charges.caller.share, lowest=lowest)
-        queue = self._batcher.queue(spec)
+        queue = RequestQueue(self._batcher, spec)
         request = RunningRequest(self.tools, self.observers, self._process, queue, permits, take, account)
         try:
             await request.run(uploads, disconnected)
         finally:
             queue.close()
-            permits.close()
+            if permits.held:
+                permits.close()
 
     @asynccontextmanager
     async def classify(

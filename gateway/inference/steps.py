@@ -17,8 +17,8 @@ from gateway.errors import (
     Overloaded,
     TritonUnreachable,
 )
-from gateway.inference.batching import QueuedImage
 from gateway.inference.expansion import ImageSource, OpenedImage, Report
+from gateway.inference.queues import QueuedImage
 from gateway.inference.record import ImageRecord
 from gateway.inference.request import Process, RunningRequest, within
 from gateway.inference.result import Result
@@ -225,7 +225,7 @@ async def send(image: ImageTask) -> None:
     if expansion is not None and expansion.applies(info):
         image.report = request.report
         await expansion.run(image)
-    elif image.tensor_input is not None or needs_decoding(info, request.tools.policy):
+    elif needs_decoding(info, request.tools.policy) or image.tensor_input is not None:
         await _send_decoded(image)
     else:
         nbytes = len(upload.data)

@@ -31,10 +31,11 @@ class Uncancelled:
     """
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
+        """Those in progress. Whoever sees to the end of a task may add and remove it here, instead of by `start`."""
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return len(self.tasks)
 
     async def run(self, work: Coroutine[Any, Any, T], permits: Collection[Holding] = ()) -> T:
         """The result of `work`, which keeps its permits to its end, even if this wait for it is cancelled."""
@@ -48,25 +49,25 @@ class Uncancelled:
     def start(self, work: Coroutine[Any, Any, T], context: Context | None = None) -> "asyncio.Task[T]":
         """A task that does `work`, in a context if one is given, and that its caller need not wait for."""
         task = asyncio.get_running_loop().create_task(work, context=context)
-        self._tasks.add(task)
+        self.tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     async def idle(self) -> None:
         """Wait until nothing runs."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while self.tasks:
+            await asyncio.wait(self.tasks)
 
     async def close(self, grace_seconds: float = CLOSING_SECONDS) -> None:
         """Wait up to `grace_seconds` for running work, and then cancel it."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=grace_seconds)
-        for task in self._tasks:
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=grace_seconds)
+        for task in self.tasks:
             task.cancel()
         await self.idle()
 
     def _ended(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
+        self.tasks.discard(task)
         if not task.cancelled():
             task.exception()  # marks the exception as retrieved: the caller may be gone
 

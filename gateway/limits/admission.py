@@ -130,8 +130,8 @@ class Permits:
         `decode_seconds` is the expected time to decode the image in the gateway. An image that exceeds a limit by
         itself fits while nothing else is in flight.
         """
-        load = self.admission.load_of(nbytes, decode_seconds)
-        return Permit(self, load) if self.admission.admits(load, self.share) else None
+        load = self.admission.fitting(nbytes, decode_seconds, self.share)
+        return None if load is None else Permit(self, load)
 
     async def acquire(self, nbytes: int, decode_seconds: float = 0.0, *, begun: bool = False) -> Permit:
         """Wait until the image fits; raises Overloaded if the queue is full.
@@ -139,10 +139,10 @@ class Permits:
         With `begun`, other images of the request were admitted already; then it may evict an image of a request of
         which none was.
         """
-        load = self.admission.load_of(nbytes, decode_seconds)
-        if self.admission.admits(load, self.share):
-            return Permit(self, load)
-        return await self.admission.wait(self, load, begun=begun)
+        permit = self.try_acquire(nbytes, decode_seconds)
+        if permit is not None:
+            return permit
+        return await self.admission.wait(self, self.admission.load_of(nbytes, decode_seconds), begun=begun)
 
     async def wait_for_space(self, most: int) -> None:
         """Wait until the request has fewer than `most` permits; one task at a time."""
@@ -226,16 +226,18 @@ class Admission:
         """What an image takes."""
         return ImageCost(min(nbytes, self.bytes.most), decode_seconds if decode_seconds >= COSTLY_SECONDS else 0.0)
 
-    def admits(self, load: ImageCost, share: FairShare) -> bool:
-        """Whether an image of a request with this share fits now, and no other image waits before it."""
+    def fitting(self, nbytes: int, decode_seconds: float, share: FairShare) -> ImageCost | None:
+        """What an image takes that fits now, while no other image waits before it; None if it does not fit."""
         if share.bounds and share.full:
-            return False
+            return None
+        images, in_flight = self.images, self.bytes
+        nbytes = min(nbytes, in_flight.most)
+        if images.held >= images.most or nbytes > in_flight.most - in_flight.held:
+            return None
+        load = ImageCost(nbytes, decode_seconds if decode_seconds >= COSTLY_SECONDS else 0.0)
         if load.decode_seconds and (self._costly_queues or not self._may_decode(load)):
-            return False
-        images, nbytes = self.images, self.bytes
-        if images.held >= images.most or load.nbytes > nbytes.most - nbytes.held:
-            return False
-        return not (self.waiting.held and self._next() is not None)
+            return None
+        return None if self.waiting.held and self._next() is not None else load
 
     async def wait(self, permits: Permits, load: ImageCost, *, begun: bool) -> Permit:
         """Wait for a permit; raises Overloaded if the queue is full."""

@@ -184,7 +184,7 @@ class Codecs:
         """With the models that sections of the settings declare; see Section.tensor_models."""
         return cls({name: model for models in settings.each("tensor_models") for name, model in models.items()})
 
-    def tensor_input(self, name: str) -> TensorInput | None:
+    def tensor_input(self, name: str, _version: str = "") -> TensorInput | None:
         """How a decoder makes the input of a model; None if it takes files."""
         model = self._tensors.get(name)
         return None if model is None else model.tensor

@@ -116,5 +116,10 @@ class GrpcChannel:
         try:
             return await call
         except grpc.RpcError as exc:
-            error = InferenceServerException(exc.details(), status=str(exc.code()))
+            error = triton_error(exc)
             raise translate(error) from error
+
+
+def triton_error(exc: grpc.RpcError) -> InferenceServerException:
+    """What Triton says of a failed call."""
+    return InferenceServerException(exc.details(), status=str(exc.code()))

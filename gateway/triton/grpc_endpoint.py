@@ -14,7 +14,8 @@ from gateway.inference.backend import Call, InferResult
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.time_slices import TimeSlice
 from gateway.triton.codec import CONTRACT, Codec
-from gateway.triton.grpc_channel import GrpcChannel
+from gateway.triton.error_table import translate
+from gateway.triton.grpc_channel import GrpcChannel, triton_error
 from gateway.triton.messages import read_step, step_request
 
 if TYPE_CHECKING:
@@ -115,7 +116,11 @@ class GrpcEndpoint(GrpcChannel):
             metadata=None if headers is None else tuple(headers.items()),
         )
         if cancellable or run_to_completion:
-            return await self._send(call)
+            try:
+                return await call
+            except grpc.RpcError as exc:
+                error = triton_error(exc)
+                raise translate(error) from error
         task = asyncio.ensure_future(self._send(call))
         self._abandoned.add(task)
         task.add_done_callback(self._forget)

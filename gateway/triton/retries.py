@@ -1,11 +1,27 @@
-"""Retries of calls to Triton: how many are allowed, and how long one waits."""
+"""Retries of calls to Triton, and of the images of a call during which the process of a model died, each alone."""
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+
+import structlog
 
 from gateway import metrics
-from gateway.errors import DeadlineExceeded, ModelUnavailable, TritonUnreachable
-from gateway.inference.backend import Call
+from gateway.errors import (
+    DeadlineExceeded,
+    GatewayError,
+    ImageQuarantined,
+    ModelUnavailable,
+    RequestError,
+    TritonUnreachable,
+)
+from gateway.inference.backend import Call, InferResult, Row
+from gateway.triton.error_table import StubDied
+from gateway.triton.pool import Replica, TritonPool
+from gateway.triton.quarantine import Quarantine
+
+log = structlog.get_logger("gateway")
 
 MAX_ATTEMPTS = 4
 RETRY_PAUSE_SECONDS = (0.02, 0.1)
@@ -22,13 +38,13 @@ class RetryBudget:
         self._earned = earned
         self._reserve = reserve
         self._balance = reserve
-
-    def deposit(self) -> None:
-        """Count a request."""
-        self._balance = min(self._reserve, self._balance + self._earned)
+        self.requests = 0
+        """Requests that have not been counted yet: whoever sends one adds it."""
 
     def withdraw(self) -> bool:
         """Whether a retry is allowed now; if so, it is paid for."""
+        self._balance = min(self._reserve, self._balance + self.requests * self._earned)
+        self.requests = 0
         if self._balance < 1:
             return False
         self._balance -= 1
@@ -60,3 +76,84 @@ class Retries(RetryBudget):
         if not self.withdraw():
             raise ModelUnavailable
         metrics.RETRIES.inc()
+
+
+class Suspects:
+    """Sends images that were in flight when a process died; `infer_at` sends a call to one Triton."""
+
+    def __init__(
+        self,
+        pool: TritonPool,
+        quarantine: Quarantine,
+        infer_at: Callable[[Replica, Call], Awaitable[InferResult]],
+    ) -> None:
+        self._pool = pool
+        self._quarantine = quarantine
+        self._infer_at = infer_at
+        self._one = asyncio.Lock()
+
+    async def infer_apart(
+        self, call: Call, suspects: Sequence[int], infer: Callable[[Call], Awaitable[InferResult]]
+    ) -> InferResult:
+        """Send the suspects of a call, by their rows, each alone, and the others together with `infer`."""
+        results = [(row, await self._infer_alone(_rows(call, [row]), ())) for row in suspects]
+        if others := [row for row in range(len(call.batch)) if row not in suspects]:
+            answer = await infer(_rows(call, others))
+            results += [(row, replace(answer, rows=(one,))) for row, one in zip(others, answer.rows, strict=True)]
+        return _joined(results)
+
+    async def infer_each(self, call: Call, tried: Collection[str]) -> InferResult:
+        """Send each image of a call alone, to Tritons other than those in `tried`."""
+        return _joined([(row, await self._infer_alone(_rows(call, [row]), tried)) for row in range(len(call.batch))])
+
+    async def _infer_alone(self, call: Call, tried: Collection[str]) -> InferResult:
+        """Send one suspect alone; only one suspect is in flight at a time.
+
+        All instances of its Triton have just answered a probe, and this gateway process has no other call there, so a
+        process that dies now was crashed by this image.
+        """
+        try:
+            async with asyncio.timeout(call.deadline.left_seconds):
+                await self._one.acquire()
+            try:
+                return await self._infer_suspect(call, tried)
+            finally:
+                self._one.release()
+        except RequestError:
+            raise  # an unknown model or label: an error of the request
+        except (GatewayError, TimeoutError) as exc:
+            error = exc if isinstance(exc, GatewayError) else DeadlineExceeded()
+            return InferResult(call.model_name, call.model_version, (Row(decoded=False, error=error),))
+
+    async def _infer_suspect(self, call: Call, tried: Collection[str]) -> InferResult:
+        (code,) = call.batch.seals
+        if self._quarantine.is_refused(code):
+            raise ImageQuarantined
+        ready = self._pool.ready(call.model_name, call.model_version, tried)
+        if not ready:
+            raise ModelUnavailable
+        replica = self._pool.least_loaded(ready)
+        try:
+            async with asyncio.timeout(call.deadline.left_seconds), replica.gate.alone():
+                if await replica.checker.fails_anywhere(call.model_name, call.model_version):
+                    raise ModelUnavailable
+                result = await self._infer_at(replica, call)
+        except StubDied as exc:
+            self._quarantine.refuse(code)
+            metrics.IMAGES_QUARANTINED.inc()
+            event = {"triton": replica.address, "model": exc.step, "image": code.hex()[:16]}
+            log.warning("image_quarantined", **event, request_id=call.request_id)
+            raise ImageQuarantined from exc
+        self._quarantine.clear(code)
+        return result
+
+
+def _rows(call: Call, rows: Sequence[int]) -> Call:
+    """The same call for some of its images."""
+    return call if len(rows) == len(call.batch) else replace(call, batch=call.batch.rows(rows))
+
+
+def _joined(results: Sequence[tuple[int, InferResult]]) -> InferResult:
+    """Join results of one row each; model and version are those of an answered row, if there is one."""
+    first = next((result for _, result in results if result.rows[0].error is None), results[0][1])
+    return replace(first, rows=tuple(result.rows[0] for _, result in sorted(results, key=lambda pair: pair[0])))

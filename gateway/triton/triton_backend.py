@@ -30,14 +30,13 @@ from gateway.inference.backend import (
     ModelLoader,
 )
 from gateway.inference.sequence import SequenceScores, SequenceStep
-from gateway.ingest.resizing import Resize, TensorInput
+from gateway.ingest.resizing import Resize
 from gateway.triton.balancing import rendezvous_order
 from gateway.triton.error_table import NOT_LOADED, SequenceLost, StubDied
 from gateway.triton.pool import Replica, TritonPool
 from gateway.triton.quarantine import Quarantine
-from gateway.triton.retries import Retries
+from gateway.triton.retries import Retries, Suspects
 from gateway.triton.seal import RecentCodes, Seal
-from gateway.triton.suspects import Suspects
 
 if TYPE_CHECKING:
     from gateway.triton.triton_sequence import TritonSequence
@@ -79,6 +78,8 @@ class TritonBackend:
         self._seal = options["seal"]
         self.seal = self._seal.code
         """The seal of an image; see gateway.triton.seal."""
+        self.tensor_input = pool.codecs.tensor_input
+        """See Backend.tensor_input."""
         self._quarantine = options["quarantine"]
         self._recent = RecentCodes()
         self._retries = Retries()
@@ -142,7 +143,7 @@ class TritonBackend:
             return await self._infer_best_effort(call)
         if self._hold_seconds:
             await self._hold(call)
-        self._retries.deposit()
+        self._retries.requests += 1
         if self._quarantine.is_active and (suspects := self._quarantine.suspicious(codes)):
             return await self._suspects.infer_apart(call, suspects, self._infer_batch)
         return await self._infer_batch(call)
@@ -168,11 +169,6 @@ class TritonBackend:
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
         """How one version's images are resized; see Backend.resize."""
         return await self._choose(model_name, model_version).models.resize(model_name, model_version)
-
-    def tensor_input(self, model_name: str, model_version: str) -> TensorInput | None:
-        """See Backend.tensor_input."""
-        del model_version
-        return self._pool.codecs.tensor_input(model_name)
 
     async def sequence(self, model_name: str, model_version: str) -> "TritonSequence":
         """A new sequence of frames; see Backend.sequence."""

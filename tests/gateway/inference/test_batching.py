@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import DeadlineExceeded, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import CallLimits, Embeddings
-from gateway.inference.batching import CALL_SECONDS
+from gateway.inference.queues import CALL_SECONDS
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.selection import Selection
