@@ -438,6 +438,10 @@ class UserError(Exception):
         return "\n".join(map(str, self.args))
 
 
+class AlreadyLogged(Exception):
+    """An exception that has been logged; it is raised again so that the server closes the connection."""
+
+
 def clear_frames(error: BaseException) -> None:
     """Clear the local variables that an error's tracebacks keep alive, such as parts of an upload.
 

@@ -17,6 +17,7 @@ from typing import Any, TextIO, cast
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from gateway.errors import AlreadyLogged
 from gateway.settings import LogFormat, Settings
 
 log = structlog.get_logger("gateway")
@@ -30,10 +31,6 @@ _MINUTE_SECONDS, _MAX_KINDS = 60.0, 1_000
 _WORKER_DIED = re.compile(r"Child process \[(\d+)\] died")
 # Text from clients must not move a terminal's cursor; line ends are kept, since tracebacks have them.
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-
-
-class AlreadyLogged(Exception):
-    """An exception that has been logged; it is raised again so that the server closes the connection."""
 
 
 class LogStream:

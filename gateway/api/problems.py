@@ -17,6 +17,7 @@ from gateway.api.request_context import request_context, request_context_of
 from gateway.api.route_table import Access, RouteTable
 from gateway.errors import (
     PROBLEM_MEDIA_TYPE,
+    AlreadyLogged,
     GatewayError,
     InternalError,
     MethodNotAllowed,
@@ -26,7 +27,6 @@ from gateway.errors import (
     clear_frames,
     problem_document,
 )
-from gateway.logs import AlreadyLogged
 from gateway.values.validation import NAME_CHARACTERS, near
 
 if TYPE_CHECKING:

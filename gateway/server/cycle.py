@@ -8,9 +8,8 @@ from typing import Any
 import structlog
 from starlette.types import ASGIApp, Message
 
-from gateway.errors import InternalError
+from gateway.errors import AlreadyLogged, InternalError
 from gateway.limits.connections import StartQueue
-from gateway.logs import AlreadyLogged
 from gateway.server.handler import ServedConnection
 
 MAX_BUFFERED_BYTES = 64 * 1024

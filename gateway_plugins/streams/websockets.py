@@ -14,10 +14,9 @@ from websockets.http11 import Request
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
-from gateway.errors import InternalError, Overloaded, clear_frames
+from gateway.errors import AlreadyLogged, InternalError, Overloaded, clear_frames
 from gateway.limits.pool_clients import UploadingClient
 from gateway.limits.pools import PoolLease
-from gateway.logs import AlreadyLogged
 from gateway.server.cycle import head
 from gateway.server.handler import Needs, Phase, ServedConnection
 from gateway.server.refusals import whole

@@ -27,7 +27,8 @@ from tests.processes import PROJECT, environment, free_port, running_gateway, wa
 
 PREAMBLE = """
 import logging, sys, warnings, structlog
-from gateway.logs import AlreadyLogged, configure_logs
+from gateway.errors import AlreadyLogged
+from gateway.logs import configure_logs
 from tests.settings import Settings
 configure_logs(Settings(_env_file=None, log_format=sys.argv[1]))
 log = structlog.get_logger("gateway")

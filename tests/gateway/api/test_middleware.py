@@ -12,9 +12,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gateway.api.middleware import RequestContextMiddleware
 from gateway.api.route_table import RouteTable
-from gateway.errors import ModelNotFound, TritonUnreachable
+from gateway.errors import AlreadyLogged, ModelNotFound, TritonUnreachable
 from gateway.ingest.multipart import MAX_READ_AHEAD_BYTES
-from gateway.logs import AlreadyLogged
 from tests.doubles.backend import CAT, PNG, StubBackend
 from tests.otlp import collecting
 from tests.services import Client, client_of
