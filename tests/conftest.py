@@ -13,11 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from pydantic import ConfigDict, TypeAdapter
 from tritonclient.grpc import InferenceServerClient
 
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
@@ -194,6 +196,22 @@ def certificates_read_once() -> Iterator[None]:
     """Load the certificates once: every httpx client would take 20 ms, several times the time of a request."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("httpx._transports.default.create_ssl_context", functools.cache(httpx.create_ssl_context))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def parameters_read_once() -> Iterator[None]:
+    """Prepare the check of a parameter once: an application has 200 of them, which take two thirds of its start."""
+    adapters: dict[object, TypeAdapter[Any]] = {}
+
+    def adapter(annotated: Any, *, config: ConfigDict | None) -> TypeAdapter[Any]:
+        key = (annotated.__origin__, repr(annotated.__metadata__), repr(config))
+        if key not in adapters:
+            adapters[key] = TypeAdapter(annotated, config=config)
+        return adapters[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fastapi._compat.v2.TypeAdapter", adapter)
         yield
 
 

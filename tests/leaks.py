@@ -45,7 +45,7 @@ FOR_GOOD = ("/dev/urandom", "/dev/null", "/dev/nvidia", "/proc/", "/sys/", "anon
 OF_LIBRARIES = ("/matplotlib/mpl-data/fonts/", "/.onnxruntime/onnxruntime.db")
 """Parts of the paths of others: matplotlib's fonts and ONNX Runtime's database of its events."""
 OF_EVERY_TEST = {"temporary_files", "certificates_read_once", "patient_threads", "warm_jobs", "lean_applications"}
-OF_EVERY_TEST |= {"shared_by_all_tests", "anyio_backend"}
+OF_EVERY_TEST |= {"shared_by_all_tests", "anyio_backend", "parameters_read_once"}
 """Fixtures of a wider scope that open no connection later."""
 ONCE_FOR_A_PROCESS = ("_poll_wrapper", "fsspecIO", "tqdm_monitor")
 """Names of threads that a library starts at its first use and never ends: grpc.aio's poller, fsspec's and tqdm's."""
@@ -64,17 +64,17 @@ def _threads() -> set[Leftover]:
 def _children() -> set[Leftover]:
     """The direct children of this process, with those that have ended and that nothing has waited for."""
     found: set[Leftover] = set()
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(OSError):  # the thread has ended
-            found.update(("process", int(child)) for child in (task / "children").read_text().split())
+    for task in os.scandir("/proc/self/task"):
+        with suppress(OSError), open(f"{task.path}/children") as children:  # noqa: PTH123  # see KINDS
+            found.update(("process", int(child)) for child in children.read().split())
     return found
 
 
 def _open_files() -> set[Leftover]:
     found: set[Leftover] = set()
-    for handle in Path("/proc/self/fd").iterdir():
+    for handle in os.scandir("/proc/self/fd"):
         with suppress(OSError):  # the listing itself
-            target = str(handle.readlink())
+            target = os.readlink(handle.path)  # noqa: PTH115  # see KINDS
             if not target.startswith(FOR_GOOD) and not any(part in target for part in OF_LIBRARIES):
                 found.add(("open file", (handle.name, target)))
     return found
@@ -82,10 +82,10 @@ def _open_files() -> set[Leftover]:
 
 def _files() -> set[Leftover]:
     """Temporary files, and those in the project's folder but caches of tools."""
-    folders = [Path(tempfile.gettempdir()), PROJECT]
+    folders = (tempfile.gettempdir(), PROJECT)
     # torch makes a folder for its compiler once, and keeps it.
     kept = (".", "torchinductor_")
-    return {("file", path) for folder in folders for path in folder.iterdir() if not path.name.startswith(kept)}
+    return {("file", each.path) for folder in folders for each in os.scandir(folder) if not each.name.startswith(kept)}
 
 
 def _counts() -> set[Leftover]:
@@ -96,6 +96,7 @@ def _counts() -> set[Leftover]:
 
 
 KINDS: tuple[Callable[[], set[Leftover]], ...] = (_threads, _children, _open_files, _files, _counts)
+"""Called before and after each test, and so without pathlib, which would take three times as long."""
 
 
 def _present() -> set[Leftover]:
