@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.body import open_body, read_whole
+from gateway.api.body import Body, read_whole
 from gateway.api.classes import named_class
 from gateway.api.parameters import reading
 from gateway.api.request_context import RequestContext, request_context
@@ -127,7 +127,7 @@ def router(log: "ServiceLog | None") -> APIRouter:
 
 async def _read(request: Request, context: RequestContext) -> FeedbackBody:
     """The body; raises RequestTooLarge, InvalidBody or InvalidParameter."""
-    body = await read_whole(open_body(request, context), MAX_FEEDBACK_BYTES, "max_feedback_bytes")
+    body = await read_whole(Body(request, context), MAX_FEEDBACK_BYTES, "max_feedback_bytes")
     try:
         given = json_text.decode(body, max_bytes=MAX_FEEDBACK_BYTES)
     except json_text.JsonError as exc:

@@ -16,6 +16,7 @@ from gateway.ingest.media_types import Uploads, open_uploads
 from gateway.ingest.upload import Limits
 from gateway.limits.pace import Pace
 from gateway.limits.pool_clients import UploadingClient
+from gateway.limits.pools import PoolLease
 from gateway.values.clients import address_of, client_of
 from gateway.values.quantities import size
 
@@ -23,25 +24,23 @@ if TYPE_CHECKING:
     from gateway.ingest.json_body import ForeignBody, Form
 
 
-def open_body(request: Request, context: RequestContext) -> "Body":
-    """The body of a request; its buffered bytes are counted until the request ends.
-
-    Raises UnsupportedMediaType if the body is compressed.
-    """
-    body = Body(request, context)
-    if body.headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise UnsupportedMediaType.encoded()
-    return body
-
-
 class Body(UploadingClient):
-    """The chunks of a body. Timeouts exclude the time in which the gateway does not read.
+    """The chunks of a request's body. Its buffered bytes are counted until the request ends.
+
+    Creating it raises UnsupportedMediaType if the body is compressed. Timeouts exclude the time in which the gateway
+    does not read.
 
     The iteration raises UploadTimeout after `upload_idle_timeout_seconds` without data or `upload_timeout_seconds` in
     total, UploadTooSlow, ClientDisconnect, and Overloaded if the full upload buffer evicts this upload.
     """
 
     def __init__(self, request: Request, context: RequestContext) -> None:
+        self.headers = headers = dict(reversed(request.scope["headers"]))
+        """The headers of the request by their names in lower case; the first one of a name counts."""
+        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise UnsupportedMediaType.encoded()
+        self.announced_bytes = int(headers.get(b"content-length", b"0"))
+        """The Content-Length, 0 without one."""
         self._request = request
         self._settings = settings = context.settings
         self._stats = context.stats
@@ -57,14 +56,10 @@ class Body(UploadingClient):
         if (fetcher := context.shared.get("fetcher")) is not None:
             client = client_of(context.log_fields.get("key", ""), address_of(request.scope))
             self._fetch = partial(fetcher, key_bound=key_bound, client=client)
-        lease = context.shared["uploads"].lease(self, key_bound=key_bound)
+        lease = PoolLease(context.shared["uploads"], self, key_bound)
         context.leases.append(lease)
         self.hold = lease.hold
         """Called by readers with the number of bytes of the body that they hold."""
-        self.headers = headers = dict(reversed(request.scope["headers"]))
-        """The headers of the request by their names in lower case; the first one of a name counts."""
-        self.announced_bytes = int(headers.get(b"content-length", b"0"))
-        """The Content-Length, 0 without one."""
         self._left_seconds = self._settings.upload_timeout_seconds
         self._ended = False
         """Whether the last byte was received."""

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from starlette.requests import Request
 
-from gateway.api.body import Body, open_body
+from gateway.api.body import Body
 from gateway.api.request_context import RequestContext
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Embeddings
@@ -20,7 +20,6 @@ from gateway.inference.request_spec import RequestSpec, timeout_within
 from gateway.inference.selection import Selection
 from gateway.ingest.media_types import Uploads
 from gateway.limits.caller import ANYONE
-from gateway.values.clients import address_of
 from gateway.values.validation import NAME_CHARACTERS, fault, near
 
 P = TypeVar("P", bound=BaseModel)
@@ -37,7 +36,7 @@ NATIVE = "native"
 MAX_REPORTED = 10
 """Invalid parameters that one response reports."""
 
-_NO_HEADERS: Mapping[str, str] = {}
+_NO_FIELDS: Mapping[str, str] = {}
 _CACHE_SIZE, _CACHED_BYTES = 1_024, 512
 """Size of the cache of parsed query strings, and longest cached one: most clients always send the same."""
 
@@ -87,11 +86,11 @@ def query_parameters(parameters: type[P], query_string: bytes) -> P:
 async def open_uploads(request: Request, context: RequestContext, parameters: type[P]) -> tuple[P, Body, Uploads]:
     """Parse the parameters of the query and of the form's fields, and open the body for its uploads.
 
-    Raises InvalidParameter, and what `open_body` and `Body.open_uploads` raise.
+    Raises InvalidParameter, and what `Body` and `Body.open_uploads` raise.
     """
     of_query = query_parameters(parameters, request.scope["query_string"])
     with context.stats.stages["read"]:
-        body = open_body(request, context)
+        body = Body(request, context)
         form, uploads = await body.open_uploads(context.service.tools.policy.limits, tuple(parameters.model_fields))
     return with_form(of_query, form), body, uploads
 
@@ -171,11 +170,13 @@ def request_spec(
     Forbidden if the API key may not use the model.
     """
     settings, plugins = context.settings, context.shared["plugins"]
-    headers: Mapping[str, str] = request.headers if plugins.read_headers else _NO_HEADERS
-    seconds = timeout_within(
-        timeout_seconds, default=settings.default_timeout_seconds, most=settings.max_timeout_seconds
-    )
-    model_version, split = context.version_of(model_name, version, headers, client)
+    seconds = default = settings.default_timeout_seconds
+    if timeout_seconds is not None:
+        seconds = timeout_within(timeout_seconds, default=default, most=settings.max_timeout_seconds)
+    model_version, split, fields = version or "", False, _NO_FIELDS
+    if plugins.read_headers:
+        model_version, split = context.version_of(model_name, version, request.headers, client)
+        fields = plugins.request_fields(request.headers)
     context.log_fields["model"] = model_name
     if context.caller is not ANYONE:
         context.check_model(model_name)
@@ -189,8 +190,8 @@ def request_spec(
         split=split,
         expansion=expansion,
         key=context.log_fields.get("key", ""),
-        address=address_of(request.scope),
-        fields=plugins.request_fields(headers),
+        address=request.client.host if request.client else "",
+        fields=fields,
         strict=strict,
         stats=context.stats,
         charges=context.charges,

@@ -72,7 +72,7 @@ class RequestContext:
 
     def hold_response(self) -> PoolLease:
         """The lease of the response's bytes, while they are collected and sent."""
-        lease = self.shared["responses"].lease(self.shared.get("reader") or NeverEvicted())
+        lease = PoolLease(self.shared["responses"], self.shared.get("reader") or NeverEvicted())
         self.leases.append(lease)
         return lease
 

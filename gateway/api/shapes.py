@@ -21,8 +21,20 @@ class Native(AnswerShape):
     shows_a_lone_error = True
 
     def item(self, result: Result, spec: RequestSpec) -> dict[str, object]:  # noqa: ARG002
-        """As ResultOut has it."""
-        return result_out(result)
+        """The members of `ResultOut`, as plain data: 1,000 model objects take five times as long."""
+        out: dict[str, object] = {
+            "index": result.index,
+            "filename": result.filename,
+            "status": "ok" if result.error is None else "error",
+            "width": result.width,
+            "height": result.height,
+            "predictions": predictions_out(result.answer.predictions),
+            "error": None if result.error is None else error_out(result.error),
+        }
+        if result.damaged and result.error is None:
+            out["warning"] = "damaged"
+        out.update(result.members())
+        return out
 
     def around(self, results: Sequence[Result], spec: RequestSpec) -> tuple[bytes, bytes]:
         """The model before the results, the summary after them."""
@@ -57,26 +69,9 @@ class Foreign(AnswerShape):
         """The error of one file."""
 
 
-def result_out(result: Result) -> dict[str, object]:
-    """Convert a result to the members of `ResultOut`, as plain data: 1,000 model objects take five times as long."""
-    out: dict[str, object] = {
-        "index": result.index,
-        "filename": result.filename,
-        "status": "ok" if result.error is None else "error",
-        "width": result.width,
-        "height": result.height,
-        "predictions": predictions_out(result.predictions),
-        "error": None if result.error is None else error_out(result.error),
-    }
-    if result.damaged and result.error is None:
-        out["warning"] = "damaged"
-    out.update(result.members())
-    return out
-
-
 def predictions_out(predictions: Iterable[Prediction]) -> list[dict[str, object]]:
     """Convert predictions to plain data."""
-    known = Predictions.of(predictions)
+    known = predictions if isinstance(predictions, Predictions) else Predictions.of(predictions)
     return [
         {"label": label, "class_id": class_id, "score": score}
         for label, class_id, score in zip(known.labels, known.class_ids, known.scores, strict=True)

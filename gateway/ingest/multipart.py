@@ -4,15 +4,13 @@ The package `multipart` finds the boundaries and the lines of headers; this modu
 how many bytes of them are held.
 """
 
-import re
-from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from copy import copy
-from functools import lru_cache
-from urllib.parse import unquote_to_bytes
 
 from multipart import MultipartError, MultipartSegment, ParserLimitReached, PushMultipartParser
 
 from gateway.errors import HeadersTooLarge, InvalidMultipart, clear_frames
+from gateway.ingest.part_headers import PLAIN_PART, PLAIN_TYPE, boundary_of, names_of
 from gateway.ingest.upload import (
     Hold,
     Limits,
@@ -33,26 +31,7 @@ MAX_PARAMETERS = 100
 PIECE_BYTES = 16 * 1024
 """A piece of a file of at least this size is kept as it is until the file is complete."""
 MAX_PARAMETER_BYTES = 8 * 1024
-MAX_BOUNDARY_CHARACTERS = 70
 MAX_PART_HEADERS = 32
-IDENTITY_ENCODINGS = frozenset({"", "binary", "7bit", "8bit"})
-# RFC 9110 section 5.6: a token, or a quoted string in which a backslash escapes the next character.
-_ESCAPED = re.compile(r';[ \t]*([^\s=;"]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]*))[ \t]*', re.DOTALL)
-# Browsers send backslashes as they are (WHATWG HTML, multipart/form-data encoding algorithm), and one at the end of a
-# name then looks like an escaped quote.
-_LITERAL = re.compile(r';[ \t]*([^\s=;"]+)[ \t]*=[ \t]*(?:"([^"]*)"|([^\s;"]*))[ \t]*', re.DOTALL)
-# Only these two are escapes: curl before 7.81 writes them, and "C:\new.jpg" comes from others.
-_ESCAPE = re.compile(r'\\(["\\])')
-# What that algorithm percent-encodes, and nothing else: a file may well be named "100%25.jpg".
-_PERCENT = re.compile(r"%(22|0[Dd]|0[Aa])")
-
-MAX_HEADER_PARAMETERS = 32
-CACHED_HEADERS, CACHED_HEADER_CHARACTERS = 1_024, 128
-"""Size of the cache of parsed headers, and the longest of them: most parts have the same ones."""
-MAX_NAME_CHARACTERS = 4_096
-"""A longer file name is not unescaped: no path that a client could mean is longer."""
-# The charsets that RFC 5987 requires. Python knows a hundred more; some take minutes to decode, and some fail.
-_CHARSETS = {"": "utf-8", "utf-8": "utf-8", "utf8": "utf-8", "iso-8859-1": "latin-1"}
 
 
 async def read_multipart(
@@ -72,7 +51,8 @@ async def read_multipart(
 
     Raises InvalidMultipart, HeadersTooLarge, TooManyFiles or RequestTooLarge, after the parts before the fault.
     """
-    form = _Form(_boundary(content_type), limits)
+    plain = PLAIN_TYPE.fullmatch(content_type)
+    form = _Form(plain[1].encode() if plain else boundary_of(content_type), limits)
     time_slice = TimeSlice()
     received = kept_bytes = 0
     kept: list[Upload] = []
@@ -90,37 +70,38 @@ async def read_multipart(
                     continue
                 hold(len(part.data))
             yield part
-            await time_slice.pause_if_over()
+            if time_slice.is_over:
+                await time_slice.pause()
         hold(kept_bytes + form.held_bytes)
-        await time_slice.pause_if_over()
-    if not form.has_ended:
-        raise InvalidMultipart("The multipart body ends without its closing boundary.")
+        if time_slice.is_over:
+            await time_slice.pause()
+    form.end()
     for part in kept:
         yield part
         kept_bytes -= len(part.data)
         hold(kept_bytes)
 
 
-def _boundary(content_type: str) -> bytes:
-    try:
-        media_type, params = parse_header(content_type)
-    except ValueError as exc:
-        raise InvalidMultipart("The Content-Type of the request is malformed.") from exc
-    boundary = params.get("boundary", "")
-    if media_type != "multipart/form-data":
-        raise InvalidMultipart("The Content-Type of the request is not multipart/form-data.")
-    # RFC 2046 section 5.1.1
-    if not 0 < len(boundary) <= MAX_BOUNDARY_CHARACTERS or not boundary.isascii() or not boundary.isprintable():
-        raise InvalidMultipart("The Content-Type has no valid boundary parameter of 1 to 70 characters.")
-    return boundary.encode("ascii")
-
-
 class _Parser(PushMultipartParser):  # type: ignore[misc]  # the package has no types
     """The package's parser, with parts that have no name: for them a filename suffices."""
 
     def _create_segment(self, headerlist: list[tuple[str, str]]) -> MultipartSegment:
-        # Subclasses may override this method, by its documentation.
-        return MultipartSegment(headerlist)
+        # Subclasses may override this method, by its documentation. The segment parses no header: `_begin` does.
+        segment = MultipartSegment([])
+        segment.headerlist = headerlist
+        return segment
+
+
+def _is_complete(parser: _Parser) -> bool:
+    """Close a parser; whether it has read the closing boundary, which it reports only then."""
+    try:
+        parser.close()
+    except MultipartError as exc:
+        # Otherwise the error would keep its frames, and these the error, until a full garbage collection.
+        clear_frames(exc)
+        parser.error = None
+        return False
+    return True
 
 
 class _Form:
@@ -150,13 +131,14 @@ class _Form:
         """Bytes of the pieces."""
         self._too_large = False
         self._counted = False
-        self.has_ended = False
-        """Whether the closing boundary was read."""
+        self._may_have_ended = self._has_ended = False
 
     def feed(self, chunk: bytes) -> Iterator[Upload | Parameter]:
         """Yield the parts that end in this chunk; what follows the closing boundary is ignored."""
-        if self.has_ended:
-            return
+        if self._may_have_ended:
+            self._has_ended = self._has_ended or _is_complete(copy(self._parser))
+            if self._has_ended:
+                return
         self._unparsed_bytes += len(chunk)
         try:
             for event in self._parser.parse(chunk):
@@ -173,49 +155,22 @@ class _Form:
             raise InvalidMultipart(
                 "The multipart body is malformed: a boundary or a part's header is damaged."
             ) from exc
-        if self._in_part:
-            return
-        if self._unparsed_bytes > self._most_unparsed_bytes:
+        self._may_have_ended = not self._in_part
+        if not self._in_part and self._unparsed_bytes > self._most_unparsed_bytes:
             raise self._headers_too_large()
-        self.has_ended = self._is_complete()
 
-    def _is_complete(self) -> bool:
-        """Whether the parser has read the closing boundary: it reports that only when it is closed."""
-        parser = copy(self._parser)
-        try:
-            parser.close()
-        except MultipartError as exc:
-            # Otherwise the error would keep its frames, and these the error, until a full garbage collection.
-            clear_frames(exc)
-            parser.error = None
-            return False
-        return True
+    def end(self) -> None:
+        """The body has ended; raises InvalidMultipart without its closing boundary."""
+        if not (self._has_ended or _is_complete(self._parser)):
+            raise InvalidMultipart("The multipart body ends without its closing boundary.")
 
     def _begin(self, headerlist: list[tuple[str, str]]) -> None:
         """Check the headers of a part; their names are in title case."""
-        nbytes = 0
-        headers: dict[str, str] = {}
-        for header, value in headerlist:
-            nbytes += len(header) + len(value) + len(": \r\n")
-            if header in headers:
-                raise InvalidMultipart(f"A part has more than one {header} header.")
-            headers[header] = value.encode("latin-1").decode("utf-8", errors="replace")
-        if nbytes > self._limits.max_part_header_bytes:
+        text = "".join(map("%s: %s\r\n".__mod__, headerlist))
+        if len(text) > self._limits.max_part_header_bytes:
             raise self._headers_too_large()
-        try:
-            disposition, params = parse_header(headers.get("Content-Disposition", ""))
-            content_type, _ = parse_header(headers.get("Content-Type", ""))
-        except ValueError as exc:
-            raise InvalidMultipart("A part has malformed parameters in its headers.") from exc
-        if disposition != "form-data":
-            raise InvalidMultipart("A part has no Content-Disposition: form-data header.")
-        if content_type.startswith("multipart/"):
-            raise InvalidMultipart("Nested multipart bodies are not accepted: send each file as a part of its own.")
-        if headers.get("Content-Transfer-Encoding", "").strip().lower() not in IDENTITY_ENCODINGS:
-            raise InvalidMultipart("Content-Transfer-Encoding is not accepted (RFC 7578 section 4.7): send the bytes.")
-        name, self._filename = form_name(params), form_filename(params)
-        if name is None and self._filename is None:
-            raise InvalidMultipart("A part has neither a name nor a filename.")
+        plain = PLAIN_PART.fullmatch(text)
+        name, self._filename = plain.groups() if plain else names_of(headerlist)
         self._name = name or ""
         self._in_part = True
         self._too_large = self._counted = False
@@ -270,75 +225,3 @@ class _Form:
             limit="max_part_header_bytes",
             value=limit,
         )
-
-
-def parse_header(value: str) -> tuple[str, Mapping[str, str]]:
-    """Split a header into its first value and its parameters, both names in lower case.
-
-    Of a repeated parameter the first counts. Raises ValueError where the parameters are malformed, or too many.
-    """
-    return (_parse_header if len(value) > CACHED_HEADER_CHARACTERS else _cached_header)(value)
-
-
-def _parse_header(value: str) -> tuple[str, Mapping[str, str]]:
-    first = value.partition(";")[0]
-    rest = value[len(first) :]
-    params = _parameters(rest, _ESCAPED)
-    if params is not None:
-        if "\\" in rest:
-            params = {name: _ESCAPE.sub(r"\1", text) for name, text in params.items()}
-    else:
-        params = _parameters(rest, _LITERAL)
-    if params is None:
-        raise ValueError("the header's parameters are malformed")
-    return first.strip().lower(), params
-
-
-_cached_header = lru_cache(CACHED_HEADERS)(_parse_header)
-
-
-def _parameters(text: str, grammar: re.Pattern[str]) -> dict[str, str] | None:
-    """The parameters by their names in lower case; None where the text does not follow the grammar."""
-    params: dict[str, str] = {}
-    # A trailing semicolon is harmless and common.
-    text, position = text.rstrip(" \t;"), 0
-    for _ in range(MAX_HEADER_PARAMETERS):
-        if position == len(text):
-            return params
-        match = grammar.match(text, position)
-        if match is None:
-            return None
-        name, quoted, token = match.groups()
-        params.setdefault(name.lower(), token if quoted is None else quoted)
-        position = match.end()
-    return params if position == len(text) else None
-
-
-def form_name(params: Mapping[str, str]) -> str | None:
-    """The field name of a Content-Disposition; None where there is none."""
-    name = params.get("name")
-    return None if name is None else _unescape(name)
-
-
-def form_filename(params: Mapping[str, str]) -> str | None:
-    """The file name of a Content-Disposition; None if the part is not a file.
-
-    `filename*` (RFC 5987) is preferred: RFC 7578 rules it out in forms, but clients send it for names beyond ASCII.
-    With a charset other than UTF-8 or ISO-8859-1 it is ignored.
-    """
-    extended = params.get("filename*")
-    if extended is not None:
-        charset, _, rest = extended.partition("'")
-        _, quote, encoded = rest.partition("'")
-        codec = _CHARSETS.get(charset.lower())
-        if quote and codec is not None:
-            return unquote_to_bytes(encoded[:MAX_NAME_CHARACTERS]).decode(codec, errors="replace")
-    plain = params.get("filename")
-    if plain is None:
-        return None if extended is None else ""
-    return _unescape(plain)
-
-
-def _unescape(value: str) -> str:
-    name = value[:MAX_NAME_CHARACTERS]
-    return _PERCENT.sub(lambda match: chr(int(match.group(1), 16)), name) if "%" in name else name

@@ -14,13 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from gateway.api.answers import AnswerSize, PiecedAnswer, classify
+from gateway.api.answers import AnswerSize, classify
 from gateway.api.classes import named_class
+from gateway.api.image_bodies import FAULTS, REQUEST_BODY
 from gateway.api.lines import NDJSON, LinedResponse, SendLine
 from gateway.api.parameters import open_uploads, request_spec
+from gateway.api.pieces import PiecedAnswer
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
-from gateway.api.routes.predict import FAULTS, REQUEST_BODY
 from gateway.api.schemas import ModelOut
 from gateway.errors import InternalError, InvalidParameter, TooManyFiles
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds
@@ -101,7 +102,7 @@ async def explain(request: Request) -> Response:
     if streamed:
         return ExplanationLines(context, spec, body, _only_one(uploads))
     held = context.hold_response()
-    results = await classify(context, spec, body, _only_one(uploads), AnswerSize(settings.max_predictions), held)
+    results = await classify(context, spec, body, _only_one(uploads), AnswerSize(settings.max_predictions, held))
     document = to_json(await _document(context, spec, results[0]), exclude_none=True)
     held.grow(len(document))
     return PiecedAnswer(deque((document,)), held)

@@ -2,84 +2,24 @@
 
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi import Query as QueryParameter
 from starlette.responses import Response
 
 from gateway.api.answers import respond
-from gateway.api.body import open_body
+from gateway.api.body import Body
+from gateway.api.image_bodies import FAULTS, REQUEST_BODY
 from gateway.api.parameters import NATIVE, predict_parameters, query_parameters, request_spec, with_form
 from gateway.api.request_context import request_context_of
 from gateway.api.route_table import traits
-from gateway.api.schemas import Problem
 from gateway.api.shapes import Native
 from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.selection import Selection
 
 if TYPE_CHECKING:
     from gateway.hooks import Plugins
-
-RAW_IMAGE = {"type": "string", "format": "binary", "description": "One raw image."}
-IMAGE_IN_BASE64: dict[str, Any] = {
-    "type": "object",
-    "required": ["b64"],
-    "additionalProperties": False,
-    "properties": {
-        "b64": {"type": "string", "format": "byte", "description": "The image in base64."},
-        "filename": {"type": "string"},
-    },
-}
-REQUEST_BODY: dict[str, Any] = {
-    "required": True,
-    "content": {
-        "multipart/form-data": {
-            "schema": {
-                "type": "object",
-                "description": "Files; parameters of the query may precede them as form fields.",
-                "required": ["files"],
-                "properties": {
-                    "files": {
-                        "type": "array",
-                        "minItems": 1,
-                        "items": {"type": "string", "format": "binary"},
-                        "description": "The images; any field name is accepted if its part has a file name.",
-                    }
-                },
-            }
-        },
-        "image/*": {"schema": RAW_IMAGE},
-        "application/octet-stream": {"schema": RAW_IMAGE},
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "description": "Images in base64.",
-                "required": ["images"],
-                "additionalProperties": False,
-                "properties": {"images": {"type": "array", "minItems": 1, "items": IMAGE_IN_BASE64}},
-            }
-        },
-    },
-}
-"""The body is read as a stream, so FastAPI does not know its schema, which is declared here."""
-FAULTS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "description": description}
-    for status, description in {
-        400: "The body is malformed.",
-        403: "The API key may not use this model or path.",
-        404: "There is no such model.",
-        408: "The upload took too long.",
-        413: "The request, or its only file, is too large.",
-        415: "The body, or its only file, has an unsupported type.",
-        422: "A parameter is invalid, or no file could be classified.",
-        429: "The rate of the API key is exceeded; see Retry-After.",
-        431: "Headers are too large.",
-        502: "The inference server failed.",
-        503: "Overloaded, or the model is not available; see Retry-After.",
-        504: "The deadline passed.",
-    }.items()
-}
 
 
 def router(plugins: "Plugins") -> APIRouter:
@@ -112,7 +52,7 @@ def router(plugins: "Plugins") -> APIRouter:
         service, settings = context.service, context.settings
         parameters = query_parameters(known, request.scope["query_string"])
         with context.stats.stages["read"]:
-            body = open_body(request, context)
+            body = Body(request, context)
             form, uploads = await body.open_uploads(service.tools.policy.limits, names, foreign)
         checks = [each.settle(form, parameters.model_fields_set) for each in foreign] if form else ()
         if form:

@@ -10,7 +10,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.answers import AnswerSize, classify, status_of
-from gateway.api.body import open_body
+from gateway.api.body import Body
 from gateway.api.parameters import request_spec
 from gateway.api.request_context import request_context
 from gateway.api.route_table import traits
@@ -70,7 +70,7 @@ async def _infer(request: Request, model_name: str, version: str | None, sequenc
     context = request_context(request)
     service, settings = context.service, context.settings
     limits = service.tools.policy.limits
-    body = open_body(request, context)
+    body = Body(request, context)
     if pass_through.passes_through(context, model_name):
         return await pass_through.infer(body, context, model_name, version or "", _header_length(request))
     if body.announced_bytes > limits.max_request_bytes:
@@ -95,9 +95,9 @@ async def _infer(request: Request, model_name: str, version: str | None, sequenc
         embeddings=Embeddings.IF_ANY,
         client="" if sequence is None else str(sequence.id),
     )
-    size = AnswerSize(settings.max_predictions)
     held = context.hold_response()
-    collected = await classify(context, spec, body, uploads_from(first, uploads), size, held)
+    size = AnswerSize(settings.max_predictions, held)
+    collected = await classify(context, spec, body, uploads_from(first, uploads), size)
     status = status_of(collected)
     if status is not HTTPStatus.OK:
         return _failed(collected, status)

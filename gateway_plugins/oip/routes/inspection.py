@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.api.body import open_body, read_whole
+from gateway.api.body import Body, read_whole
 from gateway.api.request_context import RequestContext, request_context
 from gateway.errors import InvalidBody, InvalidParameter, NotFound
 from gateway.inference.backend import ModelInfo
@@ -111,7 +111,7 @@ async def get_index(request: Request) -> Response:
     A model that is not loaded may have the version "".
     """
     context = request_context(request)
-    ready = _lists_ready(await read_whole(open_body(request, context), MAX_INDEX_BYTES, "max_index_bytes"))
+    ready = _lists_ready(await read_whole(Body(request, context), MAX_INDEX_BYTES, "max_index_bytes"))
     models = await _allowed_models(context)
     return _json(
         [

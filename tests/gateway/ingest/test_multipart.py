@@ -11,9 +11,9 @@ from gateway.ingest.multipart import (
     MAX_PARAMETERS,
     MAX_PART_HEADERS,
     MAX_READ_AHEAD_BYTES,
-    parse_header,
     read_multipart,
 )
+from gateway.ingest.part_headers import PLAIN_PART, PLAIN_TYPE, boundary_of, names_of, parse_header
 from gateway.ingest.upload import Parameter, Upload, clean_filename
 from tests.gateway.ingest.reading import (
     BOUNDARY,
@@ -331,6 +331,36 @@ def test_bytes_like_a_boundary_take_linear_time(near):
 def test_header_with_too_many_parameters_is_malformed(disposition):
     with pytest.raises(ValueError, match="malformed"):
         parse_header(disposition)
+
+
+@given(st.from_regex(PLAIN_PART, fullmatch=True))
+def test_plain_part_means_what_the_grammar_says(text):
+    """The short way of usual headers returns the names that the grammar of all headers finds in them."""
+    headers = [tuple(line.split(": ", 1)) for line in text.removesuffix("\r\n").split("\r\n")]
+    assert PLAIN_PART.fullmatch(text).groups() == names_of(headers)
+
+
+@given(st.from_regex(PLAIN_TYPE, fullmatch=True))
+def test_plain_content_type_means_what_the_grammar_says(content_type):
+    assert PLAIN_TYPE.fullmatch(content_type)[1].encode() == boundary_of(content_type)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        'Content-Disposition: form-data; name="a"; filename="%22.jpg"\r\n',
+        'Content-Disposition: form-data; name="a"; filename="\\".jpg"\r\n',
+        'Content-Disposition: form-data; name="a"; filename=""\r\n',
+        'Content-Disposition: form-data; name="a"; filename="\xe9.jpg"\r\n',
+        'Content-Disposition: form-data; name="a"; filename="a"; filename*=b\r\n',
+        'Content-Disposition: form-data; name="a"\r\nContent-Type: multipart/mixed\r\n',
+        'Content-Disposition: form-data; name="a"\r\nContent-Transfer-Encoding: base64\r\n',
+        'Content-Disposition: form-data; name="a"\r\nContent-Disposition: form-data; name="a"\r\n',
+        "Content-Disposition: form-data; name=a\r\n",
+    ],
+)
+def test_other_parts_are_left_to_the_grammar(headers):
+    assert PLAIN_PART.fullmatch(headers) is None
 
 
 @pytest.mark.parametrize("over", [0, 1])

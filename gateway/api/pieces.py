@@ -1,0 +1,76 @@
+"""Responses that are built and sent in pieces, so that other tasks run in between and memory is bounded."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from http import HTTPStatus
+
+from pydantic_core import to_json
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gateway.limits.pools import PoolLease
+from gateway.time_slices import TimeSlice
+
+PIECE_BYTES = 64 * 1024
+
+
+class PiecedAnswer(Response):
+    """A response body in pieces, with a known length; waits between the pieces for a client that reads slowly.
+
+    `held` counts the bytes that are not sent yet.
+    """
+
+    def __init__(
+        self,
+        pieces: deque[bytes],
+        held: PoolLease,
+        status: HTTPStatus = HTTPStatus.OK,
+        media_type: str = "application/json",
+    ) -> None:
+        self._pieces = pieces
+        self._held = held
+        self._length = length = sum(map(len, pieces))
+        self.status_code, self.background = status, None
+        self.raw_headers = [(b"content-length", b"%d" % length), (b"content-type", media_type.encode())]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
+        """Send it."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        if self._length <= min(PIECE_BYTES, self._held.held):
+            await send({"type": "http.response.body", "body": b"".join(self._pieces)})
+            return
+        self._held.hold(self._length)  # the results themselves are released
+        time_slice = TimeSlice()
+        for piece in _joined(self._pieces):
+            await send({"type": "http.response.body", "body": piece, "more_body": bool(self._pieces)})
+            if self._pieces:  # the bytes of the last piece are released with the request
+                self._held.grow(-len(piece))
+                await time_slice.pause_if_over()
+
+
+async def json_array(values: Iterable[object], held: PoolLease) -> deque[bytes]:
+    """Encode values as JSON, separated by commas; `held` counts every PIECE_BYTES. Other tasks run in between."""
+    time_slice = TimeSlice()
+    pieces: deque[bytes] = deque()
+    uncounted_bytes = 0
+    for value in values:
+        if pieces:
+            pieces.append(b",")
+        pieces.append(to_json(value, inf_nan_mode="null"))
+        uncounted_bytes += len(pieces[-1])
+        if uncounted_bytes > PIECE_BYTES:
+            held.grow(uncounted_bytes)
+            uncounted_bytes = 0
+        await time_slice.pause_if_over()
+    return pieces
+
+
+def _joined(pieces: deque[bytes]) -> Iterator[bytes]:
+    """Join pieces to PIECE_BYTES or slightly more, and yield at least one; the deque is emptied."""
+    joined = bytearray()
+    while pieces:
+        joined += pieces.popleft()
+        if pieces and len(joined) >= PIECE_BYTES:
+            yield bytes(joined)
+            joined = bytearray()
+    yield bytes(joined)
