@@ -87,7 +87,13 @@ LONGEST = (
     "tests/e2e/",
     "tests/gateway_local/",
     "tests/gateway_cli/",
-    "tests/gateway_models/networks/",
+    "tests/gateway_models/",
+    "tests/browser/",
+    "tests/test_",
+    "tests/gateway_predictions/",
+    "tests/gateway_client/",
+    "tests/plugins/",
+    "tests/gateway_decoder/",
 )
 """Files and folders that take longest, the longest first: started last, one of them would prolong the whole run."""
 

@@ -122,7 +122,7 @@ def run_suite(folder: Path, files: dict[str, str]) -> subprocess.CompletedProces
     options = shlex.split(commands[0].partition(";")[0])[1:]
     profile = options.index("--hypothesis-profile")
     del options[profile : profile + 2]  # tests/conftest.py registers it
-    options[options.index("-n") + 1], options[options.index("--reruns-delay") + 1] = "2", "0"
+    options[options.index("-n") + 1], options[options.index("--reruns-delay") + 1] = "1", "0"
     addopts = "-p no:schemathesis -p no:hypothesispytest"
     (folder / "pytest.ini").write_text(f"[pytest]\nmarkers =\n  alone\n  long\naddopts = {addopts}\n")
     for name, text in files.items():
