@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.api.body import Body, read_whole
+from gateway.api.body import Body
 from gateway.api.classes import named_class
 from gateway.api.parameters import reading
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
 from gateway.api.schemas import Problem, Schema
+from gateway.api.whole_body import read_whole
 from gateway.errors import InvalidBody, InvalidParameter, NotFound, Overloaded, RateLimited
 from gateway.inference.parameters import ModelName
 from gateway.limits.caller import REFUSAL_SECONDS

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from gateway import metrics
 from gateway.api.request_context import RequestContext
-from gateway.errors import GatewayError, Overloaded, RequestTooLarge, UnsupportedMediaType, UploadTimeout, UploadTooSlow
+from gateway.errors import GatewayError, Overloaded, UnsupportedMediaType, UploadTimeout, UploadTooSlow
 from gateway.ingest.media_types import Uploads, open_uploads
 from gateway.ingest.upload import Limits
 from gateway.limits.pace import Pace
@@ -140,19 +140,3 @@ class Body(UploadingClient):
         return UploadTimeout(
             f"The body did not arrive in time: the limit {limit} is {value:g} s.", limit=limit, value=value
         )
-
-
-async def read_whole(body: Body, most: int, limit: str) -> bytes:
-    """The whole of a body of at most `most` bytes, which are counted; raises RequestTooLarge, which names `limit`."""
-    pieces: list[bytes] = []
-    nbytes = body.announced_bytes
-    held = 0
-    while nbytes <= most:
-        piece = await anext(body, None)
-        if piece is None:
-            return b"".join(pieces)
-        pieces.append(piece)
-        held += len(piece)
-        body.hold(held)
-        nbytes = max(nbytes, held)
-    raise RequestTooLarge(f"The body may have at most {most:,} bytes.", limit=limit, value=most)

@@ -128,7 +128,7 @@ class HttpCycle:
             return {"type": "http.disconnect"}
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body.clear()
-        paused = self.buffered_bytes > MAX_BUFFERED_BYTES
+        paused = self._more_body and self.buffered_bytes > MAX_BUFFERED_BYTES
         self.buffered_bytes = 0
         if paused:
             self._connection.update_reading()

@@ -8,13 +8,13 @@ from typing import Any
 
 import httptools
 
-from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest, Overloaded
+from gateway.errors import GatewayError, InvalidRequest, Overloaded
 from gateway.hooks import WebSocketHandlerOf
 from gateway.limits.connections import Slot
 from gateway.server.cycle import MAX_BUFFERED_BYTES, HttpCycle
 from gateway.server.handler import Needs, Phase, ServedConnection
 from gateway.server.offers import websocket_path, without_offer
-from gateway.values.quantities import size
+from gateway.server.refusals import headers_too_large, too_many_headers
 
 MAX_PIPELINED = 16
 """Requests of a connection that may wait for the response to one before them; then no more are parsed."""
@@ -89,11 +89,11 @@ class HttpHandler:
         if self._in_headers:
             self._received_bytes += len(piece)
             if self._received_bytes > self._max_header_bytes:
-                self._refuse(self._headers_too_large())
+                self._refuse(headers_too_large(self._max_header_bytes))
         elif borders == self._borders:  # otherwise some of it is headers
             self._framing_bytes += len(piece) - (self._body_bytes - body_bytes)
             if self._framing_bytes > self._max_header_bytes + self._body_bytes // FRAMING_SHARE:
-                self._refuse(self._headers_too_large())
+                self._refuse(headers_too_large(self._max_header_bytes))
         if len(self._cycles) > 1:
             self._update_parses()
 
@@ -183,7 +183,7 @@ class HttpHandler:
         """Count the URL, which comes in pieces."""
         self._url += url
         if len(self._url) > self._max_header_bytes:
-            raise self._refused(self._headers_too_large())
+            raise self._refused(headers_too_large(self._max_header_bytes))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count a header, with its colon, space and line end."""
@@ -192,12 +192,10 @@ class HttpHandler:
             raise self._refused(InvalidRequest())
         self._header_bytes += len(name) + len(value) + 4
         if self._header_bytes > self._max_header_bytes:
-            raise self._refused(self._headers_too_large())
+            raise self._refused(headers_too_large(self._max_header_bytes))
         self._header_count += 1
         if self._header_count > self._max_headers:
-            most = self._max_headers
-            sentence = f"A request may have at most {most:,} headers, including trailers."
-            raise self._refused(HeadersTooLarge(sentence, limit="max_headers", value=most))
+            raise self._refused(too_many_headers(self._max_headers))
         # A trailer is ignored (RFC 9110, section 6.5.1): it would turn into a header while the request is served.
         if self._in_headers:
             self._headers.append((name, value))
@@ -324,15 +322,6 @@ class HttpHandler:
             "query_string": url.query or b"",
             "headers": self._headers,
         }
-
-    def _headers_too_large(self) -> HeadersTooLarge:
-        most = self._max_header_bytes
-        return HeadersTooLarge(
-            f"The URL and the headers of a request may have {size(most)} each, and so may the sizes and trailers of a "
-            f"body in chunks.",
-            limit="max_header_bytes",
-            value=most,
-        )
 
     def _refused(self, error: GatewayError) -> Exception:
         """Refuse a request inside a callback; raising what is returned ends the parsing."""

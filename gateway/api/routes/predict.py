@@ -12,7 +12,7 @@ from gateway.api.answers import respond
 from gateway.api.body import Body
 from gateway.api.image_bodies import FAULTS, REQUEST_BODY
 from gateway.api.parameters import NATIVE, predict_parameters, query_parameters, request_spec, with_form
-from gateway.api.request_context import request_context_of
+from gateway.api.request_context import KEY, RequestContext
 from gateway.api.route_table import traits
 from gateway.api.shapes import Native
 from gateway.inference.answer_shape import AnswerShape
@@ -48,7 +48,7 @@ def router(plugins: "Plugins") -> APIRouter:
 
         Files are classified as they arrive, while the rest of a large upload is still being received.
         """
-        context = request_context_of(request.scope)
+        context: RequestContext = request.scope["state"][KEY]
         service, settings = context.service, context.settings
         parameters = query_parameters(known, request.scope["query_string"])
         with context.stats.stages["read"]:

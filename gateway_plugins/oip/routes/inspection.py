@@ -11,8 +11,9 @@ from pydantic_core import to_json
 from starlette.responses import Response
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.api.body import Body, read_whole
+from gateway.api.body import Body
 from gateway.api.request_context import RequestContext, request_context
+from gateway.api.whole_body import read_whole
 from gateway.errors import InvalidBody, InvalidParameter, NotFound
 from gateway.inference.backend import ModelInfo
 from gateway.values import json_text

@@ -13,9 +13,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.api.body import Body, read_whole
+from gateway.api.body import Body
 from gateway.api.pieces import PiecedAnswer
 from gateway.api.request_context import RequestContext, request_context
+from gateway.api.whole_body import read_whole
 from gateway.deadline import Deadline
 from gateway.errors import DeadlineExceeded, GatewayError, Overloaded
 from gateway.inference.request_spec import timeout_within
