@@ -2,12 +2,12 @@
 
 import pytest
 import typer.main
-from typer.testing import CliRunner
 
 from gateway.errors import UserError
 from gateway_cli.addresses import WrongAddress
 from gateway_cli.main import app
 from gateway_local.server import EmbeddedTriton
+from tests.commands import gateway, refusal
 from tests.processes import free_port
 from tests.services import stub_service
 
@@ -31,11 +31,9 @@ def guarded(tmp_path_factory):
         yield url, f"127.0.0.1:{port}"
 
 
-def refused(*arguments: object) -> str:
+def refused(*words: object) -> str:
     """The error of a command whose address is wrong."""
-    result = CliRunner().invoke(app, [str(each) for each in arguments])
-    assert isinstance(result.exception, WrongAddress), result.output
-    return str(result.exception)
+    return refusal(*words, kind=WrongAddress)
 
 
 @pytest.mark.parametrize("scheme", ["", "http://"])
@@ -72,32 +70,32 @@ def test_form_of_a_gateway_address():
     assert "the form http://HOST:PORT" in refused("classify", ".", "--gateway", "ftp://127.0.0.1:8080")
 
 
-@pytest.mark.parametrize("option", ["--triton", "--gateway"])
-def test_nothing_at_the_address(option, tmp_path):
+@pytest.mark.parametrize(
+    "words", [("log", "import", "labels.csv", "--gateway"), ("model", "remove", "flowers", "--triton")]
+)
+def test_nothing_at_the_address(words, tmp_path, monkeypatch):
     """The error is of the command, and neither of gRPC nor of httpx."""
-    labels = tmp_path / "labels.csv"
-    labels.write_text("request_id,index,label\n5,0,cat\n")
-    arguments = ["log", "import", labels] if option == "--gateway" else ["model", "remove", "flowers"]
-    result = CliRunner().invoke(app, [*map(str, arguments), option, NOTHING])
-    assert isinstance(result.exception, UserError)
-    assert not isinstance(result.exception, WrongAddress)
+    (tmp_path / "labels.csv").write_text("request_id,index,label\n5,0,cat\n")
+    monkeypatch.chdir(tmp_path)
+    error = gateway(*words, NOTHING, code=1).exception
+    assert isinstance(error, UserError)
+    assert not isinstance(error, WrongAddress)
 
 
 @pytest.mark.parametrize("arguments", [("model", "list"), ("model", "parity", "flowers")])
 def test_former_option_of_triton(service, arguments, tmp_path):
     assert "--triton" in refused(*arguments, "--url", service)
-    result = CliRunner().invoke(app, [*arguments, "--url", NOTHING, f"--model-repository={tmp_path}"])
+    result = gateway(*arguments, "--url", NOTHING, f"--model-repository={tmp_path}", code=None)
     assert "warning: --url is now --triton" in result.output
 
 
 def test_former_option_of_the_gateway(service, tmp_path):
     labels = tmp_path / "labels.csv"
     labels.write_text("request_id,index,label\n")
-    result = CliRunner().invoke(app, ["log", "import", str(labels), "--url", service])
-    assert "warning: --url is now --gateway" in result.output
-    new = CliRunner().invoke(app, ["log", "import", str(labels), "--gateway", service])
+    former, new = (gateway("log", "import", labels, option, service, code=None) for option in ("--url", "--gateway"))
+    assert "warning: --url is now --gateway" in former.output
     assert "warning" not in new.output
-    assert result.exit_code == new.exit_code
+    assert former.exit_code == new.exit_code
 
 
 def test_one_name_for_each_kind():

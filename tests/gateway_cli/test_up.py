@@ -4,13 +4,12 @@ import io
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from gateway_cli import live
 from gateway_cli.live import LiveDisplay, log_path
-from gateway_cli.main import app
 from gateway_local.console import PlainConsole
 from gateway_machine.capacity import plan
+from tests.commands import gateway
 from tests.processes import wait_for
 from tests.settings import Settings
 
@@ -27,11 +26,10 @@ def test_split_to_a_missing_version_warns_at_start(tmp_path, monkeypatch, settin
     monkeypatch.setattr("gateway_local.up.up", lambda settings, repository, **options: started.append(repository))
     (tmp_path / "pets" / "1").mkdir(parents=True)
     monkeypatch.setenv(setting, "pets=2:10" if setting == "GATEWAY_MODEL_SHADOW" else "pets=1:90,2:10")
-    result = CliRunner().invoke(app, ["up", f"--model-repository={tmp_path}"])
-    assert f"gateway | warning: {message}" in result.output
+    assert f"gateway | warning: {message}" in gateway("up", f"--model-repository={tmp_path}").output
     assert started == [tmp_path]
     (tmp_path / "pets.v2").mkdir()
-    assert "warning" not in CliRunner().invoke(app, ["up", f"--model-repository={tmp_path}"]).output
+    assert "warning" not in gateway("up", f"--model-repository={tmp_path}").output
 
 
 def test_missing_model_file_warns_unless_it_is_the_default_model(tmp_path, monkeypatch):
@@ -40,14 +38,9 @@ def test_missing_model_file_warns_unless_it_is_the_default_model(tmp_path, monke
         (tmp_path / name / "1").mkdir(parents=True)
         (tmp_path / name / "config.pbtxt").write_text('platform: "pytorch_libtorch"')
         lacking = tmp_path / "flowers" / "1" / "model.pt"
-        output = CliRunner().invoke(app, ["up", f"--model-repository={tmp_path}"]).output
+        output = gateway("up", f"--model-repository={tmp_path}").output
         assert (f"warning: {tmp_path / 'classifier' / '1' / 'model.pt'} is missing" in output) == (name == "flowers")
         assert (f"{lacking} is missing: add the files" in output) == (name == "flowers")
-
-
-@pytest.mark.parametrize("option", ["--grpc-port", "--http-port", "--metrics-port"])
-def test_invalid_port_is_refused(option):
-    assert CliRunner().invoke(app, ["triton", "run", f"{option}=99999"]).exit_code == 2
 
 
 HEAD = "1121 03:44:14.508741 16925 model_lifecycle.cc:472]"
@@ -112,14 +105,8 @@ def test_log_path_follows_the_xdg_specification(monkeypatch, tmp_path):
     assert log_path(1) == Path(tmp_path, ".local/state/triton-image-gateway/triton-1.log")
 
 
-def run(*options):
-    result = CliRunner().invoke(app, ["capacity", *options])
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 def test_report_has_throughput_bottleneck_and_settings():
-    output = run("--cores", "16", "--gpus", "1")
+    output = gateway("capacity", "--cores", 16, "--gpus", 1).output
     assert output.startswith("16 cores, 1 GPU: about 4,571 images/s, limited by: all cores together")
     for line in (
         "GATEWAY_WORKERS=7",
@@ -134,13 +121,13 @@ def test_report_has_throughput_bottleneck_and_settings():
 
 
 def test_without_a_gpu_there_is_no_queue_delay():
-    output = run("--cores", "2", "--gpus", "0")
+    output = gateway("capacity", "--cores", 2, "--gpus", 0).output
     assert output.startswith("2 cores, no GPU: ")
     assert "max_queue_delay" not in output
 
 
 def test_env_format_prints_valid_settings(monkeypatch):
-    lines = run("--cores", "32", "--gpus", "2", "--format", "env").splitlines()
+    lines = gateway("capacity", "--cores", 32, "--gpus", 2, "--format", "env").output.splitlines()
     for name, value in (line.split("=") for line in lines):
         monkeypatch.setenv(name, value)
     settings = Settings(_env_file=None)
@@ -148,9 +135,15 @@ def test_env_format_prints_valid_settings(monkeypatch):
 
 
 def test_slow_network_lowers_the_throughput():
-    assert "limited by: network" in run("--cores", "16", "--gpus", "1", "--gpu-ms", "5")
+    assert "limited by: network" in gateway("capacity", "--cores", 16, "--gpus", 1, "--gpu-ms", 5).output
 
 
-@pytest.mark.parametrize("options", [("--cores", "0"), ("--gpus", "-1"), ("--gpu-ms", "0")])
-def test_impossible_machine_is_refused(options):
-    assert CliRunner().invoke(app, ["capacity", *options]).exit_code == 2
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("capacity", "--cores", 0), ("capacity", "--gpus", -1), ("capacity", "--gpu-ms", 0)),
+        *(("triton", "run", f"--{port}-port=99999") for port in ("grpc", "http", "metrics")),
+    ],
+)
+def test_number_out_of_range_is_refused(words):
+    gateway(*words, code=2)

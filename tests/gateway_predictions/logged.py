@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gateway_predictions import metrics
+from gateway_predictions.schema import PREDICTIONS
 from tests.doubles.backend import PNG, StubBackend, ranked
 from tests.processes import wait_for
 from tests.services import stub_service
@@ -74,3 +77,34 @@ def counted() -> Iterator[dict[str, float]]:
     before, found = outcomes(), {}
     yield found
     found.update({name: value - before[name] for name, value in outcomes().items() if value != before[name]})
+
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def a_row(number: int, margin: float = 0.5, **members: Any) -> dict[str, Any]:
+    """A row of an image of two classes."""
+    return {
+        "request_id": f"r{number}",
+        "index": 0,
+        "model": "m",
+        "version": "1",
+        "time": NOON,
+        "sha256": f"{number:064x}",
+        "labels": ["cat", "dog"],
+        "class_ids": [0, 1],
+        "scores": [0.5 + margin / 2, 0.5 - margin / 2],
+        "margin": margin,
+        "entropy": 1 - margin,
+        "embedding": None,
+        "reasons": ["sample"],
+        **members,
+    }
+
+
+def write_file(folder: Path, name: str, given: list[dict[str, Any]], schema: pa.Schema = PREDICTIONS) -> None:
+    """Write rows into a file of a log; members that a row lacks are empty."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    known = [{column: row.get(column) for column in schema.names} for row in given]
+    pq.write_table(pa.Table.from_pylist(known, schema), path)

@@ -2,16 +2,14 @@
 
 import json
 import math
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import cv2
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 from gateway.values.extras import install
-from gateway_cli.main import app
 from gateway_predictions import requirements
 from gateway_predictions.drift.comparison import LEAST_IMAGES, TooFewImages, adjusted_p_values, compare
 from gateway_predictions.drift.distances import (
@@ -25,7 +23,8 @@ from gateway_predictions.drift.from_log import Period, sample_from, version_in
 from gateway_predictions.drift.sample import LoggedImage, sample_of
 from gateway_predictions.image_measures import measures_of, pixels_of
 from gateway_predictions.reader import LogReader
-from gateway_predictions.schema import PREDICTIONS, table_of
+from tests.commands import gateway, refusal
+from tests.gateway_predictions.logged import write_file
 
 
 def groups(first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
@@ -37,23 +36,20 @@ def groups(first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
 def images(count: int, seed: int = 0, *, brightness: float = 0.5, cats: float = 0.5, requests: int | None = None):
     """Images of cats and dogs, each a request of its own unless there are fewer requests."""
     rng = np.random.default_rng(seed)
-    found = []
-    for number in range(count):
+
+    def image(number: int) -> LoggedImage:
         score = rng.uniform(0.5, 1)
-        found.append(
-            LoggedImage(
-                f"r{number if requests is None else number % requests}",
-                {
-                    "score": score,
-                    "entropy": 1 - score,
-                    "pixels": rng.choice([1e5, 2e5]),
-                    "brightness": rng.normal(brightness, 0.1),
-                    "sharpness": None if number % 3 else rng.normal(1, 0.2),
-                },
-                {"class": "0" if rng.random() < cats else "1", "format": "JPEG"},
-            )
-        )
-    return found
+        measured = {
+            "score": score,
+            "entropy": 1 - score,
+            "pixels": rng.choice([1e5, 2e5]),
+            "brightness": rng.normal(brightness, 0.1),
+            "sharpness": None if number % 3 else rng.normal(1, 0.2),
+        }
+        names = {"class": "0" if rng.random() < cats else "1", "format": "JPEG"}
+        return LoggedImage(f"r{number if requests is None else number % requests}", measured, names)
+
+    return [image(number) for number in range(count)]
 
 
 @pytest.mark.parametrize("digits", [1, 6], ids=["with ties", "without ties"])
@@ -141,11 +137,9 @@ def test_embeddings_raise_an_alarm():
     rng = np.random.default_rng(0)
 
     def with_vectors(count: int, seed: int, mean: float):
+        vectors = rng.normal(mean, 1, (count, 16)).astype(np.float32)
         return sample_of(
-            [
-                LoggedImage(each.request, each.numbers, each.names, rng.normal(mean, 1, 16).astype(np.float32))
-                for each in images(count, seed)
-            ]
+            [replace(each, embedding=vector) for each, vector in zip(images(count, seed), vectors, strict=True)]
         )
 
     reference = with_vectors(200, 1, 0)
@@ -164,10 +158,15 @@ def test_certain_but_small_shifts_raise_no_alarm():
 
 def test_images_of_one_request_count_as_one():
     """Two requests of 100 alike images each are no evidence, however many images they have."""
-    window = [LoggedImage(f"w{n % 2}", {**each.numbers, "brightness": 0.3 + 0.2 * (n % 2)}, each.names)
-              for n, each in enumerate(images(200, 5))]  # fmt: skip
-    reference = [LoggedImage(f"r{n % 4}", {**each.numbers, "brightness": 0.3 + 0.1 * (n % 4)}, each.names)
-                 for n, each in enumerate(images(400, 6))]  # fmt: skip
+
+    def alike(count: int, seed: int, requests: int, step: float) -> list[LoggedImage]:
+        known = [(number % requests, each) for number, each in enumerate(images(count, seed))]
+        return [
+            LoggedImage(f"{seed}-{request}", {**each.numbers, "brightness": 0.3 + step * request}, each.names)
+            for request, each in known
+        ]
+
+    window, reference = alike(200, 5, 2, 0.2), alike(400, 6, 4, 0.1)
     assert not compare(sample_of(reference), sample_of(window), permutations=199, bootstraps=1).alarms
     alone = [LoggedImage(str(n), each.numbers, each.names) for n, each in enumerate([*reference, *window])]
     found = compare(sample_of(alone[:400]), sample_of(alone[400:]), permutations=199, bootstraps=1)
@@ -226,7 +225,7 @@ def write_rows(folder, found, at: datetime, *, version: str = "1", **members) ->
     """Write images into a log as its writer does, in one file."""
     rows = [
         {
-            "time": int(at.timestamp() * 1e6),
+            "time": at,
             "request_id": f"{at:%d}-{each.request}",
             "index": number,
             "model": "m",
@@ -245,9 +244,8 @@ def write_rows(folder, found, at: datetime, *, version: str = "1", **members) ->
         }
         for number, each in enumerate(found)
     ]
-    place = folder / "rows" / "m" / f"{at:%Y-%m-%d}"
-    place.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table_of(rows, PREDICTIONS), place / f"{len(list(place.iterdir()))}.parquet")
+    place = f"rows/m/{at:%Y-%m-%d}"
+    write_file(folder, f"{place}/{len(list(folder.glob(f'{place}/*')))}.parquet", rows)
 
 
 NOW = datetime.now(UTC) - timedelta(hours=2)
@@ -294,12 +292,6 @@ def test_measures_of_a_busy_log_are_enough(tmp_path):
     assert len(found) <= 300
 
 
-def drift(*words: object, code: int = 0) -> str:
-    done = CliRunner().invoke(app, ["model", "drift", *(str(word) for word in words)])
-    assert done.exit_code == code, (done.output, done.exception)
-    return done.output
-
-
 @pytest.fixture
 def log(tmp_path):
     """Four days alike, and the last one."""
@@ -311,8 +303,8 @@ def log(tmp_path):
 def test_command_reports_no_drift(log, tmp_path):
     write_rows(log, images(80, 50), NOW)
     page = tmp_path / "page.html"
-    printed = drift("m", "--log", log, "--reference", 7, "--report", page, "--confidence", 0.99)
-    assert "no drift at a confidence of 99 %" in printed
+    options = ("--reference", 7, "--report", page, "--confidence", 0.99)
+    assert "no drift at a confidence of 99 %" in gateway("model", "drift", "m", "--log", log, *options).output
     text = page.read_text()
     assert text.count("<img ") == text.count("data:image/png;base64,") == text.count("<tr>") - 1 >= 6
     assert "http://" not in text
@@ -321,7 +313,8 @@ def test_command_reports_no_drift(log, tmp_path):
 def test_command_exits_with_3_on_drift(log, tmp_path):
     write_rows(log, images(80, 50, brightness=0.3), NOW)
     page = tmp_path / "page.html"
-    document = json.loads(drift("m", "--log", log, "--reference", 7, "--report", page, "--json", code=3))
+    options = ("--reference", 7, "--report", page, "--json")
+    document = json.loads(gateway("model", "drift", "m", "--log", log, *options, code=3).output)
     assert document["drift"] is True
     assert "brightness" in [each["name"] for each in document["properties"] if each["drift"]]
     assert document["images"] == {"reference": 240, "window": 80}
@@ -330,12 +323,10 @@ def test_command_exits_with_3_on_drift(log, tmp_path):
 
 def test_command_needs_images_and_a_reference(log, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["model", "drift", "m", "--log", str(log), "--reference", "7"])
-    assert isinstance(done.exception, TooFewImages)
+    refusal("model", "drift", "m", "--log", log, "--reference", 7, kind=TooFewImages)
+    write_rows(log, images(60, 50), NOW)
     for reference in ("nothing", "nan", "-1", "0", "10001"):
-        write_rows(log, images(60, 50), NOW)
-        done = CliRunner().invoke(app, ["model", "drift", "m", "--log", str(log), "--reference", reference])
-        assert done.exit_code == 2, done.output
+        gateway("model", "drift", "m", "--log", log, "--reference", reference, code=2)
     assert not list(tmp_path.glob("*.html"))
 
 
@@ -356,15 +347,12 @@ def test_commands_need_the_folder_of_a_log(words, tmp_path):
     """A wrong path is not taken for a log without rows."""
     (tmp_path / "file").touch()
     for url in (tmp_path / "missing", (tmp_path / "missing").as_uri(), tmp_path / "file"):
-        done = CliRunner().invoke(app, [*words, "--log", str(url)])
-        assert isinstance(done.exception, requirements.LogUnavailable), done.output
-        assert str(tmp_path) in str(done.exception)
-        assert "--log" in str(done.exception)
+        error = refusal(*words, "--log", url, kind=requirements.LogUnavailable)
+        assert str(tmp_path) in error
+        assert "--log" in error
 
 
 @READING_COMMANDS
 def test_commands_name_the_missing_package(words, log, monkeypatch):
     monkeypatch.setattr(requirements, "find_spec", lambda name: None)
-    done = CliRunner().invoke(app, [*words, "--log", str(log)])
-    assert isinstance(done.exception, requirements.LogUnavailable)
-    assert install("log") in str(done.exception)
+    assert install("log") in refusal(*words, "--log", log, kind=requirements.LogUnavailable)

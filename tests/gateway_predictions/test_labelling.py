@@ -5,69 +5,45 @@ import hashlib
 import json
 import math
 from datetime import UTC, datetime, timedelta
+from itertools import combinations
+from pathlib import Path
 from xml.etree import ElementTree as Xml
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 from gateway.inference.backend import Call, Row
-from gateway_cli.main import app
 from gateway_predictions.accuracy import accuracy, calibrations
 from gateway_predictions.export import ExportSelection, export
 from gateway_predictions.reader import Labelled, LogReader
 from gateway_predictions.requirements import LogUnavailable
-from gateway_predictions.schema import PREDICTIONS
 from gateway_predictions.selection import k_center, most_uncertain
 from gateway_predictions.shares import wilson
 from tests.asking import encode
+from tests.commands import gateway, refusal
 from tests.doubles.backend import StubBackend, ranked
-from tests.gateway_predictions.logged import logging_service, rows, scores_backend, send
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-
-def command(*words: object, code: int = 0) -> str:
-    """The output of `gateway WORDS`."""
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == code, (done.output, done.exception)
-    return done.output
+from tests.gateway_predictions.logged import NOON, a_row, logging_service, rows, scores_backend, send, write_file
 
 
 def table_of(folder) -> list[dict[str, str]]:
     return list(csv.DictReader((folder / "labels.csv").read_text().splitlines()))
 
 
-def row(number: int, margin: float = 0.5, embedding=None, **members) -> dict:
-    return {
-        "request_id": f"r{number}",
-        "index": 0,
-        "model": "m",
-        "version": "1",
-        "time": NOON,
-        "sha256": str(number),
-        "labels": ["cat", "dog"],
-        "class_ids": [0, 1],
-        "scores": [0.5 + margin / 2, 0.5 - margin / 2],
-        "margin": margin,
-        "entropy": 1 - margin,
-        "embedding": embedding,
-        "reasons": ["sample"],
-        **members,
-    }
+def numbers(found: list[dict]) -> list[int]:
+    return [int(each["sha256"], 16) for each in found]
 
 
 @pytest.mark.parametrize("by", ["margin", "entropy", "score"])
 def test_most_uncertain_come_first(by):
-    known = [row(number, margin=number / 10) for number in (5, 1, 9, 3)]
-    assert [each["sha256"] for each in most_uncertain(known, 2, by)] == ["1", "3"]
+    known = [a_row(number, margin=number / 10) for number in (5, 1, 9, 3)]
+    assert numbers(most_uncertain(known, 2, by)) == [1, 3]
 
 
 def test_an_image_is_exported_once():
-    known = [row(1, 0.1), row(1, 0.2), row(2, 0.3)]
-    assert [each["sha256"] for each in most_uncertain(known, 3, "margin")] == ["1", "2"]
+    known = [a_row(1, 0.1), a_row(1, 0.2), a_row(2, 0.3)]
+    assert numbers(most_uncertain(known, 3, "margin")) == [1, 2]
 
 
 def test_embeddings_spread_the_uncertain_images():
@@ -75,7 +51,7 @@ def test_embeddings_spread_the_uncertain_images():
     rng = np.random.default_rng(0)
     groups = np.eye(4, dtype=np.float32)
     known = [
-        row(
+        a_row(
             10 * group + copy,
             margin=0.01 * group + 0.001 * copy,
             embedding=(groups[group] + rng.normal(0, 0.01, 4)).tolist(),
@@ -83,8 +59,8 @@ def test_embeddings_spread_the_uncertain_images():
         for group in range(4)
         for copy in range(4)
     ]
-    assert {int(each["sha256"]) // 10 for each in most_uncertain(known, 4, "margin")} == {0, 1, 2, 3}
-    assert {int(each["sha256"]) // 10 for each in most_uncertain(known, 4, "margin", diverse=False)} == {0}
+    assert {number // 10 for number in numbers(most_uncertain(known, 4, "margin"))} == {0, 1, 2, 3}
+    assert {number // 10 for number in numbers(most_uncertain(known, 4, "margin", diverse=False))} == {0}
 
 
 def test_k_center_is_within_twice_the_best_radius():
@@ -94,15 +70,14 @@ def test_k_center_is_within_twice_the_best_radius():
     distance = np.linalg.norm(unit[:, None] - unit[None], axis=2)
     chosen = k_center(points, 3)
     assert len(set(chosen)) == 3
-    from itertools import combinations
-
     best = min(distance[:, list(each)].min(axis=1).max() for each in combinations(range(40), 3))
     assert distance[:, chosen].min(axis=1).max() <= 2 * best + 1e-6
 
 
 def test_k_center_of_few_or_equal_points():
     assert k_center(np.zeros((2, 3), np.float32), 5) == [0, 1]
-    assert sorted(k_center(np.ones((4, 3), np.float32), 3)) == sorted(set(k_center(np.ones((4, 3), np.float32), 3)))
+    chosen = k_center(np.ones((4, 3), np.float32), 3)
+    assert len(chosen) == len(set(chosen))
 
 
 @pytest.mark.parametrize(
@@ -124,10 +99,10 @@ def test_wilson_interval_covers_the_truth():
 
 def test_accuracy_by_day_version_and_class():
     known = [
-        Labelled(row(1), "cat", 0),
-        Labelled(row(2), "dog", 1),
-        Labelled(row(3, time=NOON + timedelta(days=1), version="2"), "cat", 0),
-        Labelled(row(4, reasons=["margin"]), None, None),
+        Labelled(a_row(1), "cat", 0),
+        Labelled(a_row(2), "dog", 1),
+        Labelled(a_row(3, time=NOON + timedelta(days=1), version="2"), "cat", 0),
+        Labelled(a_row(4, reasons=["margin"]), None, None),
     ]
     found = accuracy(known)
     assert (found.all.hits, found.all.count) == (2, 4)
@@ -149,7 +124,7 @@ def reported(rng: np.random.Generator) -> list[Labelled]:
     for number in range(1_000):
         is_right, is_drawn = rng.random() < 0.8, rng.random() < 1 / 3
         if is_drawn or not is_right or rng.random() < 0.1:
-            known.append(Labelled(row(number), "cat", 0 if is_right else 1, is_drawn))
+            known.append(Labelled(a_row(number), "cat", 0 if is_right else 1, is_drawn))
     return known
 
 
@@ -160,7 +135,7 @@ def test_accuracy_on_images_drawn_at_random_has_no_preference():
     assert np.mean([low < 0.8 < high for low, high in intervals]) > 0.88
     assert max(each.sampled.interval[1] for each in found) < 0.75
     known = reported(rng)
-    rules = [Labelled(row(number, reasons=["margin"]), None, None, is_drawn=True) for number in range(100)]
+    rules = [Labelled(a_row(number, reasons=["margin"]), None, None, is_drawn=True) for number in range(100)]
     assert accuracy([*known, *rules]).drawn == accuracy(known).drawn
 
 
@@ -171,14 +146,14 @@ def test_calibration_on_images_drawn_at_random_is_the_services():
     for number in range(2_000):
         is_right, is_drawn = rng.random() < 0.6, rng.random() < 1 / 4
         if is_drawn or not is_right:
-            known.append(Labelled(row(number, margin=0.8), "cat", 0 if is_right else 1, is_drawn))
+            known.append(Labelled(a_row(number, margin=0.8), "cat", 0 if is_right else 1, is_drawn))
     found = calibrations(known)
     assert found["drawn"].error.low < 0.3 < found["drawn"].error.high
     assert found["all"].error.low > 0.4
     (only,) = found["drawn"].bins
     assert (only.score, only.right) == (pytest.approx(0.9), pytest.approx(0.6, abs=0.05))
     assert found["drawn"].brier.value == pytest.approx(0.6 * 0.01 + 0.4 * 0.81, abs=0.05)
-    assert calibrations([Labelled(row(1), "cat", 0)]).keys() == {"all"}
+    assert calibrations([Labelled(a_row(1), "cat", 0)]).keys() == {"all"}
     assert calibrations([]) == {}
 
 
@@ -209,7 +184,9 @@ def test_circle_of_export_import_and_evaluation(circle):
     """The most uncertain images are exported, labelled, sent back, and evaluated."""
     client, log, folder = circle
     out = folder / "out"
-    assert "2 images to label" in command("log", "export", out, "--log", log, "--unlabelled", "--most-uncertain", 2)
+    assert (
+        "2 images to label" in gateway("log", "export", out, "--log", log, "--unlabelled", "--most-uncertain", 2).output
+    )
     table = table_of(out)
     assert [each["request_id"] for each in table] == ["r1", "r5"]
     for each in table:
@@ -219,26 +196,26 @@ def test_circle_of_export_import_and_evaluation(circle):
         writer = csv.DictWriter(file, table[0])
         writer.writeheader()
         writer.writerows(table)
-    assert "2 of 2 labels sent" in command("log", "import", out / "labels.csv", "--gateway", str(client.base_url))
+    assert "2 of 2 labels sent" in gateway("log", "import", out / "labels.csv", "--gateway", client.base_url).output
     rows(log, 2, "feedback")
-    command("log", "export", folder / "rest", "--log", log, "--unlabelled", "--most-uncertain", 9)
+    gateway("log", "export", folder / "rest", "--log", log, "--unlabelled", "--most-uncertain", 9)
     rest = [each["request_id"] for each in table_of(folder / "rest")]
     assert rest == ["r10", "r60", "r120"]
-    printed = command("model", "evaluate", "ensemble_model", "--log", log)
+    printed = gateway("model", "evaluate", "ensemble_model", "--log", log).output
     assert "50.0 % (9.5 to 90.5)" in printed
     assert "calibration on all labelled results" in printed
     assert "expected calibration error" in printed
-    found = json.loads(command("model", "evaluate", "ensemble_model", "--log", log, "--json"))
+    found = json.loads(gateway("model", "evaluate", "ensemble_model", "--log", log, "--json").output)
     assert (found["all"]["images"], found["all"]["correct"]) == (2, 1)
     assert found["calibration"]["all"]["images"] == 2
-    command("model", "evaluate", "ensemble_model", "--log", log, "--version", 7, code=1)
-    command("model", "evaluate", "ensemble_model", "--log", log, folder, code=2)
+    gateway("model", "evaluate", "ensemble_model", "--log", log, "--version", 7, code=1)
+    gateway("model", "evaluate", "ensemble_model", "--log", log, folder, code=2)
 
 
 def test_label_studio_has_tasks_and_its_export_comes_back(circle):
     client, log, folder = circle
     out = folder / "out"
-    command("log", "export", out, "--log", log, "--most-uncertain", 1)
+    gateway("log", "export", out, "--log", log, "--most-uncertain", 1)
     (task,) = json.loads((out / "label-studio.json").read_text())
     (prediction,) = task["predictions"]
     (result,) = prediction["result"]
@@ -250,7 +227,7 @@ def test_label_studio_has_tasks_and_its_export_comes_back(circle):
     # Label Studio's JSON export is the tasks with annotations.
     exported = [{**task, "annotations": [{"result": [{**result, "value": {"choices": ["class 1"]}}]}]}]
     (out / "done.json").write_text(json.dumps([*exported, {**task, "annotations": []}]))
-    assert "1 of 1 labels sent" in command("log", "import", out / "done.json", "--gateway", str(client.base_url))
+    assert "1 of 1 labels sent" in gateway("log", "import", out / "done.json", "--gateway", client.base_url).output
     (row,) = rows(log, 1, "feedback")
     assert (row["request_id"], row["label"]) == ("r1", "class 1")
 
@@ -258,7 +235,7 @@ def test_label_studio_has_tasks_and_its_export_comes_back(circle):
 def test_refused_labels_are_named(circle):
     client, _, folder = circle
     (folder / "labels.csv").write_text("request_id,index,model,true_label\r\nr1,0,ensemble_model,zebra\r\n")
-    printed = command("log", "import", folder / "labels.csv", "--gateway", str(client.base_url), code=1)
+    printed = gateway("log", "import", folder / "labels.csv", "--gateway", client.base_url, code=1).output
     assert "r1, image 0: 'label': the model 'ensemble_model' has no label 'zebra'" in printed
 
 
@@ -266,25 +243,19 @@ def test_refused_labels_are_named(circle):
 def test_other_files_of_labels_are_refused(tmp_path, text):
     path = tmp_path / ("labels.csv" if text[0] == "a" else "labels.json")
     path.write_text(text)
-    done = CliRunner().invoke(app, ["log", "import", str(path)])
-    assert "neither the labels.csv" in str(done.exception)
+    assert "neither the labels.csv" in refusal("log", "import", path)
 
 
 def test_forget_by_the_command(circle):
     _, log, _ = circle
     digest = hashlib.sha256(image(10)).hexdigest()
-    assert "1 rows, 0 feedbacks, 1 image files" in command("log", "forget", digest, "--log", log)
+    assert "1 rows, 0 feedbacks, 1 image files" in gateway("log", "forget", digest, "--log", log).output
     assert len(rows(log)) == 4
 
 
-def log_with(image: str, folder) -> LogReader:
+def log_with(image: str, folder: Path) -> LogReader:
     """A log with one row, whose image is what somebody wrote into the column."""
-    day = NOON.date().isoformat()
-    path = folder / "rows" / "m" / day / "a.parquet"
-    path.parent.mkdir(parents=True)
-    values = {**row(1), "embedding": None, "image": image, "time": NOON}
-    known = {name: values.get(name) for name in PREDICTIONS.names}
-    pq.write_table(pa.Table.from_pylist([known], PREDICTIONS), path)
+    write_file(folder, "rows/m/2026-01-01/a.parquet", [a_row(1, image=image)])
     return LogReader(str(folder))
 
 
@@ -312,31 +283,25 @@ def test_an_image_of_the_log_is_exported(tmp_path):
 
 def test_log_without_results_is_refused(tmp_path):
     (tmp_path / "none").mkdir()
-    done = CliRunner().invoke(app, ["log", "export", str(tmp_path / "out"), "--log", str(tmp_path / "none")])
-    assert "has no such results" in str(done.exception)
-    done = CliRunner().invoke(app, ["log", "export", str(tmp_path / "out"), "--log", "http://127.0.0.1:1/"])
-    assert "cannot be read" in str(done.exception)
+    for url, words in ((tmp_path / "none", "has no such results"), ("http://127.0.0.1:1/", "cannot be read")):
+        assert words in refusal("log", "export", tmp_path / "out", "--log", url)
 
 
 def test_reader_chooses_models_days_and_columns(circle):
     client, log, _ = circle
     send(client, image(7), path="/predict?model=m")
     rows(log, 6)
-    reader = LogReader(str(log))
+    reader, hour, now = LogReader(str(log)), timedelta(hours=1), datetime.now(UTC)
     assert reader.predictions(model="m").num_rows == 1
     assert reader.predictions(columns=["scores"]).column_names == ["scores"]
-    assert reader.predictions(since=datetime.now(UTC) + timedelta(hours=1)).num_rows == 0
-    assert reader.predictions(until=datetime.now(UTC) - timedelta(hours=1)).num_rows == 0
-    assert reader.predictions(since=datetime.now(UTC) - timedelta(hours=1)).num_rows == 6
+    assert [
+        reader.predictions(**chosen).num_rows
+        for chosen in ({"since": now + hour}, {"until": now - hour}, {"since": now - hour})
+    ] == [0, 0, 6]
     assert sum(table.num_rows for table in reader.tables()) == 6
 
 
 def test_reader_refuses_a_later_version_and_fills_missing_columns(tmp_path):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from gateway_predictions.requirements import LogUnavailable
-
     folder = tmp_path / "rows" / "m" / "2026-01-01"
     folder.mkdir(parents=True)
     table = pa.table({"time": pa.array([NOON], pa.timestamp("us", "UTC")), "model": ["m"], "new": [1]})

@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from gateway_predictions import labelling
 from gateway_predictions.labelling import LEAST_REFERENCE, REFRESH_SECONDS, LabelQueue, drift_by_day
 from gateway_predictions.leases import LEASE_SECONDS, Leases
 from gateway_predictions.reader import LogReader
-from gateway_predictions.schema import FEEDBACK, PREDICTIONS
+from gateway_predictions.schema import FEEDBACK
 from gateway_predictions.stores import BucketStore, FolderStore, Store
+from tests.gateway_predictions.logged import a_row, write_file
 
 TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
@@ -27,46 +26,23 @@ class Clock:
         return self.now
 
 
-def write(folder: Path, name: str, rows: list[dict], schema: pa.Schema) -> None:
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    known = [{column: row.get(column) for column in schema.names} for row in rows]
-    pq.write_table(pa.Table.from_pylist(known, schema), path)
-
-
 def row(number: int, margin: float = 0.5, **members: object) -> dict:
-    return {
-        "time": TODAY,
-        "request_id": f"r{number}",
-        "index": 0,
-        "model": "m",
-        "version": "1",
-        "reasons": ["margin"],
-        "labels": ["cat", "dog"],
-        "class_ids": [0, 1],
-        "scores": [0.5 + margin / 2, 0.5 - margin / 2],
-        "margin": margin,
-        "entropy": 1 - margin,
-        "sha256": f"{number:064x}",
-        "image": f"images/{TODAY:%Y-%m-%d}/{number:064x}.png",
-        **members,
-    }
+    """A row of today, whose image is stored."""
+    image = f"images/{TODAY:%Y-%m-%d}/{number:064x}.png"
+    return a_row(number, margin, **{"time": TODAY, "reasons": ["margin"], "image": image, **members})
 
 
 def log(folder: Path, rows: list[dict], feedback: list[dict] | None = None) -> LogReader:
-    write(folder, f"rows/m/{TODAY:%Y-%m-%d}/a.parquet", rows, PREDICTIONS)
+    write_file(folder, f"rows/m/{TODAY:%Y-%m-%d}/a.parquet", rows)
     if feedback:
         known = [{"time": TODAY, "index": 0, "model": "m", **each} for each in feedback]
-        write(folder, f"feedback/{TODAY:%Y-%m-%d}/a.parquet", known, FEEDBACK)
+        write_file(folder, f"feedback/{TODAY:%Y-%m-%d}/a.parquet", known, FEEDBACK)
     return LogReader(str(folder))
 
 
-def uncertain_only() -> float:
-    return 1.0
-
-
-def random_only() -> float:
-    return 0.0
+def queue_of(reader: LogReader, *, random: bool = False, **options: Any) -> LabelQueue:
+    """A queue that offers random images wherever it may, or none."""
+    return LabelQueue(reader, chance=lambda: 0.0 if random else 1.0, **options)
 
 
 def offered(queue: LabelQueue, model: str = "m") -> list[str]:
@@ -81,7 +57,7 @@ def test_most_uncertain_unlabelled_images_come_first(tmp_path):
     rows = [row(number, margin=number / 10) for number in (5, 1, 9, 3)]
     rows += [row(7, margin=0.0, image=None), row(8, margin=0.0, error="too_costly"), row(2, margin=0.0)]
     rows += [row(6, margin=0.05, sha256=f"{1:064x}"), row(4, margin=0.0, model="other")]
-    queue = LabelQueue(log(tmp_path, rows, [{"request_id": "r2", "label": "cat"}]), chance=uncertain_only)
+    queue = queue_of(log(tmp_path, rows, [{"request_id": "r2", "label": "cat"}]))
     assert offered(queue) == ["r1", "r3", "r5", "r9"]
     assert offered(queue, "other") == []
     overview = queue.overview("m")
@@ -104,14 +80,14 @@ def test_different_images_come_before_similar_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(labelling, "QUEUE_IMAGES", 2)
     rows = [row(n, margin=n / 100, embedding=[1.0, n / 1000]) for n in range(4)]
     rows.append(row(4, margin=0.04, embedding=[0.0, 1.0]))
-    assert offered(LabelQueue(log(tmp_path, rows), chance=uncertain_only)) == ["r0", "r4"]
+    assert offered(queue_of(log(tmp_path, rows))) == ["r0", "r4"]
 
 
 def test_random_images_are_drawn_whatever_users_reported(tmp_path):
     """Without those that a user reported as wrong, the random images would have fewer mistakes than the service."""
     rows = [row(number, reasons=["sample"]) for number in range(4)] + [row(9)]
     feedback = [{"request_id": "r1", "label": None}, {"request_id": "r2", "label": "cat", "drawn": True}]
-    queue = LabelQueue(log(tmp_path, rows, feedback), chance=random_only)
+    queue = queue_of(log(tmp_path, rows, feedback), random=True)
     first = [queue.next("m") for _ in range(3)]
     assert {each["request_id"] for each in first if each} == {"r0", "r1", "r3"}
     assert all(each["drawn"] for each in first if each)
@@ -124,7 +100,7 @@ def test_two_people_never_get_the_same_image(tmp_path):
     """Two processes with one log: what one offers, the other does not, before and after it reads the log again."""
     rows = [row(number, margin=number / 100) for number in range(20)]
     reader, clock = log(tmp_path, rows), Clock()
-    one, other = (LabelQueue(reader, clock=clock, chance=uncertain_only) for _ in range(2))
+    one, other = (queue_of(reader, clock=clock) for _ in range(2))
     found = []
     for turn in range(10):
         found += [each["request_id"] for each in (one.next("m"), other.next("m")) if each]
@@ -185,4 +161,4 @@ def test_first_days_are_the_reference(first, days):
 
 def test_old_images_are_not_offered(tmp_path):
     old = row(1, time=TODAY - timedelta(days=40))
-    assert offered(LabelQueue(log(tmp_path, [old, row(2)]), chance=uncertain_only)) == ["r2"]
+    assert offered(queue_of(log(tmp_path, [old, row(2)]))) == ["r2"]

@@ -22,6 +22,10 @@ def writer() -> psutil.Process:
     return found
 
 
+def queued() -> float | None:
+    return REGISTRY.get_sample_value("gateway_prediction_log_queue_rows")
+
+
 def send_many(client, count: int) -> None:
     form = [("files", ("a.png", PNG, "image/png"))] * count
     assert client.post("/predict", files=form).json()["summary"]["ok"] == count
@@ -73,7 +77,7 @@ def test_killed_writer_is_replaced_and_its_rows_are_counted(tmp_path):
             wait_for(lambda: any(each.pid != before.pid for each in psutil.Process().children()))
             send_many(client, 5)
             # A new writer takes seconds to start on a busy machine, longer than the service waits for it at its end.
-            wait_for(lambda: REGISTRY.get_sample_value("gateway_prediction_log_queue_rows") == 0)
+            wait_for(lambda: queued() == 0)
         assert not is_damaged(tmp_path)
         written = len(rows(tmp_path))
     assert found["written"] == written >= 5
@@ -122,10 +126,6 @@ def test_stopped_writer_delays_no_request(tmp_path):
 
 def test_row_is_in_the_queue_until_its_writer_has_it(tmp_path):
     """It is larger than what the kernel keeps for the writer."""
-
-    def queued() -> float | None:
-        return REGISTRY.get_sample_value("gateway_prediction_log_queue_rows")
-
     with logging_service(tmp_path, log_predictions_images=True) as client:
         send(client)
         rows(tmp_path, 1)

@@ -5,14 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from gateway.errors import UserError
-from gateway.triton.contract import (
-    breaches,
-)
+from gateway.triton.contract import breaches
 from gateway.triton.model_config import parameters, read_model_config
-from gateway_cli.main import app
 from gateway_models.networks.add import add
 from gateway_models.networks.add_checks import check_gpus
 from gateway_models.networks.file_kinds import ModelFileError
@@ -22,15 +18,23 @@ from gateway_models.networks.torchscript import cpu_only, load_torchscript, with
 from gateway_models.repository.entry import EntryError, read_entry
 from gateway_models.repository.spec import Format, ModelSpec, OpenVino, Precision, Serving
 from gateway_models.repository.writing import PREPROCESSOR_CODE
-from tests.gateway_models.networks.builders import Endless, Head, save_labels, save_torchscript
+from tests.commands import gateway, refusal
+from tests.gateway_models.networks.builders import (
+    Endless,
+    Head,
+    outputs,
+    probabilities,
+    save_labels,
+    save_torchscript,
+    spec_of,
+)
 from tests.gateway_models.repository.entries import SMALL
 
 HEAD_FLAGS = ["--crop", "32", "--resize", "40", "--mean", "0.5,0.4,0.3", "--std", "0.2,0.3,0.4"]
 
 
 def request(folder: Path, **changes) -> ModelSpec:
-    defaults = {"name": "head", "labels": save_labels(folder / "labels.txt"), "preprocessing": SMALL}
-    return ModelSpec(source=str(folder / "head.pt"), **{**defaults, **changes})
+    return spec_of(folder / "head.pt", folder, **changes)
 
 
 def test_added_model_has_all_files_for_triton(added_head):
@@ -51,12 +55,13 @@ def test_added_model_has_all_files_for_triton(added_head):
     sized = read_model_config(repository / "head_classifier" / "configs" / "sized.pbtxt")
     assert list(sized.dynamic_batching.preferred_batch_size) == [4, 8]
     assert sized.instance_group[0].count >= 1
-    assert (repository / "head_classifier" / classifier.output[0].label_filename).read_text().splitlines()[
-        4
-    ] == "class 4"
-    assert {path.name for path in (repository / "head_preprocessor" / "1").glob("*.py")} == {
-        path.name for path in PREPROCESSOR_CODE.glob("*.py")
-    }
+    labels = (repository / "head_classifier" / classifier.output[0].label_filename).read_text().splitlines()
+    assert labels[4] == "class 4"
+    code, shipped = (
+        {path.name for path in folder.glob("*.py")}
+        for folder in (repository / "head_preprocessor/1", PREPROCESSOR_CODE)
+    )
+    assert code == shipped
     assert not list(repository.glob(".*"))
 
 
@@ -64,8 +69,7 @@ def test_written_network_is_frozen_and_gives_original_answers(added_head):
     repository, made = added_head
     network = load_torchscript(made.model_file(repository, 1))
     images = torch.randn(3, 3, 32, 32)
-    with torch.no_grad():
-        assert torch.allclose(network(images), Head().eval()(images).softmax(dim=1), atol=1e-6)
+    assert torch.allclose(outputs(network, images), probabilities(Head(), images), atol=1e-6)
     assert list(network.parameters()) == []
     assert made.versions[1].outcome.difference < 1e-6
 
@@ -85,19 +89,21 @@ def test_missing_gpus_are_a_warning(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "error", "reason"),
     [
-        ({"name": "new", "source": "absent.pt"}, SourceError, "there is no file"),
         ({"name": "new", "format": Format.ONNX, "precision": Precision.BF16}, SourceError, "no bf16 convolutions"),
         ({"version": 1}, EntryError, "has had a version 1 already; the next one is 2"),
-        ({}, EntryError, "has a model 'head' already: use --version N"),
+        (
+            {},
+            EntryError,
+            "has a model 'head' already: use --version N .*, or remove it first: gateway model remove head ",
+        ),
         ({"name": "head_classifier"}, EntryError, "already exists and was not written by this command"),
     ],
 )
 def test_refused_model_changes_nothing(own_head, tmp_path, changes, error, reason):
     save_torchscript(Head(), tmp_path / "head.pt")
     before = {path: path.read_bytes() for path in own_head.rglob("*") if path.is_file()}
-    wanted = request(tmp_path, **{key: value for key, value in changes.items() if key != "source"})
     with pytest.raises(error, match=reason):
-        add(replace(wanted, source=changes.get("source", wanted.source)), own_head, print)
+        add(request(tmp_path, **changes), own_head, print)
     assert {path: path.read_bytes() for path in own_head.rglob("*") if path.is_file()} == before
 
 
@@ -127,45 +133,40 @@ def test_network_that_never_returns_times_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "labels", "reason"),
     [
         (
-            {"preprocessing": replace(SMALL, mean=(0.0, 0.0, 0.0))},
+            {"preprocessing": replace(SMALL, mean=(0.0,) * 3)},
+            None,
             "prepares its images differently .*mean.* another name",
         ),
-        ({"labels": "other"}, "its labels differ from those of the other versions"),
+        ({}, "a\nb\nc\nd\ne\n", "its labels differ from those of the other versions"),
     ],
+    ids=["preprocessing", "labels"],
 )
-def test_version_of_another_model_is_refused(own_head, tmp_path, changes, reason):
+def test_version_of_another_model_is_refused(own_head, tmp_path, changes, labels, reason):
     save_torchscript(Head(seed=1), tmp_path / "head.pt")
-    if "labels" in changes:
-        (tmp_path / "other.txt").write_text("a\nb\nc\nd\ne\n")
-        changes = {"labels": tmp_path / "other.txt"}
+    spec = request(tmp_path, version=2, **changes)
+    if labels:
+        spec.labels.write_text(labels)
     with pytest.raises(EntryError, match=reason):
-        add(request(tmp_path, version=2, **changes), own_head, print)
+        add(spec, own_head, print)
     assert sorted(read_entry(own_head, "head").versions) == [1]
     assert not (own_head / "head_classifier" / "2").exists()
 
 
+def added_by_the_command(folder: Path, **variables: str) -> str:
+    path, labels = save_torchscript(Head(), folder / "head.pt"), save_labels(folder / "labels.txt")
+    options = ("--name=head", f"--labels={labels}", *HEAD_FLAGS, f"--model-repository={folder}/m")
+    return gateway("model", "add", path, *options, **variables).output
+
+
 def test_command_prints_written_files_and_example_calls(tmp_path):
-    path, labels = save_torchscript(Head(), tmp_path / "head.pt"), save_labels(tmp_path / "labels.txt")
-    result = CliRunner().invoke(
-        app,
-        [
-            "model",
-            "add",
-            str(path),
-            "--name=head",
-            f"--labels={labels}",
-            *HEAD_FLAGS,
-            f"--model-repository={tmp_path}/m",
-        ],
-    )
-    assert result.exit_code == 0, result.output
-    assert "ends in logits" in result.output
-    assert "head_classifier/1/model.pt" in result.output
-    assert "curl -F files=@examples/cat.jpg 'http://127.0.0.1:8080/predict?model=head'" in result.output
-    assert "gateway | trying it on images of 32×32" in result.output
+    output = added_by_the_command(tmp_path)
+    assert "ends in logits" in output
+    assert "head_classifier/1/model.pt" in output
+    assert "curl -F files=@examples/cat.jpg 'http://127.0.0.1:8080/predict?model=head'" in output
+    assert "gateway | trying it on images of 32×32" in output
 
 
 @pytest.mark.parametrize(
@@ -181,9 +182,7 @@ def test_command_prints_written_files_and_example_calls(tmp_path):
     ],
 )
 def test_missing_or_conflicting_options_are_refused(tmp_path, options, reason):
-    result = CliRunner().invoke(app, ["model", "add", "head.pt", "--name", "head", *options])
-    assert isinstance(result.exception, UserError)
-    assert reason in str(result.exception)
+    assert reason in refusal("model", "add", "head.pt", "--name", "head", *options, kind=UserError)
 
 
 def test_openvino_is_for_onnx(added_head, tmp_path):
@@ -193,16 +192,13 @@ def test_openvino_is_for_onnx(added_head, tmp_path):
 
 
 def test_list_and_show_print_the_model(added_head):
-    where = ["--model-repository", str(added_head[0])]
-    listed = CliRunner().invoke(app, ["model", "list", *where])
-    shown = CliRunner().invoke(app, ["model", "show", "head", *where])
-    assert ["head", "5", "32×32", "torchscript", "fp32", "1", "in", "use"] in [
-        line.split() for line in listed.output.splitlines()
-    ]
-    assert "resize shorter side 40 bilinear, crop 32" in shown.output
-    missing = CliRunner().invoke(app, ["model", "show", "tail", *where])
-    assert "no model 'tail'" in str(missing.exception)
-    assert "there are: head" in str(missing.exception)
+    where = ("--model-repository", added_head[0])
+    lines = [line.split() for line in gateway("model", "list", *where).output.splitlines()]
+    assert ["head", "5", "32×32", "torchscript", "fp32", "1", "in", "use"] in lines
+    assert "resize shorter side 40 bilinear, crop 32" in gateway("model", "show", "head", *where).output
+    missing = refusal("model", "show", "tail", *where)
+    assert "no model 'tail'" in missing
+    assert "there are: head" in missing
 
 
 class OnTheCpu(torch.nn.Module):
@@ -257,10 +253,6 @@ def test_network_that_would_fail_on_a_gpu_is_refused_for_one(tmp_path, monkeypat
 
 def test_example_call_has_the_port_of_the_settings_and_an_image_that_exists(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    path, labels = save_torchscript(Head(), tmp_path / "head.pt"), save_labels(tmp_path / "labels.txt")
-    options = [str(path), "--name=head", f"--labels={labels}", *HEAD_FLAGS, f"--model-repository={tmp_path}/m"]
-    result = CliRunner().invoke(app, ["model", "add", *options], env={"GATEWAY_PORT": "9123"})
-    assert result.exit_code == 0, result.output
-    (call,) = [line for line in result.output.splitlines() if "curl" in line]
+    (call,) = [line for line in added_by_the_command(tmp_path, GATEWAY_PORT="9123").splitlines() if "curl" in line]
     assert call.endswith(" 'http://127.0.0.1:9123/predict?model=head'")
     assert Path(call.partition("files=@")[2].partition(" ")[0]).is_file()

@@ -5,10 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from gateway.errors import UserError
-from gateway_cli.main import app
 from gateway_models.networks.add_step import add_step
 from gateway_models.networks.after import NetworkOutputs, check_step, load_step, write_step
 from gateway_models.networks.functions import adapter_of
@@ -18,6 +16,7 @@ from gateway_models.repository.after import DeclaredStep, FunctionStep, OwnClass
 from gateway_models.repository.entry import EntryError, read_entry
 from gateway_models.repository.manage import remove_version, use_version
 from gateway_models.repository.spec import ModelSpec
+from tests.commands import gateway
 
 PETS = ("tabby", "Persian cat", "beagle", "pug", "sports car", "truck")
 GROUPS = """
@@ -91,18 +90,17 @@ def test_own_classes_add_up_and_fall_back(tmp_path):
     assert found.sum(axis=1) == pytest.approx(1)
 
 
-def test_rest_of_the_network_is_other(tmp_path):
-    labels, found = computed(tmp_path, "classes:\n  cat: [tabby, 1]\nother: no cat", [[0.3, 0.3, 0.1, 0.1, 0.1, 0.1]])
-    assert labels == ("cat", "no cat")
-    assert found == pytest.approx(np.array([[0.6, 0.4]]))
-
-
-def test_multi_label_classes_take_the_largest(tmp_path):
-    labels, found = computed(
-        tmp_path, "classes:\n  cat: 0-1\n  dog: [pug]", [[0.3, 0.8, 0.1, 0.9, 0.2, 0.2]], multi_label=True
-    )
-    assert labels == ("cat", "dog")
-    assert found == pytest.approx(np.array([[0.8, 0.9]]))
+@pytest.mark.parametrize(
+    ("text", "multi_label", "labels", "wanted"),
+    [
+        ("classes:\n  cat: [tabby, 1]\nother: no cat", False, ("cat", "no cat"), [0.6, 0.4]),
+        ("classes:\n  cat: 0-1\n  dog: [pug]", True, ("cat", "dog"), [0.5, 0.1]),
+    ],
+    ids=["the rest is other", "multi-label takes the largest"],
+)
+def test_classes_of_the_network_become_own_classes(tmp_path, text, multi_label, labels, wanted):
+    found = computed(tmp_path, text, [[0.1, 0.5, 0.1, 0.1, 0.1, 0.1]], multi_label=multi_label)
+    assert found == (labels, pytest.approx(np.array([wanted])))
 
 
 def test_threshold_alone_adds_a_class(tmp_path):
@@ -168,17 +166,21 @@ def test_wrong_declaration_is_named(tmp_path, text, reason):
 
 
 def test_wrong_embeddings_are_named(tmp_path):
-    text = "unknown: {embeddings: known.npy}"
+    def written(folder: str) -> None:
+        step = declared(tmp_path, "unknown: {embeddings: known.npy}", size=8)
+        write_step(step, NetworkOutputs(PETS, 8, multi_label=False), tmp_path / folder)
+
     with pytest.raises(StepError, match=r"there is no file .*known\.npy"):
-        declared(tmp_path, text, size=8)
-    for content, reason in (
-        (np.zeros((9, 4)), "embeddings of 4 numbers, and the network gives 8"),
-        (np.zeros((1, 8)), "at least 2"),
-    ):
-        np.save(tmp_path / "known.npy", content)
-        step = declared(tmp_path, text, size=8)
+        written("missing")
+    for shape, reason in (((9, 4), "embeddings of 4 numbers, and the network gives 8"), ((1, 8), "at least 2")):
+        np.save(tmp_path / "known.npy", np.zeros(shape))
         with pytest.raises(StepError, match=reason):
-            write_step(step, NetworkOutputs(PETS, 8, multi_label=False), tmp_path / str(len(content)))
+            written(str(shape))
+
+
+def test_changed_embeddings_are_noticed(tmp_path):
+    np.save(tmp_path / "known.npy", np.zeros((9, 8)))
+    step = declared(tmp_path, "unknown: {embeddings: known.npy}", size=8)
     np.save(tmp_path / "known.npy", np.ones((9, 8)))
     with pytest.raises(EntryError, match="has changed since it was added"):
         write_step(step, NetworkOutputs(PETS, 8, multi_label=False), tmp_path / "changed")
@@ -314,11 +316,8 @@ def test_labels_of_a_model_with_a_step_stay(own_head, function, tmp_path):
 
 def test_command_adds_a_version_and_says_how_to_use_it(own_head, tmp_path):
     (tmp_path / "groups.yaml").write_text("classes:\n  first: 0-2\n")
-    done = CliRunner().invoke(
-        app, ["model", "after", "head", str(tmp_path / "groups.yaml"), "--model-repository", str(own_head)]
-    )
-    assert done.exit_code == 0, done.output
-    assert "head version 2: the network of version 1, then 1 own class" in done.output
-    assert f"gateway model versions head --use 2 --model-repository {own_head}" in done.output
-    shown = CliRunner().invoke(app, ["model", "versions", "head", "--model-repository", str(own_head)]).output
-    assert "then 1 own class" in shown
+    where = ("--model-repository", own_head)
+    output = gateway("model", "after", "head", tmp_path / "groups.yaml", *where).output
+    assert "head version 2: the network of version 1, then 1 own class" in output
+    assert f"gateway model versions head --use 2 --model-repository {own_head}" in output
+    assert "then 1 own class" in gateway("model", "versions", "head", *where).output

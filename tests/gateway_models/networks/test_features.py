@@ -22,7 +22,15 @@ from gateway_models.proof.tune import Tuner
 from gateway_models.proof.variants import TuneStep, Variant
 from gateway_models.repository.entry import Entry, EntryError
 from gateway_models.repository.spec import AUTO, Format, ModelSpec, Precision
-from tests.gateway_models.networks.builders import Head, job, save_labels, save_onnx, save_program, save_torchscript
+from tests.gateway_models.networks.builders import (
+    Head,
+    job,
+    save_labels,
+    save_onnx,
+    save_program,
+    save_torchscript,
+    spec_of,
+)
 from tests.gateway_models.networks.functions import save_function
 from tests.gateway_models.repository.entries import SMALL
 from tests.processes import PROJECT
@@ -76,8 +84,7 @@ def saved(network: nn.Module, kind: str, folder: Path) -> nn.Module:
 
 
 def request(source: str | Path, folder: Path, **changes) -> ModelSpec:
-    given = ModelSpec(source=str(source), name="head", labels=save_labels(folder / "labels.txt"), preprocessing=SMALL)
-    return replace(given, **{"features": AUTO, **changes})
+    return spec_of(source, folder, **{"features": AUTO, **changes})
 
 
 @pytest.mark.parametrize(
@@ -299,15 +306,11 @@ def test_difference_of_zero_vectors(served, expected, difference):
 
 
 def test_difference_in_fp32_is_not_blamed_on_the_precision(tmp_path):
-    written = Findings(32, 5, Ending.LOGITS)
-    scores = [torch.full((2, 5), 0.2)] * 6
-    with pytest.raises(ModelFileError, match=r"in fp32 as torchscript .*: use --format onnx or --format torch-export"):
-        outcome_of(job("x", "timm", tmp_path), Format.TORCHSCRIPT, written, scores, lambda images: images[:, 0, 0, :5])
-    with pytest.raises(ModelFileError, match=r"in bf16 .*: keep it in fp32"):
-        outcome_of(
-            job("x", "timm", tmp_path, precision=Precision.BF16),
-            Format.TORCHSCRIPT,
-            written,
-            scores,
-            lambda images: images[:, 0, 0, :5],
-        )
+    written, scores = Findings(32, 5, Ending.LOGITS), [torch.full((2, 5), 0.2)] * 6
+    for precision, advice in (
+        (Precision.FP32, r"in fp32 as torchscript .*: use --format onnx or --format torch-export"),
+        (Precision.BF16, r"in bf16 .*: keep it in fp32"),
+    ):
+        tried = job("x", "timm", tmp_path, precision=precision)
+        with pytest.raises(ModelFileError, match=advice):
+            outcome_of(tried, Format.TORCHSCRIPT, written, scores, lambda images: images[:, 0, 0, :5])

@@ -80,7 +80,6 @@ def test_small_logits_of_a_known_classifier_are_not_probabilities(vit, tmp_path)
         ({}, [SAFE], "has no architecture"),
         (CLASSIFIER, [], "has no weights: model.safetensors is expected"),
         (CLASSIFIER, ["pytorch_model.bin"], "has pytorch_model.bin, which is not supported"),
-        ({**CLASSIFIER, "auto_map": {"AutoModel": "code.Net"}}, [SAFE], "contains or references code"),
         ({**CLASSIFIER, "id2label": {"0": "a", "2": "b"}}, [SAFE], "has 2 labels, and none for class 1"),
         ({**CLASSIFIER, "id2label": {"a": "0"}}, [SAFE], "names that are not numbers"),
     ],

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.errors import UserError
 from gateway_models.networks.labels import given_labels
+from gateway_models.networks.model_source import SourceError, read_labels
 
 CATS = ("cat", "dog", "elk")
 BY_NUMBER = {"1": "dog", "0": "cat", "2": "elk"}
@@ -65,9 +66,25 @@ def test_unreadable_labels_file_is_named_with_advice(tmp_path):
         ("labels.json", '["cat", "a\\nb"]', "a label of several lines on entry 2"),
         ("labels.json", "[]", "contains no labels"),
         ("labels.txt", "", "contains no labels"),
+        ("labels.txt", "cat\n\x1b[31mdog\n", "a control character in the label on line 2"),
+        ("labels.txt", '["cat", "\\u0000"]', "a control character in the label on entry 2"),
+        ("labels.txt", '["cat", "\\ud800"]', "a control character in the label on entry 2"),
+        ("labels.txt", "[" * 100_000, "cannot be parsed"),
+        ("labels.txt", '{"id2label": {"' + "9" * 5000 + '": "cat"}}', "names that are not numbers"),
     ],
+    ids=lambda value: value[:40],
 )
 def test_ambiguous_labels_are_refused(tmp_path, name, text, reason):
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=reason):
         given_labels(tmp_path / name)
+
+
+@pytest.mark.parametrize(("text", "reason"), [("", "no labels"), ("a\n\nb\n", "no label on line 2")])
+def test_labels_beside_a_model_have_a_line_for_each_class(tmp_path, text, reason):
+    path = tmp_path / "labels.txt"
+    path.write_text(text)
+    with pytest.raises(SourceError, match=reason):
+        read_labels(path)
+    path.write_text("a\nb\nc\n")
+    assert read_labels(path) == ("a", "b", "c")

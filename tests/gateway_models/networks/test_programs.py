@@ -51,13 +51,6 @@ class Sized(Head):
         return self.scores(pairs) + token + images.new_zeros(batch, 1) + torch.zeros(batch, 1)
 
 
-def test_program_that_computes_with_the_batch_size_becomes_torchscript(tmp_path):
-    program = save_program(Sized(), tmp_path / "sized.pt2")
-    outcome = tried(program, tmp_path, format=Format.TORCHSCRIPT)
-    assert (outcome.format, outcome.difference < 1e-6) == (Format.TORCHSCRIPT, True)
-    assert_written(tmp_path / "model.pt", Sized())
-
-
 class Scaled(Head):
     """A classifier that makes a tensor from a list of numbers in its forward."""
 
@@ -65,17 +58,19 @@ class Scaled(Head):
         return super().forward(images * torch.tensor([1.0, 2.0, 0.5]).reshape(1, 3, 1, 1))
 
 
-@pytest.mark.parametrize("written_as", [Format.EXPORTED, Format.TORCHSCRIPT])
-def test_program_with_tensors_made_from_lists_is_written(tmp_path, written_as):
-    program = save_program(Scaled(), tmp_path / "scaled.pt2")
-    assert tried(program, tmp_path, format=written_as).difference < 1e-6
-    assert_written(tmp_path / written_as.filename, Scaled())
-
-
-def test_program_can_be_kept_as_torch_export(program, tmp_path):
-    outcome = tried(program, tmp_path, format=Format.EXPORTED)
-    assert outcome.format is Format.EXPORTED
-    assert_written(tmp_path / "model.pt2")
+@pytest.mark.parametrize(
+    ("network", "written_as"),
+    [
+        (Head, Format.EXPORTED),
+        (Sized, Format.TORCHSCRIPT),
+        (Scaled, Format.EXPORTED),
+        (Scaled, Format.TORCHSCRIPT),
+    ],
+)
+def test_program_is_written_in_the_format_that_is_asked_for(tmp_path, network, written_as):
+    outcome = tried(save_program(network(), tmp_path / "program.pt2"), tmp_path, format=written_as)
+    assert (outcome.format, outcome.difference < 1e-6) == (written_as, True)
+    assert_written(tmp_path / written_as.filename, network())
 
 
 def test_program_stays_torch_export_if_its_trace_differs(program, tmp_path, monkeypatch):

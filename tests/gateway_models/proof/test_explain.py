@@ -9,15 +9,14 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from typer.testing import CliRunner, Result
 
-from gateway_cli.main import app
 from gateway_models.networks.originals import NoGradients
 from gateway_models.networks.torchscript import without_deprecations
 from gateway_models.proof.attributions import grad_cam, integrated_gradients
 from gateway_models.proof.explain import explain_by_masks, spread
 from gateway_models.proof.over_http import GatewayRefused
 from gateway_models.repository.preprocessing import Preprocessing
+from tests.commands import gateway, usage_error
 from tests.doubles.backend import picture, quarters_backend
 from tests.services import stub_service
 
@@ -103,10 +102,6 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["model", "explain", *map(str, arguments)])
-
-
 def test_service_explains_with_progress(file):
     advances: list[tuple[int, int]] = []
     with stub_service(quarters_backend()) as url:
@@ -126,8 +121,7 @@ def test_command_writes_the_image_with_its_map(file, tmp_path_factory, monkeypat
     here = tmp_path_factory.mktemp("here")
     monkeypatch.chdir(here)
     with stub_service(quarters_backend()) as url:
-        result = run(file, "--gateway", url, "--method", "occlusion", "--grid", 6)
-    assert result.exit_code == 0, result.output
+        result = gateway("model", "explain", file, "--gateway", url, "--method", "occlusion", "--grid", 6)
     assert "top left (class 0): 1.0000, ensemble_model version 1" in result.output
     assert not file.with_name("corner-explained.png").exists()
     written = np.asarray(Image.open(here / "corner-explained.png"))
@@ -140,7 +134,8 @@ def test_command_writes_the_image_with_its_map(file, tmp_path_factory, monkeypat
 def test_command_prints_the_map_as_json(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with stub_service(quarters_backend()) as url:
-        result = run(file, "--gateway", url, "--method", "occlusion", "--grid", 6, "--label", "bottom right", "--json")
+        options = ("--method", "occlusion", "--grid", 6, "--label", "bottom right", "--json")
+        result = gateway("model", "explain", file, "--gateway", url, *options)
     document = json.loads(result.stdout.splitlines()[-1])  # the service of this process logs there, too
     assert (document["label"], np.array(document["values"]).shape) == ("bottom right", (6, 6))
     assert not (tmp_path / "corner-explained.png").exists()
@@ -156,6 +151,4 @@ def test_command_prints_the_map_as_json(file, tmp_path, monkeypatch):
     ids=str,
 )
 def test_contradictory_options_are_refused(file, arguments, words):
-    result = run(file, *arguments)
-    assert result.exit_code == 2
-    assert words in " ".join(result.output.replace("│", " ").split())
+    assert words in usage_error("model", "explain", file, *arguments)
