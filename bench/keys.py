@@ -23,8 +23,8 @@ from bench.remote import Remote
 from bench.repository import RECIPES, repository
 from bench.scale import simulated
 from bench.services import Service, gateway_serve, gateway_up
-from gateway.keys import add_key, digest
-from gateway_plugins.tenants.quota import read_quota
+from gateway_plugins.keys.key_file import add_key, digest
+from gateway_plugins.keys.quota import read_quota
 
 WARM_UP_SECONDS = 3.0
 SETTLE_SECONDS = 1.0

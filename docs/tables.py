@@ -24,7 +24,7 @@ from gateway.plugins import installed, metrics_of, settings_class
 from gateway.settings import variable
 from gateway.values.quantities import size
 from gateway_cli.main import app
-from gateway_plugins.tenants.limits_route import FIXED
+from gateway_plugins.keys.limits_route import FIXED
 
 Settings = settings_class()
 

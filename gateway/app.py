@@ -25,7 +25,7 @@ from gateway.limits.connections import Connections
 from gateway.limits.pools import response_buffer, streams, upload_buffer
 from gateway.logs import configure_logs
 from gateway.metrics import SHARED_FOLDER, reserve_space
-from gateway.plugins import installed, metrics_of
+from gateway.plugins import check_used, installed, metrics_of
 from gateway.server.allocator import keep_freed_memory
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
@@ -46,6 +46,7 @@ def create_app(
     that cannot be read or is not installed: a file of keys, a certificate, a package of an extra.
     """
     kinds = installed() if plugins is None else plugins
+    check_used(settings, kinds)
     for kind in kinds:
         kind.check(settings)
     metrics_of(kinds)

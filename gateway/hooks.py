@@ -13,8 +13,8 @@ docs/guides/plugins.md has examples, and says what may change.
     routers, document         when the application is made    routes, and the OpenAPI document
     shapes                    when the application is made    formats of the response of POST /predict
     json_bodies               when the application is made    forms of the JSON body of POST /predict
-    authenticator             when the application is made    who may call: another check than files of API keys
-    callers, key_options      when the application is made    limits of each API key, and their text in the key file
+    authenticator             when the application is made    who may call
+    has_admins                when the application is made    whether models are loaded and unloaded over HTTP
     backend                   when the service starts         the inference server
     repair                    when the service starts         reloads models that fail
     check_load                before an admin loads a model   a warning, or a refusal
@@ -40,7 +40,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from gateway.errors import GatewayError, InvalidParameter
 from gateway.findings import Finding
 from gateway.inference import answer_shape
-from gateway.keys import Keys, ReadOptions, refuse_options
 from gateway.limits.caller import ANYONE, Caller
 from gateway.settings import Section, Settings
 from gateway.tracing import CallSpans
@@ -113,14 +112,6 @@ class Authenticator(Protocol):
         It is the bearer token of the header Authorization, or the header X-API-Key, and not empty. Open streams ask
         again every few seconds, and end once the key is invalid.
         """
-        ...
-
-
-class Callers(Protocol):
-    """Knows the limits of API keys."""
-
-    def of(self, keys: Keys, name: str) -> Caller:
-        """What the requests of a key may take, by its name; `keys` are those of the file at this moment."""
         ...
 
 
@@ -226,18 +217,13 @@ class Plugin:
         del settings
         return ()
 
-    @classmethod
-    def key_options(cls) -> ReadOptions | None:
-        """What reads the options of a key in the file of API keys, such as rate=100/s; the first plug-in's is used."""
-        return None
-
     def authenticator(self) -> Authenticator | None:
-        """Another check of keys than the files of API keys; the first plug-in's is used."""
+        """The check of keys; the first plug-in's is used. Raises UserError if it needs a file that cannot be read."""
         return None
 
-    def callers(self) -> Callers | None:
-        """The limits of API keys in a file; the first plug-in's are used."""
-        return None
+    def has_admins(self) -> bool:
+        """Whether models can be loaded and unloaded over HTTP, with the key of an admin."""
+        return False
 
     def backend(self, plugins: "Plugins") -> "Backend | None":
         """The inference server instead of the Tritons of the settings; the first plug-in that has one supplies it.
@@ -366,17 +352,14 @@ class Plugins:
         assert isinstance(plugin, kind)
         return plugin
 
-    def key_options(self) -> ReadOptions:
-        """What reads the options of keys; without a plug-in for it, they are refused."""
-        return next((found for plugin in self if (found := plugin.key_options()) is not None), refuse_options)
-
     def authenticator(self) -> Authenticator | None:
         """The authenticator of the first plug-in that has one."""
         return next((found for plugin in self if (found := plugin.authenticator()) is not None), None)
 
-    def callers(self) -> Callers | None:
-        """The callers of the first plug-in that has some."""
-        return next((found for plugin in self if (found := plugin.callers()) is not None), None)
+    @property
+    def have_admins(self) -> bool:
+        """Whether any plug-in has admins."""
+        return any(plugin.has_admins() for plugin in self)
 
     def shapes(self) -> dict[str, AnswerShape]:
         """The response formats of all plug-ins."""

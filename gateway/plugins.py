@@ -8,8 +8,7 @@ from types import ModuleType
 
 from gateway.errors import UserError
 from gateway.hooks import GROUP, Plugin, Port
-from gateway.keys import ReadOptions, refuse_options
-from gateway.settings import Settings
+from gateway.settings import Settings, variable
 
 
 class PluginFailed(UserError):
@@ -18,8 +17,11 @@ class PluginFailed(UserError):
 
 @cache
 def installed() -> tuple[type[Plugin], ...]:
-    """The plug-ins that the entry points of installed distributions name, by name; raises PluginFailed."""
-    return tuple(map(_load, sorted(entry_points(group=GROUP), key=lambda entry: entry.name)))
+    """The plug-ins that the entry points of installed distributions name, by name; raises PluginFailed.
+
+    Those of other distributions come first: where the first plug-in's is used, theirs replaces ours.
+    """
+    return tuple(map(_load, sorted(entry_points(group=GROUP), key=lambda entry: (_is_ours(entry.value), entry.name))))
 
 
 def combined(plugins: Iterable[type[Plugin]]) -> type[Settings]:
@@ -46,20 +48,29 @@ def metrics_of(plugins: Iterable[type[Plugin]]) -> Sequence[ModuleType]:
     return [import_module(plugin.metrics) for plugin in plugins if plugin.metrics is not None]
 
 
+def check_used(settings: Settings, plugins: Iterable[type[Plugin]]) -> None:
+    """Raise PluginFailed if a setting is set whose plug-in is not among `plugins`.
+
+    Without its plug-in, a file of keys would leave the service open.
+    """
+    used = {name for plugin in plugins if plugin.settings is not None for name in plugin.settings.model_fields}
+    if unused := settings.model_fields_set - Settings.model_fields.keys() - used:
+        raise PluginFailed(f"{variable(min(unused))} is set, but the application does not have its plug-in")
+
+
 def check_settings(settings: Settings) -> None:
     """Raise UserError if something is missing that the settings require of an installed plug-in."""
     for plugin in installed():
         plugin.check(settings)
 
 
-def key_options() -> ReadOptions:
-    """What reads the options of keys, of the installed plug-ins."""
-    return next((found for plugin in installed() if (found := plugin.key_options()) is not None), refuse_options)
-
-
 def ports_of(settings: Settings) -> Sequence[Port]:
     """The ports that the installed plug-ins listen on."""
     return [port for plugin in installed() for port in plugin.ports(settings)]
+
+
+def _is_ours(module: str) -> bool:
+    return module.startswith(("gateway_plugins.", "gateway_predictions."))
 
 
 def _load(entry: object) -> type[Plugin]:

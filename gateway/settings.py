@@ -73,7 +73,6 @@ class Allowed:
 Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(setting_values.if_text(setting_values.listed))]
 """Several values, which a variable separates by commas."""
 HeaderName = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(setting_values.header_name)]
-KeyFile = Annotated[Path | None, BeforeValidator(setting_values.not_empty("an API without keys"))]
 TlsFile = Annotated[Path | None, BeforeValidator(setting_values.not_empty("a Triton without TLS"))]
 
 
@@ -214,10 +213,6 @@ class ListenSettings(Section):
 class AccessSettings(Section):
     """Who may call."""
 
-    api_keys_file: KeyFile = None
-    """File of the API keys' names and hashes; without it no key is needed. See `gateway key`."""
-    admin_keys_file: KeyFile = None
-    """File of the keys that may load and unload models; without it, that is not possible. See `gateway key`."""
     metrics_access: MetricsAccess = MetricsAccess.OPEN
     """Who may read `GET /metrics`, which names models and API keys: open to all, any API key, or an admin key."""
     cors_origins: Annotated[Listed, AfterValidator(setting_values.origins)] = ()

@@ -12,9 +12,8 @@ import typer
 from gateway import __version__
 from gateway.environment import load_settings
 from gateway.errors import UserError
-from gateway.keys import KeysError, add_key, read_admin_keys, read_keys, remove_key
 from gateway.logs import LogStream, lost_as_text
-from gateway.plugins import check_settings, key_options
+from gateway.plugins import check_settings
 from gateway.settings import LogFormat, Settings
 from gateway_cli.addresses import WrongAddress, advice_for_triton, formerly_url
 from gateway_cli.capacity import capacity
@@ -28,7 +27,9 @@ from gateway_client.bulk import BulkError
 from gateway_client.visible import visible
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
 from gateway_local.runtime.chooser import ensure_runtime
-from gateway_plugins.tenants.quota import NO_QUOTA, InvalidQuota, Priority, Quota, read_quota
+from gateway_plugins.keys.key_file import KeysError, add_key, read_keys, remove_key
+from gateway_plugins.keys.quota import NO_QUOTA, InvalidQuota, Priority, Quota, read_quota
+from gateway_plugins.keys.settings import KeySettings
 
 if TYPE_CHECKING:
     from gateway_local.display import Display
@@ -107,16 +108,12 @@ def _settings(**options: object) -> Settings:
     export_environment(options)
     settings = load_settings()
     # An invalid file must fail here, before Triton and the workers start.
-    if settings.api_keys_file is not None:
-        read_keys(settings.api_keys_file, key_options())
-    if settings.admin_keys_file is not None:
-        read_admin_keys(settings.admin_keys_file)
     check_settings(settings)
     return settings
 
 
 def _keys_file(given: Path | None) -> Path:
-    path = given or load_settings().api_keys_file
+    path = given or KeySettings.of(load_settings()).api_keys_file
     if path is None:
         raise KeysError("no key file given: set --file or GATEWAY_API_KEYS_FILE")
     return path
@@ -275,9 +272,9 @@ def _add_key(path: Path, name: str, quota: Quota) -> None:
 @key_app.command("list")
 def key_list(file: KeysFile = None) -> None:
     """Print the names of the keys, each with its quota, if it has one."""
-    keys = read_keys(_keys_file(file), key_options())
+    keys = read_keys(_keys_file(file))
     for name in keys.digests:
-        emit(f"{name} {keys.options.get(name, '')}".rstrip())
+        emit(f"{name} {keys.quotas.get(name, '')}".rstrip())
 
 
 @key_app.command("remove")

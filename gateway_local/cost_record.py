@@ -33,6 +33,7 @@ from gateway_machine.capacity import GPU_BATCH, Costs, plan
 from gateway_machine.cores import usable_cores
 from gateway_machine.gpus import find_gpus
 from gateway_plugins.demand.footprint import version_files
+from gateway_plugins.keys.settings import KeySettings
 
 RECORD = "costs.json"
 FORMAT = 1
@@ -151,7 +152,7 @@ def measure_costs(
 
     Raises NotMeasured, TritonRuntimeError or ApiFailed.
     """
-    if settings.api_keys_file is not None:
+    if KeySettings.of(settings).api_keys_file is not None:
         raise NotMeasured(f"the measurement sends images without a key: unset {variable('api_keys_file')} for it")
     os.environ[variable("log_level")] = LogLevel.ERROR.value  # of the API, a child process
     preprocessors, networks = steps_of(repository, settings.model)

@@ -34,6 +34,7 @@ from gateway_local.supervisor import Readiness, Supervisor
 from gateway_local.tuning import hint, runtimes
 from gateway_machine.gpus import Gpus, find_gpus
 from gateway_machine.memory import killed_for_memory
+from gateway_plugins.keys.settings import KeySettings
 
 POLL_SECONDS = 0.2
 CHECK_SECONDS, REPORT_SECONDS = 1.0, 60.0
@@ -218,7 +219,7 @@ def killed_text(count: int) -> str:
 
 def request(settings: Settings, address: str) -> str:
     """An example request, as a shell command."""
-    key = "-H 'X-API-Key: KEY' " if settings.api_keys_file is not None else ""
+    key = "-H 'X-API-Key: KEY' " if KeySettings.of(settings).api_keys_file is not None else ""
     return f"curl {key}-F files=@{sample_image()} {address}/predict"
 
 

@@ -7,12 +7,12 @@ from gateway.plugins import settings_class
 if TYPE_CHECKING:
     from gateway import settings
     from gateway_plugins.demand.settings import DemandSettings
+    from gateway_plugins.keys.settings import KeySettings
     from gateway_plugins.media.settings import MediaSettings
     from gateway_plugins.oip.settings import ProtocolSettings
     from gateway_plugins.otlp.settings import OtlpSettings
     from gateway_plugins.rollouts.settings import RolloutSettings
     from gateway_plugins.streams.settings import FrameSettings
-    from gateway_plugins.tenants.settings import RateSettings
     from gateway_plugins.tensors.settings import TensorSettings
     from gateway_plugins.urls.settings import UrlSettings
     from gateway_predictions.settings import PredictionLogSettings
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         MediaSettings,
         OtlpSettings,
         PredictionLogSettings,
-        RateSettings,
+        KeySettings,
         RolloutSettings,
         TensorSettings,
         UrlSettings,

@@ -10,9 +10,9 @@ import yaml
 from prometheus_client.metrics import MetricWrapperBase
 
 from gateway import errors, metrics
-from gateway.keys import add_key
 from gateway.plugins import installed, metrics_of
 from gateway.settings import variable
+from gateway_plugins.keys.key_file import add_key
 from tests.doubles.backend import PNG, StubBackend
 from tests.processes import PROJECT
 from tests.services import client_of

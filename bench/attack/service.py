@@ -16,10 +16,10 @@ import psutil
 
 from bench.attack.target import ServiceOptions
 from bench.services import Service, gateway_up
-from gateway.keys import digest, new_key
 from gateway.settings import GIB, MIB
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
+from gateway_plugins.keys.key_file import digest, new_key
 
 METRICS = "/metrics"
 CLASSIFIED = ('gateway_images_total{model="ensemble_model",outcome="ok"', 'gateway_images_total{outcome="ok"')

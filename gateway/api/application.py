@@ -9,15 +9,15 @@ from starlette.middleware.cors import CORSMiddleware
 
 from gateway import __version__
 from gateway.api import openapi
-from gateway.api.auth import KeyCheck, KeyFiles, document_keys
+from gateway.api.auth import KeyCheck, document_keys
 from gateway.api.middleware import RequestContextMiddleware
 from gateway.api.problems import add_handlers
 from gateway.api.request_context import State
 from gateway.api.route_table import Access, RouteTable
 from gateway.api.routes import health, models, predict
 from gateway.api.security_headers import SecurityHeaders
+from gateway.errors import UserError
 from gateway.hooks import Plugins
-from gateway.keys import KeyFile, KeysError
 from gateway.settings import MetricsAccess, Settings, variable
 
 ROUTERS = (
@@ -27,7 +27,6 @@ ROUTERS = (
     openapi.router,
 )
 METRICS_ACCESS = {MetricsAccess.OPEN: Access.OPEN, MetricsAccess.KEY: Access.KEY, MetricsAccess.ADMIN: Access.ADMIN}
-METRICS_KEYS = {MetricsAccess.KEY: "api_keys_file", MetricsAccess.ADMIN: "admin_keys_file"}
 DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
 REQUEST_HEADERS = ("Authorization", "X-API-Key", "X-Request-ID")
 RESPONSE_HEADERS = (
@@ -78,23 +77,19 @@ def assemble(settings: Settings, plugins: Plugins, check: KeyCheck | None, lifes
         app.add_middleware(each.cls, *each.args, **each.kwargs)
     add_handlers(app, routes)
     for router in routers:
-        if router is not models.admin_router or settings.admin_keys_file is not None:
+        if router is not models.admin_router or plugins.have_admins:
             app.include_router(router)
     routes.create_series()
     return app
 
 
 def key_check(settings: Settings, plugins: Plugins) -> KeyCheck | None:
-    """The check of keys, if there is one; raises KeysError if a file of keys cannot be read."""
+    """The check of keys, if there is one; raises UserError without one that the settings require."""
     if (authenticator := plugins.authenticator()) is not None:
         return KeyCheck(authenticator)
-    if (file := METRICS_KEYS.get(settings.metrics_access)) is not None and getattr(settings, file) is None:
-        needed = f"{variable('metrics_access')}={settings.metrics_access}"
-        raise KeysError(f"{needed}, and there are no such keys: set {variable(file)}")
-    path, admin_path = settings.api_keys_file, settings.admin_keys_file
-    keys = None if path is None else KeyFile(path, plugins.key_options())
-    admin_keys = None if admin_path is None else KeyFile(admin_path, admin=True)
-    return KeyCheck(KeyFiles(keys, admin_keys, plugins.callers())) if keys or admin_keys else None
+    if settings.metrics_access is not MetricsAccess.OPEN:
+        raise UserError(f"{variable('metrics_access')}={settings.metrics_access}, and no plug-in checks keys")
+    return None
 
 
 def _allow_origins(app: FastAPI, settings: Settings, plugins: Plugins) -> None:

@@ -11,9 +11,7 @@ from gateway.api.request_context import RequestContext
 from gateway.api.route_table import Access, RouteTable
 from gateway.api.schemas import Problem
 from gateway.errors import Forbidden, Unauthorized
-from gateway.hooks import Authenticator, Callers, ErrorFormat, Identity
-from gateway.keys import KeyFile
-from gateway.limits.caller import ANYONE
+from gateway.hooks import Authenticator, ErrorFormat, Identity
 from gateway.limits.lease import Bound
 
 KEY_SUBPROTOCOL = "gateway-key."
@@ -27,31 +25,6 @@ SCHEMES: dict[str, Any] = {
     "bearer": {"type": "http", "scheme": "bearer"},
     "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
-
-
-class KeyFiles:
-    """The Authenticator of two files: API keys, and admin keys, which are valid for every route and have no limits.
-
-    Without `keys` only admin routes need a key; without `admin_keys` no key is an admin key.
-    """
-
-    def __init__(self, keys: KeyFile | None, admin_keys: KeyFile | None, callers: Callers | None = None) -> None:
-        self._keys = keys
-        self._admin_keys = admin_keys
-        self._callers = callers
-
-    @property
-    def admin_only(self) -> bool:
-        """See Authenticator."""
-        return self._keys is None
-
-    def identify(self, key: bytes) -> Identity | None:
-        """See Authenticator. A key of both files is an admin key."""
-        if (name := _name_in(self._admin_keys, key)) is not None:
-            return Identity(name, admin=True)
-        if self._keys is None or (name := (keys := self._keys.keys).name_of(key)) is None:
-            return None
-        return Identity(name, caller=ANYONE if self._callers is None else self._callers.of(keys, name))
 
 
 class KeyCheck:
@@ -98,10 +71,6 @@ class KeyCheck:
 
     def _identify(self, key: bytes) -> Identity | None:
         return self._authenticator.identify(key) if key else None
-
-
-def _name_in(keys: KeyFile | None, key: bytes) -> str | None:
-    return keys.keys.name_of(key) if keys is not None and key else None
 
 
 def _take_key(scope: Scope) -> bytes:

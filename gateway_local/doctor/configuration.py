@@ -1,14 +1,12 @@
-"""Checks of the settings, and of the key files and ports that they name."""
+"""Checks of the settings, and of the ports that they name."""
 
 import http.client
 import json
 import socket
-from pathlib import Path
 
 from gateway.environment import SettingsError, load_settings
 from gateway.findings import Finding, fail, ok, warn
-from gateway.keys import KeysError, read_keys
-from gateway.plugins import key_options, settings_class
+from gateway.plugins import settings_class
 from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import Settings, variable
 from gateway_local.hosts import reachable
@@ -26,37 +24,6 @@ def settings() -> tuple[Settings, Finding]:
         return settings_class().model_construct(), fail("settings", str(exc), "correct the variables or .env")
     given = sorted(map(variable, loaded.model_fields_set))
     return loaded, ok("settings", f"valid: {', '.join(given)}" if given else "valid, all defaults")
-
-
-def api_keys(path: Path | None) -> Finding:
-    """The file of API keys."""
-    if path is None:
-        name = variable("api_keys_file")
-        return ok(
-            "API keys", f"off: anyone who reaches the port can use the API; {name} and gateway key add switch them on"
-        )
-    return _keys("API keys", path)
-
-
-def admin_keys(path: Path | None) -> Finding:
-    """The file of keys that may load and unload models."""
-    if path is None:
-        return ok("admin keys", "off: models cannot be loaded or unloaded over HTTP")
-    return _keys("admin keys", path)
-
-
-def _keys(title: str, path: Path) -> Finding:
-    try:
-        count = len(read_keys(path, key_options()).digests)
-        readable = path.stat().st_mode & 0o004
-    except KeysError as exc:
-        return fail(title, str(exc))
-    if not count:
-        return warn(title, f"{path} has no keys, so every request is refused", f"gateway key add NAME --file {path}")
-    text = f"{count} in {path}"
-    if readable:
-        return warn(title, f"{text}, which every user of this machine can read", f"chmod o-r {path}")
-    return ok(title, text)
 
 
 def api_port(settings: Settings) -> Finding:

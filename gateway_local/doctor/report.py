@@ -29,8 +29,6 @@ def examine(model_repository: Path) -> Iterator[Finding]:
     """Check what `gateway up` needs, or `gateway serve` if GATEWAY_TRITON_URL names a Triton elsewhere."""
     settings, finding = configuration.settings()
     yield finding
-    yield configuration.api_keys(settings.api_keys_file)
-    yield configuration.admin_keys(settings.admin_keys_file)
     yield from asyncio.run(_of_plugins(settings))
     yield configuration.api_port(settings)
     yield machine.cores(settings)

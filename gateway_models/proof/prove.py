@@ -55,6 +55,7 @@ from gateway_models.proof.html_page import page
 from gateway_models.proof.image_files import NotCompared, image_files, read_image_files, resize_for
 from gateway_models.proof.parity import Comparison, Parity, compare, runs_on_gpu
 from gateway_models.repository.manage import entry_with_version
+from gateway_plugins.keys.settings import KeySettings
 
 FORMAT = 1
 WARM_UP_SECONDS = 2.0
@@ -124,7 +125,7 @@ def prove(
 
     Raises NotMeasured, TritonRuntimeError or ApiFailed where the service does not even start.
     """
-    if settings.api_keys_file is not None:
+    if KeySettings.of(settings).api_keys_file is not None:
         raise NotMeasured(f"the proof sends images without a key: unset {variable('api_keys_file')} for it")
     os.environ[variable("log_level")] = LogLevel.ERROR.value  # of the API, a child process
     gpus = find_gpus()

@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from gateway.keys import add_key
+from gateway_plugins.keys.key_file import add_key
 from gateway_predictions.reader import LogReader
 from tests.browser.backend import colours_backend, picture
 from tests.gateway_predictions.logged import EVERYTHING, rows

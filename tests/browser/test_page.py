@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, FilePayload, Page, Route, expect
 
-from gateway.keys import add_key
+from gateway_plugins.keys.key_file import add_key
 from tests.animations import video
 from tests.browser.backend import animation, colours_backend, picture
 from tests.browser.conftest import read_download

@@ -12,12 +12,12 @@ import pytest
 from tests.e2e.conftest import StartGateway
 from tests.keys import key_of
 from tests.photos import photo
-from tests.plugins.tenants.stores import Store, needs_store
+from tests.plugins.keys.stores import Store, needs_store
 from tests.processes import SERVE, Gateway, wait_for
 
 BURST = 20
 # On a busy machine the store may take longer than a service waits for it.
-PATIENT = f"from gateway_plugins.tenants import rate_store; rate_store.TIMEOUT_SECONDS = 30.0; {SERVE}"
+PATIENT = f"from gateway_plugins.keys import rate_store; rate_store.TIMEOUT_SECONDS = 30.0; {SERVE}"
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def count_of(gateway: Gateway, event: str) -> int:
     return sum(each["event"] == event for each in gateway.events())
 
 
-@pytest.mark.long  # tests/plugins/tenants/test_rates.py has four processes that share a rate
+@pytest.mark.long  # tests/plugins/keys/test_rates.py has four processes that share a rate
 def test_workers_share_the_rate_of_a_key(start_gateway: StartGateway, light_triton, keys):
     """However connections spread over them; two images are tolerated, as one may be stopped with the lock."""
     key = key_of(keys, "team", rate="1/h", burst=str(BURST))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.keys import add_key, remove_key
+from gateway_plugins.keys.key_file import add_key, remove_key
 from tests.e2e.conftest import StartGateway
 from tests.keys import key_of
 from tests.processes import Gateway

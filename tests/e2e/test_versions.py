@@ -15,12 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from torch import nn
 from typer.testing import CliRunner
 
-from gateway.keys import add_key
 from gateway_cli.main import app
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.networks.add import add
 from gateway_models.repository.spec import ModelSpec, Serving
+from gateway_plugins.keys.key_file import add_key
 from tests.asking import encode
 from tests.gateway_models.networks.builders import Head, save_labels, save_onnx
 from tests.gateway_models.repository.entries import SMALL

@@ -23,7 +23,7 @@ def service():
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory):
     """The HTTP and the gRPC address of a gateway with API keys."""
-    from gateway.keys import add_key
+    from gateway_plugins.keys.key_file import add_key
 
     keys, port = tmp_path_factory.mktemp("keys") / "keys.txt", free_port()
     add_key(keys, "somebody")

@@ -298,7 +298,7 @@ def test_request_error_ends_the_call():
 
 
 def test_api_key_is_sent(tmp_path):
-    from gateway.keys import add_key
+    from gateway_plugins.keys.key_file import add_key
 
     key = add_key(tmp_path / "keys", "me")
     with stub_service(api_keys_file=tmp_path / "keys") as url:

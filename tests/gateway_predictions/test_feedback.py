@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.keys import add_key
-from gateway_plugins.tenants.quota import read_quota
+from gateway_plugins.keys.key_file import add_key
+from gateway_plugins.keys.quota import read_quota
 from gateway_predictions.reader import LogReader
 from tests.doubles.backend import PNG
 from tests.gateway_predictions.logged import logging_service, rows, send

@@ -86,7 +86,7 @@ def test_embeddings_can_be_left_out(tmp_path):
 
 
 def test_client_fields_and_key_are_logged(tmp_path):
-    from gateway.keys import add_key
+    from gateway_plugins.keys.key_file import add_key
 
     key = add_key(tmp_path / "keys", "camera-team")
     with logging_service(tmp_path / "log", api_keys_file=tmp_path / "keys") as client:

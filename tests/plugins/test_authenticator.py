@@ -71,7 +71,7 @@ def token(name: str) -> dict[str, str]:
 @pytest.fixture
 def client(monkeypatch) -> Iterator[Client]:
     monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.0)
-    app = create_app(Settings(_env_file=None), StubBackend(), plugins=(*installed(), Tokens))
+    app = create_app(Settings(_env_file=None), StubBackend(), plugins=(Tokens, *installed()))
     with client_of_app(app) as client:
         yield client
 

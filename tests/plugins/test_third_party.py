@@ -32,6 +32,21 @@ with client_of_app(create_app(Settings(_env_file=None), StubBackend(), plugins=(
 assert {name for name in sys.modules if name.startswith("gateway_")} == before
 """
 
+WITHOUT_KEYS = """
+from gateway import plugins
+from gateway.app import create_app
+from gateway.environment import load_settings
+from gateway.settings import Settings
+from tests.doubles.backend import StubBackend
+
+complete = load_settings()
+others = tuple(kind for kind in plugins.installed() if kind.__name__ != "ApiKeys")
+assert len(others) == len(plugins.installed()) - 1
+plugins.installed = lambda: others
+plugins.settings_class.cache_clear()
+{start}
+"""
+
 RESULT_LINES = """
 import json
 from pathlib import Path
@@ -96,6 +111,21 @@ def install(folder: Path, module: str, name: str, code: str) -> None:
 def test_core_classifies_without_any_plug_in():
     done = run(WITHOUT)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [
+        ("load_settings()", "GATEWAY_API_KEYS_FILE is not a setting"),
+        ("create_app(complete, StubBackend(), plugins=())", "GATEWAY_API_KEYS_FILE is set, but the application"),
+        ("create_app(Settings(metrics_access='key'), StubBackend(), plugins=())", "no plug-in checks keys"),
+    ],
+)
+def test_service_without_the_plug_in_of_keys_does_not_start_open(tmp_path, start, reason):
+    (tmp_path / "keys").write_text(f"mobile:{'0' * 64}\n")
+    done = run(WITHOUT_KEYS.format(start=start), GATEWAY_API_KEYS_FILE=str(tmp_path / "keys"))
+    assert done.returncode == 1
+    assert reason in done.stderr
 
 
 def test_plug_in_of_the_guide_sees_each_result(tmp_path):

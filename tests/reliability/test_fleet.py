@@ -12,11 +12,11 @@ import psutil
 import pytest
 import redis
 
-from gateway.keys import add_key
 from gateway_local.server import EmbeddedTriton
-from gateway_plugins.tenants.quota import read_quota
-from gateway_plugins.tenants.rate_store import CONNECTIONS
-from tests.plugins.tenants.stores import Store, needs_store
+from gateway_plugins.keys.key_file import add_key
+from gateway_plugins.keys.quota import read_quota
+from gateway_plugins.keys.rate_store import CONNECTIONS
+from tests.plugins.keys.stores import Store, needs_store
 from tests.processes import SERVE, Gateway, free_port, is_gone, running_gateway, wait_for
 from tests.reliability.conftest import Load
 
@@ -28,7 +28,7 @@ FLOOD_CLIENTS = 8
 IN_FLIGHT = 8
 SHARE = 0.25
 LIMITS = {"max_images_in_flight": IN_FLIGHT, "max_images_waiting": 6, "ready_interval_seconds": 1}
-PATIENT = f"from gateway_plugins.tenants import rate_store; rate_store.TIMEOUT_SECONDS = 30.0; {SERVE}"
+PATIENT = f"from gateway_plugins.keys import rate_store; rate_store.TIMEOUT_SECONDS = 30.0; {SERVE}"
 """On a busy machine the store may take longer than a service waits for it, and then the rates are not exact."""
 GAUGES = (
     "gateway_images_in_flight",

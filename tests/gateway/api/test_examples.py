@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.keys import add_key
+from gateway_plugins.keys.key_file import add_key
 from gateway_plugins.page.model_examples import MAX_EXAMPLE_BYTES, MAX_EXAMPLES
 from tests.doubles.backend import MODEL, PNG, StubBackend
 from tests.services import client_of

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from gateway_plugins.tenants.limits_route import FIXED
+from gateway_plugins.keys.limits_route import FIXED
 from tests.services import Client, client_of
 from tests.settings import Settings
 

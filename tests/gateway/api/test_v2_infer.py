@@ -11,7 +11,7 @@ from tritonclient.http import InferRequestedOutput
 
 from gateway.errors import InferenceFailed, ModelNotFound, TritonUnreachable
 from gateway.inference.backend import Embeddings, InferResult
-from gateway.keys import add_key
+from gateway_plugins.keys.key_file import add_key
 from gateway_plugins.oip.documents import InferenceBody, InferenceResponse
 from tests.doubles.backend import PNG, VECTOR, StubBackend, scored
 from tests.gateway.api.tensors import INFER, SCORES, TEXT, ask, in_json, prediction, refusal, result, scorer

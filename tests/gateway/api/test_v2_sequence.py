@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gateway.keys import add_key
+from gateway_plugins.keys.key_file import add_key
 from gateway_plugins.oip.client_sequence import ID_BITS, ClientSequence, triton_id
 from tests.doubles.backend import PNG, StubBackend
 from tests.gateway.api.tensors import INFER, SCORES, TEXT, ask, in_json, refusal, result, scorer

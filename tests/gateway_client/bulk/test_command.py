@@ -15,11 +15,11 @@ import pyarrow.parquet
 import pytest
 
 from gateway.errors import Overloaded
-from gateway.keys import add_key
 from gateway_cli.classify import Exit
 from gateway_client.bulk.archives import ARCHIVE_SUFFIXES
 from gateway_client.bulk.rows import COLUMNS
 from gateway_client.bulk.tables import COLUMNS as PATH_COLUMNS
+from gateway_plugins.keys.key_file import add_key
 from tests import warm
 from tests.animations import animated
 from tests.doubles.backend import PNG, VECTOR, StubBackend, with_vector

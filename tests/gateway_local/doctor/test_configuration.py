@@ -1,4 +1,4 @@
-"""The checks of settings, keys and ports in `gateway doctor`."""
+"""The checks of settings and ports in `gateway doctor`."""
 
 import os
 import socket
@@ -34,35 +34,6 @@ def test_settings_that_are_set_are_listed_and_defaults_replace_invalid_ones(monk
     settings, finding = configuration.settings()
     assert (settings.workers, finding.level) == (used, level)
     assert finding.text.startswith(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "mode", "level", "words"),
-    [
-        (None, 0o600, Level.FAIL, ""),
-        ("half a li", 0o600, Level.FAIL, ""),
-        ("", 0o600, Level.WARN, "gateway key add"),
-        (f"mobile:{'0' * 64}\n", 0o644, Level.WARN, "chmod o-r "),
-        (f"mobile:{'0' * 64}\n", 0o600, Level.OK, "1 in "),
-    ],
-    ids=["missing", "damaged", "empty", "readable", "right"],
-)
-def test_key_files_are_checked(tmp_path, text, mode, level, words):
-    path = tmp_path / "keys"
-    if text is not None:
-        path.write_text(text)
-        path.chmod(mode)
-    for check, name in ((configuration.api_keys, "API keys"), (configuration.admin_keys, "admin keys")):
-        finding = check(path)
-        assert (finding.check, finding.level) == (name, level)
-        assert words in finding.text + finding.advice
-
-
-def test_missing_keys_pass_with_a_note():
-    finding = configuration.api_keys(None)
-    assert finding.level is Level.OK
-    assert finding.text.startswith("off: anyone who reaches the port can use the API")
-    assert configuration.admin_keys(None).text == "off: models cannot be loaded or unloaded over HTTP"
 
 
 def test_free_ports_pass_and_others_fail(monkeypatch):

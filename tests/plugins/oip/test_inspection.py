@@ -11,10 +11,10 @@ import tritonclient.http
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from tritonclient.utils import InferenceServerException
 
-from gateway.keys import add_key
 from gateway_local.server import EmbeddedTriton
+from gateway_plugins.keys.key_file import add_key
+from gateway_plugins.keys.quota import read_quota
 from gateway_plugins.oip.triton_calls import as_document
-from gateway_plugins.tenants.quota import read_quota
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, free_port, running_gateway
 
@@ -26,7 +26,7 @@ MAX_FILES = 7
 def file_of_keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     """A file of keys, a key for any model, and one for another model only."""
     path = tmp_path_factory.mktemp("keys") / "keys"
-    return path, add_key(path, "any", ""), add_key(path, "other", read_quota({"models": "flowers"}))
+    return path, add_key(path, "any"), add_key(path, "other", read_quota({"models": "flowers"}))
 
 
 @pytest.fixture

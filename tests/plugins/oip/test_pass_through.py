@@ -9,9 +9,9 @@ import httpx
 import numpy as np
 import pytest
 
-from gateway.keys import add_key
 from gateway_local.server import EmbeddedTriton
-from gateway_plugins.tenants.quota import read_quota
+from gateway_plugins.keys.key_file import add_key
+from gateway_plugins.keys.quota import read_quota
 from tests.processes import Gateway, running_gateway
 
 INPUT = {"name": "input__0", "datatype": "FP32", "shape": [2, 3, 8, 8]}
@@ -24,7 +24,7 @@ HEADER_LENGTH = "Inference-Header-Content-Length"
 def keys(folder: Path) -> tuple[Path, str, str]:
     """A file of API keys: one for any model, and one for another model only."""
     path = folder / "keys"
-    return path, add_key(path, "any", ""), add_key(path, "other", read_quota({"models": "ensemble_model"}))
+    return path, add_key(path, "any"), add_key(path, "other", read_quota({"models": "ensemble_model"}))
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from websockets.sync.client import ClientConnection, connect
 from bench.costly_files import progressive_jpeg_of_many_scans
 from gateway.errors import InferenceFailed, ModelUnavailable
 from gateway.inference.selection import Selection
-from gateway.keys import add_key, remove_key
 from gateway.limits import pool_clients
 from gateway.server import connection
+from gateway_plugins.keys.key_file import add_key, remove_key
 from gateway_plugins.streams import session
 from gateway_plugins.streams.held_label import HeldLabel
 from gateway_plugins.streams.session import TEXTS_PER_SECOND

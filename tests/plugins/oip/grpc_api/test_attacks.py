@@ -31,8 +31,8 @@ from bench.attack.http2 import (
     goaway_after,
     prefixed,
 )
-from gateway.keys import add_key
-from gateway_plugins.tenants.quota import read_quota
+from gateway_plugins.keys.key_file import add_key
+from gateway_plugins.keys.quota import read_quota
 from tests.doubles.backend import PNG
 from tests.doubles.program import PROGRAM
 from tests.plugins.oip.grpc_api.serving import request

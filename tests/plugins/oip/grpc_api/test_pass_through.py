@@ -6,9 +6,9 @@ import pytest
 from tritonclient.grpc import InferInput, service_pb2
 from tritonclient.grpc.aio import InferenceServerClient
 
-from gateway.keys import add_key
 from gateway.settings import MIB
-from gateway_plugins.tenants.quota import read_quota
+from gateway_plugins.keys.key_file import add_key
+from gateway_plugins.keys.quota import read_quota
 from tests.plugins.oip.echo import MODEL, EchoBackend
 from tests.plugins.oip.grpc_api.serving import connected, details, failure, serving, stub
 

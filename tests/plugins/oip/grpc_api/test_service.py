@@ -12,10 +12,10 @@ from tritonclient.utils import InferenceServerException
 
 from gateway import __version__
 from gateway.errors import ModelNotFound, Overloaded, TritonUnreachable
-from gateway.keys import add_key
 from gateway.settings import MIB
+from gateway_plugins.keys.key_file import add_key
+from gateway_plugins.keys.quota import read_quota
 from gateway_plugins.oip.routes.metadata import EXTENSIONS
-from gateway_plugins.tenants.quota import read_quota
 from tests.doubles.backend import PNG
 from tests.gateway.api.tensors import SCORES, TEXT, scorer
 from tests.gateway.triton.fleet import wait_until

@@ -7,7 +7,7 @@ from prometheus_client import REGISTRY
 from tritonclient.grpc import service_pb2
 
 from gateway.inference.sequence import SequenceScores, SequenceStep
-from gateway.keys import add_key
+from gateway_plugins.keys.key_file import add_key
 from tests.doubles.backend import PNG, StubBackend
 from tests.gateway.api.tensors import TEXT
 from tests.gateway.triton.fleet import wait_until

@@ -11,8 +11,21 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gateway.keys import KeyFile, Keys, KeysError, add_key, digest, new_key, read_admin_keys, read_keys, remove_key
+from gateway.findings import Level
 from gateway_cli.main import app
+from gateway_plugins.keys import doctor
+from gateway_plugins.keys.key_file import (
+    KeyFile,
+    Keys,
+    KeysError,
+    add_key,
+    digest,
+    new_key,
+    read_admin_keys,
+    read_keys,
+    remove_key,
+)
+from gateway_plugins.keys.quota import read_quota
 
 cli = CliRunner()
 
@@ -154,7 +167,7 @@ def test_damaged_file_keeps_the_old_keys_and_is_logged_once(path, damage, capfd)
 def test_unchanged_file_is_not_read_again(path, monkeypatch):
     add_key(path, "first")
     file, read = KeyFile(path), []
-    monkeypatch.setattr("gateway.keys.read_keys", lambda path: read.append(path))
+    monkeypatch.setattr("gateway_plugins.keys.key_file.read_keys", lambda path: read.append(path))
     assert file.keys is file.keys
     assert read == []
 
@@ -185,15 +198,43 @@ def test_commands_without_a_file_name_the_setting(monkeypatch, tmp_path):
 def test_admin_key_with_a_quota_is_refused(path):
     add_key(path, "ops")
     assert list(read_admin_keys(path).digests) == ["ops"]
-    add_key(path, "slow", "rate=1/s")
+    add_key(path, "slow", read_quota({"rate": "1/s"}))
     with pytest.raises(KeysError, match=r"slow .* GATEWAY_API_KEYS_FILE"):
         read_admin_keys(path)
     with pytest.raises(KeysError, match="admin keys"):
         KeyFile(path, admin=True)
 
 
-def test_options_that_no_plugin_reads_are_refused(path):
+def test_unknown_options_are_refused(path):
     """A key whose limits have no effect must not be valid."""
-    add_key(path, "slow", "rate=1/s")
-    with pytest.raises(KeysError, match=r"line 1 of .*no installed plug-in reads"):
+    path.write_text(f"slow:{'0' * 64} colour=blue\n")
+    with pytest.raises(KeysError, match=r"line 1 of .*are none of rate"):
         KeyFile(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "level", "words"),
+    [
+        (None, 0o600, Level.FAIL, ""),
+        ("half a li", 0o600, Level.FAIL, ""),
+        ("", 0o600, Level.WARN, "gateway key add"),
+        (f"mobile:{'0' * 64}\n", 0o644, Level.WARN, "chmod o-r "),
+        (f"mobile:{'0' * 64}\n", 0o600, Level.OK, "1 in "),
+    ],
+    ids=["missing", "damaged", "empty", "readable", "right"],
+)
+def test_doctor_checks_key_files(path, text, mode, level, words):
+    if text is not None:
+        path.write_text(text)
+        path.chmod(mode)
+    for check, name in ((doctor.api_keys, "API keys"), (doctor.admin_keys, "admin keys")):
+        finding = check(path)
+        assert (finding.check, finding.level) == (name, level)
+        assert words in finding.text + finding.advice
+
+
+def test_doctor_notes_missing_keys():
+    finding = doctor.api_keys(None)
+    assert finding.level is Level.OK
+    assert finding.text.startswith("off: anyone who reaches the port can use the API")
+    assert doctor.admin_keys(None).text == "off: models cannot be loaded or unloaded over HTTP"

@@ -8,9 +8,9 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from gateway_plugins.tenants.quota import Rate
-from gateway_plugins.tenants.rate_store import StoredRates
-from gateway_plugins.tenants.rates import ProcessRates
+from gateway_plugins.keys.quota import Rate
+from gateway_plugins.keys.rate_store import StoredRates
+from gateway_plugins.keys.rates import ProcessRates
 
 pytest.importorskip("redis")
 

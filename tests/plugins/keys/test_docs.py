@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from gateway.keys import read_keys
 from gateway.limits.caller import REFUSAL_SECONDS
-from gateway_plugins.tenants import rate_store, tenant
-from gateway_plugins.tenants.quota import Priority, read_quota
+from gateway_plugins.keys import rate_store, tenant
+from gateway_plugins.keys.key_file import read_keys
+from gateway_plugins.keys.quota import Priority
 from tests.processes import PROJECT
 
 GUIDE = (PROJECT / "docs" / "guides" / "keys.md").read_text()
@@ -16,9 +16,9 @@ GUIDE = (PROJECT / "docs" / "guides" / "keys.md").read_text()
 def test_lines_of_the_key_file_can_be_read(tmp_path):
     lines = re.findall(r"^\w+:[0-9a-f]{64}.*$", GUIDE, re.MULTILINE)
     (tmp_path / "keys").write_text("\n".join(lines))
-    keys = read_keys(tmp_path / "keys", read_quota)
+    keys = read_keys(tmp_path / "keys")
     assert list(keys.digests) == ["app", "nightly"]
-    assert str(keys.options["nightly"]) == lines[1].partition(" ")[2]
+    assert str(keys.quotas["nightly"]) == lines[1].partition(" ")[2]
 
 
 def test_command_of_the_guide_makes_the_quota_of_the_file():

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.keys import remove_key
 from gateway.limits.caller import REFUSAL_SECONDS
 from gateway.settings import MIB
+from gateway_plugins.keys.key_file import remove_key
 from tests.doubles.backend import PNG, StubBackend, with_vector
 from tests.keys import key_of
 from tests.processes import wait_for

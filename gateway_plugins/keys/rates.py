@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 
 from gateway.errors import UserError
 from gateway.values.extras import install
-from gateway_plugins.tenants.quota import Rate
+from gateway_plugins.keys.quota import Rate
 
 TOLERANCE_SECONDS = 1e-6
 """A shorter wait is none: the state is a sum of many intervals, and the store has microseconds."""
@@ -30,7 +30,7 @@ class RateStoreUnavailable(UserError):
 
 
 def require_client() -> None:
-    """Raise RateStoreUnavailable unless gateway_plugins.tenants.rate_store can be imported."""
+    """Raise RateStoreUnavailable unless gateway_plugins.keys.rate_store can be imported."""
     if find_spec("redis") is None:
         raise RateStoreUnavailable(
             f"GATEWAY_RATE_STORE_URL is set, but the package redis is not installed: {install('fleet')}, "

@@ -7,12 +7,12 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from gateway_plugins.tenants import rate_store
-from gateway_plugins.tenants.quota import Rate
-from gateway_plugins.tenants.rate_store import CONNECTIONS, RETRY_SECONDS, StoredRates
-from gateway_plugins.tenants.rates import ProcessRates, take
+from gateway_plugins.keys import rate_store
+from gateway_plugins.keys.quota import Rate
+from gateway_plugins.keys.rate_store import CONNECTIONS, RETRY_SECONDS, StoredRates
+from gateway_plugins.keys.rates import ProcessRates, take
 from tests.doubles.clock import Clock
-from tests.plugins.tenants.stores import Store, needs_store
+from tests.plugins.keys.stores import Store, needs_store
 
 pytestmark = needs_store
 SLOW = Rate(0.001, 10, "")

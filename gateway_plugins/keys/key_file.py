@@ -1,14 +1,14 @@
 """API keys: a file of their names and hashes, and the check of a key that a client sends.
 
 name:sha256-hex                       one line for each key; empty lines and lines that begin with # are skipped
-name:sha256-hex rate=100/s share=0.5  a key with options, which a plug-in reads: see gateway.hooks.Plugin.key_options
+name:sha256-hex rate=100/s share=0.5  a key with a quota; see gateway_plugins.keys.quota
 """
 
 import hashlib
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import structlog
 
 from gateway.errors import UserError
 from gateway.files.shared import locked, whole_file
+from gateway_plugins.keys.quota import NO_QUOTA, InvalidQuota, Quota, read_quota
 
 log = structlog.get_logger("gateway")
 
@@ -30,19 +31,6 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 class KeysError(UserError):
     """The file of API keys cannot be used or changed; the message states why, and never contains a key."""
-
-
-class InvalidOptions(ValueError):
-    """Options of a key cannot be read; the message does not repeat their text, which may be a pasted key."""
-
-
-ReadOptions = Callable[[Mapping[str, str]], object]
-"""Reads the options of a key; raises InvalidOptions."""
-
-
-def refuse_options(options: Mapping[str, str]) -> object:
-    """A ReadOptions without options: a key is refused whose limits would have no effect."""
-    raise InvalidOptions(f"it has {len(options)} options, and no installed plug-in reads them")
 
 
 def new_key() -> str:
@@ -60,12 +48,12 @@ def digest(key: bytes) -> str:
 
 
 class Keys:
-    """The digests of the accepted keys, by name, and the options of those that have some; no key itself is stored."""
+    """The digests of the accepted keys, by name, and the quotas of those that have one; no key itself is stored."""
 
-    def __init__(self, digests: Mapping[str, str], options: Mapping[str, object] | None = None) -> None:
+    def __init__(self, digests: Mapping[str, str], quotas: Mapping[str, Quota] | None = None) -> None:
         self.digests = dict(digests)
         self._names = {known: name for name, known in digests.items()}
-        self.options = dict(options or {})
+        self.quotas = dict(quotas or {})
 
     def name_of(self, key: bytes) -> str | None:
         """The name of a key, None if the key is unknown."""
@@ -75,14 +63,13 @@ class Keys:
 
 
 class KeyFile:
-    """The keys of a file, reloaded when the file changes; admin keys have no options.
+    """The keys of a file, reloaded when the file changes; admin keys have no quotas.
 
     Raises KeysError if the first read fails. If a later read fails, the previous keys stay valid.
     """
 
-    def __init__(self, path: Path, read_options: ReadOptions = refuse_options, *, admin: bool = False) -> None:
+    def __init__(self, path: Path, *, admin: bool = False) -> None:
         self._path = path
-        self._read_options = read_options
         self._admin = admin
         self._seen = _stamp(path)
         self._keys = self._read()
@@ -104,29 +91,34 @@ class KeyFile:
         return self._keys
 
     def _read(self) -> Keys:
-        return read_admin_keys(self._path) if self._admin else read_keys(self._path, self._read_options)
+        return (read_admin_keys if self._admin else read_keys)(self._path)
 
 
-def read_keys(path: Path, read_options: ReadOptions = refuse_options) -> Keys:
+def read_keys(path: Path) -> Keys:
     """Read a file of keys; raises KeysError, which names a bad line by its number and does not repeat its text."""
-    return _parse(path, _read(path), read_options)
+    digests, options = _parse(path, _read(path))
+    quotas = {}
+    for name, (where, given) in options.items():
+        try:
+            quotas[name] = read_quota(given)
+        except InvalidQuota as exc:
+            raise KeysError(f"{where}: {exc}") from None
+    return Keys(digests, quotas)
 
 
 def read_admin_keys(path: Path) -> Keys:
     """Read a file of admin keys; raises KeysError as `read_keys` does, and if one of the keys has a quota."""
-    keys = read_keys(path, dict)
-    if keys.options:
+    digests, options = _parse(path, _read(path))
+    if options:
         raise KeysError(
-            f"{path} has admin keys, which have no quotas, but {next(iter(keys.options))} has one: remove what follows "
+            f"{path} has admin keys, which have no quotas, but {next(iter(options))} has one: remove what follows "
             "its hash, or move the line to the file of GATEWAY_API_KEYS_FILE"
         )
-    return keys
+    return Keys(digests)
 
 
-def add_key(path: Path, name: str, options: object = "") -> str:
-    """Generate a key and write its name, hash and options (their text) to the file, which is created if missing.
-
-    Returns the key.
+def add_key(path: Path, name: str, quota: Quota = NO_QUOTA) -> str:
+    """Generate a key and write its name, hash and quota to the file, which is created if missing; returns the key.
 
     Raises KeysError if the name is taken or not allowed.
     """
@@ -134,11 +126,11 @@ def add_key(path: Path, name: str, options: object = "") -> str:
         raise KeysError(f"{name!r} cannot be a key's name: letters, digits and . _ - are allowed, 64 at most")
     with _changing(path):
         text = _read(path) if path.exists() else ""
-        if name in _parse(path, text, dict).digests:
+        if name in _parse(path, text)[0]:
             raise KeysError(f"there is a key named {name} in {path}: choose another name, or remove that one first")
         key = new_key()
         newline = "\n" if text and not text.endswith("\n") else ""
-        line = f"{name}:{digest(key.encode())} {options}".rstrip()
+        line = f"{name}:{digest(key.encode())} {quota}".rstrip()
         _write(path, f"{text}{newline}{line}\n")
     return key
 
@@ -147,7 +139,7 @@ def remove_key(path: Path, name: str) -> None:
     """Remove a key from the file; raises KeysError if there is no key of that name."""
     with _changing(path):
         text = _read(path)
-        if name not in _parse(path, text, dict).digests:
+        if name not in _parse(path, text)[0]:
             raise KeysError(f"there is no key named {name} in {path}; gateway key list shows the existing ones")
         lines = text.splitlines(keepends=True)
         _write(path, "".join(line for line in lines if line.partition(":")[0].strip() != name))
@@ -166,34 +158,28 @@ def _read(path: Path) -> str:
         raise KeysError(f"cannot read the API keys in {path}: it is not UTF-8 text") from exc
 
 
-def _parse(path: Path, text: str, read_options: ReadOptions) -> Keys:
+def _parse(path: Path, text: str) -> tuple[dict[str, str], dict[str, tuple[str, Mapping[str, str]]]]:
+    """The digests of the keys by name; for each with options the line, in words, and the options."""
     digests: dict[str, str] = {}
-    read: dict[str, object] = {}
+    options: dict[str, tuple[str, Mapping[str, str]]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         name, _, rest = (part.strip() for part in line.partition(":"))
-        known, *options = rest.split() or [""]
+        known, *given = rest.split() or [""]
+        where = f"line {number} of {path}"
         if not (_NAME.fullmatch(name) and _DIGEST.fullmatch(known)):
             # The line itself may be a key that was pasted by mistake.
-            raise KeysError(f"line {number} of {path} is not name:sha256-hex; gateway key add writes such lines")
+            raise KeysError(f"{where} is not name:sha256-hex; gateway key add writes such lines")
         if name in digests:
-            raise KeysError(f"line {number} of {path} has the name of an earlier key: {name}")
+            raise KeysError(f"{where} has the name of an earlier key: {name}")
         digests[name] = known
-        if options:
-            read[name] = _read_options(options, read_options, f"line {number} of {path}")
-    return Keys(digests, read)
-
-
-def _read_options(options: list[str], read_options: ReadOptions, where: str) -> object:
-    pairs = [option.partition("=") for option in options]
-    given = {name: value for name, _, value in pairs}
-    if len(given) < len(pairs):
-        raise KeysError(f"{where} has an option twice")
-    try:
-        return read_options(given)
-    except InvalidOptions as exc:
-        raise KeysError(f"{where}: {exc}") from None
+        pairs = [option.partition("=") for option in given]
+        if pairs:
+            options[name] = where, {option: value for option, _, value in pairs}
+            if len(options[name][1]) < len(pairs):
+                raise KeysError(f"{where} has an option twice")
+    return digests, options
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:

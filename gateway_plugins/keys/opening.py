@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from gateway.settings import Settings
-from gateway_plugins.tenants.rates import ProcessRates, Rates, WorkerRates, require_client
-from gateway_plugins.tenants.settings import RateSettings
+from gateway_plugins.keys.rates import ProcessRates, Rates, WorkerRates, require_client
+from gateway_plugins.keys.settings import KeySettings
 
 
 def open_rates(settings: Settings, folder: Path | None) -> Rates:
@@ -13,10 +13,10 @@ def open_rates(settings: Settings, folder: Path | None) -> Rates:
     Raises RateStoreUnavailable if a store is set without its client.
     """
     local = ProcessRates() if folder is None else WorkerRates(folder)
-    url = RateSettings.of(settings).rate_store_url
+    url = KeySettings.of(settings).rate_store_url
     if url is None:
         return local
     require_client()
-    from gateway_plugins.tenants.rate_store import StoredRates  # an optional dependency
+    from gateway_plugins.keys.rate_store import StoredRates  # an optional dependency
 
     return StoredRates(url.get_secret_value(), local)

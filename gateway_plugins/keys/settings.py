@@ -1,11 +1,15 @@
-"""The settings of API keys' quotas."""
+"""The settings of API keys and their quotas."""
 
 import re
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, SecretStr
+from pydantic import AfterValidator, BeforeValidator, SecretStr
 
 from gateway.settings import Allowed, Section
+from gateway.values.setting_values import not_empty
+
+KeyFilePath = Annotated[Path | None, BeforeValidator(not_empty("an API without keys"))]
 
 _RATE_STORE = re.compile(r"(?P<scheme>(?:redis|valkey)s?://(?=[^/])|unix:///)(?P<rest>\S+)")
 
@@ -23,9 +27,13 @@ def _rate_store(url: SecretStr | None) -> SecretStr | None:
     return None if url is None else SecretStr(_checked(url.get_secret_value()))
 
 
-class RateSettings(Section):
-    """Rates of API keys that a fleet shares."""
+class KeySettings(Section):
+    """API keys."""
 
+    api_keys_file: KeyFilePath = None
+    """File of the API keys' names and hashes; without it no key is needed. See `gateway key`."""
+    admin_keys_file: KeyFilePath = None
+    """File of the keys that may load and unload models; without it, that is not possible. See `gateway key`."""
     rate_store_url: Annotated[
         SecretStr | None, Allowed("a URL: redis://…, rediss://… or unix://…"), AfterValidator(_rate_store)
     ] = None

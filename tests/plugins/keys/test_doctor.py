@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.findings import Finding, Level
-from gateway_plugins.tenants import rate_store as store_of_rates
-from gateway_plugins.tenants.doctor import rate_store
-from tests.plugins.tenants.stores import Store, needs_store
+from gateway_plugins.keys import rate_store as store_of_rates
+from gateway_plugins.keys.doctor import rate_store
+from tests.plugins.keys.stores import Store, needs_store
 from tests.settings import Settings
 
 pytestmark = needs_store
@@ -56,7 +56,7 @@ def test_wrong_password_is_a_warning_that_does_not_show_it(store):
 
 
 def test_missing_client_is_a_failure(monkeypatch):
-    monkeypatch.setattr("gateway_plugins.tenants.rates.find_spec", lambda name: None)
+    monkeypatch.setattr("gateway_plugins.keys.rates.find_spec", lambda name: None)
     (finding,) = found("redis://localhost:1/0")
     assert finding.level is Level.FAIL
     assert "pip install" in finding.text

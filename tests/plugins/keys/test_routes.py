@@ -15,8 +15,9 @@ from websockets.sync.client import connect
 from gateway.api.route_table import Access
 from gateway.errors import RateLimited, TooCostly
 from gateway.inference.backend import Call, Row
-from gateway.keys import add_key
 from gateway.limits.account import Account
+from gateway_plugins.keys.key_file import add_key
+from gateway_plugins.keys.quota import read_quota
 from tests.doubles.backend import PNG, StubBackend, scored, with_vector
 from tests.gateway.api.tensors import in_json
 from tests.keys import key_of
@@ -134,7 +135,7 @@ def service(tmp_path_factory) -> Iterator[Service]:
     folder, recorder = tmp_path_factory.mktemp("keys"), Recorder()
     backend = StubBackend(recorder, combine=lambda frames: frames[-1])
     path = folder / "keys"
-    add_key(path, "with-quota", "share=1")
+    add_key(path, "with-quota", read_quota({"share": "1"}))
     limits = {"default_timeout_seconds": TIMEOUT_SECONDS, "max_timeout_seconds": TIMEOUT_SECONDS}
     options = {"api_keys_file": path, "log_predictions": str(folder / "log"), "max_wait_seconds": 0.001, **limits}
     with stream_service(backend, **options) as (address, _):

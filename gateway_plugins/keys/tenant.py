@@ -5,15 +5,15 @@ import math
 from collections.abc import Mapping
 
 from gateway.errors import Forbidden, GatewayError, RateLimited
-from gateway.keys import Keys
 from gateway.limits.caller import ANYONE, Caller, Stages
 from gateway.limits.fair_share import FairShare
 from gateway.limits.lease import Bound
 from gateway.metrics import series
 from gateway.settings import Settings
-from gateway_plugins.tenants import metrics
-from gateway_plugins.tenants.quota import NO_QUOTA, Priority, Quota, Rate
-from gateway_plugins.tenants.rates import Grant, Rates
+from gateway_plugins.keys import metrics
+from gateway_plugins.keys.key_file import Keys
+from gateway_plugins.keys.quota import NO_QUOTA, Priority, Quota, Rate
+from gateway_plugins.keys.rates import Grant, Rates
 
 BULK_WEIGHT = 0.1
 """Weight of bulk images: while interactive ones wait, one in eleven permits is for a bulk image of an equal share."""
@@ -127,7 +127,7 @@ def _in_words(rate: Rate) -> str:
 
 
 class Tenants:
-    """The tenant of each key in a file; a key without options has no limits. A changed quota makes a new tenant."""
+    """The tenant of each key in a file; a key without a quota has no limits. A changed quota makes a new tenant."""
 
     def __init__(self, settings: Settings, rates: Rates) -> None:
         self._settings = settings
@@ -136,8 +136,11 @@ class Tenants:
         self._tenants: Mapping[str, Tenant] = {}
 
     def of(self, keys: Keys, name: str) -> Caller:
-        """See gateway.hooks.Callers. While no key of the file has options, they have no limits, and no metrics."""
-        if not keys.options:
+        """What the requests of a key may take, by its name; `keys` are those of the file at this moment.
+
+        While no key of the file has a quota, they have no limits, and no metrics.
+        """
+        if not keys.quotas:
             return ANYONE
         if keys is not self._keys:
             self._update(keys)
@@ -147,8 +150,7 @@ class Tenants:
         before = self._tenants
         tenants = {}
         for name in keys.digests:
-            quota = keys.options.get(name, NO_QUOTA)
-            assert isinstance(quota, Quota)
+            quota = keys.quotas.get(name, NO_QUOTA)
             known = before.get(name)
             if known is None or known.quota != quota:
                 known = Tenant(name, quota, self._settings, self._rates)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from gateway.keys import KeysError, add_key, read_keys
 from gateway_cli.main import app
-from gateway_plugins.tenants.quota import (
+from gateway_plugins.keys.key_file import KeysError, add_key, read_keys
+from gateway_plugins.keys.quota import (
     MAX_BURST,
     MAX_NAME_CHARACTERS,
     MAX_NAMES,
@@ -121,10 +121,10 @@ def test_quota_follows_the_hash(path):
     assert path.read_text().splitlines()[1] == (
         f"mobile:{hashlib.sha256(key.encode()).hexdigest()} rate=100/s burst=100 share=0.5 models=cats,dogs"
     )
-    keys = read_keys(path, read_quota)
+    keys = read_keys(path)
     assert keys.name_of(key.encode()) == "mobile"
-    assert list(keys.options) == ["mobile"]
-    quota = keys.options["mobile"]
+    assert list(keys.quotas) == ["mobile"]
+    quota = keys.quotas["mobile"]
     assert isinstance(quota, Quota)
     assert quota.models == ("cats", "dogs")
 
@@ -133,14 +133,14 @@ def test_quota_follows_the_hash(path):
 def test_error_in_a_quota_names_the_line_and_does_not_repeat_it(path, options):
     path.write_text(f"a:{'0' * 64}\nb:{'1' * 64} {options}\n")
     with pytest.raises(KeysError, match=r"^line 2 of ") as caught:
-        read_keys(path, read_quota)
+        read_keys(path)
     assert "pasted" not in str(caught.value)
 
 
 def test_command_adds_a_key_with_a_quota_and_lists_it(path):
     options = ["--rate", "90/min", "--burst", "4", "--share", "0.5", "--priority", "bulk", "--models", "a,b"]
     made = cli.invoke(app, ["key", "add", "team", "--routes", "/predict", *options, "--file", str(path)])
-    assert read_keys(path, read_quota).name_of(made.stdout.strip().encode()) == "team"
+    assert read_keys(path).name_of(made.stdout.strip().encode()) == "team"
     quota = "rate=90/min burst=4 share=0.5 priority=bulk models=a,b routes=/predict"
     assert cli.invoke(app, ["key", "list", "--file", str(path)]).stdout == f"team {quota}\n"
     assert cli.invoke(app, ["key", "add", "plain", "--file", str(path)]).exit_code == 0

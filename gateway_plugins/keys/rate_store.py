@@ -11,9 +11,9 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from gateway_plugins.tenants import metrics
-from gateway_plugins.tenants.quota import Rate
-from gateway_plugins.tenants.rates import TOLERANCE_SECONDS, Grant, Rates, granted
+from gateway_plugins.keys import metrics
+from gateway_plugins.keys.quota import Rate
+from gateway_plugins.keys.rates import TOLERANCE_SECONDS, Grant, Rates, granted
 
 log = structlog.get_logger("gateway")
 
@@ -29,7 +29,7 @@ FAILURES = (RedisError, OSError, TimeoutError)
 LONGEST_SECONDS = 1e16
 """A longer time is invalid: a full burst of the slowest rate that can be written takes 3.6e15 s."""
 
-# gateway_plugins.tenants.rates.take, by the clock of the store. The state has the time at which it was written, too: if
+# gateway_plugins.keys.rates.take, by the clock of the store. The state has the time at which it was written, too: if
 # the clock was set back since, what is not paid back must not wait for the difference. Numbers are answered as text, as
 # Redis cuts those of Lua to integers.
 _TAKE = """
@@ -82,7 +82,7 @@ class StoredRates:
         self._retry_at = 0.0
 
     async def take(self, name: str, rate: Rate, most_seconds: float, images: int = 1) -> Grant:
-        """See gateway_plugins.tenants.rates.Rates; never raises."""
+        """See gateway_plugins.keys.rates.Rates; never raises."""
         if self._lost and self._now() < self._retry_at:
             return await self._local.take(name, rate, most_seconds, images)
         # While the store is away, one request a second tries it.
@@ -104,7 +104,7 @@ class StoredRates:
         return granted(rate, ahead, wait, admitted=admitted)
 
     def forget(self, name: str) -> None:
-        """See gateway_plugins.tenants.rates.Rates; in the store, states expire."""
+        """See gateway_plugins.keys.rates.Rates; in the store, states expire."""
         self._local.forget(name)
 
     async def close(self) -> None:

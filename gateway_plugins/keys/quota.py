@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gateway.keys import InvalidOptions
-
 SECONDS = {"s": 1, "min": 60, "h": 3_600}
 """The units of time of a rate."""
 MAX_RATE, MAX_BURST = 1_000_000, 1_000_000
@@ -29,7 +27,7 @@ _MODEL = re.compile(r"[^\s,#]+")
 _ROUTE = re.compile(r"/[A-Za-z0-9._{}/-]*[A-Za-z0-9._{}-]")
 
 
-class InvalidQuota(InvalidOptions):
+class InvalidQuota(ValueError):
     """An option cannot be read; the message names it and does not repeat its value, which may be a pasted key."""
 
 

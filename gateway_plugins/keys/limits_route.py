@@ -12,8 +12,8 @@ from gateway.limits.account import (
     STREAM_SECONDS_PER_SECOND,
 )
 from gateway.settings import variable
-from gateway_plugins.tenants.quota import Priority
-from gateway_plugins.tenants.tenant import Tenant
+from gateway_plugins.keys.quota import Priority
+from gateway_plugins.keys.tenant import Tenant
 
 router = APIRouter(tags=["service"])
 

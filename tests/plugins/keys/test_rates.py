@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_plugins.tenants.quota import Rate
-from gateway_plugins.tenants.rates import ProcessRates, Rates, WorkerRates
+from gateway_plugins.keys.quota import Rate
+from gateway_plugins.keys.rates import ProcessRates, Rates, WorkerRates
 from tests.doubles.clock import Clock
 
 

@@ -1,0 +1,78 @@
+"""API keys: files of their hashes, and quotas: rates, shares, models and routes of each key."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from gateway.findings import Finding
+from gateway.hooks import Authenticator, Plugin, Runtime
+from gateway.server.workers import shared_file
+from gateway.settings import Settings
+from gateway_plugins.keys.key_file import read_admin_keys, read_keys
+from gateway_plugins.keys.rates import require_client
+from gateway_plugins.keys.settings import KeySettings
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+
+class ApiKeys(Plugin):
+    """Requires keys if the settings name a file of them; a key without a quota has no limits of its own."""
+
+    settings = KeySettings
+    metrics = "gateway_plugins.keys.metrics"
+
+    def __init__(self, settings: Settings) -> None:
+        from gateway_plugins.keys.opening import open_rates
+        from gateway_plugins.keys.tenant import Tenants
+
+        self._settings = settings
+        self._rates = open_rates(settings, shared_file("rates"))
+        self._tenants = Tenants(settings, self._rates)
+
+    @classmethod
+    def check(cls, settings: Settings) -> None:
+        """Raise KeysError if a file cannot be used, or RateStoreUnavailable if the client of the store is missing."""
+        own = KeySettings.of(settings)
+        if own.api_keys_file is not None:
+            read_keys(own.api_keys_file)
+        if own.admin_keys_file is not None:
+            read_admin_keys(own.admin_keys_file)
+        if own.rate_store_url is not None:
+            require_client()
+
+    @classmethod
+    async def examine(cls, settings: Settings) -> Sequence[Finding]:
+        """The files of keys, and whether the store of rates answers."""
+        from gateway_plugins.keys.doctor import admin_keys, api_keys, rate_store
+
+        own = KeySettings.of(settings)
+        return [api_keys(own.api_keys_file), admin_keys(own.admin_keys_file), *await rate_store(settings)]
+
+    def authenticator(self) -> Authenticator | None:
+        """The files of keys, if the settings name any."""
+        from gateway_plugins.keys.authenticator import open_key_files
+
+        return open_key_files(self._settings, self._tenants)
+
+    def has_admins(self) -> bool:
+        """Whether there is a file of admin keys."""
+        return KeySettings.of(self._settings).admin_keys_file is not None
+
+    def routers(self) -> "Sequence[APIRouter]":
+        """GET /limits."""
+        from gateway_plugins.keys.limits_route import router
+
+        return (router,)
+
+    def lifespan(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
+        """The connections to the store of rates."""
+        del runtime
+        return self._closing()
+
+    @asynccontextmanager
+    async def _closing(self) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await self._rates.close()
