@@ -86,6 +86,7 @@ def create_app(
                 streams=streams(settings.max_streams),
                 error_formats=opened.error_formats(),
                 websockets=opened.websockets(),
+                body_readers=opened.body_readers(),
             )
             await stack.enter_async_context(heartbeat(lambda: len(connections) > 0))
             runtime = Runtime(

@@ -12,7 +12,7 @@ docs/guides/plugins.md has examples, and says what may change.
     metrics                   when the application is made    the plug-in's metrics
     routers, document         when the application is made    routes, and the OpenAPI document
     shapes                    when the application is made    formats of the response of POST /predict
-    json_bodies               when the application is made    forms of the JSON body of POST /predict
+    body_readers              when the application is made    readers of bodies of further media types
     authenticator             when the application is made    who may call
     has_admins                when the application is made    whether models are loaded and unloaded over HTTP
     backend                   when the service starts         the inference server
@@ -57,8 +57,7 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
     from gateway.inference.request_stats import RequestStats
     from gateway.inference.service import InferenceService
     from gateway.inference.steps import Step
-    from gateway.ingest.json_body import ForeignBody
-    from gateway.ingest.media_types import Uploads, UploadsOrUrls
+    from gateway.ingest.media_types import BodyReader, Uploads, UploadsOrUrls
     from gateway.limits.lease import Bound
     from gateway.limits.pools import Pool
 
@@ -254,8 +253,8 @@ class Plugin:
         """Formats of the response of POST /predict, by the value of its parameter `format`."""
         return {}
 
-    def json_bodies(self) -> "Sequence[ForeignBody]":
-        """Forms of the JSON body of POST /predict."""
+    def body_readers(self) -> "Sequence[BodyReader]":
+        """Readers of bodies of further media types; the first reader of a media type is used."""
         return ()
 
     def websockets(self) -> "Mapping[str, WebSocketHandlerOf]":
@@ -365,9 +364,9 @@ class Plugins:
         """The response formats of all plug-ins."""
         return {name: shape for plugin in self for name, shape in plugin.shapes().items()}
 
-    def json_bodies(self) -> "Sequence[ForeignBody]":
-        """The forms of JSON bodies of all plug-ins."""
-        return [each for plugin in self for each in plugin.json_bodies()]
+    def body_readers(self) -> "Sequence[BodyReader]":
+        """The readers of all plug-ins."""
+        return [each for plugin in self for each in plugin.body_readers()]
 
     def backend(self) -> "Backend | None":
         """The backend of the first plug-in that has one."""

@@ -15,7 +15,6 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from gateway.errors import UserError
-from gateway.files.shared import whole_file
 from gateway.plugins import ports_of
 from gateway.settings import LogLevel, Settings, variable
 from gateway.triton.model_config import read_model_configs
@@ -34,6 +33,7 @@ from gateway_machine.cores import usable_cores
 from gateway_machine.gpus import find_gpus
 from gateway_plugins.demand.footprint import version_files
 from gateway_plugins.keys.settings import KeySettings
+from gateway_plugins.shared.files import whole_file
 
 RECORD = "costs.json"
 FORMAT = 1

@@ -14,9 +14,9 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from gateway.errors import UserError
-from gateway.files.safe_path import SafePath
-from gateway.files.shared import whole_file
 from gateway_client.csv_cells import csv_line
+from gateway_plugins.shared.files import whole_file
+from gateway_plugins.shared.safe_path import SafePath
 from gateway_predictions.reader import LogReader, Row, key_of
 from gateway_predictions.selection import most_uncertain
 

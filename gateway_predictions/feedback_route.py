@@ -8,7 +8,6 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.body import Body
-from gateway.api.classes import named_class
 from gateway.api.parameters import reading
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
@@ -18,7 +17,8 @@ from gateway.errors import InvalidBody, InvalidParameter, NotFound, Overloaded, 
 from gateway.inference.parameters import ModelName
 from gateway.limits.caller import REFUSAL_SECONDS
 from gateway.settings import variable
-from gateway.values import json_text
+from gateway_plugins.shared import json_text
+from gateway_plugins.shared.classes import named_class
 from gateway_predictions.feedback import Feedback
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import secrets
 from datetime import UTC, date, datetime
 from urllib.parse import quote, unquote
 
-from gateway.files.safe_path import SafePath, UnsafePath
+from gateway_plugins.shared.safe_path import SafePath, UnsafePath
 
 ROWS, FEEDBACK, IMAGES = "rows", "feedback", "images"
 NO_MODEL = "unknown"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from gateway.files.safe_path import UnsafePath
+from gateway_plugins.shared.safe_path import UnsafePath
 from gateway_predictions.layout import FEEDBACK as FEEDBACK_FOLDER
 from gateway_predictions.layout import IMAGES, ROWS, day_in, model_folder, stored_image
 from gateway_predictions.requirements import LogUnavailable

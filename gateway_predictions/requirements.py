@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gateway.errors import UserError
 from gateway.settings import variable
-from gateway.values.extras import install
+from gateway_plugins.shared.extras import install
 
 BUCKETS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 """The package of each kind of bucket, beside fsspec."""

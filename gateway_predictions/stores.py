@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from gateway.files.safe_path import SafePath
-from gateway.files.shared import whole_file
+from gateway_plugins.shared.files import whole_file
+from gateway_plugins.shared.safe_path import SafePath
 from gateway_predictions.requirements import LogUnavailable, check_packages, folder_of, is_collector
 
 

@@ -5,23 +5,20 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from starlette.requests import ClientDisconnect, Request
 
 from gateway import metrics
 from gateway.api.request_context import RequestContext
 from gateway.errors import GatewayError, Overloaded, UnsupportedMediaType, UploadTimeout, UploadTooSlow
-from gateway.ingest.media_types import Uploads, open_uploads
+from gateway.ingest.media_types import Form, Uploads, open_uploads
 from gateway.ingest.upload import Limits
 from gateway.limits.pace import Pace
 from gateway.limits.pool_clients import UploadingClient
 from gateway.limits.pools import PoolLease
 from gateway.values.clients import address_of, client_of
 from gateway.values.quantities import size
-
-if TYPE_CHECKING:
-    from gateway.ingest.json_body import ForeignBody, Form
 
 
 class Body(UploadingClient):
@@ -52,7 +49,7 @@ class Body(UploadingClient):
         self._eviction: Overloaded | None = None
         self._receiving: asyncio.Timeout | None = None
         key_bound = context.caller.upload_bytes
-        self._fetch = None
+        self._fetch, self._readers = None, context.shared["body_readers"]
         if (fetcher := context.shared.get("fetcher")) is not None:
             client = client_of(context.log_fields.get("key", ""), address_of(request.scope))
             self._fetch = partial(fetcher, key_bound=key_bound, client=client)
@@ -66,12 +63,20 @@ class Body(UploadingClient):
         self._end = asyncio.Event()
 
     async def open_uploads(
-        self, limits: Limits, names: Sequence[str], foreign: "Sequence[ForeignBody]" = ()
-    ) -> "tuple[Form, Uploads]":
+        self, limits: Limits, names: Sequence[str], *, settles: bool = False
+    ) -> tuple[Form, Uploads]:
         """Read up to the first file: see gateway.ingest.media_types.open_uploads."""
         content_type = self.headers.get(b"content-type", b"").decode("latin-1")
         return await open_uploads(
-            content_type, self.announced_bytes, self, limits, names, self.hold, self._fetch, foreign
+            content_type,
+            self.announced_bytes,
+            self,
+            limits,
+            names,
+            self.hold,
+            self._fetch,
+            self._readers,
+            settles=settles,
         )
 
     async def wait_for_disconnect(self) -> None:

@@ -5,15 +5,6 @@ from typing import Any
 from gateway.api.schemas import Problem
 
 RAW_IMAGE = {"type": "string", "format": "binary", "description": "One raw image."}
-IMAGE_IN_BASE64: dict[str, Any] = {
-    "type": "object",
-    "required": ["b64"],
-    "additionalProperties": False,
-    "properties": {
-        "b64": {"type": "string", "format": "byte", "description": "The image in base64."},
-        "filename": {"type": "string"},
-    },
-}
 REQUEST_BODY: dict[str, Any] = {
     "required": True,
     "content": {
@@ -34,15 +25,6 @@ REQUEST_BODY: dict[str, Any] = {
         },
         "image/*": {"schema": RAW_IMAGE},
         "application/octet-stream": {"schema": RAW_IMAGE},
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "description": "Images in base64.",
-                "required": ["images"],
-                "additionalProperties": False,
-                "properties": {"images": {"type": "array", "minItems": 1, "items": IMAGE_IN_BASE64}},
-            }
-        },
     },
 }
 """The body is read as a stream, so FastAPI does not know its schema, which is declared here."""

@@ -17,6 +17,7 @@ from gateway.limits.pools import Pool, PoolLease
 
 if TYPE_CHECKING:
     from gateway.hooks import ErrorFormat, Fetcher, Plugin, Plugins, WebSocketHandlerOf
+    from gateway.ingest.media_types import BodyReader
     from gateway.limits.connections import Connections
     from gateway.server.draining import Draining
     from gateway.settings import Settings
@@ -38,6 +39,7 @@ class State(TypedDict):
     plugins: "Plugins"
     error_formats: "Sequence[ErrorFormat]"
     websockets: "Mapping[str, WebSocketHandlerOf]"
+    body_readers: "Sequence[BodyReader]"
     fetcher: "NotRequired[Fetcher | None]"
     """Makes uploads of the images that bodies refer to, if a plug-in does."""
     reader: NotRequired[PoolClient]

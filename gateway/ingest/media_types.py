@@ -1,7 +1,8 @@
 """Reads a body of any accepted media type, as uploads while it arrives."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Collection, Sequence
+from typing import ClassVar, TypeVar, cast
 
 from gateway.errors import InvalidParameter, NoFiles, UnknownField, UnsupportedMediaType
 from gateway.ingest.multipart import read_multipart
@@ -17,9 +18,6 @@ from gateway.ingest.upload import (
 )
 from gateway.values.validation import NAME_CHARACTERS, near
 
-if TYPE_CHECKING:
-    from gateway.ingest.json_body import ForeignBody, Form
-
 Uploads = AsyncGenerator[Upload, None]
 """The uploads of one request as they arrive; the reader closes it."""
 UploadsOrUrls = AsyncGenerator[Upload | UploadReference, None]
@@ -28,8 +26,36 @@ Fetch = Callable[[UploadsOrUrls], Uploads]
 """Fetches the images of a request that are URLs."""
 U = TypeVar("U", bound=Upload | UploadReference)
 
+Form = dict[str, list[str]]
+"""The values of each parameter in a body."""
+
 NO_FILES = "The request has no files: send them as multipart/form-data, such as curl -F files=@cat.jpg."
-NO_IMAGES = 'The body has no images: send at least one, such as {"images": [{"b64": "…"}]}.'
+
+
+class BodyReader(ABC):
+    """Reads the bodies of a further media type, for all routes that take images."""
+
+    media_type: ClassVar[str]
+    parameters: ClassVar[Sequence[str]] = ()
+    """Parameters that a body of POST /predict may have beside those of the route; `settle` removes them."""
+
+    @abstractmethod
+    def read(
+        self, chunks: AsyncIterable[bytes], limits: Limits, names: Sequence[str], hold: Hold, *, urls: bool
+    ) -> AsyncIterator[Upload | UploadReference | Parameter]:
+        """Yield the parameters, which are among `names`, then each image as soon as it is complete.
+
+        `urls` is whether images may be URLs. Raises NoFiles, and other errors of the request.
+        """
+
+    def settle(self, form: Form, query: Collection[str]) -> Callable[[str, bool], None] | None:
+        """Remove from the parameters of a body those that POST /predict does not have.
+
+        `query` are the names of the parameters in the query. Returns a check of the removed ones, or None; it gets the
+        name of the model and whether it is multi-label, and raises InvalidParameter.
+        """
+        del form, query
+        return None
 
 
 async def open_uploads(
@@ -40,19 +66,23 @@ async def open_uploads(
     names: Sequence[str],
     hold: Hold = uncounted,
     fetch: Fetch | None = None,
-    foreign: "Sequence[ForeignBody]" = (),
-) -> "tuple[Form, Uploads]":
+    readers: Sequence[BodyReader] = (),
+    *,
+    settles: bool = False,
+) -> tuple[Form, Uploads]:
     """Read a body up to its first file: its parameters, which must be among `names`, and the uploads as they arrive.
 
-    Without `fetch`, images cannot be URLs; `foreign` are further forms of JSON bodies. Raises UnsupportedMediaType,
-    NoFiles, and what the reader of the media type raises; so do the uploads. A body is not read if its Content-Length
-    exceeds a limit.
+    Without `fetch`, images cannot be URLs. `readers` are for further media types; with `settles` their bodies may also
+    have parameters of theirs, and the caller calls `BodyReader.settle`. Raises UnsupportedMediaType, NoFiles, and what
+    the reader of the media type raises; so do the uploads. A body is not read if its Content-Length exceeds a limit.
     """
     media_type = content_type.partition(";")[0].strip().lower()
     raw = media_type.startswith("image/") or media_type == "application/octet-stream"
-    if not raw and media_type not in {"multipart/form-data", "application/json"}:
+    reader = next((each for each in readers if each.media_type == media_type), None)
+    if not raw and reader is None and media_type != "multipart/form-data":
+        others = "".join(f", or {each.media_type}" for each in readers)
         raise UnsupportedMediaType(
-            f"Send multipart/form-data with files, one raw image as image/*, or application/json; not "
+            f"Send multipart/form-data with files, one raw image as image/*{others}; not "
             f"{media_type[:80]!r}{FORM_ADVICE if media_type == FORM else ''}."
             if media_type
             else "The request has no Content-Type: send multipart/form-data with files, or one raw image as image/*: "
@@ -63,15 +93,12 @@ async def open_uploads(
     if announced_bytes > limits.max_request_bytes:
         raise request_too_large(limits)
     if raw:
-        return await _split(read_raw(chunks, limits, hold), names, NO_FILES)
-    if media_type == "application/json":
-        from gateway.ingest.json_body import read_json  # loaded with the first such body
-
-        names = (*names, *(name for each in foreign for name in each.parameters))
-        body = read_json(chunks, limits, names, hold, urls=fetch is not None, foreign=foreign)
-        form, images = await _split(body, names, NO_IMAGES)
+        return await _split(read_raw(chunks, limits, hold), names)
+    if reader is not None:
+        names = (*names, *reader.parameters) if settles else names
+        form, images = await _split(reader.read(chunks, limits, names, hold, urls=fetch is not None), names)
         return form, cast("Uploads", images) if fetch is None else fetch(images)
-    return await _split(read_multipart(chunks, content_type, limits, hold, announced_bytes), names, NO_FILES)
+    return await _split(read_multipart(chunks, content_type, limits, hold, announced_bytes), names)
 
 
 FORM = "application/x-www-form-urlencoded"
@@ -90,16 +117,14 @@ async def read_raw(chunks: AsyncIterable[bytes], limits: Limits, hold: Hold = un
     hold(0)
 
 
-async def _split(
-    parts: AsyncIterator[U | Parameter], names: Sequence[str], no_files: str
-) -> "tuple[Form, AsyncGenerator[U, None]]":
+async def _split(parts: AsyncIterator[U | Parameter], names: Sequence[str]) -> tuple[Form, AsyncGenerator[U, None]]:
     parameters: Form = {}
     async for part in parts:
         if not isinstance(part, Parameter):
             return parameters, uploads_from(part, parts, names)
         _check_known(part, names)
         parameters.setdefault(part.name, []).append(part.value)
-    raise NoFiles(no_files)
+    raise NoFiles(NO_FILES)
 
 
 def _check_known(part: Parameter, names: Sequence[str]) -> None:

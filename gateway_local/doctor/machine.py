@@ -11,7 +11,6 @@ from pathlib import Path
 from gateway.findings import Finding, fail, ok, warn
 from gateway.limits.buffers import needed
 from gateway.settings import MIB, Settings, variable
-from gateway.values.extras import install
 from gateway_local.memory_fit import Fit, advice, fit, sentence, table
 from gateway_local.paths import PROJECT, default_cache_dir
 from gateway_local.runtime.base import LibpythonMissing, find_libpython
@@ -31,6 +30,7 @@ from gateway_machine.cores import usable_cores
 from gateway_machine.gpus import driver_too_old
 from gateway_machine.memory import usable_memory
 from gateway_plugins.demand.footprint import Need, size
+from gateway_plugins.shared.extras import install
 
 SHM_RECOMMENDED_BYTES = 256 * MIB
 """Shared memory for regions that grow with large batches; Docker gives a container 64 MiB by default."""

@@ -5,7 +5,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gateway.errors import ContractBroken
-from gateway.files.safe_path import SafePath, UnsafePath, safe_name
 from gateway.findings import Finding, fail, ok, warn
 from gateway.ingest.resizing import names_release
 from gateway.triton.codec import Codecs
@@ -27,6 +26,7 @@ from gateway_local.tuning import WARNING, runtimes
 from gateway_machine.capacity import Plan
 from gateway_machine.gpus import gpu_count
 from gateway_plugins.demand.footprint import Need, need
+from gateway_plugins.shared.safe_path import SafePath, UnsafePath, safe_name
 
 CONFIG = "config.pbtxt"
 LIMITED = "nothing, if they do not matter; gateway model add writes a model without them"

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from gateway.files.shared import locked_where_writable
 from gateway_local.paths import DEFAULT_BACKENDS
 from gateway_local.runtime.base import RuntimeFetchFailed, Say, TritonRuntime
 from gateway_local.runtime.image.errors import ImageUnusable
 from gateway_local.runtime.image.use import IN_USE, UnpackedImage, check_machine, image_runtime, in_use, runs_here
 from gateway_local.runtime.wheel import TRITON_VERSION, check_platform, is_wheel_fetched, wheel_runtime
+from gateway_plugins.shared.files import locked_where_writable
 
 
 def ensure_runtime(cache_dir: Path, say: Say, *, backends: Path = DEFAULT_BACKENDS) -> TritonRuntime:

@@ -14,7 +14,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gateway.files.shared import whole_folder
 from gateway_local.runtime.base import (
     RuntimeFetchFailed,
     Say,
@@ -24,6 +23,7 @@ from gateway_local.runtime.base import (
     find_libpython,
     python_version,
 )
+from gateway_plugins.shared.files import whole_folder
 
 WHEEL_VERSION = "0.7.0"
 WHEEL_SHA256 = "21f063ff93bb426d0c06b7a55e7eb9efcfe62c0dddd9a908e9877e18710128df"

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from gateway.errors import UserError
 from gateway.triton.contract import CLASSIFIER, CPU_RUNTIME_PARAMETER, ENSEMBLE_MODEL, PREPROCESSOR
 from gateway.triton.model_config import parameters, read_model_config
-from gateway.values.extras import install
 from gateway_local import cpu_network
 from gateway_local.config_text import with_parameter
 from gateway_local.cpu_network import CpuRuntime
@@ -22,6 +21,7 @@ from gateway_models.repository.entry import RECORD, Entry, Outcome, Version, wri
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec
 from gateway_plugins.demand.footprint import MemoryRecord
+from gateway_plugins.shared.extras import install
 
 if TYPE_CHECKING:
     from torch import nn

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.errors import UserError
-from gateway.values.extras import install
 from gateway_models.repository.preprocessing import Preprocessing
+from gateway_plugins.shared.extras import install
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import UserError
-from gateway.values.extras import install
 from gateway_client.files import read_text
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import MAX_JSON_BYTES, from_file, from_mapping
+from gateway_plugins.shared.extras import install
 
 HUGGING_FACE, TIMM = "huggingface:", "timm:"
 CONFIG, PROCESSOR, WEIGHTS = "config.json", "preprocessor_config.json", "*.safetensors*"

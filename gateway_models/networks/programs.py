@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, fx, nn
 
-from gateway.files.shared import whole_file
 from gateway_models.networks.archives import clean_program
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.torchscript import TOLERANCE, ExportError, largest_difference, without_deprecations
+from gateway_plugins.shared.files import whole_file
 
 ANY_BATCH = (
     "export it again for any batch: torch.export.export(model.eval(), (torch.rand(2, 3, 224, 224),), "

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import UserError
-from gateway.files.shared import whole_file
 from gateway.triton.contract import CLASSIFIER_INPUT
 from gateway_local.cpu_features import has_vnni
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_graph import load_onnx
 from gateway_models.networks.onnx_runner import import_onnx
+from gateway_plugins.shared.files import whole_file
 
 QUANTIZED = (
     *("Conv", "Gemm", "MatMul", "Add", "Mul", "Relu", "Clip", "Concat", "Pad", "Reshape", "Flatten", "Transpose"),

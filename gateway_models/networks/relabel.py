@@ -4,7 +4,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.files.shared import whole_file
 from gateway_models.networks.cpu_choice import with_cpu_form
 from gateway_models.networks.isolation import RELABEL, TIMEOUT_SECONDS, Job, Report, work
 from gateway_models.networks.labels import given_labels
@@ -13,6 +12,7 @@ from gateway_models.repository.entry import LABELS, Entry, EntryError, Version, 
 from gateway_models.repository.retired import retire, retired
 from gateway_models.repository.spec import LABEL_EMBEDDINGS
 from gateway_models.repository.writing import rewrite, staging
+from gateway_plugins.shared.files import whole_file
 
 
 def relabel(

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
 from gateway.errors import UserError
-from gateway.files.shared import whole_file
 from gateway_models.networks.archives import clean_torchscript, path_of
+from gateway_plugins.shared.files import whole_file
 
 TOLERANCE = 1e-4
 """The largest allowed difference between exported and eager probabilities: float32 sums in another order."""

@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gateway.ingest.resizing import PILLOW, TORCH
-from gateway.values.extras import install
 from gateway_local.cpu_features import has_bf16
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.paths import default_cache_dir
@@ -16,6 +15,7 @@ from gateway_machine.gpus import gpu_count
 from gateway_models.networks.model_source import framework_of
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Decode, Format, OpenVino, Precision, Serving
+from gateway_plugins.shared.extras import install
 
 
 class TuneStep(StrEnum):

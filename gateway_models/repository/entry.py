@@ -16,8 +16,6 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gateway.errors import UserError
-from gateway.files.safe_path import UnsafePath, safe_name
-from gateway.files.shared import whole_file
 from gateway.ingest.resizing import PILLOW, names_release
 from gateway.triton.contract import pinned
 from gateway.values.validation import fault
@@ -27,6 +25,8 @@ from gateway_models.repository.after import own_labels
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, OpenVino, Precision, Serving
 from gateway_plugins.demand.footprint import MemoryRecord
+from gateway_plugins.shared.files import whole_file
+from gateway_plugins.shared.safe_path import UnsafePath, safe_name
 
 RECORD = ORIGIN
 LABELS = "labels.txt"

@@ -23,7 +23,6 @@ import structlog
 
 from gateway.deadline import Deadline
 from gateway.errors import DeadlineExceeded, GatewayError, ModelUnavailable
-from gateway.files.shared import machine_lock
 from gateway.inference.backend import LoadTimes
 from gateway.limits.lease import Bound
 from gateway.metrics import WATCH_FAULTS, series
@@ -36,6 +35,7 @@ from gateway_plugins.demand.loads import Loads
 from gateway_plugins.demand.memory import ModelDescriptions
 from gateway_plugins.demand.room import NoRoom, RoomMaker
 from gateway_plugins.demand.usage import Usage
+from gateway_plugins.shared.files import machine_lock
 
 log = structlog.get_logger("gateway")
 

@@ -10,7 +10,6 @@ import structlog
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.errors import DeadlineExceeded, GatewayError, LoadFailed, ModelUnavailable, TritonUnreachable
-from gateway.files.shared import machine_lock
 from gateway.settings import MIB
 from gateway.triton.health.expected import READY, UNLOADING
 from gateway.triton.pool import Replica, TritonPool
@@ -19,6 +18,7 @@ from gateway_plugins.demand import metrics
 from gateway_plugins.demand.choice import Budget, Claim, LoadedModel, excess, to_unload, total
 from gateway_plugins.demand.inventory import Inventory, in_state, versions_of
 from gateway_plugins.demand.memory import HOST, Amounts
+from gateway_plugins.shared.files import machine_lock
 
 log = structlog.get_logger("gateway")
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import structlog
 
 from gateway.errors import UserError
-from gateway.files.shared import locked, whole_file
 from gateway_plugins.keys.quota import NO_QUOTA, InvalidQuota, Quota, read_quota
+from gateway_plugins.shared.files import locked, whole_file
 
 log = structlog.get_logger("gateway")
 

@@ -15,7 +15,6 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.answers import AnswerSize, classify
-from gateway.api.classes import named_class
 from gateway.api.image_bodies import FAULTS, REQUEST_BODY
 from gateway.api.lines import NDJSON, LinedResponse, SendLine
 from gateway.api.parameters import open_uploads, request_spec
@@ -34,6 +33,7 @@ from gateway_plugins.media.explaining import ExplainedResult, Explanation, Maske
 from gateway_plugins.media.masking import DEFAULT_MASKS, MAX_GRID, MIN_GRID, HeatMap, Masking, Method
 from gateway_plugins.media.schemas import ExplainResponse, ExplanationOut, PreviewOut, ProgressOut, StreamedProgress
 from gateway_plugins.media.settings import MAX_EXPLAINED, MediaSettings
+from gateway_plugins.shared.classes import named_class
 
 router = APIRouter(tags=["classify"])
 

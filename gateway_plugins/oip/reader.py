@@ -15,11 +15,11 @@ length of the object.
 from collections.abc import AsyncIterable, AsyncIterator
 
 from gateway.errors import InvalidBody, InvalidParameter
-from gateway.ingest.json_body import read_base64
-from gateway.ingest.json_source import JsonSource, invalid
 from gateway.ingest.upload import Hold, Limits, Upload, file_too_large, request_too_large, too_many_files, uncounted
 from gateway_plugins.oip.documents import IMAGE
 from gateway_plugins.oip.members import InferenceRequest, parse_input, parse_request, shortened
+from gateway_plugins.shared.base64_stream import read_base64
+from gateway_plugins.shared.json_source import JsonSource, invalid
 
 LENGTH_BYTES = 4
 

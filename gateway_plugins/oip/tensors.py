@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from gateway.errors import InvalidBody, InvalidParameter, RequestTooLarge
 from gateway.time_slices import TimeSlice
-from gateway.values import json_text
+from gateway_plugins.shared import json_text
 
 MAX_JSON_BYTES = 2**20
 """Most bytes of JSON in a request, which take up to 0.3 s to decode. Larger tensors are sent as binary data."""

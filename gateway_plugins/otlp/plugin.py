@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from gateway.errors import UserError
 from gateway.hooks import Plugin, Runtime, Spans
 from gateway.settings import Settings
-from gateway.values.extras import install
 from gateway_plugins.otlp.settings import OtlpSettings
+from gateway_plugins.shared.extras import install
 
 if TYPE_CHECKING:
     from gateway_plugins.otlp.exporter import Exporter

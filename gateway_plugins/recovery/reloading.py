@@ -10,12 +10,12 @@ from enum import Enum, auto
 import structlog
 
 from gateway.errors import GatewayError
-from gateway.files.shared import machine_lock
 from gateway.inference.backend import ModelState
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.error_table import LoadNotAllowed
 from gateway.triton.health.expected import LOADING, READY, faults
 from gateway_plugins.recovery import metrics
+from gateway_plugins.shared.files import machine_lock
 
 log = structlog.get_logger("gateway")
 

@@ -1,4 +1,4 @@
-"""POST /predict as other services have it."""
+"""JSON bodies, and POST /predict as other services have it."""
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from gateway.hooks import AnswerShape, Plugin
 
 if TYPE_CHECKING:
-    from gateway.ingest.json_body import ForeignBody
+    from gateway.ingest.media_types import BodyReader
 
 
 class Shapes(Plugin):
-    """The response formats of other services, and the JSON body of Hugging Face."""
+    """JSON bodies, among them that of Hugging Face, and the response formats of other services."""
 
     def shapes(self) -> Mapping[str, AnswerShape]:
         """See Plugin.shapes."""
@@ -19,19 +19,19 @@ class Shapes(Plugin):
 
         return SHAPES
 
-    def json_bodies(self) -> "Sequence[ForeignBody]":
-        """See Plugin.json_bodies."""
-        from gateway_plugins.shapes.huggingface_body import HuggingFaceBody
+    def body_readers(self) -> "Sequence[BodyReader]":
+        """See Plugin.body_readers."""
+        from gateway_plugins.shapes.json_body import JsonBody
 
-        return (HuggingFaceBody(),)
+        return (JsonBody(),)
 
     def document(self, schema: dict[str, Any]) -> None:
-        """Mention the body of Hugging Face."""
+        """Declare JSON wherever a raw image may be sent."""
+        from gateway_plugins.shapes.json_body import SCHEMA
+
         for operations in schema["paths"].values():
             operation = operations.get("post", {})
-            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-            if "images" in content.get("schema", {}).get("properties", {}):
+            if "image/*" in operation.get("requestBody", {}).get("content", {}):
                 operation["requestBody"] = body = deepcopy(operation["requestBody"])  # all applications share it
-                body["content"]["application/json"]["schema"]["description"] += (
-                    " Hugging Face's `inputs` and `parameters` are accepted, too."
-                )
+                described = SCHEMA["description"] + " Hugging Face's `inputs` and `parameters` are accepted, too."
+                body["content"]["application/json"] = {"schema": {**deepcopy(SCHEMA), "description": described}}

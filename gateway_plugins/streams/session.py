@@ -11,7 +11,6 @@ from typing import Any
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, InvalidParameter, Overloaded, Unauthorized
-from gateway.inference.ordered_stream import OrderedStream
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.sequence import FrameSequence, SequenceScores
@@ -22,8 +21,9 @@ from gateway.limits.pools import PoolLease
 from gateway.metrics import STREAMS_STOPPED
 from gateway.settings import Settings
 from gateway.time_slices import TimeSlice
-from gateway.values import json_text
-from gateway.values.json_text import JsonError
+from gateway_plugins.shared import json_text
+from gateway_plugins.shared.json_text import JsonError
+from gateway_plugins.shared.ordered_stream import OrderedStream
 from gateway_plugins.streams import metrics
 from gateway_plugins.streams.held_label import HeldLabel
 from gateway_plugins.streams.messages import (

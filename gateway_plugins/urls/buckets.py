@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from gateway.errors import UserError
-from gateway.values.extras import install
+from gateway_plugins.shared.extras import install
 from gateway_plugins.urls.fetcher import ImageBucket
 from gateway_plugins.urls.locations import read_prefix
 from gateway_plugins.urls.settings import UrlSettings

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from gateway.values.extras import install
+from gateway_plugins.shared.extras import install
 from gateway_predictions import requirements
 from gateway_predictions.drift.comparison import LEAST_IMAGES, TooFewImages, adjusted_p_values, compare
 from gateway_predictions.drift.distances import (

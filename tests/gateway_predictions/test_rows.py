@@ -9,7 +9,7 @@ import pytest
 from websockets.sync.client import connect
 
 from gateway.errors import ModelUnavailable
-from gateway.values.extras import install
+from gateway_plugins.shared.extras import install
 from gateway_predictions.schema import PREDICTIONS, SCHEMA_VERSION, VERSION_KEY
 from gateway_predictions.service_log import entropy
 from tests.doubles.backend import PNG, VECTOR, StubBackend, frame, frame_backend, scored, with_vector

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def router(plugins: "Plugins") -> APIRouter:
-    """The route, with the response formats and JSON bodies of some plug-ins."""
+    """The route, with the response formats and bodies of some plug-ins."""
     shapes: dict[str, AnswerShape] = {NATIVE: Native(), **plugins.shapes()}
-    foreign = plugins.json_bodies()
+    readers = plugins.body_readers()
     known = predict_parameters(tuple(shapes))
     names = tuple(known.model_fields)
     schemas = [shape.documents for shape in sorted(shapes.values(), key=lambda shape: shape.fits_much)]
@@ -53,8 +53,8 @@ def router(plugins: "Plugins") -> APIRouter:
         parameters = query_parameters(known, request.scope["query_string"])
         with context.stats.stages["read"]:
             body = Body(request, context)
-            form, uploads = await body.open_uploads(service.tools.policy.limits, names, foreign)
-        checks = [each.settle(form, parameters.model_fields_set) for each in foreign] if form else ()
+            form, uploads = await body.open_uploads(service.tools.policy.limits, names, settles=True)
+        checks = [each.settle(form, parameters.model_fields_set) for each in readers] if form else ()
         if form:
             parameters = with_form(parameters, form)
         spec = request_spec(

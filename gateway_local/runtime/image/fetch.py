@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
-from gateway.files.shared import locked, whole_folder
 from gateway_local import paths
 from gateway_local.runtime.base import Say
 from gateway_local.runtime.image.elf import MACHINES
@@ -32,6 +31,7 @@ from gateway_local.runtime.image.use import (
     use,
 )
 from gateway_plugins.demand.footprint import size
+from gateway_plugins.shared.files import locked, whole_folder
 
 LAYERS = "triton-layers"
 ARCHITECTURES = dict(zip(MACHINES, ("amd64", "arm64"), strict=True))

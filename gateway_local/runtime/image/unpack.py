@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from gateway.files.safe_path import SafePath, UnsafePath
 from gateway_local.runtime.image.elf import MACHINES, NO_VERSION, Elf, NotElf, Version, read_elf
 from gateway_local.runtime.image.errors import ImageError
 from gateway_local.runtime.image.tree import File, Folder, ImageTree, Parts, split
+from gateway_plugins.shared.safe_path import SafePath, UnsafePath
 
 if TYPE_CHECKING:  # a start of Triton needs no HTTP client
     from gateway_local.runtime.image.registry import ContainerImage

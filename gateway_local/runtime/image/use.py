@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.files.shared import whole_file, whole_folder
 from gateway_local.runtime.base import TritonRuntime, backend_files, find_libpython
 from gateway_local.runtime.image.errors import ImageUnusable
 from gateway_local.runtime.image.unpack import DRIVER, PROGRAM, PYTHON, STUB, Record, link_or_copy
+from gateway_plugins.shared.files import whole_file, whole_folder
 
 IN_USE = "triton-in-use"
 CHECK_SECONDS = 60.0

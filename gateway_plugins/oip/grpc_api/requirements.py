@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 
 from gateway.errors import UserError
-from gateway.values.extras import install
+from gateway_plugins.shared.extras import install
 
 PACKAGES = ("google.rpc", "grpc_health", "grpc_reflection", "h2")
 

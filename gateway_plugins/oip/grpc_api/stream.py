@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.errors import GatewayError, Overloaded
-from gateway.inference.ordered_stream import OrderedStream
 from gateway_plugins.oip.grpc_api.call import Call
 from gateway_plugins.oip.grpc_api.messages import InferCall, Parts, stream_response
 from gateway_plugins.oip.grpc_api.status import Failure, failure_of
+from gateway_plugins.shared.ordered_stream import OrderedStream
 
 Infer = Callable[[InferCall, "asyncio.Future[Parts] | None"], Awaitable[Parts]]
 """Serves one request, after the response of the one before it in its sequence, if any; raises Failure."""

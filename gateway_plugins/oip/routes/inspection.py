@@ -16,11 +16,11 @@ from gateway.api.request_context import RequestContext, request_context
 from gateway.api.whole_body import read_whole
 from gateway.errors import InvalidBody, InvalidParameter, NotFound
 from gateway.inference.backend import ModelInfo
-from gateway.values import json_text
 from gateway_plugins.oip.documents import ModelMetadata, V2Error
 from gateway_plugins.oip.routes import pass_through
 from gateway_plugins.oip.routes.metadata import MODEL_ERRORS, NAME, ModelName, ModelVersion, model_info
 from gateway_plugins.oip.triton_calls import as_document, call
+from gateway_plugins.shared import json_text
 
 router = APIRouter(tags=["Open Inference Protocol"])
 

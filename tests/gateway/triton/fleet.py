@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 
 from gateway.deadline import Deadline
-from gateway.files.shared import machine_lock
 from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
 from gateway.triton.health.checker import HealthChecker, watcher
@@ -19,6 +18,7 @@ from gateway.triton.triton_backend import TritonBackend
 from gateway_plugins.recovery.plugin import repair
 from gateway_plugins.recovery.recovery import ModelRecovery
 from gateway_plugins.recovery.reloading import ModelReloader
+from gateway_plugins.shared.files import machine_lock
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 
 MODEL = "ensemble_model"

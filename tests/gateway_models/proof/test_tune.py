@@ -10,7 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.triton.model_config import read_model_config
-from gateway.values.extras import install
 from gateway_cli.main import app
 from gateway_local.tuning import machine
 from gateway_models.proof import variants
@@ -20,6 +19,7 @@ from gateway_models.repository.entry import Entry, read_entry
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import Decode, Format, Precision, Serving
 from gateway_models.repository.writing import rewrite
+from gateway_plugins.shared.extras import install
 from tests.gateway_models.networks.framework_files import FILES
 from tests.gateway_models.proof.test_int8 import found
 from tests.gateway_models.repository.entries import entry

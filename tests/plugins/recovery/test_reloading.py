@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.files.shared import lock_folder, machine_lock
 from gateway_plugins.recovery.reloading import (
     FIRST_BACKOFF_SECONDS,
     INEFFECTIVE_BACKOFF_SECONDS,
@@ -16,6 +15,7 @@ from gateway_plugins.recovery.reloading import (
     ModelReloader,
     ReloadOutcome,
 )
+from gateway_plugins.shared.files import lock_folder, machine_lock
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 
 STEPS, ENSEMBLE = ["net"], ["ensemble_model"]

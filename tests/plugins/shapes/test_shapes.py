@@ -164,5 +164,5 @@ def test_service_without_plugins_has_its_own_format_alone():
         answer = client.post("/predict", params={"format": "torchserve"}, files={"f": PNG})
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
         answer = client.post("/predict", json={"inputs": base64.b64encode(PNG).decode()})
-        assert (answer.status_code, answer.json()["code"]) == (400, "unknown_field")
+        assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
         assert client.post("/predict", files={"f": PNG}).json()["summary"] == {"ok": 1, "failed": 0}

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidBody, RequestError, RequestTooLarge, TooManyFiles, UnknownField
-from gateway.ingest.json_body import read_json
-from gateway.ingest.json_source import JsonSource
 from gateway.ingest.upload import Upload, clean_filename
+from gateway_plugins.shapes.json_body import read_json
+from gateway_plugins.shared.json_source import JsonSource
 from tests.gateway.ingest.reading import LIMITS, allocates_at_most, collect, collect_until_error, in_chunks, limits
 
 
@@ -36,7 +36,9 @@ def one(text):
     return upload
 
 
-images = st.lists(st.tuples(st.binary(max_size=100), st.one_of(st.none(), st.text(max_size=30))), max_size=5)
+images = st.lists(
+    st.tuples(st.binary(max_size=100), st.one_of(st.none(), st.text(max_size=30))), min_size=1, max_size=5
+)
 
 
 @given(images, st.booleans(), st.booleans(), st.sampled_from([None, 2]), st.lists(st.integers(1, 200), min_size=1))

@@ -1,6 +1,6 @@
 """Messages name the command that installs an extra into this environment."""
 
-from gateway.values.extras import PROJECT, install
+from gateway_plugins.shared.extras import PROJECT, install
 
 
 def test_extra_of_a_checkout():

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from gateway.errors import Overloaded, StreamIdle
-from gateway.inference.ordered_stream import OrderedStream
+from gateway_plugins.shared.ordered_stream import OrderedStream
 
 Result = asyncio.Future[str]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.values.json_text import MAX_DEPTH, MAX_DIGITS, JsonError, decode, decode_string
+from gateway_plugins.shared.json_text import MAX_DEPTH, MAX_DIGITS, JsonError, decode, decode_string
 
 MOST = 100_000
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from gateway.files.shared import locked, locked_where_writable, whole_file, whole_folder
+from gateway_plugins.shared.files import locked, locked_where_writable, whole_file, whole_folder
 
 
 def test_lock_is_exclusive_and_released_with_its_context(tmp_path):

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterable, AsyncIterator
 from gateway.errors import HeadersTooLarge, InvalidBody
 from gateway.ingest.upload import Limits, request_too_large
 from gateway.time_slices import TimeSlice
-from gateway.values import json_text
-from gateway.values.json_text import MAX_DEPTH, JsonError
 from gateway.values.quantities import size
+from gateway_plugins.shared import json_text
+from gateway_plugins.shared.json_text import MAX_DEPTH, JsonError
 
 MAX_NAME_BYTES = 8 * 1024
 _NOT_SPACE = re.compile(rb"[^ \t\r\n]")

@@ -2,6 +2,10 @@
 
 import binascii
 
+from gateway.errors import ImageError, InvalidImage
+from gateway.ingest.upload import Hold, Limits, file_too_large, uncounted
+from gateway_plugins.shared.json_source import JsonSource
+
 _WHITESPACE = b" \t\r\n"
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 _MAX_PREFIX_BYTES = 256
@@ -80,3 +84,17 @@ class Base64Decoder:
         else:
             self.data += decoded[: len(decoded) - surplus]
         return True
+
+
+async def read_base64(source: JsonSource, limits: Limits, hold: Hold = uncounted) -> tuple[bytes, ImageError | None]:
+    """Read an image in base64, after the opening quote of its string: its bytes, or b"" and what is wrong with it."""
+    decoder = Base64Decoder(limits.max_file_bytes)
+    async for piece in source.string_pieces():
+        decoder.write(piece)
+        hold(len(decoder.data))
+    decoder.finish()
+    if decoder.too_large:
+        return b"", file_too_large(limits)
+    if decoder.invalid:
+        return b"", InvalidImage("The image is not base64.")
+    return bytes(decoder.data), None

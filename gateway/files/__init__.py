@@ -1,1 +1,0 @@
-"""Files that several processes use, and names of files that come from outside."""
