@@ -11,13 +11,12 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from gateway_predictions import metrics
+from gateway_predictions import metrics, writer
 from gateway_predictions.options import WriterOptions
-from gateway_predictions.writer import FINAL_SECONDS, arguments
 
 log = structlog.get_logger("gateway")
 
-CLOSING_SECONDS = FINAL_SECONDS + 1.0
+CLOSING_SECONDS = writer.FINAL_SECONDS + 1.0
 """Longest time of `close`: for the queue to be sent and the last rows to be written."""
 RESTART_SECONDS = (0.5, 30.0)
 """Pause before a writer that ended is replaced, which doubles each time, and the longest one."""
@@ -113,15 +112,7 @@ class WriterLink:
         ours.setblocking(False)  # noqa: FBT003  # the standard library's signature
         with ours:
             with theirs:
-                self._process = subprocess.Popen(  # noqa: ASYNC220  # its pipes are a socket of the event loop
-                    arguments(theirs.fileno(), self._options),
-                    pass_fds=(theirs.fileno(),),
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    # A signal to the service's group must not end it before the service.
-                    start_new_session=True,
-                )
+                self._process = writer.start(theirs, self._options)
             process = self._process
             sending = asyncio.create_task(self._send(ours))
             try:

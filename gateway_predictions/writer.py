@@ -10,6 +10,7 @@ import json
 import select
 import signal
 import socket
+import subprocess
 import sys
 import time
 from dataclasses import asdict
@@ -114,9 +115,18 @@ def _end_within(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def arguments(handle: int, options: WriterOptions) -> list[str]:
-    """The command of a writer."""
-    return [sys.executable, "-P", "-m", "gateway_predictions.writer", str(handle), json.dumps(asdict(options))]
+def start(connection: socket.socket, options: WriterOptions) -> subprocess.Popen[bytes]:
+    """Start a writer that serves the other end of this connection; raises OSError."""
+    handle = connection.fileno()
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "gateway_predictions.writer", str(handle), json.dumps(asdict(options))],
+        pass_fds=(handle,),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # A signal to the service's group must not end it before the service.
+        start_new_session=True,
+    )
 
 
 def main(handle: str, options: str) -> None:

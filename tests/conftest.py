@@ -29,9 +29,11 @@ from gateway_local.server import EmbeddedTriton
 from gateway_models.networks import isolation, served_memory
 from gateway_models.networks.export import export_default
 from gateway_models.repository.entry import Entry
+from gateway_predictions import writer
 from tests import leaks
 from tests.affected import DURATIONS
 from tests.gateway_models.networks.warm_jobs import WarmProcess
+from tests.gateway_predictions.warm_writers import start as warm_writer
 from tests.light_models import lightened
 from tests.on_demand import decoders_on_demand
 from tests.photos import PHOTOS, photo
@@ -59,6 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 MEASURE = served_memory.measure
+START_WRITER = writer.start
 STARTS_TRITON = {"runtime", "triton", "start_triton"}
 """The fixtures behind every Triton that a test starts."""
 WITH_THE_NETWORK = (
@@ -243,6 +246,14 @@ def warm_jobs() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def warm_writers() -> Iterator[None]:
+    """Have the prediction log use writers that have already imported pyarrow; see `own_writers`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writer, "start", warm_writer)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def lean_applications() -> Iterator[None]:
     """Applications start decoder processes only on demand."""
     with decoders_on_demand():
@@ -259,6 +270,12 @@ def anyio_backend() -> str:
 def measured_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure the memory of models that are added, as outside of tests."""
     monkeypatch.setattr(served_memory, "measure", MEASURE)
+
+
+@pytest.fixture
+def own_writers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start the writers of the prediction log as outside of tests: they are children of this process."""
+    monkeypatch.setattr(writer, "start", START_WRITER)
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,9 @@ NEEDED = (
     "gateway.app",
     "gateway.server.serve",
     "gateway.triton.grpc_endpoint",
+    "gateway_predictions.writer",
+    "gateway_predictions.schema",
+    "pyarrow.parquet",
     "uvicorn.loops.uvloop",
 )
 _MAX_BYTES = 1_000_000

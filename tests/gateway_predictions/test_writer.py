@@ -15,6 +15,8 @@ from tests.doubles.backend import PNG
 from tests.gateway_predictions.logged import counted, failures, files, logging_service, outcomes, rows, send
 from tests.processes import children, wait_for
 
+pytestmark = pytest.mark.usefixtures("own_writers")
+
 
 def writer() -> psutil.Process:
     """The writer of this process's service."""
