@@ -4,10 +4,21 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    FilePayload,
+    FloatRect,
+    Locator,
+    Page,
+    expect,
+    sync_playwright,
+)
 
 from tests.browser.backend import colours_backend, picture, video
 from tests.doubles.backend import StubBackend
@@ -91,6 +102,42 @@ def page(context: BrowserContext, service: str) -> Iterator[Page]:
     open_panels(page)
     yield page
     assert faults == []
+
+
+@contextmanager
+def page_of(
+    context: BrowserContext, backend: StubBackend | None = None, path: str = "", **settings: object
+) -> Iterator[Page]:
+    """A page of a service with settings of its own."""
+    with stream_service(backend or colours_backend(), model="colours", **settings) as (address, _):
+        page = context.new_page()
+        page.goto(f"http://{address}{path}")
+        yield page
+        page.close()
+
+
+def file(name: str, content: bytes, media_type: str = "image/png") -> FilePayload:
+    """A file to choose."""
+    return {"name": name, "mimeType": media_type, "buffer": content}
+
+
+def box(element: Locator) -> FloatRect:
+    """Where a visible element is."""
+    found = element.bounding_box()
+    assert found
+    return found
+
+
+def check(page: Page) -> None:
+    """The page is accessible, and no element is wider than the window."""
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def enter_key(page: Page, key: str) -> None:
+    page.get_by_label("API key").fill(key)
+    page.get_by_label("API key").press("Tab")
 
 
 def open_panels(page: Page) -> None:

@@ -9,7 +9,7 @@ from websockets.sync.client import connect
 
 from gateway_plugins.keys.key_file import add_key
 from tests.browser.backend import picture
-from tests.browser.conftest import PATIENCE_MS
+from tests.browser.conftest import PATIENCE_MS, enter_key, file, page_of
 from tests.doubles.backend import StubBackend
 from tests.processes import PROJECT, wait_for
 from tests.services import stream_service
@@ -132,7 +132,7 @@ def test_camera_stops_when_its_tab_is_hidden(page: Page):
 
     page.click("#camera-start")
     is_live(page)
-    page.set_input_files("#files", {"name": "blue.png", "mimeType": "image/png", "buffer": picture("blue")})
+    page.set_input_files("#files", file("blue.png", picture("blue")))
     expect(page.locator("#tally")).to_have_text("1 classified")
     is_off(page)
 
@@ -183,22 +183,17 @@ def test_without_a_stateful_model_each_frame_is_shown_alone(page: Page, backend:
 
 
 def test_page_asks_for_a_key_and_uses_it(context: BrowserContext, backend: StubBackend, tmp_path):
-    file = tmp_path / "keys"
-    key = add_key(file, "page")
-    with stream_service(backend, model="colours", api_keys_file=file) as (address, _):
-        page = context.new_page()
-        page.goto(f"http://{address}/?tab=camera")
+    keys = tmp_path / "keys"
+    key = add_key(keys, "page")
+    with page_of(context, backend, "/?tab=camera", api_keys_file=keys) as page:
         page.get_by_role("button", name="Start the camera").click()
         reason(page, "The gateway needs an API key: enter it under “API key”.")
         # A wrong key, and a text that cannot be a subprotocol, are refused.
         for wrong in ("tig_wrong", "a(b"):
-            page.fill("#key", wrong)
-            page.press("#key", "Tab")
+            enter_key(page, wrong)
             reason(page, "The gateway does not know this API key: enter another one")
-        page.fill("#key", key)
-        page.press("#key", "Tab")
+        enter_key(page, key)
         is_live(page)
-        page.close()
 
 
 def test_full_or_stopped_gateway_is_tried_again(context: BrowserContext, backend: StubBackend):

@@ -9,8 +9,8 @@ from PIL import Image
 from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.browser.backend import colours_backend, picture
+from tests.browser.conftest import box, file, page_of
 from tests.processes import wait_for
-from tests.services import stream_service
 
 RECORD_MAPS = """() => {
   window.shown = [];
@@ -24,7 +24,7 @@ DRAWN = "image => image.complete && image.naturalWidth > 0"
 
 
 def open_picture(page: Page, name: str = "blue.png") -> None:
-    page.set_input_files("#files", [{"name": name, "mimeType": "image/png", "buffer": picture("blue")}])
+    page.set_input_files("#files", file(name, picture("blue")))
     expect(page.locator(".card[data-state=ok]")).to_have_count(1)
     page.get_by_role("button", name=f"Open {name}").click()
 
@@ -40,8 +40,7 @@ def test_map_lies_over_the_picture_as_strong_as_wanted(page: Page):
     # Each further heat map replaces the one before.
     wait_for(lambda: heat.evaluate(DRAWN))
     wait_for(lambda: heat.bounding_box() and page.locator("#viewer-maps img:not(.heat)").bounding_box())
-    original = page.locator("#viewer-maps img:not(.heat)").bounding_box()
-    assert original
+    original = box(page.locator("#viewer-maps img:not(.heat)"))
     wait_for(lambda: heat.bounding_box() == pytest.approx(original, abs=1))
     page.locator("#viewer-heat").fill("0")
     expect(heat).to_have_css("opacity", "0")
@@ -56,9 +55,7 @@ def test_map_of_a_plain_picture_says_that_no_part_matters(page: Page):
 def test_map_is_shown_from_150_copies_and_becomes_sharper(context: BrowserContext):
     backend = colours_backend()
     backend.seconds = 0.1
-    with stream_service(backend, model="colours") as (address, _):
-        page = context.new_page()
-        page.goto(f"http://{address}")
+    with page_of(context, backend) as page:
         open_picture(page)
         page.evaluate(RECORD_MAPS)
         page.get_by_role("button", name="Why?").click()
@@ -91,10 +88,7 @@ def test_maps_of_two_models_are_side_by_side(page: Page):
 
 
 def test_map_stays_with_its_picture(page: Page):
-    page.set_input_files(
-        "#files",
-        [{"name": f"{each}.png", "mimeType": "image/png", "buffer": picture(each)} for each in ("blue", "red")],
-    )
+    page.set_input_files("#files", [file(f"{each}.png", picture(each)) for each in ("blue", "red")])
     expect(page.locator(".card[data-state=ok]")).to_have_count(2)
     page.get_by_role("button", name="Open blue.png").click()
     page.get_by_role("button", name="Why?").click()
@@ -109,9 +103,7 @@ def test_map_stays_with_its_picture(page: Page):
 
 
 def test_refused_explanation_says_why(context: BrowserContext):
-    with stream_service(colours_backend(), model="colours", max_masked_bytes=2**20) as (address, _):
-        page = context.new_page()
-        page.goto(f"http://{address}")
+    with page_of(context, max_masked_bytes=2**20) as page:
         open_picture(page)
         page.get_by_role("button", name="Why?").click()
         expect(page.locator("#viewer .problem")).to_contain_text("ask for fewer masks")

@@ -8,23 +8,19 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from gateway_predictions.reader import LogReader
-from tests.browser.backend import colours_backend, picture
+from tests.browser.backend import picture
+from tests.browser.conftest import file, page_of
 from tests.gateway_predictions.logged import EVERYTHING, rows
-from tests.services import stream_service
 
 
 def add(page: Page, *colours: str) -> None:
-    files = [{"name": f"{each}.png", "mimeType": "image/png", "buffer": picture(each, 0)} for each in colours]
-    page.set_input_files("#files", files)
+    page.set_input_files("#files", [file(f"{each}.png", picture(each)) for each in colours])
     expect(page.locator(".card[data-state=ok]")).to_have_count(len(colours))
 
 
 @pytest.fixture
 def logged(context: BrowserContext, tmp_path: Path) -> Iterator[Page]:
-    settings = {"log_predictions": str(tmp_path), **EVERYTHING}
-    with stream_service(colours_backend(), model="colours", **settings) as (address, _):
-        page = context.new_page()
-        page.goto(f"http://{address}")
+    with page_of(context, log_predictions=str(tmp_path), **EVERYTHING) as page:
         expect(page.locator("#model option")).to_have_count(4)
         yield page
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from gateway_plugins.keys.key_file import add_key
 from gateway_predictions.reader import LogReader
 from tests.browser.backend import colours_backend, picture
+from tests.browser.conftest import check, enter_key
 from tests.gateway_predictions.logged import EVERYTHING, rows
 from tests.services import stream_service
 
@@ -126,9 +126,7 @@ def test_axe_finds_nothing(browser: Browser, logged: str, width: int, scheme: st
     expect(page.locator("#accuracy svg, #drift svg")).to_have_count(2)
     page.locator("#accuracy summary").click()
     expect(page.locator("#accuracy tr")).to_have_count(6)
-    found = Axe().run(page)
-    assert found.violations_count == 0, found.generate_report()
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    check(page)
     context.close()
 
 
@@ -142,8 +140,7 @@ def test_key_is_asked_for_where_keys_are_required(context: BrowserContext, tmp_p
         assert httpx.post(f"http://{address}/label/next?model=colours", timeout=60).status_code == 401
         page = context.new_page()
         page.goto(f"http://{address}/label")
-        page.get_by_label("API key").fill(key)
-        page.get_by_label("API key").press("Tab")
+        enter_key(page, key)
         expect(page.locator("#empty")).to_be_visible()
 
 

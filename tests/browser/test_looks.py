@@ -3,25 +3,19 @@
 import re
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.backend import picture
-from tests.browser.conftest import PATIENCE_MS, open_panels
+from tests.browser.conftest import PATIENCE_MS, check, file, open_panels
 
 LOOKS = [(390, "dark"), (1280, "light")]
 """Windows' widths and colour schemes: a telephone's, and a desktop's. The others are for `make test-long`."""
 OTHERS = ((390, "light"), (820, "dark"), (820, "light"), (1280, "dark"))
 OTHER_LOOKS = [pytest.param(look, marks=pytest.mark.long) for look in OTHERS]
 FILES = [
-    {"name": f"{colour}.png", "mimeType": "image/png", "buffer": picture(colour)} for colour in ("blue", "green", "red")
-] + [{"name": "a-very-long-name-without-any-space-in-it-that-has-to-fit.jpg", "mimeType": "image/png", "buffer": b"x"}]
-
-
-def check(page: Page) -> None:
-    found = Axe().run(page)
-    assert found.violations_count == 0, found.generate_report()
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    *(file(f"{colour}.png", picture(colour)) for colour in ("blue", "green", "red")),
+    file("a-very-long-name-without-any-space-in-it-that-has-to-fit.jpg", b"x"),
+]
 
 
 @pytest.fixture(params=LOOKS + OTHER_LOOKS, ids=lambda look: f"{look[0]}-{look[1]}")

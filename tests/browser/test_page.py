@@ -12,10 +12,9 @@ from playwright.sync_api import Browser, BrowserContext, FilePayload, Page, Rout
 from gateway_plugins.keys.key_file import add_key
 from tests.animations import video
 from tests.browser.backend import animation, colours_backend, picture
-from tests.browser.conftest import read_download
+from tests.browser.conftest import box, enter_key, file, page_of, read_download
 from tests.doubles.backend import StubBackend
 from tests.processes import wait_for
-from tests.services import stream_service
 
 KEPT = """() => new Promise((resolve) => {
   const opened = indexedDB.open("gateway /");
@@ -25,10 +24,6 @@ KEPT = """() => new Promise((resolve) => {
   };
 })"""
 """Script: the number of files in the browser's storage."""
-
-
-def file(name: str, content: bytes) -> FilePayload:
-    return {"name": name, "mimeType": "image/png", "buffer": content}
 
 
 def photos(**colours: int) -> list[FilePayload]:
@@ -87,8 +82,7 @@ def test_model_without_examples_has_a_large_drop_zone(page: Page, backend: StubB
     asked = len(backend.calls)
     page.select_option("#model", "moods")
     expect(page.locator("#example")).to_be_hidden()
-    zone = page.locator("#drop").bounding_box()
-    assert zone
+    zone = box(page.locator("#drop"))
     assert zone["width"] > 1000
     assert zone["height"] > 400
     assert len(backend.calls) == asked
@@ -99,13 +93,10 @@ def test_model_without_examples_has_a_large_drop_zone(page: Page, backend: StubB
 @pytest.mark.parametrize("width", [390, 1280, 1440])
 def test_no_setting_is_outside_of_its_panel(page: Page, width: int):
     page.set_viewport_size({"width": width, "height": 900})
-    panel = page.locator("#settings").bounding_box()
-    assert panel
-    for field in page.locator("#settings .ask:visible > *:visible > *").all():
-        box = field.bounding_box()
-        assert box
-        assert panel["x"] <= box["x"]
-        assert box["x"] + box["width"] <= panel["x"] + panel["width"]
+    panel = box(page.locator("#settings"))
+    for field in map(box, page.locator("#settings .ask:visible > *:visible > *").all()):
+        assert panel["x"] <= field["x"]
+        assert field["x"] + field["width"] <= panel["x"] + panel["width"]
 
 
 def test_card_shows_one_label_and_folds_the_others(page: Page):
@@ -124,10 +115,9 @@ def test_first_of_thirty_cards_is_on_the_first_screen(context: BrowserContext, s
     page.goto(service)
     add(page, photos(blue=30))
     expect(page.locator("#tally")).to_have_text("30 classified")
-    box = page.locator(".card .scores").first.bounding_box()
-    assert box
+    first = box(page.locator(".card .scores").first)
     assert page.evaluate("scrollY") == 0
-    assert box["y"] + box["height"] < size[1]
+    assert first["y"] + first["height"] < size[1]
     page.close()
 
 
@@ -151,9 +141,7 @@ def test_segmented_buttons_are_centred(page: Page, width: int):
 def test_lone_model_is_shown_in_a_field_that_can_be_opened(context: BrowserContext):
     backend = colours_backend()
     backend.infos = backend.infos[:1]
-    with stream_service(backend, model="colours") as (address, _):
-        page = context.new_page()
-        page.goto(f"http://{address}")
+    with page_of(context, backend) as page:
         page.get_by_role("button", name="Settings").click()
         model, labels = page.locator("#model"), page.locator("#top-k")
         expect(model).to_be_enabled()
@@ -162,7 +150,6 @@ def test_lone_model_is_shown_in_a_field_that_can_be_opened(context: BrowserConte
             assert page.evaluate(value, [model.element_handle(), side]) == page.evaluate(
                 value, [labels.element_handle(), side]
             )
-        page.close()
 
 
 def test_pictures_of_the_same_name_show_their_folder(page: Page):
@@ -208,9 +195,7 @@ def test_saved_page_needs_nothing_else(page: Page, context: BrowserContext, tmp_
         assert Axe().run(saved).violations_count == 0
     assert grounds[0] != grounds[1]
     saved.set_viewport_size({"width": 390, "height": 844})
-    score = saved.locator("figure b").first.bounding_box()
-    assert score
-    assert score["height"] < 30  # on one line
+    assert box(saved.locator("figure b").first)["height"] < 30  # on one line
     expect(saved.locator("small")).to_have_text(["blue-0.png", "<b>bad.png"])
     assert saved.evaluate("document.querySelector('img').naturalWidth") == 320
     context.set_offline(False)
@@ -241,11 +226,9 @@ def test_two_models_answer_side_by_side(page: Page, tmp_path):
     add(page, photos(blue=1, red=1))
     expect(page.locator("#tally")).to_have_text("2 classified")
     expect(page.locator(".card").first.locator(".model")).to_have_text(["colours", "moods"])
-    boxes = [node.bounding_box() for node in page.locator(".card").first.locator(".answer").all()]
-    assert boxes[0]
-    assert boxes[1]
-    assert boxes[0]["y"] == pytest.approx(boxes[1]["y"], abs=1)  # both may still settle
-    assert boxes[0]["x"] < boxes[1]["x"]
+    left, right = map(box, page.locator(".card").first.locator(".answer").all())
+    assert left["y"] == pytest.approx(right["y"], abs=1)  # both may still settle
+    assert left["x"] < right["x"]
 
     page.get_by_role("button", name="Open blue-0.png").click()
     expect(page.locator(".seen strong")).to_have_text(["What colours saw", "What moods saw"])
@@ -345,12 +328,10 @@ def test_small_picture_fills_its_field(page: Page, width: int, height: int):
     add(page, photos(blue=1))
     page.get_by_role("button", name="Open blue-0.png").click()
     expect(page.locator("#viewer-image.enlarged, #viewer-image[style*=width]")).to_have_count(1)
-    box, field = (page.locator(each).bounding_box() for each in ("#viewer-image", "#viewer .stage"))
-    assert box
-    assert field
-    assert box["width"] > 0.9 * field["width"]
-    assert box["width"] / box["height"] == pytest.approx(2, abs=0.02)
-    assert box["y"] + box["height"] <= field["y"] + field["height"]
+    image, field = (box(page.locator(each)) for each in ("#viewer-image", "#viewer .stage"))
+    assert image["width"] > 0.9 * field["width"]
+    assert image["width"] / image["height"] == pytest.approx(2, abs=0.02)
+    assert image["y"] + image["height"] <= field["y"] + field["height"]
 
 
 def test_phone_shows_its_button_first_in_words_that_fit(browser: Browser, service: str):
@@ -358,9 +339,7 @@ def test_phone_shows_its_button_first_in_words_that_fit(browser: Browser, servic
     page = context.new_page()
     page.goto(service)
     expect(page.locator("#example-answer .label").first).to_have_text("red")
-    button, example = page.get_by_text("Choose pictures").bounding_box(), page.locator("#example").bounding_box()
-    assert button
-    assert example
+    button, example = box(page.get_by_text("Choose pictures")), box(page.locator("#example"))
     assert button["y"] < example["y"]
     assert button["y"] + button["height"] < 844
     expect(page.get_by_text("Take a photo")).to_be_visible()
@@ -383,11 +362,9 @@ def test_viewer_shows_the_crop_and_requests_every_label(page: Page):
     add(page, photos(blue=2))
     page.get_by_role("button", name="Open blue-0.png").click()
     expect(page.locator("#viewer-seen-words")).to_have_text("What is in the frame, at 32 × 32")
-    picture_box, frame = page.locator("#viewer-image").bounding_box(), page.locator("#viewer-frame").bounding_box()
-    assert picture_box
-    assert frame
-    assert frame["width"] == pytest.approx(picture_box["width"] / 2, abs=1)
-    assert frame["x"] - picture_box["x"] == pytest.approx(picture_box["width"] / 4, abs=1)
+    image, frame = (box(page.locator(each)) for each in ("#viewer-image", "#viewer-frame"))
+    assert frame["width"] == pytest.approx(image["width"] / 2, abs=1)
+    assert frame["x"] - image["x"] == pytest.approx(image["width"] / 4, abs=1)
 
     rows = page.locator("#viewer .scores li")
     expect(rows).to_have_count(5)
@@ -402,12 +379,9 @@ def test_viewer_shows_the_crop_and_requests_every_label(page: Page):
     expect(page.locator("#viewer")).to_be_hidden()
 
 
-def moving(name: str, *colours: str) -> FilePayload:
-    return {"name": name, "mimeType": "image/gif", "buffer": animation(*colours)}
-
-
 def test_viewer_shows_the_frames_of_an_animation(page: Page, tmp_path):
-    add(page, [moving("film.gif", "blue", "red", "green"), moving("still.gif", "red")])
+    film, still = animation("blue", "red", "green"), animation("red")
+    add(page, [file("film.gif", film, "image/gif"), file("still.gif", still, "image/gif")])
     expect(page.locator("#again")).to_have_text("Run again")
     expect(page.locator("#tally")).to_have_text("2 classified")
     page.get_by_role("button", name="Open film.gif").click()
@@ -417,13 +391,12 @@ def test_viewer_shows_the_frames_of_an_animation(page: Page, tmp_path):
     expect(page.locator(".frames")).to_have_count(0)
     page.keyboard.press("Escape")
     saved = json.loads(read_download(page, "Save as JSON", tmp_path).read_text())
-    animation, still = saved["results"]
-    assert [each["predictions"][0]["label"] for each in animation["frames"]] == ["blue", "red", "green"]
-    assert "frames" not in still
+    assert [each["predictions"][0]["label"] for each in saved["results"][0]["frames"]] == ["blue", "red", "green"]
+    assert "frames" not in saved["results"][1]
 
 
 def test_viewer_shows_the_frames_of_a_video(page: Page):
-    add(page, [{"name": "clip.mp4", "mimeType": "video/mp4", "buffer": video("mp4", "mp4v", (50, 100, 150))}])
+    add(page, [file("clip.mp4", video("mp4", "mp4v", (50, 100, 150)), "video/mp4")])
     expect(page.locator("#tally")).to_have_text("1 classified")
     page.get_by_role("button", name="Open clip.mp4").click()
     expect(page.locator(".frames li")).to_have_count(3)
@@ -431,14 +404,11 @@ def test_viewer_shows_the_frames_of_a_video(page: Page):
 
 @pytest.mark.parametrize("most", [2, 8])
 def test_animation_with_too_many_frames_is_classified_as_a_still(context: BrowserContext, most: int):
-    with stream_service(colours_backend(), model="colours", max_frames=most) as (address, _):
-        page = context.new_page()
-        page.goto(f"http://{address}")
-        colours = ("blue", "red", "green") * 2
-        add(page, [moving("one.gif", *colours), moving("two.gif", *colours)])
+    film = animation(*("blue", "red", "green") * 2)
+    with page_of(context, max_frames=most) as page:
+        add(page, [file("one.gif", film, "image/gif"), file("two.gif", film, "image/gif")])
         expect(page.locator("#tally")).to_have_text("2 classified")
         expect(page.locator("#again")).to_have_text("Run again")
-        page.close()
 
 
 def test_results_survive_a_reload_until_they_are_cleared(page: Page, backend: StubBackend):
@@ -551,27 +521,21 @@ def test_images_without_a_result_are_sent_when_the_gateway_is_back(context: Brow
 
 
 def test_code_does_not_overlap_its_copy_button(page: Page):
-    code, button = page.locator("#code").bounding_box(), page.locator("#copy").bounding_box()
-    assert code
-    assert button
+    code, button = box(page.locator("#code")), box(page.locator("#copy"))
     assert code["x"] + code["width"] <= button["x"]
 
 
 def test_without_a_key_files_wait_for_one(context: BrowserContext, tmp_path):
-    file = tmp_path / "keys"
-    key = add_key(file, "page")
-    with stream_service(colours_backend(), model="colours", api_keys_file=file) as (address, _):
-        page = context.new_page()
-        page.goto(f"http://{address}")
+    keys = tmp_path / "keys"
+    key = add_key(keys, "page")
+    with page_of(context, api_keys_file=keys) as page:
         words = "The gateway needs an API key: enter it under “API key”."
         expect(page.locator("#model-problem")).to_have_text(words)
         add(page, photos(blue=1))
         expect(page.locator(".card .error")).to_have_text(words)
-        page.get_by_label("API key").fill(key)
-        page.get_by_label("API key").press("Tab")
+        enter_key(page, key)
         expect(page.locator("#tally")).to_have_text("1 classified")
         expect(page.locator("#model option")).to_have_count(4)
-        page.close()
 
 
 MODELS = {
