@@ -5,9 +5,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -18,21 +19,35 @@ from tests.photos import photo, unlike_any
 from tests.processes import Gateway, running_gateway
 
 StartGateway = Callable[..., AbstractContextManager[Gateway]]
+StartTriton = Callable[..., EmbeddedTriton]
 
 
 @pytest.fixture
-def start_triton(runtime: TritonRuntime, light_repository: Path) -> Iterator[Callable[[], EmbeddedTriton]]:
-    """Starts a Triton of the test's own."""
-    servers: list[EmbeddedTriton] = []
+def start_triton(runtime: TritonRuntime, light_repository: Path) -> Iterator[StartTriton]:
+    """Starts a Triton of the test's own, by default with the light models."""
+    with ExitStack() as running:
 
-    def start() -> EmbeddedTriton:
-        servers.append(EmbeddedTriton(runtime, light_repository, on_log=print))
-        servers[-1].start()
-        return servers[-1]
+        def start(repository: Path = light_repository) -> EmbeddedTriton:
+            server = EmbeddedTriton(runtime, repository, on_log=print)
+            running.callback(server.stop, grace_seconds=0)
+            server.start()
+            return server
 
-    yield start
-    for server in servers:
-        server.stop(grace_seconds=0)
+        yield start
+
+
+@pytest.fixture
+def two_tritons(start_triton: StartTriton) -> list[EmbeddedTriton]:
+    """Two Tritons of the test's own, which are ready."""
+    tritons = [start_triton(), start_triton()]
+    for triton in tritons:
+        triton.wait_ready()
+    return tritons
+
+
+def urls_of(tritons: list[EmbeddedTriton]) -> str:
+    """The setting for these Tritons."""
+    return ",".join(triton.url for triton in tritons)
 
 
 @pytest.fixture
@@ -90,5 +105,31 @@ class Load:
         return Counter(outcome for sent_at, _, outcome in list(self.answers) if sent_at >= since)
 
 
+def health(gateway: Gateway) -> httpx.Response:
+    """What the gateway says of itself and its Tritons."""
+    return httpx.get(f"{gateway.url}/health/ready", timeout=60)
+
+
 def ready(gateway: Gateway) -> bool:
-    return httpx.get(f"{gateway.url}/health/ready", timeout=60).status_code == 200
+    return health(gateway).status_code == 200
+
+
+def endpoints(gateway: Gateway) -> list[dict[str, Any]]:
+    """What the gateway says of each Triton."""
+    return health(gateway).json()["endpoints"]
+
+
+def all_ready(gateway: Gateway) -> bool:
+    """Whether every Triton is ready."""
+    return all(endpoint["ready"] for endpoint in endpoints(gateway))
+
+
+def classify(gateway: Gateway, *images: bytes, **params: object) -> httpx.Response:
+    """The answer to images, by default to one that no cache has."""
+    files = [("f", (f"{index}.jpg", image)) for index, image in enumerate(images or [unlike_any(photo("cat"))])]
+    return httpx.post(f"{gateway.url}/predict", files=files, params={"timeout": 60, **params}, timeout=120)
+
+
+def outcomes(answer: httpx.Response) -> list[str]:
+    """The code of each image's error, or `ok`."""
+    return [result["error"]["code"] if result["error"] else "ok" for result in answer.json()["results"]]

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 import cv2
-import httpx
 import numpy as np
 import pytest
 
@@ -12,6 +11,7 @@ from tests.asking import encode
 from tests.collisions import colliding_jpegs, start
 from tests.photos import photo
 from tests.processes import Gateway, running_gateway
+from tests.reliability.conftest import classify
 
 pytestmark = pytest.mark.triton
 
@@ -42,8 +42,7 @@ def hits(triton_client) -> int:
 
 
 def label(gateway, encoded: bytes) -> str:
-    answer = httpx.post(f"{gateway.url}/predict", files={"f": ("a.jpg", encoded)}, timeout=60)
-    (result,) = answer.json()["results"]
+    (result,) = classify(gateway, encoded).json()["results"]
     return result["predictions"][0]["label"]
 
 

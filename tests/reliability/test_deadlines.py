@@ -18,10 +18,9 @@ import pytest
 from gateway.findings import Level
 from gateway_local.doctor.tritons import tritons
 from gateway_local.runtime.base import TritonRuntime
-from gateway_local.server import EmbeddedTriton
 from tests.photos import photo, unlike_any
 from tests.processes import wait_for
-from tests.reliability.conftest import ready
+from tests.reliability.conftest import classify, endpoints, outcomes, ready
 from tests.settings import Settings
 from tests.tritons import running_triton
 
@@ -110,22 +109,6 @@ def start_gated(gated_triton, start_gateway):
 
 
 @pytest.fixture
-def serve_repository(runtime: TritonRuntime, repository: Path):
-    """Starts a Triton with the changed repository."""
-    servers = []
-
-    def start() -> EmbeddedTriton:
-        servers.append(EmbeddedTriton(runtime, repository, on_log=print))
-        servers[-1].start()
-        servers[-1].wait_ready()
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.stop(grace_seconds=0)
-
-
-@pytest.fixture
 def gateway_alone(start_gateway):
     """A gateway whose Triton is away."""
     with start_gateway(triton_url="127.0.0.1:9", wait_ready=False) as gateway:
@@ -155,8 +138,7 @@ def test_slow_model_gets_504_and_keeps_answered_files(gate, start_gated):
         answer = http.post("/predict", params={"timeout": 4}, files=files)
         assert gate.passed_all
         assert answer.status_code == 200
-        codes = [result["error"]["code"] if result["error"] else "ok" for result in answer.json()["results"]]
-        assert Counter(codes) == {"ok": 2, "deadline_exceeded": 10}
+        assert Counter(outcomes(answer)) == {"ok": 2, "deadline_exceeded": 10}
         assert answer.json()["summary"]["ok"] == 2
 
         answer = http.post("/predict", params={"timeout": 301}, files={"f": ("c.jpg", cat)})
@@ -212,30 +194,30 @@ def test_many_disconnects_do_not_crash_triton(start_triton, start_gateway):
         wait_for(lambda: ready_by_now(gateway))
 
 
-def test_contract_error_names_the_configuration_line(repository, serve_repository, start_gateway):
+def test_contract_error_names_the_configuration_line(repository, start_triton, start_gateway):
     ensemble = repository / "ensemble_model" / "config.pbtxt"
     change(ensemble, 'name: "IMAGE_STATUS"', 'name: "STATUS"')
     change(ensemble, 'key: "IMAGE_STATUS" value: "IMAGE_STATUS"', 'key: "IMAGE_STATUS" value: "STATUS"')
-    triton = serve_repository()
+    triton = start_triton(repository)
+    triton.wait_ready()
     with start_gateway(triton_url=triton.url, wait_ready=False) as gateway:
         wait_for(lambda: readiness_error(gateway) is not None)
         error = readiness_error(gateway)
         assert error["code"] == "contract_broken"
         assert error["message"].startswith("ensemble_model/config.pbtxt: output 'STATUS' is not part of the contract")
-        answer = httpx.post(
-            f"{gateway.url}/predict", content=photo("cat"), headers={"content-type": "image/jpeg"}, timeout=60
-        )
-        (result,) = answer.json().get("results", [answer.json()])
+        answer = classify(gateway).json()
+        (result,) = answer.get("results", [answer])
         assert result.get("error", result)["code"] == "contract_broken"
 
 
-def test_missing_labels_and_queue_policy_are_warnings(repository, serve_repository, start_gateway):
+def test_missing_labels_and_queue_policy_are_warnings(repository, start_triton, start_gateway):
     classifier = repository / "classifier" / "config.pbtxt"
     change(classifier, 'label_filename: "labels.txt"', "")
     change(classifier, "dynamic_batching {", "dynamic_batching { default_queue_policy { max_queue_size: 1024 }")
-    triton = serve_repository()
+    triton = start_triton(repository)
+    triton.wait_ready()
     with start_gateway(triton_url=triton.url) as gateway:
-        (endpoint,) = httpx.get(f"{gateway.url}/health/ready").json()["endpoints"]
+        (endpoint,) = endpoints(gateway)
         labels, batching = endpoint["warnings"]
         assert labels.startswith("classifier/config.pbtxt: output has no label_filename")
         assert batching.startswith("classifier/config.pbtxt: with a queue policy")
@@ -258,5 +240,5 @@ def events_of(gateway) -> list[dict]:
 
 
 def readiness_error(gateway) -> dict | None:
-    (endpoint,) = httpx.get(f"{gateway.url}/health/ready").json()["endpoints"]
+    (endpoint,) = endpoints(gateway)
     return endpoint["error"]

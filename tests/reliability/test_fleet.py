@@ -18,7 +18,7 @@ from gateway_plugins.keys.quota import read_quota
 from gateway_plugins.keys.rate_store import CONNECTIONS
 from tests.plugins.keys.stores import Store, needs_store
 from tests.processes import SERVE, Gateway, free_port, is_gone, running_gateway, wait_for
-from tests.reliability.conftest import Load
+from tests.reliability.conftest import Load, urls_of
 
 pytestmark = [pytest.mark.triton, pytest.mark.long, needs_store]
 
@@ -84,8 +84,12 @@ class Fleet:
         }
         self._keys = {name: add_key(keys, name, read_quota(quota)) for name, quota in options.items()}
         self.tritons, self.store = tritons, store
-        addresses = ",".join(triton.url for triton in tritons)
-        settings = {"triton_url": addresses, "api_keys_file": keys, "rate_store_url": store.url, "program": program}
+        settings = {
+            "triton_url": urls_of(tritons),
+            "api_keys_file": keys,
+            "rate_store_url": store.url,
+            "program": program,
+        }
         self.members = [Member(folder, settings | LIMITS) for _ in range(2)]
         self.loads: dict[str, list[Load]] = {}
 
@@ -163,14 +167,11 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(request, tmp_path, start_triton) -> Iterator[Fleet]:
+def fleet(request, tmp_path, two_tritons) -> Iterator[Fleet]:
     """A fleet whose gateways are as patient with the store as a busy machine needs, unless a test says otherwise."""
-    tritons = [start_triton(), start_triton()]
-    for triton in tritons:
-        triton.wait_ready()
     store = Store(tmp_path)
     store.start()
-    fleet = Fleet(tmp_path, tritons, store, getattr(request, "param", PATIENT))
+    fleet = Fleet(tmp_path, two_tritons, store, getattr(request, "param", PATIENT))
     try:
         yield fleet
     finally:

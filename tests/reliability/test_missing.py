@@ -12,9 +12,8 @@ from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.blocking_triton import BlockingTriton
 from tests.leaks import lasting
-from tests.photos import photo, unlike_any
 from tests.processes import Gateway, wait_for
-from tests.reliability.conftest import ready
+from tests.reliability.conftest import classify, endpoints, ready
 from tests.tritons import running_triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
@@ -88,12 +87,8 @@ def started_broken(triton: EmbeddedTriton, damage: Damage) -> Iterator[Callable[
         raise
 
 
-def classify(gateway: Gateway) -> httpx.Response:
-    return httpx.post(f"{gateway.url}/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}, timeout=60)
-
-
 def missing(gateway: Gateway) -> dict[str, str]:
-    (endpoint,) = httpx.get(f"{gateway.url}/health/ready", timeout=60).json()["endpoints"]
+    (endpoint,) = endpoints(gateway)
     return {each["name"]: each["reason"] for each in endpoint["models_not_ready"]}
 
 

@@ -1,13 +1,11 @@
 """Every model recovers, not only the default one, and crashing images are quarantined; on real Tritons."""
 
-import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from PIL import Image
 
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
@@ -15,9 +13,10 @@ from gateway_models.networks.add import add
 from gateway_models.repository.spec import ModelSpec, Serving
 from tests.gateway_models.networks.builders import Head, save_labels, save_onnx
 from tests.gateway_models.repository.entries import SMALL
-from tests.photos import photo, unlike_any
+from tests.photos import photo, pixels, unlike_any
 from tests.processes import Gateway, wait_for
-from tests.reliability.conftest import Load, ready
+from tests.reliability.conftest import Load, all_ready, classify, health, outcomes, ready, urls_of
+from tests.samples import encode
 from tests.tritons import running_triton, stub_processes
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
@@ -41,30 +40,6 @@ def add_small(repository: Path, name: str, *, version: int = 1) -> None:
         serving=ONE_EACH,
     )
     add(request, repository, print)
-
-
-@pytest.fixture
-def serve(runtime: TritonRuntime, tmp_path: Path) -> Iterator[Callable[[], EmbeddedTriton]]:
-    """Starts Tritons over the repository of small models in `tmp_path`."""
-    servers: list[EmbeddedTriton] = []
-
-    def start() -> EmbeddedTriton:
-        servers.append(EmbeddedTriton(runtime, tmp_path / "models", on_log=print))
-        servers[-1].start()
-        return servers[-1]
-
-    yield start
-    for server in servers:
-        server.stop(grace_seconds=0)
-
-
-def classify(gateway: Gateway, *images: bytes, **params: object) -> httpx.Response:
-    files = [("f", (f"{index}.jpg", image)) for index, image in enumerate(images)]
-    return httpx.post(f"{gateway.url}/predict", files=files, params={"timeout": 60, **params}, timeout=120)
-
-
-def outcomes(answer: httpx.Response) -> list[str]:
-    return [result["error"]["code"] if result["error"] else "ok" for result in answer.json()["results"]]
 
 
 @pytest.fixture(scope="module")
@@ -104,32 +79,32 @@ def test_model_recovers_while_the_default_model_stays_ready(triton_of_two, start
 
 
 def models(gateway: Gateway) -> dict[str, bool]:
-    report = httpx.get(f"{gateway.url}/health/ready", timeout=60)
+    report = health(gateway)
     assert report.status_code == 200
     return report.json()["models"]
 
 
-def test_crashing_image_is_quarantined_after_two_processes(serve, start_gateway, tmp_path):
-    add_small(tmp_path / "models", "signs")
-    make_vulnerable(tmp_path / "models" / "signs_preprocessor" / "1" / "model.py")
-    tritons = [serve(), serve()]
-    urls = ",".join(triton.url for triton in tritons)
-    killer = with_comment(photo("cat"), KILLER)
-    with start_gateway(triton_url=urls, model="signs", ready_interval_seconds=1) as gateway:
-        wait_for(lambda: all(endpoint["ready"] for endpoint in endpoints(gateway)))
+def test_crashing_image_is_quarantined_after_two_processes(start_triton, start_gateway, tmp_path):
+    repository = tmp_path / "models"
+    add_small(repository, "signs")
+    make_vulnerable(repository / "signs_preprocessor" / "1" / "model.py")
+    tritons = [start_triton(repository), start_triton(repository)]
+    killer = encode(pixels("cat"), "JPEG", comment=KILLER)
+    with start_gateway(triton_url=urls_of(tritons), model="signs", ready_interval_seconds=1) as gateway:
+        wait_for(lambda: all_ready(gateway))
         neighbours = unlike_any(photo("cat")), unlike_any(photo("coffee"))
         first, second, third = outcomes(classify(gateway, neighbours[0], killer, neighbours[1]))
         assert second == "image_quarantined"
         # For a moment neither of the two Tritons may be available for the others; of three, one always is.
         assert {first, third} <= {"ok", "model_unavailable"}
-        wait_for(lambda: all(endpoint["ready"] for endpoint in endpoints(gateway)), timeout_seconds=120)
+        wait_for(lambda: all_ready(gateway), timeout_seconds=120)
         assert outcomes(classify(gateway, *neighbours)) == ["ok", "ok"]
         before = healings(gateway)
         assert before <= 2
         for _ in range(5):
             answer = classify(gateway, killer)
             assert (answer.status_code, outcomes(answer)) == (422, ["image_quarantined"])
-        assert all(endpoint["ready"] for endpoint in endpoints(gateway))
+        assert all_ready(gateway)
         assert healings(gateway) == before
 
 
@@ -139,16 +114,6 @@ def make_vulnerable(model: Path) -> None:
     assert BEGIN in text
     fault = f"        if {KILLER!r} in encoded.tobytes():\n            os.kill(os.getpid(), 9)\n"
     model.write_text(text.replace(BEGIN, fault + BEGIN))
-
-
-def with_comment(encoded: bytes, comment: bytes) -> bytes:
-    buffer = io.BytesIO()
-    Image.open(io.BytesIO(encoded)).convert("RGB").save(buffer, "JPEG", comment=comment)
-    return buffer.getvalue()
-
-
-def endpoints(gateway: Gateway) -> list[dict]:
-    return httpx.get(f"{gateway.url}/health/ready", timeout=60).json()["endpoints"]
 
 
 def healings(gateway: Gateway) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.photos import photo, unlike_any
 from tests.processes import wait_for
-from tests.reliability.conftest import Load
+from tests.reliability.conftest import Load, classify
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
@@ -29,11 +29,9 @@ def test_requests_beyond_the_queue_are_refused_at_once(light_triton, start_gatew
 
 
 def overloaded_answer(gateway) -> httpx.Response:
-    with gateway.client() as http:
-        while True:
-            answer = http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))})
-            if answer.status_code == 503:
-                return answer
+    while (answer := classify(gateway)).status_code != 503:
+        pass
+    return answer
 
 
 def test_single_image_does_not_wait_behind_a_thousand(light_triton, start_gateway):

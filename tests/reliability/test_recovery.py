@@ -5,13 +5,11 @@ import signal
 import time
 from contextlib import ExitStack
 
-import httpx
 import pytest
 
 from tests.light_models import starting_waits
-from tests.photos import photo, unlike_any
 from tests.processes import Gateway, wait_for
-from tests.reliability.conftest import Load, ready
+from tests.reliability.conftest import Load, all_ready, classify, endpoints, ready, urls_of
 from tests.tritons import stub_processes
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
@@ -39,10 +37,6 @@ def test_killed_process_under_load_is_recovered(light_triton, light_repository, 
     first_success = min(at for sent_at, at, outcome in load.answers if outcome == 200 and sent_at > killed_at)
     with capsys.disabled():
         print(f"\n{model}: {first_success - killed_at:.1f} s from kill to first success")  # noqa: T201  # the figure
-
-
-def classify(gateway: Gateway) -> httpx.Response:
-    return httpx.post(f"{gateway.url}/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}, timeout=60)
 
 
 def test_only_one_of_several_gateways_recovers_a_model(light_triton, light_repository, start_gateway, monkeypatch):
@@ -74,8 +68,7 @@ def test_only_one_of_several_gateways_recovers_a_model(light_triton, light_repos
 
 def healing(gateway: Gateway) -> set[str]:
     """The state of recovery in the workers of a gateway; each request is sent on a new connection."""
-    answers = [httpx.get(f"{gateway.url}/health/ready", timeout=60).json() for _ in range(8)]
-    return {endpoint["healing"] for answer in answers for endpoint in answer["endpoints"]}
+    return {endpoint["healing"] for _ in range(8) for endpoint in endpoints(gateway)}
 
 
 def test_recovery_can_be_turned_off(start_triton, start_gateway):
@@ -84,7 +77,7 @@ def test_recovery_can_be_turned_off(start_triton, start_gateway):
         for process in stub_processes(triton, "classifier"):
             process.kill()
         wait_for(lambda: not ready(gateway))
-        (endpoint,) = httpx.get(f"{gateway.url}/health/ready").json()["endpoints"]
+        (endpoint,) = endpoints(gateway)
         assert endpoint["healing"] == "off"
         assert endpoint["error"]["code"] == "model_unavailable"
         assert not stub_processes(triton, "classifier")
@@ -96,26 +89,22 @@ def test_gateway_started_before_triton_becomes_ready_with_it(start_triton, light
             triton = start_triton()
             gateway = running.enter_context(start_gateway(triton_url=triton.url, wait_ready=False))
             assert not ready(gateway)
-            answer = httpx.post(f"{gateway.url}/predict", files={"f": ("c.jpg", b"\x42")}, timeout=30)
-            assert answer.status_code == 415  # an error that needs no Triton
+            assert classify(gateway, b"\x42").status_code == 415  # an error that needs no Triton
         wait_for(lambda: ready(gateway))
 
 
-def test_no_request_fails_when_one_of_two_tritons_dies(start_triton, start_gateway):
-    tritons = [start_triton(), start_triton()]
-    for triton in tritons:
-        triton.wait_ready()
+def test_no_request_fails_when_one_of_two_tritons_dies(two_tritons, start_gateway):
+    lost, _ = two_tritons
     with (
-        start_gateway(triton_url=",".join(t.url for t in tritons), ready_interval_seconds=1) as gateway,
+        start_gateway(triton_url=urls_of(two_tritons), ready_interval_seconds=1) as gateway,
         Load(gateway.url) as load,
     ):
         wait_for(lambda: load.outcomes()[200] > 40)
-        os.kill(tritons[0].pid, signal.SIGKILL)
+        os.kill(lost.pid, signal.SIGKILL)
         killed_at = time.monotonic()
         wait_for(lambda: load.outcomes(since=killed_at)[200] > 100)
-        endpoints = httpx.get(f"{gateway.url}/health/ready").json()["endpoints"]
-        assert sorted(endpoint["ready"] for endpoint in endpoints) == [False, True]
-        tritons[0].stop()
-        tritons[0].start()
-        wait_for(lambda: all(e["ready"] for e in httpx.get(f"{gateway.url}/health/ready").json()["endpoints"]))
+        assert sorted(endpoint["ready"] for endpoint in endpoints(gateway)) == [False, True]
+        lost.stop()
+        lost.start()
+        wait_for(lambda: all_ready(gateway))
     assert set(load.outcomes()) == {200}

@@ -4,14 +4,13 @@ import json
 import os
 import signal
 
-import httpx
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from bench.stream import PHOTO, picture
 from gateway_local.server import EmbeddedTriton
 from tests.processes import Gateway, wait_for
-from tests.reliability.conftest import ready
+from tests.reliability.conftest import all_ready, ready, urls_of
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 TIMEOUT_SECONDS = 120
@@ -60,20 +59,14 @@ def test_stream_continues_after_a_triton_restart(start_triton, start_gateway):
         wait_for(lambda: ready(gateway))
 
 
-def test_stream_continues_on_another_triton(start_triton, start_gateway):
-    tritons = [start_triton(), start_triton()]
-    for triton in tritons:
-        triton.wait_ready()
-    urls = ",".join(triton.url for triton in tritons)
+def test_stream_continues_on_another_triton(two_tritons, start_gateway):
     with (
-        start_gateway(triton_url=urls, ready_interval_seconds=0.5) as gateway,
+        start_gateway(triton_url=urls_of(two_tritons), ready_interval_seconds=0.5) as gateway,
         opened(gateway) as one,
         opened(gateway) as another,
     ):
-        wait_for(
-            lambda: all(endpoint["ready"] for endpoint in httpx.get(f"{gateway.url}/health/ready").json()["endpoints"])
-        )
+        wait_for(lambda: all_ready(gateway))
         assert [frames_so_far(client) for client in (one, another)] == [1, 1]
-        kill(tritons[0])
+        kill(two_tritons[0])
         sequences = [ask(client)["sequence"] for client in (one, another)]
         assert sorted((each["restarted"], each["frames"]) for each in sequences) == [(False, 2), (True, 1)]
