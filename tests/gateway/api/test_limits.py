@@ -1,24 +1,28 @@
 """Limits of uploads: a request at the limit succeeds; one past it, the error names the limit and its value."""
 
-import io
-from collections.abc import Iterator
+import json
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 import pytest
 from PIL import Image
 
 from gateway_plugins.keys.limits_route import FIXED
+from tests.samples import encode
 from tests.services import Client, client_of
 from tests.settings import Settings
 
 SMALL = {
     "max_files": 3,
-    "max_file_bytes": 40_000,
+    "max_file_bytes": 36_000,
     "max_request_bytes": 100_000,
     "max_image_pixels": 10_000,
     "max_image_side": 200,
     "max_part_header_bytes": 512,
 }
+Form = Callable[..., dict[str, Any]]
 FORM = {"Content-Type": "multipart/form-data; boundary=b"}
 
 
@@ -28,10 +32,8 @@ def http() -> Iterator[Client]:
         yield client
 
 
-def image(width: int, height: int) -> bytes:
-    file = io.BytesIO()
-    Image.new("RGB", (width, height), "teal").save(file, "PNG")
-    return file.getvalue()
+def image(width: int, height: int, image_format: str = "PNG") -> bytes:
+    return encode(Image.new("RGB", (width, height), "teal"), image_format)
 
 
 SMALL_IMAGE = image(50, 50)
@@ -39,9 +41,7 @@ SMALL_IMAGE = image(50, 50)
 
 def padded(nbytes: int) -> bytes:
     """A JPEG of an exact size, filled up by comments."""
-    file = io.BytesIO()
-    Image.new("RGB", (50, 50), "teal").save(file, "JPEG")
-    jpeg, filler = file.getvalue(), b""
+    jpeg, filler = image(50, 50, "JPEG"), b""
     left = nbytes - len(jpeg)
     while left:
         length = min(left, 60_000) if left != 60_001 else 30_000
@@ -73,23 +73,40 @@ def test_limits_are_published_with_their_errors(http: Client):
         assert (limits[name]["value"], limits[name]["code"], limits[name]["setting"]) == (value, error.code, None)
 
 
-def test_max_files(http: Client):
-    files = [("f", (f"{n}.png", SMALL_IMAGE)) for n in range(4)]
-    assert http.post("/predict", files=files[:3]).json()["summary"] == {"ok": 3, "failed": 0}
-    assert is_problem(http.post("/predict", files=files), 413, "too_many_files", "max_files")
+def multipart(*images: bytes) -> dict[str, Any]:
+    return {"files": [("f", (f"{n}", image)) for n, image in enumerate(images)]}
 
 
-def test_too_large_file_leaves_the_other_results(http: Client):
-    files = [("f", ("at.jpg", padded(40_000))), ("f", ("past.jpg", padded(40_001))), ("f", ("next.png", SMALL_IMAGE))]
-    answer = http.post("/predict", files=files)
+def json_body(*images: bytes) -> dict[str, Any]:
+    return {"json": {"images": [{"b64": b64encode(image).decode()} for image in images]}}
+
+
+both_forms = pytest.mark.parametrize("form", [multipart, json_body])
+
+
+@both_forms
+def test_max_files(http: Client, form: Form):
+    assert is_problem(http.post("/predict", **form(*[SMALL_IMAGE] * 4)), 413, "too_many_files", "max_files")
+    assert http.post("/predict", **form(*[SMALL_IMAGE] * 3)).json()["summary"] == {"ok": 3, "failed": 0}
+
+
+@both_forms
+def test_too_large_file_leaves_the_other_results(http: Client, form: Form):
+    answer = http.post("/predict", **form(padded(36_000), padded(36_001), SMALL_IMAGE))
     assert [error_of(answer, n) for n in range(3)] == [None, "file_too_large", None]
 
 
 def test_max_file_bytes_of_a_raw_body(http: Client):
     headers = {"Content-Type": "image/jpeg"}
-    assert http.post("/predict", content=padded(40_000), headers=headers).status_code == 200
-    answer = http.post("/predict", content=padded(40_001), headers=headers)
+    assert http.post("/predict", content=padded(36_000), headers=headers).status_code == 200
+    answer = http.post("/predict", content=padded(36_001), headers=headers)
     assert is_problem(answer, 413, "file_too_large", "max_file_bytes")
+
+
+def json_of(total: int) -> bytes:
+    """A JSON body of an exact length, of three images."""
+    body = json.dumps(json_body(padded(24_000), padded(24_000), padded(24_000))["json"]).encode()
+    return body + b" " * (total - len(body))
 
 
 def multipart_of(total: int) -> bytes:
@@ -102,16 +119,19 @@ def multipart_of(total: int) -> bytes:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_max_request_bytes(http: Client, chunked: bool):
+@pytest.mark.parametrize("body_of", [multipart_of, json_of])
+def test_max_request_bytes(http: Client, body_of: Callable[[int], bytes], chunked: bool):
+    headers = FORM if body_of is multipart_of else {"Content-Type": "application/json"}
+
     async def pieces(body: bytes):
         yield body[:5_000]
         yield body[5_000:]
 
     def send(total: int) -> httpx.Response:
-        body = multipart_of(total)
+        body = body_of(total)
         assert len(body) == total
         content = pieces(body) if chunked else body
-        return http.post("/predict", content=content, headers=FORM)
+        return http.post("/predict", content=content, headers=headers)
 
     assert send(100_000).json()["summary"] == {"ok": 3, "failed": 0}
     assert is_problem(send(100_001), 413, "request_too_large", "max_request_bytes")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import InvalidBody, RequestError, RequestTooLarge, TooManyFiles, UnknownField
+from gateway.errors import InvalidBody, RequestError, UnknownField
 from gateway.ingest.upload import Upload, clean_filename
 from gateway_plugins.shapes.json_body import read_json
 from gateway_plugins.shared.json_source import JsonSource
@@ -79,35 +79,10 @@ def test_every_variant_of_base64_is_decoded(data, sizes):
     ["not base64!", "QUJD=", "QQ==QQ==", "Q", "====", "data:image/jpeg;base64", "data:,QUJD", "é", "\\u00e9"],
 )
 def test_invalid_base64_is_an_error_of_its_image(text):
-
     good = {"b64": b64(b"good")}
     uploads = read({"images": [good, {"b64": text, "filename": "bad.jpg"}, good]})
     assert [upload.error and upload.error.code for upload in uploads] == [None, "invalid_image", None]
     assert uploads[1].filename == "bad.jpg"
-
-
-def test_image_past_the_limit_has_an_error_of_its_own():
-    members = [{"b64": b64(b"x" * size)} for size in (10, 11, 9, 1_000)]
-    uploads = read({"images": members}, limits=limits(max_file_bytes=10))
-    assert [len(upload.data) for upload in uploads] == [10, 0, 9, 0]
-    codes = [upload.error and upload.error.code for upload in uploads]
-    assert codes == [None, "file_too_large", None, "file_too_large"]
-
-
-def test_more_images_than_max_files_are_refused():
-    body = {"images": [{"b64": ""}] * 4}
-    assert len(read(body, limits=limits(max_files=4))) == 4
-    uploads, error = refusal(body, limits=limits(max_files=3))
-    assert isinstance(error, TooManyFiles)
-    assert len(uploads) == 3
-    assert error.details == {"limit": "max_files", "value": 3}
-
-
-def test_request_past_max_request_bytes_is_refused():
-    body = json.dumps({"images": [{"b64": b64(b"x" * 50)}]}).encode()
-    assert len(read(body, limits=limits(max_request_bytes=len(body)), sizes=(10,))) == 1
-    _, error = refusal(body, limits=limits(max_request_bytes=len(body) - 1), sizes=(10,))
-    assert isinstance(error, RequestTooLarge)
 
 
 @pytest.mark.parametrize(
