@@ -3,20 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from opentelemetry.context import Context
 
-from gateway.tracing import NO_TRACE, Headers, call, headers_of, join, received, trace_id
-
-TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-
-
-def place(flags: int, state: str = "") -> Headers:
-    """What a call carries that belongs to the client's trace."""
-    return {"traceparent": f"00-{TRACE}-{PARENT}-{flags:02x}"} | ({"tracestate": state} if state else {})
-
-
-def context(headers: Headers) -> Context:
-    return received([(name.encode(), value.encode()) for name, value in headers.items()])
+from gateway.tracing import NO_TRACE, call, headers_of, join, received, trace_id
+from tests.otlp import PARENT, TRACE, context, place
 
 
 @pytest.fixture(autouse=True)

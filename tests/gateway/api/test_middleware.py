@@ -15,12 +15,11 @@ from gateway.api.route_table import RouteTable
 from gateway.errors import AlreadyLogged, ModelNotFound, TritonUnreachable
 from gateway.ingest.multipart import MAX_READ_AHEAD_BYTES
 from tests.doubles.backend import CAT, PNG, StubBackend
-from tests.otlp import collecting
+from tests.otlp import PARENT, TRACE, collecting, place
 from tests.services import Client, client_of
 
 Event = dict[str, Any]
-TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-TRACEPARENT = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+TRACEPARENT = place(1)
 STAGES = ["read_seconds", "prepare_seconds", "wait_seconds", "infer_seconds"]
 TEXT = b"no image at all"
 

@@ -14,15 +14,14 @@ from opentelemetry.context import Context
 from gateway.app import create_app
 from gateway.errors import TritonUnreachable
 from gateway.inference.request_stats import RequestStats
-from gateway.tracing import NO_TRACE, Headers, call, join, link, received, with_spans
+from gateway.tracing import NO_TRACE, call, join, link, with_spans
 from gateway_plugins.otlp.exporter import Exporter
 from gateway_plugins.otlp.plugin import TracingUnavailable
 from gateway_plugins.otlp.spans import HttpSpan, TracerSpans
-from tests.otlp import Collector, collecting
+from tests.otlp import PARENT, TRACE, Collector, collecting, context, place
 from tests.processes import wait_for
 from tests.settings import Settings
 
-TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SCOPE = {
     "method": "POST",
     "scheme": "http",
@@ -31,15 +30,6 @@ SCOPE = {
     "http_version": "1.1",
     "headers": [],
 }
-
-
-def place(flags: int, state: str = "") -> Headers:
-    """What a call carries that belongs to the client's trace."""
-    return {"traceparent": f"00-{TRACE}-{PARENT}-{flags:02x}"} | ({"tracestate": state} if state else {})
-
-
-def context(headers: Headers) -> Context:
-    return received([(name.encode(), value.encode()) for name, value in headers.items()])
 
 
 def begin(exporter: Exporter, parent: Context) -> HttpSpan:
