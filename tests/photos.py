@@ -8,6 +8,8 @@ from pathlib import Path
 
 from PIL import Image
 
+from tests.encoders import png_chunk
+
 PHOTOS = {
     "cat": ("skimage", "data/chelsea.png"),
     "coffee": ("skimage", "data/coffee.png"),
@@ -50,3 +52,10 @@ def unlike_any(jpeg: bytes) -> bytes:
     """The same image in bytes that no cache has seen: the JPEG with a unique comment (marker COM)."""
     comment = uuid.uuid4().bytes
     return jpeg[:2] + b"\xff\xfe" + (2 + len(comment)).to_bytes(2, "big") + comment + jpeg[2:]
+
+
+def undecodable(number: int = 0) -> bytes:
+    """A PNG that is whole by its header and ending, with zeros for image data; each number makes another file."""
+    whole = photo("coffee", "PNG")
+    middle = png_chunk(b"tEXt", b"number\0%d" % number) + png_chunk(b"IDAT", bytes(1_000))
+    return whole[: whole.index(b"IDAT") - 4] + middle + png_chunk(b"IEND", b"")

@@ -3,11 +3,9 @@
 import asyncio
 import json
 import re
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import cv2
 import httpx
 import numpy as np
 import pytest
@@ -19,9 +17,9 @@ from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from tests.deploy import test_scripts
 from tests.gateway_client.bulk.running import rows_of, run
-from tests.photos import PHOTOS, photo
+from tests.photos import PHOTOS, photo, pixels, undecodable
 from tests.processes import PROJECT, Gateway, running_gateway, wait_for
-from tests.samples import sample
+from tests.samples import encode, sample
 from tests.settings import Settings
 from tests.tritons import running_triton, stub_processes
 
@@ -81,17 +79,6 @@ def gateway(own_triton: EmbeddedTriton, tmp_path_factory: pytest.TempPathFactory
 def client(gateway: Gateway) -> Iterator[httpx.Client]:
     with gateway.client() as http:
         yield http
-
-
-def undecodable(number: int = 0) -> bytes:
-    """A PNG that is whole by its header and ending, with zeros for image data; each number makes another file."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
-
-    whole = photo("coffee", "PNG")
-    middle = chunk(b"tEXt", b"number\0%d" % number) + chunk(b"IDAT", bytes(1_000))
-    return whole[: whole.index(b"IDAT") - 4] + middle + chunk(b"IEND", b"")
 
 
 def test_classifier_is_the_one_of_the_deployment_guide():
@@ -155,8 +142,7 @@ def test_bad_file_alone_is_its_own_fault(gateway, client):
 
 
 def test_large_photograph_is_classified(client):
-    pixels = cv2.imdecode(np.frombuffer(photo("coffee"), np.uint8), cv2.IMREAD_COLOR)
-    large = cv2.imencode(".jpg", cv2.resize(pixels, (4_000, 3_000)))[1].tobytes()
+    large = encode(pixels("coffee").resize((4_000, 3_000)), "JPEG")
     answer = client.post("/predict", content=large, headers=JPEG)
     assert len(answer.json()["results"][0]["predictions"]) == 5
 

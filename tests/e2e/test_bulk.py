@@ -1,13 +1,12 @@
 """Requests of many files."""
 
-import cv2
 import httpx
-import numpy as np
 import pytest
 
 from gateway.settings import MIB
-from tests.photos import photo, unlike_any
+from tests.photos import photo, pixels, unlike_any
 from tests.processes import Gateway, wait_for
+from tests.samples import encode
 
 
 def cats(count: int) -> list[tuple[str, tuple[str, bytes]]]:
@@ -62,8 +61,6 @@ def test_thousand_large_files_need_bounded_memory(start_gateway, light_triton):
 
 def large_photo() -> bytes:
     """A JPEG of few pixels and 600 kB, nearly all in application segments, where cameras write thumbnails."""
-    jpeg = cv2.imencode(".jpg", cv2.resize(cv2.imdecode(np.frombuffer(photo("motorcycle"), np.uint8), 1), (64, 48)))[
-        1
-    ].tobytes()
+    jpeg = encode(pixels("motorcycle").resize((64, 48)), "JPEG")
     filler = b"".join(b"\xff\xea\xff\xff" + bytes(0xFFFD) for _ in range((600_000 - len(jpeg)) // 0xFFFF + 1))
     return jpeg[:2] + filler + jpeg[2:]

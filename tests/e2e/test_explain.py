@@ -1,6 +1,5 @@
 """Explanations by the shipped network, in front of a real Triton."""
 
-import io
 import json
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.asking import encode
 from tests.processes import Gateway
 
 CAT = Path(__file__).parents[2] / "examples" / "cat.jpg"
@@ -24,9 +24,7 @@ def http(real_gateway: Gateway):
 
 
 def score(http: httpx.Client, pixels: np.ndarray) -> float:
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    files = {"files": ("a.png", file.getvalue())}
+    files = {"files": ("a.png", encode(pixels, ".png"))}
     answer = http.post("/predict", params={"labels": LABEL, "threshold": 0}, files=files)
     (prediction,) = answer.json()["results"][0]["predictions"]
     return prediction["score"]

@@ -4,11 +4,11 @@ import base64
 import json
 from functools import partial
 
-import cv2
 import httpx
 import numpy as np
 import pytest
 
+from tests.asking import encode
 from tests.photos import photo
 from tests.processes import Gateway
 from tests.samples import Sample, by_pillow, samples
@@ -49,9 +49,8 @@ def test_every_form_of_a_file_gets_the_result_of_its_image(
             picture = by_pillow(sample.data) if sample.far > COARSE_LEVELS else sample.picture
             key = picture.tobytes()
             if key not in expected:
-                expected[key] = scores(client, [Sample("BMP", "reference", partial(bmp, picture), 0, picture)])[
-                    "BMP reference"
-                ]
+                reference = Sample("BMP", "reference", partial(encode, picture, ".bmp"), 0, picture)
+                (expected[key],) = scores(client, [reference]).values()
             expected[sample.name] = expected[key]
     worst: dict[str, float] = {}
     for sample in sample_list:
@@ -62,10 +61,6 @@ def test_every_form_of_a_file_gets_the_result_of_its_image(
     with capsys.disabled():
         distances = ", ".join(f"{name} {distance:.4f}" for name, distance in worst.items())
         print(f"\ndecode={decode}: largest difference of a probability by format: {distances}")  # noqa: T201  # the figure
-
-
-def bmp(picture: np.ndarray) -> bytes:
-    return cv2.imencode(".bmp", picture[..., ::-1])[1].tobytes()
 
 
 def test_json_carries_images_in_base64(real_client: httpx.Client):

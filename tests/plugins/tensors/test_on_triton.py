@@ -10,10 +10,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import cv2
 import httpx
-import numpy as np
 import pytest
+from PIL import Image
 from websockets.sync.client import connect
 
 from gateway.findings import Level
@@ -24,7 +23,7 @@ from tests.deploy import test_scripts
 from tests.gateway_client.bulk.running import rows_of, run
 from tests.photos import PHOTOS, photo
 from tests.processes import PROJECT, Gateway, running_gateway, wait_for
-from tests.samples import names, sample
+from tests.samples import encode, names, sample
 from tests.settings import Settings
 from tests.tritons import running_triton, stub_processes
 
@@ -165,10 +164,12 @@ def test_torchscript_and_onnx_give_the_same_scores(client):
 
 
 def test_pixels_arrive_in_rows(client):
-    plain = np.zeros((50, 40, 3), np.uint8)
-    plain[:] = (0, 51, 102)  # blue, green, red
-    data = cv2.imencode(".png", plain)[1].tobytes()
+    data = encode(Image.new("RGB", (40, 50), (102, 51, 0)), "PNG")
     assert dict(*predictions(client, PIXELS, [data])) == pytest.approx({"0": 0.4, "1": 0.2, "2": 0}, abs=1e-6)
+
+
+def black(width: int, height: int, image_format: str = "PNG") -> bytes:
+    return encode(Image.new("RGB", (width, height)), image_format)
 
 
 @pytest.mark.parametrize("model", [ONNX, TORCH, PIXELS])
@@ -180,9 +181,9 @@ def test_bad_files_leave_the_others_their_answers(client, model):
         ("empty.jpg", b"", "empty_file"),
         ("cut.jpg", cat[: len(cat) // 2], "truncated_image"),
         ("gif", sample(names("GIF")[0]).data, None),
-        ("pixel.png", cv2.imencode(".png", np.zeros((1, 1, 3), np.uint8))[1].tobytes(), None),
-        ("long.png", cv2.imencode(".png", np.zeros((3, 2_000, 3), np.uint8))[1].tobytes(), None),
-        ("large.jpg", cv2.imencode(".jpg", np.zeros((3_000, 4_000, 3), np.uint8))[1].tobytes(), None),
+        ("pixel.png", black(1, 1), None),
+        ("long.png", black(2_000, 3), None),
+        ("large.jpg", black(4_000, 3_000, "JPEG"), None),
         ("last.jpg", cat, None),
     ]
     answer = client.post("/predict", params={"model": model}, files=[("files", (name, data)) for name, data, _ in rows])
