@@ -18,57 +18,50 @@ def admission(**limits: float) -> Admission:
     return Admission(**{"max_images": 1, "max_bytes": 100, "max_images_waiting": 100, "max_wait_seconds": 1, **limits})
 
 
-async def crowd(gate: Admission, order: list[str], **shares: tuple[FairShare, int]) -> list[asyncio.Task[None]]:
-    """Tasks that wait for one permit each, and note their names in `order` when they have it."""
+async def order_of(gate: Admission, *crowds: dict[str, tuple[FairShare, int]]) -> list[str]:
+    """Whose images get the only permit in turn, after each crowd has begun to wait for it behind the one before."""
+    order: list[str] = []
 
     async def wait(name: str, share: FairShare) -> None:
         permit = await gate.permits(share).acquire(1)
         order.append(name)
         permit.release()
 
-    tasks = [asyncio.ensure_future(wait(name, share)) for name, (share, count) in shares.items() for _ in range(count)]
-    await asyncio.sleep(0)
-    return tasks
+    held = await gate.permits().acquire(1)
+    tasks = []
+    for crowd in crowds:
+        tasks += [
+            asyncio.ensure_future(wait(name, share)) for name, (share, count) in crowd.items() for _ in range(count)
+        ]
+        await asyncio.sleep(0)
+    held.release()
+    await asyncio.gather(*tasks)
+    return order
 
 
 @pytest.mark.parametrize(("weight", "expected"), [(1.0, 10), (0.5, 5), (2.0, 20), (BULK_WEIGHT, 1)])
 async def test_shares_alternate_by_their_weights(weight, expected):
     """While both wait, a share gets permits in proportion to its weight."""
-    gate, order = admission(max_images_waiting=200), []
-    held = await gate.permits().acquire(1)
-    tasks = await crowd(gate, order, flood=(FairShare(weight), 90), other=(FairShare(1.0), 90))
-    held.release()
-    await asyncio.gather(*tasks)
+    crowd = {"flood": (FairShare(weight), 90), "other": (FairShare(1.0), 90)}
+    order = await order_of(admission(max_images_waiting=200), crowd)
     at_tenth = [number for number, name in enumerate(order) if name == "other"][9]
     assert abs(order[:at_tenth].count("flood") - expected) <= 1
 
 
 async def test_image_of_an_idle_share_is_before_those_that_wait():
-    gate, order, flood, other = admission(), [], FairShare(), FairShare()
-    held = await gate.permits().acquire(1)
-    tasks = await crowd(gate, order, flood=(flood, 50))
-    tasks += await crowd(gate, order, other=(other, 1))
-    held.release()
-    await asyncio.gather(*tasks)
+    order = await order_of(admission(), {"flood": (FairShare(), 50)}, {"other": (FairShare(), 1)})
     assert order.index("other") <= 1
 
 
 async def test_bulk_images_do_not_starve():
-    gate, order = admission(max_images_waiting=400), []
-    held = await gate.permits().acquire(1)
-    tasks = await crowd(gate, order, interactive=(FairShare(1.0), 300), bulk=(FairShare(BULK_WEIGHT), 20))
-    held.release()
-    await asyncio.gather(*tasks)
+    crowd = {"interactive": (FairShare(1.0), 300), "bulk": (FairShare(BULK_WEIGHT), 20)}
+    order = await order_of(admission(max_images_waiting=400), crowd)
     assert Counter(order[:110])["bulk"] in range(9, 12)
 
 
 async def test_lowest_priority_gets_one_permit_in_a_hundred():
-    gate, order = admission(max_images_waiting=400), []
-    held = await gate.permits().acquire(1)
-    share = FairShare()
-    tasks = await crowd(gate, order, lowest=(share.lowest(gate.lowest), 20), others=(share, 300))
-    held.release()
-    await asyncio.gather(*tasks)
+    gate, share = admission(max_images_waiting=400), FairShare()
+    order = await order_of(gate, {"lowest": (share.lowest(gate.lowest), 20), "others": (share, 300)})
     assert Counter(order[:210])["lowest"] in range(1, 4)
 
 
@@ -151,7 +144,7 @@ async def test_full_queue_evicts_the_newest_of_the_most_crowded_share(begun):
 
 async def test_evicted_images_do_not_push_their_share_back():
     """A flood that is refused has its place in the queue afterwards, as if it had not come."""
-    gate, order, flood, other = admission(max_images_waiting=4), [], FairShare(), FairShare()
+    gate, flood, other = admission(max_images_waiting=4), FairShare(), FairShare()
     held = await gate.permits().acquire(1)
     for _ in range(50):
         refused = [asyncio.ensure_future(gate.permits(flood).acquire(1)) for _ in range(4)]
@@ -159,9 +152,8 @@ async def test_evicted_images_do_not_push_their_share_back():
         for each in refused:
             each.cancel()
         await asyncio.gather(*refused, return_exceptions=True)
-    tasks = await crowd(gate, order, flood=(flood, 2), other=(other, 2))
     held.release()
-    await asyncio.gather(*tasks)
+    order = await order_of(gate, {"flood": (flood, 2), "other": (other, 2)})
     assert order.index("flood") < 2
     assert (flood.waiting, other.waiting, gate.waiting.held) == (0, 0, 0)
 

@@ -5,6 +5,7 @@ import traceback
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tritonclient.grpc.model_config_pb2 import DataType
@@ -25,8 +26,12 @@ def triton():
     return FakeTriton({"good": ("preprocessor", "net"), "bad": ("preprocessor", "broken")}, failing={"broken"})
 
 
+def models_of(triton: FakeTriton, health: Any = None) -> Models:
+    return Models(FakeEndpoint("10.0.0.1:8001", triton), health)
+
+
 async def test_failed_model_does_not_break_the_list(triton):
-    bad, good = await Models(FakeEndpoint("10.0.0.1:8001", triton)).all()
+    bad, good = await models_of(triton).all()
     assert (good.name, good.ready, good.labels) == ("good", True, ("cat", "dog"))
     assert (bad.name, bad.ready, bad.labels) == ("bad", False, ())
     assert bad.reason
@@ -53,7 +58,7 @@ async def test_one_model_is_described_without_the_others(triton):
 async def test_failure_of_a_model_that_breaks_the_contract_has_that_code(triton):
     """Readiness knows why, so the answer says it too, instead of 502 inference_failed."""
     health = HealthState("10.0.0.1:8001", ExpectedModels("bad"), Schedule(1.0, 1.0))
-    models = Models(FakeEndpoint("10.0.0.1:8001", triton), health)
+    models = models_of(triton, health)
     with pytest.raises(InferenceFailed):
         await models.infer(replace(call(Embeddings.NONE), model_name="bad"))
     health.record(health.default, ProbeResult(datetime.now(UTC), 0.1, ContractBroken("no IMAGE_STATUS")), 0.0)
@@ -65,7 +70,7 @@ async def test_failure_of_a_model_that_breaks_the_contract_has_that_code(triton)
     ("name", "hint"), [("goood", "did you mean 'good'?"), ("zzz", ""), ("good", ""), ("brokn", "")]
 )
 async def test_unknown_name_suggests_models_and_never_steps(triton, name, hint):
-    assert await Models(FakeEndpoint("10.0.0.1:8001", triton)).suggestion(name) == hint
+    assert await models_of(triton).suggestion(name) == hint
 
 
 @pytest.mark.parametrize(
@@ -73,7 +78,7 @@ async def test_unknown_name_suggests_models_and_never_steps(triton, name, hint):
     [(DataType.TYPE_FP32, "fp32"), (DataType.TYPE_UINT8, "uint8"), (DataType.TYPE_FP16, None)],
 )
 async def test_model_reports_its_input_tensor(data_type, tensor):
-    models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton({"good": ("preprocessor", "net")}, image_type=data_type)))
+    models = models_of(FakeTriton({"good": ("preprocessor", "net")}, image_type=data_type))
     (good,) = await models.all()
     assert (good.tensor, good.input_height, good.input_width) == (tensor, 224, 224)
 
@@ -83,7 +88,7 @@ async def test_model_reports_its_input_tensor(data_type, tensor):
     [(3, Embeddings.NEEDED, 3), (3, Embeddings.IF_ANY, 3), (3, Embeddings.NONE, None), (0, Embeddings.IF_ANY, None)],
 )
 async def test_embeddings_are_requested_when_wanted_and_available(size, wanted, given):
-    models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton(embedding_size=size)))
+    models = models_of(FakeTriton(embedding_size=size))
     (row,) = (await models.infer(call(wanted))).rows
     assert (None if row.embedding is None else len(row.embedding)) == given
     (info,) = await models.all()
@@ -93,21 +98,21 @@ async def test_embeddings_are_requested_when_wanted_and_available(size, wanted, 
 @pytest.mark.parametrize("text", ["", '{"images": 500}'])
 async def test_answers_have_the_reference_of_their_version(text):
     """The gateway does not read it: the prediction log does."""
-    result = await Models(FakeEndpoint("10.0.0.1:8001", FakeTriton(drift_reference=text))).infer(call(Embeddings.NONE))
+    result = await models_of(FakeTriton(drift_reference=text)).infer(call(Embeddings.NONE))
     assert result.drift_reference == text
 
 
 async def test_model_without_embeddings_raises_an_error_with_the_command():
     seen = []
     health = SimpleNamespace(suspect=lambda *result: seen.append(result), answered=lambda *result: seen.append(result))
-    models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton()), health)
+    models = models_of(FakeTriton(), health)
     with pytest.raises(NoFeatures, match="gateway model add … --embeddings auto"):
         await models.infer(call(Embeddings.NEEDED))
     assert seen == []
 
 
 async def test_version_is_described_by_its_own_ensemble():
-    models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton({"good.v2": ("preprocessor", "net")})))
+    models = models_of(FakeTriton({"good.v2": ("preprocessor", "net")}))
     assert await models.labels("good", "2") == ("cat", "dog")
     assert await models.sequence_model("good", "2") == SEQUENCE_MODEL
     for read in (models.labels, models.resize, models.sequence_model):
@@ -118,7 +123,7 @@ async def test_version_is_described_by_its_own_ensemble():
 async def test_model_is_loaded_and_unloaded_with_versions_and_own_steps():
     ensembles = {"good": ("shared", "net"), "good.v2": ("shared", "net:2"), "other": ("shared", "its own")}
     triton = FakeTriton(ensembles)
-    models = Models(FakeEndpoint("10.0.0.1:8001", triton))
+    models = models_of(triton)
     await models.load("good")
     assert set(triton.done) == {("load", "good"), ("load", "good.v2")}
     triton.done.clear()
@@ -127,7 +132,7 @@ async def test_model_is_loaded_and_unloaded_with_versions_and_own_steps():
 
 
 async def test_failed_load_reports_the_reason_of_triton():
-    models = Models(FakeEndpoint("10.0.0.1:8001", FakeTriton(refuses_to_load={"ensemble_model"})))
+    models = models_of(FakeTriton(refuses_to_load={"ensemble_model"}))
     with pytest.raises(
         LoadFailed, match=r"Triton cannot load 'ensemble_model': load failed for model 'ensemble_model': no memory"
     ):
