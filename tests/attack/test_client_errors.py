@@ -84,7 +84,6 @@ def test_hosts_that_are_none(target: Target):
 
 
 def test_parameters_of_a_handshake(target: Target):
-    """Handshakes with invalid parameters."""
     wrong = ("\\ud800", "%ED%A0%80", "%00", "%FF", "nan", "1e999", "-1", "9" * 5_000, "[]", "", "a" * 7_000)
     names = ("model", "version", "top_k", "threshold", "labels", "smoothing", "alpha", "window", "enter", "drop", "%FF")
     queries = [f"/stream?{name}={value}" for name, value in itertools.product(names, wrong)]
@@ -157,30 +156,6 @@ def test_texts_of_a_stream(target: Target):
             b'{"__class__": 1, "\\u0000": 2}',
         ],
     )
-
-
-def test_surrogates_in_json(target: Target):
-    """JSON of every route with escapes that stand for no character."""
-    image = '{"name": "RAW_IMAGE", "shape": [1], "datatype": "BYTES", "data": ["QQ=="]}'
-    bodies: list[tuple[str, str]] = []
-    for text in SURROGATES:
-        bodies += [
-            ("/predict", f'{{"images": [{{"b64": "{text}"}}]}}'),
-            ("/predict", f'{{"images": [{{"b64": "QQ==", "filename": "{text}"}}]}}'),
-            ("/predict", f'{{"images": [{{"b64": "QQ==", "{text}": "{text}"}}]}}'),
-            ("/predict", f'{{"{text}": []}}'),
-            ("/predict", f'{{"instances": [{{"b64": "{text}"}}], "{text}": 1}}'),
-            ("/embed", f'{{"images": [{{"b64": "QQ==", "filename": "{text}"}}]}}'),
-            (INFER, f'{{"id": "{text}", "inputs": [{image}]}}'),
-            (INFER, f'{{"parameters": {{"{text}": "{text}"}}, "inputs": [{image}]}}'),
-            (INFER, f'{{"inputs": [{{"name": "{text}", "shape": [1], "datatype": "BYTES", "data": ["{text}"]}}]}}'),
-            (INFER, f'{{"inputs": [{image.replace("QQ==", text)}]}}'),
-            (INFER, f'{{"outputs": [{{"name": "{text}"}}], "inputs": [{image}]}}'),
-            (f"/v2/repository/models/x{text}/load", f'{{"parameters": {{"{text}": "{text}"}}}}'),
-            ("/v2/repository/index", f'{{"{text}": "{text}"}}'),
-            ("/models/ensemble_model/load", f'{{"{text}": "{text}"}}'),
-        ]
-    check_answers({target.post(path, body.encode(), JSON) for path, body in bodies})
 
 
 def test_timeouts_of_almost_nothing(target: Target):

@@ -84,24 +84,43 @@ def post(client: Client, key: str, path: str, body: str, headers: dict[str, str]
     return answer.status_code, content.get("detail") or content.get("error") or ""
 
 
+@pytest.mark.parametrize("text", [r"\ud800", r"\udfff", r"\udc00\ud800", r"a\ud83d", r"\ud800\ud800", r"\uDBFF\u0041"])
 @pytest.mark.parametrize(
     ("path", "body"),
     [
         ("/predict", '{"images": [{"b64": "IMAGE", "filename": "%s"}]}'),
+        ("/predict", '{"images": [{"b64": "IMAGE", "%s": 1}]}'),
         ("/embed", '{"images": [{"b64": "IMAGE", "filename": "%s"}]}'),
         ("/embed?format=openai", '{"images": [{"b64": "IMAGE", "%s": 1}]}'),
         ("/predict", '{"%s": [{"b64": "IMAGE"}]}'),
         ("/predict", '{"inputs": "IMAGE", "parameters": {"function_to_apply": "%s"}}'),
         ("/predict", '{"inputs": "IMAGE", "parameters": {"%s": 1}}'),
-        (INFER, '{"id": "%s", "inputs": [{"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": ["IMAGE"]}]}'),
+        (INFER, '{"id": "%s", "inputs": [TENSOR]}'),
+        (INFER, '{"parameters": {"%s": 1}, "inputs": [TENSOR]}'),
+        (INFER, '{"outputs": [{"name": "%s"}], "inputs": [TENSOR]}'),
         (INFER, '{"inputs": [{"name": "%s", "shape": [1], "datatype": "BYTES", "data": ["IMAGE"]}]}'),
-        (INFER, '{"%s": 1, "inputs": [{"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": ["IMAGE"]}]}'),
+        (INFER, '{"%s": 1, "inputs": [TENSOR]}'),
+        ("/v2/repository/index", '{"%s": 1}'),
     ],
 )
-def test_lone_surrogate_in_any_body_is_refused(client, key, path, body):
-    code, detail = post(client, key, path, body.replace('IMAGE"}', IMAGE + '"}') % "\\ud800", JSON)
+def test_lone_surrogate_in_any_body_is_refused(client, key, path, body, text):
+    """JSON escapes that stand for no character: RFC 8259, section 8.2."""
+    tensor = '{"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": ["IMAGE"]}'
+    whole = body.replace("TENSOR", tensor).replace('"IMAGE"}', f'"{IMAGE}"}}')
+    code, detail = post(client, key, path, whole % text, JSON)
     assert code == 400
     assert "lone surrogate" in detail
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/predict", '{"images": [{"b64": "\\ud800"}]}'),
+        (INFER, '{"inputs": [{"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": ["\\ud800"]}]}'),
+    ],
+)
+def test_lone_surrogate_is_no_base64(client, key, path, body):
+    assert post(client, key, path, body, JSON)[0] in {400, 415, 422}
 
 
 @pytest.mark.parametrize("seconds", ["5e-324", "1e-9", "0.0009999", "0", "-1"])

@@ -34,7 +34,6 @@ class Store:
         wait_for(self._listens)
 
     def kill(self) -> None:
-        """Kill it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(30)

@@ -22,7 +22,6 @@ def response(body: bytes = PNG, *headers: str, status: str = "200 OK", content_t
 
 
 def redirect(target: str) -> bytes:
-    """A redirect."""
     return response(b"", f"Location: {target}", status="302 Found")
 
 
@@ -46,7 +45,6 @@ class Origin:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def url(self, path: str = "/cat.png", host: str = "127.0.0.1") -> str:
-        """The URL of a path."""
         return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}{path}"
 
     def wait_for_open(self, count: int) -> None:
