@@ -1,11 +1,10 @@
 """The time by which a response must be ready."""
 
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Deadline:
+class Deadline(NamedTuple):
     """A point in time in seconds of `time.monotonic`; converted to a timeout only where a library needs one."""
 
     at: float

@@ -3,7 +3,8 @@
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from functools import lru_cache
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.errors import InvalidParameter
 from gateway.inference.prediction import Prediction, Predictions
@@ -68,16 +69,11 @@ class Selection:
         if self.labels:
             object.__setattr__(self, "labels", _bounded(self.labels))
 
-    @classmethod
-    def of(cls, parameters: ClassParameters, settings: "Settings") -> Self:
+    @staticmethod
+    def of(parameters: ClassParameters, settings: "Settings") -> "Selection":
         """The selection of a request, within the limits of the settings; raises InvalidParameter."""
-        return cls(
-            top_k=parameters.top_k,
-            threshold=parameters.threshold,
-            labels=tuple(parameters.labels),
-            default_top_k=settings.default_top_k,
-            max_top_k=settings.max_top_k,
-        )
+        labels = tuple(parameters.labels)
+        return _selection(parameters.top_k, parameters.threshold, labels, settings.default_top_k, settings.max_top_k)
 
     def class_count(self, *, multi_label: bool) -> int | None:
         """Number of best classes to request from the model; None for all."""
@@ -123,6 +119,14 @@ class Selection:
                     raise InvalidParameter(f"'labels': the model has no label {label[:NAME_CHARACTERS]!r}; {hint}")
                 wanted.add(label)
         return wanted
+
+
+@lru_cache(256)
+def _selection(
+    top_k: int | None, threshold: float | None, labels: tuple[str, ...], default_top_k: int, max_top_k: int
+) -> Selection:
+    """A selection, which the requests with these parameters share."""
+    return Selection(top_k, threshold, labels, default_top_k, max_top_k)
 
 
 def nearest_labels(label: str, known: set[str]) -> Sequence[str]:

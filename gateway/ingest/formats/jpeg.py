@@ -1,6 +1,7 @@
 """JPEG (ITU-T T.81)."""
 
 import re
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,9 @@ _EOI, _SOS = b"\xff\xd9", b"\xff\xda"
 _MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
 # In entropy-coded data, restart markers are skipped as well.
 _MARKER_AFTER_SCAN = re.compile(rb"\xff([^\x00\x01\xd0-\xd7\xff])", re.DOTALL)
+_SEGMENT = struct.Struct(">BBH").unpack_from
+"""The marker of a segment, in two bytes, and its length."""
+_NO_SEGMENT, _NO_MARKERS = (0, 0, 0), frozenset({0x00, 0xFF})
 _STANDALONE = frozenset({0x01, *range(0xD0, 0xD8)})
 _START_OF_IMAGE, _END_OF_IMAGE, _START_OF_SCAN, _APP1 = 0xD8, 0xD9, 0xDA, 0xE1
 _PROGRESSIVE, _ARITHMETIC = frozenset({0xC2, 0xCA}), frozenset({0xC9, 0xCA})
@@ -51,17 +55,20 @@ def read_jpeg(data: bytes) -> ImageInfo:
     by_xmp: int | None = None
     frame: _Frame | None = None
     while (segments := segments + 1) <= _MAX_SEGMENTS:
-        match = _MARKER.search(data, position, position + _MAX_GAP_BYTES)
-        if match is None and position + _MAX_GAP_BYTES < len(data):
-            raise InvalidImage("The JPEG's header contains bytes that do not belong to a header.")
-        if match is None:
-            raise TruncatedImage("The JPEG is cut off in its header.")
-        marker, position = data[match.start() + 1], match.end()
+        first, marker, length = _SEGMENT(data, position) if position + 4 <= len(data) else _NO_SEGMENT
+        if first != 0xFF or marker in _NO_MARKERS:
+            match = _MARKER.search(data, position, position + _MAX_GAP_BYTES)
+            if match is None and position + _MAX_GAP_BYTES < len(data):
+                raise InvalidImage("The JPEG's header contains bytes that do not belong to a header.")
+            if match is None:
+                raise TruncatedImage("The JPEG is cut off in its header.")
+            position, marker = match.start(), data[match.start() + 1]
+            length = int.from_bytes(data[position + 2 : position + 4], "big")
+        position += 2
         if marker in _STANDALONE:
             continue
         if marker in (_START_OF_IMAGE, _END_OF_IMAGE):
             raise InvalidImage("The JPEG has no picture before its end.")
-        length = int.from_bytes(data[position : position + 2], "big")
         end = position + length
         if length < 2 or end > len(data):
             raise _damaged_segment(data, position)
