@@ -22,7 +22,7 @@ from bench import costly_files as files
 from bench.output import Into, put, table
 from gateway.ingest.decode_budget import expected_frame_seconds, expected_seconds
 from gateway.ingest.image_info import ImageInfo
-from gateway.ingest.prepare import encoded
+from gateway.ingest.inspection import encoded
 from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Limits, Upload
 from gateway.limits.account import (

@@ -20,7 +20,7 @@ from PIL import Image
 from gateway.environment import load_settings
 from gateway.errors import ImageError
 from gateway.ingest.image_formats import accepted_formats
-from gateway.ingest.prepare import DecodePolicy
+from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.upload import Upload
 from gateway_decoder.in_process import prepare
 from gateway_decoder.opencv import cv2

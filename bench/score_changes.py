@@ -24,7 +24,7 @@ from bench.measurement import percentile
 from bench.output import Into, put, table
 from gateway.environment import load_settings
 from gateway.errors import ImageError
-from gateway.ingest.prepare import DecodePolicy
+from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.resizing import PILLOW, TORCH, Resize, resize_of
 from gateway.ingest.upload import Upload
 from gateway_decoder.in_process import prepare

@@ -19,7 +19,7 @@ from gateway.inference.service import InferenceService
 from gateway.inference.tools import BatchLimits, Tools
 from gateway.ingest.decode_budget import DecodeLimits
 from gateway.ingest.decoders.pool import Decoders
-from gateway.ingest.prepare import DecodePolicy
+from gateway.ingest.inspection import DecodePolicy
 from gateway.limits.admission import Admission
 from gateway.limits.connections import Connections
 from gateway.limits.pools import response_buffer, streams, upload_buffer

@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.ingest.image_info import ImageInfo, Unopened
-from gateway.ingest.inspection import check_size, inspect
-from gateway.ingest.prepare import DecodePolicy, encoded, examine, needs_decoding
+from gateway.ingest.inspection import DecodePolicy, check_size, encoded, examine, inspect, needs_decoding
 from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Limits, Upload
 from gateway_decoder.decoding import decode

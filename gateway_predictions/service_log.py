@@ -24,7 +24,7 @@ from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.tools import Tools
 from gateway.ingest.decoders.pool import Decoders
-from gateway.ingest.prepare import encoded
+from gateway.ingest.inspection import encoded
 from gateway.ingest.upload import Upload
 from gateway.settings import DecodeMode, Settings
 from gateway.time_slices import TimeSlice

@@ -113,7 +113,7 @@ TOGETHER = (
         "tests/gateway_decoder/test_decoding.py",
         "tests/gateway_decoder/test_decoders.py",
         "tests/gateway/ingest/test_inspection.py",
-        "tests/gateway/ingest/test_prepare.py",
+        "tests/gateway/ingest/test_decode_policy.py",
         "tests/gateway/ingest/test_costly_headers.py",
     ),
 )

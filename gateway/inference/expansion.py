@@ -9,7 +9,7 @@ from gateway.inference.record import ImageRecord
 from gateway.inference.result import Result
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.image_info import ImageInfo
-from gateway.ingest.prepare import DecodePolicy
+from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 

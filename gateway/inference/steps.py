@@ -24,8 +24,7 @@ from gateway.inference.request import Process, RunningRequest, within
 from gateway.inference.result import Result
 from gateway.ingest.decode_budget import Size, expected_seconds
 from gateway.ingest.image_info import ImageInfo, Unopened
-from gateway.ingest.inspection import check_size
-from gateway.ingest.prepare import DecodePolicy, bytes_needed, encoded, examine, needs_decoding
+from gateway.ingest.inspection import DecodePolicy, bytes_needed, check_size, encoded, examine, needs_decoding
 from gateway.ingest.resizing import TensorInput
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from gateway.inference.backend import Backend
 from gateway.inference.uncancelled import Uncancelled
-from gateway.ingest.prepare import DecodePolicy
+from gateway.ingest.inspection import DecodePolicy
 from gateway.limits.admission import Admission
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ class ImageInfo:
     transparent_gray: int | None = None
     """The transparent level of a grayscale PNG without an alpha channel."""
     rewritten: bool = False
-    """Whether decoders get other bytes than the file's; see `prepare.encoded`."""
+    """Whether decoders get other bytes than the file's; see `inspection.encoded`."""
     isolated: bool = False
     """Whether only the gateway's decoders may open it, since its cost or its pixels elsewhere are not known."""
     by_pillow: bool = False

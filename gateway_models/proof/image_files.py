@@ -7,7 +7,7 @@ from pathlib import Path
 from gateway.environment import load_settings
 from gateway.errors import ImageError, UserError
 from gateway.ingest.image_formats import SUFFIXES
-from gateway.ingest.prepare import DecodePolicy
+from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.resizing import Resize, resize_of
 from gateway.ingest.upload import Upload, file_too_large
 from gateway_client.files import read_file

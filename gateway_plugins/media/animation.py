@@ -24,7 +24,7 @@ from gateway.ingest.decode_budget import shrunk_bytes
 from gateway.ingest.formats.png import essential
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
-from gateway.ingest.prepare import DecodePolicy
+from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.upload import Upload
 from gateway.values.variables import DecodeMode, variable
 from gateway_plugins.media.frames import FrameSelection

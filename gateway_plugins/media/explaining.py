@@ -22,7 +22,7 @@ from gateway.inference.result import Result
 from gateway.inference.steps import NOT_SERVED
 from gateway.ingest.decode_budget import shrunk_bytes
 from gateway.ingest.image_info import ImageInfo
-from gateway.ingest.prepare import DecodePolicy, encoded
+from gateway.ingest.inspection import DecodePolicy, encoded
 from gateway.ingest.upload import Upload
 from gateway.values.variables import DecodeMode, variable
 from gateway_plugins.media.masking import HeatMap, Masking

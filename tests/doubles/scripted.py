@@ -24,7 +24,7 @@ from gateway.ingest.decode_budget import Size
 from gateway.ingest.decoders.pool import Decoded
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
-from gateway.ingest.prepare import DecodePolicy
+from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from gateway.errors import ImageError
 from gateway.ingest.decode_budget import memory_limit, open_bytes
 from gateway.ingest.image_info import ImageInfo, Unopened
-from gateway.ingest.inspection import check_size
-from gateway.ingest.prepare import DecodePolicy, encoded, examine, needs_decoding
+from gateway.ingest.inspection import DecodePolicy, check_size, encoded, examine, needs_decoding
 from gateway.ingest.upload import Limits, Upload
 from gateway.settings import DecodeMode
 from gateway_decoder.decoding import decode

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from gateway.ingest.prepare import DecodePolicy, encoded, needs_decoding
+from gateway.ingest.inspection import DecodePolicy, encoded, needs_decoding
 from gateway.ingest.resizing import Resize, TensorInput
 from gateway.ingest.upload import Limits, Upload
 from gateway_decoder import resampling

@@ -13,8 +13,7 @@ from gateway.errors import ImageError, InvalidImage, TooCostly
 from gateway.ingest.decode_budget import decoded_bytes, memory_limit
 from gateway.ingest.formats.jpeg import MOST_SCANNED_PIXELS, MOST_SCANS
 from gateway.ingest.formats.step_limit import Steps
-from gateway.ingest.inspection import inspect
-from gateway.ingest.prepare import DecodePolicy, needs_decoding
+from gateway.ingest.inspection import DecodePolicy, inspect, needs_decoding
 from gateway.ingest.upload import Upload
 from gateway.settings import DecodeMode
 from gateway_decoder.in_process import prepare

@@ -17,8 +17,7 @@ from gateway.errors import (
 )
 from gateway.ingest.image_formats import AVAILABLE, ImageFormat
 from gateway.ingest.image_info import ImageInfo, Unopened
-from gateway.ingest.inspection import check_size, inspect
-from gateway.ingest.prepare import DecodePolicy
+from gateway.ingest.inspection import DecodePolicy, check_size, inspect
 from gateway.ingest.upload import Upload
 from gateway.settings import DecodeMode
 from gateway_decoder.in_process import inspect_whole, prepare

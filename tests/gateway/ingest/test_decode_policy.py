@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import EmptyFile, FileTooLarge, ImageError, TruncatedImage, UndecodableImage, UnsupportedFormat
-from gateway.ingest.prepare import DecodePolicy, examine, needs_decoding
+from gateway.ingest.inspection import DecodePolicy, examine, needs_decoding
 from gateway.ingest.upload import MAX_FILENAME_CHARACTERS, Upload, clean_filename
 from gateway.settings import DecodeMode
 from gateway_decoder.in_process import inspect_whole, prepare
