@@ -20,6 +20,7 @@ from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.ingest.media_types import Uploads
+from gateway.limits.pool_clients import NeverEvicted
 from gateway.limits.pools import PoolLease
 
 SCORES_PER_PREDICTION = 10
@@ -44,7 +45,7 @@ async def respond(
         raise InvalidParameter(spec.expansion.native_only)
     if streamed and native is not None:
         return ResultLines(context, spec, body, uploads, native)
-    held = context.hold_response()
+    held = hold_response(context)
     size = AnswerSize(context.settings.max_predictions, held)
     results = await classify(context, spec, body, uploads, size)
     status = status_of(results)
@@ -60,6 +61,13 @@ async def respond(
     pieces.appendleft(before)
     pieces.append(after)
     return PiecedAnswer(pieces, held, status)
+
+
+def hold_response(context: RequestContext) -> PoolLease:
+    """The lease of the response's bytes, while they are collected and sent; the request releases it."""
+    lease = PoolLease(context.shared["responses"], context.shared.get("reader") or NeverEvicted())
+    context.leases.append(lease)
+    return lease
 
 
 async def classify(

@@ -125,8 +125,8 @@ class RequestContextMiddleware:
         except Exception as exc:
             await report(exc, scope, started=status != CLIENT_GONE)(scope, receive, send_with_headers)
         finally:
-            if context.leases:
-                context.release()
+            for lease in context.leases:
+                lease.release()
             route = context.route
             path = _NO_ROUTE if route is None else route.path
             metrics.series(metrics.REQUESTS, path, str(status), log_fields.get("code", "")).inc()

@@ -12,7 +12,7 @@ from gateway.api.route_table import KnownRoute
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.service import InferenceService
 from gateway.limits.caller import ANYONE, UNCHARGED, Caller, Charges
-from gateway.limits.pool_clients import NeverEvicted, PoolClient
+from gateway.limits.pool_clients import PoolClient
 from gateway.limits.pools import Pool, PoolLease
 
 if TYPE_CHECKING:
@@ -71,17 +71,6 @@ class RequestContext:
     """What this request's images are charged to."""
     leases: list[PoolLease] = field(default_factory=list)
     """What is released after the response."""
-
-    def hold_response(self) -> PoolLease:
-        """The lease of the response's bytes, while they are collected and sent."""
-        lease = PoolLease(self.shared["responses"], self.shared.get("reader") or NeverEvicted())
-        self.leases.append(lease)
-        return lease
-
-    def release(self) -> None:
-        """Release what the request holds."""
-        for lease in self.leases:
-            lease.release()
 
     def plugin(self, kind: type[P]) -> P:
         """The plug-in of a class, whose routes use it."""

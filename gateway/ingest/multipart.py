@@ -125,6 +125,8 @@ class _Form:
         self._in_part = False
         self._name = ""
         self._filename: str | None = None
+        self._label: str | None = None
+        """The cleaned file name."""
         self._pieces: list[bytes | bytearray] = []
         """What has come of the part that is not complete yet: large pieces as they are, small ones together."""
         self.held_bytes = 0
@@ -169,8 +171,12 @@ class _Form:
         text = "".join(map("%s: %s\r\n".__mod__, headerlist))
         if len(text) > self._limits.max_part_header_bytes:
             raise self._headers_too_large()
-        plain = PLAIN_PART.fullmatch(text)
-        name, self._filename = plain.groups() if plain else names_of(headerlist)
+        if plain := PLAIN_PART.fullmatch(text):
+            name, self._filename = plain.groups()
+            self._label = self._filename
+        else:
+            name, self._filename = names_of(headerlist)
+            self._label = clean_filename(self._filename or "")
         self._name = name or ""
         self._in_part = True
         self._too_large = self._counted = False
@@ -206,7 +212,7 @@ class _Form:
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if self._counted:
             error = file_too_large(self._limits) if self._too_large else None
-            return Upload(self._files - 1, clean_filename(self._filename or ""), bytes(data), error)
+            return Upload(self._files - 1, self._label or "", bytes(data), error)
         self._others += 1
         if self._others > MAX_PARAMETERS:
             raise InvalidMultipart(f"The form has more than {MAX_PARAMETERS} fields that are no files.")

@@ -27,11 +27,12 @@ MAX_NAME_CHARACTERS = 4_096
 # The charsets that RFC 5987 requires. Python knows a hundred more; some take minutes to decode, and some fail.
 _CHARSETS = {"": "utf-8", "utf-8": "utf-8", "utf8": "utf-8", "iso-8859-1": "latin-1"}
 _NAME = r"[ !#$&-\[\]-~]{1,255}"  # ASCII without quotes, backslashes and percent signs
+_FILENAME = r"[!#$&-.0-\[\]-~](?:[ !#$&-.0-\[\]-~]{0,253}[!#$&-.0-\[\]-~])?"  # nor with slashes, or spaces around it
 PLAIN_PART = re.compile(
-    rf'Content-Disposition: form-data; name="({_NAME})"(?:; filename="({_NAME})")?\r\n'
+    rf'Content-Disposition: form-data; name="({_NAME})"(?:; filename="({_FILENAME})")?\r\n'
     r"(?:Content-Type: (?!multipart/)[a-z]+/[a-z0-9.+-]+\r\n)?"
 )
-"""The headers of nearly all parts, with the groups name and filename: they mean what `names_of` would return."""
+"""The headers of nearly all parts. The groups name and filename are what `names_of` would return, and clean."""
 PLAIN_TYPE = re.compile(r"multipart/form-data; boundary=([\w'()+,./:=?-]{1,70})", re.ASCII)
 """Nearly all requests' Content-Type, with the boundary: what `boundary_of` would return."""
 

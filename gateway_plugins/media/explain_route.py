@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from gateway.api.answers import AnswerSize, classify
+from gateway.api.answers import AnswerSize, classify, hold_response
 from gateway.api.image_bodies import FAULTS, REQUEST_BODY
 from gateway.api.lines import NDJSON, LinedResponse, SendLine
 from gateway.api.parameters import open_uploads, request_spec
@@ -101,7 +101,7 @@ async def explain(request: Request) -> Response:
     spec = replace(spec, expansion=await _masked_copies(context, spec, parameters, streamed=streamed))
     if streamed:
         return ExplanationLines(context, spec, body, _only_one(uploads))
-    held = context.hold_response()
+    held = hold_response(context)
     results = await classify(context, spec, body, _only_one(uploads), AnswerSize(settings.max_predictions, held))
     document = to_json(await _document(context, spec, results[0]), exclude_none=True)
     held.grow(len(document))

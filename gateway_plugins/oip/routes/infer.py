@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from gateway.api.answers import AnswerSize, classify, status_of
+from gateway.api.answers import AnswerSize, classify, hold_response, status_of
 from gateway.api.body import Body
 from gateway.api.parameters import request_spec
 from gateway.api.request_context import request_context
@@ -95,7 +95,7 @@ async def _infer(request: Request, model_name: str, version: str | None, sequenc
         embeddings=Embeddings.IF_ANY,
         client="" if sequence is None else str(sequence.id),
     )
-    held = context.hold_response()
+    held = hold_response(context)
     size = AnswerSize(settings.max_predictions, held)
     collected = await classify(context, spec, body, uploads_from(first, uploads), size)
     status = status_of(collected)

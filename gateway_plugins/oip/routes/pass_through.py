@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from tritonclient.grpc import service_pb2 as pb
 
+from gateway.api.answers import hold_response
 from gateway.api.body import Body
 from gateway.api.pieces import PiecedAnswer
 from gateway.api.request_context import RequestContext, request_context
@@ -57,7 +58,7 @@ async def infer(body: Body, context: RequestContext, name: str, version: str, he
             raise ClientDisconnect
         answer = answering.result()
     pieces, json_bytes = await tensors.encode(answer, request)
-    held = context.hold_response()
+    held = hold_response(context)
     return tensor_answer(pieces, json_bytes, held)
 
 

@@ -323,9 +323,11 @@ def test_header_with_too_many_parameters_is_malformed(disposition):
 
 @given(st.from_regex(PLAIN_PART, fullmatch=True))
 def test_plain_part_means_what_the_grammar_says(text):
-    """The short way of usual headers returns the names that the grammar of all headers finds in them."""
+    """The short way of usual headers returns the names that the grammar of all headers finds in them, and clean."""
     headers = [tuple(line.split(": ", 1)) for line in text.removesuffix("\r\n").split("\r\n")]
-    assert PLAIN_PART.fullmatch(text).groups() == names_of(headers)
+    name, filename = PLAIN_PART.fullmatch(text).groups()
+    assert (name, filename) == names_of(headers)
+    assert filename is None or clean_filename(filename) == filename
 
 
 @given(st.from_regex(PLAIN_TYPE, fullmatch=True))
@@ -339,6 +341,8 @@ def test_plain_content_type_means_what_the_grammar_says(content_type):
         'Content-Disposition: form-data; name="a"; filename="%22.jpg"\r\n',
         'Content-Disposition: form-data; name="a"; filename="\\".jpg"\r\n',
         'Content-Disposition: form-data; name="a"; filename=""\r\n',
+        'Content-Disposition: form-data; name="a"; filename="a/b.jpg"\r\n',
+        'Content-Disposition: form-data; name="a"; filename="b.jpg "\r\n',
         'Content-Disposition: form-data; name="a"; filename="\xe9.jpg"\r\n',
         'Content-Disposition: form-data; name="a"; filename="a"; filename*=b\r\n',
         'Content-Disposition: form-data; name="a"\r\nContent-Type: multipart/mixed\r\n',
