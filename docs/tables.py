@@ -17,10 +17,10 @@ from click import Command
 from prometheus_client.metrics import MetricWrapperBase
 from typer.main import get_command
 
-from gateway import errors, metrics
+from gateway import metrics
 from gateway.app import create_app
 from gateway.environment import allowed
-from gateway.plugins import installed, metrics_of, settings_class
+from gateway.plugins import errors_of, installed, metrics_of, settings_class
 from gateway.settings import variable
 from gateway.values.quantities import size
 from gateway_cli.main import app
@@ -103,19 +103,11 @@ def limits() -> str:
     return table(("limit", "default", "beyond it", "meaning"), rows)
 
 
-def error_classes(root: type[errors.GatewayError]) -> Iterator[type[errors.GatewayError]]:
-    """The errors with a code of their own, in the order of the tree."""
-    for error in root.__subclasses__():
-        if error.__module__ == errors.__name__ and "code" in vars(error):
-            yield error
-        yield from error_classes(error)
-
-
 def error_codes() -> str:
     """Every error code."""
     rows = (
         (f"`{error.code}`", str(int(error.status)), " ".join((inspect.getdoc(error) or "").split()))
-        for error in error_classes(errors.GatewayError)
+        for error in errors_of(installed())
     )
     return table(("code", "status", "meaning"), rows)
 

@@ -1,4 +1,4 @@
-"""Every error that the gateway returns.
+"""The errors that the gateway returns; plug-ins have further ones, see gateway.hooks.Plugin.errors.
 
     GatewayError
     ├── ImageError                one file of a request; the other files keep their results
@@ -12,10 +12,7 @@
     │   ├── DamagedImage          422 damaged_image
     │   ├── TooCostly             422 too_costly
     │   ├── TooManyFrames         422 too_many_frames
-    │   ├── ImageQuarantined      422 image_quarantined
-    │   ├── UrlNotAllowed         422 url_not_allowed
-    │   ├── FetchFailed           422 fetch_failed
-    │   └── FetchTimeout          422 fetch_timeout
+    │   └── ImageQuarantined      422 image_quarantined
     ├── RequestError              the whole request; the client can correct it
     │   ├── InvalidRequest        400 invalid_request
     │   ├── Unauthorized          401 unauthorized
@@ -34,7 +31,6 @@
     │   ├── UnsupportedMediaType  415 unsupported_media_type
     │   ├── NotFound              404 not_found
     │   ├── MethodNotAllowed      405 method_not_allowed
-    │   ├── UpgradeRequired       426 upgrade_required
     │   ├── ModelNotFound         404 model_not_found
     │   ├── NoFeatures            422 no_features
     │   ├── Forbidden             403 forbidden
@@ -150,24 +146,6 @@ class ImageQuarantined(ImageError):
     """The image crashed a model's process twice, and is refused for `quarantine_seconds`."""
 
     code, summary = "image_quarantined", "The image makes the model fail and is refused for some minutes"
-
-
-class UrlNotAllowed(ImageError):
-    """The URL is invalid or outside of `fetch_urls`, or its host has an address that is not public or allowed."""
-
-    code, summary = "url_not_allowed", "The service does not fetch images from this URL"
-
-
-class FetchFailed(ImageError):
-    """The URL's host could not be reached, or answered with something else than an image."""
-
-    code, summary = "fetch_failed", "The image could not be fetched"
-
-
-class FetchTimeout(ImageError):
-    """The image of a URL did not arrive within `fetch_timeout_seconds`."""
-
-    code, summary = "fetch_timeout", "The image could not be fetched in time"
 
 
 class RequestError(GatewayError):
@@ -297,13 +275,6 @@ class MethodNotAllowed(RequestError):
 
     status = HTTPStatus.METHOD_NOT_ALLOWED
     code, summary = "method_not_allowed", "The method is not allowed here"
-
-
-class UpgradeRequired(RequestError):
-    """The path serves WebSockets only, and the request does not open one."""
-
-    status = HTTPStatus.UPGRADE_REQUIRED
-    code, summary = "upgrade_required", "This path takes WebSockets only"
 
 
 class ModelNotFound(RequestError):

@@ -10,6 +10,7 @@ docs/guides/plugins.md has examples, and says what may change.
     ports                     before the service starts       ports that the plug-in listens on
     examine, check_triton     by `gateway doctor`             what is wrong with the services that are used
     metrics                   when the application is made    the plug-in's metrics
+    errors                    by the documents                error codes of the plug-in's own
     routers, document         when the application is made    routes, and the OpenAPI document
     shapes                    when the application is made    formats of the response of POST /predict
     body_readers              when the application is made    readers of bodies of further media types
@@ -186,6 +187,8 @@ class Plugin:
     metrics: ClassVar[str | None] = None
     """Name of the module with the plug-in's metrics. It is loaded with the application, whether or not the plug-in is
     used, so that the series exist from the start."""
+    errors: ClassVar[str | None] = None
+    """Name of the module with the plug-in's errors: subclasses of those of gateway.errors, each with its own code."""
 
     idle_hooks: Collection[str] = ()
     """The hooks `version` and `request_fields`, if the plug-in overrides them but does not need them with its settings:

@@ -6,7 +6,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from types import ModuleType
 
-from gateway.errors import UserError
+from gateway import errors
+from gateway.errors import GatewayError, UserError
 from gateway.hooks import GROUP, Plugin, Port
 from gateway.settings import Settings, variable
 
@@ -46,6 +47,18 @@ def settings_class() -> type[Settings]:
 def metrics_of(plugins: Iterable[type[Plugin]]) -> Sequence[ModuleType]:
     """The modules of metrics of some plug-ins; their series exist once they are loaded."""
     return [import_module(plugin.metrics) for plugin in plugins if plugin.metrics is not None]
+
+
+def errors_of(plugins: Iterable[type[Plugin]]) -> Sequence[type[GatewayError]]:
+    """The errors with codes of their own: those of the core, then those of some plug-ins."""
+    names = [errors.__name__, *(plugin.errors for plugin in plugins if plugin.errors is not None)]
+    return [
+        kind
+        for module in map(import_module, names)
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, GatewayError) and kind.__module__ == module.__name__
+        if "code" in vars(kind) and kind is not GatewayError
+    ]
 
 
 def check_used(settings: Settings, plugins: Iterable[type[Plugin]]) -> None:

@@ -15,6 +15,7 @@ class Streams(Plugin):
 
     settings = FrameSettings
     metrics = "gateway_plugins.streams.metrics"
+    errors = "gateway_plugins.streams.errors"
 
     def websockets(self) -> "Mapping[str, WebSocketHandlerOf]":
         """The connection of a stream."""

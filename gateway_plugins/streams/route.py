@@ -14,10 +14,11 @@ from gateway import metrics
 from gateway.api.problems import note
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import Problem
-from gateway.errors import Forbidden, GatewayError, InternalError, UpgradeRequired, clear_frames
+from gateway.errors import Forbidden, GatewayError, InternalError, clear_frames
 from gateway.limits.pool_clients import NeverEvicted
 from gateway.settings import Settings
 from gateway.values.clients import address_of
+from gateway_plugins.streams.errors import UpgradeRequired
 from gateway_plugins.streams.messages import error_message
 from gateway_plugins.streams.options import StreamParameters, read_parameters
 from gateway_plugins.streams.session import StreamSession

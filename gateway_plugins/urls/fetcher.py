@@ -14,15 +14,7 @@ from weakref import WeakValueDictionary
 import httpcore2
 
 from gateway import __version__
-from gateway.errors import (
-    FetchFailed,
-    FetchTimeout,
-    ImageError,
-    Overloaded,
-    UnsupportedFormat,
-    UploadTimeout,
-    UrlNotAllowed,
-)
+from gateway.errors import ImageError, Overloaded, UnsupportedFormat, UploadTimeout
 from gateway.inference.scope import Scope
 from gateway.ingest.media_types import Uploads, UploadsOrUrls
 from gateway.ingest.upload import Limits, Upload, UploadReference, clean_filename, file_too_large, request_too_large
@@ -35,6 +27,7 @@ from gateway.settings import Settings
 from gateway.time_slices import TimeSlice
 from gateway_plugins.urls import metrics
 from gateway_plugins.urls.addresses import AddressRule, AnyAddress, Resolver
+from gateway_plugins.urls.errors import FetchFailed, FetchTimeout, UrlNotAllowed
 from gateway_plugins.urls.locations import BUCKETS, Location, read_location, read_prefix
 from gateway_plugins.urls.network import CheckedNetwork
 from gateway_plugins.urls.settings import UrlSettings

@@ -8,7 +8,7 @@ import google.auth
 from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError
 from google.auth.transport.requests import Request
 
-from gateway.errors import FetchFailed
+from gateway_plugins.urls.errors import FetchFailed
 from gateway_plugins.urls.fetcher import BucketRequest
 from gateway_plugins.urls.locations import Location, read_location
 

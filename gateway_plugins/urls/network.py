@@ -6,9 +6,9 @@ from typing import Any
 
 import httpcore2
 
-from gateway.errors import FetchFailed, UrlNotAllowed
 from gateway.time_slices import TimeSlice
 from gateway_plugins.urls.addresses import AddressRule, Resolver
+from gateway_plugins.urls.errors import FetchFailed, UrlNotAllowed
 
 READ_BYTES = 16 * 1024
 """Bytes of one read: those of a TLS record. What the client parses in one piece blocks the event loop for no longer."""

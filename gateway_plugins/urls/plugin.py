@@ -29,6 +29,7 @@ class Urls(Plugin):
 
     settings = UrlSettings
     metrics = "gateway_plugins.urls.metrics"
+    errors = "gateway_plugins.urls.errors"
 
     def __init__(self, settings: Settings) -> None:
         self._fetcher: UrlFetcher | None = None

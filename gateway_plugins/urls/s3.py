@@ -10,7 +10,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 from botocore.session import Session
 
-from gateway.errors import FetchFailed
+from gateway_plugins.urls.errors import FetchFailed
 from gateway_plugins.urls.fetcher import BucketRequest
 from gateway_plugins.urls.locations import Location, read_location
 

@@ -5,8 +5,9 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from gateway.errors import FetchTimeout, Overloaded
+from gateway.errors import Overloaded
 from gateway.settings import Limits, Listed, Pairs, Section
+from gateway_plugins.urls.errors import FetchTimeout
 from gateway_plugins.urls.locations import read_prefix
 
 

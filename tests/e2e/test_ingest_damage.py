@@ -15,6 +15,7 @@ from websockets.sync.client import connect
 import gateway_client
 from bench.damage import damaged, outcome, refused_by_pillow
 from gateway.errors import ImageError
+from gateway.plugins import errors_of, installed
 from gateway_client.bulk.rows import row_of
 from gateway_decoder.damage import DamageDetector
 from tests import encoders
@@ -23,7 +24,7 @@ from tests.photos import photo
 from tests.processes import Gateway
 from tests.samples import FIRST_IMAGE_MAY_BE_WHOLE, encode, photograph, samples
 
-CODES = {error.code for error in ImageError.__subclasses__()}
+CODES = {error.code for error in errors_of(installed()) if issubclass(error, ImageError)}
 DAMAGED = {"truncated_image", "invalid_image", "undecodable_image"}
 SMALL = (67, 45)
 AT_ONCE = 900

@@ -4,19 +4,13 @@ import subprocess
 import sys
 import tomllib
 
-import gateway.errors
+import gateway
 import gateway_client
+from gateway.plugins import errors_of, installed
 from gateway_client import __version__, errors
 from tests.processes import PROJECT
 
 CLIENT = PROJECT / "gateway_client"
-
-
-def kinds(root):
-    for kind in root.__subclasses__():
-        if "code" in vars(kind) and kind.__module__ == root.__module__:
-            yield kind
-        yield from kinds(kind)
 
 
 def test_error_types_are_those_of_the_gateway():
@@ -27,7 +21,7 @@ def test_error_types_are_those_of_the_gateway():
             kind.status,
             getattr(kind, "retry_after_seconds", None) is not None,
         )
-        for kind in kinds(gateway.errors.GatewayError)
+        for kind in errors_of(installed())
     } == {
         code: (kind.__name__, kind.__mro__[1].__name__, kind.status, kind.retryable)
         for code, kind in errors.BY_CODE.items()
