@@ -1,5 +1,6 @@
 """Fixtures of the whole suite: one real Triton with the default model, a small model, photographs."""
 
+import atexit
 import functools
 import gc
 import io
@@ -178,14 +179,10 @@ def pytest_collection_finish() -> None:
     With more cores, torch would wait for those that Triton and the networks' processes use.
     """
     gc.freeze()
+    atexit.register(gc.unfreeze)  # some libraries report uncollected objects at the exit
     gc.enable()
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
-
-
-def pytest_unconfigure() -> None:
-    """Undo the exclusion: some libraries report uncollected objects at the exit."""
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
