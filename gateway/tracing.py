@@ -25,7 +25,8 @@ _KNOWN_FLAGS = 0x03
 """sampled and random-trace-id: an implementation propagates only the flags of its version of the protocol."""
 MAX_STATE_BYTES = 512
 """Longest tracestate that is propagated: the specification requires 512 bytes, and more would burden every call."""
-_UNTRACED: AbstractContextManager[Headers | None] = nullcontext(None)
+current = contexts.get_current
+"""The context of the current request; it is false if the request has neither a trace nor spans."""
 
 
 class CallSpans(Protocol):
@@ -82,7 +83,7 @@ def headers_of(context: Context | None = None) -> Headers:
 
 def join(context: Context) -> None:
     """Make a context the current one of the request that is being served."""
-    if context or contexts.get_current():
+    if context or current():
         contexts.attach(context)
 
 
@@ -93,7 +94,7 @@ def with_spans(spans: CallSpans, context: Context) -> Context:
 
 def link(requests: Iterable[contextvars.Context]) -> None:
     """Link the calls of the current context to other requests that share them, by the contexts of these requests."""
-    spans = _spans(contexts.get_current())
+    spans = _spans(current())
     if spans is not None:
         places = [request.run(place) for request in requests]
         spans.link([each for each in places if each.is_valid])
@@ -104,9 +105,7 @@ def call(name: str, attributes: Mapping[str, Attribute]) -> AbstractContextManag
 
     If spans are exported, the call gets a span of its own, which records exceptions.
     """
-    context = contexts.get_current()
-    if not context:
-        return _UNTRACED
+    context = current()
     spans = _spans(context)
     return nullcontext(headers_of(context) or None) if spans is None else spans.call(name, attributes)
 

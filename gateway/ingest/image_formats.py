@@ -1,6 +1,5 @@
 """The image formats that are accepted: one entry each."""
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
@@ -123,30 +122,12 @@ for _format, _traits in FORMATS.items():
     _format.traits = _traits
 AVAILABLE = frozenset(each for each, traits in FORMATS.items() if not traits.package or find_spec(traits.package))
 """The formats whose decoder is installed."""
-_MAGIC = [(each, re.compile(traits.magic, re.DOTALL), traits.brands) for each, traits in FORMATS.items()]
-
-_NO_BRANDS: frozenset[bytes] = frozenset()
 
 SUFFIXES = frozenset(f".{suffix}" for traits in FORMATS.values() for suffix in traits.suffixes)
 """Files in a folder with one of these suffixes are images; a file that is named by itself may have any name."""
-
-
-def recognize(data: bytes) -> ImageFormat | None:
-    """The format of a file by its first bytes; None for any other."""
-    brands = _brands(data) if data[4:8] == b"ftyp" else _NO_BRANDS
-    for each, magic, its in _MAGIC:
-        if magic.match(data) or not its.isdisjoint(brands):
-            return each
-    return None
 
 
 def accepted_formats() -> str:
     """The names of the formats that are accepted as images, as a list for a sentence."""
     names = [each.value for each in ImageFormat if each is not ImageFormat.VIDEO and each.available]
     return f"{', '.join(names[:-1])} or {names[-1]}"
-
-
-def _brands(data: bytes) -> frozenset[bytes]:
-    """The brands of an ISO base media file."""
-    end = min(int.from_bytes(data[:4], "big"), 1_024, len(data))
-    return frozenset(data[position : position + 4] for position in (8, *range(16, end - 3, 4)))

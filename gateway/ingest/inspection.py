@@ -3,6 +3,7 @@
 The name and the Content-Type of an upload are never looked at.
 """
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from gateway.ingest.formats.bmp import read_bmp, with_file_header
 from gateway.ingest.formats.jpeg import read_jpeg
 from gateway.ingest.formats.png import essential, read_png
 from gateway.ingest.formats.webp import read_webp
-from gateway.ingest.image_formats import ImageFormat, accepted_formats, recognize
+from gateway.ingest.image_formats import FORMATS, ImageFormat, accepted_formats
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.upload import Limits, Upload
 from gateway.values.quantities import pixels_beyond
@@ -21,6 +22,8 @@ from gateway.values.variables import DecodeMode, variable
 if TYPE_CHECKING:
     from gateway.settings import Settings
 
+_MAGIC = [(each, re.compile(traits.magic, re.DOTALL), traits.brands) for each, traits in FORMATS.items()]
+_NO_BRANDS: frozenset[bytes] = frozenset()
 _READERS = {
     ImageFormat.JPEG: read_jpeg,
     ImageFormat.PNG: read_png,
@@ -70,6 +73,21 @@ def inspect(data: bytes, limits: Limits, *, frames: bool = False) -> ImageInfo |
             f"(the extra {name.lower()}; `make up EXTRAS={name.lower()}`)."
         )
     return Unopened(image_format)
+
+
+def recognize(data: bytes) -> ImageFormat | None:
+    """The format of a file by its first bytes; None for any other."""
+    brands = _brands(data) if data[4:8] == b"ftyp" else _NO_BRANDS
+    for each, magic, its in _MAGIC:
+        if magic.match(data) or not its.isdisjoint(brands):
+            return each
+    return None
+
+
+def _brands(data: bytes) -> frozenset[bytes]:
+    """The brands of an ISO base media file."""
+    end = min(int.from_bytes(data[:4], "big"), 1_024, len(data))
+    return frozenset(data[position : position + 4] for position in (8, *range(16, end - 3, 4)))
 
 
 def _guess(data: bytes) -> str:

@@ -59,16 +59,13 @@ class GrpcEndpoint(GrpcChannel):
         request = codec.request(call, class_count, timeout_seconds, embeddings=embeddings)
         if len(request) > COPIED_INLINE_BYTES:
             await TimeSlice().pause()  # gRPC makes another copy of what may be 20 MB
-        attributes = {
-            **self._attributes,
-            "gateway.model.name": call.model_name,
-            "gateway.images": len(call.batch.images),
-        }
-        with tracing.call(INFER, attributes) as headers:
-            response = await self._model_infer(
-                request, timeout_seconds, headers=headers, run_to_completion=call.run_to_completion
-            )
-        rows = len(call.batch.images)
+        rows, to_completion = len(call.batch.images), call.run_to_completion
+        if tracing.current():
+            attributes = {**self._attributes, "gateway.model.name": call.model_name, "gateway.images": rows}
+            with tracing.call(INFER, attributes) as headers:
+                response = await self._model_infer(request, timeout_seconds, headers, run_to_completion=to_completion)
+        else:
+            response = await self._model_infer(request, timeout_seconds, run_to_completion=to_completion)
         return await codec.read(response, rows=rows, class_count=class_count, embeddings=embeddings)
 
     async def infer_sequence(self, step: SequenceStep) -> SequenceScores:
@@ -100,8 +97,8 @@ class GrpcEndpoint(GrpcChannel):
         self,
         request: bytes,
         timeout_seconds: float,
-        *,
         headers: Mapping[str, str] | None = None,
+        *,
         run_to_completion: bool = False,
     ) -> pb.ModelInferResponse:
         """Send a ModelInferRequest; raises DeadlineExceeded after `timeout_seconds`.
