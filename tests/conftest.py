@@ -111,6 +111,14 @@ TOGETHER = (
         "tests/triton_models/",
     ),
     (
+        "tests/gateway_models/proof/",
+        "tests/docs/",
+        "tests/e2e/test_versions.py",
+        "tests/plugins/tensors/test_on_triton.py",
+        "tests/reliability/test_model_recovery.py",
+        "tests/triton_backends/",
+    ),
+    (
         "tests/gateway_decoder/test_decoding.py",
         "tests/gateway_decoder/test_decoders.py",
         "tests/gateway/ingest/test_inspection.py",
