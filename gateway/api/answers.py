@@ -10,10 +10,9 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.body import Body
-from gateway.api.lines import NDJSON
+from gateway.api.lines import NDJSON, ResultLines
 from gateway.api.pieces import PIECE_BYTES, PiecedAnswer, json_array
 from gateway.api.request_context import RequestContext
-from gateway.api.result_lines import ResultLines
 from gateway.api.shapes import Native
 from gateway.errors import AnswerTooLarge, ImageError, InvalidParameter, ServiceError
 from gateway.inference.answer_shape import AnswerShape

@@ -1,6 +1,6 @@
 """Error responses: RFC 9457 problem documents, and the Open Inference Protocol's errors under /v2."""
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -66,26 +66,19 @@ def _accepts_problem(scope: Scope) -> bool:
     return any(name == b"accept" and PROBLEM_MEDIA_TYPE.encode() in value for name, value in scope["headers"])
 
 
-def note(log_fields: MutableMapping[str, object], error: GatewayError) -> None:
-    """Add an error to the log event of a request: its code and, only for operators, the message of its cause."""
-    log_fields["code"] = error.code
-    if error.__cause__ is not None and (cause := str(error.__cause__)):
-        log_fields["cause"] = cause
-
-
 def report(exc: Exception, scope: Scope, *, started: bool) -> Response:
     """The response for an exception; raises AlreadyLogged if a part of another response is already sent.
 
     Then only closing the connection can signal the error.
     """
-    log_fields = request_context_of(scope).log_fields
+    context = request_context_of(scope)
     if isinstance(exc, GatewayError) and not started:
-        note(log_fields, exc)
+        context.note(exc)
         clear_frames(exc)
         return problem(exc, scope)
     log.exception("unexpected_error")
     error = InternalError()
-    note(log_fields, error)
+    context.note(error)
     if started:
         raise AlreadyLogged from exc
     return problem(error, scope)
@@ -127,7 +120,7 @@ def add_handlers(app: Starlette, routes: RouteTable) -> None:
             error = not_found(path)
         else:
             error = InternalError()
-        note(request_context(request).log_fields, error)
+        request_context(request).note(error)
         response = problem(error, request.scope)
         response.headers.update(exc.headers or {})
         return response

@@ -9,6 +9,7 @@ from starlette.types import Scope
 
 from gateway import metrics
 from gateway.api.route_table import KnownRoute
+from gateway.errors import GatewayError
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.service import InferenceService
 from gateway.limits.caller import ANYONE, UNCHARGED, Caller, Charges
@@ -91,6 +92,12 @@ class RequestContext:
     def check_model(self, name: str) -> None:
         """Raise Forbidden if the API key may not use a model."""
         self.caller.check_model(name)
+
+    def note(self, error: GatewayError) -> None:
+        """Add an error to the log event: its code and, only for operators, the message of its cause."""
+        self.log_fields["code"] = error.code
+        if error.__cause__ is not None and (cause := str(error.__cause__)):
+            self.log_fields["cause"] = cause
 
     def note_disconnect(self) -> None:
         """Count and log that the client has disconnected."""

@@ -7,10 +7,10 @@ from fastapi import Query as QueryParameter
 from starlette.responses import Response
 
 from gateway.api.answers import respond
-from gateway.api.image_bodies import FAULTS, REQUEST_BODY
 from gateway.api.parameters import open_uploads, request_spec
 from gateway.api.request_context import request_context
 from gateway.api.route_table import traits
+from gateway.api.schemas import FAULTS, REQUEST_BODY
 from gateway.inference.backend import Embeddings
 from gateway.inference.selection import Selection
 from gateway_plugins.embed.embeddings import SHAPES, EmbeddingParameters, EmbedResponse, OpenAIResponse

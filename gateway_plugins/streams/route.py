@@ -11,7 +11,6 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics
-from gateway.api.problems import note
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import Problem
 from gateway.errors import Forbidden, GatewayError, InternalError, clear_frames
@@ -144,7 +143,7 @@ async def _serve(websocket: WebSocket, session: StreamSession, context: RequestC
         error = InternalError()
     else:
         return
-    note(context.log_fields, error)
+    context.note(error)
     code = close_code(error)
     with suppress(WebSocketDisconnect):
         await websocket.send({"type": "websocket.send", "text": error_message(error).decode()})

@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from gateway.api.answers import respond
 from gateway.api.body import Body
-from gateway.api.image_bodies import FAULTS, REQUEST_BODY
 from gateway.api.parameters import NATIVE, predict_parameters, query_parameters, request_spec, with_form
 from gateway.api.request_context import KEY, RequestContext
 from gateway.api.route_table import traits
+from gateway.api.schemas import FAULTS, REQUEST_BODY
 from gateway.api.shapes import Native
 from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.selection import Selection
