@@ -12,13 +12,13 @@ from gateway.api.parameters import reading
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
 from gateway.api.schemas import Problem, Schema
-from gateway.api.whole_body import read_whole
 from gateway.errors import InvalidBody, InvalidParameter, NotFound, Overloaded, RateLimited
 from gateway.inference.parameters import ModelName
 from gateway.limits.caller import REFUSAL_SECONDS
 from gateway.settings import variable
 from gateway_plugins.shared import json_text
 from gateway_plugins.shared.classes import named_class
+from gateway_plugins.shared.whole_body import read_whole
 from gateway_predictions.feedback import Feedback
 
 if TYPE_CHECKING:

@@ -1,6 +1,5 @@
-"""The gateway's own response format, and the base of other services' formats; see gateway.hooks.AnswerShape."""
+"""The gateway's own response format; see gateway.hooks.AnswerShape."""
 
-from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -45,28 +44,6 @@ class Native(AnswerShape):
         summary = {"ok": len(results) - failed, "failed": failed}
         model = {"name": spec.model_name, "version": version}
         return b'{"model":%b,"results":[' % to_json(model), b'],"summary":%b}' % to_json(summary)
-
-
-class Foreign(AnswerShape):
-    """The format of another service: one object for a single file, as from that service, and a list for several."""
-
-    shows_a_lone_error = False
-
-    def item(self, result: Result, spec: RequestSpec) -> object:
-        """The result, or the file's error."""
-        return self.result(result, spec) if result.error is None else self.error(result.error)
-
-    def around(self, results: Sequence[Result], spec: RequestSpec) -> tuple[bytes, bytes]:  # noqa: ARG002
-        """The brackets of a list, or nothing for a single file."""
-        return (b"[", b"]") if len(results) > 1 else (b"", b"")
-
-    @abstractmethod
-    def result(self, result: Result, spec: RequestSpec) -> object:
-        """The classes of one image."""
-
-    @abstractmethod
-    def error(self, error: GatewayError) -> object:
-        """The error of one file."""
 
 
 def predictions_out(predictions: Iterable[Prediction]) -> list[dict[str, object]]:

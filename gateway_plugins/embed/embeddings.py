@@ -15,12 +15,13 @@ from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 
 from gateway.api.schemas import ErrorOut, ModelOut, PredictionOut, Schema, SummaryOut
-from gateway.api.shapes import Foreign, Native
+from gateway.api.shapes import Native
 from gateway.errors import GatewayError
 from gateway.hooks import AnswerShape
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
+from gateway_plugins.shared.foreign_shape import Foreign
 
 
 class VectorShape(StrEnum):

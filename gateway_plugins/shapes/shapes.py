@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import RootModel
 
 from gateway.api.schemas import Schema
-from gateway.api.shapes import Foreign
 from gateway.errors import GatewayError
 from gateway.hooks import AnswerShape
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
+from gateway_plugins.shared.foreign_shape import Foreign
 
 
 class HuggingFaceClass(Schema):

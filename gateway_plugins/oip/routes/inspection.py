@@ -13,7 +13,6 @@ from tritonclient.grpc import service_pb2 as pb
 
 from gateway.api.body import Body
 from gateway.api.request_context import RequestContext, request_context
-from gateway.api.whole_body import read_whole
 from gateway.errors import InvalidBody, InvalidParameter, NotFound
 from gateway.inference.backend import ModelInfo
 from gateway_plugins.oip.documents import ModelMetadata, V2Error
@@ -21,6 +20,7 @@ from gateway_plugins.oip.routes import pass_through
 from gateway_plugins.oip.routes.metadata import MODEL_ERRORS, NAME, ModelName, ModelVersion, model_info
 from gateway_plugins.oip.triton_calls import as_document, call
 from gateway_plugins.shared import json_text
+from gateway_plugins.shared.whole_body import read_whole
 
 router = APIRouter(tags=["Open Inference Protocol"])
 

@@ -17,7 +17,6 @@ from gateway.api.answers import hold_response
 from gateway.api.body import Body
 from gateway.api.pieces import PiecedAnswer
 from gateway.api.request_context import RequestContext, request_context
-from gateway.api.whole_body import read_whole
 from gateway.deadline import Deadline
 from gateway.errors import DeadlineExceeded, GatewayError, Overloaded
 from gateway.inference.request_spec import timeout_within
@@ -27,6 +26,7 @@ from gateway_plugins.oip import tensors
 from gateway_plugins.oip.documents import HEADER_LENGTH
 from gateway_plugins.oip.settings import ProtocolSettings
 from gateway_plugins.oip.triton_calls import as_document, call
+from gateway_plugins.shared.whole_body import read_whole
 
 
 def passes_through(context: RequestContext, name: str) -> bool:
