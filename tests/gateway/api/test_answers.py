@@ -66,10 +66,9 @@ def test_scores_count_a_tenth_of_a_class(class_count, count, status):
         assert len(answer.json()["outputs"][0]["data"]) == (class_count or CLASSES) * count
 
 
-def test_query_has_a_maximum_of_parameters():
-    with client_of() as client:
-        most = client.post("/predict?" + "&".join(map(str, range(MAX_QUERY_PARAMETERS))), content=b"")
-        more = client.post("/predict?" + "&" * MAX_QUERY_PARAMETERS, content=b"")
+def test_query_has_a_maximum_of_parameters(client):
+    most = client.post("/predict?" + "&".join(map(str, range(MAX_QUERY_PARAMETERS))), content=b"")
+    more = client.post("/predict?" + "&" * MAX_QUERY_PARAMETERS, content=b"")
     assert (most.status_code, most.json()["code"]) == (422, "invalid_parameter")
     assert "more." in most.json()["detail"]
     assert len(most.content) < 2_000
@@ -77,7 +76,6 @@ def test_query_has_a_maximum_of_parameters():
 
 
 @pytest.mark.parametrize(("labels", "status"), [("cat" + "," * 3_999, 200), ("cat" + "," * 4_000, 422)])
-def test_number_of_labels_is_limited(labels, status):
-    with client_of() as client:
-        answer = client.post("/predict", files=[("f", ("x.png", PNG))], data={"labels": labels})
+def test_number_of_labels_is_limited(client, labels, status):
+    answer = client.post("/predict", files=[("f", ("x.png", PNG))], data={"labels": labels})
     assert answer.status_code == status

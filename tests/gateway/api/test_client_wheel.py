@@ -18,15 +18,9 @@ from gateway_plugins.page import client_wheel as page
 from gateway_plugins.page.client_build import build_client
 from gateway_plugins.page.client_wheel import client_wheel
 from tests.processes import PROJECT
-from tests.services import client_of, stub_service
+from tests.services import stub_service
 
 WHEEL = f"triton_image_gateway_client-{__version__}-py3-none-any.whl"
-
-
-@pytest.fixture(scope="module")
-def client():
-    with client_of() as client:
-        yield client
 
 
 def test_wheel_has_every_module_and_equal_files_make_equal_wheels(tmp_path):

@@ -51,9 +51,8 @@ def preflight(client, *, origin=ORIGIN, method="POST", headers="authorization,co
     return client.request("OPTIONS", "/predict", headers=asked)
 
 
-def test_cors_is_disabled_by_default():
-    with client_of() as client:
-        answers = [client.get("/health/live", headers={"Origin": ORIGIN}), preflight(client)]
+def test_cors_is_disabled_by_default(client):
+    answers = [client.get("/health/live", headers={"Origin": ORIGIN}), preflight(client)]
     assert not any(name.startswith("access-control") for answer in answers for name in answer.headers)
     assert answers[1].status_code == 405
 

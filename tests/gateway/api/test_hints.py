@@ -1,19 +1,11 @@
 """Errors of requests have suggestions."""
 
-from collections.abc import Iterator
-
 import pytest
 import structlog
 
 from gateway.ingest.multipart import MAX_READ_AHEAD_BYTES
 from tests.doubles.backend import PNG
-from tests.services import ROUTES, Client, client_of
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with client_of() as client:
-        yield client
+from tests.services import ROUTES, client_of
 
 
 @pytest.mark.parametrize(

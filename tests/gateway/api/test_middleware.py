@@ -57,9 +57,8 @@ def count(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(name, labels) or 0.0
 
 
-def test_event_of_one_image_has_all_fields(events):
-    with client_of() as client:
-        client.post("/predict", files=files(PNG), headers={"X-Request-ID": "mine", **TRACEPARENT})
+def test_event_of_one_image_has_all_fields(client, events):
+    client.post("/predict", files=files(PNG), headers={"X-Request-ID": "mine", **TRACEPARENT})
     (event,) = events
     fields = [name for name in event if name not in {"event", "log_level", "request_id", "trace_id"}]
     assert fields == [
@@ -74,9 +73,8 @@ def test_event_of_one_image_has_all_fields(events):
     assert (event["request_id"], event["trace_id"]) == ("mine", TRACE)
 
 
-def test_event_of_a_bulk_request_counts_failures_by_code(events):
-    with client_of() as client:
-        client.post("/predict", files=files(PNG, TEXT, b"", TEXT, PNG))
+def test_event_of_a_bulk_request_counts_failures_by_code(client, events):
+    client.post("/predict", files=files(PNG, TEXT, b"", TEXT, PNG))
     (event,) = events
     assert (event["status"], event["log_level"]) == (200, "info")
     assert (event["images_ok"], event["images_failed"]) == (2, 3)
@@ -85,9 +83,8 @@ def test_event_of_a_bulk_request_counts_failures_by_code(events):
     assert "cause" not in event
 
 
-def test_streamed_results_are_logged(events):
-    with client_of() as client:
-        client.post("/predict", files=files(PNG, TEXT), headers={"Accept": "application/x-ndjson"})
+def test_streamed_results_are_logged(client, events):
+    client.post("/predict", files=files(PNG, TEXT), headers={"Accept": "application/x-ndjson"})
     (event,) = events
     assert (event["status"], event["images_ok"], event["images_failed"]) == (200, 1, 1)
     assert (event["errors"], event["model_version"]) == ({"unsupported_format": 1}, "1")
@@ -152,27 +149,24 @@ async def test_exception_amid_a_response_is_raised_as_already_logged(events):
     assert [event["event"] for event in events] == ["unexpected_error", "request"]
 
 
-def test_disconnect_is_logged_with_the_answered_images(events):
+def test_disconnect_is_logged_with_the_answered_images(client, events):
     messages = iter([{"type": "http.request", "body": PNG[:10], "more_body": True}, {"type": "http.disconnect"}])
-    with client_of() as client:
-        sent = client.ask("POST", "/predict", [(b"content-type", b"image/png")], body=lambda _: next(messages))
+    sent = client.ask("POST", "/predict", [(b"content-type", b"image/png")], body=lambda _: next(messages))
     (event,) = events
     assert sent == []
     assert (event["status"], event["client_gone"]) == (499, True)
     assert (event["images_ok"], event["images_failed"], event["received_bytes"]) == (0, 0, 10)
 
 
-def test_probes_are_logged_at_debug_level(events):
-    with client_of() as client:
-        for path in ("/health/live", "/health/ready", "/metrics"):
-            client.get(path)
+def test_probes_are_logged_at_debug_level(client, events):
+    for path in ("/health/live", "/health/ready", "/metrics"):
+        client.get(path)
     assert [event["log_level"] for event in events] == ["debug"] * 3
 
 
-def test_server_timing_header_has_the_stages():
-    with client_of() as client:
-        header = client.post("/predict", files=files(PNG)).headers["Server-Timing"]
-        assert re.fullmatch(r"total;dur=\d+\.\d+", client.get("/models").headers["Server-Timing"])
+def test_server_timing_header_has_the_stages(client):
+    header = client.post("/predict", files=files(PNG)).headers["Server-Timing"]
+    assert re.fullmatch(r"total;dur=\d+\.\d+", client.get("/models").headers["Server-Timing"])
     entries = dict(re.fullmatch(r"([a-z]+);dur=(\d+\.\d+)", entry).groups() for entry in header.split(", "))
     assert list(entries) == ["read", "prepare", "wait", "infer", "total"]
 
@@ -195,13 +189,12 @@ def test_each_triton_call_is_timed():
     assert count("gateway_triton_call_duration_seconds_sum") >= spent + 8 * SECONDS * 0.9
 
 
-def test_requests_are_counted_by_route_status_and_code():
+def test_requests_are_counted_by_route_status_and_code(client):
     ok = {"route": "/predict", "status": "200", "code": ""}
     refused = {"route": "/predict", "status": "415", "code": "unsupported_media_type"}
     before = count("gateway_requests_total", **ok), count("gateway_requests_total", **refused)
-    with client_of() as client:
-        client.post("/predict", files=files(PNG))
-        client.post("/predict", content=b"x", headers={"Content-Type": "text/plain"})
+    client.post("/predict", files=files(PNG))
+    client.post("/predict", content=b"x", headers={"Content-Type": "text/plain"})
     assert (count("gateway_requests_total", **ok), count("gateway_requests_total", **refused)) == (
         before[0] + 1,
         before[1] + 1,
@@ -220,12 +213,11 @@ def test_client_made_values_never_become_labels():
     assert '"4711"' not in exposed
 
 
-def test_images_are_counted_by_model():
+def test_images_are_counted_by_model(client):
     answered = {"outcome": "ok", "model": "ensemble_model", "version": "1"}
     refused = {"outcome": "unsupported_format", "model": "", "version": ""}
     before = count("gateway_images_total", **answered), count("gateway_images_total", **refused)
-    with client_of() as client:
-        client.post("/predict", files=files(PNG, TEXT, PNG))
+    client.post("/predict", files=files(PNG, TEXT, PNG))
     assert count("gateway_images_total", **answered) == before[0] + 2
     assert count("gateway_images_total", **refused) == before[1] + 1
 

@@ -19,7 +19,7 @@ from gateway.api.parameters import PredictParameters, invalid_parameter, query_p
 from gateway.app import create_app, prepare
 from gateway.errors import InvalidParameter
 from tests.doubles.backend import PNG, StubBackend
-from tests.services import Client, client_of, client_of_app
+from tests.services import Client, client_of_app
 from tests.settings import Settings
 
 NDJSON = "application/x-ndjson"
@@ -95,12 +95,6 @@ PATHS = [
     "/v2/health/live",
     "/v2/models/ensemble_model",
 ]
-
-
-@pytest.fixture(scope="module")
-def client():
-    with client_of() as client:
-        yield client
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -195,10 +189,8 @@ def test_url_parameters_are_parsed_like_fastapi(fastapis, query):
     assert read == answer.json()
 
 
-def test_unusual_requests_are_left_to_fastapi():
-    with client_of() as client:
-        wrong_method, wrong_path = client.request("PUT", "/predict"), client.post("/predict/", files={"files": PNG})
-
+def test_unusual_requests_are_left_to_fastapi(client):
+    wrong_method, wrong_path = client.request("PUT", "/predict"), client.post("/predict/", files={"files": PNG})
     assert wrong_method.json()["code"] == "method_not_allowed"
     assert (wrong_path.status_code, wrong_path.json()["code"]) == (404, "not_found")
 
@@ -210,11 +202,9 @@ def test_unusual_requests_are_left_to_fastapi():
         ("/predict", "text/plain", 415, "unsupported_media_type"),
     ],
 )
-def test_errors_of_the_fast_path_are_problem_documents(path, content_type, status, code):
-    with client_of() as client:
-        answer = client.post(path, content=PNG, headers={"content-type": content_type})
-        metrics = client.get("/metrics").text
-
+def test_errors_of_the_fast_path_are_problem_documents(client, path, content_type, status, code):
+    answer = client.post(path, content=PNG, headers={"content-type": content_type})
+    metrics = client.get("/metrics").text
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
     assert answer.json()["code"] == code
     assert f'gateway_requests_total{{code="{code}",route="/predict",status="{status}"}}' in metrics

@@ -18,7 +18,7 @@ from gateway.plugins import errors_of, installed
 from gateway_client.csv_cells import csv_line
 from gateway_plugins.page.page import CONTENT_SECURITY_POLICY, SHIPPED_EXAMPLES, files
 from tests.doubles.backend import PNG
-from tests.services import Client, client_of, stub_service
+from tests.services import Client, stub_service
 
 STATIC = Path(str(files.directory))
 ASSETS = sorted(path.name for path in STATIC.iterdir())
@@ -30,12 +30,6 @@ TYPES = {
     ".svg": "image/svg+xml",
     ".jpg": "image/jpeg",
 }
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with client_of() as client:
-        yield client
 
 
 class Elements(HTMLParser):

@@ -19,12 +19,6 @@ def unready() -> StubBackend:
     return backend
 
 
-@pytest.fixture
-def client():
-    with client_of() as client:
-        yield client
-
-
 def test_server_metadata(client):
     assert client.get("/v2").json() == {
         "name": "triton-image-gateway",
