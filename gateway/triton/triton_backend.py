@@ -3,22 +3,16 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Collection, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
+from typing import NotRequired, TypedDict, Unpack
 
-import structlog
-
-from gateway.deadline import Deadline
 from gateway.errors import (
     DeadlineExceeded,
     GatewayError,
     ImageQuarantined,
     ModelNotFound,
     ModelUnavailable,
-    SequenceUnknown,
     TritonUnreachable,
 )
 from gateway.inference.backend import (
@@ -26,31 +20,18 @@ from gateway.inference.backend import (
     CallLimits,
     EndpointHealth,
     InferResult,
-    ModelInfo,
     ModelLoader,
 )
-from gateway.inference.sequence import SequenceScores, SequenceStep
-from gateway.ingest.resizing import Resize
-from gateway.triton.balancing import rendezvous_order
-from gateway.triton.error_table import NOT_LOADED, SequenceLost, StubDied
+from gateway.triton.error_table import NOT_LOADED, StubDied
 from gateway.triton.pool import Replica, TritonPool
+from gateway.triton.pool_models import LIST_HINT, CheckLoad, PoolModels
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.retries import Retries, Suspects
 from gateway.triton.seal import RecentCodes, Seal
 
-if TYPE_CHECKING:
-    from gateway.triton.triton_sequence import TritonSequence
-
-log = structlog.get_logger("gateway")
-
 HOLD_STEP_SECONDS = 0.1
 """Interval at which held calls look for a ready Triton; a Triton starts in tens of seconds."""
 _SUPPORTS_CANCELLATION = attrgetter("endpoint.supports_cancellation")
-LIST_HINT = "GET /models lists the models."
-
-
-CheckLoad = Callable[[str], str | None]
-"""Gets the name of a model that is to be loaded; it may return a warning, or raise LoadFailed."""
 
 
 class BackendOptions(TypedDict):
@@ -64,19 +45,16 @@ class BackendOptions(TypedDict):
     check_load: NotRequired[CheckLoad | None]
 
 
-class TritonBackend:
+class TritonBackend(PoolModels):
     """Sends each call to a ready Triton of the pool; see gateway.triton.pool.
 
     `start` it inside the event loop that uses it.
     """
 
     def __init__(self, pool: TritonPool, **options: Unpack[BackendOptions]) -> None:
-        self._pool = pool
+        super().__init__(pool, options["model_name"], options.get("check_load"))
         self._hold_seconds = options.get("hold_seconds", 0.0)
-        self._check_load = options.get("check_load")
-        self._model_name = options["model_name"]
-        self._seal = options["seal"]
-        self.seal = self._seal.code
+        self.seal = options["seal"].code
         """The seal of an image; see gateway.triton.seal."""
         self.tensor_input = pool.codecs.tensor_input
         """See Backend.tensor_input."""
@@ -148,74 +126,6 @@ class TritonBackend:
             return await self._suspects.infer_apart(call, suspects, self._infer_batch)
         return await self._infer_batch(call)
 
-    async def models(self) -> Sequence[ModelInfo]:
-        """Every ensemble that keeps the contract, as one Triton has it."""
-        return await self._choose().models.all()
-
-    async def model(self, name: str) -> ModelInfo:
-        """One of `models`; raises ModelNotFound, or ModelUnavailable for one that should be there."""
-        models = self._choose().models
-        if (info := await models.one(name)) is not None:
-            return info
-        if any(replica.health.lacks(name) for replica in self._pool.replicas):
-            raise ModelUnavailable(NOT_LOADED)
-        hint = await models.suggestion(name)
-        raise ModelNotFound(f"There is no model {name!r} that classifies images; {hint or LIST_HINT}")
-
-    async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
-        """The labels of one version's classes; see Backend.labels."""
-        return await self._choose(model_name, model_version).models.labels(model_name, model_version)
-
-    async def resize(self, model_name: str, model_version: str) -> Resize | None:
-        """How one version's images are resized; see Backend.resize."""
-        return await self._choose(model_name, model_version).models.resize(model_name, model_version)
-
-    async def sequence(self, model_name: str, model_version: str) -> "TritonSequence":
-        """A new sequence of frames; see Backend.sequence."""
-        from gateway.triton.triton_sequence import TritonSequence  # loaded with the first stream
-
-        name = await self._choose(model_name, model_version).models.sequence_model(model_name, model_version)
-        return TritonSequence(name, partial(self._pool.ready, model_name, model_version))
-
-    async def add_to_sequence(self, model_name: str, model_version: str, step: SequenceStep) -> SequenceScores:
-        """Add an image to the sequence of a client, at the Triton that the id selects; see Backend.add_to_sequence."""
-        ready = {replica.address: replica for replica in self._pool.ready(model_name, model_version)}
-        if not ready:
-            raise ModelUnavailable
-        replica = ready[rendezvous_order(ready, str(step.sequence_id))[0]]
-        name = await replica.models.sequence_model(model_name, model_version)
-        try:
-            return await replica.endpoint.infer_sequence(replace(step, model_name=name))
-        except SequenceLost as error:
-            raise SequenceUnknown(
-                "The sequence has no state: it has not been started, was idle too long, or its Triton was restarted. "
-                "Start it again, with another 'sequence_id'."
-            ) from error
-        except StubDied:
-            replica.health.process_died(name)
-            raise
-
-    async def call(self, method: str, model_name: str, request: bytes, deadline: Deadline) -> bytes:
-        """See Backend.call: a ready Triton is called once."""
-        replica = self._pool.choose(model_name)
-        await replica.gate.opened_by(deadline)
-        with replica.gate:
-            return await replica.endpoint.call(method, request, deadline.left_seconds)
-
-    async def load(self, name: str) -> None:
-        """Load or reload a model on every Triton, one after the other; see Backend.load."""
-        if self._check_load is not None and (warning := await asyncio.to_thread(self._check_load, name)):
-            log.warning("memory_may_run_out", model=name, reason=warning)
-        for address in list(self._pool.known):
-            async with self._pool.models_at(address) as models:
-                await models.load(name)
-
-    async def unload(self, name: str) -> None:
-        """Unload a model on every Triton; see Backend.unload."""
-        for address in list(self._pool.known):
-            async with self._pool.models_at(address) as models:
-                self._pool.forget(address, await models.unload(name))
-
     async def _infer_best_effort(self, call: Call) -> InferResult:
         """Run a best-effort call once on a ready Triton.
 
@@ -286,10 +196,6 @@ class TritonBackend:
         with contextlib.suppress(GatewayError):  # a failed hint must not replace the error
             hint = await replica.models.suggestion(call.model_name)
         return ModelNotFound(f"There is no model {call.model_name!r}{version}; {hint or LIST_HINT}")
-
-    def _choose(self, model_name: str = "", model_version: str = "") -> Replica:
-        """A Triton for a model, the default model if none is named."""
-        return self._pool.choose(model_name or self._model_name, model_version)
 
     def _ready(self, tried: Collection[str], call: Call) -> list[Replica]:
         """The Tritons that are ready for a model, except those in `tried`."""

@@ -12,7 +12,8 @@ from gateway.triton.catalogue import NOT_SERVED
 from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS
 from gateway.triton.error_table import StubDied
 from gateway.triton.pool import TritonPool
-from gateway.triton.triton_backend import LIST_HINT, BackendOptions, TritonBackend
+from gateway.triton.pool_models import LIST_HINT
+from gateway.triton.triton_backend import BackendOptions, TritonBackend
 from gateway.triton.triton_sequence import TritonSequence
 from gateway.values.validation import near
 from gateway_plugins.demand.loader import DemandLoader
