@@ -2,18 +2,15 @@
 
 import asyncio
 import contextlib
-import functools
 import os
 import signal
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gateway.errors import TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat
-from gateway.ingest.decode_budget import DecodeLimits, open_bytes
+from gateway.ingest.decode_budget import open_bytes
 from gateway.ingest.decoders import pool as pool_module
-from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.formats.png import essential
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo, Unopened
@@ -36,16 +33,8 @@ from tests.animations import (
     webm_without_duration,
 )
 from tests.gateway.ingest.reading import LIMITS
+from tests.gateway_decoder.pools import DECODE_LIMITS, MAX_SIDE, cat, decoded, decoders, info_of, works
 from tests.samples import encode, photograph
-
-MAX_SIDE = 256
-DECODE_LIMITS = DecodeLimits(cpu_seconds=3.0, memory_bytes=2**30, image_pixels=50_000_000)
-
-
-@pytest.fixture(scope="module")
-async def pool():
-    async with Decoders(1, limits=DECODE_LIMITS) as pool:
-        yield pool
 
 
 @contextlib.asynccontextmanager
@@ -72,15 +61,6 @@ async def read(pool, data, frames="all", most=1_000):
         return await rest(reader)
 
 
-@functools.cache
-def cat():
-    return encode(photograph(), "PNG")
-
-
-async def decoded_image(pool):
-    return (await pool.decode(cat(), inspect_whole(cat(), LIMITS), MAX_SIDE, pool.account())).pixels
-
-
 @pytest.mark.parametrize("image_format", FORMATS)
 async def test_frames_have_their_order_time_and_content(pool, image_format):
     frames = await read(pool, animated(image_format, range(0, 200, 10), duration=[50 + 10 * n for n in range(20)]))
@@ -96,7 +76,7 @@ async def test_first_frame_equals_the_still_image(pool, image_format):
     data = encode(shown, image_format, save_all=True, append_images=[shown.rotate(90)], duration=100)
     (frame,) = await read(pool, data, "1")
     still = essential(data) if image_format == "PNG" else data
-    alone = decode(still, inspect_whole(still, LIMITS), MAX_SIDE).to_bytes()
+    alone = decode(still, info_of(still), MAX_SIDE).to_bytes()
     assert np.abs(np.frombuffer(frame.pixels, np.uint8).astype(int) - np.frombuffer(alone, np.uint8)).mean() < 0.5
 
 
@@ -113,10 +93,10 @@ async def test_unrequested_frames_are_skipped(pool):
 
 async def test_images_are_decoded_between_the_frames_of_an_animation(pool, monkeypatch):
     monkeypatch.setattr(pool_module, "SPARE_SECONDS", 0.01)
-    expected = decode(cat(), inspect_whole(cat(), LIMITS), MAX_SIDE).to_bytes()
+    expected = decode(cat(), info_of(cat()), MAX_SIDE).to_bytes()
     async with opened(pool, animated("GIF", range(5))) as reader:
         first = await reader.next()
-        assert await decoded_image(pool) == expected
+        assert await decoded(pool, cat()) == expected
         others = await rest(reader)
     assert [level_of(frame.pixels) for frame in (first, *others)] == [0, 1, 2, 3, 4]
     async with asyncio.timeout(60):
@@ -128,7 +108,7 @@ async def test_process_of_a_finished_animation_is_reused(pool):
     (worker,) = pool._idle
     await read(pool, animated("GIF", range(3)))
     assert pool._idle == [worker]
-    assert (await decoded_image(pool)).startswith(b"P6")
+    assert await works(pool)
     assert pool._idle == [worker]
 
 
@@ -138,7 +118,7 @@ async def test_abandoned_animation_ends_its_process(pool):
         (worker,) = pool._busy
     assert not worker.alive()
     assert [bound.free for bound in pool.slots_of("animation", 1).bounds] == [1, DECODE_LIMITS.memory_bytes]
-    assert (await decoded_image(pool)).startswith(b"P6")
+    assert await works(pool)
 
 
 async def test_too_many_frames_are_refused_before_the_first_one(pool):
@@ -169,7 +149,7 @@ async def test_file_of_countless_frames_is_refused_at_little_cost(pool, bomb, fr
     with pytest.raises(TooManyFrames, match=f"more than {MOST_IN_FILE:,} frames"):
         await read(pool, bomb, frames)
     assert worker.alive()
-    assert (await decoded_image(pool)).startswith(b"P6")
+    assert await works(pool)
 
 
 async def test_missing_frames_end_the_animation_with_an_error(pool):
@@ -177,7 +157,7 @@ async def test_missing_frames_end_the_animation_with_an_error(pool):
         assert [(await reader.next()).index for _ in range(2)] == [0, 1]
         with pytest.raises(UndecodableImage, match="Frame 2 of 5"):
             await reader.next()
-    assert (await decoded_image(pool)).startswith(b"P6")
+    assert await works(pool)
 
 
 async def test_frame_larger_than_its_gif_is_not_decoded(pool):
@@ -192,27 +172,26 @@ async def test_frame_larger_than_its_gif_is_not_decoded(pool):
 
 async def test_canvas_past_the_memory_limit_is_refused():
     data = gif_of(3, width=6_000, height=6_000)
-    info = inspect_whole(data, LIMITS)
-    assert open_bytes(info, len(data)) > 2**28
-    async with Decoders(1, limits=DecodeLimits(3.0, 2**27, 50_000_000)) as pool:
+    assert open_bytes(info_of(data), len(data)) > 2**28
+    async with decoders(memory_bytes=2**27) as pool:
         (worker,) = pool._idle
         with pytest.raises((TooCostly, UndecodableImage)):
             await read(pool, data)
         assert worker.alive()
-        assert (await decoded_image(pool)).startswith(b"P6")
+        assert await works(pool)
 
 
 async def test_frame_past_its_cpu_limit_ends_only_its_animation():
     data = gif_of(3, width=5_000, height=5_000)
-    async with Decoders(1, limits=DecodeLimits(0.06, 2**31, 50_000_000)) as pool:
+    async with decoders(cpu_seconds=0.06, memory_bytes=2**31) as pool:
         with pytest.raises(TooCostly):
             await read(pool, data)
-        assert (await decoded_image(pool)).startswith(b"P6")
+        assert await works(pool)
 
 
 async def test_frames_are_charged_to_their_request():
     """Skipped frames as well as those that are wanted; and what another file has taken is not there for this one."""
-    async with Decoders(1, limits=replace(DECODE_LIMITS, request_cpu_seconds=0.03)) as pool:
+    async with decoders(request_cpu_seconds=0.03) as pool:
         account = pool.account()
         async with opened(pool, animated("GIF", range(0, 250, 5), size=(600, 600)), account=account) as reader:
             await reader.next()
@@ -225,11 +204,11 @@ async def test_frames_are_charged_to_their_request():
                 pass
         (worker,) = pool._idle
         assert worker.alive()
-        assert (await decoded_image(pool)).startswith(b"P6")
+        assert await works(pool)
 
 
 async def test_skipped_frames_are_charged():
-    async with Decoders(1, limits=replace(DECODE_LIMITS, request_cpu_seconds=0.05)) as pool:
+    async with decoders(request_cpu_seconds=0.05) as pool:
         with pytest.raises(TooCostly, match="request_cpu_seconds"):
             await read(pool, gif_of(2_000, width=1_500, height=1_500), "2")
 
@@ -241,7 +220,7 @@ async def test_crashed_process_ends_only_its_animation(pool):
         os.kill(worker.pid, signal.SIGSEGV)
         with pytest.raises(UndecodableImage):
             await reader.next()
-    assert (await decoded_image(pool)).startswith(b"P6")
+    assert await works(pool)
     assert [frame.index for frame in await read(pool, animated("GIF", range(3)))] == [0, 1, 2]
 
 
@@ -280,7 +259,7 @@ async def test_file_keeps_its_slot_while_none_needs_it(pool, monkeypatch):
     async with opened(pool, animated("GIF", range(3))) as reader:
         await reader.next()
         (worker,) = pool._busy
-        assert (await decoded_image(pool)).startswith(b"P6")
+        assert await works(pool)
         await asyncio.sleep(0)
         assert pool._busy == {worker}
         assert len(await rest(reader)) == 2
@@ -290,7 +269,7 @@ async def test_waiting_animation_does_not_delay_images(pool):
     async with opened(pool, animated("GIF", range(3))) as reader:
         waiting = asyncio.ensure_future(read(pool, animated("GIF", range(4))))
         await asyncio.sleep(0)
-        assert (await decoded_image(pool)).startswith(b"P6")
+        assert await works(pool)
         assert not waiting.done()
         await rest(reader)
     assert len(await waiting) == 4
@@ -323,7 +302,7 @@ async def test_truncated_video_ends_with_an_error(pool, share):
         data = video(ending, codec, tuple(range(0, 250, 5)))
         with pytest.raises(UndecodableImage, match="cut off or damaged"):
             await read(pool, data[: int(len(data) * share)] if ending != "webm" else data[:100])
-    assert (await decoded_image(pool)).startswith(b"P6")
+    assert await works(pool)
 
 
 async def test_noise_with_a_video_signature_is_refused(pool):
@@ -348,4 +327,4 @@ async def test_playlist_of_other_files_is_refused(pool, tmp_path):
 async def test_video_of_an_unsupported_codec_is_refused(pool):
     with pytest.raises(UnsupportedFormat, match=r"codec is not supported; use AV1, H\.264"):
         await read(pool, video("avi", "FFV1", SHADES))
-    assert (await decoded_image(pool)).startswith(b"P6")
+    assert await works(pool)

@@ -2,41 +2,30 @@
 
 import asyncio
 import contextlib
-import functools
 import os
 import resource
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gateway.errors import Overloaded, TooCostly, UndecodableImage
-from gateway.ingest.decode_budget import DecodeLimits, most_seconds, peak_bytes
+from gateway.ingest.decode_budget import most_seconds, peak_bytes
 from gateway.ingest.decoders import pool as pool_module
-from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.decoders.worker import Worker, WorkerLost
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway_decoder.decoding import decode
-from gateway_decoder.in_process import inspect_whole
 from gateway_plugins.media.frames import FrameSelection
 from gateway_plugins.media.open_files import animation
 from tests.encoders import png_bomb
-from tests.gateway.ingest.reading import LIMITS
+from tests.gateway_decoder.pools import MAX_SIDE, cat, decoded, decoders, info_of, works
 from tests.processes import PROJECT
 from tests.samples import encode, photograph, samples
 
-MAX_SIDE = 256
 DOT = encode(photograph().resize((1, 1)), "BMP")
-DECODE_LIMITS = DecodeLimits(cpu_seconds=3.0, memory_bytes=2**30, image_pixels=50_000_000)
-
-
-def decoders(count=1, limits=DECODE_LIMITS):
-    return Decoders(count, limits=limits)
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +41,6 @@ async def pool(shared_pool):
     return shared_pool
 
 
-def info_of(data):
-    return inspect_whole(data, LIMITS)
-
-
-async def decoded(pool, data, account=None):
-    return (await pool.decode(data, info_of(data), MAX_SIDE, account or pool.account())).pixels
-
-
 def children():
     """The processes that this one has started and not yet taken leave of."""
     return {int(number) for number in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
@@ -69,14 +50,6 @@ def cpu_seconds_of_children():
     """Processor time of children that have ended and been waited for."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
-
-
-def threads_of(pid):
-    return {int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()}
-
-
-def environment(pid):
-    return Path(f"/proc/{pid}/environ").read_bytes()
 
 
 async def hold(pool):
@@ -91,19 +64,26 @@ async def hold(pool):
     return worker
 
 
+def read_proc(pid, name):
+    return Path(f"/proc/{pid}/{name}").read_bytes()
+
+
 def state_of(pid):
     """One letter, as in proc(5): T is stopped, Z has ended."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-@functools.cache
-def cat():
-    return encode(photograph(), "PNG")
+    return read_proc(pid, "stat").decode().rpartition(")")[2].split()[0]
 
 
 async def begun(pool):
     while not pool._busy:  # noqa: ASYNC110 - the pool tells nobody
         await asyncio.sleep(0)
+
+
+async def unanswered(pool, account=None):
+    """An image in work, and its process, which stands still."""
+    worker = await hold(pool)
+    task = asyncio.ensure_future(decoded(pool, cat(), account))
+    await begun(pool)
+    return worker, task
 
 
 def slow_picture():
@@ -121,47 +101,52 @@ async def test_every_form_is_decoded_as_in_process():
 
 
 async def test_image_past_its_cpu_limit_ends_its_process_and_fails_alone():
-    async with decoders(limits=DecodeLimits(cpu_seconds=0.05, memory_bytes=2**30, image_pixels=50_000_000)) as pool:
-        bomb = slow_picture()
+    async with decoders(cpu_seconds=0.05) as pool:
         (first,) = pool._idle
-        outcomes: list[Any] = await asyncio.gather(
-            decoded(pool, bomb),
-            decoded(pool, DOT),
-            return_exceptions=True,
-        )
-        assert isinstance(outcomes[0], TooCostly)
-        assert outcomes[1].startswith(b"P6")
+        costly, other = await asyncio.gather(decoded(pool, slow_picture()), decoded(pool, DOT), return_exceptions=True)
+        assert isinstance(costly, TooCostly)
+        assert isinstance(other, bytes)
+        assert other.startswith(b"P6")
         assert first._process.returncode == -signal.SIGPROF
 
 
 async def test_image_past_its_memory_limit_is_refused():
     data = encode(photograph().resize((3_000, 2_000)), "PNG", compress_level=1)
-    async with decoders(limits=DecodeLimits(cpu_seconds=3.0, memory_bytes=4 * 2**20, image_pixels=50_000_000)) as pool:
+    async with decoders(memory_bytes=4 * 2**20) as pool:
         (worker,) = pool._idle
         with pytest.raises((TooCostly, UndecodableImage)):
             await decoded(pool, data)
-        assert (await decoded(pool, cat())).startswith(b"P6")
+        assert await works(pool)
         assert pool._idle == [worker]
 
 
-async def test_crash_of_a_decoder_fails_only_its_image(pool):
-    worker = await hold(pool)
-    broken = asyncio.ensure_future(decoded(pool, cat()))
-    await begun(pool)
+@pytest.mark.parametrize(
+    ("ending", "error", "reason"),
+    [
+        (signal.SIGSEGV, UndecodableImage, None),
+        (signal.SIGKILL, Overloaded, "was killed, as for lack of memory"),
+    ],
+    ids=["crash", "killed"],
+)
+async def test_end_of_a_process_fails_only_its_image_and_is_charged(pool, ending, error, reason):
+    """Where memory runs out, the kernel kills a decoder first: its image need not be bad."""
+    account = pool.account()
+    worker, broken = await unanswered(pool, account)
     waiting = asyncio.ensure_future(decoded(pool, cat()))
     await asyncio.sleep(0)
-    os.kill(worker.pid, signal.SIGSEGV)
+    os.kill(worker.pid, ending)
     os.kill(worker.pid, signal.SIGCONT)
-    with pytest.raises(UndecodableImage):
+    with pytest.raises(error, match=reason):
         await broken
     assert (await waiting).startswith(b"P6")
+    assert account.spent_seconds >= worker.start_seconds > 0.02
 
 
 async def test_decoder_has_one_thread(pool):
     """A second thread could start under an image's memory limit, and crash."""
     (worker,) = pool._idle
     await decoded(pool, cat())
-    assert threads_of(worker.pid) == {worker.pid}
+    assert b"\nThreads:\t1\n" in read_proc(worker.pid, "status")
 
 
 async def test_killed_idle_decoder_is_replaced(pool):
@@ -174,14 +159,12 @@ async def test_killed_idle_decoder_is_replaced(pool):
 
 
 async def test_cancelled_decode_ends_with_its_cancellation(pool):
-    worker = await hold(pool)
-    task = asyncio.ensure_future(decoded(pool, cat()))
-    await begun(pool)
+    worker, task = await unanswered(pool)
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
     assert worker._process.returncode == -signal.SIGKILL
-    assert (await decoded(pool, cat())).startswith(b"P6")
+    assert await works(pool)
 
 
 async def test_almost_finished_cancelled_decode_keeps_its_process(pool, monkeypatch):
@@ -235,7 +218,7 @@ async def test_images_that_fit_into_memory_are_decoded_concurrently():
     data = cat()
     nbytes = peak_bytes(info_of(data), MAX_SIDE)
     for room, together in ((2 * nbytes, 2), (2 * nbytes - 1, 1), (nbytes - 1, 1)):
-        async with decoders(2, replace(DECODE_LIMITS, memory_bytes=room)) as pool:
+        async with decoders(2, memory_bytes=room) as pool:
             pool._worker = standing_still
             tasks = [asyncio.ensure_future(decoded(pool, data)) for _ in range(3)]
             for _ in range(5):
@@ -257,7 +240,7 @@ async def test_cancelled_wait_for_memory_does_not_block_later_images():
     data = cat()
     large = png_bomb(1_000, 1_000)
     room = peak_bytes(info_of(large), MAX_SIDE) + peak_bytes(info_of(data), MAX_SIDE)
-    async with decoders(3, replace(DECODE_LIMITS, memory_bytes=room)) as pool:
+    async with decoders(3, memory_bytes=room) as pool:
         pool._worker = standing_still
         first, waits, behind = (asyncio.ensure_future(decoded(pool, picture)) for picture in (large, large, data))
         for _ in range(5):
@@ -299,13 +282,11 @@ async def test_pool_leaves_no_processes():
 async def test_decoder_ends_with_its_parent_amid_an_image():
     script = """
 import asyncio, os, signal
-from tests.gateway_decoder.test_decoders import begun, cat, decoded, decoders, hold
+from tests.gateway_decoder.test_decoders import decoders, unanswered
 
 async def main():
     async with decoders() as pool:
-        worker = await hold(pool)
-        task = asyncio.ensure_future(decoded(pool, cat()))
-        await begun(pool)
+        worker, task = await unanswered(pool)
         print(worker.pid, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -328,7 +309,7 @@ def _runs(pid):
 
 
 async def test_opencv_refuses_images_past_the_pixel_limit():
-    async with decoders(limits=replace(DECODE_LIMITS, image_pixels=451 * 300 - 1)) as pool:
+    async with decoders(image_pixels=451 * 300 - 1) as pool:
         with pytest.raises(UndecodableImage):
             await decoded(pool, cat())
 
@@ -338,7 +319,7 @@ async def test_environment_of_a_decoder_has_no_secrets(monkeypatch):
     async with decoders() as pool:
         (worker,) = pool._idle
         await decoded(pool, cat())
-        assert b"GATEWAY_SECRET" not in environment(worker.pid)
+        assert b"GATEWAY_SECRET" not in read_proc(worker.pid, "environ")
 
 
 async def test_unused_reserved_time_is_refunded(pool):
@@ -352,7 +333,7 @@ async def test_unused_reserved_time_is_refunded(pool):
 
 async def test_request_beyond_its_account_gets_no_process():
     """What crosses the line is answered, and the next one is not even begun; another request has its own account."""
-    async with decoders(limits=replace(DECODE_LIMITS, request_cpu_seconds=0.02)) as pool:
+    async with decoders(request_cpu_seconds=0.02) as pool:
         account = pool.account()
         bomb = slow_picture()
         assert (await decoded(pool, bomb, account)).startswith(b"P6")
@@ -360,32 +341,21 @@ async def test_request_beyond_its_account_gets_no_process():
         with pytest.raises(TooCostly, match="request_cpu_seconds"):
             await decoded(pool, cat(), account)
         assert account.spent_seconds == spent
-        assert (await decoded(pool, cat())).startswith(b"P6")
+        assert await works(pool)
 
 
 async def test_images_that_wait_for_the_account_are_all_decoded():
     """Each reserves all there is and takes little; none is refused while another one may give back the rest."""
-    async with decoders(2, replace(DECODE_LIMITS, request_cpu_seconds=0.2)) as pool:
+    async with decoders(2, request_cpu_seconds=0.2) as pool:
         account = pool.account()
         answers = await asyncio.gather(*(decoded(pool, cat(), account) for _ in range(12)))
         assert all(answer.startswith(b"P6") for answer in answers)
 
 
-async def test_killed_process_is_charged(pool):
-    account = pool.account()
-    worker = await hold(pool)
-    broken = asyncio.ensure_future(decoded(pool, cat(), account))
-    await begun(pool)
-    os.kill(worker.pid, signal.SIGKILL)
-    with pytest.raises(Overloaded):
-        await broken
-    assert account.spent_seconds >= worker.start_seconds > 0.02
-
-
 async def test_charges_equal_the_cpu_time_of_the_processes():
     """All of it: what ends a process, and starting another one, included."""
     before = cpu_seconds_of_children()
-    async with decoders(limits=replace(DECODE_LIMITS, cpu_seconds=0.15)) as pool:
+    async with decoders(cpu_seconds=0.15) as pool:
         account = pool.account()
         bomb = png_bomb(7_000, 7_000)
         for _ in range(3):
@@ -428,18 +398,6 @@ def test_serving_process_imports_no_decoder():
     )
     asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (asked.stderr, asked.returncode) == ("", 0)
-
-
-async def test_image_whose_process_is_killed_is_no_bad_image():
-    """Where memory runs out, the kernel kills a decoder first, whatever image it decodes."""
-    async with decoders() as pool:
-        worker = await hold(pool)
-        task = asyncio.ensure_future(decoded(pool, cat()))
-        await begun(pool)
-        os.kill(worker.pid, signal.SIGKILL)
-        with pytest.raises(Overloaded, match="was killed, as for lack of memory"):
-            await task
-        assert (await decoded(pool, cat())).startswith(b"P6")
 
 
 @pytest.mark.parametrize(

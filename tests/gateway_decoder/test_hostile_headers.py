@@ -9,8 +9,6 @@ import pytest
 import tifffile
 
 from gateway.errors import ImageError, ImageTooLarge
-from gateway.ingest.decode_budget import DecodeLimits
-from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.image_info import Unopened
 from gateway.ingest.inspection import check_size, inspect
 from tests.gateway.ingest.reading import LIMITS
@@ -56,12 +54,6 @@ HOSTILE = {
 @pytest.fixture(scope="module")
 def anyio_backend():
     return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def pool():
-    async with Decoders(1, limits=DecodeLimits(3.0, 2**30, 50_000_000)) as pool:
-        yield pool
 
 
 async def decoded(pool, data, account):

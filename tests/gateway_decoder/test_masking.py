@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from gateway.errors import TruncatedImage, UndecodableImage
-from gateway.ingest.decode_budget import DecodeLimits
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.inspection import inspect
 from gateway_plugins.media import open_files
@@ -13,15 +12,8 @@ from gateway_plugins.media.open_files import MaskedImage, masked
 from tests.asking import encode
 from tests.gateway.ingest.reading import LIMITS
 
-DECODE_LIMITS = DecodeLimits(cpu_seconds=3.0, memory_bytes=2**30, image_pixels=50_000_000)
 HEIGHT, WIDTH = 40, 80
 GRID = 4
-
-
-@pytest.fixture(scope="module")
-async def pool():
-    async with Decoders(1, limits=DECODE_LIMITS) as pool:
-        yield pool
 
 
 def picture() -> np.ndarray:
