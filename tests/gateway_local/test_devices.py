@@ -54,13 +54,13 @@ def test_gpu_that_torch_cannot_use_is_hidden_from_triton(repository):
     assert "R580" in said[0]
 
 
-def test_hidden_gpu_is_hidden_from_the_server_process(tmp_path):
+def test_hidden_gpu_is_hidden_from_the_server_process(repository, tmp_path):
     program = tmp_path / "tritonserver"
     program.write_text('#!/bin/sh\necho "sees ${CUDA_VISIBLE_DEVICES-all}"\n')
     program.chmod(0o755)
     lines = []
     runtime = TritonRuntime(program, tmp_path, tmp_path, ())
-    server = EmbeddedTriton(runtime, tmp_path, on_log=lines.append, environment=HIDE)
+    server = EmbeddedTriton(runtime, repository, on_log=lines.append, environment=HIDE)
     server.start()
     server.wait(20)
     server.stop()

@@ -9,14 +9,11 @@ import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LogisticRegression, RidgeClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
 from torch import Tensor
 
 from gateway.errors import UserError
@@ -33,7 +30,7 @@ from gateway_models.repository.entry import Entry, EntryError
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import Format, ModelSpec
 from gateway_models.repository.summary import added
-from tests.gateway_models.networks.builders import save_labels
+from tests.gateway_models.networks.builders import Trap, spec_of
 from tests.gateway_models.networks.framework_files import FILES, IMAGES, digits
 
 KINDS = {
@@ -52,16 +49,18 @@ NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight",
 GRAY = Preprocessing((8,), 8, "bilinear", **AS_PIXELS)
 
 
-def request(name: str, folder: Path, **changes) -> ModelSpec:
-    source = Path(name) if Path(name).is_absolute() else FILES / name
-    defaults = {
-        "name": "digits",
-        "preprocessing": GRAY,
-        "grayscale": True,
-        "trust": True,
-        "labels": save_labels(folder / "labels.txt", 10),
-    }
-    return ModelSpec(source=str(source), **{**defaults, **changes})
+def request(file: str, folder: Path, **changes) -> ModelSpec:
+    changes = {"name": "digits", "preprocessing": GRAY, "grayscale": True, "trust": True, **changes}
+    return spec_of(FILES / file, folder, classes=10, **changes)
+
+
+def add_digits(file: str, folder: Path, **changes) -> Entry:
+    """Add a file of frameworks/, or of an absolute path."""
+    return add(request(file, folder, **changes), folder / "models", print)
+
+
+def copied(name: str, target: Path) -> Path:
+    return Path((shutil.copytree if (FILES / name).is_dir() else shutil.copyfile)(FILES / name, target))
 
 
 def images() -> Tensor:
@@ -82,9 +81,7 @@ def needs(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), KINDS.items())
 def test_files_are_recognised_by_content(tmp_path, name, kind):
-    path = FILES / name
-    copy = (shutil.copytree if path.is_dir() else shutil.copyfile)(path, tmp_path / "model.bin")
-    assert framework_of(copy) is framework_named(kind)
+    assert framework_of(copied(name, tmp_path / "model.bin")) is framework_named(kind)
 
 
 def test_truncated_and_empty_files_are_no_models(tmp_path):
@@ -117,9 +114,7 @@ def test_weights_alone_are_refused_with_advice():
 def test_served_answers_are_the_frameworks_own(tmp_path, warm_jobs, name):
     needs(name)
     # The name says nothing; the record has the path.
-    copy = tmp_path / "model.bin"
-    (shutil.copytree if (FILES / name).is_dir() else shutil.copyfile)(FILES / name, copy)
-    entry: Entry = add(request(str(copy), tmp_path), tmp_path / "models", print)
+    entry = add_digits(str(copied(name, tmp_path / "model.bin")), tmp_path)
     outcome = entry.versions[1].outcome
     assert outcome.format is Format.ONNX
     assert outcome.difference < 1e-4
@@ -136,8 +131,8 @@ def test_served_answers_are_the_frameworks_own(tmp_path, warm_jobs, name):
 @pytest.mark.long
 def test_changed_folder_is_no_original_any_more(tmp_path, warm_jobs):
     needs("digits_saved")
-    copy = shutil.copytree(FILES / "digits_saved", tmp_path / "saved")
-    entry = add(request(str(copy), tmp_path), tmp_path / "models", print)
+    copy = copied("digits_saved", tmp_path / "saved")
+    entry = add_digits(str(copy), tmp_path)
     (copy / "fingerprint.pb").write_bytes(b"another")
     with pytest.raises(EntryError, match="has changed since it was added"):
         original_probabilities(entry.versions[1])
@@ -154,15 +149,10 @@ def test_what_may_run_code_needs_trust(name):
 
 def test_pickle_is_not_loaded_without_trust(tmp_path, warm_jobs):
     needs("digits.joblib")
-
-    class Trap:
-        def __reduce__(self):
-            return Path.touch, (tmp_path / "it ran",)
-
     path = tmp_path / "trap.joblib"
-    path.write_bytes(pickle.dumps([LogisticRegression(), Trap()]))
+    path.write_bytes(pickle.dumps([untrained("logistic"), Trap(tmp_path / "it ran")]))
     with pytest.raises(SourceError, match="loading a pickle can run any code"):
-        add(request(str(path), tmp_path, trust=False), tmp_path / "models", print)
+        add_digits(str(path), tmp_path, trust=False)
     assert not (tmp_path / "it ran").exists()
 
 
@@ -170,8 +160,8 @@ def test_pickle_is_not_loaded_without_trust(tmp_path, warm_jobs):
 def test_keras_code_needs_trust(tmp_path, warm_jobs):
     needs("digits.keras")
     with pytest.raises(ModelFileError, match=r"it has a (Lambda|__lambda__) layer, which is code"):
-        add(request("lambda.keras", tmp_path, trust=False), tmp_path / "models", print)
-    entry = add(request("lambda.keras", tmp_path), tmp_path / "models", print)
+        add_digits("lambda.keras", tmp_path, trust=False)
+    entry = add_digits("lambda.keras", tmp_path)
     assert entry.versions[1].spec.trust
     assert entry.versions[1].outcome.difference < 1e-4
 
@@ -231,12 +221,12 @@ def test_description_of_keras_has_layers_and_their_parts(config):
 def test_gray_network_is_told_of_grayscale(tmp_path, warm_jobs, name):
     needs(name)
     with pytest.raises(ModelFileError, match="use --grayscale"):
-        add(request(name, tmp_path, grayscale=False), tmp_path / "models", print)
+        add_digits(name, tmp_path, grayscale=False)
 
 
 def test_labels_of_a_pipeline_are_its_classes(tmp_path, warm_jobs, capsys):
     needs("digits.skops")
-    entry = add(request("digits.skops", tmp_path, labels=None, trust=False), tmp_path / "models", print)
+    entry = add_digits("digits.skops", tmp_path, labels=None, trust=False)
     added(entry, tmp_path / "models", 1, "http://127.0.0.1:8080")
     assert "gray (one channel), resize shorter side 8" in capsys.readouterr().out
     labels = (tmp_path / "models" / "digits_classifier" / "labels.txt").read_text().split()
@@ -257,41 +247,51 @@ def rows(side: int = 8) -> tuple[np.ndarray, np.ndarray]:
     return generator.random((40, side), dtype=np.float32), np.arange(40) % 10
 
 
+def untrained(kind: str) -> Any:
+    """A model of scikit-learn, which is slow to import."""
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.linear_model import LogisticRegression, RidgeClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+
+    root = FunctionTransformer(np.sqrt)
+    models = {
+        "forest": RandomForestClassifier(2),
+        "pipeline": make_pipeline(root, LogisticRegression()),
+        "logistic": LogisticRegression(),
+        "ridge": RidgeClassifier(),
+        "function": root,
+    }
+    return models[kind]
+
+
 @pytest.mark.parametrize(
-    ("model", "size", "reason"),
+    ("kind", "size", "reason"),
     [
-        (RandomForestClassifier(2), 64, r"64×.*: use --crop 8 --grayscale|use --crop 8 --grayscale"),
-        (RandomForestClassifier(2), 100, "takes 100 numbers.*use --crop 10 --grayscale"),
-        (RandomForestClassifier(2), 50, "gateway model new NAME --template sklearn"),
-        (make_pipeline(FunctionTransformer(np.sqrt), LogisticRegression()), 256, "cannot convert it.*--template"),
-        (RidgeClassifier(), 256, "no predict_proba.*CalibratedClassifierCV"),
-        (FunctionTransformer(np.sqrt), 256, "a classifier or a pipeline that ends in one is expected"),
+        ("forest", 64, "use --crop 8 --grayscale"),
+        ("forest", 100, "takes 100 numbers.*use --crop 10 --grayscale"),
+        ("forest", 50, "gateway model new NAME --template sklearn"),
+        ("pipeline", 256, "cannot convert it.*--template"),
+        ("ridge", 256, "no predict_proba.*CalibratedClassifierCV"),
+        ("function", 256, "a classifier or a pipeline that ends in one is expected"),
     ],
     ids=["another crop", "hundred", "own features", "own function", "no probabilities", "no classifier"],
 )
-def test_pipeline_that_cannot_be_converted_says_why(tmp_path, warm_jobs, model, size, reason):
+def test_pipeline_that_cannot_be_converted_says_why(tmp_path, warm_jobs, kind, size, reason):
     needs("digits.joblib")
     path = tmp_path / "model.joblib"
-    path.write_bytes(pickle.dumps(model.fit(*rows(size))))
-    spec = request(str(path), tmp_path, preprocessing=replace(GRAY, resize_size=(16,), crop_size=16))
+    path.write_bytes(pickle.dumps(untrained(kind).fit(*rows(size))))
     with pytest.raises(UserError, match=reason):
-        add(spec, tmp_path / "models", print)
+        add_digits(str(path), tmp_path, preprocessing=replace(GRAY, resize_size=(16,), crop_size=16))
 
 
 def test_template_of_a_pipeline_is_a_function_that_works(tmp_path, warm_jobs):
     """Its features are a histogram of each colour, 24 numbers."""
     path = write_skeleton("mine", tmp_path, FunctionTemplate.SKLEARN)
-    pipeline = LogisticRegression().fit(*rows(24))
+    pipeline = untrained("logistic").fit(*rows(24))
     (tmp_path / "mine.joblib").write_bytes(pickle.dumps(pipeline))
-    spec = ModelSpec(
-        f"{path}:classify",
-        "mine",
-        labels=save_labels(tmp_path / "labels.txt", 10),
-        preprocessing=GRAY,
-        include=(tmp_path / "mine.joblib",),
-        trust=True,
-    )
-    outcome = add(spec, tmp_path / "models", print).versions[1].outcome
+    changes = {"name": "mine", "grayscale": False, "include": (tmp_path / "mine.joblib",)}
+    outcome = add_digits(f"{path}:classify", tmp_path, **changes).versions[1].outcome
     assert outcome.format is Format.FUNCTION
     assert outcome.ending == "softmax"
 

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from gateway_cli.main import app
 from gateway_models.networks.add import add
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.functions import (
@@ -21,10 +19,10 @@ from gateway_models.networks.functions import (
 from gateway_models.networks.model_source import SourceError
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import INPUTS, Format, ModelSpec, Precision
+from tests.commands import gateway, refusal
 from tests.doubles.python_backend import Input, imported, python_backend
-from tests.gateway_models.networks.builders import save_labels
+from tests.gateway_models.networks.builders import spec_of
 from tests.gateway_models.networks.functions import COLOURS, PYTRITON, own_modules, save_function, tried
-from tests.gateway_models.repository.entries import SMALL
 
 PIXELS = Preprocessing((40,), 32, "bilinear", **AS_PIXELS)
 IMAGES = (torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32) % 256).float()
@@ -42,10 +40,9 @@ def loaded(folder: Path, code: str, name: str = "classify", **said):
     return load_staged(folder / "staged")[0]
 
 
-def request(folder: Path, **changes) -> ModelSpec:
-    path = save_function(folder, COLOURS)
-    defaults = {"name": "mine", "labels": save_labels(folder / "labels.txt", 6), "preprocessing": PIXELS}
-    return ModelSpec(source=f"{path}:classify", **{**defaults, "trust": True, **changes})
+def request(folder: Path, code: str = COLOURS, **changes) -> ModelSpec:
+    changes = {"name": "mine", "preprocessing": PIXELS, "trust": True, **changes}
+    return spec_of(f"{save_function(folder, code)}:classify", folder, classes=6, **changes)
 
 
 @pytest.mark.parametrize(
@@ -104,37 +101,24 @@ def test_unsupported_options_of_a_function_are_refused(tmp_path, changes, reason
         add(request(tmp_path, **changes), tmp_path / "models", print)
 
 
-def test_format_function_and_include_are_for_functions_only(tmp_path):
-    with pytest.raises(SourceError, match=r"--format function is for FILE\.py:NAME"):
-        add(
-            ModelSpec(
-                "recipe:efficientnet-lite0",
-                "mine",
-                save_labels(tmp_path / "l.txt"),
-                format=Format.FUNCTION,
-                preprocessing=SMALL,
-            ),
-            tmp_path / "models",
-            print,
-        )
-    with pytest.raises(SourceError, match="--include is for the files of a Python function"):
-        add(
-            ModelSpec("model.pt", "mine", save_labels(tmp_path / "l.txt"), include=(tmp_path,)),
-            tmp_path / "models",
-            print,
-        )
+@pytest.mark.parametrize(
+    ("source", "changes", "reason"),
+    [
+        ("recipe:efficientnet-lite0", {"format": Format.FUNCTION}, r"--format function is for FILE\.py:NAME"),
+        ("model.pt", {"include": (Path(),)}, "--include is for the files of a Python function"),
+    ],
+    ids=["--format", "--include"],
+)
+def test_format_function_and_include_are_for_functions_only(tmp_path, source, changes, reason):
+    with pytest.raises(SourceError, match=reason):
+        add(spec_of(source, tmp_path, **changes), tmp_path / "models", print)
 
 
 def test_code_runs_only_if_it_is_trusted(tmp_path):
     """Neither looking at a function nor refusing it runs a line of its file."""
     code = f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n{COLOURS}"
-    save_function(tmp_path, code)
     with pytest.raises(SourceError, match="add --trust"):
-        add(
-            ModelSpec(f"{tmp_path}/colours.py:classify", "mine", save_labels(tmp_path / "l.txt", 6)),
-            tmp_path / "models",
-            print,
-        )
+        add(request(tmp_path, code, preprocessing=None, trust=False), tmp_path / "models", print)
     assert not (tmp_path / "ran").exists()
     tried(f"{tmp_path}/colours.py:classify", tmp_path)
     assert (tmp_path / "ran").exists()
@@ -172,9 +156,7 @@ def classify(images{annotation}):
 
 @pytest.mark.parametrize("wanted", INPUTS)
 def test_pixels_arrive_unchanged_in_the_requested_order(tmp_path, wanted):
-    code = (
-        "import numpy as np\n\ndef classify(images):\n    return images.reshape(len(images), -1).astype(np.float32)\n"
-    )
+    code = "def classify(images):\n    return images.reshape(len(images), -1).astype('float32')\n"
     scores = loaded(tmp_path, code, input=wanted).scores(IMAGES)
     expected = IMAGES.permute(0, 2, 3, 1) if wanted.endswith("nhwc") else IMAGES
     assert torch.equal(scores, expected.reshape(2, -1))
@@ -291,9 +273,7 @@ def test_pixels_and_their_normalisation_do_not_contradict_each_other(tmp_path):
 
 def test_skeleton_is_a_function_that_works(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["model", "new", "mine"])
-    assert result.exit_code == 0, result.output
-    assert "gateway model add mine.py:classify --name mine" in result.output
+    assert "gateway model add mine.py:classify --name mine" in gateway("model", "new", "mine").output
     assert tried("mine.py:classify", tmp_path, labels=2).ending == "logits"
     with pytest.raises(FunctionSourceError, match="exists already"):
         write_skeleton("mine", tmp_path)
@@ -302,10 +282,9 @@ def test_skeleton_is_a_function_that_works(tmp_path, monkeypatch):
 
 
 def test_unknown_input_format_is_refused(tmp_path):
-    command = ["model", "add", f"{save_function(tmp_path)}:classify", "--name=mine", "--crop=32", "--input=nhwc"]
-    refused = CliRunner().invoke(app, command)
-    assert refused.exit_code == 1
-    assert "use one of uint8-nhwc" in str(refused.exception)
+    source = f"{save_function(tmp_path)}:classify"
+    error = refusal("model", "add", source, "--name=mine", "--crop=32", "--input=nhwc")
+    assert "use one of uint8-nhwc" in error
 
 
 PICKY = """

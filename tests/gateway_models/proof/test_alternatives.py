@@ -7,9 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from gateway_cli.main import app
 from gateway_models.proof.alternatives import Alternative, ways
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import Evaluation, SampleAnswer
@@ -17,6 +15,7 @@ from gateway_models.proof.evaluate_report import compared
 from gateway_models.repository.entry import read_entry
 from gateway_models.repository.spec import Decode, Serving
 from gateway_models.repository.writing import rewrite
+from tests.commands import gateway, usage_error
 from tests.gateway_models.repository.entries import SMALL, entry
 
 
@@ -55,9 +54,7 @@ def test_served_alternative_comes_first_and_once():
 @pytest.mark.parametrize("option", ["--triton=127.0.0.1:1", "--decode=fast"])
 def test_comparison_has_its_own_triton_and_tries_every_decode(own_head, photos, tmp_path, option):
     (tmp_path / "list.csv").write_text(f"{photos / 'cat.jpg'},0\n")
-    command = ["model", "evaluate", "head", str(tmp_path / "list.csv"), "--compare", option]
-    result = CliRunner().invoke(app, [*command, "--model-repository", str(own_head)])
-    assert result.exit_code == 2, result.output
+    usage_error("model", "evaluate", "head", tmp_path / "list.csv", "--compare", option, "--model-repository", own_head)
 
 
 @pytest.mark.triton
@@ -67,10 +64,9 @@ def test_alternatives_are_evaluated_on_the_same_images(own_head, photos, tmp_pat
     large = cv2.resize(cv2.imread(str(photos / "cat.jpg")), (2800, 1800))
     cv2.imwrite(str(tmp_path / "large.jpg"), large)
     (tmp_path / "list.csv").write_text(f"large.jpg,0\n{photos / 'coffee.jpg'},1\n")
-    command = ["model", "evaluate", "head", str(tmp_path / "list.csv"), "--compare"]
     before = (own_head / "head_preprocessor" / "config.pbtxt").read_text()
-    result = CliRunner().invoke(app, [*command, "--model-repository", str(own_head)])
-    assert result.exit_code == 0, result.output
+    command = ("model", "evaluate", "head", tmp_path / "list.csv", "--compare", "--model-repository", own_head)
+    result = gateway(*command)
     rows = {
         line.partition("  ")[0].strip(): line.split()
         for line in result.output.splitlines()

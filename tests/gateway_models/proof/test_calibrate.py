@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
-from gateway_cli.main import app
 from gateway_models.networks.add_step import add_step
 from gateway_models.proof.calibrate import (
     Calibrated,
@@ -29,6 +27,7 @@ from gateway_models.proof.evaluate import SampleAnswer
 from gateway_models.repository.after import DeclaredStep, FunctionStep, OwnClass
 from gateway_models.repository.entry import read_entry
 from gateway_predictions.calibration import calibration_of, measures
+from tests.commands import refusal
 from tests.gateway_models.repository.entries import entry
 
 TRAINED_ON, CALIBRATED_ON = 100, 1000
@@ -201,7 +200,5 @@ def test_scaling_and_step_give_the_same_scores(sure, calibrated, own_head, tmp_p
 
 def test_command_refuses_unknown_classes(own_head, tmp_path):
     (tmp_path / "photos" / "dragon").mkdir(parents=True)
-    options = ["--model-repository", str(own_head)]
-    done = CliRunner().invoke(app, ["model", "calibrate", "head", str(tmp_path / "photos"), *options])
-    assert done.exit_code != 0
-    assert "no class 'dragon'" in str(done.exception)
+    error = refusal("model", "calibrate", "head", tmp_path / "photos", "--model-repository", own_head)
+    assert "no class 'dragon'" in error

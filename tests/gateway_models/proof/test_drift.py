@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER
 from gateway.triton.model_config import parameters, read_model_config
-from gateway_cli.main import app
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.proof.drift import chosen_files, described, store
 from gateway_models.proof.image_files import NotCompared
@@ -17,6 +15,7 @@ from gateway_models.repository.writing import rewrite
 from gateway_predictions.drift.live import STORED_IMAGES, read_reference
 from gateway_predictions.drift.sample import LoggedImage, sample_of
 from gateway_predictions.requirements import LogUnavailable
+from tests.commands import gateway
 
 PNG_SIGNATURE = b"\x89PNG"
 NAME = "ensemble_model"
@@ -60,9 +59,8 @@ def test_command_stores_a_reference_from_the_log(repository, tmp_path):
 
     write_rows(tmp_path / "log", images(STORED_IMAGES), NOW, model=NAME)
     (tmp_path / "log" / "rows" / "m").rename(tmp_path / "log" / "rows" / NAME)
-    command = ["model", "drift", NAME, "--reference", "7", "--store", "--log", tmp_path / "log"]
-    done = CliRunner().invoke(app, [str(word) for word in (*command, "--model-repository", repository)])
-    assert done.exit_code == 0, done.output
+    options = ("--reference", 7, "--store", "--log", tmp_path / "log", "--model-repository", repository)
+    gateway("model", "drift", NAME, *options)
     stored = read_reference(read_entry(repository, NAME).versions[1].drift_reference)
     assert {label for label, _ in stored.classes.values()} == {"cat", "dog"}
 

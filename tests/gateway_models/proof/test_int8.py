@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
-from gateway_cli.main import app
 from gateway_models.networks import onnx_graph
 from gateway_models.networks.adapted import Form, Gray
 from gateway_models.networks.add import add
@@ -31,8 +29,9 @@ from gateway_models.proof.tune import Measured, Tuner
 from gateway_models.proof.variants import TuneStep, Variant
 from gateway_models.repository.entry import Entry, read_entry
 from gateway_models.repository.preprocessing import reference_transforms
-from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision
-from tests.gateway_models.networks.builders import Head, save_labels, save_onnx
+from gateway_models.repository.spec import Format, ImageTensor, Precision
+from tests.commands import refusal
+from tests.gateway_models.networks.builders import Head, save_onnx, spec_of
 from tests.gateway_models.repository.entries import SMALL, entry
 
 GRAY = Gray(0.4, 0.3)
@@ -108,8 +107,8 @@ def test_measured_images_are_not_used_for_calibration(photos):
 def added_onnx(tmp_path_factory) -> tuple[Path, Entry]:
     """A repository with Head as ONNX, and its entry; tests copy it."""
     folder = tmp_path_factory.mktemp("int8")
-    source, labels = save_onnx(Head(), folder / "head.onnx"), save_labels(folder / "labels.txt")
-    return folder / "models", add(ModelSpec(str(source), "head", labels, preprocessing=SMALL), folder / "models", print)
+    spec = spec_of(save_onnx(Head(), folder / "head.onnx"), folder)
+    return folder / "models", add(spec, folder / "models", print)
 
 
 def test_int8_is_chosen_by_the_classes_that_it_keeps(added_onnx):
@@ -159,24 +158,22 @@ def found(entry: Entry, **changes) -> Entry:
 
 
 @pytest.mark.parametrize(
-    ("changes", "stages", "calibrate", "reason"),
+    ("changes", "stage", "reason"),
     [
-        ({}, [TuneStep.INT8], None, "--try int8 needs --calibrate FOLDER: images like those"),
-        ({}, [TuneStep.FORMATS], Path(), "--calibrate is for int8: add --try int8"),
-        ({"format": Format.FUNCTION}, [TuneStep.INT8], Path(), "int8 is for ONNX, and head is a Python function"),
-        ({"embedding_size": 16}, [TuneStep.INT8], Path(), "head gives embeddings, and int8 would make them differ"),
+        ({}, TuneStep.FORMATS, "--calibrate is for int8: add --try int8"),
+        ({"format": Format.FUNCTION}, TuneStep.INT8, "int8 is for ONNX, and head is a Python function"),
+        ({"embedding_size": 16}, TuneStep.INT8, "head gives embeddings, and int8 would make them differ"),
         (
             {"format": Format.TORCHSCRIPT},
-            [TuneStep.INT8],
-            Path(),
+            TuneStep.INT8,
             r"head is served as torchscript: add --try formats, .* or add it under another name with "
             r"`gateway model add .*head\.onnx --format onnx`",
         ),
     ],
 )
-def test_impossible_int8_is_refused_with_advice(added_onnx, changes, stages, calibrate, reason):
+def test_impossible_int8_is_refused_with_advice(added_onnx, changes, stage, reason):
     with pytest.raises(NotQuantized, match=reason):
-        check_int8(found(added_onnx[1], **changes), stages, calibrate)
+        check_int8(found(added_onnx[1], **changes), [stage], Path())
 
 
 def test_int8_for_tensorrt_is_refused(added_onnx):
@@ -193,13 +190,11 @@ def test_versions_of_another_format_get_no_advice_to_try_formats(added_onnx):
 
 
 def test_add_in_int8_is_refused_with_advice(added_onnx, tmp_path):
-    source = added_onnx[1].versions[1].spec.source
+    spec = spec_of(added_onnx[1].versions[1].spec.source, tmp_path, precision=Precision.INT8)
     with pytest.raises(SourceError, match="add the model in fp32 with --format onnx, then gateway model tune NAME"):
-        add(ModelSpec(source, "other", preprocessing=SMALL, precision=Precision.INT8), tmp_path, print)
+        add(spec, tmp_path, print)
 
 
 def test_the_command_refuses_before_it_starts_anything(added_onnx):
-    command = ["model", "tune", "head", "--try=int8", "--model-repository", str(added_onnx[0])]
-    refused = CliRunner().invoke(app, command)
-    assert refused.exit_code == 1
-    assert "needs --calibrate FOLDER" in str(refused.exception)
+    error = refusal("model", "tune", "head", "--try=int8", "--model-repository", added_onnx[0])
+    assert "--try int8 needs --calibrate FOLDER: images like those" in error

@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from gateway_cli.main import app
 from gateway_local.paths import SAMPLE, SHIPPED_EXAMPLES
 from gateway_models.proof.over_http import GatewayRefused, ImageRefused, OverHttp
 from gateway_models.proof.parity import Comparison, Parity
@@ -19,6 +17,7 @@ from gateway_models.proof.parity_report import report
 from gateway_models.proof.prove import Check, Proof, send_one
 from gateway_models.proof.reference import shown
 from gateway_models.proof.serving import cpu_seconds, cpu_seconds_used
+from tests.commands import gateway
 from tests.doubles.backend import PNG, StubBackend, scored
 from tests.processes import free_port, wait_for
 from tests.services import stub_service
@@ -56,22 +55,13 @@ def test_reference_scales_gray_of_16_bits():
     assert shown(deep).getpixel((0, 0)) == (0x80, 0x80, 0x80)
 
 
-def parity(*, on_gpu):
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_differences_on_a_gpu_come_with_tf32_and_its_switch(capsys, on_gpu):
     served, expected = np.float32([0.6, 0.4]), np.float32([0.606, 0.394])
     stages = {"decode": served * 0, "resize": served * 0, "model": served - expected}
-    return Parity([Comparison(Path("cat.jpg"), served, expected, stages)], [], on_gpu)
-
-
-def test_differences_on_a_gpu_come_with_tf32_and_its_switch(capsys):
-    report(parity(on_gpu=True), ["cat", "dog"], 1e-3)
+    report(Parity([Comparison(Path("cat.jpg"), served, expected, stages)], [], on_gpu), ["cat", "dog"], 1e-3)
     output = capsys.readouterr().out
-    assert "TF32" in output
-    assert "NVIDIA_TF32_OVERRIDE=0" in output
-
-
-def test_tf32_note_is_omitted_on_a_cpu(capsys):
-    report(parity(on_gpu=False), ["cat", "dog"], 1e-3)
-    assert "TF32" not in capsys.readouterr().out
+    assert ["TF32" in output, "NVIDIA_TF32_OVERRIDE=0" in output] == [on_gpu] * 2
 
 
 CHECKS = ["devices", "sizes", "cold start", "parity", "throughput", "stages", "network", "memory", "killed process"]
@@ -81,9 +71,7 @@ CHECKS = ["devices", "sizes", "cold start", "parity", "throughput", "stages", "n
 @pytest.mark.triton
 def test_this_machine_is_proved(model_repository, tmp_path, monkeypatch):
     monkeypatch.setenv("GATEWAY_LOG_LEVEL", "error")
-    command = ["prove", "--seconds", "3", "--into", str(tmp_path), "--model-repository", str(model_repository)]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.output
+    gateway("prove", "--seconds", 3, "--into", tmp_path, "--model-repository", model_repository)
     document = json.loads((tmp_path / "prove.json").read_text())
     checks = {each["name"]: each for each in document["checks"]}
     assert list(checks) == CHECKS

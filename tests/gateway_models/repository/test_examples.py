@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from gateway_cli.main import app
 from gateway_models.repository.entry import LABELS, write_record
 from gateway_models.repository.examples import LOSSLESS_SIDE, MAX_SIDE, ExampleError, read_examples, write_examples
 from gateway_plugins.page.model_examples import MAX_EXAMPLES, examples_of, read_example
+from tests.commands import gateway
 from tests.gateway_models.repository.entries import entry
 
 LABELLED = ("poppy", "violet")
@@ -83,10 +82,9 @@ def test_files_that_are_no_pictures_and_too_many_are_refused(tmp_path):
 
 def test_command_replaces_the_examples_of_a_model(repository, tmp_path):
     file = picture(tmp_path / "violet" / "a.png")
-    where = ["--model-repository", str(repository)]
-    done = CliRunner().invoke(app, ["model", "examples", "head", str(file), *where])
-    assert done.exit_code == 0, done.output
+    where = ("--model-repository", repository)
+    gateway("model", "examples", "head", file, *where)
     assert stored(repository) == [("example-1.png", "violet")]
     assert json.loads((repository / "head" / "examples.json").read_text())[0]["label"] == "violet"
-    assert CliRunner().invoke(app, ["model", "examples", "head", *where]).exit_code == 0
+    gateway("model", "examples", "head", *where)
     assert stored(repository) == []
