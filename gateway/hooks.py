@@ -256,9 +256,9 @@ class Plugin:
         """Formats of the response of POST /predict, by the value of its parameter `format`."""
         return {}
 
-    def body_readers(self) -> "Sequence[BodyReader]":
-        """Readers of bodies of further media types; the first reader of a media type is used."""
-        return ()
+    def body_readers(self) -> "Mapping[str, BodyReader]":
+        """Readers of bodies of further media types, by media type; the first plug-in's are used."""
+        return {}
 
     def websockets(self) -> "Mapping[str, WebSocketHandlerOf]":
         """What serves the WebSockets at some paths; elsewhere, an offer of the protocol is ignored."""
@@ -367,9 +367,9 @@ class Plugins:
         """The response formats of all plug-ins."""
         return {name: shape for plugin in self for name, shape in plugin.shapes().items()}
 
-    def body_readers(self) -> "Sequence[BodyReader]":
-        """The readers of all plug-ins."""
-        return [each for plugin in self for each in plugin.body_readers()]
+    def body_readers(self) -> "dict[str, BodyReader]":
+        """The readers of all plug-ins; the first plug-in that names a media type reads it."""
+        return {name: reader for plugin in reversed(list(self)) for name, reader in plugin.body_readers().items()}
 
     def backend(self) -> "Backend | None":
         """The backend of the first plug-in that has one."""

@@ -40,7 +40,8 @@ class State(TypedDict):
     plugins: "Plugins"
     error_formats: "Sequence[ErrorFormat]"
     websockets: "Mapping[str, WebSocketHandlerOf]"
-    body_readers: "Sequence[BodyReader]"
+    body_readers: "Mapping[str, BodyReader]"
+    """By media type."""
     fetcher: "NotRequired[Fetcher | None]"
     """Makes uploads of the images that bodies refer to, if a plug-in does."""
     reader: NotRequired[PoolClient]

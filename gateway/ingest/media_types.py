@@ -1,7 +1,7 @@
 """Reads a body of any accepted media type, as uploads while it arrives."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import ClassVar, TypeVar, cast
 
 from gateway.errors import InvalidParameter, NoFiles, UnknownField, UnsupportedMediaType
@@ -35,7 +35,6 @@ NO_FILES = "The request has no files: send them as multipart/form-data, such as 
 class BodyReader(ABC):
     """Reads the bodies of a further media type, for all routes that take images."""
 
-    media_type: ClassVar[str]
     parameters: ClassVar[Sequence[str]] = ()
     """Parameters that a body of POST /predict may have beside those of the route; `settle` removes them."""
 
@@ -58,6 +57,9 @@ class BodyReader(ABC):
         return None
 
 
+NO_READERS: Mapping[str, BodyReader] = {}
+
+
 async def open_uploads(
     content_type: str,
     announced_bytes: int,
@@ -66,21 +68,22 @@ async def open_uploads(
     names: Sequence[str],
     hold: Hold = uncounted,
     fetch: Fetch | None = None,
-    readers: Sequence[BodyReader] = (),
+    readers: Mapping[str, BodyReader] = NO_READERS,
     *,
     settles: bool = False,
 ) -> tuple[Form, Uploads]:
     """Read a body up to its first file: its parameters, which must be among `names`, and the uploads as they arrive.
 
-    Without `fetch`, images cannot be URLs. `readers` are for further media types; with `settles` their bodies may also
-    have parameters of theirs, and the caller calls `BodyReader.settle`. Raises UnsupportedMediaType, NoFiles, and what
-    the reader of the media type raises; so do the uploads. A body is not read if its Content-Length exceeds a limit.
+    Without `fetch`, images cannot be URLs. `readers` are for further media types, by those; with `settles` their bodies
+    may also have parameters of theirs, and the caller calls `BodyReader.settle`. Raises UnsupportedMediaType, NoFiles,
+    and what the reader of the media type raises; so do the uploads. A body is not read if its Content-Length exceeds a
+    limit.
     """
     media_type = content_type.partition(";")[0].strip().lower()
     raw = media_type.startswith("image/") or media_type == "application/octet-stream"
-    reader = next((each for each in readers if each.media_type == media_type), None)
+    reader = readers.get(media_type)
     if not raw and reader is None and media_type != "multipart/form-data":
-        others = "".join(f", or {each.media_type}" for each in readers)
+        others = "".join(f", or {each}" for each in readers)
         raise UnsupportedMediaType(
             f"Send multipart/form-data with files, one raw image as image/*{others}; not "
             f"{media_type[:80]!r}{FORM_ADVICE if media_type == FORM else ''}."

@@ -48,7 +48,6 @@ SCHEMA: dict[str, Any] = {
 class JsonBody(BodyReader):
     """Reads JSON; base64 is decoded as it arrives, so that at most the bytes of one image are held."""
 
-    media_type = "application/json"
     parameters = huggingface_body.PARAMETERS
 
     def read(

@@ -1,6 +1,6 @@
 """JSON bodies, and POST /predict as other services have it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +19,11 @@ class Shapes(Plugin):
 
         return SHAPES
 
-    def body_readers(self) -> "Sequence[BodyReader]":
+    def body_readers(self) -> "Mapping[str, BodyReader]":
         """See Plugin.body_readers."""
         from gateway_plugins.shapes.json_body import JsonBody
 
-        return (JsonBody(),)
+        return {"application/json": JsonBody()}
 
     def document(self, schema: dict[str, Any]) -> None:
         """Declare JSON wherever a raw image may be sent."""

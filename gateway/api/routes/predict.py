@@ -54,7 +54,7 @@ def router(plugins: "Plugins") -> APIRouter:
         with context.stats.stages["read"]:
             body = Body(request, context)
             form, uploads = await body.open_uploads(service.tools.policy.limits, names, settles=True)
-        checks = [each.settle(form, parameters.model_fields_set) for each in readers] if form else ()
+        checks = [each.settle(form, parameters.model_fields_set) for each in readers.values()] if form else ()
         if form:
             parameters = with_form(parameters, form)
         spec = request_spec(
