@@ -9,7 +9,6 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
@@ -21,8 +20,6 @@ import uvloop
 
 GRACE_SECONDS = 5
 """How long leftovers may take to end: a connection that its peer has closed, a thread that has been told to stop."""
-NOT_CLEAN = ("tests/attack/", "tests/reliability/")
-"""Where a leftover is a warning, as in each test that starts a Triton; elsewhere it fails the test."""
 PROJECT = Path(__file__).resolve().parents[1]
 CORE_COUNTS = (
     "IMAGES_IN_FLIGHT",
@@ -50,10 +47,6 @@ OF_EVERY_TEST |= {"shared_by_all_tests", "anyio_backend", "parameters_read_once"
 ONCE_FOR_A_PROCESS = ("_poll_wrapper", "fsspecIO", "tqdm_monitor")
 """Names of threads that a library starts at its first use and never ends: grpc.aio's poller, fsspec's and tqdm's."""
 Leftover = tuple[str, object]
-
-
-class LeftBehind(UserWarning):
-    """A test has left something behind."""
 
 
 def _threads() -> set[Leftover]:
@@ -213,8 +206,7 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if request.node.stash.get(_FAILED, True):
         return
-    strict = not request.node.nodeid.startswith(NOT_CLEAN) and request.node.get_closest_marker("triton") is None
-    deadline = time.monotonic() + (GRACE_SECONDS if strict else 1)
+    deadline = time.monotonic() + GRACE_SECONDS
     next_collection = 0.0
     shares = bool(_shared & set(request.fixturenames))
     while left := _left_since(before, shares=shares):
@@ -223,12 +215,7 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
             gc.collect()
             next_collection = time.monotonic() + 1
         elif now > deadline:
-            text = "the test leaves behind: " + "; ".join(sorted(_words(*each) for each in left))
-            if strict:
-                pytest.fail(text, pytrace=False)
-            with warnings.catch_warnings():  # elsewhere, a warning is an error
-                warnings.simplefilter("default", LeftBehind)
-                warnings.warn(text, LeftBehind, stacklevel=1)
-            return
+            words = "; ".join(sorted(_words(*each) for each in left))
+            pytest.fail(f"the test leaves behind: {words}", pytrace=False)
         else:
             time.sleep(0.01)

@@ -119,9 +119,9 @@ def workers(gateway: Gateway) -> set[int]:
     return {child.pid for child in children(gateway.process.pid, "spawn_main")}
 
 
-def test_metrics_cover_all_workers_after_one_has_died(triton, tmp_path):
+def test_metrics_cover_all_workers_after_one_has_died(light_triton, tmp_path):
     answered = {"outcome": "ok", "model": "ensemble_model", "version": "1"}
-    with running_gateway(tmp_path / "log", triton_url=triton.url, workers=2) as gateway:
+    with running_gateway(tmp_path / "log", triton_url=light_triton.url, workers=2) as gateway:
 
         def told(name: str, **labels: str) -> float | None:
             try:
@@ -145,4 +145,4 @@ def test_metrics_cover_all_workers_after_one_has_died(triton, tmp_path):
         wait_for(lambda: len(workers(gateway)) == 2 and workers(gateway) != before)
         wait_for(lambda: told("gateway_images_in_flight_limit") == 64)
         wait_for(lambda: told("gateway_images_total", **answered) == 20)
-        wait_for(lambda: told("gateway_triton_ready", triton=triton.url) == 1)
+        wait_for(lambda: told("gateway_triton_ready", triton=light_triton.url) == 1)

@@ -37,7 +37,7 @@ def call_of(*images: bytes, model: str = MODEL, version: str = "", seconds: floa
     )
 
 
-async def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+async def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s"

@@ -11,6 +11,7 @@ from gateway.inference.backend import Call, InferResult
 from gateway.triton.codec import CONTRACT, Codec
 from gateway.triton.error_table import StubDied
 from gateway.triton.health.checker import HealthChecker
+from gateway_plugins.recovery import reloading
 from gateway_plugins.recovery.metrics import HEALINGS
 from gateway_plugins.recovery.recovery import FRESH_SECONDS
 from tests.doubles.clock import Clock
@@ -112,7 +113,8 @@ async def test_single_failed_probe_does_not_reload():
     assert triton.done == []
 
 
-async def test_ineffective_reload_is_reported_and_backed_off():
+async def test_ineffective_reload_is_reported_and_backed_off(monkeypatch):
+    monkeypatch.setattr(reloading, "FIRST_BACKOFF_SECONDS", 600.0)
     triton, checker = await watched(FakeTriton(recovers_on_reload=False))
     before = HEALINGS.labels("in vain")._value.get()
     triton.failing.add("net")
