@@ -87,20 +87,24 @@ class Remembered(Generic[T]):
             error = exc
             raise
         else:
-            self._values[key] = (time.monotonic() + self._seconds, value)
+            if self._reads.get(key) is reading:  # else it was forgotten meanwhile
+                self._values[key] = (time.monotonic() + self._seconds, value)
             return value
         finally:
-            del self._reads[key]
+            if self._reads.get(key) is reading:
+                del self._reads[key]
             reading.set_result(error)  # None after a cancellation: the next caller reads
             del error
 
     def until(self, key: tuple[str, str]) -> float:
         """When a value that `get` has returned is read again, by time.monotonic."""
-        return self._values[key][0]
+        known = self._values.get(key)
+        return known[0] if known else 0.0
 
     def forget(self, name: str) -> None:
-        """Read the values of a name again."""
+        """Read the values of a name again, also those that are being read now."""
         self._values = {key: known for key, known in self._values.items() if key[0] != name}
+        self._reads = {key: reading for key, reading in self._reads.items() if key[0] != name}
 
 
 @dataclass(slots=True)

@@ -190,6 +190,16 @@ async def test_error_is_raised_for_all_and_not_remembered():
     assert await remembered.get(KEY, reader) == 2
 
 
+async def test_read_that_began_before_a_reload_is_not_remembered():
+    remembered, reader = Remembered[int](60), Reader()
+    tasks = await started(remembered, reader, 2)
+    remembered.forget("flowers")
+    assert remembered.until(KEY) == 0
+    reader.go_on.set()
+    assert await asyncio.gather(*tasks) == [1, 2]
+    assert await remembered.get(KEY, reader) == 2
+
+
 @pytest.mark.parametrize(("cancelled", "read"), [(0, 2), (1, 1)], ids=["the one that reads", "one that waits"])
 async def test_cancelled_request_does_not_end_the_read_of_others(cancelled, read):
     remembered, reader = Remembered[int](60), Reader()
