@@ -106,10 +106,10 @@ async def tritons(settings: Settings) -> list[Finding]:
 async def balancer(connect: Callable[[], TritonEndpoint], settings: Settings) -> list[Finding]:
     """Whether a balancer leads from one address to several Tritons, and what then must be off.
 
-    Each connection of its own asks for the number of inferences, which only grows: a smaller number is another
-    Triton's. An inference went before, so that no two Tritons need have the same number.
+    Each connection of its own asks for the number of inferences and the time of the last one, which only grow: a
+    smaller value is another Triton's. An inference of one Triton went before, so that not all values are the same.
     """
-    most = 0
+    most = latest = 0
     for _ in range(CONNECTIONS):
         endpoint = connect()
         try:
@@ -119,9 +119,10 @@ async def balancer(connect: Callable[[], TritonEndpoint], settings: Settings) ->
         finally:
             await endpoint.close()
         count = sum(each.inference_stats.success.count for each in statistics.model_stats)
-        if count < most:
+        last = max((each.last_inference for each in statistics.model_stats), default=0)
+        if count < most or last < latest:
             break
-        most = count
+        most, latest = count, last
     else:
         return []
     text = f"several Tritons answer at {endpoint.address}"

@@ -173,7 +173,6 @@ def relay(*servers: EmbeddedTriton) -> Iterator[str]:
 
 def test_tritons_behind_a_balancer_are_not_recovered_through_it(light_triton, unmanaged):
     """A reload would reach any one of them; with recovery off, a balancer is fine."""
-    findings(light_triton.url)  # an inference more than the other
     with relay(light_triton, unmanaged) as address:
         warned = by_check(findings(address))["balancer"]
         assert warned.level is Level.WARN
