@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.app import create_app
 from gateway.hooks import Plugin
+from gateway_plugins.keys.plugin import ApiKeys
 from tests.doubles.backend import PNG, StubBackend
 from tests.services import client_of_app
 from tests.settings import Settings
@@ -60,7 +61,7 @@ def test_middleware_sees_every_response(tmp_path, method, path, key, status):
     settings = Settings(_env_file=None, api_keys_file=keys)
     headers = {} if key is None else {"X-API-Key": key}
     files = {"f": PNG} if method == "POST" else None
-    with client_of_app(create_app(settings, StubBackend(), [Outer, Inner])) as client:
+    with client_of_app(create_app(settings, StubBackend(), [Outer, Inner, ApiKeys])) as client:
         answer = client.request(method, path, files=files, headers=headers)
     assert answer.status_code == status
     assert answer.headers["x-passed"] == "3, 2, 1"
