@@ -208,8 +208,12 @@ def test_upload_limits_apply(in_binary):
         def refused(*contents: bytes) -> tuple[int, str]:
             return refusal(ask(client, *contents) if in_binary else client.post(INFER, json=in_json(*contents)))
 
+        async def unannounced():
+            yield json.dumps(in_json(b"x" * 3_000)).encode()
+
         assert refused(PNG, PNG, PNG) == (413, "The request has more than 2 files: send them in several requests.")
         assert refused(b"x" * 3_000) == (413, "The request has more than 2 kB: send fewer or smaller files.")
+        assert refusal(client.post(INFER, content=unannounced())) == refused(b"x" * 3_000)
         assert refused(large) == (413, "The file has more than 200 bytes: scale the image down.")
         assert result(ask(client, PNG, large)).as_numpy("STATUS").tolist() == [b"ok", b"file_too_large"]
         assert client.post(INFER, json=in_json(large, PNG)).json()["outputs"][1]["data"] == ["file_too_large", "ok"]
