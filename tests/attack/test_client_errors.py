@@ -9,8 +9,7 @@ import pytest
 from bench.attack.parsers import DELIMITER, END, INFER, JSON, SMALL_BMP
 from bench.attack.target import MULTIPART, Target, receive, summary
 from bench.attack.websocket import BINARY, NO_CODE, TEXT, Stream, handshake
-from tests.doubles.program import PROGRAM
-from tests.processes import Gateway, running_gateway
+from tests.processes import Gateway
 
 pytestmark = pytest.mark.slow
 
@@ -53,12 +52,6 @@ ORIGINS = (
     "http://user@x",
     "javascript:0",
 )
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running_gateway(tmp_path_factory.mktemp("errors") / "log", program=PROGRAM) as running:
-        yield running
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """While a client takes every connection or stream, health checks and new clients are served."""
 
 import threading
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -9,13 +8,13 @@ import pytest
 from bench.attack import connections, grpc_calls, streams
 from bench.attack.target import Case, ServiceOptions, Target
 from tests.doubles.backend import PNG
-from tests.doubles.program import PROGRAM
-from tests.processes import Gateway, free_port, running_gateway
+from tests.processes import Gateway, free_port
 
 pytestmark = pytest.mark.slow
 
 MAX_CONNECTIONS, MAX_STREAMS = 50, 8
 GRPC_PORT = free_port()
+SETTINGS = {"max_connections": MAX_CONNECTIONS, "max_streams": MAX_STREAMS, "grpc_port": GRPC_PORT}
 HOLD_SECONDS = 0.3
 NBYTES = 400_000
 CLIENTS = 120
@@ -28,14 +27,6 @@ ENDLESS = "slow-uploads-and-connections-without-end"
 EVERYWHERE = [attack for attack in connections.CASES if attack.options == ServiceOptions() and attack.name != ENDLESS]
 """One service gets them in turn, so each attack also tests that the one before it left nothing behind."""
 ON_STREAMS = [attack for attack in streams.CASES if attack.beside == "stream"]
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    log = tmp_path_factory.mktemp("connections") / "log"
-    limits = {"max_connections": MAX_CONNECTIONS, "max_streams": MAX_STREAMS, "grpc_port": GRPC_PORT}
-    with running_gateway(log, program=PROGRAM, **limits) as running:
-        yield running
 
 
 def served(gateway: Gateway, ended: threading.Event) -> int:

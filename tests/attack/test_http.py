@@ -2,15 +2,13 @@
 
 import socket
 import struct
-from collections.abc import Iterator
 
 import pytest
 
 from bench.attack.parsers import SMALL_BMP
 from bench.attack.target import chunked, receive, summary
 from bench.http_load import form
-from tests.doubles.program import PROGRAM
-from tests.processes import Gateway, running_gateway, wait_for
+from tests.processes import Gateway, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -18,12 +16,6 @@ WEBSOCKET = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version
 CLOSING = ("Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings, close")
 LENGTH = f"Content-Length: {len(SMALL_BMP)}"
 IMAGE = "Content-Type: image/bmp"
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running_gateway(tmp_path_factory.mktemp("http") / "log", program=PROGRAM) as running:
-        yield running
 
 
 def request(line: str, *headers: str, body: bytes = b"") -> bytes:

@@ -10,12 +10,12 @@ import pytest
 from bench.attack.parsers import CASES
 from bench.attack.target import Case, Target
 from tests.doubles.backend import PNG
-from tests.doubles.program import PROGRAM
 from tests.gateway_decoder.hostile_headers import heic_of_headers
-from tests.processes import Gateway, running_gateway
+from tests.processes import Gateway
 
 pytestmark = pytest.mark.slow
 
+SETTINGS = {"max_request_bytes": 30_000_000}
 NBYTES = 4_000_000
 # Five times the promised limits, since other processes may slow the service down.
 LONGEST_PAUSE_SECONDS = 0.25
@@ -27,14 +27,6 @@ HEADERS = Case(
     lambda target: target.post_files([heic_of_headers(10_000, 1)], name="x.heic"),
     folded=True,
 )
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A gateway in front of a model of 21,000 classes that answers at once."""
-    log = tmp_path_factory.mktemp("attack") / "log"
-    with running_gateway(log, program=PROGRAM, max_request_bytes=30_000_000) as running:
-        yield running
 
 
 def ask(gateway: Gateway) -> dict:

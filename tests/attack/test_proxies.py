@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.doubles.program import PROGRAM
-from tests.processes import Gateway, free_port, running_gateway, wait_for
+from tests.processes import Gateway, free_port, wait_for
 
 pytestmark = pytest.mark.slow
 
+SETTINGS = {"log_level": "debug"}
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: x\r\nX-Request-ID: smuggled\r\n\r\n"
 NGINX = """
 daemon off; pid {folder}/pid; error_log {folder}/log warn; worker_processes 1;
@@ -138,12 +138,6 @@ AMBIGUOUS = {
 
 CLEAR = {"length b' 00'", "HTTP/2 in clear text", "a WebSocket at another path"}
 """These have no body for the gateway, and may be followed by another request."""
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running_gateway(tmp_path_factory.mktemp("proxied") / "log", program=PROGRAM, log_level="debug") as running:
-        yield running
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """Attacks by URL cost little and reach nothing, against a gateway without a Triton."""
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
@@ -9,11 +8,11 @@ from bench.attack.target import Case, Target
 from bench.attack.urls import CASES, HOST, OPTIONS, PORT, hostile_host, post_urls
 from gateway_local.hosts import LOOPBACK
 from tests.attack.test_parsers import cheap
-from tests.doubles.program import PROGRAM
-from tests.processes import Gateway, running_gateway
+from tests.processes import Gateway
 
 pytestmark = pytest.mark.slow
 
+SETTINGS = dict(OPTIONS.settings)
 INSIDE = (
     *("169.254.169.254", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "[::ffff:169.254.169.254]"),
     *("[64:ff9b::a9fe:a9fe]", "[fd00:ec2::254]", "168.63.129.16", "100.100.100.200", "10.0.0.1", "0", "[::1]"),
@@ -26,13 +25,6 @@ ODD = (
     *("", "//x", "http://x/%0d%0aHost:%20y\r\n", f"http://{LOOPBACK}:{PORT}@169.254.169.254/", "s3://bucket/x"),
 )
 """URLs that are invalid, or that two parsers read in two ways."""
-
-
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    log = tmp_path_factory.mktemp("urls") / "log"
-    with running_gateway(log, program=PROGRAM, **dict(OPTIONS.settings)) as running:
-        yield running
 
 
 @pytest.mark.parametrize("attack", CASES, ids=lambda attack: attack.name)
