@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -56,6 +56,7 @@ class Pauses:
         self._connected = connected
         self._second = int(now)
         self._longest = deque([0.0], maxlen=WINDOW_SECONDS)  # of each second
+        self._published = -1.0
         self._computed, self._idle = _Logged(), _Logged()
         self._idle_at = int(now)
         """The second from which on idle pauses have their next line."""
@@ -69,7 +70,9 @@ class Pauses:
             self._computed.add((pause_seconds, cpu_seconds))
         elif pause_seconds > BUSY_SECONDS and self._connected():
             self._idle.add((pause_seconds, cpu_seconds))
-        metrics.LOOP_PAUSE_SECONDS.set(self.longest_seconds)
+        if (longest := self.longest_seconds) != self._published:
+            metrics.LOOP_PAUSE_SECONDS.set(longest)
+            self._published = longest
 
     @property
     def longest_seconds(self) -> float:
@@ -89,21 +92,32 @@ class Pauses:
 @asynccontextmanager
 async def heartbeat(connected: Callable[[], bool] = lambda: True) -> AsyncIterator[None]:
     """Measure this event loop's pauses while the block lasts; `connected` says whether there are clients."""
-    beating = asyncio.create_task(_beat(connected))
+    beats = _Beats(Pauses(time.monotonic(), connected))
     try:
         yield
     finally:
-        beating.cancel()
-        with suppress(asyncio.CancelledError):
-            await beating
+        beats.stop()
         time_slices.rest()
 
 
-async def _beat(connected: Callable[[], bool]) -> None:
-    pauses = Pauses(time.monotonic(), connected)
-    while True:
+class _Beats:
+    """Beats every BEAT_SECONDS until it is stopped: a timer, since a task would wake the event loop twice each time."""
+
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
+        self._loop = asyncio.get_running_loop()
+        self._wait()
+
+    def stop(self) -> None:
+        """End it."""
+        self._timer.cancel()
+
+    def _wait(self) -> None:
         time_slices.beat()
-        due, cpu_seconds = time.monotonic() + BEAT_SECONDS, time.thread_time()
-        await asyncio.sleep(BEAT_SECONDS)
+        self._due, self._cpu_seconds = time.monotonic() + BEAT_SECONDS, time.thread_time()
+        self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
+
+    def _beat(self) -> None:
         now = time.monotonic()
-        pauses.note(now, max(0.0, now - due), time.thread_time() - cpu_seconds)
+        self._pauses.note(now, max(0.0, now - self._due), time.thread_time() - self._cpu_seconds)
+        self._wait()
