@@ -61,9 +61,7 @@ def takes_bucket(command: Callable[..., None]) -> Callable[..., None]:
 
 @model_app.command("pull")
 def pull(
-    url: Annotated[
-        str, typer.Argument(help="RepositoryBucket: s3://BUCKET/PATH, gs://… or as://ACCOUNT/CONTAINER/PATH.")
-    ],
+    url: Annotated[str, typer.Argument(help="Bucket: s3://BUCKET/PATH, gs://… or as://ACCOUNT/CONTAINER/PATH.")],
     folder: Annotated[Path, typer.Argument(help="Folder for its models, which Triton serves.", file_okay=False)],
     follow: Annotated[
         float, typer.Option(help="Seconds between two looks at the bucket for changes; 0: copy once and end.", min=0)
