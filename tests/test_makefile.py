@@ -138,7 +138,7 @@ def test_flaky_test_is_named_and_does_not_fail_make_test(tmp_path):
     assert "RERUN test_flaky.py::test_flaky" in ran.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_fail_make_test(tmp_path, fault):
     ran = run_suite(tmp_path, {**SUITE, "test_fault.py": FAULTS[fault]})

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -127,3 +128,11 @@ def gpu_compose() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def cpu_compose(gpu_compose) -> dict[str, Any]:
     return laid_over(gpu_compose, compose_file("docker-compose.cpu.yml"))
+
+
+def faults_of(schema: str, *paths: Path) -> str:
+    """Why files do not follow a schema that check-jsonschema brings; empty if they do."""
+    from check_jsonschema import main  # takes more than a second
+
+    checked = CliRunner().invoke(main, [f"--builtin-schema=vendor.{schema}", *map(str, paths)])
+    return "" if checked.exit_code == 0 else checked.output
