@@ -60,11 +60,16 @@ def test_fixtures_concern_their_folder():
     assert len(near("tests/conftest.py")) == 6
 
 
-def test_changed_tests_run_in_any_case_and_others_within_the_time(monkeypatch):
-    monkeypatch.setattr(affected, "SECONDS", 10)
+def test_tests_of_plug_ins_have_less_time():
+    of_a_plugin = ["gateway_plugins/urls/fetcher.py", "tests/plugins/urls/test_fetcher.py", "docs/guides/urls.md"]
+    assert affected.budget(of_a_plugin) == affected.SECONDS_OF_A_PLUGIN < affected.SECONDS
+    assert affected.budget([*of_a_plugin, "gateway/app.py"]) == affected.SECONDS
+
+
+def test_changed_tests_run_in_any_case_and_others_within_the_time():
     seconds = {"a": 100, "b": 4, "c": 7, "d": 5, "e": 1}
-    assert affected.chosen({"b": 1, "c": 2, "d": 2, "e": 3}, seconds) == ["b", "d", "e"]
-    assert affected.chosen({"a": 0, "b": 1}, seconds) == ["a"]
+    assert affected.chosen({"b": 1, "c": 2, "d": 2, "e": 3}, seconds, 10) == ["b", "d", "e"]
+    assert affected.chosen({"a": 0, "b": 1}, seconds, 10) == ["a"]
 
 
 def test_change_is_what_a_branch_and_the_working_tree_have(tmp_path, monkeypatch):
