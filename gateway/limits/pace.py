@@ -20,7 +20,8 @@ class Pace:
         self._least = min_bytes_per_second
         self._grace_seconds = self._spare_seconds = grace_seconds
         self._now = now
-        self._waiting_since: float | None = None
+        self.waiting_since: float | None = None
+        """Since when the gateway waits for the client; None if it does not."""
         self._recent_bytes = 0.0  # weighted: the newest by 1, older ones by less
         self._waited_seconds = 0.0
 
@@ -32,7 +33,7 @@ class Pace:
     @property
     def is_idle(self) -> bool:
         """Whether the gateway waits for the client."""
-        return self._waiting_since is not None
+        return self.waiting_since is not None
 
     @property
     def bytes_per_second(self) -> float:
@@ -49,14 +50,14 @@ class Pace:
 
     def wait(self) -> float:
         """Begin to wait for the client; returns `spare_seconds`."""
-        self._waiting_since = self._now()
+        self.waiting_since = self._now()
         return self._spare_seconds
 
     def receive(self, nbytes: int) -> None:
         """The client has sent `nbytes`: stop waiting."""
         seconds = 0.0
-        if self._waiting_since is not None:
-            seconds, self._waiting_since = self._now() - self._waiting_since, None
+        if self.waiting_since is not None:
+            seconds, self.waiting_since = self._now() - self.waiting_since, None
             self._waited_seconds += seconds
             self._recent_bytes *= math.exp(-seconds / RECENT_SECONDS)
         self._recent_bytes += nbytes
@@ -64,4 +65,4 @@ class Pace:
 
     @property
     def _waiting_seconds(self) -> float:
-        return 0.0 if self._waiting_since is None else self._now() - self._waiting_since
+        return 0.0 if self.waiting_since is None else self._now() - self.waiting_since

@@ -223,11 +223,13 @@ class Connection(asyncio.Protocol, WaitingClient):
                 else:
                     self.transport.pause_reading()
             awaits = reads and not lingers and needs.awaits_client
-            if awaits and not self.pace.is_idle:
+            waits = self.pace.waiting_since is not None
+            if awaits and not waits:
                 self.pace.wait()
                 self.connections.await_client(self)
             elif self._awaits and not awaits:
-                self.pace.receive(0)
+                if waits:
+                    self.pace.receive(0)
                 self.connections.serve(self)
             self._awaits = awaits
         phase = Phase.FLUSHING if closing else Phase.LINGERING if lingers else needs.phase
