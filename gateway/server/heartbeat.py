@@ -70,14 +70,9 @@ class Pauses:
             self._computed.add((pause_seconds, cpu_seconds))
         elif pause_seconds > BUSY_SECONDS and self._connected():
             self._idle.add((pause_seconds, cpu_seconds))
-        if (longest := self.longest_seconds) != self._published:
+        if (longest := max(self._longest)) != self._published:
             metrics.LOOP_PAUSE_SECONDS.set(longest)
             self._published = longest
-
-    @property
-    def longest_seconds(self) -> float:
-        """The longest pause of the window."""
-        return max(self._longest)
 
     def _end_second(self, second: int) -> None:
         if self._computed.count:
@@ -106,18 +101,16 @@ class _Beats:
     def __init__(self, pauses: Pauses) -> None:
         self._pauses = pauses
         self._loop = asyncio.get_running_loop()
-        self._wait()
+        self._due, self._cpu_seconds = time.monotonic(), time.thread_time()
+        self._beat()
 
     def stop(self) -> None:
         """End it."""
         self._timer.cancel()
 
-    def _wait(self) -> None:
-        time_slices.beat()
-        self._due, self._cpu_seconds = time.monotonic() + BEAT_SECONDS, time.thread_time()
-        self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
-
     def _beat(self) -> None:
-        now = time.monotonic()
-        self._pauses.note(now, max(0.0, now - self._due), time.thread_time() - self._cpu_seconds)
-        self._wait()
+        now, cpu_seconds = time.monotonic(), time.thread_time()
+        self._pauses.note(now, max(0.0, now - self._due), cpu_seconds - self._cpu_seconds)
+        time_slices.beat()
+        self._due, self._cpu_seconds = now + BEAT_SECONDS, cpu_seconds
+        self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
