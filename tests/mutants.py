@@ -18,6 +18,7 @@ LIMITS, INGEST = "tests/gateway/limits", "tests/gateway/ingest"
 TESTS = {
     "gateway/limits/admission.py": (
         *(f"{LIMITS}/test_{name}.py" for name in ("admission", "fair_share")),
+        "tests/gateway/inference/test_uncancelled.py",
         "tests/plugins/rollouts/test_spare_capacity.py",
     ),
     "gateway/limits/lease.py": tuple(

@@ -32,12 +32,13 @@ async def test_image_past_the_limit_waits_for_a_release():
     first.release()  # counts once
     (await waiting).release()
     second.release()
-    assert gate.permits().try_acquire(100) is not None
+    assert (gate.images.held, gate.bytes.held) == (0, 0)
 
 
 async def test_bytes_are_limited_and_an_oversized_image_is_admitted_alone():
     gate = admission(max_images=10, max_bytes=100)
     small = await gate.permits().acquire(1)
+    assert [gate.has_room(*each) for each in ((9, 99), (9, 100), (10, 99))] == [True, False, False]
     (huge,) = await waits(gate.permits().acquire(1_000))
     assert not huge.done()
     small.release()
@@ -102,7 +103,7 @@ async def test_request_is_refused_at_once_if_the_queue_is_full():
     waiting = [asyncio.ensure_future(gate.permits().acquire(1)) for _ in range(2)]
     gate.check()  # no image waits yet
     await asyncio.sleep(0)
-    with pytest.raises(Overloaded):
+    with pytest.raises(Overloaded, match=r"^2 images are already waiting, the maximum; try again later\."):
         gate.check()
     held.release()
     (await waiting[0]).release()
@@ -113,11 +114,23 @@ async def test_request_is_refused_at_once_if_the_queue_is_full():
 async def test_permit_can_be_reduced_to_what_is_still_needed():
     gate = admission(max_images=10, max_bytes=100)
     permit = await gate.permits().acquire(90)
-    permit.shrink(10)
+    for nbytes in (10, 50):
+        permit.shrink(nbytes)
+        assert gate.bytes.held == 10
     other = await gate.permits().acquire(90)
     permit.release()
     other.release()
-    assert gate.permits().try_acquire(100) is not None
+    assert gate.bytes.held == 0
+
+
+async def test_without_a_queue_images_are_refused():
+    gate = admission(max_images=1, max_images_waiting=0)
+    with pytest.raises(Overloaded):
+        gate.check()
+    held = await gate.permits().acquire(1)
+    with pytest.raises(Overloaded):
+        await gate.permits().acquire(1)
+    held.release()
 
 
 async def test_image_larger_than_the_queue_is_always_refused():
@@ -223,9 +236,29 @@ async def test_costly_images_take_half_of_the_queue():
     (await begun).release()
 
 
+async def test_costly_images_take_one_place_of_a_queue_of_two():
+    gate = admission(max_images=10, max_images_waiting=2)
+    held = await gate.permits().acquire(1, COSTLY)
+    first, second = await waits(*(gate.permits().acquire(1, COSTLY) for _ in range(2)))
+    assert isinstance(second.exception(), Overloaded)
+    held.release()
+    (await first).release()
+
+
+async def test_each_decoder_has_two_seconds_of_decoding_in_flight():
+    gate = admission(max_images=10, decoders=2)
+    held = [gate.permits().try_acquire(1, seconds) for seconds in (1.0, 1.0, 2.0)]
+    assert all(held)
+    assert gate.permits().try_acquire(1, 0.1) is None
+
+
 async def test_costly_images_leave_a_quarter_of_the_bytes():
     gate = admission(max_images=10, max_bytes=100, max_images_waiting=4, decoders=8)
+    alone = await gate.permits().acquire(90, COSTLY)
+    alone.release()
     held = await gate.permits().acquire(40, COSTLY)
+    exact = await gate.permits().acquire(35, COSTLY)
+    exact.release()
     (other,) = await waits(gate.permits().acquire(40, COSTLY))
     assert not other.done()
     assert gate.permits().try_acquire(60) is not None
@@ -246,12 +279,16 @@ async def test_costly_images_take_half_of_the_images_in_flight():
     (await third).release()
 
 
-async def test_cancelled_costly_image_admits_the_next_one():
+@pytest.mark.parametrize("waiting", [1, 2])
+async def test_cancelled_costly_image_admits_the_next_one(waiting):
     gate = admission(max_images=10, max_images_waiting=10)
     held = await gate.permits().acquire(1, COSTLY)
     leaving, staying = await waits(*(gate.permits().acquire(1, COSTLY) for _ in range(2)))
-    held.release()
+    if waiting == 1:
+        held.release()
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
+    assert gate.waiting.held == waiting - 1
+    held.release()
     (await staying).release()
     assert (gate.images.held, gate.waiting.held) == (0, 0)

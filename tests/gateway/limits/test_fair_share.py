@@ -53,6 +53,26 @@ async def test_image_of_an_idle_share_is_before_those_that_wait():
     assert order.index("other") <= 1
 
 
+async def test_share_that_had_permits_is_behind_one_that_had_none():
+    gate, flood, other = admission(), FairShare(2.0), FairShare()
+    await order_of(gate, {"flood": (flood, 5)})
+    assert await order_of(gate, {"flood": (flood, 1)}, {"other": (other, 1)}) == ["other", "flood"]
+
+
+async def test_share_that_would_be_as_crowded_evicts_no_image():
+    gate, flood, other = admission(max_images_waiting=5), FairShare(), FairShare()
+    held = await gate.permits().acquire(1)
+    waiting = [asyncio.ensure_future(gate.permits(share).acquire(1)) for share in (*[flood] * 3, *[other] * 2)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        gate.check(other)
+    gate.check(FairShare())
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    held.release()
+
+
 async def test_bulk_images_do_not_starve():
     crowd = {"interactive": (FairShare(1.0), 300), "bulk": (FairShare(BULK_WEIGHT), 20)}
     order = await order_of(admission(max_images_waiting=400), crowd)
