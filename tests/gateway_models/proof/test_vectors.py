@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +11,18 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from typer.testing import CliRunner
 
-from gateway.triton.opening import create_backend
-from gateway_cli.main import app
-from gateway_local.server import EmbeddedTriton
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.networks.add import add
 from gateway_models.repository.entry import read_entry
 from gateway_models.repository.preprocessing import reference_transforms
 from gateway_models.repository.preprocessing_sources import from_weights
-from gateway_models.repository.spec import ModelSpec, Serving
-from tests.gateway_models.networks.builders import Head, save_labels, save_onnx, seeded
-from tests.gateway_models.repository.entries import SMALL
+from gateway_models.repository.spec import Serving
+from tests.commands import gateway
+from tests.gateway_models.networks.builders import Head, save_onnx, seeded, spec_of
+from tests.gateway_models.proof.serving import gateway_of, results
 from tests.photos import photo, unlike_any
-from tests.services import Client, client_of
-from tests.settings import Settings
+from tests.services import Client
 
 pytestmark = pytest.mark.long
 
@@ -45,37 +42,25 @@ def repository(networks, tmp_path_factory) -> Path:
     """Two models with vectors, cut out of an eager network and out of an ONNX graph."""
     folder = tmp_path_factory.mktemp("vectors")
     torch.save(networks[EAGER].state_dict(), folder / "eager.pth")
-    graph = str(save_onnx(networks[GRAPH], folder / "graph.onnx"))
-    labels = save_labels(folder / "five.txt")
     # Each step with a cache of its own: the requested outputs must not matter there either.
-    serving = Serving(instances=1, preprocessor_instances=1, cache_classifier=True)
-    for request in (
-        ModelSpec(
-            source="torchvision:mobilenet_v3_small",
-            weights=str(folder / "eager.pth"),
-            name=EAGER,
-            labels=save_labels(folder / "thousand.txt", 1000),
-            preprocessing=from_weights(WEIGHTS),
-            serving=serving,
-            features="auto",
-        ),
-        ModelSpec(source=graph, name=GRAPH, labels=labels, preprocessing=SMALL, serving=ONE_EACH, features="auto"),
+    eager = {
+        "weights": str(folder / "eager.pth"),
+        "classes": 1000,
+        "preprocessing": from_weights(WEIGHTS),
+        "serving": replace(ONE_EACH, cache_classifier=True),
+    }
+    graph = save_onnx(networks[GRAPH], folder / "graph.onnx")
+    for name, source, changes in (
+        (EAGER, "torchvision:mobilenet_v3_small", eager),
+        (GRAPH, graph, {"serving": ONE_EACH}),
     ):
-        add(request, folder / "models", print)
+        add(spec_of(source, folder, name=name, features="auto", **changes), folder / "models", print)
     return folder / "models"
 
 
 @pytest.fixture(scope="module")
-def server(runtime, repository) -> Iterator[EmbeddedTriton]:
-    with EmbeddedTriton(runtime, repository, on_log=print) as server:
-        server.wait_ready()
-        yield server
-
-
-@pytest.fixture(scope="module")
-def gateway(server) -> Iterator[Client]:
-    settings = {"triton_url": server.url, "model": GRAPH}
-    with client_of(create_backend(Settings(_env_file=None, **settings)), **settings) as client:
+def client(server) -> Iterator[Client]:
+    with gateway_of(server, GRAPH) as client:
         yield client
 
 
@@ -93,22 +78,14 @@ def cosine(one: np.ndarray, other: np.ndarray) -> float:
     return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
 
 
-def embed(gateway: Client, model: str, *pictures: bytes, **options) -> list[dict]:
-    files = [("files", (f"{number}.jpg", picture)) for number, picture in enumerate(pictures)]
-    answer = gateway.post("/embed", files=files, params={"model": model, **options})
-    assert answer.status_code == 200, answer.text
-    return answer.json()["results"]
-
-
 @pytest.mark.parametrize("name", [EAGER, GRAPH])
-def test_served_embeddings_equal_the_eager_networks(name, gateway, repository, networks, photos):
+def test_served_embeddings_equal_the_eager_networks(name, client, repository, networks, photos):
     files = sorted(photos.glob("*.jpg"))
     transforms = reference_transforms(read_entry(repository, name).preprocessing)
     images = [transforms(Image.open(path).convert("RGB")) for path in files]
     expected = [inner_of(networks, name, image[None])[0] for image in images]
-    results = embed(gateway, name, *(path.read_bytes() for path in files))
-    assert len(results) == len(files)
-    for result, wanted in zip(results, expected, strict=True):
+    embedded = results(client, "/embed", *(path.read_bytes() for path in files), model=name)
+    for result, wanted in zip(embedded, expected, strict=True):
         vector = np.array(result["embedding"], np.float32)
         assert vector.shape == wanted.shape
         assert cosine(vector, wanted) > COSINE
@@ -116,22 +93,19 @@ def test_served_embeddings_equal_the_eager_networks(name, gateway, repository, n
 
 
 def test_parity_compares_embeddings_with_the_original(server, repository, photos):
-    options = ["--triton", server.url, "--model-repository", str(repository)]
-    result = CliRunner().invoke(app, ["model", "parity", EAGER, str(photos), *options])
-    assert result.exit_code == 0, result.output
-    assert "embeddings       1024 numbers, cosine 1.0000000 at least" in result.output
+    options = ("--triton", server.url, "--model-repository", repository)
+    output = gateway("model", "parity", EAGER, photos, *options).output
+    assert "embeddings       1024 numbers, cosine 1.0000000 at least" in output
 
 
 @pytest.mark.parametrize("first", ["/predict", "/embed"])
 @pytest.mark.parametrize("name", [EAGER, GRAPH])
-def test_cached_image_is_answered_for_either_request(first, name, gateway, server):
+def test_cached_image_is_answered_for_either_request(first, name, client):
     picture = unlike_any(photo("cat"))
     paths = [first, *({"/predict", "/embed"} - {first})]
     answers: dict[str, list] = {path: [] for path in paths}
     for path in [*paths, *paths]:
-        answer = gateway.post(path, files={"f": ("cat.jpg", picture)}, params={"model": name, "top_k": 2})
-        assert answer.status_code == 200, answer.text
-        answers[path].append(answer.json()["results"][0])
+        answers[path] += results(client, path, picture, model=name, top_k=2)
     for once, again in answers.values():
         assert once == again
     # Labels and scores are the same by both ways, and the vector does not come with /predict.
@@ -139,7 +113,7 @@ def test_cached_image_is_answered_for_either_request(first, name, gateway, serve
     assert "embedding" not in answers["/predict"][0]
 
 
-def test_answers_from_the_cache_are_hits_of_the_ensemble(gateway, server):
+def test_answers_from_the_cache_are_hits_of_the_ensemble(client, server):
     picture = unlike_any(photo("coffee"))
     with BlockingTriton(server.url) as triton:
 
@@ -148,31 +122,23 @@ def test_answers_from_the_cache_are_hits_of_the_ensemble(gateway, server):
             return statistics.inference_stats.cache_hit.count
 
         before = hits()
-        first = embed(gateway, EAGER, picture)
-        assert embed(gateway, EAGER, picture) == first
+        first = results(client, "/embed", picture, model=EAGER)
+        assert results(client, "/embed", picture, model=EAGER) == first
         assert hits() == before + 1
 
 
-def test_bad_file_leaves_the_other_embeddings(gateway):
-    cat, broken, camera = embed(gateway, GRAPH, photo("cat"), b"no picture", photo("camera"))
-    assert [each["status"] for each in (cat, broken, camera)] == ["ok", "error", "ok"]
-    assert broken["embedding"] is None
-    assert broken["error"]["code"] == "unsupported_format"
-    assert len(cat["embedding"]) == len(camera["embedding"]) == 16
-
-
-def test_open_inference_protocol_returns_embeddings(gateway):
-    metadata = gateway.get(f"/v2/models/{GRAPH}").json()
+def test_open_inference_protocol_returns_embeddings(client):
+    metadata = client.get(f"/v2/models/{GRAPH}").json()
     assert {"name": "FEATURES", "datatype": "FP32", "shape": [-1, 16]} in metadata["outputs"]
     image = {"name": "IMAGE", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(photo("cat")).decode()]}
 
     def ask(**more) -> list[dict]:
-        return gateway.post(f"/v2/models/{GRAPH}/infer", json={"inputs": [image], **more}).json()["outputs"]
+        return client.post(f"/v2/models/{GRAPH}/infer", json={"inputs": [image], **more}).json()["outputs"]
 
     everything = {each["name"]: each for each in ask()}
     assert everything.keys() == {"PREDICTION", "STATUS", "FEATURES"}
     assert everything["FEATURES"]["shape"] == [1, 16]
-    (one,) = embed(gateway, GRAPH, photo("cat"))
+    (one,) = results(client, "/embed", photo("cat"), model=GRAPH)
     assert np.allclose(everything["FEATURES"]["data"], one["embedding"], atol=1e-6)
     (alone,) = ask(outputs=[{"name": "FEATURES"}])
     assert alone["data"] == everything["FEATURES"]["data"]
