@@ -17,9 +17,7 @@ import torch
 from PIL import Image
 from torch import nn
 from tritonclient.grpc import InferenceServerClient, InferInput
-from typer.testing import CliRunner
 
-from gateway_cli.main import app
 from gateway_local.server import EmbeddedTriton
 from gateway_machine.gpus import gpu_count
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
@@ -30,6 +28,7 @@ from gateway_models.repository.entry import Entry, EntryError, read_entry, write
 from gateway_models.repository.preprocessing import Preprocessing, reference_transforms
 from gateway_models.repository.preprocessing_sources import from_weights
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision, Serving
+from tests.commands import gateway
 from tests.gateway_models.networks.builders import (
     Head,
     lite,
@@ -258,18 +257,16 @@ def test_parity_names_the_stage_that_was_changed(server, repository, serves, pho
     for name in PHOTOS:
         # The cache has the right answers to the others.
         (tmp_path / f"{name}.jpg").write_bytes(unlike_any(photo(name)))
-    options = ["--triton", server.url, "--model-repository", str(repository)]
+    options = ("--triton", server.url, "--model-repository", repository)
     with serves("wrong-resize") as served:
-        right = CliRunner().invoke(app, ["model", "parity", served.name, str(photos), *options])
+        right = gateway("model", "parity", served.name, photos, *options).output
         config = repository / served.entry.preprocessor / "config.pbtxt"
         config.write_text(config.read_text().replace('"bicubic"', '"nearest"'))
         served.triton.load(served.entry.preprocessor)
-        wrong = CliRunner().invoke(app, ["model", "parity", served.name, str(tmp_path), *options])
-    assert right.exit_code == 0, right.output
-    assert "same top-1       100 %" in right.output
-    assert "the served answers are the original's" in right.output
-    assert wrong.exit_code == 1, wrong.output
-    assert "most comes from resize" in wrong.output
+        wrong = gateway("model", "parity", served.name, tmp_path, *options, code=1).output
+    assert "same top-1       100 %" in right
+    assert "the served answers are the original's" in right
+    assert "most comes from resize" in wrong
 
 
 def test_parity_refuses_an_original_that_is_gone_or_another(added_head, tmp_path):
@@ -305,8 +302,7 @@ def test_evaluate_counts_what_the_service_answers(server, repository, serves, ph
             shutil.copy(path, folder)
         (tmp_path / "data" / f"class_{classes[0]}").mkdir(exist_ok=True)
         (tmp_path / "data" / f"class_{classes[0]}" / "broken.jpg").write_bytes(b"no photo")
-        result = CliRunner().invoke(app, ["model", "evaluate", served.name, str(tmp_path / "data"), *options])
-    assert result.exit_code == 0, result.output
+        result = gateway("model", "evaluate", served.name, tmp_path / "data", *options)
     right = 100 * (len(files) - 1) / len(files)
     assert re.search(rf"top-1 +{right:.2f} %", result.output)
     assert "top-5" not in result.output  # it has five classes
@@ -322,7 +318,7 @@ def test_version_switch_under_load_loses_no_request(repository, server, serves, 
     image = tmp_path / "image.png"
     Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 60, 3), np.uint8)).save(image)
     payload, stop = image.read_bytes(), Event()
-    options = ["--triton", server.url, "--model-repository", str(repository)]
+    options = ("--triton", server.url, "--model-repository", repository)
 
     def ask_on() -> dict[bytes, np.ndarray]:
         seen = {}
@@ -331,10 +327,6 @@ def test_version_switch_under_load_loses_no_request(repository, server, serves, 
                 values = triton.predict("versioned", [payload]).values
                 seen[values.tobytes()] = values
         return seen
-
-    def run(*command: str) -> None:
-        result = CliRunner().invoke(app, ["model", *command, *options])
-        assert result.exit_code == 0, result.output
 
     with serves("versioned") as served, ThreadPoolExecutor(4) as pool:
 
@@ -345,14 +337,14 @@ def test_version_switch_under_load_loses_no_request(repository, server, serves, 
         try:
             one = ask()
             second = save_onnx(Head(seed=1), tmp_path / "second.onnx")
-            run("add", str(second), "--name", "versioned", "--version", "2")
+            gateway("model", "add", second, "--name", "versioned", "--version", 2, *options)
             two = ask("versioned.v2")
             assert not np.allclose(one, two, atol=1e-2)
             assert np.allclose(ask(), one, atol=1e-5)
-            run("versions", "versioned", "--use", "2")
+            gateway("model", "versions", "versioned", "--use", 2, *options)
             assert np.allclose(ask(), two, atol=1e-5)
             assert np.allclose(ask("versioned.v1"), one, atol=1e-5)
-            run("versions", "versioned", "--use", "1")
+            gateway("model", "versions", "versioned", "--use", 1, *options)
             assert np.allclose(ask(), one, atol=1e-5)
         finally:
             stop.set()

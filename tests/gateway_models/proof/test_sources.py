@@ -28,11 +28,11 @@ from tests.gateway_models.networks.builders import (
     save_labels,
     save_onnx,
     save_program,
+    spec_of,
 )
 from tests.gateway_models.networks.functions import COLOURS, PYTRITON, own_modules, save_function
 from tests.gateway_models.networks.pretrained import timm_network, vit_folder
 from tests.gateway_models.networks.test_archives import HOSTILE, altered
-from tests.gateway_models.repository.entries import SMALL
 from tests.processes import wait_for
 from tests.tritons import running_triton
 
@@ -80,10 +80,8 @@ def here(monkeypatch) -> Iterator[None]:
 
 
 def function(folder: Path, code: str = COLOURS, called: str = "classify", **changes) -> ModelSpec:
-    labels = save_labels(folder / "labels.txt", 6)
-    source = f"{save_function(folder, code)}:{called}"
-    defaults = {"name": "colours", "labels": labels, "preprocessing": PIXELS, "trust": True, "serving": ONE_EACH}
-    return ModelSpec(source=source, **{**defaults, **changes})
+    changes = {"name": "colours", "preprocessing": PIXELS, "trust": True, "serving": ONE_EACH, **changes}
+    return spec_of(f"{save_function(folder, code)}:{called}", folder, classes=6, **changes)
 
 
 FAILS = """
@@ -164,15 +162,14 @@ def test_folder_of_hugging_face_is_served(agree, tmp_path):
 def test_networks_of_timm_are_served_with_weights_of_a_file(architecture, agree, tmp_path):
     weights = tmp_path / "weights.safetensors"
     save_file(timm_network(architecture).state_dict(), weights)
-    labels = save_labels(tmp_path / "labels.txt", 5)
-    assert agree(ModelSpec(f"timm:{architecture}", architecture, labels, weights=str(weights)))
+    changes = {"name": architecture, "preprocessing": None, "weights": str(weights)}
+    assert agree(spec_of(f"timm:{architecture}", tmp_path, **changes))
 
 
 def test_graph_for_one_gray_image_at_a_time_is_served_in_batches(agree, tmp_path):
     network = save_onnx(Head(channels=1), tmp_path / "gray.onnx", channels=1, dynamic=False, batch=1)
     gray = Preprocessing((40,), 32, "bilinear", (0.4,) * 3, (0.3,) * 3)
-    labels = save_labels(tmp_path / "labels.txt")
-    assert agree(ModelSpec(str(network), "gray", labels, preprocessing=gray, grayscale=True))
+    assert agree(spec_of(network, tmp_path, name="gray", preprocessing=gray, grayscale=True))
 
 
 LITE_FUNCTION = """
@@ -263,9 +260,8 @@ def test_efficientnet_gives_its_answers_from_every_kind_of_source(
 def test_hostile_program_in_the_repository_is_not_executed(service, here, tmp_path):
     """A file that was copied into the repository by hand, where nothing but Triton's backend looks at it."""
     program = save_program(Head(), tmp_path / "head.pt2")
-    labels = save_labels(tmp_path / "labels.txt")
-    request = ModelSpec(str(program), "hostile", labels=labels, preprocessing=SMALL, serving=ONE_EACH)
-    entry = add(replace(request, format=Format.EXPORTED), service.repository, print)
+    spec = spec_of(program, tmp_path, name="hostile", serving=ONE_EACH, format=Format.EXPORTED)
+    entry = add(spec, service.repository, print)
     evidence = tmp_path / "executed"
     altered(program, entry.model_file(service.repository, 1), HOSTILE["opaque constant"](evidence))
     with pytest.raises(TritonRefused, match="opaque_obj_0', is an opaque object, which is a pickle"):

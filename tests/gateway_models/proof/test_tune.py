@@ -7,10 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
 from gateway.triton.model_config import read_model_config
-from gateway_cli.main import app
 from gateway_local.tuning import machine
 from gateway_models.proof import variants
 from gateway_models.proof.tune import LoadResult, Measured, Tuner, report
@@ -20,6 +18,7 @@ from gateway_models.repository.render import render
 from gateway_models.repository.spec import Decode, Format, Precision, Serving
 from gateway_models.repository.writing import rewrite
 from gateway_plugins.shared.extras import install
+from tests.commands import gateway
 from tests.gateway_models.networks.framework_files import FILES
 from tests.gateway_models.proof.test_int8 import found
 from tests.gateway_models.repository.entries import entry
@@ -225,10 +224,9 @@ def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_
     # Each instance is a process that takes seconds to start.
     rewrite(added_head[1].with_serving(instances=1, preprocessor_instances=1), repository)
     plot = tmp_path / "tuning.png"
-    command = ["model", "tune", "head", str(photos / "cat.jpg"), "--seconds=0.3", f"--plot={plot}", "--try=formats"]
-    command += ["--try=decode", "--try=int8", f"--calibrate={photos}", "--model-repository", str(repository)]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0, result.output
+    options = ["--seconds=0.3", f"--plot={plot}", f"--calibrate={photos}", f"--model-repository={repository}"]
+    options += ["--try=formats", "--try=decode", "--try=int8"]
+    output = gateway("model", "tune", "head", photos / "cat.jpg", *options).output
     document = json.loads((repository / "head" / "tuning.json").read_text())
     assert document["machine"] == machine()
     table = document["measured"]
@@ -256,7 +254,7 @@ def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_
     assert list(classifier.dynamic_batching.preferred_batch_size) == (chosen["variant"]["serving"]["preferred"] or [])
     assert [path.name for path in (repository / "head_classifier" / "1").iterdir()] == [entry.format.filename]
     assert plot.read_bytes().startswith(b"\x89PNG")
-    assert "chosen" in result.output
+    assert "chosen" in output
 
 
 @pytest.mark.triton
@@ -264,20 +262,18 @@ def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_
 def test_openvino_serves_and_torchscript_comes_back(added_head, photos, tmp_path):
     repository = Path(shutil.copytree(added_head[0], tmp_path / "models"))
     rewrite(added_head[1].with_serving(instances=1, preprocessor_instances=1), repository)
-    where = ["--model-repository", str(repository)]
+    where = f"--model-repository={repository}"
 
     def tuned(runtime: str) -> Entry:
-        command = ["model", "tune", "head", str(photos / "cat.jpg"), "--seconds=0.3", f"--plot={tmp_path / 'plot.png'}"]
-        result = CliRunner().invoke(app, [*command, f"--runtime={runtime}", *where])
-        assert result.exit_code == 0, result.output
+        options = ("--seconds=0.3", f"--plot={tmp_path / 'plot.png'}", f"--runtime={runtime}", where)
+        gateway("model", "tune", "head", photos / "cat.jpg", *options)
         return read_entry(repository, "head")
 
     by_openvino = tuned("openvino")
     assert by_openvino.serving.openvino
     assert [path.name for path in (repository / "head_classifier" / "1").iterdir()] == ["model.onnx"]
     # Another Triton than that of `tune`, and other photographs.
-    proved = CliRunner().invoke(app, ["model", "parity", "head", str(photos), *where])
-    assert proved.exit_code == 0, proved.output
+    gateway("model", "parity", "head", photos, where)
     back = tuned("torchscript")
     assert (back.format, back.serving.openvino) == (Format.TORCHSCRIPT, None)
     # cpu.json says that it runs by TorchScript, as asked for.
