@@ -25,7 +25,7 @@ GREEN = PROJECT / "build" / "green"
 """The commit that passed `make test`, and had no other changes then."""
 DURATIONS = "seconds_by_file"
 """The key in pytest's cache."""
-UNKNOWN_SECONDS = 0.5
+UNKNOWN_SECONDS = 1.0
 """Counted for a test file that has not run yet."""
 ROOT_FIXTURES = "tests/conftest.py"
 LEFT_OUT = ("tests/browser/", "tests/e2e/", "tests/reliability/", "tests/triton_models/", "tests/triton_backends/")
