@@ -1,6 +1,7 @@
 """Zero-shot models: a small CLIP answers as transformers computes it, and gets other labels without a new export."""
 
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from gateway_models.repository.spec import (
 from tests.gateway_models.networks.builders import Head, save_labels, save_torchscript
 from tests.gateway_models.repository.entries import SMALL
 
-pytest.importorskip("transformers")
+pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
 UNKNOWN = "<unk>"
 WORDS = ("a", "photo", "of", "cat", "dog", "fox", "red", "the")
 PROMPTS = ("a photo of a {}", "the {}")
