@@ -257,7 +257,10 @@ class Plugin:
         return {}
 
     def body_readers(self) -> "Mapping[str, BodyReader]":
-        """Readers of bodies of further media types, by media type; the first plug-in's are used."""
+        """Readers of bodies of further media types, by media type in lower case; the first plug-in's are used.
+
+        Forms, image/* and application/octet-stream are read by the core.
+        """
         return {}
 
     def websockets(self) -> "Mapping[str, WebSocketHandlerOf]":

@@ -84,11 +84,16 @@ def assemble(settings: Settings, plugins: Plugins, check: KeyCheck | None, lifes
 
 
 def key_check(settings: Settings, plugins: Plugins) -> KeyCheck | None:
-    """The check of keys, if there is one; raises UserError without one that the settings require."""
-    if (authenticator := plugins.authenticator()) is not None:
+    """The check of keys, if there is one; raises UserError without one that the settings or the plug-ins require."""
+    authenticator, access = plugins.authenticator(), settings.metrics_access
+    if authenticator is not None:
+        if access is MetricsAccess.KEY and authenticator.admin_only:
+            raise UserError(f"{variable('metrics_access')}={access}, and only the keys of admins are checked")
         return KeyCheck(authenticator)
-    if settings.metrics_access is not MetricsAccess.OPEN:
-        raise UserError(f"{variable('metrics_access')}={settings.metrics_access}, and no plug-in checks keys")
+    if access is not MetricsAccess.OPEN:
+        raise UserError(f"{variable('metrics_access')}={access}, and no plug-in checks keys")
+    if plugins.have_admins:
+        raise UserError("a plug-in lets admins load models (has_admins), and no plug-in checks keys (authenticator)")
     return None
 
 

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from gateway import metrics
 from gateway.api.request_context import RequestContext
 from gateway.errors import GatewayError, Overloaded, UnsupportedMediaType, UploadTimeout, UploadTooSlow
-from gateway.ingest.media_types import Form, Uploads, open_uploads
+from gateway.ingest.media_types import BodyReader, Form, Uploads, media_type_of, open_uploads
 from gateway.ingest.upload import Limits
 from gateway.limits.pace import Pace
 from gateway.limits.pool_clients import UploadingClient
@@ -32,11 +32,11 @@ class Body(UploadingClient):
     """
 
     def __init__(self, request: Request, context: RequestContext) -> None:
-        self.headers = headers = dict(reversed(request.scope["headers"]))
+        self.headers: dict[bytes, bytes] = dict(reversed(request.scope["headers"]))
         """The headers of the request by their names in lower case; the first one of a name counts."""
-        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise UnsupportedMediaType.encoded()
-        self.announced_bytes = int(headers.get(b"content-length", b"0"))
+        self.announced_bytes = int(self.headers.get(b"content-length", b"0"))
         """The Content-Length, 0 without one."""
         self._request = request
         self._settings = settings = context.settings
@@ -62,13 +62,21 @@ class Body(UploadingClient):
         """Whether the last byte was received."""
         self._end = asyncio.Event()
 
+    @property
+    def reader(self) -> BodyReader | None:
+        """The plug-in's reader of this body's media type; None if the core reads it."""
+        return self._readers.get(media_type_of(self._content_type))
+
+    @property
+    def _content_type(self) -> str:
+        return self.headers.get(b"content-type", b"").decode("latin-1")
+
     async def open_uploads(
         self, limits: Limits, names: Sequence[str], *, settles: bool = False
     ) -> tuple[Form, Uploads]:
         """Read up to the first file: see gateway.ingest.media_types.open_uploads."""
-        content_type = self.headers.get(b"content-type", b"").decode("latin-1")
         return await open_uploads(
-            content_type,
+            self._content_type,
             self.announced_bytes,
             self,
             limits,

@@ -1,4 +1,4 @@
-"""Headers of every response: what browsers may do with it, and that it is not stored."""
+"""Headers of every response of the application: what browsers may do with it, and that it is not stored."""
 
 from collections.abc import Iterable
 

@@ -72,8 +72,10 @@ class Selection:
     @staticmethod
     def of(parameters: ClassParameters, settings: "Settings") -> "Selection":
         """The selection of a request, within the limits of the settings; raises InvalidParameter."""
-        labels = tuple(parameters.labels)
-        return _selection(parameters.top_k, parameters.threshold, labels, settings.default_top_k, settings.max_top_k)
+        most = settings.default_top_k, settings.max_top_k
+        if parameters.labels:  # they are of any length, so no selection with labels is kept
+            return Selection(parameters.top_k, parameters.threshold, tuple(parameters.labels), *most)
+        return _selection(parameters.top_k, parameters.threshold, *most)
 
     def class_count(self, *, multi_label: bool) -> int | None:
         """Number of best classes to request from the model; None for all."""
@@ -122,11 +124,9 @@ class Selection:
 
 
 @lru_cache(256)
-def _selection(
-    top_k: int | None, threshold: float | None, labels: tuple[str, ...], default_top_k: int, max_top_k: int
-) -> Selection:
-    """A selection, which the requests with these parameters share."""
-    return Selection(top_k, threshold, labels, default_top_k, max_top_k)
+def _selection(top_k: int | None, threshold: float | None, default_top_k: int, max_top_k: int) -> Selection:
+    """A selection without labels, which the requests with these parameters share."""
+    return Selection(top_k, threshold, (), default_top_k, max_top_k)
 
 
 def nearest_labels(label: str, known: set[str]) -> Sequence[str]:

@@ -57,6 +57,11 @@ class BodyReader(ABC):
         return None
 
 
+def media_type_of(content_type: str) -> str:
+    """The media type of a Content-Type, in lower case and without parameters."""
+    return content_type.partition(";")[0].strip().lower()
+
+
 NO_READERS: Mapping[str, BodyReader] = {}
 
 
@@ -79,7 +84,7 @@ async def open_uploads(
     and what the reader of the media type raises; so do the uploads. A body is not read if its Content-Length exceeds a
     limit.
     """
-    media_type = content_type.partition(";")[0].strip().lower()
+    media_type = media_type_of(content_type)
     raw = media_type.startswith("image/") or media_type == "application/octet-stream"
     reader = readers.get(media_type)
     if not raw and reader is None and media_type != "multipart/form-data":

@@ -47,7 +47,7 @@ class HttpCycle:
         self.task: asyncio.Task[None] | None = None
         """Runs the application."""
         self._changed = False
-        """Whether bytes of the body, its end, the response's end, or a disconnect came since `_receive` returned."""
+        """Whether bytes of the body, or its end, came since `_receive` returned."""
         self._waiting: asyncio.Event | None = None
         """Set at the next change, while `_receive` waits for one."""
         self._body: list[bytes] = []

@@ -52,7 +52,7 @@ class HttpHandler:
         self._begun = True  # the first request, or the next one
         self._refusal: GatewayError | None = None
         self.parses = True
-        """See Handler. False while the requests that wait take too much memory."""
+        """See Handler. False after a refusal, and while too many requests wait or take too much memory."""
         self._stopping = self._known = False
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []

@@ -96,6 +96,11 @@ class Remembered(Generic[T]):
             reading.set_result(error)  # None after a cancellation: the next caller reads
             del error
 
+    def last(self, key: tuple[str, str]) -> T | None:
+        """The value that was last read, however old; None before the first time."""
+        known = self._values.get(key)
+        return known[1] if known else None
+
     def until(self, key: tuple[str, str]) -> float:
         """When a value that `get` has returned is read again, by time.monotonic."""
         known = self._values.get(key)
@@ -175,11 +180,14 @@ class Models:
             except GatewayError as exc:
                 self._record(exc, call, ensemble, sent_at)
                 raise
-            target = self._targets[key] = Target(ensemble, version, traits, self._traits.until((ensemble, "")))
+            target = Target(ensemble, version, traits, self._traits.until((ensemble, "")))
             try:
-                return await self._send(call, target)
+                result = await self._send(call, target)
             except ModelNotFound as exc:
                 missing = exc
+            else:
+                self._targets[key] = target  # only now: clients choose the version
+                return result
         self._targets.pop(key, None)
         raise self._not_served(*key, missing)
 
@@ -227,17 +235,24 @@ class Models:
     def may_cache(self, model_name: str, model_version: str) -> bool:
         """Whether Triton may answer for a model from its response cache; True if that is not known."""
         target = self._targets.get((model_name, model_version))
-        return target is None or target.traits.cached
+        traits = self._last_traits(model_name, model_version) if target is None else target.traits
+        return traits is None or traits.cached
 
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
         """How many calls of up to `max_images` keep this Triton busy; None before the first call."""
         target = self._targets.get((model_name, model_version))
-        if target is None:
+        traits = self._last_traits(model_name, model_version) if target is None else target.traits
+        if traits is None:
             return None
-        codec, workload = target.traits.codec, target.traits.workload
+        codec, workload = traits.codec, traits.workload
         images = max(1, min(max_images, codec.most_images))
         calls, images = workload.busy_calls(images), workload.call_images(images)
         return CallLimits(calls, images, mixed_lengths=codec.mixes_lengths)
+
+    def _last_traits(self, model_name: str, model_version: str) -> EnsembleTraits | None:
+        """The traits that were last read of an ensemble that may answer for a model and a version."""
+        known = (self._traits.last((ensemble, "")) for ensemble, _ in self._ensembles(model_name, model_version))
+        return next((traits for traits in known if traits is not None), None)
 
     async def all(self) -> list[ModelInfo]:
         """Every model with a version that is ready, by name."""

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import structlog
@@ -134,10 +135,12 @@ class Suspects:
             raise ModelUnavailable
         replica = self._pool.least_loaded(ready)
         try:
-            async with asyncio.timeout(call.deadline.left_seconds), replica.gate.alone():
-                if await replica.checker.fails_anywhere(call.model_name, call.model_version):
-                    raise ModelUnavailable
-                result = await self._infer_at(replica, call)
+            async with AsyncExitStack() as stack:
+                async with asyncio.timeout(call.deadline.left_seconds):
+                    await stack.enter_async_context(replica.gate.alone())
+                    if await replica.checker.fails_anywhere(call.model_name, call.model_version):
+                        raise ModelUnavailable
+                result = await self._infer_at(replica, call)  # not cancelled: that crashes a Triton before 2.53
         except StubDied as exc:
             self._quarantine.refuse(code)
             metrics.IMAGES_QUARANTINED.inc()

@@ -1,1 +1,1 @@
-"""Quotas of API keys at work: the requests of one key are a tenant. Used only where the key file has quotas."""
+"""API keys: files of their hashes, and the quotas of keys; the requests of one key are a tenant."""

@@ -1,11 +1,12 @@
 """The checks of the key files, and of the store of rates that GATEWAY_RATE_STORE_URL names."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from gateway.findings import Finding, fail, ok, warn
 from gateway.settings import Settings, variable
-from gateway_plugins.keys.key_file import KeysError, read_keys
+from gateway_plugins.keys.key_file import Keys, KeysError, read_admin_keys, read_keys
 from gateway_plugins.keys.quota import Rate
 from gateway_plugins.keys.rates import ProcessRates, RateStoreUnavailable, require_client
 from gateway_plugins.keys.settings import KeySettings
@@ -22,19 +23,19 @@ def api_keys(path: Path | None) -> Finding:
         return ok(
             "API keys", f"off: anyone who reaches the port can use the API; {name} and gateway key add switch them on"
         )
-    return _keys("API keys", path)
+    return _keys("API keys", path, read_keys)
 
 
 def admin_keys(path: Path | None) -> Finding:
     """The file of keys that may load and unload models."""
     if path is None:
         return ok("admin keys", "off: models cannot be loaded or unloaded over HTTP")
-    return _keys("admin keys", path)
+    return _keys("admin keys", path, read_admin_keys)
 
 
-def _keys(title: str, path: Path) -> Finding:
+def _keys(title: str, path: Path, read: Callable[[Path], Keys]) -> Finding:
     try:
-        count = len(read_keys(path).digests)
+        count = len(read(path).digests)
         readable = path.stat().st_mode & 0o004
     except KeysError as exc:
         return fail(title, str(exc))

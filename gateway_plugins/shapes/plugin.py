@@ -29,9 +29,12 @@ class Shapes(Plugin):
         """Declare JSON wherever a raw image may be sent."""
         from gateway_plugins.shapes.json_body import SCHEMA
 
-        for operations in schema["paths"].values():
+        for path, operations in schema["paths"].items():
             operation = operations.get("post", {})
-            if "image/*" in operation.get("requestBody", {}).get("content", {}):
+            content = operation.get("requestBody", {}).get("content", {})
+            if "image/*" in content and "application/json" not in content:
                 operation["requestBody"] = body = deepcopy(operation["requestBody"])  # all applications share it
-                described = SCHEMA["description"] + " Hugging Face's `inputs` and `parameters` are accepted, too."
-                body["content"]["application/json"] = {"schema": {**deepcopy(SCHEMA), "description": described}}
+                json_schema = deepcopy(SCHEMA)
+                if path == "/predict":
+                    json_schema["description"] += " Hugging Face's `inputs` and `parameters` are accepted, too."
+                body["content"]["application/json"] = {"schema": json_schema}

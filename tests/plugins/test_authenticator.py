@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.app import create_app
-from gateway.errors import Forbidden, RateLimited
+from gateway.errors import Forbidden, RateLimited, UserError
 from gateway.hooks import Authenticator, Identity, Plugin
 from gateway.limits.caller import Caller, Stages
 from gateway.plugins import installed
@@ -95,6 +95,26 @@ def test_caller_of_a_plugin_limits_its_requests(client):
     assert answers[0].headers["x-images-left"] == "0"
     assert client.post("/predict", files={"f": PNG}, headers=token("bob")).status_code == 200
     assert client.get("/models", headers=token("bob")).status_code == 403
+
+
+def test_service_with_admins_or_metrics_for_keys_does_not_start_without_a_check_of_keys():
+    """Else anybody could load models, or read the metrics."""
+
+    class Admins(Plugin):
+        def has_admins(self) -> bool:
+            return True
+
+    class OnlyAdmins(SignedTokens):
+        admin_only = True
+
+    class AdminTokens(Plugin):
+        def authenticator(self) -> Authenticator:
+            return OnlyAdmins()
+
+    with pytest.raises(UserError, match="no plug-in checks keys"):
+        create_app(Settings(_env_file=None), StubBackend(), plugins=(Admins,))
+    with pytest.raises(UserError, match="GATEWAY_METRICS_ACCESS"):
+        create_app(Settings(_env_file=None, metrics_access="key"), StubBackend(), plugins=(AdminTokens,))
 
 
 def test_openapi_document_declares_the_key(client):

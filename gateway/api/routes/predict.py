@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 def router(plugins: "Plugins") -> APIRouter:
     """The route, with the response formats and bodies of some plug-ins."""
     shapes: dict[str, AnswerShape] = {NATIVE: Native(), **plugins.shapes()}
-    readers = plugins.body_readers()
     known = predict_parameters(tuple(shapes))
     names = tuple(known.model_fields)
     schemas = [shape.documents for shape in sorted(shapes.values(), key=lambda shape: shape.fits_much)]
@@ -54,7 +53,7 @@ def router(plugins: "Plugins") -> APIRouter:
         with context.stats.stages["read"]:
             body = Body(request, context)
             form, uploads = await body.open_uploads(service.tools.policy.limits, names, settles=True)
-        checks = [each.settle(form, parameters.model_fields_set) for each in readers.values()] if form else ()
+        check = body.reader.settle(form, parameters.model_fields_set) if form and body.reader is not None else None
         if form:
             parameters = with_form(parameters, form)
         spec = request_spec(
@@ -67,9 +66,8 @@ def router(plugins: "Plugins") -> APIRouter:
             expansion=None if parameters.frames is None else plugins.expansion("frames", parameters.frames),
             strict=parameters.strict,
         )
-        for check in checks:
-            if check is not None:
-                check(spec.model_name, (await service.backend.model(spec.model_name)).multi_label)
+        if check is not None:
+            check(spec.model_name, (await service.backend.model(spec.model_name)).multi_label)
         return await respond(context, spec, body, uploads, shapes[parameters.format])
 
     return api

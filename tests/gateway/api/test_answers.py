@@ -1,13 +1,19 @@
 """Large responses: limited, complete, and as the OpenAPI document describes them."""
 
 import json
+from collections import deque
 
 import httpx
 import numpy as np
 import pytest
+from starlette.types import Message
 
 from gateway.api.middleware import MAX_QUERY_PARAMETERS
+from gateway.api.pieces import PiecedAnswer
 from gateway.api.schemas import PredictResponse
+from gateway.errors import Overloaded
+from gateway.limits.pool_clients import NeverEvicted
+from gateway.limits.pools import response_buffer
 from tests.doubles.backend import PNG, StubBackend, ranked
 from tests.gateway.api.tensors import INFER, in_json
 from tests.services import Client, client_of
@@ -35,6 +41,22 @@ def test_large_answer_is_complete_and_as_documented():
     assert [result.index for result in read.results] == list(range(20))
     assert [len(result.predictions) for result in read.results] == [CLASSES] * 20
     assert list(answer.json()["results"][0]) == list(read.results[0].model_dump(exclude_unset=True))
+
+
+async def test_full_response_buffer_is_an_error_before_the_response_begins():
+    """A single large result is counted when it is sent: the client gets a 503, not half a response."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    pool = response_buffer(1_000_000)
+    other, held = (pool.lease(NeverEvicted(), nbytes) for nbytes in (600_000, 1_000))
+    with pytest.raises(Overloaded):
+        await PiecedAnswer(deque((bytes(500_000),)), held)({}, None, send)
+    assert sent == []
+    for lease in (other, held):
+        lease.release()
 
 
 def test_answer_size_counts_existing_predictions_not_requested_ones():

@@ -3,12 +3,14 @@
 import difflib
 import gc
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from gateway.errors import InvalidParameter
 from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.selection import MAX_COMPARED, Selection
+from tests.settings import Settings
 
 LABELS = ("crane, bird", "crane", "bird", "cat", "dog", "mouse")
 SCORES = (0.9, 0.6, 0.5, 0.4999, 0.1, 0.0)
@@ -83,6 +85,18 @@ def test_unknown_label_is_compared_with_few_labels(monkeypatch):
 
 
 FEW = [Prediction("cat", 7, 0.5), Prediction("dog", 2, 0.25), Prediction("mouse", 0, 0.125)]
+
+
+def test_selection_is_shared_unless_it_has_labels():
+    """Labels are of any length, so no request's are kept for later ones."""
+    settings = Settings(_env_file=None)
+
+    def selected(top_k: int | None, *labels: str) -> Selection:
+        return Selection.of(SimpleNamespace(top_k=top_k, threshold=None, labels=labels), settings)
+
+    assert selected(3) is selected(3)
+    assert selected(3, "cat") == selected(3, "cat")
+    assert selected(3, "cat") is not selected(3, "cat")
 
 
 def test_predictions_behave_like_any_sequence():

@@ -2,6 +2,7 @@
 
 import asyncio
 import traceback
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -109,6 +110,19 @@ async def test_model_without_embeddings_raises_an_error_with_the_command():
     with pytest.raises(NoFeatures, match="gateway model add … --embeddings auto"):
         await models.infer(call(Embeddings.NEEDED))
     assert seen == []
+
+
+async def test_version_that_has_not_answered_has_the_limits_of_its_model():
+    """Clients choose versions, also such as do not exist; images of others must not wait for calls without limits."""
+    models = models_of(FakeTriton())
+    assert models.call_limits("ensemble_model", "", 8) is None
+    await models.infer(call(Embeddings.NONE))
+    limits = models.call_limits("ensemble_model", "", 8)
+    assert limits is not None
+    for version in ("1", "7"):
+        with suppress(ModelNotFound, NoFeatures):
+            await models.infer(replace(call(Embeddings.NEEDED), model_version=version))
+        assert models.call_limits("ensemble_model", version, 8) == limits
 
 
 async def test_version_is_described_by_its_own_ensemble():
