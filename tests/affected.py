@@ -142,7 +142,8 @@ def durations() -> dict[str, float]:
 
 def budget(paths: Iterable[str]) -> float:
     """How many seconds the tests of these changed files may take."""
-    of_plugins = all(path.startswith(("gateway_plugins/", "tests/plugins/", "docs/", "CHANGELOG.md")) for path in paths)
+    folders = ("gateway_plugins/", "gateway_predictions/", "tests/plugins/", "tests/gateway_predictions/", "docs/")
+    of_plugins = all(path.startswith(folders) or path.endswith(".md") for path in paths)
     return SECONDS_OF_A_PLUGIN if of_plugins else SECONDS
 
 

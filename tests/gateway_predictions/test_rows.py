@@ -25,8 +25,6 @@ from tests.gateway_predictions.logged import (
 from tests.services import stream_service, stub_service
 from tests.settings import Settings
 
-LIKE_100_PERCENT = {"*": 100.0}
-
 
 def test_row_has_the_answer_and_the_image_but_not_its_name(tmp_path):
     with logging_service(tmp_path) as client:

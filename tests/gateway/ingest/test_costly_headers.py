@@ -13,7 +13,7 @@ from gateway.errors import ImageError, InvalidImage, TooCostly
 from gateway.ingest.decode_budget import decoded_bytes, memory_limit
 from gateway.ingest.formats.jpeg import MOST_SCANNED_PIXELS, MOST_SCANS
 from gateway.ingest.formats.step_limit import Steps
-from gateway.ingest.inspection import DecodePolicy, inspect, needs_decoding
+from gateway.ingest.inspection import DecodePolicy, inspect
 from gateway.ingest.upload import Upload
 from gateway.settings import DecodeMode
 from gateway_decoder.in_process import prepare
@@ -28,10 +28,6 @@ EMPTY_SCAN = b"\xff\xda" + struct.pack(">HBBBBBB", 8, 1, 1, 0, 1, 63, 0x21) + b"
 
 def read(data: bytes):
     return inspect(data, LIMITS)
-
-
-def passes(data: bytes) -> bool:
-    return not needs_decoding(read(data), AUTO)
 
 
 def progressive(side: int = 64, scans: int = 0, between: bytes = b"", behind: bytes = b"") -> bytes:

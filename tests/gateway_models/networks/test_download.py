@@ -28,6 +28,8 @@ def requested(monkeypatch) -> list[str]:
         requested.append(request.url.path)
         if request.url.path.startswith("/moved"):
             return httpx.Response(302, headers={"location": URL})
+        if request.url.path.startswith("/downgraded"):
+            return httpx.Response(302, headers={"location": URL.replace("https:", "http:")})
         if request.url.path.startswith("/gone"):
             return httpx.Response(404)
         if request.url.path.startswith("/broken"):
@@ -76,6 +78,7 @@ def test_redirects_are_followed_and_buckets_read(requested, bucket, tmp_path):
         (URL, "abc", "'abc' is not a SHA-256"),
         (URL, "0" * 64, f"has the SHA-256 {SHA256}, but --sha256 expects 000"),
         ("http://models.example/model.pt", SHA256, "http:// is not supported: use https, s3"),
+        ("https://models.example/downgraded.pt", SHA256, "only https is allowed"),
         ("https://models.example/gone.pt", SHA256, r"gone\.pt answers 404 Not Found"),
         ("https://models.example/broken.pt", SHA256, r"broken\.pt cannot be fetched: connection reset"),
     ],

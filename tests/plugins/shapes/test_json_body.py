@@ -31,11 +31,6 @@ def refusal(body, limits=LIMITS, sizes=(65_536,)):
     return items, error
 
 
-def one(text):
-    (upload,) = read({"images": [{"b64": text}]})
-    return upload
-
-
 images = st.lists(
     st.tuples(st.binary(max_size=100), st.one_of(st.none(), st.text(max_size=30))), min_size=1, max_size=5
 )
