@@ -5,6 +5,7 @@ A test that leaves something fails, by the fixture `nothing_left_behind`. What f
 
 import gc
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -17,6 +18,8 @@ from typing import Any
 
 import pytest
 import uvloop
+
+from gateway_local.groups import REAPER, kill_group
 
 GRACE_SECONDS = 5
 """How long leftovers may take to end: a connection that its peer has closed, a thread that has been told to stop."""
@@ -168,9 +171,12 @@ def _left_since(before: set[Leftover], *, shares: bool) -> set[Leftover]:
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_by_all_tests() -> None:
-    """Start what libraries start once for a process: libuv's pipe of signals, and multiprocessing's tracker."""
+    """Start what lasts as long as a process: libuv's pipe of signals, multiprocessing's tracker, our reaper."""
     uvloop.new_event_loop().close()
     resource_tracker.ensure_running()
+    leader = subprocess.Popen(["true"], start_new_session=True)
+    REAPER.watch(leader.pid)
+    kill_group(leader)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -161,7 +161,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def serves(server, repository, tmp_path_factory) -> Iterator[Callable]:
-    """Gives a model of MODELS, served for as long as its test lasts; the next ones are added meanwhile."""
+    """Gives a model of MODELS, served for as long as its test lasts; the next ones are added during the same test."""
     folder = tmp_path_factory.mktemp("trained")
     prepared: dict[str, Future] = {}
     networks: dict[str, nn.Module] = {}
@@ -191,6 +191,7 @@ def serves(server, repository, tmp_path_factory) -> Iterator[Callable]:
                 try:
                     yield Served(name, entry, networks.pop(name), triton)
                 finally:
+                    wait(prepared.values())  # a test leaves no work behind
                     entry = read_entry(repository, name)
                     triton.unload(*entry.ensembles, entry.classifier, entry.preprocessor)
 
