@@ -113,6 +113,8 @@ def _words(kind: str, what: object) -> str:
 
 _allowed: set[Leftover] = set()
 """What fixtures of modules, classes and sessions have started."""
+_poller: set[Leftover] = set()
+"""The open files of grpc.aio's poller."""
 _shared: set[str] = set()
 """Names of these fixtures; see _of_something_shared."""
 
@@ -159,9 +161,18 @@ def _of_something_shared(kind: str, what: object) -> bool:
     return kind == "file" or (kind == "open file" and any(word in str(what) for word in ("socket:", "pipe:")))
 
 
+def _grpc_polls() -> bool:
+    """Whether grpc.aio has started its poller, once for the process, at the first channel."""
+    return any("_poll_wrapper" in each.name for each in threading.enumerate())
+
+
+def _of_a_poller(kind: str, what: object) -> bool:
+    return kind == "open file" and any(part in str(what) for part in ("[eventpoll]", "[eventfd]"))
+
+
 def _left_since(before: set[Leftover], *, shares: bool) -> set[Leftover]:
     present = _present()
-    left = present - before - _allowed
+    left = present - before - _allowed - _poller
     if shares:
         left = {each for each in left if not _of_something_shared(*each)}
     if any(kind == "open file" and "eventpoll" in str(what) for kind, what in present & _allowed):  # a fixture's loop
@@ -208,10 +219,12 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
     Garbage is collected before anything counts as left. To mend a test: `with`, or a fixture that ends what it starts.
     """
-    before = _present()
+    before, polled = _present(), _grpc_polls()
     yield
     if request.node.stash.get(_FAILED, True):
         return
+    if _grpc_polls() and not polled:
+        _poller.update(each for each in _open_files() - before if _of_a_poller(*each))
     deadline = time.monotonic() + GRACE_SECONDS
     next_collection = 0.0
     shares = bool(_shared & set(request.fixturenames))
