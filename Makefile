@@ -119,8 +119,9 @@ test: ready ## lint, type-check and test against a real Triton: all but test-lon
 test-most:
 	@$(PYTEST) $(WORKERS) $(RERUNS) -m "not alone and not long"; code=$$?; $(PYTEST) -m alone $(ALONE) && [ $$code = 0 ]
 
+# They wait less than others, so fewer workers.
 test-long: ready ## the tests that take minutes: tutorials, round trips of many networks, property tests with more examples
-	@$(PYTEST) $(WORKERS) $(RERUNS) -m "(long or hypothesis) and not alone"
+	@$(PYTEST) $(WORKERS) -n 4 $(RERUNS) -m "(long or hypothesis) and not alone"
 
 check: ready ## the inner loop, within a minute: lint, types and the tests that a change concerns, without Triton, torch and browsers
 	@$(MAKE) $(BESIDE_EACH_OTHER) check-tests check-style check-types check-imports
