@@ -36,6 +36,7 @@ class Body(UploadingClient):
         """The headers of the request by their names in lower case; the first one of a name counts."""
         if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise UnsupportedMediaType.encoded()
+        self._content_type = self.headers.get(b"content-type", b"").decode("latin-1")
         self.announced_bytes = int(self.headers.get(b"content-length", b"0"))
         """The Content-Length, 0 without one."""
         self._request = request
@@ -66,10 +67,6 @@ class Body(UploadingClient):
     def reader(self) -> BodyReader | None:
         """The plug-in's reader of this body's media type; None if the core reads it."""
         return self._readers.get(media_type_of(self._content_type))
-
-    @property
-    def _content_type(self) -> str:
-        return self.headers.get(b"content-type", b"").decode("latin-1")
 
     async def open_uploads(
         self, limits: Limits, names: Sequence[str], *, settles: bool = False
