@@ -41,7 +41,6 @@ MAX_QUERY_PARAMETERS = 1_100
 PROTOCOL = "gateway.protocol"
 """Among the extensions of a scope: `name` of the protocol in which a request arrived, if that is not HTTP."""
 
-_TIMING, _MILLISECONDS = "{};dur={:.2f}", (1e3).__mul__  # W3C Server Timing
 _OF_CLIENTS = frozenset({"method", "path", "model"})
 _UNSAFE = re.compile(r"[^A-Za-z0-9._:/+=@-]")
 _MAX_REQUEST_ID = 128
@@ -85,7 +84,8 @@ class RequestContextMiddleware:
                 headers = message["headers"]
                 added = DEFAULT_HEADERS if SETTLED.isdisjoint(dict(headers)) else missing(headers)
                 times = stats.stages.seconds(started) if stats.stages else {"total": time.perf_counter() - started}
-                timing = ", ".join(map(_TIMING.format, times, map(_MILLISECONDS, times.values())))
+                # W3C Server Timing, in milliseconds.
+                timing = ", ".join([f"{name};dur={1e3 * seconds:.2f}" for name, seconds in times.items()])
                 message["headers"] = [
                     *headers,
                     *added,
