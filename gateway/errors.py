@@ -1,4 +1,4 @@
-"""The errors that the gateway returns; those of plug-ins are named by gateway.hooks.Plugin.errors.
+"""The errors that the gateway returns; plug-ins add others, see gateway.hooks.Plugin.errors.
 
     GatewayError
     ├── ImageError                one file of a request; the other files keep their results

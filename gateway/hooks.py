@@ -188,7 +188,7 @@ class Plugin:
     """Name of the module with the plug-in's metrics. It is loaded with the application, whether or not the plug-in is
     used, so that the series exist from the start."""
     errors: ClassVar[str | None] = None
-    """Name of the module with the plug-in's errors: subclasses of those of gateway.errors, each with its own code."""
+    """Name of the module with the plug-in's errors: subclasses of classes in gateway.errors, each with its own code."""
 
     idle_hooks: Collection[str] = ()
     """The hooks `version` and `request_fields`, if the plug-in overrides them but does not need them with its settings:

@@ -50,7 +50,7 @@ def metrics_of(plugins: Iterable[type[Plugin]]) -> Sequence[ModuleType]:
 
 
 def errors_of(plugins: Iterable[type[Plugin]]) -> Sequence[type[GatewayError]]:
-    """The errors with codes of their own: those of the core, then those of some plug-ins."""
+    """The errors that have a code of their own: first the errors of the core, then the errors of some plug-ins."""
     names = [errors.__name__, *(plugin.errors for plugin in plugins if plugin.errors is not None)]
     return [
         kind

@@ -36,7 +36,7 @@ class BodyReader(ABC):
     """Reads the bodies of a further media type, for all routes that take images."""
 
     parameters: ClassVar[Sequence[str]] = ()
-    """Parameters that a body of POST /predict may have beside those of the route; `settle` removes them."""
+    """Parameters that a body of POST /predict may have in addition to the route's; `settle` removes them."""
 
     @abstractmethod
     def read(

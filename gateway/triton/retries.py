@@ -40,7 +40,7 @@ class RetryBudget:
         self._reserve = reserve
         self._balance = reserve
         self.requests = 0
-        """Requests that have not been counted yet: whoever sends one adds it."""
+        """Requests since the last retry, which are not in the balance yet; the sender of a request adds it."""
 
     def withdraw(self) -> bool:
         """Whether a retry is allowed now; if so, it is paid for."""
@@ -157,6 +157,6 @@ def _rows(call: Call, rows: Sequence[int]) -> Call:
 
 
 def _joined(results: Sequence[tuple[int, InferResult]]) -> InferResult:
-    """Join results of one row each; model and version are those of an answered row, if there is one."""
+    """Join results of one row each; model and version come from an answered row, if there is one."""
     first = next((result for _, result in results if result.rows[0].error is None), results[0][1])
     return replace(first, rows=tuple(result.rows[0] for _, result in sorted(results, key=lambda pair: pair[0])))
