@@ -83,9 +83,12 @@ class RequestContextMiddleware:
                 status = int(message["status"])
                 headers = message["headers"]
                 added = DEFAULT_HEADERS if SETTLED.isdisjoint(dict(headers)) else missing(headers)
-                times = stats.stages.seconds(started) if stats.stages else {"total": time.perf_counter() - started}
                 # W3C Server Timing, in milliseconds.
-                timing = ", ".join([f"{name};dur={1e3 * seconds:.2f}" for name, seconds in times.items()])
+                if stats.stages:
+                    times = stats.stages.seconds(started)
+                    timing = ", ".join([f"{name};dur={1e3 * seconds:.2f}" for name, seconds in times.items()])
+                else:
+                    timing = f"total;dur={1e3 * (time.perf_counter() - started):.2f}"
                 message["headers"] = [
                     *headers,
                     *added,
