@@ -36,6 +36,7 @@ from tests.affected import DURATIONS
 from tests.gateway_models.networks.warm_jobs import WarmProcess
 from tests.gateway_predictions.warm_writers import start as warm_writer
 from tests.light_models import lightened
+from tests.loops import Loop
 from tests.on_demand import decoders_on_demand
 from tests.photos import PHOTOS, photo
 from tests.tritons import running_triton
@@ -266,9 +267,9 @@ def lean_applications() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def anyio_backend() -> str:
+def anyio_backend() -> tuple[str, dict[str, object]]:
     """The event loop of asynchronous tests."""
-    return "asyncio"
+    return "asyncio", {"loop_factory": Loop}
 
 
 @pytest.fixture

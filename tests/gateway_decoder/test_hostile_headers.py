@@ -22,7 +22,6 @@ from tests.gateway_decoder.hostile_headers import (
 )
 from tests.samples import encode, photograph, sample
 
-pytestmark = pytest.mark.anyio
 LARGE_PAGE = b"\xff\x7f" + struct.pack("<HHII", 270, 1, 1, 0) * 0x7FFF
 HOSTILE = {
     "GIF of zeros": lambda: b"GIF89a\x09\0\x09\0" + bytes(8_000_000),
@@ -49,11 +48,6 @@ HOSTILE = {
     "HEIC of another size": lambda: heic_of_another_size(2_048, 64),
     "JPEG 2000 of many channels": lambda: jpeg2000_of_channels(8_000_000),
 }
-
-
-@pytest.fixture(scope="module")
-def anyio_backend():
-    return "asyncio"
 
 
 async def decoded(pool, data, account):
