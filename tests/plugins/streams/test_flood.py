@@ -44,9 +44,10 @@ def test_text_flood_costs_its_client_alone(gateway, bytes_before, reads):
     """What a stream holds stays bounded, and another client is answered at once."""
     port = int(gateway.url.rpartition(":")[2])
     ends = time.monotonic() + SECONDS
-    with socket.create_connection(("127.0.0.1", port), timeout=0.2) as connection, gateway.client() as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection, gateway.client() as client:
         connection.sendall(handshake(random.Random(0), wrong=0, query=b"?smoothing=none"))
         assert connection.recv(4_096).startswith(b"HTTP/1.1 101")
+        connection.settimeout(0.2)
         threads = [threading.Thread(target=_send, args=(connection, ends))]
         if reads:
             threads.append(threading.Thread(target=_receive, args=(connection, ends)))

@@ -55,6 +55,8 @@ def refusal(*messages):
 
 def test_messages_of_the_gateway_are_parsed():
     def talk(connection):
+        for _ in range(2):  # frames; with the first one all three
+            connection.recv()
         connection.send(json.dumps({"type": "parameters", "parameters": {}}))
         connection.send(json.dumps(ANSWER))
         connection.send(json.dumps({**ANSWER, "frame": 2, "dropped": 1, "error": {"code": "timeout", "message": "m"}}))
