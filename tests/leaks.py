@@ -115,8 +115,8 @@ _allowed: set[Leftover] = set()
 """What fixtures of modules, classes and sessions have started."""
 _poller: set[Leftover] = set()
 """The open files of grpc.aio's poller."""
-_shared: set[str] = set()
-"""Names of these fixtures; see _of_something_shared."""
+_shared: set[tuple[str, str]] = set()
+"""Names of these fixtures, with the node that each was defined for; see _of_something_shared."""
 
 
 @contextmanager
@@ -196,7 +196,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object]) -> Generator[Non
     if fixturedef.scope == "function":
         return (yield)
     if fixturedef.argname not in OF_EVERY_TEST:
-        _shared.add(fixturedef.argname)
+        _shared.add((fixturedef.argname, fixturedef.baseid))
     with lasting():
         return (yield)
 
@@ -227,7 +227,8 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         _poller.update(each for each in _open_files() - before if _of_a_poller(*each))
     deadline = time.monotonic() + GRACE_SECONDS
     next_collection = 0.0
-    shares = bool(_shared & set(request.fixturenames))
+    node = request.node.nodeid
+    shares = any(name in request.fixturenames and node.startswith(where) for name, where in _shared)
     while left := _left_since(before, shares=shares):
         now = time.monotonic()
         if now > next_collection:  # more than once, since what a thread holds becomes garbage when it ends
