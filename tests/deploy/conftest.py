@@ -11,7 +11,21 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from deploy.generate.helm import Rendered, render
+
 ROOT = Path(__file__).resolve().parents[2]
+VALUES = Path(__file__).parent / "values"
+SETS: dict[str, dict[str, Any]] = {
+    "as it comes": {},
+    **{path.stem: yaml.safe_load(path.read_text()) for path in sorted(VALUES.glob("*.yaml"))},
+}
+"""Values of the chart as platform teams set them, a file each."""
+
+
+@pytest.fixture(scope="session")
+def releases() -> dict[str, Rendered]:
+    """The chart with each of SETS."""
+    return dict(zip(SETS, render(list(SETS.values())), strict=True))
 
 
 @dataclass

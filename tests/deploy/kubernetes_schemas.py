@@ -70,3 +70,16 @@ def pod(release: Rendered, part: str) -> dict[str, Any]:
 
 def container(release: Rendered, part: str) -> dict[str, Any]:
     return next(each for each in pod(release, part)["containers"] if each["name"] == part)
+
+
+def at(document: Any, path: str) -> Any:
+    """The value at a path of names and numbers, such as `spec ports 0 port`; a name finds an entry of a list too.
+
+    None where there is nothing.
+    """
+    for step in path.split():
+        if isinstance(document, list):
+            named = {str(number): each for number, each in enumerate(document)}
+            document = named | {each["name"]: each for each in document if isinstance(each, dict) and "name" in each}
+        document = document.get(step) if isinstance(document, dict) else None
+    return document

@@ -1,35 +1,28 @@
-"""Sets of values as platform teams use them, one file each in values/: the chart takes each of them."""
+"""Values as platform teams set them, one file each in values/: the chart takes each of them, and what becomes of it."""
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from deploy.generate.helm import Rendered, render
-from tests.deploy.kubernetes_schemas import VERSIONS, container, faults, find, pod, template
+from deploy.generate.helm import render
+from tests.deploy.conftest import SETS
+from tests.deploy.kubernetes_schemas import VERSIONS, at, container, faults, find, pod, template
 
-FILES = {path.stem: path for path in sorted((Path(__file__).parent / "values").glob("*.yaml"))}
+MONITORING = {"kubernetes.io/metadata.name": "monitoring"}
 FOREIGN = {"Certificate", "DestinationRule", "ExternalSecret", "Route"}
 """Kinds that the sets bring with `extraObjects` and whose schemas are not here."""
 SINCE = {"dynamic-resource-allocation": "1.33.0"}
 """Sets that need a newer Kubernetes than the chart does."""
 
 
-@pytest.fixture(scope="module")
-def releases() -> dict[str, Rendered]:
-    values = [yaml.safe_load(path.read_text()) for path in FILES.values()]
-    return dict(zip(FILES, render(values), strict=True))
-
-
 def test_there_are_sets_for_many_platforms():
-    assert len(FILES) >= 60
+    assert len(SETS) >= 60
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_set_is_accepted(releases, name):
+@pytest.mark.parametrize("name", SETS)
+def test_set_is_accepted_and_helm_lint_finds_nothing(releases, name):
     release = releases[name]
     assert not release.error
     assert not release.findings
@@ -56,7 +49,7 @@ def misspelt(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def test_misspelt_names_of_a_set_are_refused():
-    wrong = [(name, each) for name in FILES for each in misspelt(yaml.safe_load(FILES[name].read_text()))]
+    wrong = [(name, each) for name, values in SETS.items() for each in misspelt(values)]
     assert len(wrong) > 100
     refused = render([values for _, values in wrong])
     accepted = [
@@ -137,11 +130,6 @@ def test_pod_labels_cannot_replace_those_of_the_selector():
     assert template(release, "gateway")["metadata"]["labels"][name] == "gateway"
 
 
-def test_another_name_is_in_labels_and_selectors(releases):
-    labels = find(releases["argo-cd"], "Deployment", "search-gateway")["spec"]["selector"]["matchLabels"]
-    assert labels["app.kubernetes.io/name"] == "image-search"
-
-
 def test_digests_replace_tags(releases):
     release = releases["private-registry-by-digest"]
     for part in ("gateway", "triton"):
@@ -184,91 +172,6 @@ def test_nothing_is_loaded_through_a_balancer(releases, name):
     assert variables["GATEWAY_TRITON_URL"] != "images-triton:8001"
 
 
-def test_balancer_may_reach_tritons(releases):
-    inferences, _ = find(releases["envoy-in-front-of-tritons"], "NetworkPolicy", "-triton")["spec"]["ingress"]
-    assert [each["podSelector"]["matchLabels"].get("app") for each in inferences["from"]] == [None, "envoy"]
-
-
-def test_liveness_probe_uses_the_default_model_of_the_gateways(releases):
-    for probe in ("startupProbe", "livenessProbe"):
-        assert "flowers" in container(releases["envoy-in-front-of-tritons"], "triton")[probe]["exec"]["command"]
-
-
-def test_scaler_has_authentication_fallback_and_more_triggers(releases):
-    spec = find(releases["keda-thanos-with-token"], "ScaledObject", "-triton")["spec"]
-    prometheus, cron = spec["triggers"]
-    assert prometheus["authenticationRef"] == {"name": "thanos"}
-    assert prometheus["metadata"]["authModes"] == "bearer"
-    assert spec["fallback"] == {"failureThreshold": 4, "replicas": 4}
-    assert cron["type"] == "cron"
-
-
-def test_plain_autoscaler_has_the_target_of_keda(releases):
-    spec = find(releases["hpa-prometheus-adapter"], "HorizontalPodAutoscaler", "-triton")["spec"]
-    (metric,) = spec["metrics"]
-    assert metric["external"]["target"] == {"type": "AverageValue", "averageValue": "120"}
-    gateway = find(releases["hpa-prometheus-adapter"], "HorizontalPodAutoscaler", "-gateway")["spec"]
-    assert [each["type"] for each in gateway["metrics"]] == ["Resource", "Pods"]
-
-
-def test_slices_of_gpus_count_as_gpus(releases):
-    """A slice can have in flight what a GPU can: 16 images for each of 3 cores, and 128."""
-    variables = find(releases["gpu-slices"], "ConfigMap", "-gateway")["data"]
-    assert int(variables["GATEWAY_MAX_IMAGES_IN_FLIGHT"]) == 3 * 16 + 128
-
-
-def test_containers_join_those_of_the_chart(releases):
-    names = [each["name"] for each in pod(releases["log-shipper-sidecar"], "gateway")["containers"]]
-    assert names == ["gateway", "fluent-bit"]
-    assert [each["name"] for each in pod(releases["models-from-nfs"], "triton")["initContainers"]] == ["approve"]
-    assert pod(releases["vault-agent"], "gateway")["automountServiceAccountToken"] is True
-
-
-def test_pods_take_any_field(releases):
-    spec = pod(releases["company-proxy-and-ca"], "gateway")
-    assert spec["hostAliases"][0]["ip"] == "10.1.2.3"
-    assert spec["containers"][0]["envFrom"][-1] == {"configMapRef": {"name": "company-proxy"}}
-    assert pod(releases["batch-scheduler-on-spot-gpus"], "triton")["schedulerName"] == "volcano"
-
-
-def test_service_has_a_fixed_port_of_the_nodes(releases):
-    spec = find(releases["node-port-on-premises"], "Service", "-gateway")["spec"]
-    assert spec["ports"][0]["nodePort"] == 30080
-    balancer = find(releases["metallb-load-balancer"], "Service", "-gateway")["spec"]
-    assert balancer["loadBalancerSourceRanges"] == ["10.0.0.0/8", "192.168.7.0/24"]
-    assert "nodePort" not in balancer["ports"][0]
-
-
-def test_units_of_limits_become_numbers_where_they_are_used(releases):
-    release = releases["limits-with-units"]
-    annotations = find(release, "Ingress", "-gateway")["metadata"]["annotations"]
-    assert annotations["nginx.ingress.kubernetes.io/proxy-body-size"] == str(2 * 2**30)
-    assert annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"] == "130"
-    # The delay of 10 s, the grace, and 10 s more.
-    assert pod(release, "gateway")["terminationGracePeriodSeconds"] == 65
-    assert find(release, "ConfigMap", "-gateway")["data"]["GATEWAY_MAX_REQUEST_BYTES"] == "2GiB"
-    for wrong in ("2GIB", "2 apples", "GiB"):
-        (refused,) = render([{"gateway": {"settings": {"GATEWAY_MAX_REQUEST_BYTES": wrong}}}])
-        assert "GATEWAY_MAX_REQUEST_BYTES" in refused.error
-
-
-def test_paths_of_an_ingress(releases):
-    rules = find(releases["ingress-with-paths"], "Ingress", "-gateway")["spec"]["rules"]
-    assert [rule["host"] for rule in rules] == ["images.example.com", "pictures.example.com"]
-    for rule in rules:
-        paths = [(each["path"], each["pathType"]) for each in rule["http"]["paths"]]
-        assert paths == [("/predict", "Exact"), ("/models", "Prefix")]
-
-
-def test_budget_has_one_of_two_numbers(releases):
-    for name, wanted in (("budget-by-minimum", {"minAvailable"}), ("vault-agent", {"maxUnavailable"})):
-        for part in ("gateway", "triton"):
-            spec = find(releases[name], "PodDisruptionBudget", f"-{part}")["spec"]
-            assert spec.keys() & {"minAvailable", "maxUnavailable"} == wanted
-    (release,) = render([{"gateway": {"pdb": {"minAvailable": 0}}}])
-    assert find(release, "PodDisruptionBudget", "-gateway")["spec"]["minAvailable"] == 0
-
-
 def test_created_claims_are_mounted_and_stay(releases):
     release = releases["claims-of-the-chart"]
     claims = {each["metadata"]["name"]: each for each in release.documents if each["kind"] == "PersistentVolumeClaim"}
@@ -283,28 +186,93 @@ def test_created_claims_are_mounted_and_stay(releases):
     assert "PersistentVolumeClaim" not in {each["kind"] for each in releases["existing-claims"].documents}
 
 
-def test_services_have_the_families_of_addresses(releases):
-    for part in ("gateway", "triton"):
-        spec = find(releases["ipv6-alone"], "Service", f"-{part}")["spec"]
-        assert (spec["ipFamilyPolicy"], spec["ipFamilies"]) == ("SingleStack", ["IPv6"])
-        assert "ipFamilyPolicy" not in find(releases["vault-agent"], "Service", f"-{part}")["spec"]
+POD, GATEWAY = "spec template spec", "spec template spec containers gateway"
+TRITON, NGINX = "spec template spec containers triton", "metadata annotations nginx.ingress.kubernetes.io"
+PARTS = {"app.kubernetes.io/name": "triton-image-gateway", "app.kubernetes.io/instance": "images"}
+PEER = {"podSelector": {"matchLabels": {**PARTS, "app.kubernetes.io/component": "gateway"}}}
+VALUES = [
+    ("argo-cd", "Deployment gateway", "spec selector matchLabels app.kubernetes.io/name", "image-search"),
+    ("as it comes", "ConfigMap gateway", "data GATEWAY_HOLD_WITHOUT_TRITON", None),
+    ("as it comes", "Deployment gateway", f"{GATEWAY} readinessProbe httpGet path", "/health/ready"),
+    ("as it comes", "NetworkPolicy triton", "spec egress", []),
+    ("as it comes", "NetworkPolicy triton", "spec ingress 0", {"from": [PEER], "ports": [{"port": 8001}]}),
+    ("as it comes", "NetworkPolicy triton", "spec ingress 1 ports", [{"port": 8002}]),
+    ("as it comes", "NetworkPolicy triton", "spec ingress 1 from 0 namespaceSelector matchLabels", MONITORING),
+    ("as it comes", "NetworkPolicy triton", "spec ingress 1 from 1", None),
+    ("archive-of-models", "NetworkPolicy triton", "spec egress 0 ports 2", {"port": 443}),
+    ("archive-of-models", "NetworkPolicy triton", "spec egress 1", None),
+    ("batch-scheduler-on-spot-gpus", "Deployment triton", f"{POD} schedulerName", "volcano"),
+    ("budget-by-minimum", "PodDisruptionBudget gateway", "spec minAvailable", 2),
+    ("budget-by-minimum", "PodDisruptionBudget gateway", "spec maxUnavailable", None),
+    ("company-proxy-and-ca", "Deployment gateway", f"{POD} hostAliases 0 ip", "10.1.2.3"),
+    ("company-proxy-and-ca", "Deployment gateway", f"{GATEWAY} envFrom 1 configMapRef name", "company-proxy"),
+    ("envoy-in-front-of-tritons", "Deployment triton", f"{TRITON} livenessProbe exec command 2", "flowers"),
+    ("envoy-in-front-of-tritons", "Deployment triton", f"{TRITON} startupProbe exec command 2", "flowers"),
+    ("envoy-in-front-of-tritons", "NetworkPolicy triton", "spec ingress 0 from 1 podSelector matchLabels app", "envoy"),
+    ("few-revisions", "Deployment gateway", "spec revisionHistoryLimit", 3),
+    ("few-revisions", "Deployment triton", "spec revisionHistoryLimit", 0),
+    ("gateway-api", "NetworkPolicy gateway", "spec ingress 0 ports", [{"port": 8080}, {"port": 8081}]),
+    # 16 images for each of 3 cores, and 128 for a slice, as for a GPU.
+    ("gpu-slices", "ConfigMap gateway", "data GATEWAY_MAX_IMAGES_IN_FLIGHT", str(3 * 16 + 128)),
+    ("hpa-prometheus-adapter", "HorizontalPodAutoscaler gateway", "spec metrics 0 type", "Resource"),
+    ("hpa-prometheus-adapter", "HorizontalPodAutoscaler gateway", "spec metrics 1 type", "Pods"),
+    ("hpa-prometheus-adapter", "HorizontalPodAutoscaler triton", "spec metrics 0 external target averageValue", "120"),
+    ("ingress-with-paths", "Ingress gateway", "spec rules 0 host", "images.example.com"),
+    ("ingress-with-paths", "Ingress gateway", "spec rules 0 http paths 0 pathType", "Exact"),
+    ("ingress-with-paths", "Ingress gateway", "spec rules 1 host", "pictures.example.com"),
+    ("ingress-with-paths", "Ingress gateway", "spec rules 1 http paths 0 path", "/predict"),
+    ("ingress-with-paths", "Ingress gateway", "spec rules 1 http paths 1 path", "/models"),
+    ("ingress-with-paths", "Ingress gateway", "spec rules 1 http paths 1 pathType", "Prefix"),
+    ("ipv6-alone", "Service gateway", "spec ipFamilies", ["IPv6"]),
+    ("ipv6-alone", "Service triton", "spec ipFamilyPolicy", "SingleStack"),
+    ("keda-thanos-with-token", "ScaledObject triton", "spec fallback", {"failureThreshold": 4, "replicas": 4}),
+    ("keda-thanos-with-token", "ScaledObject triton", "spec triggers 0 authenticationRef", {"name": "thanos"}),
+    ("keda-thanos-with-token", "ScaledObject triton", "spec triggers 0 metadata authModes", "bearer"),
+    ("keda-thanos-with-token", "ScaledObject triton", "spec triggers 1 type", "cron"),
+    ("limits-with-units", "ConfigMap gateway", "data GATEWAY_MAX_REQUEST_BYTES", "2GiB"),
+    # The delay of 10 s, the grace of 45 s, and 10 s more.
+    ("limits-with-units", "Deployment gateway", f"{POD} terminationGracePeriodSeconds", 65),
+    ("limits-with-units", "Ingress gateway", f"{NGINX}/proxy-body-size", str(2 * 2**30)),
+    ("limits-with-units", "Ingress gateway", f"{NGINX}/proxy-read-timeout", "130"),
+    ("log-shipper-sidecar", "Deployment gateway", f"{POD} containers 1 name", "fluent-bit"),
+    ("metallb-load-balancer", "Service gateway", "spec loadBalancerSourceRanges", ["10.0.0.0/8", "192.168.7.0/24"]),
+    ("metallb-load-balancer", "Service gateway", "spec ports 0 nodePort", None),
+    ("models-from-nfs", "Deployment triton", f"{POD} initContainers 0 name", "approve"),
+    ("network-policy-without-prometheus", "NetworkPolicy gateway", "spec ingress 0 from 1 namespaceSelector", None),
+    ("network-policy-without-prometheus", "NetworkPolicy gateway", "spec ingress 0 from 2", None),
+    ("node-port-on-premises", "Service gateway", "spec ports 0 nodePort", 30080),
+    ("scale-to-zero", "ConfigMap gateway", "data GATEWAY_HOLD_WITHOUT_TRITON", "true"),
+    ("scale-to-zero", "Deployment gateway", f"{GATEWAY} readinessProbe httpGet path", "/health/live"),
+    ("scale-to-zero", "ScaledObject triton", "spec triggers 0 metadata threshold", "48"),
+    ("settings-of-every-kind", "ConfigMap gateway", "data GATEWAY_HEAL", "false"),
+    ("settings-of-every-kind", "ConfigMap gateway", "data GATEWAY_MAX_IMAGES_IN_FLIGHT", "40"),
+    ("settings-of-every-kind", "ConfigMap gateway", "data GATEWAY_MAX_REQUEST_BYTES", "8589934592"),
+    ("settings-of-every-kind", "ConfigMap gateway", "data GATEWAY_MAX_WAIT_SECONDS", "2.5"),
+    ("settings-of-every-kind", "ConfigMap gateway", "data GATEWAY_SHUTDOWN_DELAY_SECONDS", "0"),
+    ("slow-nodes-slow-probes", "Deployment gateway", f"{GATEWAY} livenessProbe periodSeconds", 30),
+    ("slow-nodes-slow-probes", "Deployment gateway", f"{GATEWAY} readinessProbe initialDelaySeconds", 5),
+    ("slow-nodes-slow-probes", "Deployment triton", f"{TRITON} readinessProbe periodSeconds", 15),
+    ("vault-agent", "Deployment gateway", f"{POD} automountServiceAccountToken", True),
+    ("vault-agent", "PodDisruptionBudget triton", "spec maxUnavailable", 1),
+    ("vault-agent", "PodDisruptionBudget triton", "spec minAvailable", None),
+    ("vault-agent", "Service gateway", "spec ipFamilyPolicy", None),
+]
 
 
-def test_probes_have_the_given_numbers(releases):
-    release = releases["slow-nodes-slow-probes"]
-    assert container(release, "gateway")["readinessProbe"]["initialDelaySeconds"] == 5
-    assert container(release, "gateway")["livenessProbe"]["periodSeconds"] == 30
-    assert container(release, "triton")["readinessProbe"]["periodSeconds"] == 15
+@pytest.mark.parametrize(
+    ("name", "thing", "path", "value"), VALUES, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_set_has_its_values(releases, name, thing, path, value):
+    kind, part = thing.split()
+    assert at(find(releases[name], kind, f"-{part}"), path) == value
 
 
-def test_history_of_deployments_is_limited(releases):
-    limits = {
-        part: find(releases["few-revisions"], "Deployment", f"-{part}")["spec"]["revisionHistoryLimit"]
-        for part in ("gateway", "triton")
-    }
-    assert limits == {"gateway": 3, "triton": 0}
+def test_value_that_is_0_is_no_missing_one():
+    (release,) = render([{"gateway": {"pdb": {"minAvailable": 0}}}])
+    assert at(find(release, "PodDisruptionBudget", "-gateway"), "spec minAvailable") == 0
 
 
-def test_gateway_is_closed_to_prometheus_where_there_is_none(releases):
-    (rule,) = find(releases["network-policy-without-prometheus"], "NetworkPolicy", "-gateway")["spec"]["ingress"]
-    assert [next(iter(each)) for each in rule["from"]] == ["namespaceSelector", "podSelector"]
+@pytest.mark.parametrize("size", ["2GIB", "2 apples", "GiB"])
+def test_unknown_unit_is_refused(size):
+    (refused,) = render([{"gateway": {"settings": {"GATEWAY_MAX_REQUEST_BYTES": size}}}])
+    assert "GATEWAY_MAX_REQUEST_BYTES" in refused.error
