@@ -2,8 +2,8 @@
 
 A file comes in a shared memory file, and its pixels go back in the same one. Lines of JSON go over the socket: a job of
 `gateway.ingest.decoders.worker` one way, its `Reply` the other. The plug-in media has more jobs: an `AnimationJob`
-opens an animation, which stays open for as many `FrameJob`s as ask for its next frame; a `MaskingJob` opens an image,
-whose frames are masked copies, until a `HeatMapJob`. Whatever a hostile file makes of this process, its parent trusts
+opens an animation, which stays open for as many `FrameJob`s as ask for its next frame, and `FindJob`s as ask whether it
+has one; a `MaskingJob` opens an image, whose frames are masked copies, until a `HeatMapJob`. Whatever a hostile file makes of this process, its parent trusts
 only the form of the reply, and measures the processor time by the clock of the process.
 """
 
@@ -43,7 +43,7 @@ KEPT_BYTES = 128 * 2**20
 """Memory that malloc keeps for the next image: more than a photograph of 12 megapixels and what is made of it. The
 kernel would take as long to clear new pages as decoding takes."""
 MAX_OPEN_FILES = 64
-_OF_OPEN_FILES = frozenset({"frame", "heat map"})
+_OF_OPEN_FILES = frozenset({"find", "frame", "heat map"})
 """Jobs for the file that is open."""
 
 
@@ -152,6 +152,11 @@ class _Decoder:
             return {}
         return {"size": _output(self._memory, drawn), "ends": job["closes"]}
 
+    def _find(self, _: dict[str, Any]) -> dict[str, Any]:
+        assert isinstance(self._animation, OpenedAnimation)
+        found = self._animation.find()
+        return {"found": found is True, "ends": found is False}
+
     def _next(self, _: dict[str, Any]) -> dict[str, Any]:
         assert self._animation is not None
         frame = self._animation.step()
@@ -165,6 +170,7 @@ class _Decoder:
         "image": _decode,
         "animation": _open,
         "masking": _open_masked,
+        "find": _find,
         "frame": _next,
         "heat map": _draw,
     }

@@ -44,19 +44,31 @@ class OpenedAnimation:
         self._given = 0
         self._check(self._source.total)
         self._walk = self._frames()
+        self._found: tuple[int, float] | None = None
+        """The wanted frame at which the file is, until it was decoded."""
+
+    def find(self) -> bool | None:
+        """Move to the next wanted frame; None if SLICE_SECONDS have passed before it, False if there is none."""
+        if self._found is not None:
+            return True
+        ends = time.process_time() + SLICE_SECONDS
+        for self._found in self._walk:
+            if self._found is not None:
+                return True
+            if time.process_time() > ends:
+                return None
+        return False
 
     def step(self) -> DecodedFrame | bool:
         """The next wanted frame; True if SLICE_SECONDS have passed before it, False if there is none."""
-        ends = time.process_time() + SLICE_SECONDS
-        for frame in self._walk:
-            if frame is not None:
-                return frame
-            if time.process_time() > ends:
-                return True
-        return False
+        found = self.find()
+        if self._found is None:
+            return found is None
+        (index, seconds), self._found = self._found, None
+        return DecodedFrame(index, seconds, finished(self._source.pixels(), self._info, self._size))
 
-    def _frames(self) -> Iterator[DecodedFrame | None]:
-        """The wanted frames, and None for each frame that is skipped."""
+    def _frames(self) -> Iterator[tuple[int, float] | None]:
+        """Number and time of each wanted frame, and None for each frame that is skipped."""
         source, wanted = self._source, self._wanted
         if isinstance(source, Video) and source.total is None and wanted.count is not None:
             yield from source.count()
@@ -74,7 +86,7 @@ class OpenedAnimation:
             if index < self._first:
                 yield None
             else:
-                yield DecodedFrame(index, seconds, finished(source.pixels(), self._info, self._size))
+                yield index, seconds
             if self._given == wanted.count:
                 return
 

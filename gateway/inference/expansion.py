@@ -41,6 +41,10 @@ class ImageSource(Protocol):
         """Wait until it is open; raises what `Decoders.decode` raises."""
         ...
 
+    async def find(self) -> bool:
+        """Whether there is a further image. Raises what `Decoders.decode` raises."""
+        ...
+
     async def next(self) -> OpenedImage | None:
         """The next image; None after the last one. Raises what `Decoders.decode` raises."""
         ...
@@ -85,14 +89,11 @@ class ExpandedUpload(Protocol):
         """The size to which an image is decoded; its shorter side has at most `max_side` if its model is unknown."""
         ...
 
-    async def charge(self) -> None:
-        """Charge one more image to the API key; waits while its rate is used up. Raises RateLimited."""
-        ...
-
     async def add(self, images: ImageSource, nbytes: int, begin: Callable[[OpenedImage], Report]) -> bool:
         """Queue the next image of a file, of up to `nbytes`, with what `begin` returns; False if there is none.
 
-        The image has a permit of its own, for which this waits.
+        All images but the first, which is paid with the file, are charged to the API key: this waits while its rate is
+        used up, and raises RateLimited. The image has a permit of its own, for which this waits, too.
         """
         ...
 

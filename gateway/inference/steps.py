@@ -54,7 +54,7 @@ def image_steps(before_header: Sequence[Step] = (), before_permit: Sequence[Step
 class ImageTask:
     """One upload on its way, and what its steps find out."""
 
-    __slots__ = ("deadline", "file", "info", "record", "report", "request", "upload")
+    __slots__ = ("_images", "deadline", "file", "info", "record", "report", "request", "upload")
 
     info: ImageInfo
     """The header; set by `read_header`."""
@@ -68,6 +68,8 @@ class ImageTask:
         self.record = ImageRecord(upload.data) if request.keeps_records else None
         expansion = request.spec.expansion
         self.report: Report = request.report if expansion is None else expansion.single(request.report)
+        self._images = 0
+        """How many images were made of the upload."""
 
     @property
     def policy(self) -> DecodePolicy:
@@ -123,6 +125,12 @@ class ImageTask:
     async def add(self, images: ImageSource, nbytes: int, begin: Callable[[OpenedImage], Report]) -> bool:
         """Queue the next image of an open file; see ExpandedUpload."""
         request = self.request
+        if self._images and request.spec.charges.caller is not ANYONE:
+            with request.stages["prepare"]:
+                if not await images.find():
+                    return False
+            await self.charge()
+        self._images += 1
         while True:
             with request.stages["prepare"]:
                 await images.open()

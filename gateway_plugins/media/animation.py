@@ -147,14 +147,8 @@ class Frames:
             def begin(frame: OpenedImage) -> Report:
                 return file.begin(frame.index, frame.seconds)
 
-            first = True
-            while True:
-                if not first:  # the first frame is paid with the file
-                    await image.charge()
-                if not await image.add(frames, nbytes, begin):
-                    return
+            while await image.add(frames, nbytes, begin):
                 self._queued += 1
-                first = False
 
 
 def all_frames(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> bytes:

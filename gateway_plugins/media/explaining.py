@@ -115,9 +115,7 @@ class MaskedCopies:
         async with masked(image.decoders, data, image.info, size, image.account, masking) as copies:
             if copies.damaged and image.strict:
                 raise DamagedImage
-            for number in range(masking.images):
-                if number:  # the image itself is paid with the file
-                    await image.charge()
+            for _ in range(masking.images):
                 if not await image.add(copies, nbytes, lambda _: scores.begin()):
                     raise UndecodableImage  # the decoder has ended early
                 # A model that fails, or a class that it does not have, costs one image.

@@ -61,6 +61,16 @@ class MaskingJob(OpeningJob):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FindJob(DecoderJob):
+    """Move the open animation to its next frame.
+
+    The reply has whether that is `found`, or whether the animation `ends` before it; neither if it takes another job.
+    """
+
+    kind: str = "find"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrameJob(PixelJob):
     """Decode the next frame of the open animation, or make the next masked copy of the open image.
 
@@ -186,6 +196,16 @@ class OpenFile:
         if lease is not None:
             lease.release()
 
+    async def find(self) -> bool:
+        """Whether there is a further requested frame. Raises as `decode`."""
+        while True:
+            reply, _ = await self._do(FindJob())
+            if reply["ends"]:
+                self._ended = True
+                return False
+            if reply["found"]:
+                return True
+
     async def next(self) -> OpenedImage | None:
         """The next requested frame as an uncompressed PPM (P6); None after the last one. Raises as `decode`."""
         while True:
@@ -258,6 +278,10 @@ class MaskedImage(OpenFile):
     def keep_seconds(self) -> float:
         """How long it may wait before it makes room."""
         return KEEP_MASKED_SECONDS
+
+    async def find(self) -> bool:
+        """True: who asks for masked copies knows their number."""
+        return True
 
     def _opened(self, reply: tuple[Reply, bytes]) -> None:
         self.damaged = reply[0]["damaged"]

@@ -13,6 +13,7 @@ from gateway.inference.backend import Call, Row
 from gateway.inference.prediction import Prediction
 from tests.animations import FORMATS, animated, apng_that_promises, avi_that_promises, gif_of, video
 from tests.doubles.backend import PNG, StubBackend, brightness
+from tests.keys import key_of
 from tests.services import Client, client_of
 
 NDJSON = {"Accept": "application/x-ndjson"}
@@ -124,6 +125,17 @@ def test_frame_limit_applies_to_the_whole_request():
     assert (one.status_code, one.json()["results"][0]["error"]["code"]) == (422, "too_many_frames")
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_parameter")
     assert (refused.json()["limit"], refused.json()["value"]) == ("max_frames", 5)
+
+
+@pytest.mark.parametrize("frames", ["all", "every:0.01s", "3"])
+def test_each_frame_is_charged_once_to_the_key(tmp_path, frames):
+    """Six images at once suffice for two animations of three frames, and the last one needs no seventh."""
+    key = key_of(tmp_path / "keys", rate="1/h", burst="6")
+    with client_of(StubBackend(shades), api_keys_file=tmp_path / "keys") as client:
+        answer = ask(client, *[animated("GIF", range(3))] * 2, frames=frames, **key)
+        remaining = client.get("/limits", headers=key).json()["key"]["rate"]["remaining"]
+    errors = [frame["error"] for result in answer["results"] for frame in result["frames"]]
+    assert (errors, remaining) == ([None] * 6, 0)
 
 
 def test_truncated_file_ends_with_an_error_frame(client):
