@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway import errors
 from gateway.values import setting_values, variables
@@ -101,6 +101,27 @@ class Section(BaseSettings):
     """The settings that are limits of a request or the service: the unit of each, and the error beyond it."""
     fixed_limits: ClassVar[FixedLimits] = {}
     """Limits that are not settings: the value of each, its unit, and the error beyond it."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Where values come from, the first one first; raises TypeError for an argument that is no setting.
+
+        A file .env may have variables of others, which are ignored; gateway.environment refuses unknown GATEWAY_ ones.
+        """
+        assert isinstance(init_settings, InitSettingsSource)
+        if unknown := init_settings.init_kwargs.keys() - settings_cls.model_fields.keys():
+            raise TypeError(
+                f"{min(unknown)!r} is not a setting of {settings_cls.__name__}; the class with the settings of the "
+                "installed plug-ins is gateway.plugins.settings_class()"
+            )
+        return init_settings, env_settings, dotenv_settings, file_secret_settings
 
     @classmethod
     def of(cls, settings: "Section") -> Self:

@@ -3,8 +3,9 @@
 A file comes in a shared memory file, and its pixels go back in the same one. Lines of JSON go over the socket: a job of
 `gateway.ingest.decoders.worker` one way, its `Reply` the other. The plug-in media has more jobs: an `AnimationJob`
 opens an animation, which stays open for as many `FrameJob`s as ask for its next frame, and `FindJob`s as ask whether it
-has one; a `MaskingJob` opens an image, whose frames are masked copies, until a `HeatMapJob`. Whatever a hostile file makes of this process, its parent trusts
-only the form of the reply, and measures the processor time by the clock of the process.
+has one; a `MaskingJob` opens an image, whose frames are masked copies, until a `HeatMapJob`. Whatever a hostile file
+makes of this process, its parent trusts only the form of the reply, and measures the processor time by the clock of the
+process.
 """
 
 import contextlib

@@ -52,8 +52,9 @@ class OpenedAnimation:
         if self._found is not None:
             return True
         ends = time.process_time() + SLICE_SECONDS
-        for self._found in self._walk:
-            if self._found is not None:
+        for found in self._walk:
+            if found is not None:
+                self._found = found
                 return True
             if time.process_time() > ends:
                 return None

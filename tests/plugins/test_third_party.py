@@ -119,6 +119,7 @@ def test_core_classifies_without_any_plug_in():
         ("load_settings()", "GATEWAY_API_KEYS_FILE is not a setting"),
         ("create_app(complete, StubBackend(), plugins=())", "GATEWAY_API_KEYS_FILE is set, but the application"),
         ("create_app(Settings(metrics_access='key'), StubBackend(), plugins=())", "no plug-in checks keys"),
+        ("create_app(Settings(api_keys_file='keys'), StubBackend(), plugins=())", "'api_keys_file' is not a setting"),
     ],
 )
 def test_service_without_the_plug_in_of_keys_does_not_start_open(tmp_path, start, reason):
