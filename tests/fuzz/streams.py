@@ -10,23 +10,24 @@ import random
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from bench.attack.parsers import SMALL_BMP
 from gateway_plugins.streams.options import StreamParameters
 from tests.fuzz.http import damage, split
-from tests.fuzz.json_texts import json_text
+from tests.fuzz.json_texts import NUMBERS, OTHERS, STRINGS, json_text
 from tests.fuzz.service import BATCH, SECONDS_TO_END, Case, Report, Server, run_cases
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
-INTERNAL_ERROR = 1011
+FAULTS = {1011, 4500, 4502, 4504}
+"""Close codes for faults of the gateway or of Triton."""
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 RESET = struct.pack("ii", 1, 0)
 PARAMETERS = (*StreamParameters.model_fields, "end")
 LARGEST_TEXT_BYTES = 40_000
 
 FIELDS: Mapping[bytes, tuple[bytes, ...]] = {
-    b"Host": (b"", b"[", b"x:99999", b"[::1", b"\xff", b"x" * 300),
+    b"Host": (b"", b"[", b"x:99999", b"[::1", b"\xff", b"x y", b"x" * 300, b"x" * 5_000),
     b"Connection": (b"", b"close", b"keep-alive", b"Upgrade, close", b"upgrade", b"keep-alive, Upgrade", b"\x80"),
     b"Upgrade": (b"h2c", b"websocket, h2c", b"WEBSOCKET", b"websocket/13", b"", b"websocket\xff"),
     b"Sec-WebSocket-Version": (b"8", b"0", b"13, 8", b"-13", b"9" * 5_000, b"", b"\xb9"),
@@ -38,11 +39,21 @@ FIELDS: Mapping[bytes, tuple[bytes, ...]] = {
         b"http://x]",
         b"\xff\xfe",
         b"//",
+        b"",
         b"http://x:y",
+        b"http://x:99999999",
         b"http://\xc3\xa9",
+        b"http://\xe2\x84\x80.x",
+        b"http://[v1.x]",
+        b"http://[::ffff:999.1.1.1]",
+        b"http://x, http://y",
+        b"http://user@x",
+        b"http://" + b"x" * 5_000,
+        b"javascript:0",
     ),
     b"Sec-WebSocket-Protocol": (
         b"gateway-stream",
+        b"gateway-key.",
         b"gateway-key.\xff",
         b"gateway-key." + b"k" * 3_000,
         b",,,",
@@ -62,51 +73,75 @@ FIELDS: Mapping[bytes, tuple[bytes, ...]] = {
     b"Authorization": (b"Bearer \xff", b"Bearer", b"Basic x", b"Bearer  "),
     b"X-API-Key": (b"\xff", b"", b"k" * 5_000),
     b"X-Request-ID": (b"\xff\x80", b"x" * 5_000, b"a\tb", b""),
-    b"traceparent": (b"00-0-0-0", b"\xff", b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01", b"-" * 2_000),
+    b"traceparent": (b"00-0-0-0", b"00-zz", b"\xff", b"00-" + b"0" * 32 + b"-" + b"0" * 16 + b"-01", b"-" * 2_000),
     b"tracestate": (b"a=b," * 500, b"\xff=1", b"="),
     b"X-Client-ID": (b"\xff", b"", b"x" * 5_000),
     b"Content-Length": (b"5", b"0", b"-1", b"9" * 30, b"300000000"),
     b"Transfer-Encoding": (b"chunked", b"identity", b"gzip, chunked"),
     b"Expect": (b"100-continue", b"x"),
-    b"Cookie": (b"\xff=\xff",),
+    b"Cookie": (b"\xff=\xff", b"a" * 7_000),
 }
 """Values of headers that have some meaning in a handshake; most of them are wrong."""
 QUERIES = (
-    b"?top_k=2",
-    b"?timeout=5e-324",
-    b"?timeout=1e999",
-    b"?timeout=nan",
+    b"?timeout=" + b"9" * 5_000,
     b"?top_k=" + b"9" * 5_000,
     b"?labels=%ff%fe&labels=%00",
-    b"?labels=%ed%a0%80",
-    b"?model=%ff",
     b"?model=" + b"x" * 3_000,
-    b"?version=%00",
-    b"?version=999999999999999999",
-    b"?version=1e5",
-    b"?smoothing=none",
-    b"?threshold=-0",
-    b"?%ff=%ff",
     b"?top_k=1&top_k=2",
     b"?alpha=1e-400&window=1",
     b"?" + b"a&" * 2_000,
     b"?drop=never",
+    b"?smoothing=none",
+    b"?threshold=-0",
     b"#fragment",
     b"/",
     b"%00",
     b"",
+    *(
+        f"?{name}={value}".encode()
+        for name in (*PARAMETERS, "%ff")
+        for value in (
+            *(
+                "2",
+                "0",
+                "-1",
+                "1e5",
+                "1e999",
+                "5e-324",
+                "1e-9",
+                "0.0009",
+                "nan",
+                "inf",
+                "0x1",
+                "1_0",
+                "999999999999999",
+            ),
+            *("", "[]", "\\ud800", "%ed%a0%80", "%00", "%ff", "a" * 7_000),
+        )
+    ),
 )
+
+
+GOOD = (
+    (b"Host", b"x"),
+    (b"Connection", b"Upgrade"),
+    (b"Upgrade", b"websocket"),
+    (b"Sec-WebSocket-Version", b"13"),
+    (b"Sec-WebSocket-Key", KEY),
+)
+
+
+def request(
+    fields: Iterable[tuple[bytes, bytes]] = GOOD, query: bytes = b"", *, line: bytes = b"GET", version: bytes = b"1.1"
+) -> bytes:
+    """The request that opens a stream."""
+    lines = b"".join(b"%b: %b\r\n" % field for field in fields)
+    return b"%b /stream%b HTTP/%b\r\n%b\r\n" % (line, query, version, lines)
 
 
 def handshake(rng: random.Random, *, wrong: int, query: bytes = b"") -> bytes:
     """The request that opens a stream, with `wrong` headers that are invalid, repeated or missing."""
-    fields = [
-        (b"Host", b"x"),
-        (b"Connection", b"Upgrade"),
-        (b"Upgrade", b"websocket"),
-        (b"Sec-WebSocket-Version", b"13"),
-        (b"Sec-WebSocket-Key", KEY),
-    ]
+    fields = list(GOOD)
     for _ in range(wrong):
         name = rng.choice(list(FIELDS))
         value = rng.choice(FIELDS[name])
@@ -116,8 +151,7 @@ def handshake(rng: random.Random, *, wrong: int, query: bytes = b"") -> bytes:
             fields.append((name, value))
     line = rng.choice((b"POST", b"HEAD", b"get", b"GET")) if wrong and rng.random() < 0.1 else b"GET"
     version = rng.choice((b"1.0", b"2.0", b"1.1")) if wrong and rng.random() < 0.1 else b"1.1"
-    lines = b"".join(b"%b: %b\r\n" % field for field in fields)
-    return b"%b /stream%b HTTP/%b\r\n%b\r\n" % (line, query, version, lines)
+    return request(fields, query, line=line, version=version)
 
 
 def message(
@@ -159,29 +193,35 @@ def _fragments(rng: random.Random) -> bytes:
     return frames
 
 
+WRONG_FRAMES = (
+    message(TEXT, b"{}", mask=None),
+    *(message(opcode, b"x") for opcode in range(16)),
+    *(message(bits | opcode, b"{}") for bits in (0x40, 0x20, 0x10, 0x70) for opcode in (TEXT, BINARY, PING)),
+    message(TEXT, b"\xff\xfe"),
+    message(TEXT, b"\xed\xa0\x80"),
+    message(TEXT, b"\xc3\x28"),
+    message(TEXT, b'"\xc3', final=False) + message(CONTINUATION, b'"'),
+    message(CONTINUATION, b"x"),
+    message(BINARY, b"x", final=False) + message(BINARY, b"x"),
+    message(PING, bytes(126)),
+    message(PING, final=False),
+    message(CLOSE, b"\x03"),
+    *(message(CLOSE, struct.pack("!H", code)) for code in (0, 999, 1004, 1005, 1006, 1015, 2_999, 4_999, 65_535)),
+    message(CLOSE, struct.pack("!H", 1000) + b"\xff"),
+    message(CLOSE, struct.pack("!H", 1000)) + message(TEXT, b"{}"),
+    *(message(BINARY, b"x", claims=length) for length in (126, 65_536, 2**31, 2**62, 2**63 - 1, 2**63, 2**64 - 1)),
+    b"\x82\xfe\x00\x05" + bytes(9),
+    message(BINARY, final=False) + message(CONTINUATION, final=False) * 10,
+    message(BINARY, final=False) + message(CONTINUATION, final=False) * 2_000,
+    message(BINARY),
+    message(TEXT),
+    b"GET / HTTP/1.1\r\n\r\n",
+)
+"""Frames that RFC 6455 forbids, or that are odd."""
+
+
 def _wrong_frame(rng: random.Random) -> bytes:
-    """A frame that RFC 6455 forbids."""
-    return rng.choice(
-        (
-            message(TEXT, b"{}", mask=None),
-            message(rng.randrange(16), b"x"),
-            message(rng.choice((0x40, 0x20, 0x10, 0x70)) | rng.choice((TEXT, BINARY, PING)), b"{}"),
-            message(TEXT, b"\xff\xfe"),
-            message(TEXT, b"\xed\xa0\x80"),
-            message(TEXT, b'"\xc3', final=False) + message(CONTINUATION, b'"'),
-            message(CONTINUATION, b"x"),
-            message(PING, bytes(126)),
-            message(CLOSE, b"\x03"),
-            message(CLOSE, struct.pack("!H", rng.choice((0, 999, 1004, 1005, 1006, 1015, 2_999, 4_999, 65_535)))),
-            message(CLOSE, struct.pack("!H", 1000) + b"\xff"),
-            message(CLOSE, struct.pack("!H", 1000)) + message(TEXT, b"{}"),
-            message(BINARY, b"x", claims=rng.choice((126, 65_536, 2**31, 2**62, 2**63 - 1, 2**63, 2**64 - 1))),
-            b"\x82\xfe\x00\x05" + bytes(9),
-            message(BINARY, final=False) + message(CONTINUATION, final=False) * rng.choice((10, 2_000)),
-            message(BINARY),
-            message(TEXT),
-        )
-    )
+    return rng.choice(WRONG_FRAMES)
 
 
 def _json(rng: random.Random) -> bytes:
@@ -240,6 +280,25 @@ def noise(rng: random.Random) -> Case:
 KINDS: dict[str, Callable[[random.Random], Case]] = {
     each.__name__: each for each in (handshakes, bodies, resets, messages, early, noise)
 }
+
+
+def every_case() -> Iterator[Case]:
+    """Each wrong header, query, frame and text of the tables above by itself, in a stream that is good else."""
+    for name, values in FIELDS.items():
+        page = [(b"Origin", b"http://x")] if name == b"Host" else []
+        fields = [field for field in GOOD if field[0] != name]
+        yield from (_stream(request([*fields, *page, (name, value)])) for value in values)
+    yield from (_stream(request(query=query)) for query in QUERIES)
+    yield from (_stream(request(), frame) for frame in WRONG_FRAMES)
+    for value in (*STRINGS, *NUMBERS, *OTHERS):
+        texts = [value, f"{{{value}: 1}}", *(f'{{"{name}": {value}}}' for name in PARAMETERS)]
+        frames = [message(TEXT, text.encode("utf-8", "surrogatepass")) for text in texts]
+        yield _stream(request(), *frames, message(BINARY, SMALL_BMP))
+
+
+def _stream(*pieces: bytes) -> Case:
+    """A stream that its client closes."""
+    return Case([*pieces, message(CLOSE, struct.pack("!H", 1000))], waits=True)
 
 
 def exchange(server: Server, case: Case) -> str:
@@ -325,7 +384,7 @@ def _end_of(received: bytes) -> str:
                 return f"fault: no JSON: {payload[:80]!r}"
         if first & 0x0F == CLOSE:
             code = struct.unpack("!H", payload[:2])[0] if payload else 1005
-            return f"fault: close code {code}" if code == INTERNAL_ERROR else f"close code {code}"
+            return f"fault: close code {code}" if code in FAULTS else f"close code {code}"
     return ""
 
 

@@ -1,9 +1,11 @@
+import itertools
 import random
 
 import pytest
 
 from tests.fuzz import streams
 from tests.fuzz.http import damaged, run, small_requests
+from tests.fuzz.service import BATCH, run_cases
 
 
 @pytest.mark.slow
@@ -17,6 +19,16 @@ def test_damaged_requests_cost_little_and_leave_the_gateway_alive():
 def test_same_seed_damages_a_request_the_same_way():
     seeds = list(small_requests())
     assert damaged(random.Random("1 2"), seeds) == damaged(random.Random("1 2"), seeds)
+
+
+@pytest.mark.slow
+def test_every_error_of_a_client_of_streams_is_answered():
+    """No 5xx but 503, no close code of a fault, no close without a code, no traceback, and no long pause."""
+    cases = list(streams.every_case())
+    given = itertools.cycle(cases)
+    report = run_cases(lambda _: next(given), streams.exchange, requests=len(cases), at_once=BATCH)
+    assert report.faults == []
+    assert report.answers.keys().isdisjoint({"closed", "closed without a code", "close code 1005"})
 
 
 @pytest.mark.slow

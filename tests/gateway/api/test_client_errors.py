@@ -131,7 +131,7 @@ def test_timeout_below_a_millisecond_is_refused(client, key, seconds):
     assert (answer.json()["limit"], answer.json()["value"]) == ("min_timeout_seconds", MIN_TIMEOUT_SECONDS)
 
 
-def _infer(microseconds: int) -> str:
+def _infer(microseconds: object) -> str:
     tensor = {"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": [IMAGE]}
     return json.dumps({"parameters": {"timeout": microseconds}, "inputs": [tensor]})
 
@@ -157,6 +157,18 @@ def test_timeout_may_be_one_millisecond(client, key, path, just_below, at, heade
     assert code == 422
     assert "at least 0.001 s" in detail
     assert "at least 0.001 s" not in post(client, key, path, at, headers)[1]
+
+
+@pytest.mark.parametrize("name", ["timeout", "top_k", "threshold"])
+def test_odd_number_never_causes_a_server_error(client, key, name):
+    for value in ("-0", "1e-400", "1e999", "inf", "-inf", "nan", "0x1", "1_0", "", "1" + "0" * 400):
+        for path in ("/predict", "/embed"):
+            assert status(client, key, "POST", f"{path}?{name}={value}") in {200, 422}, value
+
+
+def test_odd_timeout_of_infer_never_causes_a_server_error(client, key):
+    for value in (0, 1, -1, 1e-9, 5e-324, 2**63, 2**64, 10**400, "1", "x", None, True, [1], 0.5):
+        assert post(client, key, INFER, _infer(value).replace(IMAGE, "QQ=="), JSON)[0] in {415, 422}, value
 
 
 def test_timeout_in_the_query_may_be_one_millisecond(client, key):
