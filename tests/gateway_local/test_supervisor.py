@@ -25,24 +25,17 @@ from tests.gateway.triton.fleet import MODEL
 from tests.processes import PROJECT, is_gone, wait_for
 
 
-class Clock:
-    def __init__(self):
-        self.now = 1_000.0
-
-    def __call__(self):
-        return self.now
-
-
 class Kept:
-    """A process in name only."""
+    """A process in name only, its supervisor, and what that reports; checked four times a second of its own clock."""
 
     name = "Triton"
 
     def __init__(self):
         self.code = None
         self.silent = self.loading = False
-        self.starts = 0
-        self.graces = []
+        self.starts, self.now = 0, 1_000.0
+        self.graces, self.said = [], []
+        self.supervisor = Supervisor(self, self.said.append, start_timeout_seconds=30, clock=lambda: self.now)
 
     alive = property(lambda self: self.code is None)
 
@@ -66,10 +59,11 @@ class Kept:
     def hangs(self):
         return self.silent
 
-
-@pytest.fixture
-def clock():
-    return Clock()
+    def run(self, seconds, watcher=None):
+        end = self.now + seconds
+        while self.now < end:
+            (watcher or self.supervisor).check()
+            self.now += 0.25
 
 
 @pytest.fixture
@@ -77,101 +71,80 @@ def kept():
     return Kept()
 
 
-@pytest.fixture
-def said():
-    return []
-
-
-@pytest.fixture
-def keeper(kept, said, clock):
-    return Supervisor(kept, said.append, start_timeout_seconds=30, clock=clock)
-
-
-def run(keeper, clock, seconds):
-    end = clock.now + seconds
-    while clock.now < end:
-        keeper.check()
-        clock.now += 0.25
-
-
-def test_dead_process_is_restarted_after_a_pause(keeper, kept, said, clock):
+def test_dead_process_is_restarted_after_a_pause(kept):
     kept.code = -9
-    keeper.check()
+    kept.supervisor.check()
     assert kept.graces == [0]
     assert kept.starts == 0
-    assert said == ["Triton ended with code -9; starting it again in 0.5 s"]
-    run(keeper, clock, 0.5 + CHECK_SECONDS + 0.5)
+    assert kept.said == ["Triton ended with code -9; starting it again in 0.5 s"]
+    kept.run(0.5 + CHECK_SECONDS + 0.5)
     assert kept.starts == 1
-    assert said[-1].startswith("Triton answers again after")
+    assert kept.said[-1].startswith("Triton answers again after")
 
 
-def test_hanging_process_is_restarted(keeper, kept, said, clock):
+@pytest.mark.parametrize(
+    ("dies", "fault", "seconds", "said"),
+    [
+        (False, "silent", CHECK_SECONDS * HANGS_AFTER + 2, "Triton does not answer; starting it again in 0.5 s"),
+        (True, "silent", CHECK_SECONDS * HANGS_AFTER + 2, "Triton does not answer; starting it again in 1 s"),
+        (True, "loading", 30 + 2 * CHECK_SECONDS, "Triton was not ready after 30 s; starting it again in 1 s"),
+    ],
+    ids=["hangs", "hangs while it starts", "is not ready in time"],
+)
+def test_process_without_answers_is_restarted(kept, dies, fault, seconds, said):
+    if dies:
+        kept.code = 1
+        kept.run(1)
+    setattr(kept, fault, True)
+    kept.run(seconds)
+    assert said in kept.said
+    assert kept.starts == 1 + dies
+
+
+def test_single_missed_answer_is_not_a_hang(kept):
     kept.silent = True
-    run(keeper, clock, CHECK_SECONDS * HANGS_AFTER + 2)
-    assert kept.starts == 1
-    assert said[0] == "Triton does not answer; starting it again in 0.5 s"
-
-
-def test_single_missed_answer_is_not_a_hang(keeper, kept, said, clock):
-    kept.silent = True
-    run(keeper, clock, CHECK_SECONDS + 0.5)
+    kept.run(CHECK_SECONDS + 0.5)
     kept.silent = False
-    run(keeper, clock, 60)
+    kept.run(60)
     assert kept.starts == 0
-    assert said == []
+    assert kept.said == []
 
 
-def test_pauses_grow_until_the_supervisor_gives_up(keeper, kept, said, clock):
+def test_pauses_grow_until_the_supervisor_gives_up(kept):
     kept.code = 1
     for _ in range(MAX_DEATHS):
         kept.code = 1
-        run(keeper, clock, 20)
+        kept.run(20)
     kept.code = 1
     with pytest.raises(GivenUp, match=rf"Triton ended with code 1 {MAX_DEATHS + 1} times in a row"):
-        keeper.check()
+        kept.supervisor.check()
     assert kept.starts == MAX_DEATHS
-    pauses = [line.rpartition(" in ")[2] for line in said if "starting it again" in line]
+    pauses = [line.rpartition(" in ")[2] for line in kept.said if "starting it again" in line]
     assert pauses == ["0.5 s", "1 s", "2 s", "4 s", "8 s"]
 
 
-def test_deaths_long_apart_are_not_added_up(keeper, kept, clock):
+def test_deaths_long_apart_are_not_added_up(kept):
     for _ in range(3 * MAX_DEATHS):
         kept.code = 1
-        run(keeper, clock, STEADY_SECONDS + 5)
+        kept.run(STEADY_SECONDS + 5)
     assert kept.starts == 3 * MAX_DEATHS
 
 
-def test_process_not_ready_in_time_is_restarted(keeper, kept, said, clock):
-    kept.code = 1
-    run(keeper, clock, 1)
-    kept.loading = True
-    run(keeper, clock, 30 + 2 * CHECK_SECONDS)
-    assert "Triton was not ready after 30 s; starting it again in 1 s" in said
-
-
-def test_process_that_hangs_while_it_starts_is_restarted(keeper, kept, said, clock):
-    kept.code = 1
-    run(keeper, clock, 1)
-    kept.silent = True
-    run(keeper, clock, CHECK_SECONDS * HANGS_AFTER + 2)
-    assert "Triton does not answer; starting it again in 1 s" in said
-
-
-def test_readiness_is_reported_when_lost_and_regained(clock, said):
+def test_readiness_is_reported_when_lost_and_regained(kept):
     """A Triton that answers again may still load the default model: only a real inference makes the service ready."""
     answers = [(True, "")]
-    readiness = Readiness(lambda: answers[-1], said.append, clock=clock)
-    run(readiness, clock, 3 * CHECK_SECONDS)
-    assert said == []
+    readiness = Readiness(lambda: answers[-1], kept.said.append, clock=lambda: kept.now)
+    kept.run(3 * CHECK_SECONDS, readiness)
+    assert kept.said == []
     answers.append((False, "classifier: no memory"))
-    run(readiness, clock, 3 * CHECK_SECONDS)
+    kept.run(3 * CHECK_SECONDS, readiness)
     answers.append((False, "classifier: no labels"))
-    run(readiness, clock, 3 * CHECK_SECONDS)
+    kept.run(3 * CHECK_SECONDS, readiness)
     answers.append((True, ""))
-    run(readiness, clock, 3 * CHECK_SECONDS)
-    assert said[:2] == ["not ready: classifier: no memory", "not ready: classifier: no labels"]
-    assert said[2].startswith("ready again after 1")
-    assert len(said) == 3
+    kept.run(3 * CHECK_SECONDS, readiness)
+    assert kept.said[:2] == ["not ready: classifier: no memory", "not ready: classifier: no labels"]
+    assert kept.said[2].startswith("ready again after 1")
+    assert len(kept.said) == 3
 
 
 def reason(triton: FakeTriton, patience_seconds: float = 0.1, later=None) -> str | None:
@@ -236,41 +209,30 @@ def start(seconds):
         return leader, psutil.Process(int(leader.stdout.readline()))
 
 
-def test_group_is_killed_with_its_leader():
-    leader, child = start(600)
+@pytest.mark.parametrize("seconds", [600, 0], ids=["with its leader", "after its leader has ended"])
+def test_group_is_killed(seconds):
+    leader, child = start(seconds)
+    if not seconds:
+        leader.wait(30)
+        assert not is_gone(child)
     kill_group(leader)
     assert leader.returncode is not None
     wait_for(lambda: is_gone(child))
 
 
-def test_group_is_killed_after_its_leader_has_ended():
-    leader, child = start(0)
-    leader.wait(30)
-    assert not is_gone(child)
-    kill_group(leader)
-    wait_for(lambda: is_gone(child))
-
-
-def test_group_dies_with_the_process_that_started_it():
-    with subprocess.Popen(
-        [sys.executable, "-c", PARENT, LEADER], stdout=subprocess.PIPE, text=True, cwd=PROJECT
-    ) as parent:
-        child = psutil.Process(int(parent.stdout.readline()))
-        wait_for(lambda: len(psutil.Process(parent.pid).children()) == 2)
-        parent.kill()
-        wait_for(lambda: is_gone(child))
-
-
-def test_killed_reaper_is_replaced_and_watches_the_group():
+@pytest.mark.parametrize("reaper_dies", [False, True], ids=["", "with a second reaper"])
+def test_group_dies_with_the_process_that_started_it(reaper_dies):
+    """Also where the first reaper was killed: it is replaced, and the new one watches the group."""
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, LEADER], stdout=subprocess.PIPE, text=True, cwd=PROJECT
     ) as parent:
         child = psutil.Process(int(parent.stdout.readline()))
         try:
             wait_for(lambda: watcher_of(parent.pid))
-            watcher = watcher_of(parent.pid)
-            watcher.kill()
-            wait_for(lambda: watcher_of(parent.pid) not in (None, watcher))
+            if reaper_dies:
+                watcher = watcher_of(parent.pid)
+                watcher.kill()
+                wait_for(lambda: watcher_of(parent.pid) not in (None, watcher))
             assert not is_gone(child)
         finally:
             parent.kill()
