@@ -46,45 +46,33 @@ def test_layer_may_be_compressed_or_not(tmp_path, compression):
     assert text(tree_of(tmp_path, layer(file("etc/a", b"1"), compression=compression)), "/etc/a") == "1"
 
 
-def test_upper_layer_replaces_files(tmp_path):
-    tree = tree_of(tmp_path, layer(file("a/x", b"1"), file("a/y", b"1")), layer(file("a/x", b"2")))
-    assert (text(tree, "a/x"), text(tree, "a/y")) == ("2", "1")
+LAYERS = {
+    "file": ([file("a/x", b"1"), file("a/y", b"1")], [file("a/x", b"2")], {"a/x": "2", "a/y": "1"}),
+    "file for a folder": ([file("a/x", b"1")], [file("a", b"2")], {"a": "2"}),
+    "folder for a file": ([file("b", b"1")], [special("b"), file("b/y", b"2")], {"b/y": "2"}),
+    "whiteout": ([file("a/x"), file("a/y"), file("b/x")], [file("a/.wh.x"), file(".wh.b")], {"a/y": ""}),
+    "whiteout beside its file": ([file("a/x", b"old")], [file("a/.wh.x"), file("a/x", b"new")], {"a/x": "new"}),
+    "opaque folder": (
+        [file("a/old"), file("a/b/old"), file("c")],
+        [file("a/.wh..wh..opq"), file("a/b/new")],
+        {"a/b/new": "", "c": ""},
+    ),
+    "other file of a union file system": ([file(".wh..wh.aufs"), file("a")], [], {"a": ""}),
+    "hard link": ([file("a", b"1"), link("b", "a", hard=True)], [file("a", b"2")], {"a": "2", "b": "1"}),
+    "behind a link": ([special("usr/lib"), link("lib", "usr/lib")], [file("lib/a", b"1")], {"usr/lib/a": "1"}),
+    "devices": ([special("x", tarfile.CHRTYPE), special("y", tarfile.BLKTYPE), file("a")], [], {"a": ""}),
+    "pipe": ([special("x", tarfile.FIFOTYPE), file("a")], [], {"a": ""}),
+}
+"""A layer, one above it, and the files of both."""
 
 
-def test_file_replaces_a_folder_and_a_folder_a_file(tmp_path):
-    lower = layer(file("a/x", b"1"), file("b", b"1"))
-    tree = tree_of(tmp_path, lower, layer(file("a", b"2"), special("b"), file("b/y", b"2")))
-    assert names(tree) == ["a", "b/y"]
-
-
-def test_whiteout_removes_what_lower_layers_have(tmp_path):
-    lower = layer(file("a/x"), file("a/y"), file("b/x"))
-    assert names(tree_of(tmp_path, lower, layer(file("a/.wh.x"), file(".wh.b")))) == ["a/y"]
-
-
-IN_ANY_ORDER = pytest.mark.parametrize("step", [1, -1], ids=["first", "last"])
-"""The order of members in a layer does not matter."""
-
-
-@IN_ANY_ORDER
-def test_whiteout_keeps_files_of_its_own_layer(tmp_path, step):
-    members = [file("a/.wh.x"), file("a/x", b"new")]
-    assert text(tree_of(tmp_path, layer(file("a/x", b"old")), layer(*members[::step])), "a/x") == "new"
-
-
-@IN_ANY_ORDER
-def test_opaque_folder_hides_lower_layers(tmp_path, step):
-    lower, members = layer(file("a/old"), file("a/b/old"), file("c")), [file("a/.wh..wh..opq"), file("a/b/new")]
-    assert names(tree_of(tmp_path, lower, layer(*members[::step]))) == ["a/b/new", "c"]
-
-
-def test_other_files_of_union_file_systems_are_ignored(tmp_path):
-    assert names(tree_of(tmp_path, layer(file(".wh..wh.aufs"), file("a")))) == ["a"]
-
-
-def test_hard_links_share_their_content(tmp_path):
-    tree = tree_of(tmp_path, layer(file("a", b"1"), link("b", "a", hard=True)), layer(file("a", b"2")))
-    assert (text(tree, "a"), text(tree, "b")) == ("2", "1")
+@pytest.mark.parametrize("step", [1, -1], ids=["", "in another order"])
+@pytest.mark.parametrize(("lower", "upper", "files"), LAYERS.values(), ids=LAYERS)
+def test_upper_layer_changes_the_lower_one(tmp_path, lower, upper, files, step):
+    """In whatever order its members are, unless a folder must come first."""
+    members = upper if upper and upper[0][0].isdir() else upper[::step]
+    tree = tree_of(tmp_path, layer(*lower), layer(*members))
+    assert {name: text(tree, name) for name in names(tree)} == files
 
 
 def test_content_under_an_unwanted_name_is_fetched(tmp_path):
@@ -109,11 +97,6 @@ def test_symbolic_links_lead_within_the_image(tmp_path, path):
     }
     members = [link(name, target) for name, target in links.items()]
     assert text(tree_of(tmp_path, layer(file("usr/lib/a.so.1", b"1"), *members)), path) == "1"
-
-
-def test_file_behind_a_link_is_added_where_it_leads(tmp_path):
-    tree = tree_of(tmp_path, layer(special("usr/lib"), link("lib", "usr/lib")), layer(file("lib/a.so", b"1")))
-    assert text(tree, "usr/lib/a.so") == "1"
 
 
 @pytest.mark.parametrize("target", ["nowhere", "loop", "/", "../.."])
@@ -148,12 +131,6 @@ def test_file_through_a_link_to_this_machine_stays_in_the_image(tmp_path):
 def test_hard_link_to_no_file_of_the_image_is_refused(tmp_path, target):
     with pytest.raises(ImageError, match="which is no file of it"):
         tree_of(tmp_path, layer(link("a", target, hard=True), file("later")))
-
-
-def test_devices_and_pipes_are_left_out(tmp_path):
-    kinds = {"character": tarfile.CHRTYPE, "block": tarfile.BLKTYPE, "pipe": tarfile.FIFOTYPE}
-    members = [special(name, kind) for name, kind in kinds.items()]
-    assert names(tree_of(tmp_path, layer(*members, file("a")))) == ["a"]
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", ""])
