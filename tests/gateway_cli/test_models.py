@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 from typer.testing import CliRunner, Result
 
 from gateway.errors import UserError
@@ -21,7 +20,6 @@ from gateway_cli.model.group import explain_how_to_load
 from gateway_cli.terminal import print_status
 from gateway_machine.gpus import gpu_count
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
-from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.torchscript import without_deprecations
 from gateway_models.repository.entry import Entry, read_entry
 from gateway_models.repository.writing import rewrite
@@ -157,23 +155,6 @@ def test_tolerance_is_a_share(option):
 
 
 @pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        (Head().state_dict(), "is a state dict: it has weights but no network. Name the architecture"),
-        ({"epoch": 1, "model_state_dict": Head().state_dict()}, "is a training checkpoint"),
-        (nn.Linear(2, 2), "is a pickled module: loading it would run code from the file"),
-    ],
-    ids=["state dict", "checkpoint", "module"],
-)
-def test_torch_save_files_are_refused_with_advice(add, tmp_path, value, reason):
-    torch.save(value, tmp_path / "head.pt")
-    error = add(source=tmp_path / "head.pt", code=1).exception
-    assert isinstance(error, ModelFileError)
-    assert str(error).count(reason) == 1
-    assert "torch.export.save(torch.export.export(model.eval()," in str(error)
-
-
-@pytest.mark.parametrize(
     ("source", "reason"),
     [("absent.pt", "there is no file {}"), ("", "{} is a folder; SOURCE must be a file")],
     ids=["missing", "folder"],
@@ -217,14 +198,6 @@ def test_duplicate_label_is_reported(add, tmp_path):
     output = add(f"--labels={tmp_path / 'labels.txt'}").output
     assert "some labels occur more than once" in output
     assert "'daisy' on lines 1, 3" in output
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"), [(b"\nrose\ntulip\n", "no label on line 1"), (b"\xff\xfe\x00", "cannot read the labels")]
-)
-def test_invalid_labels_are_refused(add, tmp_path, text, reason):
-    (tmp_path / "labels.txt").write_bytes(text)
-    assert reason in str(add(f"--labels={tmp_path / 'labels.txt'}", code=1).exception)
 
 
 @pytest.mark.slow

@@ -73,17 +73,17 @@ def test_wait_fails_when_the_api_ends(api):
         process.wait_ready(30)
 
 
-def test_wait_times_out_with_the_apis_reason(api):
-    process, child = api(status=503)
-    child_of(child)
-    wait_for(lambda: "no model" in process._get("/health/ready")[1])
-    with pytest.raises(ApiFailed, match=r"not ready after 0.3 s; it reports: no model is ready"):
-        process.wait_ready(0.3)
-
-
-def test_wait_times_out_when_the_api_does_not_listen(api):
-    process, _ = api(script="import time; time.sleep(600)")
-    with pytest.raises(ApiFailed, match=r"not ready after 0.3 s; it does not answer on port \d+"):
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [(STUB, "it reports: no model is ready"), ("import time; time.sleep(600)", r"it does not answer on port \d+")],
+    ids=["not ready", "does not listen"],
+)
+def test_wait_times_out_with_a_reason(api, script, reason):
+    process, child = api(status=503, script=script)
+    if script == STUB:
+        child_of(child)
+        wait_for(lambda: "no model" in process._get("/health/ready")[1])
+    with pytest.raises(ApiFailed, match=rf"not ready after 0.3 s; {reason}"):
         process.wait_ready(0.3)
 
 

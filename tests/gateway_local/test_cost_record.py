@@ -13,7 +13,6 @@ from gateway_local.cost_record import (
     WARM_UP_BATCHES,
     NotMeasured,
     batch_milliseconds,
-    fingerprint,
     measure_costs,
     numbered,
     record_costs,
@@ -74,14 +73,3 @@ def test_time_of_a_batch_is_that_of_tritons_statistics(light_triton, light_repos
     assert of_size["compute_infer"]["count"] == WARM_UP_BATCHES + BATCHES
     with pytest.raises(NotMeasured, match="other"):
         batch_milliseconds(light_triton.http_url, "other", config)
-
-
-def test_fingerprint_changes_with_the_network_and_not_with_its_configuration(tmp_path):
-    (tmp_path / "1").mkdir()
-    network, config = tmp_path / "1" / "model.onnx", tmp_path / "config.pbtxt"
-    network.write_bytes(bytes(10))
-    before = fingerprint(tmp_path)
-    config.write_text("instance_group [ { count: 9 } ]")
-    assert fingerprint(tmp_path) == before
-    network.write_bytes(bytes(11))
-    assert fingerprint(tmp_path) != before

@@ -127,14 +127,15 @@ def test_triton_alone_leaves_the_gateway_settings(repository):
 
 
 def test_costs_that_were_measured_change_the_counts(repository):
-    """They are kept until the network's files change."""
-    weights = repository / "classifier" / "1" / "model.pt"
-    weights.write_bytes(b"network")
+    """They are kept until the network's files change; its configuration may change."""
+    classifier = repository / "classifier"
+    (classifier / "1" / "model.pt").write_bytes(b"network")
     light = capacity.Costs(network_ms=2.6)
-    record_costs(light, repository / "classifier")
+    record_costs(light, classifier)
+    (classifier / "config.pbtxt").write_text(f"{(classifier / 'config.pbtxt').read_text()}# changed")
     assert recorded_costs(repository) == light
     assert planned(repository, 64 * GIB, [], cores=16).sizes.preprocessors == capacity.plan(16, 0, light).preprocessors
-    weights.write_bytes(b"another network")
+    (classifier / "1" / "model.pt").write_bytes(b"another network")
     assert recorded_costs(repository) == capacity.Costs()
 
 

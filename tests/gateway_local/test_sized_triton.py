@@ -13,7 +13,7 @@ import pytest
 from gateway.triton.model_config import read_model_config
 from gateway_local.sized_triton import container_plan, short_of_shared_memory, use_devices
 from gateway_local.sizing import ARGUMENT
-from gateway_machine.capacity import SHARED_BYTES, plan
+from gateway_machine.capacity import SHARED_BYTES, Costs, plan
 from gateway_machine.cores import usable_cores
 from gateway_machine.gpus import gpu_count
 from tests.processes import PROJECT, wait_for
@@ -51,9 +51,8 @@ def start(tmp_path, repository):
 
     yield run
     for process in started:
-        os.killpg(
-            process.pid, signal.SIGKILL
-        )  # with the process that links models, which looks every 2 s whether it may end
+        # With the process that links models, which looks every 2 s whether it may end.
+        os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 
@@ -113,16 +112,24 @@ def test_command_without_a_repository_is_refused():
     assert "--model-repository is missing" in done.stderr
 
 
-@pytest.mark.parametrize("cores", ["", "0", "4096"])
-def test_container_never_counts_more_cores_than_it_may_use(cores):
-    assert container_plan({"GATEWAY_CORES": cores}, 1, None).cores == usable_cores()
+CORES, SLOW = usable_cores(), Costs(gpu_network_ms=20)
+USABLE = replace(plan(CORES, 1), all_cores=CORES)
 
 
-def test_container_counts_the_cores_that_the_pod_requests_and_its_memory():
-    assert container_plan({"GATEWAY_CORES": "1"}, 0, None).cores == 1
-    assert container_plan({"GATEWAY_CORES": "1"}, 0, 2**20).cores == 1
-    whole = plan(usable_cores(), 1)
-    assert container_plan({}, 1, whole.models_bytes).preprocessors == whole.preprocessors
+@pytest.mark.parametrize(
+    ("variables", "gpus", "nbytes", "wanted"),
+    [
+        *(({"GATEWAY_CORES": cores}, 1, None, USABLE) for cores in ("", "0", "4096")),
+        ({"GATEWAY_CORES": "1"}, 0, None, replace(plan(1, 0), all_cores=1)),
+        ({"GATEWAY_CORES": "1"}, 0, 2**20, replace(plan(1, 0), all_cores=1)),
+        ({}, 1, USABLE.models_bytes, USABLE),
+        ({"GATEWAY_TRITON_ALONE": "true"}, 1, None, replace(plan(CORES, 1, triton_alone=True), all_cores=CORES)),
+        ({"GATEWAY_COSTS": "gpu_network_ms=20"}, 1, None, replace(plan(CORES, 1, SLOW), all_cores=CORES)),
+    ],
+)
+def test_container_is_sized_for_its_cores_and_memory(variables, gpus, nbytes, wanted):
+    """It never counts more cores than it may use."""
+    assert container_plan(variables, gpus, nbytes) == wanted
 
 
 @pytest.mark.parametrize(
@@ -138,15 +145,6 @@ def test_devices_are_those_of_the_variable(devices, wanted):
     environment = {"DEVICES": devices}
     use_devices(environment)
     assert environment == {"DEVICES": devices, **wanted}
-
-
-def test_triton_alone_is_sized_for_all_cores_of_its_pod():
-    alone = container_plan({"GATEWAY_TRITON_ALONE": "true"}, 1, None)
-    assert alone == replace(plan(usable_cores(), 1, triton_alone=True), all_cores=usable_cores())
-
-
-def test_measured_costs_are_used():
-    assert container_plan({"GATEWAY_COSTS": "gpu_network_ms=20"}, 1, None).images_per_second == pytest.approx(50)
 
 
 def test_too_little_shared_memory_is_reported():

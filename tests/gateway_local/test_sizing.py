@@ -84,11 +84,6 @@ def test_written_counts_and_devices_stay(text, wanted):
     assert groups(sized(text)) == wanted
 
 
-def test_gpu_that_is_not_there_is_left_to_triton():
-    text = "instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]"
-    assert completed(text, preprocessor=False, chosen=CPU) == text
-
-
 def test_preprocessor_stays_on_the_cpu_unless_it_says_otherwise():
     assert groups(sized("", preprocessor=True)) == [(KIND_CPU, 9, [])]
     text = "instance_group [ { kind: KIND_GPU } ]"
@@ -110,9 +105,16 @@ def test_preferred_sizes_fit_the_largest_batch(most, wanted):
     assert list(sized(text).dynamic_batching.preferred_batch_size) == wanted
 
 
-def test_complete_configuration_is_unchanged():
-    text = "instance_group { kind: KIND_CPU count: 1 } max_batch_size: 8 dynamic_batching { preferred_batch_size: 4 }"
-    assert completed(text, preprocessor=True, chosen=GPU) == text
+COMPLETE = "instance_group { kind: KIND_CPU count: 1 } max_batch_size: 8 dynamic_batching { preferred_batch_size: 4 }"
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [(COMPLETE, GPU), ("instance_group [ { kind: KIND_GPU gpus: [ 0 ] } ]", CPU)],
+    ids=["complete", "for a GPU that is not there"],
+)
+def test_configuration_is_left_to_triton(text, chosen):
+    assert completed(text, preprocessor=chosen is GPU, chosen=chosen) == text
 
 
 def test_only_steps_of_ensembles_of_images_are_completed(tmp_path):

@@ -112,31 +112,20 @@ def test_remote_triton_is_checked_instead_of_this_machine(light_triton):
 SPLIT, SHADOW = {"flowers": {"1": 90, "2": 10}}, {"flowers": {"3": 10}}
 
 
-def found(*there: str, **settings: object) -> list[Finding]:
-    return list(shares(Settings(_env_file=None, **settings), lambda name, version: f"{name}:{version}" in there))
-
-
-def test_no_finding_without_split_or_shadow():
-    assert found() == []
-
-
-def test_existing_versions_are_listed_with_their_shares():
-    split, shadow = found("flowers:1", "flowers:2", "flowers:3", model_split=SPLIT, model_shadow=SHADOW)
-    assert (split.level, split.text) == (Level.OK, "flowers: 90 version 1, 10 version 2")
-    assert (shadow.level, shadow.text) == (Level.OK, "receives flowers: 10 % version 3")
-
-
-def test_split_with_missing_version_fails():
-    (split,) = found("flowers:1", model_split=SPLIT)
-    assert split.level is Level.FAIL
-    assert split.text.startswith("flowers has no version 2, so its share of the requests is answered with 503")
-    assert "GATEWAY_MODEL_SPLIT" in split.advice
-
-
-def test_missing_shadow_version_is_a_warning():
-    (shadow,) = found("flowers:1", model_shadow=SHADOW)
-    assert shadow.level is Level.WARN
-    assert "flowers has no version 3" in shadow.text
+@pytest.mark.parametrize(
+    ("there", "settings", "level", "words"),
+    [
+        (("flowers:1", "flowers:2"), {"model_split": SPLIT}, Level.OK, "flowers: 90 version 1, 10 version 2"),
+        (("flowers:1",), {"model_split": SPLIT}, Level.FAIL, "GATEWAY_MODEL_SPLIT"),
+        (("flowers:1",), {"model_split": SPLIT}, Level.FAIL, "flowers has no version 2, so its share of the requests"),
+        (("flowers:3",), {"model_shadow": SHADOW}, Level.OK, "receives flowers: 10 % version 3"),
+        (("flowers:1",), {"model_shadow": SHADOW}, Level.WARN, "flowers has no version 3"),
+    ],
+)
+def test_versions_of_shares_must_exist(there, settings, level, words):
+    (finding,) = shares(Settings(_env_file=None, **settings), lambda name, version: f"{name}:{version}" in there)
+    assert finding.level is level
+    assert words in finding.text + finding.advice
 
 
 @pytest.mark.parametrize(("version", "level"), [("2", Level.OK), ("3", Level.WARN)])

@@ -115,7 +115,7 @@ def test_open_fault_names_no_release_that_fixes_it():
 def test_faults_of_the_wheels_triton_come_with_the_command_for_a_current_one(tmp_path):
     found = own_version(tmp_path)
     assert found.level is Level.WARN
-    assert all(fault.text in found.text for fault in FAULTS)
+    assert all(fault.advice and fault.text in found.text for fault in FAULTS)
     assert found.text.startswith(TRITON_VERSION)
     assert f"gateway triton fetch --image {CURRENT_IMAGE}" in found.advice
 
@@ -129,10 +129,6 @@ def test_version_is_that_of_the_triton_that_gateway_up_starts(tmp_path, python, 
     found = own_version(tmp_path)
     assert found.text.startswith(shown)
     assert (found.level is Level.OK) is (shown == version)
-
-
-def test_every_fault_has_advice():
-    assert all(fault.advice and fault.text for fault in FAULTS)
 
 
 @contextlib.contextmanager

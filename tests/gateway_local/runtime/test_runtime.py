@@ -128,30 +128,25 @@ def test_changed_backend_gets_a_new_directory(pip, tmp_path):
     assert (after / "other" / "model.py").read_text() == "one = 2"
 
 
+BROKEN = "after connection broken by 'NewConnectionError': /simple/nvidia-pytriton/"
 MISSING = "ERROR: No matching distribution found for nvidia-pytriton==0.7.0\n"
 
 
-def test_failed_fetch_leaves_no_files_and_shows_pips_reason(pip, tmp_path):
-    pip.says = f"WARNING: Retrying\n{MISSING}"
-    refused(tmp_path, "No matching distribution.* package index within reach")
-    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
-
-
-def test_fetch_without_network_explains_how_to_copy_the_cache(pip, tmp_path):
-    broken = "after connection broken by 'NewConnectionError': /simple/nvidia-pytriton/"
-    pip.says = f"WARNING: Retrying (Retry(total=0)) {broken}\n{MISSING}"
+@pytest.mark.parametrize(
+    ("says", "leaves_out", "reason"),
+    [
+        (f"WARNING: Retrying\n{MISSING}", "nothing", "No matching distribution.* package index within reach"),
+        (f"Retrying (total=0) {BROKEN}\n{MISSING}", "nothing", "(?s)the package index does not answer.*{}"),
+        (f"{sys.executable}: No module named pip", "nothing", "-m ensurepip"),
+        ("", "triton_python_backend_stub", "holds no .*triton_python_backend_stub"),
+    ],
+    ids=["no such wheel", "no network", "no pip", "incomplete wheel"],
+)
+def test_failed_fetch_leaves_no_files_and_shows_the_reason(pip, tmp_path, says, leaves_out, reason):
+    """Without a network, it explains how to copy the cache."""
+    pip.says, pip.leaves_out = says, leaves_out
     copied = f"{tmp_path / f'triton-{WHEEL_VERSION}'} copied from a machine that has it"
-    refused(tmp_path, rf"(?s)the package index does not answer.*{re.escape(copied)}")
-
-
-def test_missing_pip_fails_with_install_command(pip, tmp_path):
-    pip.says = f"{sys.executable}: No module named pip"
-    refused(tmp_path, "-m ensurepip")
-
-
-def test_incomplete_wheel_is_refused(pip, tmp_path):
-    pip.leaves_out = "triton_python_backend_stub"
-    refused(tmp_path, "holds no .*triton_python_backend_stub")
+    refused(tmp_path, reason.replace("{}", re.escape(copied)))
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 

@@ -155,18 +155,18 @@ def test_version_of_another_model_is_refused(own_head, tmp_path, changes, labels
     assert not (own_head / "head_classifier" / "2").exists()
 
 
-def added_by_the_command(folder: Path, **variables: str) -> str:
-    path, labels = save_torchscript(Head(), folder / "head.pt"), save_labels(folder / "labels.txt")
-    options = ("--name=head", f"--labels={labels}", *HEAD_FLAGS, f"--model-repository={folder}/m")
-    return gateway("model", "add", path, *options, **variables).output
-
-
-def test_command_prints_written_files_and_example_calls(tmp_path):
-    output = added_by_the_command(tmp_path)
+def test_command_prints_written_files_and_example_calls(tmp_path, monkeypatch):
+    """The call has the port of the settings and an image that exists."""
+    monkeypatch.chdir(tmp_path)
+    path, labels = save_torchscript(Head(), tmp_path / "head.pt"), save_labels(tmp_path / "labels.txt")
+    options = ("--name=head", f"--labels={labels}", *HEAD_FLAGS, f"--model-repository={tmp_path}/m")
+    output = gateway("model", "add", path, *options, GATEWAY_PORT="9123").output
     assert "ends in logits" in output
     assert "head_classifier/1/model.pt" in output
-    assert "curl -F files=@examples/cat.jpg 'http://127.0.0.1:8080/predict?model=head'" in output
     assert "gateway | trying it on images of 32×32" in output
+    (call,) = [line for line in output.splitlines() if "curl" in line]
+    assert call.endswith(" 'http://127.0.0.1:9123/predict?model=head'")
+    assert Path(call.partition("files=@")[2].partition(" ")[0]).is_file()
 
 
 @pytest.mark.parametrize(
@@ -249,10 +249,3 @@ def test_network_that_would_fail_on_a_gpu_is_refused_for_one(tmp_path, monkeypat
     ):
         add(wanted, tmp_path / "models", print)
     assert not (tmp_path / "models" / "head").exists()
-
-
-def test_example_call_has_the_port_of_the_settings_and_an_image_that_exists(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (call,) = [line for line in added_by_the_command(tmp_path, GATEWAY_PORT="9123").splitlines() if "curl" in line]
-    assert call.endswith(" 'http://127.0.0.1:9123/predict?model=head'")
-    assert Path(call.partition("files=@")[2].partition(" ")[0]).is_file()

@@ -7,7 +7,6 @@ from torch import nn
 
 from gateway.triton.model_config import parameters, read_model_config
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
-from gateway_models.networks import torchscript
 from gateway_models.networks.export import (
     EFFICIENTNET_LITE0,
     ModelRepositoryError,
@@ -17,11 +16,6 @@ from gateway_models.networks.export import (
     read_stamp,
 )
 from gateway_models.networks.torchscript import ExportError, export_torchscript
-
-
-class Doubling(nn.Module):
-    def forward(self, batch):
-        return batch.mean(dim=(2, 3)) * 2
 
 
 class Forgetful(nn.Module):
@@ -44,16 +38,6 @@ def test_default_model_is_written_with_its_labels_and_only_once(model_repository
     assert said == []
     assert path.stat().st_size > 10_000_000
     assert (len(labels), labels[0], labels[285], labels[967]) == (1000, "tench", "Egyptian cat", "espresso")
-
-
-def test_exported_model_gives_probabilities_for_any_batch_size(model_repository):
-    with torchscript.without_deprecations():
-        model = torch.jit.load(export_default(model_repository, print))
-    for size in (1, 2, 7):
-        with torch.inference_mode():
-            probabilities = model(torch.rand(size, 3, 224, 224))
-        assert probabilities.shape == (size, 1000)
-        assert torch.allclose(probabilities.sum(dim=1), torch.ones(size), atol=1e-4)
 
 
 def configure_runtime(repository: Path, line: str) -> None:
@@ -109,17 +93,6 @@ def test_export_whose_answers_differ_is_refused_and_leaves_the_old_file(tmp_path
         export_torchscript(Forgetful(), torch.rand(3, 3, 8, 8), path)
     assert path.read_bytes() == b"the model before"
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.pt"]
-
-
-def test_any_module_can_be_exported(tmp_path):
-    path = tmp_path / "new" / "model.pt"
-    export_torchscript(Doubling(), torch.rand(2, 3, 8, 8), path, extra_files={"note": "hello"})
-    extra = {"note": ""}
-    with torchscript.without_deprecations():
-        model = torch.jit.load(path, _extra_files=extra)
-    batch = torch.rand(5, 3, 8, 8)
-    assert torch.allclose(model(batch), batch.mean(dim=(2, 3)) * 2)
-    assert extra["note"] in ("hello", b"hello")
 
 
 def test_stamp_of_a_file_that_is_no_archive_is_none(tmp_path):

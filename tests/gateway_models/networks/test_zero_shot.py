@@ -167,7 +167,4 @@ def test_clip_without_labels_is_told_of_the_option(clip):
 def test_wrong_prompts_are_refused(prompts):
     with pytest.raises(SpecError, match=r"is no prompt|prompts are more than 100"):
         read_prompts(prompts)
-
-
-def test_prompts_up_to_the_limit_are_read():
     assert len(read_prompts(["{}"] * MAX_PROMPTS)) == MAX_PROMPTS

@@ -39,11 +39,6 @@ def test_newest_needed_version_of_glibc_is_read(tmp_path, names, glibc):
     assert found.defined_glibc == NO_VERSION
 
 
-def test_version_that_glibc_defines_is_read(tmp_path):
-    found = read_elf(write(tmp_path, elf(defines=["GLIBC_2.2.5", "GLIBC_2.39", "GLIBC_PRIVATE"])))
-    assert found.defined_glibc == (2, 39)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="reads a library of Linux")
 def test_real_library_is_read():
     found = read_elf(find_libpython())

@@ -13,7 +13,6 @@ from gateway_local import paths
 from gateway_local.paths import DEFAULT_BACKENDS, SHIPPED_EXAMPLES, default_cache_dir
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.runtime.image.elf import read_elf
-from gateway_local.runtime.image.fetch import fetch_image
 from gateway_local.runtime.image.use import UnpackedImage, image_runtime, in_use, stub_failure, unloadable
 from tests.processes import environment, free_port, wait_for
 from tests.real_image import VARIABLES, copy_without_cache, real_layers
@@ -142,11 +141,3 @@ def test_damaged_program_is_refused(image):
         assert list(unloadable(image)) == ["tritonserver"]
     finally:
         program.write_bytes(content)
-
-
-def test_fetched_image_needs_no_registry(cache, image):
-    """The same digest again, at an address where nothing answers."""
-    nowhere = f"127.0.0.1:{free_port()}"
-    said: list[str] = []
-    reference = f"{nowhere}/{REPOSITORY}@{image.record.digest}"
-    assert fetch_image(reference, cache, said.append) == image
