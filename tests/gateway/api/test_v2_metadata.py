@@ -63,7 +63,7 @@ def test_readiness_of_a_model_is_independent_of_the_default_model():
         assert client.get("/v2/models/flowers/ready").status_code == 200
 
 
-@pytest.mark.parametrize("end", ["", "/ready"])
+@pytest.mark.parametrize("end", ["", "/ready", "/config", "/stats"])
 def test_unknown_model_or_version_is_404_in_the_protocols_format(client, end):
     assert refusal(client.get(f"/v2/models/nothing{end}")) == (404, ModelNotFound().message)
     status, sentence = refusal(client.get(f"{MODEL}/versions/7{end}"))

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc
@@ -131,15 +130,6 @@ def test_index_lists_what_the_key_may_use(clients, headers, others):
     (model,) = over_grpc.get_model_repository_index(headers=headers).models
     assert (model.name, model.version, model.state) == (MODEL, "1", "READY")
     assert not over_grpc.get_model_repository_index(headers=others).models
-
-
-@pytest.mark.parametrize("end", ["config", "stats", "versions/1/config", "versions/1/stats"])
-def test_other_models_are_refused(gateway, headers, others, end):
-    with httpx.Client(base_url=gateway[0].url) as client:
-        refused = client.get(f"/v2/models/{MODEL}/{end}", headers=others)
-        missing = client.get(f"/v2/models/nothing/{end}", headers=headers)
-    assert (refused.status_code, list(refused.json())) == (403, ["error"])
-    assert (missing.status_code, list(missing.json())) == (404, ["error"])
 
 
 def test_missing_model_is_not_found_over_grpc(clients, headers):

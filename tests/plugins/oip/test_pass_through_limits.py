@@ -167,3 +167,10 @@ def test_body_of_the_limit_passes_and_one_byte_more_does_not(announced):
     assert answers[0].status_code == 200
     assert (code(answers[1]), answers[1].json()["limit"]) == ((413, "request_too_large"), "v2_max_tensor_bytes")
     assert len(backend.requests) == 1
+
+
+@pytest.mark.parametrize(("content", "headers"), [(b"{", {}), (b"{}", {"Inference-Header-Content-Length": "999"})])
+def test_body_that_ends_too_early_is_refused(content, headers):
+    with serving() as (client, backend):
+        answer = client.post(INFER, content=content, headers={**PROBLEM, **headers})
+    assert (code(answer), backend.requests) == ((400, "invalid_body"), [])

@@ -28,22 +28,39 @@ def test_floats_may_be_whole_numbers():
 
 
 @pytest.mark.parametrize(
-    ("data", "datatype"),
+    ("data", "datatype", "words"),
     [
-        ([1, [2, 3, 4]], "INT32"),
-        ([1, 2, 3, True], "INT32"),
-        ([1, 2, 3, 4.5], "INT32"),
-        ([1, 2, 3, 2**31], "INT32"),
-        ([1, 2, 3, None], "FP32"),
-        ([True, False, True, 1], "BOOL"),
-        ([1, 2, 3, 256], "UINT8"),
-        ([1, 2, 3, {}], "INT32"),
-        (["a", "b", "c", 1], "BYTES"),
+        ([1, [2, 3, 4]], "INT32", "x"),
+        ([1, 2, 3, True], "INT32", "is not INT32"),
+        ([1, 2, 3, 4.5], "INT32", "is not INT32"),
+        ([1, 2, 3, 2**31], "INT32", "x"),
+        ([1, 2, 3, None], "FP32", "is not FP32"),
+        ([True, False, True, 1], "BOOL", "is not BOOL"),
+        ([1, 2, 3, 256], "UINT8", "x"),
+        ([1, 2, 3, {}], "INT32", "is not INT32"),
+        (["a", "b", "c", 1], "BYTES", "must be a text"),
+        ([1, 2, 3], "INT32", "data has 3 values"),
+        (None, "INT32", "must be an array"),
+        ([1, 2, 3, 4], "FP16", "must be binary data"),
     ],
 )
-def test_values_of_another_type_are_refused(data, datatype):
-    with pytest.raises(InvalidParameter, match="x"):
+def test_values_that_do_not_fit_are_refused(data, datatype, words):
+    with pytest.raises(InvalidParameter, match=words):
         tensors.parse(body(data, datatype), None)
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ({"parameters": {"shared_memory_region": "x"}}, "shared memory is not supported"),
+        ({"parameters": {"binary_data_size": 5}}, "needs either data or"),
+        ({"shape": [-1]}, "must be a whole number"),
+    ],
+)
+def test_other_description_of_an_input_is_refused(members, words):
+    given = {"name": "x", "datatype": "INT32", "shape": [1], "data": [1], **members}
+    with pytest.raises(InvalidParameter, match=words):
+        tensors.parse(json.dumps({"inputs": [given]}).encode(), None)
 
 
 def test_json_up_to_its_limit_is_read():
