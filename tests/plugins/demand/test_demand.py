@@ -166,14 +166,17 @@ async def test_images_that_wait_have_a_limit():
         assert await classify(gateway, "m2") == "m2"
 
 
-@pytest.mark.parametrize("readable", [True, False])
-async def test_step_is_refused_without_a_load(readable):
+@pytest.mark.parametrize(("readable", "step"), [(True, "trunk"), (False, "m1_classifier")])
+async def test_step_is_refused_without_a_load(readable, step):
     """By the repository, or if it cannot be read, by the name that `gateway model add` gives to a step."""
     async with gateways_of(readable=readable) as (gateway,):
+        gateway.triton.ensembles["m1"] = ("m1_preprocessor", step)
+        gateway.triton.never_loaded.add(step)
         for _ in range(2):
             with pytest.raises(ModelNotFound, match="no model that classifies images"):
-                await gateway.wait_for("m1_classifier")
+                await gateway.wait_for(step)
         assert loads(gateway) == []
+        assert step not in {info.name for info in await gateway.backend.models()}
         assert await classify(gateway, "m1") == "m1"
 
 
@@ -199,17 +202,6 @@ async def test_model_that_cannot_be_loaded_is_not_tried_again_at_once():
         gateway.triton.refuses_to_load.clear()
         gateway.loader.forget_failure("m1")
         assert await classify(gateway, "m1") == "m1"
-
-
-async def test_step_of_any_name_is_refused_without_a_load():
-    """The configurations of the repository name the steps."""
-    async with gateways_of() as (gateway,):
-        gateway.triton.ensembles["m1"] = ("m1_preprocessor", "trunk")
-        gateway.triton.never_loaded.add("trunk")
-        with pytest.raises(ModelNotFound, match="no model that classifies images"):
-            await gateway.wait_for("trunk")
-        assert loads(gateway) == []
-        assert "trunk" not in {info.name for info in await gateway.backend.models()}
 
 
 async def test_model_that_has_shrunk_is_loaded_for_an_administrator():

@@ -205,13 +205,6 @@ def test_admin_key_with_a_quota_is_refused(path):
         KeyFile(path, admin=True)
 
 
-def test_unknown_options_are_refused(path):
-    """A key whose limits have no effect must not be valid."""
-    path.write_text(f"slow:{'0' * 64} colour=blue\n")
-    with pytest.raises(KeysError, match=r"line 1 of .*are none of rate"):
-        KeyFile(path)
-
-
 @pytest.mark.parametrize(
     ("text", "mode", "level", "words"),
     [

@@ -1,6 +1,5 @@
 """Quotas: their text, the file of keys, and the commands that write it."""
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -9,15 +8,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gateway_cli.main import app
-from gateway_plugins.keys.key_file import KeysError, add_key, read_keys
+from gateway_plugins.keys.key_file import KeysError, read_keys
 from gateway_plugins.keys.quota import (
     MAX_BURST,
     MAX_NAME_CHARACTERS,
     MAX_NAMES,
     MAX_RATE,
     InvalidQuota,
-    Priority,
-    Quota,
     read_quota,
 )
 
@@ -94,13 +91,6 @@ def test_options_at_their_limits_can_be_read():
     assert len(quota.models) == MAX_NAMES
 
 
-def test_key_without_options_is_interactive_and_may_do_everything():
-    quota = read_quota({})
-    assert (quota.rate, quota.share, quota.priority) == (None, None, Priority.INTERACTIVE)
-    assert quota.allows_model("any")
-    assert quota.allows_route("/any")
-
-
 def test_routes_include_all_below_them_and_nothing_beside():
     quota = read_quota({"routes": "/predict,/v2"})
     assert [path for path in ("/predict", "/v2", "/v2/models/{name}/infer") if not quota.allows_route(path)] == []
@@ -113,20 +103,6 @@ cli = CliRunner()
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "keys"
-
-
-def test_quota_follows_the_hash(path):
-    add_key(path, "plain")
-    key = add_key(path, "mobile", read_quota({"rate": "100/s", "share": "0.5", "models": "cats,dogs"}))
-    assert path.read_text().splitlines()[1] == (
-        f"mobile:{hashlib.sha256(key.encode()).hexdigest()} rate=100/s burst=100 share=0.5 models=cats,dogs"
-    )
-    keys = read_keys(path)
-    assert keys.name_of(key.encode()) == "mobile"
-    assert list(keys.quotas) == ["mobile"]
-    quota = keys.quotas["mobile"]
-    assert isinstance(quota, Quota)
-    assert quota.models == ("cats", "dogs")
 
 
 @pytest.mark.parametrize("options", ["rate=tig_pasted", "tig_pasted", "tig_pasted=1", "share=1 share=1", "burst=5"])

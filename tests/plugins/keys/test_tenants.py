@@ -88,25 +88,6 @@ def test_file_that_is_no_image_is_charged(path):
         assert client.get("/limits", headers=key).json()["key"]["rate"]["remaining"] == 1
 
 
-def test_requests_without_images_are_not_charged(path):
-    key = key_of(path, rate="1/h", burst="2")
-    with limited(path) as client:
-        for target in ("/models", "/limits", "/v2"):
-            response = client.get(target, headers=key)
-            assert "ratelimit" not in response.headers
-        assert client.get("/limits", headers=key).json()["key"]["rate"]["remaining"] is None
-
-
-def test_protocol_request_past_the_rate_has_an_error_of_the_protocol(path):
-    key = key_of(path, rate="1/h")
-    with limited(path) as client:
-        predict(client, key)
-        refused = client.post("/v2/models/ensemble_model/infer", content=b"{}", headers=key)
-    assert refused.status_code == 429
-    assert set(refused.json()) == {"error"}
-    assert "retry-after" in refused.headers
-
-
 def test_refusal_comes_after_a_pause(path, monkeypatch):
     """A client that sends again at once cannot keep the gateway busy with refusals."""
     assert REFUSAL_SECONDS >= 1

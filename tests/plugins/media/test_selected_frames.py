@@ -5,7 +5,6 @@ import io
 import pytest
 from PIL import Image
 
-from gateway.errors import InvalidParameter
 from gateway_decoder.choice import Choice
 from gateway_decoder.pillow import count_gif_frames
 from gateway_plugins.media.animation import read_frames
@@ -27,10 +26,6 @@ def test_a_count_selects_evenly_spread_frames(total, count):
     assert wanted.number_of(total) == number
 
 
-def test_all_selects_every_frame():
-    assert chosen(read_frames("all", 1_000), [0.0] * 5) == [0, 1, 2, 3, 4]
-
-
 @pytest.mark.parametrize(
     ("every", "times", "expected"),
     [
@@ -44,22 +39,6 @@ def test_all_selects_every_frame():
 def test_interval_selects_the_first_frame_of_each_period(every, times, expected):
     assert chosen(read_frames(every, 1_000), list(times)) == expected
     assert read_frames(every, 1_000).number_of(len(times)) is None
-
-
-@pytest.mark.parametrize(
-    "given",
-    ["", "0", "-1", "1.5", "ALL", "every:0s", "every:0.0s", "every:5", "every:-1s", "every:1e3s", "all,3", "9" * 9],
-)
-def test_invalid_selection_is_refused(given):
-    with pytest.raises(InvalidParameter, match=r"^'frames': "):
-        read_frames(given, 1_000)
-
-
-def test_count_past_the_limit_is_refused():
-    assert read_frames("7", 7) == FrameSelection(7, 7)
-    with pytest.raises(InvalidParameter, match="at most 7") as caught:
-        read_frames("8", 7)
-    assert caught.value.details == {"limit": "max_frames", "value": 7}
 
 
 @pytest.mark.parametrize("data", [animated("GIF", range(5)), animated("GIF", [3]), gif_of(300), gif_of(1)])

@@ -22,12 +22,6 @@ def test_spare_capacity_is_a_quarter_of_each_limit():
     assert (spare.images.held, spare.bytes.held) == (0, 0)
 
 
-def test_small_service_has_one_lease():
-    spare = SpareCapacity(admission(max_images=1))
-    assert spare.take(1, 1) is not None
-    assert spare.take(1, 1) is None
-
-
 @pytest.mark.parametrize(("images", "nbytes"), [(7, 100), (1, 650)])
 def test_no_lease_while_requests_need_the_free_permits(images, nbytes):
     gate = admission()
@@ -38,25 +32,6 @@ def test_no_lease_while_requests_need_the_free_permits(images, nbytes):
         first = spare.take(1, 100)
         assert first is not None
         assert spare.take(1, 100) is None
-
-
-def test_lease_takes_no_permit():
-    gate = admission()
-    spare = SpareCapacity(gate)
-    assert spare.take(2, 200) is not None
-    with gate.permits() as permits:
-        assert all(permits.try_acquire(100) is not None for _ in range(8))
-        assert gate.images.held == 8
-
-
-def test_lease_of_uncancellable_work_is_released_when_it_ends():
-    spare = SpareCapacity(admission())
-    place = spare.take(2, 2)
-    place.keep()
-    place.release()
-    assert spare.images.held == 2
-    place.settle()
-    assert (spare.images.held, spare.bytes.held) == (0, 0)
 
 
 def test_leases_do_not_fill_the_queue():

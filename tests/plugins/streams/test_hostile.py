@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import os
 import select
 import socket
@@ -12,12 +11,10 @@ import time
 import zlib
 from collections.abc import Iterator
 
-import httpx
 import pytest
 from prometheus_client import REGISTRY
 from websockets.sync.client import connect
 
-from gateway.limits import pool_clients
 from gateway_plugins.streams.websockets import MAX_FRAGMENTS
 from tests.doubles.backend import frame, frame_backend
 from tests.fuzz.streams import BINARY, CLOSE, PING, TEXT, message
@@ -291,18 +288,6 @@ def test_bytes_after_the_handshake_are_the_first_messages(address):
             received += connection.recv(4_096)
         connection.sendall(message(CLOSE, struct.pack("!H", 1000)))
         everything(connection)
-
-
-def test_flood_of_handshakes_stays_within_the_limit(address, monkeypatch):
-    monkeypatch.setattr(pool_clients, "IDLE_SECONDS", math.inf)
-    with contextlib.ExitStack() as stack:
-        answers = []
-        for _ in range(20):
-            connection = stack.enter_context(raw(address, request(address)))
-            answers.append(connection.recv(4_096).split()[1])
-        assert answers.count(b"101") == 8
-        assert answers.count(b"503") == 12
-        assert httpx.get(f"http://{address}/health/live", timeout=TIMEOUT_SECONDS).status_code == 200
 
 
 def test_random_bytes_do_not_affect_other_streams(address):

@@ -3,17 +3,14 @@
 import asyncio
 import itertools
 import json
-import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import cv2
 import numpy as np
 import pytest
-from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from bench.stream import PHOTO, cameras, gauges, picture
+from bench.stream import PHOTO, cameras, picture
 from bench.stream import main as bench_stream
 from gateway_local.server import EmbeddedTriton
 from tests.photos import photo
@@ -33,14 +30,6 @@ def service(triton: EmbeddedTriton, tmp_path_factory) -> Iterator[Gateway]:
 def opened(service: Gateway, query: str = "") -> ClientConnection:
     address = service.url.replace("http", "ws", 1)
     return connect(f"{address}/stream{query}", proxy=None, compression=None, open_timeout=TIMEOUT_SECONDS)
-
-
-def opened_if_loaded(service: Gateway) -> ClientConnection | None:
-    """A stream; None while the stateful model is loaded again, as after the crash of an earlier test."""
-    try:
-        return opened(service)
-    except InvalidStatus:
-        return None
 
 
 def ask(client: ClientConnection, data: bytes) -> dict:
@@ -111,17 +100,3 @@ def test_stateful_model_recovers_from_a_crash_and_reports_the_restart(service, t
         assert {each["sequence"]["error"]["code"] for each in answers[:-1]} <= {"model_unavailable"}
         assert answers[-1]["sequence"]["frames"] == 1
         assert ask(client, picture(PHOTO.read_bytes()))["sequence"]["frames"] == 2
-
-
-def test_shutdown_closes_streams_with_their_code(triton, tmp_path):
-    with ExitStack() as exits:
-        gateway = exits.enter_context(running_gateway(tmp_path / "log", triton_url=triton.url))
-        client = exits.enter_context(wait_for(lambda: opened_if_loaded(gateway)))
-        ask(client, picture(PHOTO.read_bytes()))
-        client.send(picture(PHOTO.read_bytes()))
-        wait_for(lambda: gauges(gateway.url)["gateway_images_in_flight"] == 0)  # it has come
-        gateway.process.send_signal(signal.SIGTERM)
-        assert json.loads(client.recv(TIMEOUT_SECONDS))["frame"] == 1
-        with pytest.raises(ConnectionClosed) as caught:
-            client.recv(TIMEOUT_SECONDS)
-        assert caught.value.rcvd.code == 1012

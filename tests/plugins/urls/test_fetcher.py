@@ -189,7 +189,7 @@ class TestAddresses:
         hosts = [
             *("127.0.0.1", "localhost", "2130706433", "0x7f000001", "0177.0.0.1", "127.1", "0", "10.0.0.1", "[::1]"),
             *("169.254.169.254", "2852039166", "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]"),
-            "[fd00:ec2::254]",
+            *("0x7f.1", "[fd00:ec2::254]"),
         ]
         assert fetch(*(f"http://{host}/" for host in hosts), networks=()) == ["url_not_allowed"] * len(hosts)
 

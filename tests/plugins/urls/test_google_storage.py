@@ -135,18 +135,10 @@ def test_token_that_expires_is_renewed(client, google):
         assert google.tokens == count
 
 
-@pytest.mark.parametrize(
-    ("url", "code"),
-    [
-        ("gs://photos/cat.png", "url_not_allowed"),
-        ("gs://secrets/cat.png", "url_not_allowed"),
-        ("gs://photos/new/../cat.png", "url_not_allowed"),
-        ("s3://photos/new/cat.png", "url_not_allowed"),
-        ("gs://photos/new/none.png", "fetch_failed"),
-    ],
-)
-def test_other_object_is_an_error(client, url, code):
-    assert codes(ask(client, url)) == [code]
+def test_other_objects_are_errors(client):
+    others = ["gs://photos/cat.png", "gs://secrets/cat.png", "gs://photos/new/../cat.png", "s3://photos/new/cat.png"]
+    answer = ask(client, *others, "gs://photos/new/none.png")
+    assert codes(answer) == ["url_not_allowed"] * len(others) + ["fetch_failed"]
 
 
 def test_token_that_cannot_be_had_is_an_error(client, google):

@@ -6,9 +6,6 @@ import pytest
 from tritonclient.grpc import InferInput, service_pb2
 from tritonclient.grpc.aio import InferenceServerClient
 
-from gateway.settings import MIB
-from gateway_plugins.keys.key_file import add_key
-from gateway_plugins.keys.quota import read_quota
 from tests.plugins.oip.echo import MODEL, EchoBackend
 from tests.plugins.oip.grpc_api.serving import connected, details, failure, serving, stub
 
@@ -64,31 +61,3 @@ async def test_values_in_typed_contents_are_refused():
     assert (error.code(), details(error)[0].reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_PARAMETER")
     assert "raw_input_contents" in error.details()
     assert not backend.requests
-
-
-async def test_keys_rates_deadlines_and_limits_are_those_of_rest(tmp_path):
-    path = tmp_path / "keys"
-    limited = (("x-api-key", add_key(path, "app", read_quota({"rate": "1/h", "burst": "4"}))),)
-    free, other = (
-        (("x-api-key", add_key(path, name, read_quota({"models": models}))),)
-        for name, models in (("free", MODEL), ("other", "flowers"))
-    )
-    backend = EchoBackend()
-    settings = {"v2_models": MODEL, "v2_max_tensor_bytes": MIB, "api_keys_file": path}
-    async with connected(backend, **settings) as channel:
-        calls = stub(channel)
-        assert (await failure(calls.ModelInfer(request()))).code() is grpc.StatusCode.UNAUTHENTICATED
-        error = await failure(calls.ModelInfer(request(), metadata=other))
-        assert error.code() is grpc.StatusCode.PERMISSION_DENIED
-        await calls.ModelInfer(request(3), metadata=limited)
-        error = await failure(calls.ModelInfer(request(2), metadata=limited))
-        assert (error.code(), details(error)[0].reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED")
-        await calls.ModelInfer(request(width=MIB // 4 - 256), metadata=free)
-        error = await failure(calls.ModelInfer(request(width=MIB // 4), metadata=free))
-        assert (error.code(), details(error)[0].reason) == (grpc.StatusCode.INVALID_ARGUMENT, "REQUEST_TOO_LARGE")
-        backend.gate.clear()
-        slow = request()
-        slow.parameters["timeout"].int64_param = 100_000
-        assert (await failure(calls.ModelInfer(slow, metadata=free))).code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        backend.gate.set()
-    assert len(backend.requests) == 3

@@ -11,7 +11,7 @@ from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from gateway import __version__
-from gateway.errors import ModelNotFound, Overloaded, TritonUnreachable
+from gateway.errors import DeadlineExceeded, Forbidden, ModelNotFound, Overloaded, RequestTooLarge, TritonUnreachable
 from gateway.settings import MIB
 from gateway_plugins.keys.key_file import add_key
 from gateway_plugins.keys.quota import read_quota
@@ -106,6 +106,9 @@ async def test_headers_and_metadata_are_the_same():
         (ModelNotFound(), grpc.StatusCode.NOT_FOUND, None),
         (Overloaded(), grpc.StatusCode.UNAVAILABLE, 1),
         (TritonUnreachable(), grpc.StatusCode.UNAVAILABLE, 5),
+        (Forbidden(), grpc.StatusCode.PERMISSION_DENIED, None),
+        (DeadlineExceeded(), grpc.StatusCode.DEADLINE_EXCEEDED, 1),
+        (RequestTooLarge(), grpc.StatusCode.INVALID_ARGUMENT, None),
         (ValueError("secret"), grpc.StatusCode.INTERNAL, None),
     ],
 )
