@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 import shutil
 import socket
 import subprocess
@@ -13,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gateway.settings import MIB
-from tests.photos import photo, unlike_any
-from tests.processes import Gateway, wait_for
+from tests.photos import photo
+from tests.processes import Gateway
 
 IDLE_SECONDS = 1.0
 LIMITS = {"max_request_bytes": 3 * MIB, "max_file_bytes": 2 * MIB, "upload_idle_timeout_seconds": IDLE_SECONDS}
@@ -86,17 +85,6 @@ def test_kept_connection_outlives_the_request_timeout(impatient: Gateway):
             assert read_until(connection, b"}").startswith(b"HTTP/1.1 200")
 
 
-def test_endless_headers_after_a_request_keep_its_response(impatient: Gateway):
-    with impatient.connect() as connection:
-        connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\nGET / HTTP/1.1\r\nA: " + b"x" * 100_000)
-        received = b""
-        with contextlib.suppress(ConnectionError):
-            while chunk := connection.recv(65_536):
-                received += chunk
-    assert received.count(b"HTTP/1.1 ") <= 2
-    assert received.startswith((b"HTTP/1.1 200", b"HTTP/1.1 431")) or not received
-
-
 @pytest.mark.parametrize(
     ("content_type", "limit"),
     [("multipart/form-data; boundary=b", "max_request_bytes"), ("image/png", "max_file_bytes")],
@@ -158,35 +146,3 @@ def test_malformed_request_after_an_upgrade_offer_is_refused(impatient: Gateway,
     with impatient.connect() as connection:
         connection.sendall(request_line + b"\r\nHost: x\r\n" + OFFER + b"ZZ\r\n")
         assert connection.recv(65_536).startswith(b"HTTP/1.1 4")
-
-
-def test_client_that_disconnects_between_lines_stops_the_work(start_gateway, triton):
-    with start_gateway(triton_url=triton.url) as gateway, gateway.client() as http:
-
-        def images_ok() -> float:
-            counts = re.findall(
-                r'^gateway_images_total{.*outcome="ok".*} (\S+)$', http.get("/metrics").text, re.MULTILINE
-            )
-            return sum(map(float, counts))
-
-        before = images_ok()
-        with gateway.connect() as connection:
-            connection.sendall(
-                b"POST /predict HTTP/1.1\r\nHost: x\r\nAccept: application/x-ndjson\r\nContent-Length: 1000000000\r\n"
-                b"Content-Type: multipart/form-data; boundary=b\r\n\r\n" + part() + part()
-            )
-            answer = b""
-            while b"Egyptian cat" not in answer:  # in one piece with the headers, or in several
-                answer += connection.recv(65_536)
-            connection.sendall(b"".join(part() for _ in range(200)))
-        wait_for(lambda: gateway.metric("gateway_client_disconnects_total") == 1)
-        wait_for(lambda: gateway.metric("gateway_images_in_flight") == 0)
-        assert images_ok() - before < 200
-        assert triton.alive
-        answer = http.post("/predict", files={"f": ("c.jpg", photo("cat"))})
-        assert answer.json()["results"][0]["predictions"][0]["label"] == "Egyptian cat"
-
-
-def part() -> bytes:
-    head = b'--b\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n'
-    return head + unlike_any(photo("cat")) + b"\r\n"

@@ -41,17 +41,6 @@ def count_of(gateway: Gateway, event: str) -> int:
     return sum(each["event"] == event for each in gateway.events())
 
 
-@pytest.mark.long  # tests/plugins/keys/test_rates.py has four processes that share a rate
-def test_workers_share_the_rate_of_a_key(start_gateway: StartGateway, light_triton, keys):
-    """However connections spread over them; two images are tolerated, as one may be stopped with the lock."""
-    key = key_of(keys, "team", rate="1/h", burst=str(BURST))
-    settings = {"triton_url": light_triton.url, "api_keys_file": keys, "max_wait_seconds": 0.001}
-    with start_gateway(workers=2, **settings) as gateway:
-        statuses = flood([gateway], key, 2 * BURST)
-    assert set(statuses) == {200, 429}
-    assert BURST <= statuses[200] <= BURST + 2
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     store = Store(tmp_path)

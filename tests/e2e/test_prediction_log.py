@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from gateway_cli.main import app
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.repository.writing import rewrite
-from gateway_predictions.reader import LogReader
 from tests.asking import encode
 from tests.doubles.backend import PNG
 from tests.gateway_predictions.logged import files, rows
@@ -55,21 +54,6 @@ def test_each_worker_has_a_writer_and_no_row_is_lost(start_gateway, light_triton
     assert sorted(row["request_id"] for row in found) == sorted(f"r{number}" for number in range(40))
     assert {len(row["scores"]) for row in found} == {5}  # although the client asks for one
     assert len(files(tmp_path, "images")) == 1
-
-
-def test_feedback_on_a_real_answer(start_gateway, light_triton, tmp_path):
-    with (
-        start_gateway(triton_url=light_triton.url, log_predictions=tmp_path, **SETTINGS) as gateway,
-        gateway.client() as client,
-    ):
-        send(client, 1)
-        given = {"request_id": "r1", "label": "Egyptian cat"}
-        assert client.post("/feedback", json=given).json()["class_id"] == 285
-        refused = client.post("/feedback", json={**given, "label": "Egyptian dog"})
-        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_parameter")
-        assert "Egyptian cat" in refused.json()["detail"]
-    (found,) = LogReader(str(tmp_path)).labelled()
-    assert found.row["request_id"] == "r1"
 
 
 def test_drift_of_a_log_from_a_folder(start_gateway, light_triton, light_repository, tmp_path):

@@ -12,8 +12,6 @@ import pytest
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
 from tritonclient.utils import InferenceServerException
 
-from gateway.settings import MIB
-from gateway_plugins.oip.routes.metadata import EXTENSIONS
 from tests.photos import photo
 from tests.processes import PROJECT, Gateway
 
@@ -34,17 +32,6 @@ def images(*contents: bytes) -> list[InferInput]:
 
 def best(result: InferResult) -> list[list[str]]:
     return [[cell.decode().split(":", 2)[2] for cell in row] for row in result.as_numpy("PREDICTION")]
-
-
-def test_server_and_models_are_ready_and_described(v2):
-    assert v2.is_server_live()
-    assert v2.is_server_ready()
-    ready = [v2.is_model_ready(*model) for model in ((MODEL,), (MODEL, "1"), (MODEL, "9"), ("nothing",))]
-    assert ready == [True, True, False, False]
-    assert v2.get_server_metadata()["extensions"] == EXTENSIONS
-    metadata = v2.get_model_metadata(MODEL)
-    assert (metadata["name"], metadata["versions"]) == (MODEL, ["1"])
-    assert metadata["outputs"][0] == {"name": "PREDICTION", "datatype": "FP32", "shape": [-1, 1000]}
 
 
 def test_one_image_gets_the_scores_of_predict(v2, real_client):
@@ -95,32 +82,6 @@ def test_readme_example_prints_its_documented_output(real_gateway: Gateway):
     )
     assert documented
     assert ran.stdout.strip() == documented[1]
-
-
-def test_thousand_images_need_bounded_memory(start_gateway, light_triton):
-    count, padding = 1_000, bytes(500_000)  # which a JPEG may have behind its end
-    image = CAT + padding + b"\xff\xd9"
-    size = (4 + len(image)) * count
-    tensor = {"name": "IMAGE", "shape": [count], "datatype": "BYTES", "parameters": {"binary_data_size": size}}
-    head = json.dumps({"inputs": [tensor], "outputs": [{"name": "PREDICTION", "parameters": {"classification": 1}}]})
-    with start_gateway(triton_url=light_triton.url, default_timeout_seconds=300) as gateway, gateway.client() as http:
-        before = peak = gateway.resident_bytes()
-
-        def body() -> Iterator[bytes]:
-            nonlocal peak
-            yield head.encode()
-            for number in range(count):
-                yield len(image).to_bytes(4, "little") + image
-                if number % 10 == 0:  # to look takes as long as to send: it goes through all processes
-                    peak = max(peak, gateway.resident_bytes())
-
-        headers = {"Inference-Header-Content-Length": str(len(head))}
-        answer = http.post(f"/v2/models/{MODEL}/infer", content=body(), headers=headers, timeout=300)
-    (prediction,) = answer.json()["outputs"]
-    assert prediction["shape"] == [count, 1]
-    assert all(each.endswith(":285:Egyptian cat") for each in prediction["data"])
-    assert size > 500 * MIB
-    assert peak - before < 300 * MIB
 
 
 def test_concurrent_requests_get_their_own_results(real_gateway: Gateway):

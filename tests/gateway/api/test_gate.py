@@ -2,15 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 from prometheus_client import REGISTRY
 from starlette.types import Message
 
 from gateway.errors import Overloaded
 from gateway.limits.admission import Admission
+from tests.doubles.backend import PNG
 from tests.gateway.api.tensors import scorer
-from tests.services import ROUTES, Client, client_of
+from tests.processes import wait_for
+from tests.services import ROUTES, Client, client_of, stub_service
 
 WITH_IMAGES = [route.path for route in ROUTES if route.traits.takes_images]
 
@@ -72,3 +76,28 @@ def test_empty_queue_admits_a_request(client, route):
 def test_other_requests_pass_a_full_queue(client, full, method, path, status):
     assert client.request(method, path).status_code == status
     assert client.get("/v2/models/ensemble_model").status_code == 200
+
+
+def test_queue_has_a_length_and_a_longest_wait():
+    """One image is in flight, one waits until it has waited for too long, and one more is refused at once."""
+    backend = scorer()
+    backend.gate.clear()
+    limits = {"max_images_in_flight": 1, "batch_max_images": 1, "max_images_waiting": 1, "max_wait_seconds": 3}
+    with stub_service(backend, **limits) as url, ThreadPoolExecutor(2) as threads:
+
+        def send() -> httpx.Response:
+            return httpx.post(f"{url}/predict", files={"f": ("a.png", PNG)}, timeout=60)
+
+        in_flight = threads.submit(send)
+        wait_for(lambda: backend.calls)
+        waiting = threads.submit(send)
+        wait_for(lambda: REGISTRY.get_sample_value("gateway_images_waiting") == 1)
+        refused = send()
+        assert not waiting.done()
+        for answer, limit in ((refused, "max_images_waiting"), (waiting.result(), "max_wait_seconds")):
+            problem = answer.json()
+            assert (answer.status_code, problem["code"], problem["limit"]) == (503, "overloaded", limit)
+            assert problem["value"] == limits[limit]
+            assert int(answer.headers["retry-after"]) >= 1
+        backend.gate.set()
+        assert in_flight.result().status_code == 200

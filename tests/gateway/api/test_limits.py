@@ -21,6 +21,8 @@ SMALL = {
     "max_image_pixels": 10_000,
     "max_image_side": 200,
     "max_part_header_bytes": 512,
+    "max_timeout_seconds": 60,
+    "max_top_k": 10,
 }
 Form = Callable[..., dict[str, Any]]
 FORM = {"Content-Type": "multipart/form-data; boundary=b"}
@@ -155,3 +157,12 @@ def test_max_part_header_bytes(http: Client):
 
     assert send(512).status_code == 200
     assert is_problem(send(513), 431, "headers_too_large", "max_part_header_bytes")
+
+
+@pytest.mark.parametrize(("name", "limit"), [("top_k", "max_top_k"), ("timeout", "max_timeout_seconds")])
+def test_limits_of_parameters(http: Client, name: str, limit: str):
+    def send(value: int) -> httpx.Response:
+        return http.post("/predict", params={name: value}, files={"f": ("x", b"no image")})
+
+    assert send(SMALL[limit]).status_code == 415
+    assert is_problem(send(SMALL[limit] + 1), 422, "invalid_parameter", limit)
