@@ -2,11 +2,9 @@
 
 import base64
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
@@ -14,6 +12,7 @@ from opentelemetry.context import Context
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from gateway.tracing import Headers, received
+from tests.doubles.http import Asked, Reply, http_server
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 """The trace and the span of a client."""
@@ -52,12 +51,12 @@ class Exported:
         return (self.ended - self.started) / 1e9
 
 
+@dataclass
 class Collector:
     """What arrived so far."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.spans: list[Exported] = []
+    url: str = ""
+    spans: list[Exported] = field(default_factory=list)
 
     def named(self, name: str) -> list[Exported]:
         return [span for span in self.spans if span.name == name]
@@ -70,27 +69,17 @@ class Collector:
 def collecting() -> Iterator[Collector]:
     """A collector on a free port of this machine."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            if self.path == "/v1/traces":
-                collector.spans += _read(body, self.headers["Content-Type"])
-            self.send_response(200 if self.path == "/v1/traces" else 404)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    collector = Collector()
 
-        def log_message(self, *_: object) -> None:
-            pass
+    def take(request: Asked) -> Reply:
+        if request.path != "/v1/traces":
+            return Reply(404)
+        collector.spans += _read(request.body, request.headers["content-type"])
+        return Reply(200)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        collector = Collector(f"http://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield collector
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(take) as port:
+        collector.url = f"http://127.0.0.1:{port}"
+        yield collector
 
 
 def _read(body: bytes, content_type: str) -> Iterator[Exported]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Hashable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Hashable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from unittest import mock
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError
-from gateway.inference.backend import Call, CallLimits, EndpointHealth, InferResult, ModelInfo, ModelLoader, Row
+from gateway.inference.backend import Call, CallLimits, InferResult, ModelLoader, Row
 from gateway.inference.expansion import OpenedImage
 from gateway.inference.observer import Observers
 from gateway.inference.prediction import Prediction
@@ -32,6 +32,7 @@ from gateway.limits.admission import Admission
 from gateway_decoder.headers import read_header
 from gateway_plugins.media.frames import FrameSelection
 from gateway_plugins.rollouts.shadow import Shadows
+from tests.doubles.backend import StubBackend
 from tests.settings import Settings
 
 
@@ -111,16 +112,16 @@ class PendingCall:
         self.outcome.set_exception(error)
 
 
-class ScriptedBackend:
+class ScriptedBackend(StubBackend):
     """Keeps every call until the test answers it, or answers at once where `at_once` is an answer or an error."""
 
     def __init__(self, *, supports_cancellation: bool = True) -> None:
+        super().__init__()
         self.supports_cancellation = supports_cancellation
         self.calls: list[PendingCall] = []
         self.wanted: Resize | None = None
         self.at_once: Callable[[PendingCall], None] | None = None
         self.limits: CallLimits | None = None
-        self.loader: ModelLoader | None = None
         self.alone: set[bytes] = set()
         """The images that must have calls of their own."""
 
@@ -139,43 +140,14 @@ class ScriptedBackend:
             pending.cancelled = True
             raise
 
-    def seal(self, image: bytes) -> bytes:
-        return image
-
     def needs_own_call(self, seal: bytes, model_name: str, model_version: str) -> bool:
         return seal in self.alone
-
-    def tensor_input(self, model_name: str, model_version: str) -> None:
-        """None: every model takes files."""
 
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
         return self.limits
 
-    async def start(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    def health(self) -> Sequence[EndpointHealth]:
-        return ()
-
-    async def models(self) -> Sequence[ModelInfo]:
-        return ()
-
-    async def model(self, name: str) -> ModelInfo:
-        raise NotImplementedError
-
-    async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
-        return ()
-
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
         return self.wanted
-
-    async def call(self, method: str, model_name: str, request: bytes, deadline: Deadline) -> bytes:
-        return request
-
-    async def load(self, name: str) -> None: ...
-
-    async def unload(self, name: str) -> None: ...
 
 
 class ScriptedDecoders:
@@ -334,11 +306,6 @@ class ScriptedLoader:
         await self.loads[-1]
 
 
-def idle(service: InferenceService) -> bool:
-    """Whether no permit is out."""
-    return (service.admission.images.held, service.admission.bytes.held) == (0, 0)
-
-
 def query(timeout_seconds: float = 30.0, **options: Any) -> RequestSpec:
     return RequestSpec("m", "", None, timeout_seconds, "r", **options)
 
@@ -394,7 +361,8 @@ class Scripted:
 
     @property
     def idle(self) -> bool:
-        return idle(self.service)
+        """Whether no permit is out."""
+        return (self.service.admission.images.held, self.service.admission.bytes.held) == (0, 0)
 
     def send(
         self, *images: bytes, body: Body | None = None, asked: RequestSpec | None = None, leaving: Any = None, **options
