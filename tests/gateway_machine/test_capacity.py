@@ -29,11 +29,6 @@ COSTS = Costs()
 MACHINES = [(cores, gpus) for cores in (0.5, 1, 1.5, 2, 3, 4, 8, 16, 32, 96, 256) for gpus in (0, 1, 2, 8)]
 
 
-@pytest.mark.parametrize(("cores", "threads"), [(1, 2), (2, 2), (4, 3), (16, 4)])
-def test_loads_leave_a_core_to_calls(cores, threads):
-    assert plan(cores, 0).load_threads == threads
-
-
 GOLDEN = Path(__file__).with_name("plans.json")
 GOLDEN_MACHINES = [(cores, gpus) for cores in (1, 2, 4, 16, 64) for gpus in (0, 1, 8)]
 CLOSE = 1.5
@@ -49,6 +44,7 @@ def rendered(cores, gpus):
         "preferred batches": list(found.preferred),
         "queue delay us": found.queue_delay_us,
         "gRPC threads": found.grpc_threads,
+        "load threads": found.load_threads,
         **found.settings(),
         "memory MiB": found.memory_bytes // 2**20,
         "shared memory MiB": found.shared_memory_bytes // 2**20,
@@ -80,14 +76,6 @@ def test_stages_can_do_about_the_same(cores, gpus):
         least = SPARE_INSTANCES if stage.name != "gateway" else 1
         if not is_hardware and stage.count > least:
             assert stage.images_per_second <= CLOSE * needed
-
-
-def test_gpu_machine_is_divided_by_the_cost_of_each_stage():
-    found = plan(16, 1)
-    # 16 cores feed 4,571 images/s: 6.4 processes of the gateway, and 8.2 preprocessors.
-    assert (found.workers, found.preprocessors, found.networks) == (7, 9, 2)
-    assert found.preferred == (8, 16, 32)
-    assert found.images_per_second == pytest.approx(16_000 / (1.4 + 0.3 + 1.8))
 
 
 def test_measured_gpu_can_be_the_limit():
@@ -184,14 +172,7 @@ def test_costs_that_are_not_given_are_the_defaults():
 
 def test_two_cores_without_a_gpu_get_the_defaults_of_the_settings():
     found = plan(2, 0)
-    assert (found.workers, found.preprocessors, found.networks, found.preferred) == (1, 2, 2, (4, 8))
-    assert found.queue_delay_us == 0
     assert found.settings() == {field: Settings.model_fields[field].default for field in found.settings()}
-
-
-def test_one_core_runs_one_process_of_each_stage():
-    found = plan(1, 0)
-    assert (found.workers, found.preprocessors, found.networks) == (1, 1, 1)
 
 
 def test_costs_of_a_light_network_give_more_preprocessors():

@@ -119,14 +119,12 @@ def request_id(*values: bytes) -> str:
     return returned.decode("ascii")
 
 
-@pytest.mark.parametrize("given", ["abc-123", "0af7651916cd43dd8448eb211c80319c", "user@host:8080/job=1+2.3_4"])
-def test_request_id_is_returned_unchanged(given):
-    assert request_id(given.encode()) == given
-
-
 @pytest.mark.parametrize(
     ("given", "cleaned"),
     [
+        (b"abc-123", "abc-123"),
+        (b"0af7651916cd43dd8448eb211c80319c", "0af7651916cd43dd8448eb211c80319c"),
+        (b"user@host:8080/job=1+2.3_4", "user@host:8080/job=1+2.3_4"),
         (b"a\r\nSet-Cookie: x=1", "aSet-Cookie:x=1"),
         (b"a\nb\x00c\x1b[31md\x7f", "abc31md"),
         ("naïve-ключ-😀".encode(), "nave--"),
@@ -139,7 +137,8 @@ def test_request_id_is_returned_unchanged(given):
     ],
 )
 def test_unsafe_characters_of_a_request_id_are_removed(given, cleaned):
-    assert request_id(given) == cleaned
+    """The first of several headers that is left counts."""
+    assert request_id(given) == request_id(b"\x00", given, b"second") == cleaned
 
 
 @pytest.mark.parametrize("given", [(), (b"",), (b"   ",), ("ключ".encode(),), (b"\r\n",)])
@@ -147,7 +146,3 @@ def test_request_without_a_usable_id_gets_a_new_one(given):
     first, second = request_id(*given), request_id(*given)
     assert re.fullmatch(r"[0-9a-f]{32}", first)
     assert first != second
-
-
-def test_first_usable_id_of_several_is_returned():
-    assert request_id(b"\x00", b"first", b"second") == "first"

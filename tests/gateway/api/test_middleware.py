@@ -125,16 +125,6 @@ def test_service_fault_of_some_images_is_a_warning_with_its_cause(events):
     assert (event["errors"], event["cause"]) == ({"triton_unreachable": 2}, "Triton's own words")
 
 
-def test_unexpected_exception_is_logged_once_with_traceback(events):
-    with client_of(StubBackend(RuntimeError("boom"))) as client:
-        answer = client.get("/models")
-    exception, request = events
-    assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
-    assert (exception["event"], exception["exc_info"]) == ("unexpected_error", True)
-    assert (request["event"], request["status"], request["code"]) == ("request", 500, "internal_error")
-    assert exception["request_id"] == request["request_id"] == answer.json()["request_id"]
-
-
 async def test_exception_amid_a_response_is_raised_as_already_logged(events):
     async def break_off(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})

@@ -17,20 +17,14 @@ from gateway.server.cycle import SMALL_BYTES, head
 from gateway.server.handler import Phase
 from gateway.server.http import HttpHandler
 from gateway_plugins.streams.websockets import WebSocketHandler
+from tests.fuzz.streams import message, request
 from tests.settings import Settings
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
-UPGRADE = (
-    b"GET /stream HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-)
+UPGRADE = request().removesuffix(b"\r\n")
 LARGE_BYTES = 16 * 2**20
 """More than the buffers of a socket on both sides."""
-
-
-def frame(opcode: int, payload: bytes = b"") -> bytes:
-    return struct.pack("!BB", 0x80 | opcode, 0x80 | len(payload)) + bytes(4) + payload
 
 
 class Recorded(Connection):
@@ -210,16 +204,16 @@ async def stream_phases() -> set[Phase]:
         await reaches(connection, Phase.SERVING)
         running.go_on.set()
         await reaches(connection, Phase.OPEN)
-        writer.write(frame(1, b"x"))
+        writer.write(message(1, b"x"))
         await reaches(connection, Phase.CLOSING)
-        writer.write(frame(8, struct.pack("!H", 1000)))
+        writer.write(message(8, struct.pack("!H", 1000)))
         await reaches(connection, Phase.CLOSED)
         return set(connection.phases)
 
 
 async def broken_stream_phases() -> set[Phase]:
     async with service(echo_nothing) as running:
-        _, writer, connection = await running.connect(UPGRADE + b"\r\n" + frame(1, b"x") * 100)
+        _, writer, connection = await running.connect(UPGRADE + b"\r\n" + message(1, b"x") * 100)
         await reaches(connection, Phase.OPEN)
         running.go_on.set()
         writer.write(b"\xff\xff")
@@ -297,7 +291,7 @@ async def test_messages_that_wait_stop_the_reading():
     async with service(echo_nothing) as running:
         _, writer, connection = await running.connect(UPGRADE + b"\r\n")
         await reaches(connection, Phase.OPEN)
-        flood = frame(1, b"{}") * 100_000
+        flood = message(1, b"{}") * 100_000
         writer.transport.set_write_buffer_limits(0)
         for _ in range(40):
             writer.write(flood)  # 32 MB in all, more than the sockets hold

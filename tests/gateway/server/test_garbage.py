@@ -13,15 +13,12 @@ import pytest
 from prometheus_client import REGISTRY
 
 from tests.doubles.backend import frame, frame_backend
+from tests.fuzz.streams import request
 from tests.processes import wait_for
 from tests.services import stream_service
 
 TIMES = 10
-UPGRADE = (
-    b"Host: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-)
-STREAM = b"GET /stream?smoothing=none HTTP/1.1\r\n" + UPGRADE + b"\r\n"
+STREAM = request(query=b"?smoothing=none")
 CLOSE = b"\x88\x80\0\0\0\0"
 PICTURE = frame(200)
 PARTS = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n' + PICTURE + b"\r\n--b--\r\n"

@@ -15,14 +15,12 @@ from prometheus_client import REGISTRY
 
 from gateway.server.heartbeat import BUSY_SECONDS, LONG_SECONDS, QUIET_SECONDS, WINDOW_SECONDS, Pauses, heartbeat
 from tests.doubles.program import PROGRAM
+from tests.fuzz.streams import request
 from tests.gateway.triton.fleet import wait_until
 from tests.processes import Gateway, running_gateway, wait_for
 
 TIMES = 50
-UPGRADE = (
-    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-)
+STREAM = request(query=b"?smoothing=none").decode()
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +52,9 @@ def exchange(gateway: Gateway, sent: bytes, *, resets: bool) -> int:
         ("HEAD /" + 300 * "%07" + " HTTP/1.1\r\n\r\n", False),
         ("HEAD /" + 100 * "%C3%A9" + " HTTP/1.1\r\n\r\n", False),
         ("?\r\n\r\n", False),
-        (f"GET /stream?smoothing=none HTTP/1.1\r\n{UPGRADE}\r\n", True),
-        (f"GET /stream HTTP/1.1\r\n{UPGRADE.replace('==', '')}\r\n" + 100 * "x", False),
-        (f"GET /stream?smoothing=none HTTP/1.1\r\n{UPGRADE}\r\n\0\0", False),
+        (STREAM, True),
+        (STREAM.replace("==", "") + 100 * "x", False),
+        (STREAM + "\0\0", False),
     ],
     ids=["not found", "HEAD", "control characters", "accents", "no HTTP", "reset", "bad handshake", "bad frame"],
 )

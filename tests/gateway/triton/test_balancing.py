@@ -115,8 +115,3 @@ def test_slow_replica_is_detected_within_a_few_calls():
     for _ in range(20):
         load.observe(0.5)
     assert load.latency_seconds(0.1) > 0.4
-
-
-def test_single_replica_is_chosen():
-    replica = FakeReplica("only")
-    assert power_of_two_choice([replica], random.Random(0)) is replica

@@ -21,17 +21,6 @@ def test_suspect_is_released_by_an_answer_or_by_time():
     assert not quarantine.is_suspect(b"b")
 
 
-def test_crashing_image_is_refused_until_it_expires():
-    clock = Clock()
-    quarantine = Quarantine(60, clock)
-    quarantine.suspect([b"a"])
-    quarantine.refuse(b"a")
-    assert quarantine.is_refused(b"a")
-    assert not quarantine.is_suspect(b"a")
-    clock.seconds = 60
-    assert not quarantine.is_refused(b"a")
-
-
 def test_quarantine_is_bounded_and_drops_the_oldest(monkeypatch):
     monkeypatch.setattr(module, "REMEMBERED", 3)
     quarantine = Quarantine(60, Clock())

@@ -141,11 +141,6 @@ async def test_no_image_is_refused_for_an_already_dead_process():
                 continue
 
 
-def test_quarantined_image_has_its_own_error_code():
-    error = ImageQuarantined()
-    assert (error.status, error.code) == (422, "image_quarantined")
-
-
 async def test_other_models_serve_while_the_default_model_is_down():
     ensembles = {MODEL: ("preprocessor", "net"), "flowers": ("flowers_preprocessor", "flowers_net")}
     async with fleet_of(2, ensembles=ensembles, recovers_on_reload=False) as fleet:
@@ -228,16 +223,6 @@ def test_new_budget_has_its_reserve():
     budget = RetryBudget(reserve=3)
     assert allowed(budget) == 3
     assert not budget.withdraw()
-
-
-def test_request_earns_its_fraction_of_a_retry():
-    budget = RetryBudget(earned=0.25, reserve=8)
-    allowed(budget)
-    for _ in range(3):
-        budget.requests += 1
-    assert not budget.withdraw()
-    budget.requests += 1
-    assert allowed(budget) == 1
 
 
 def test_balance_never_exceeds_the_reserve():
