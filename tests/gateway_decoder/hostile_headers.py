@@ -8,6 +8,10 @@ from functools import cache
 from PIL import Image
 
 
+def _box(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I4s", len(data) + 8, kind) + data
+
+
 def tiff(entries: list[tuple[int, int, int, int]], *, following: int = 0, data: bytes = b"") -> bytes:
     """A little-endian TIFF 6.0 of one directory with these entries (tag, type, count, value), and data from 8 on."""
     directory = 8 + len(data) + len(data) % 2
@@ -43,14 +47,11 @@ def avif_of_another_size(frame: int, declared: int) -> bytes:
 def avif_of_many_items(count: int) -> bytes:
     """An AVIF whose `iloc` box (ISO/IEC 14496-12, 8.11.3) lists items without extents."""
 
-    def box(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I4s", len(data) + 8, kind) + data
-
     items = b"".join(struct.pack(">IHHH", number + 1, 0, 0, 0) for number in range(count))
-    locations = box(b"iloc", b"\x02\0\0\0\x44\x00" + struct.pack(">I", count) + items)
-    handler = box(b"hdlr", bytes(8) + b"pict" + bytes(13))
-    head = box(b"ftyp", b"avif\0\0\0\0avifmif1")
-    return head + box(b"meta", bytes(4) + handler + box(b"pitm", b"\0\0\0\0\0\1") + locations)
+    locations = _box(b"iloc", b"\x02\0\0\0\x44\x00" + struct.pack(">I", count) + items)
+    handler = _box(b"hdlr", bytes(8) + b"pict" + bytes(13))
+    head = _box(b"ftyp", b"avif\0\0\0\0avifmif1")
+    return head + _box(b"meta", bytes(4) + handler + _box(b"pitm", b"\0\0\0\0\0\1") + locations)
 
 
 @cache
@@ -64,10 +65,6 @@ def heic_of_another_size(coded: int, declared: int) -> bytes:
     return file.getvalue().replace(
         b"ispe\0\0\0\0" + struct.pack(">II", coded, coded), b"ispe\0\0\0\0" + struct.pack(">II", declared, declared)
     )
-
-
-def _box(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I4s", len(data) + 8, kind) + data
 
 
 @cache

@@ -11,16 +11,14 @@ from PIL import Image
 
 from gateway.ingest.decode_budget import peak_bytes, reduction, shrunk_bytes
 from gateway.ingest.resizing import Resize, resize_of
-from gateway.ingest.upload import Limits
 from gateway_decoder import resampling
 from gateway_decoder.decoding import decode
 from gateway_decoder.in_process import inspect_whole
 from gateway_decoder.resampling import resample
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from tests.asking import encode
-from tests.settings import Settings
+from tests.gateway.ingest.reading import LIMITS
 
-LIMITS = Limits.from_settings(Settings(_env_file=None))
 SIDES = st.integers(1, 260)
 
 

@@ -10,19 +10,19 @@ import pytest
 
 from gateway.ingest.inspection import DecodePolicy, encoded, needs_decoding
 from gateway.ingest.resizing import Resize, TensorInput
-from gateway.ingest.upload import Limits, Upload
+from gateway.ingest.upload import Upload
 from gateway_decoder import resampling
 from gateway_decoder.decoding import decode
 from gateway_decoder.in_process import inspect_whole
 from gateway_decoder.tensors import to_tensor
 from gateway_models.repository.writing import PREPROCESSOR_CODE
+from tests.gateway.ingest.reading import LIMITS
 from tests.native.pictures import noise
 from tests.photos import PHOTOS, photo
 from tests.samples import samples
 from tests.settings import Settings
 
-SETTINGS = Settings(_env_file=None)
-LIMITS, POLICY = Limits.from_settings(SETTINGS), DecodePolicy.from_settings(SETTINGS)
+POLICY = DecodePolicy.from_settings(Settings(_env_file=None))
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 BOTH_SIDES = TensorInput(Resize((224, 224), "bicubic"), (224, 224), (0.5,) * 3, (0.5,) * 3)
 WAYS = {

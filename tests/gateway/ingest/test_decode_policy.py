@@ -1,4 +1,4 @@
-"""None"""
+"""What is passed on to the preprocessor, and what is decoded before; and the names of files."""
 
 import contextlib
 

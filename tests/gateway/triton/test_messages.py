@@ -29,7 +29,6 @@ from gateway.errors import (
 from gateway.inference.backend import Batch, Call, InferResult
 from gateway.inference.prediction import Prediction
 from gateway.inference.selection import Selection
-from gateway.ingest.upload import Limits
 from gateway.triton.contract import (
     DAMAGED,
     ENSEMBLE_MODEL,
@@ -47,7 +46,7 @@ from gateway_decoder.in_process import inspect_whole
 from gateway_models.blocking_triton import pad
 from tests.asking import encode
 from tests.collisions import colliding_jpegs, combine, start
-from tests.settings import Settings
+from tests.gateway.ingest.reading import LIMITS
 
 
 def answer_of(*rows: Sequence[bytes]) -> ModelInferResponse:
@@ -210,9 +209,6 @@ def test_other_outputs_have_another_cache_key():
         assert (one[-SEAL_BYTES:] != other[-SEAL_BYTES:]).any()
     # The codes that identify the images, for example in the quarantine, are the same.
     assert list(batch.seals) == codes
-
-
-LIMITS = Limits.from_settings(Settings(_env_file=None))
 
 
 def sealed(*payloads: bytes, secret: bytes = b"secret of a test") -> list[bytes]:
