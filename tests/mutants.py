@@ -1,7 +1,8 @@
 """Changes a module in many small ways (mutmut), and reports the changes that none of its tests notices.
 
 `make mutants MODULE=gateway/limits/admission.py`: each surviving change is a missing assertion, or makes no difference.
-It runs in a copy below `build/mutants/`, which a second run continues; only the module's own tests run, without Triton.
+It runs in a copy below `build/mutants/`, which a second run continues: it tries again what survived. Only the module's
+own tests run, without Triton.
 """
 
 import argparse
@@ -10,11 +11,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[1]
 COPIED = ("gateway", "tests", "pyproject.toml")
 LINKED = ("triton_models", "triton_backends", "bench", "docs", "deploy", "examples", "README.md")
-LIMITS, INGEST = "tests/gateway/limits", "tests/gateway/ingest"
+LIMITS, INGEST, INFERENCE = "tests/gateway/limits", "tests/gateway/ingest", "tests/gateway/inference"
+BATCHING = tuple(f"{INFERENCE}/test_{name}.py" for name in ("batching", "service", "request", "life_of_a_request"))
 TESTS = {
     "gateway/limits/admission.py": (
         *(f"{LIMITS}/test_{name}.py" for name in ("admission", "fair_share")),
@@ -25,6 +28,10 @@ TESTS = {
         f"{LIMITS}/test_{name}.py" for name in ("lease", "pools", "round_robin", "fair_share")
     ),
     "gateway/ingest/inspection.py": (f"{INGEST}/test_inspection.py", f"{INGEST}/test_costly_headers.py"),
+    "gateway/ingest/multipart.py": (f"{INGEST}/test_multipart.py", "tests/gateway/api/test_limits.py"),
+    "gateway/ingest/part_headers.py": (f"{INGEST}/test_multipart.py",),
+    "gateway/inference/batching.py": BATCHING,
+    "gateway/inference/queues.py": BATCHING,
 }
 """The test files of modules that have more than the one of their own name."""
 SETTINGS = """
@@ -34,7 +41,9 @@ only_mutate = ["{module}"]
 pytest_add_cli_args = ["-n0", "-m", "not triton and not slow and not long and not alone", "--timeout=15"]
 pytest_add_cli_args_test_selection = {tests}
 use_git_change_detection = false
+process_isolation = "forkserver"
 """
+"""The fork server has run no test: what is cached in the process would hide a change."""
 
 
 def copy(module: str, tests: list[str]) -> Path:
@@ -65,14 +74,23 @@ def main() -> int:
     if missing := [name for name in tests if not (PROJECT / name).exists()]:
         parser.error(f"there is no {', '.join(missing)}: name the module's test files after it")
     folder = copy(options.module, tests)
-    mutmut = [str(Path(sys.executable).with_name("mutmut"))]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    subprocess.run([*mutmut, "run", "--max-children", "1"], cwd=folder, env=environment, check=True)
-    results = subprocess.check_output([*mutmut, "results"], cwd=folder, env=environment, text=True)
-    for line in results.splitlines():
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
-        subprocess.run([*mutmut, "show", line.partition(":")[0].strip()], cwd=folder, env=environment, check=True)
+
+    def mutmut(*arguments: str, **options: Any) -> "subprocess.CompletedProcess[str]":
+        command = [str(Path(sys.executable).with_name("mutmut")), *arguments]
+        return subprocess.run(command, cwd=folder, env=environment, check=True, text=True, **options)
+
+    def surviving() -> list[str]:
+        lines = mutmut("results", stdout=subprocess.PIPE).stdout.splitlines()
+        return [line.split(":")[0].strip() for line in lines if not line.endswith("not checked")]
+
+    run = ("run", "--max-children", "1")
+    before = surviving() if (folder / "mutants").exists() else []
+    mutmut(*run)
+    if again := sorted({*before}.intersection(surviving())):
+        mutmut(*run, *again)
+    for name in surviving():
+        mutmut("show", name)
     return 0
 
 

@@ -123,16 +123,17 @@ class _Form:
         self._files = 0
         self._others = 0
         self._in_part = False
-        self._name = ""
-        self._filename: str | None = None
-        self._label: str | None = None
+        # Of the part that is being read:
+        self._name: str
+        self._filename: str | None
+        self._label: str | None
         """The cleaned file name."""
+        self._too_large: bool
+        self._counted: bool
         self._pieces: list[bytes | bytearray] = []
         """What has come of the part that is not complete yet: large pieces as they are, small ones together."""
         self.held_bytes = 0
         """Bytes of the pieces."""
-        self._too_large = False
-        self._counted = False
         self._may_have_ended = self._has_ended = False
 
     def feed(self, chunk: bytes) -> Iterator[Upload | Parameter]:
@@ -158,7 +159,7 @@ class _Form:
                 "The multipart body is malformed: a boundary or a part's header is damaged."
             ) from exc
         self._may_have_ended = not self._in_part
-        if not self._in_part and self._unparsed_bytes > self._most_unparsed_bytes:
+        if self._unparsed_bytes > self._most_unparsed_bytes:
             raise self._headers_too_large()
 
     def end(self) -> None:
@@ -172,12 +173,11 @@ class _Form:
         if len(text) > self._limits.max_part_header_bytes:
             raise self._headers_too_large()
         if plain := PLAIN_PART.fullmatch(text):
-            name, self._filename = plain.groups()
+            self._name, self._filename = plain.groups()
             self._label = self._filename
         else:
-            name, self._filename = names_of(headerlist)
+            self._name, self._filename = names_of(headerlist)
             self._label = clean_filename(self._filename or "")
-        self._name = name or ""
         self._in_part = True
         self._too_large = self._counted = False
         if self._filename:
@@ -209,14 +209,14 @@ class _Form:
     def _end(self) -> Upload | Parameter | None:
         """The complete part; None for a file picker that was left empty."""
         pieces, self._pieces, self.held_bytes, self._in_part = self._pieces, [], 0, False
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        data = b"".join(pieces)
         if self._counted:
             error = file_too_large(self._limits) if self._too_large else None
-            return Upload(self._files - 1, self._label or "", bytes(data), error)
+            return Upload(self._files - 1, self._label or "", data, error)
         self._others += 1
         if self._others > MAX_PARAMETERS:
             raise InvalidMultipart(f"The form has more than {MAX_PARAMETERS} fields that are no files.")
-        return None if self._filename is not None else Parameter(self._name, data.decode("utf-8", errors="replace"))
+        return None if self._filename is not None else Parameter(self._name, data.decode(errors="replace"))
 
     def _count_file(self) -> None:
         self._counted = True

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
 from gateway.errors import InvalidMultipart
@@ -20,8 +19,6 @@ _ESCAPE = re.compile(r'\\(["\\])')
 _PERCENT = re.compile(r"%(22|0[Dd]|0[Aa])")
 
 MAX_HEADER_PARAMETERS = 32
-CACHED_HEADERS, CACHED_HEADER_CHARACTERS = 1_024, 128
-"""Size of the cache of parsed headers, and the longest of them: most parts have the same ones."""
 MAX_NAME_CHARACTERS = 4_096
 """A longer file name is not unescaped: no path that a client could mean is longer."""
 # The charsets that RFC 5987 requires. Python knows a hundred more; some take minutes to decode, and some fail.
@@ -49,19 +46,20 @@ def boundary_of(content_type: str) -> bytes:
     # RFC 2046 section 5.1.1
     if not 0 < len(boundary) <= MAX_BOUNDARY_CHARACTERS or not boundary.isascii() or not boundary.isprintable():
         raise InvalidMultipart("The Content-Type has no valid boundary parameter of 1 to 70 characters.")
-    return boundary.encode("ascii")
+    return boundary.encode()
 
 
-def names_of(headerlist: Iterable[tuple[str, str]]) -> tuple[str | None, str | None]:
+def names_of(headerlist: Iterable[tuple[str, str]]) -> tuple[str, str | None]:
     """Check the headers of a part, whose names are in title case; returns its field name and its file name.
 
-    Their bytes are decoded as Latin-1. The file name is None where the part is not a file. Raises InvalidMultipart.
+    Their bytes are decoded as Latin-1. The field name is empty for a file without one, and the file name None where the
+    part is not a file. Raises InvalidMultipart.
     """
     headers: dict[str, str] = {}
     for header, value in headerlist:
         if header in headers:
             raise InvalidMultipart(f"A part has more than one {header} header.")
-        headers[header] = value.encode("latin-1").decode("utf-8", errors="replace")
+        headers[header] = value.encode("latin-1").decode(errors="replace")
     try:
         disposition, params = parse_header(headers.get("Content-Disposition", ""))
         content_type, _ = parse_header(headers.get("Content-Type", ""))
@@ -76,7 +74,7 @@ def names_of(headerlist: Iterable[tuple[str, str]]) -> tuple[str | None, str | N
     name, filename = form_name(params), form_filename(params)
     if name is None and filename is None:
         raise InvalidMultipart("A part has neither a name nor a filename.")
-    return name, filename
+    return name or "", filename
 
 
 def parse_header(value: str) -> tuple[str, Mapping[str, str]]:
@@ -84,10 +82,6 @@ def parse_header(value: str) -> tuple[str, Mapping[str, str]]:
 
     Of a repeated parameter the first counts. Raises ValueError where the parameters are malformed, or too many.
     """
-    return (_parse_header if len(value) > CACHED_HEADER_CHARACTERS else _cached_header)(value)
-
-
-def _parse_header(value: str) -> tuple[str, Mapping[str, str]]:
     first = value.partition(";")[0]
     rest = value[len(first) :]
     params = _parameters(rest, _ESCAPED)
@@ -99,9 +93,6 @@ def _parse_header(value: str) -> tuple[str, Mapping[str, str]]:
     if params is None:
         raise ValueError("the header's parameters are malformed")
     return first.strip().lower(), params
-
-
-_cached_header = lru_cache(CACHED_HEADERS)(_parse_header)
 
 
 def _parameters(text: str, grammar: re.Pattern[str]) -> dict[str, str] | None:
@@ -147,5 +138,4 @@ def form_filename(params: Mapping[str, str]) -> str | None:
 
 
 def _unescape(value: str) -> str:
-    name = value[:MAX_NAME_CHARACTERS]
-    return _PERCENT.sub(lambda match: chr(int(match.group(1), 16)), name) if "%" in name else name
+    return _PERCENT.sub(lambda match: chr(int(match.group(1), 16)), value[:MAX_NAME_CHARACTERS])
