@@ -31,7 +31,6 @@ def test_files_of_make_check_import_neither_torch_nor_what_takes_as_long():
 MAY_SLEEP = {
     "tests/doubles/": "a double that is slow on purpose",
     "tests/gateway/server/test_slow_clients.py": "a client that is slow on purpose",
-    "tests/plugins/streams/test_flood.py": "memory is steady if it does not grow for a while",
 }
 
 

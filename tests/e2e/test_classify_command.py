@@ -13,19 +13,9 @@ from tests.processes import PROJECT, environment
 @pytest.mark.usefixtures("runtime", "model_repository")
 def test_classify_without_url_starts_and_stops_a_service(tmp_path):
     out = tmp_path / "out.jsonl"
+    sources, options = ("examples/cat.jpg", "README.md"), ("--out", out, "--top-k", "1")
     run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "gateway_cli",
-            "classify",
-            "examples/cat.jpg",
-            "README.md",
-            "--out",
-            out,
-            "--top-k",
-            "1",
-        ],
+        [sys.executable, "-m", "gateway_cli", "classify", *sources, *options],
         cwd=PROJECT,
         env=environment(),
         capture_output=True,

@@ -1,17 +1,18 @@
 """Other places for a log: a collector of CloudEvents, and a bucket; each of them away and back."""
 
+import hashlib
 import json
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from urllib.parse import unquote
 
 import pytest
 
 from gateway_predictions.forget import Forgotten, forget
 from gateway_predictions.reader import LogReader
+from tests.buckets import S3, s3_server
 from tests.doubles.backend import PNG
 from tests.doubles.http import Asked, Reply, http_server
 from tests.gateway_predictions.logged import counted, failures, logging_service, outcomes, send
@@ -102,31 +103,16 @@ def test_events_are_sent_again_only_where_that_may_help(status, outcome):
     assert found == {outcome: 1}
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    """The URL of a log in a bucket of a local S3 server."""
-    if find_spec("moto") is None or find_spec("s3fs") is None:
-        pytest.skip("no local S3: pip install s3fs 'moto[server]', then run these tests again")
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-    port = free_port()
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
-    server.start()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-            patch.setenv(name, "test")
-        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-        boto3.client("s3").create_bucket(Bucket="logs")
-        yield "s3://logs/predictions"
-    server.stop()
+@pytest.fixture
+def server(tmp_path, monkeypatch) -> Iterator[S3]:
+    with s3_server(tmp_path, "logs") as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
 
 
-@pytest.mark.filterwarnings("ignore")  # of botocore, aiobotocore and moto
-def test_log_in_a_bucket_is_written_read_and_forgotten(bucket):
-    import hashlib
-
+def test_log_in_a_bucket_is_written_read_and_forgotten(server):
+    bucket = "s3://logs/predictions"
     with counted() as found, logging_service(bucket, log_predictions_images=True) as client:
         send(client, X_Request_ID="r1")
         send(client, PNG + b"another")
@@ -144,16 +130,13 @@ def test_log_in_a_bucket_is_written_read_and_forgotten(bucket):
     assert reader.image(row["image"]) is None
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_missing_bucket_is_retried(bucket):
-    import boto3
-
-    other = bucket.replace("logs", "later")
+def test_missing_bucket_is_retried(server):
+    other = "s3://later/predictions"
     with counted() as found, logging_service(other) as client:
         failed = failures(client)
         send(client)
         wait_for(lambda: failures(client) > failed)
-        boto3.client("s3").create_bucket(Bucket="later")
+        (server.folder / "later").mkdir()
         wait_for(lambda: outcomes()["written"] >= 1)
         wait_for(lambda: LogReader(other).predictions().num_rows == 1)
     assert found == {"written": 1}

@@ -1,26 +1,13 @@
 """The check of the store of rates in `gateway doctor`."""
 
 import asyncio
-from collections.abc import Iterator
-
-import pytest
 
 from gateway.findings import Finding, Level
-from gateway_plugins.keys import rate_store as store_of_rates
 from gateway_plugins.keys.doctor import rate_store
-from tests.plugins.keys.stores import Store, needs_store
+from tests.plugins.keys.stores import needs_store
 from tests.settings import Settings
 
 pytestmark = needs_store
-
-
-@pytest.fixture
-def store(tmp_path, monkeypatch) -> Iterator[Store]:
-    monkeypatch.setattr(store_of_rates, "TIMEOUT_SECONDS", 30.0)
-    store = Store(tmp_path)
-    store.start()
-    yield store
-    store.kill()
 
 
 def found(url: str | None) -> list[Finding]:

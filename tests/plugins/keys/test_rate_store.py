@@ -1,7 +1,7 @@
 """Rates in a Redis or Valkey: shared by all that use it, and by none while it is away."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 from prometheus_client import REGISTRY
@@ -12,24 +12,10 @@ from gateway_plugins.keys.quota import Rate
 from gateway_plugins.keys.rate_store import CONNECTIONS, RETRY_SECONDS, StoredRates
 from gateway_plugins.keys.rates import ProcessRates, take
 from tests.doubles.clock import Clock
-from tests.plugins.keys.stores import Store, needs_store
+from tests.plugins.keys.stores import needs_store
 
 pytestmark = needs_store
 SLOW = Rate(0.001, 10, "")
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    """On a busy machine the store may take longer than a service waits for it."""
-    monkeypatch.setattr(rate_store, "TIMEOUT_SECONDS", 30.0)
-
-
-@pytest.fixture
-def store(tmp_path) -> Iterator[Store]:
-    store = Store(tmp_path)
-    store.start()
-    yield store
-    store.kill()
 
 
 @pytest.fixture

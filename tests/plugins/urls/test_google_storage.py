@@ -4,9 +4,7 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import anyio
 import pytest
@@ -18,6 +16,7 @@ from gateway_plugins.urls import google_storage
 from gateway_plugins.urls.buckets import BucketsUnavailable
 from gateway_plugins.urls.locations import read_location
 from tests.doubles.backend import PNG
+from tests.doubles.http import Asked, Reply, http_server
 from tests.plugins.urls.origin import origin_on, redirect
 from tests.plugins.urls.test_fetcher import ask, codes
 from tests.services import client_of
@@ -39,61 +38,38 @@ class Google:
         self.tokens = 0
         self.token_status, self.seconds = 200, 3_600
         self.paths: list[str] = []
-        google = self
+        self.address = ""
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                self.answer(google.token_status, google.token())
+    def reply(self, asked: Asked) -> Reply:
+        if asked.body:
+            return self.token()
+        self.paths.append(asked.path)
+        if asked.headers.get("metadata-flavor") == "Google":
+            account = {"email": "a@example.com", "scopes": [google_storage.SCOPE], "aliases": ["default"]}
+            return self.token() if "/token" in asked.path else in_json(account)
+        if asked.headers["authorization"] != f"Bearer token-{self.tokens}":
+            return Reply(401)
+        return Reply(200, PNG, {"Content-Type": "image/png"}) if asked.path in OBJECTS else Reply(404)
 
-            def do_GET(self) -> None:
-                google.paths.append(self.path)
-                if self.headers.get("Metadata-Flavor") == "Google":
-                    self.answer(200, google.metadata(self.path))
-                elif self.headers["Authorization"] != f"Bearer token-{google.tokens}":
-                    self.answer(401, "")
-                elif self.path in OBJECTS:
-                    self.answer(200, PNG, "image/png")
-                else:
-                    self.answer(404, "")
-
-            def answer(self, status: int, body: object, content_type: str = "application/json") -> None:
-                data = body if isinstance(body, bytes) else json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", content_type)
-                self.send_header("Content-Length", str(len(data)))
-                self.send_header("Metadata-Flavor", "Google")
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self.server.server_port}"
-        self.url = f"http://{self.address}"
-
-    def token(self) -> dict[str, object]:
+    def token(self) -> Reply:
         """A new token; the ones before are no longer valid."""
         if self.token_status != 200:
-            return {"error": "invalid_grant"}
+            return in_json({"error": "invalid_grant"}, self.token_status)
         self.tokens += 1
-        return {"access_token": f"token-{self.tokens}", "expires_in": self.seconds, "token_type": "Bearer"}
+        return in_json({"access_token": f"token-{self.tokens}", "expires_in": self.seconds, "token_type": "Bearer"})
 
-    def metadata(self, path: str) -> object:
-        """What the metadata server of a machine answers."""
-        if "/token" in path:
-            return self.token()
-        return {"email": "a@example.com", "scopes": [google_storage.SCOPE], "aliases": ["default"]}
+
+def in_json(document: object, status: int = 200) -> Reply:
+    headers = {"Content-Type": "application/json", "Metadata-Flavor": "Google", "Connection": "close"}
+    return Reply(status, json.dumps(document).encode(), headers)
 
 
 @pytest.fixture
 def google() -> Iterator[Google]:
     google = Google()
-    threading.Thread(target=google.server.serve_forever, daemon=True).start()
-    yield google
-    google.server.shutdown()
-    google.server.server_close()
+    with http_server(google.reply) as port:
+        google.address = f"127.0.0.1:{port}"
+        yield google
 
 
 @pytest.fixture(scope="module")
@@ -109,13 +85,13 @@ def identity(google, private_key, tmp_path, monkeypatch):
     """A service account, whose tokens are the fake's."""
     account = {"type": "service_account", "client_email": "a@example.com", "private_key": private_key}
     file = tmp_path / "account.json"
-    file.write_text(json.dumps({**account, "token_uri": f"{google.url}/token"}))
+    file.write_text(json.dumps({**account, "token_uri": f"http://{google.address}/token"}))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
 
 
 @pytest.fixture
 def client(google, identity, monkeypatch):
-    monkeypatch.setattr(google_storage, "ENDPOINT", google.url)
+    monkeypatch.setattr(google_storage, "ENDPOINT", f"http://{google.address}")
     with client_of(fetch_urls=("gs://photos/new",)) as client:
         yield client
 
