@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gateway.errors import ModelNotFound, ModelUnavailable, Overloaded
+from gateway.errors import ModelUnavailable, Overloaded
 from gateway_client import AsyncGateway, Gateway, ImageUrl, NamedImage, Result, blocking, errors
 from tests.animations import animated
 from tests.doubles.backend import CAT, PNG, VECTOR, StubBackend, with_vector
@@ -286,15 +286,6 @@ def test_retries_end_after_retry_seconds():
     assert [type(result.error) for result in results] == [errors.Overloaded] * 3
     assert waits
     assert all(code == "overloaded" and 0 < seconds <= 1 for code, seconds in waits)
-
-
-def test_request_error_ends_the_call():
-    with (
-        stub_service(StubBackend(ModelNotFound())) as url,
-        Gateway(url) as gateway,
-        pytest.raises(errors.ModelNotFound),
-    ):
-        list(gateway.classify([PNG] * 3))
 
 
 def test_api_key_is_sent(tmp_path):

@@ -3,7 +3,6 @@
 import pytest
 
 from gateway_plugins.keys.key_file import add_key
-from gateway_plugins.keys.quota import read_quota
 from gateway_predictions.reader import LogReader
 from tests.doubles.backend import PNG
 from tests.gateway_predictions.logged import logging_service, rows, send
@@ -40,47 +39,36 @@ def test_feedback_is_joined_with_the_result(tmp_path):
     ]
 
 
-def test_last_feedback_counts(tmp_path):
-    with logging_service(tmp_path) as client:
-        send(client, X_Request_ID="r1")
-        give(client, request_id="r1", wrong=True)
-        rows(tmp_path, 1, "feedback")
-        give(client, request_id="r1", label="class 0")
-        rows(tmp_path, 2, "feedback")
-        rows(tmp_path, 1)
-    (found,) = LogReader(str(tmp_path)).labelled()
-    assert found.is_correct
+WRONG, WITHDRAWN = {"wrong": True}, {"withdrawn": True}
 
 
-def test_withdrawn_feedback_leaves_what_was_given_before(tmp_path):
-    given = [
-        ("r1", {"class_id": 3, "drawn": True}),
-        ("r2", {"wrong": True}),
-        ("r1", {"wrong": True}),
-        ("r2", {"withdrawn": True}),
-        ("r1", {"withdrawn": True}),
-        ("r3", {"withdrawn": True}),
-    ]
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([("r1", WRONG), ("r1", {"label": "class 0"})], ("r1", 0, True, False)),
+        ([("r1", {"class_id": 0, "drawn": True}), ("r1", WRONG)], ("r1", None, False, True)),
+        (
+            [
+                *(("r1", {"class_id": 3, "drawn": True}), ("r2", WRONG), ("r1", WRONG)),
+                *((name, WITHDRAWN) for name in ("r2", "r1", "r3")),
+            ],
+            ("r1", 3, False, True),
+        ),
+    ],
+    ids=["again", "drawn at random and reported", "withdrawn"],
+)
+def test_last_feedback_counts(tmp_path, given, expected):
+    """What is withdrawn leaves what was given before; a label of a random image stays one."""
+    names = {name for name, _ in given}
     with logging_service(tmp_path) as client:
-        for name in ("r1", "r2", "r3"):
+        for name in names:
             send(client, X_Request_ID=name)
         for number, (name, members) in enumerate(given, 1):
             assert give(client, request_id=name, **members).status_code == 202
             rows(tmp_path, number, "feedback")
-        rows(tmp_path, 3)
+        rows(tmp_path, len(names))
     (found,) = LogReader(str(tmp_path)).labelled()
-    assert (found.row["request_id"], found.class_id, found.is_drawn) == ("r1", 3, True)
-
-
-def test_label_of_a_random_image_stays_random_when_a_user_reports_it(tmp_path):
-    with logging_service(tmp_path) as client:
-        send(client, X_Request_ID="r1")
-        for number, members in enumerate(({"class_id": 0, "drawn": True}, {"wrong": True}), 1):
-            give(client, request_id="r1", **members)
-            rows(tmp_path, number, "feedback")
-        rows(tmp_path, 1)
-    (found,) = LogReader(str(tmp_path)).labelled()
-    assert (found.is_correct, found.is_drawn) == (False, True)
+    assert (found.row["request_id"], found.class_id, found.is_correct, found.is_drawn) == expected
 
 
 @pytest.mark.parametrize(
@@ -126,15 +114,6 @@ def test_feedback_needs_a_key_where_requests_do(tmp_path):
         assert answer.status_code == 202
         (row,) = rows(tmp_path / "log", 1, "feedback")
     assert row["key"] == "labellers"
-
-
-def test_feedback_is_charged_to_the_rate_of_its_key(tmp_path):
-    key = add_key(tmp_path / "keys", "labellers", read_quota({"rate": "1/h", "burst": "2"}))
-    with logging_service(tmp_path / "log", api_keys_file=tmp_path / "keys") as client:
-        sent = {"json": {"request_id": "r", "wrong": True}, "headers": {"X-API-Key": key}}
-        answers = [client.post("/feedback", **sent) for _ in range(3)]
-        assert [answer.status_code for answer in answers] == [202, 202, 429]
-        assert answers[2].json()["code"] == "rate_limited"
 
 
 def test_without_a_log_there_is_no_feedback(tmp_path):

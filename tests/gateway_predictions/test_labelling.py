@@ -3,7 +3,6 @@
 import csv
 import hashlib
 import json
-import math
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
 from pathlib import Path
@@ -273,14 +272,6 @@ def test_a_row_names_no_file_outside_of_the_images(tmp_path, image):
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 
-def test_an_image_of_the_log_is_exported(tmp_path):
-    log = log_with("images/2026-01-01/abc.jpg", tmp_path / "log")
-    (tmp_path / "log/images/2026-01-01").mkdir(parents=True)
-    (tmp_path / "log/images/2026-01-01/abc.jpg").write_bytes(b"image")
-    assert export(log, tmp_path / "out", ExportSelection()) == 1
-    assert (tmp_path / "out/images/abc.jpg").read_bytes() == b"image"
-
-
 def test_log_without_results_is_refused(tmp_path):
     (tmp_path / "none").mkdir()
     for url, words in ((tmp_path / "none", "has no such results"), ("http://127.0.0.1:1/", "cannot be read")):
@@ -314,13 +305,3 @@ def test_reader_refuses_a_later_version_and_fills_missing_columns(tmp_path):
         else:
             with pytest.raises(LogUnavailable, match="version 2"):
                 reader.predictions()
-
-
-def test_log_is_readable_by_pyarrow_and_pandas_layout(circle):
-    """A folder of Parquet files without other rules: any program that reads Parquet reads the log."""
-    import pyarrow.dataset as ds
-
-    _, log, _ = circle
-    found = ds.dataset(log / "rows", format="parquet").to_table()
-    assert found.num_rows == 5
-    assert not math.isnan(found["entropy"].to_pylist()[0])

@@ -14,16 +14,10 @@ from gateway_predictions.leases import LEASE_SECONDS, Leases
 from gateway_predictions.reader import LogReader
 from gateway_predictions.schema import FEEDBACK
 from gateway_predictions.stores import BucketStore, FolderStore, Store
+from tests.doubles.clock import Clock
 from tests.gateway_predictions.logged import a_row, write_file
 
 TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-
-
-class Clock:
-    now = 1_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def row(number: int, margin: float = 0.5, **members: object) -> dict:
@@ -99,12 +93,12 @@ def test_random_images_are_drawn_whatever_users_reported(tmp_path):
 def test_two_people_never_get_the_same_image(tmp_path):
     """Two processes with one log: what one offers, the other does not, before and after it reads the log again."""
     rows = [row(number, margin=number / 100) for number in range(20)]
-    reader, clock = log(tmp_path, rows), Clock()
+    reader, clock = log(tmp_path, rows), Clock(1_000_000.0)
     one, other = (queue_of(reader, clock=clock) for _ in range(2))
     found = []
     for turn in range(10):
         found += [each["request_id"] for each in (one.next("m"), other.next("m")) if each]
-        clock.now += REFRESH_SECONDS + 1 if turn % 3 == 0 else 0
+        clock.seconds += REFRESH_SECONDS + 1 if turn % 3 == 0 else 0
     assert len(found) == len(set(found)) == 20
     assert one.next("m") is None
 
@@ -119,15 +113,15 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 def test_lease_holds_for_its_time_and_then_ends(store):
     clock = Clock()
-    clock.now = 7 * LEASE_SECONDS + 1
+    clock.seconds = 7 * LEASE_SECONDS + 1
     leases, others = (Leases(store, clock=clock) for _ in range(2))
     assert leases.take("a")
     assert not others.take("a")
     assert others.take("b")
-    clock.now = 9 * LEASE_SECONDS - 1
+    clock.seconds = 9 * LEASE_SECONDS - 1
     assert not others.take("a")
     assert others.held() == {"a", "b"}
-    clock.now = 9 * LEASE_SECONDS
+    clock.seconds = 9 * LEASE_SECONDS
     assert others.take("a")
     assert [file.path for file in store.files("leases")] == ["leases/9/a"]
 

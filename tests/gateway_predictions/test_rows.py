@@ -68,19 +68,13 @@ def test_rows_have_five_classes_whatever_the_client_selects(tmp_path, top_k):
     assert row["class_ids"] == [0, 1, 2, 3, 4]
 
 
-def test_embedding_is_logged_and_not_returned(tmp_path):
-    with logging_service(tmp_path, StubBackend(with_vector)) as client:
+@pytest.mark.parametrize("wanted", [True, False])
+def test_embedding_is_logged_if_wanted_and_not_returned(tmp_path, wanted):
+    with logging_service(tmp_path, StubBackend(with_vector), log_predictions_embeddings=wanted) as client:
         answer = send(client).json()
         (row,) = rows(tmp_path, 1)
-    assert row["embedding"] == VECTOR.tolist()
+    assert row["embedding"] == (VECTOR.tolist() if wanted else None)
     assert "embedding" not in answer["results"][0]
-
-
-def test_embeddings_can_be_left_out(tmp_path):
-    with logging_service(tmp_path, StubBackend(with_vector), log_predictions_embeddings=False) as client:
-        send(client)
-        (row,) = rows(tmp_path, 1)
-    assert row["embedding"] is None
 
 
 def test_client_fields_and_key_are_logged(tmp_path):

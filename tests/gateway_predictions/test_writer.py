@@ -39,15 +39,6 @@ def is_damaged(folder) -> bool:
     return any(path.suffix != ".parquet" for path in files(folder))
 
 
-def test_stop_writes_what_is_queued(tmp_path):
-    with counted() as found:
-        with logging_service(tmp_path, log_predictions_file_seconds=3600) as client:
-            send_many(client, 50)
-            assert not files(tmp_path)
-        assert len(rows(tmp_path)) == 50
-    assert found == {"written": 50}
-
-
 def test_file_is_written_at_its_number_of_rows(tmp_path):
     options = {"log_predictions_file_seconds": 3600, "log_predictions_file_rows": 10}
     with logging_service(tmp_path, **options) as client:
@@ -159,16 +150,6 @@ def test_full_disk_damages_no_file_and_rows_are_written_later(tmp_path):
         assert len(rows(tmp_path, 7)) == 7
         assert not is_damaged(tmp_path)
     assert found == {"written": 7}
-
-
-def test_unwritable_folder_is_retried(tmp_path):
-    folder = tmp_path / "away"
-    folder.write_text("a file where the folder should be")
-    with counted() as found, logging_service(folder) as client:
-        send_many(client, 2)
-        folder.unlink()
-        assert len(rows(folder, 2)) == 2
-    assert found == {"written": 2}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

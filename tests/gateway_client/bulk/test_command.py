@@ -100,17 +100,6 @@ def test_non_utf_8_names_leave_the_output_readable(url, tmp_path):
     assert pyarrow.parquet.read_table(tmp_path / "out.parquet")["path"].to_pylist() == [expected]
 
 
-def test_failures_are_counted_by_code(url, photos, tmp_path):
-    for number in range(3):
-        (photos / f"bad{number}.png").write_bytes(b"text")
-    (photos / "empty.png").write_bytes(b"")
-    done = run(photos, "--out", tmp_path / "out.jsonl", "--gateway", url)
-    assert done.returncode == 3
-    assert "4 images failed:" in done.stderr
-    assert "3 unsupported_format" in done.stderr
-    assert "1 empty_file" in done.stderr
-
-
 def test_max_failures_stops_the_run_and_keeps_its_rows(url, photos, tmp_path):
     for number in range(5):
         (photos / "000" / f"0bad{number}.png").write_bytes(b"text")
@@ -131,13 +120,6 @@ def test_existing_output_needs_overwrite(url, photos, tmp_path):
     assert "--resume" in refused.stderr
     assert run(photos, "--out", out, "--gateway", url, "--overwrite").returncode == 0
     assert len(rows_of(out)) == 150
-
-
-def test_finished_output_can_be_resumed_with_new_images(url, photos, tmp_path):
-    out = tmp_path / "out.jsonl"
-    assert run(photos / "000", "--out", out, "--gateway", url).returncode == 0
-    assert run(photos, "--out", out, "--gateway", url, "--resume").returncode == 0
-    assert sorted(row["path"] for row in rows_of(out)) == sorted(map(str, photos.rglob("*.png")))
 
 
 @pytest.mark.parametrize(

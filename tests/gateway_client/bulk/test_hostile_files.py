@@ -554,19 +554,6 @@ def test_ctrl_c_ends_a_run_whose_stdin_has_stalled(url, number):
         assert process.wait(30) == 130
 
 
-def test_ctrl_c_ends_a_run_whose_server_does_not_answer(tmp_path):
-    (tmp_path / "a.png").write_bytes(PNG)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"http://127.0.0.1:{server.getsockname()[1]}"
-        process = subprocess.Popen(command(tmp_path, "--gateway", address), env=environment(), stderr=subprocess.PIPE)
-        with process:
-            connection, _ = server.accept()
-            with connection:
-                assert connection.recv(1) == b"G"
-                process.send_signal(signal.SIGINT)
-                assert process.wait(30) == 130
-
-
 def test_ctrl_c_ends_a_read_that_does_not_return(url, tmp_path):
     """Like a file on an unreachable network disk; here, a stdin that no signal interrupts."""
     code = (

@@ -45,13 +45,6 @@ def resumed(path, **options):
     return journal
 
 
-def test_images_with_a_row_are_skipped(path):
-    journal(path, row("a"), row("b", "invalid_image"))
-    again = resumed(path)
-    assert names(again.left(images("a", "b", "c"))) == ["c"]
-    assert (again.rows, again.failed) == (2, {"invalid_image": 1})
-
-
 def test_image_listed_twice_has_two_rows(path):
     journal(path, row("a"))
     again = resumed(path)
@@ -90,23 +83,6 @@ def test_journal_of_an_older_version_is_resumed(path):
     assert path.read_text() == '{"path":"\\\\udce9.png","error":null,"options":{}}\n'
 
 
-def test_finished_output_replaces_the_journal(path, tmp_path):
-    out = tmp_path / "out.json"
-    done = journal(path, row("a"))
-    done.finish(out, lambda rows, temporary: temporary.write_text(json.dumps(list(rows))))
-    assert json.loads(out.read_text()) == [{**row("a"), "options": {}}]
-    assert list(tmp_path.iterdir()) == [out]
-
-
-def test_options_are_kept_across_interruptions(path):
-    for _ in range(2):
-        journal(path, row("a"), top_k=3, model=None)
-        resumed(path, top_k=3)
-    with pytest.raises(OptionsDiffer, match=r"with --top-k 3, .* with --top-k 4"):
-        resumed(path, top_k=4)
-    assert [each["path"] for each in Journal(path).read()] == ["a"]
-
-
 def test_options_are_recorded_once_and_survive_their_row(path):
     """The first row has a temporary error, so it is dropped when the run resumes; another row records the options."""
     journal(path, row("a", "overloaded"), row("b"), row("c"), top_k=3)
@@ -136,17 +112,6 @@ def test_rows_without_recorded_options_are_checked_by_content(path):
         with pytest.raises(OptionsDiffer, match="--overwrite"):
             resumed(path, **options)
     resumed(path, model="flowers", version=1, top_k=3)
-
-
-def test_no_files_are_left_beside_the_output(path, tmp_path):
-    journal(path, row("a"), top_k=3)
-    again = Journal(path, options={"top_k": 3})
-    again.resume()
-    again.finish(tmp_path / "out.jsonl", None)
-    empty = Journal(tmp_path / "other.part")
-    empty.begin()
-    empty.abandon()
-    assert [each.name for each in tmp_path.iterdir()] == ["out.jsonl"]
 
 
 def test_resume_keeps_one_of_equal_rows_and_drops_conflicting_ones(path):
@@ -203,13 +168,6 @@ def test_accepted_edited_rows_fit_every_output_format(tmp_path, suffix):
     again.resume()
     again.finish(out, converter(out))
     assert out.stat().st_size
-
-
-def test_rows_of_other_images_are_kept_and_counted(path):
-    journal(path, row("a"), row("gone"), row("left"))
-    again = resumed(path)
-    assert names(again.left(images("a", "b"))) == ["b"]
-    assert again.foreign == 2
 
 
 def test_fifo_journal_is_refused_without_waiting(path):
