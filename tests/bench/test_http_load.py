@@ -1,74 +1,41 @@
-import asyncio
 import json
-import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 
 from bench.http_load import HttpLoad, check, requests
 from bench.measurement import WrongAnswer
 from bench.photos import Photo
+from tests.doubles.http import Asked, Reply, http_server
 
 CAT, DOG = Photo("cat.jpg", b"meow", "cat"), Photo("dog.jpg", b"woof", "dog")
 
 
-def answer(labels: list[str], status: str = "200 OK") -> bytes:
+def answer(labels: list[str], status: int = 200) -> Reply:
     results = [{"status": "ok", "predictions": [{"label": label}, {"label": "other"}]} for label in labels]
-    body = json.dumps({"results": results}).encode()
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    return Reply(status, json.dumps({"results": results}).encode())
 
 
+@dataclass
 class FakeGateway:
-    """Answers every request on a kept-alive connection with the same bytes, in two pieces."""
+    """Answers every request alike."""
 
-    def __init__(self, reply: bytes) -> None:
-        self.reply = reply
-        self.served = 0
-        self.loop = asyncio.new_event_loop()
-        self.server = self.loop.run_until_complete(asyncio.start_server(self.serve, "127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-                await reader.readexactly(length)
-                self.served += 1
-                writer.write(self.reply[:30])
-                await writer.drain()
-                writer.write(self.reply[30:])
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-    def close(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.server.close()
-        self.loop.run_until_complete(self._end_connections())
-        self.loop.close()
-
-    async def _end_connections(self) -> None:
-        # A connection that has only just come gets its task, and one that was closed its end, in the loop's next turns.
-        for _ in range(5):
-            await asyncio.sleep(0)
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for _ in range(5):
-            await asyncio.sleep(0)
+    url: str = ""
+    served: int = 0
 
 
 @pytest.fixture
 def gateway(request: pytest.FixtureRequest) -> Iterator[FakeGateway]:
-    fake = FakeGateway(request.param)
-    yield fake
-    fake.close()
+    fake = FakeGateway()
+
+    def reply(_: Asked) -> Reply:
+        fake.served += 1
+        return request.param
+
+    with http_server(reply) as port:
+        fake.url = f"http://127.0.0.1:{port}"
+        yield fake
 
 
 @pytest.mark.parametrize("gateway", [answer(["cat"])], indirect=True)
@@ -89,9 +56,9 @@ def test_request_with_several_files_counts_each(gateway):
     ("gateway", "words"),
     [
         (answer(["dog"]), "expected 'cat', got 'dog'"),
-        (answer(["cat"], "503 Service Unavailable"), "status 503"),
+        (answer(["cat"], 503), "status 503"),
         (answer([]), "0 results for 1 files"),
-        (b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 30, "without a Content-Length"),
+        (Reply(200, b" " * 30, {"Content-Length": None}), "without a Content-Length"),
     ],
     indirect=["gateway"],
 )

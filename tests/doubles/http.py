@@ -18,11 +18,14 @@ class Asked:
 
 @dataclass
 class Reply:
-    """An answer: `cut` sends the headers and that many bytes of the body, then closes the connection."""
+    """An answer: `cut` sends the headers and that many bytes of the body, then closes the connection.
+
+    A header of None is left out, such as the Content-Length that the body has by default.
+    """
 
     status: int
     body: bytes = b""
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str | None] = field(default_factory=dict)
     cut: int | None = None
 
 
@@ -38,7 +41,8 @@ def http_server(answer: Callable[[Asked], Reply], port: int = 0) -> Iterator[int
             reply = answer(Asked(self.path, headers, self.rfile.read(int(headers.get("content-length", 0)))))
             self.send_response(reply.status)
             for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
-                self.send_header(name, value)
+                if value is not None:
+                    self.send_header(name, value)
             self.end_headers()
             self.wfile.write(reply.body[: reply.cut])
             if reply.cut is not None:
