@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from gateway_models.networks import jobs
 from gateway_models.networks.adapted import Form, Gray, arranged, chosen
-from gateway_models.networks.add import add
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.onnx_graph import any_batch, check_signature
@@ -22,9 +21,9 @@ from gateway_models.networks.originals import load_written, original_probabiliti
 from gateway_models.networks.torchscript import without_deprecations
 from gateway_models.repository.entry import Outcome, Version
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
-from gateway_models.repository.spec import Format, ModelSpec, Precision, SpecError
+from gateway_models.repository.spec import Format, ModelSpec, Precision
 from tests.gateway_models.networks import builders
-from tests.gateway_models.networks.builders import Head, outputs, probabilities, save_onnx, save_torchscript, spec_of
+from tests.gateway_models.networks.builders import Head, outputs, probabilities, save_onnx, save_torchscript
 
 PIXELS = (torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32) * 7 % 256).float()
 GRAY = Gray(0.4, 0.25)
@@ -152,13 +151,6 @@ def test_network_for_gray_images_is_served(tmp_path, suffix):
     images = (PIXELS / 255 - GRAY.mean) / GRAY.std
     expected = probabilities(module, arranged(images, Form(gray=GRAY)))
     assert torch.allclose(written(tmp_path)(images), expected, atol=1e-5)
-
-
-def test_grayscale_wants_one_mean_and_std(tmp_path):
-    file = save_torchscript(Head(channels=1), tmp_path / "model.pt", channels=1)
-    three = Preprocessing((32,), 32, "bilinear", (0.1, 0.2, 0.3), (0.5,) * 3)
-    with pytest.raises(SpecError, match="--mean and --std are one number each"):
-        add(spec_of(file, tmp_path, preprocessing=three, grayscale=True), tmp_path / "models", print)
 
 
 def test_lower_precision_arranges_its_images_in_fp32(tmp_path):

@@ -16,7 +16,7 @@ from gateway_models.networks.isolation import WorkFailed
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.torchscript import cpu_only, load_torchscript, without_deprecations
 from gateway_models.repository.entry import EntryError, read_entry
-from gateway_models.repository.spec import Format, ModelSpec, OpenVino, Precision, Serving
+from gateway_models.repository.spec import Format, ModelSpec, Precision, Serving
 from gateway_models.repository.writing import PREPROCESSOR_CODE
 from tests.commands import gateway, refusal
 from tests.gateway_models.networks.builders import (
@@ -183,12 +183,6 @@ def test_command_prints_written_files_and_example_calls(tmp_path, monkeypatch):
 )
 def test_missing_or_conflicting_options_are_refused(tmp_path, options, reason):
     assert reason in refusal("model", "add", "head.pt", "--name", "head", *options, kind=UserError)
-
-
-def test_openvino_is_for_onnx(added_head, tmp_path):
-    source = added_head[1].spec.source
-    with pytest.raises(SourceError, match="--openvino is for ONNX, which it runs: add --format onnx"):
-        add(ModelSpec(source, "other", preprocessing=SMALL, serving=Serving(openvino=OpenVino.FP32)), tmp_path, print)
 
 
 def test_list_and_show_print_the_model(added_head):

@@ -20,7 +20,7 @@ from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.onnx_runner import session_of
 from gateway_models.networks.torchscript import load_torchscript
 from gateway_models.repository.entry import Entry, read_entry
-from gateway_models.repository.spec import Format, ImageTensor, Precision, Serving
+from gateway_models.repository.spec import ImageTensor, Precision, Serving
 from tests.gateway_models.networks.builders import Head, save_torchscript, seeded, spec_of
 from tests.gateway_models.repository.entries import SMALL
 
@@ -107,11 +107,6 @@ def test_required_onnxruntime_is_an_error_where_it_is_not_possible(tmp_path):
     with pytest.raises(SourceError, match="--cpu-runtime onnxruntime is not possible: torch cannot write it"):
         added(tmp_path, Head(last=NoOnnx()), serving=Serving(cpu_runtime="onnxruntime"))
     assert list((tmp_path / "models").iterdir()) == []
-
-
-def test_option_is_for_torchscript(tmp_path):
-    with pytest.raises(SourceError, match="--cpu-runtime is for TorchScript"):
-        added(tmp_path, format=Format.ONNX, serving=Serving(cpu_runtime="torchscript"))
 
 
 class Even(nn.Module):

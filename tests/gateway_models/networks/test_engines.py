@@ -14,7 +14,7 @@ from gateway_models.networks.file_kinds import FileKind, kind_of, refuse
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.repository.entry import read_entry
 from gateway_models.repository.preprocessing import Preprocessing
-from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision, Serving
+from gateway_models.repository.spec import ImageTensor, ModelSpec, Serving
 
 PREPROCESSING = Preprocessing((256,), 224, "bilinear", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 CODE = bytes(range(256)) * 16
@@ -100,26 +100,6 @@ def test_new_version_of_an_engine_is_an_engine(engine, labels, tmp_path, onnx):
     assert sorted(second.versions) == [1, 2]
     with pytest.raises(UserError, match="the other versions are TensorRT engines"):
         add(spec_of(onnx, None, preprocessing=None, version=3), repository, print)
-
-
-@pytest.mark.parametrize(
-    ("changes", "option"),
-    [
-        ({"format": Format.ONNX}, "--format onnx"),
-        ({"precision": Precision.FP16}, "--precision"),
-        ({"features": "auto"}, "--embeddings"),
-        ({"output": "logits"}, "--output"),
-    ],
-)
-def test_options_that_would_change_an_engine_are_refused(engine, labels, tmp_path, changes, option):
-    with pytest.raises(UserError, match=f"^{option} is for networks that are converted"):
-        added(engine, labels, tmp_path, **changes)
-    assert not (tmp_path / "repository" / "flowers").exists()
-
-
-def test_names_of_an_engines_tensors_are_for_engines(labels, tmp_path, onnx):
-    with pytest.raises(UserError, match="--engine-tensors is for TensorRT engines"):
-        add(spec_of(onnx, labels, engine_tensors=("a", "b")), tmp_path / "repository", print)
 
 
 def test_answers_of_an_engine_are_compared_with_no_original(engine, labels, tmp_path):

@@ -13,7 +13,6 @@ from gateway_models.networks.add import add
 from gateway_models.networks.features import NO_LENGTH, Featured, check_embeddings, embedding_difference, pooled
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.job_checks import outcome_of
-from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.originals import original_answers
 from gateway_models.networks.probe import Ending, Findings
 from gateway_models.networks.programs import load_program
@@ -31,7 +30,6 @@ from tests.gateway_models.networks.builders import (
     save_torchscript,
     spec_of,
 )
-from tests.gateway_models.networks.functions import save_function
 from tests.gateway_models.repository.entries import SMALL
 from tests.processes import PROJECT
 
@@ -234,12 +232,6 @@ def test_versions_give_embeddings_all_or_none(own_head, tmp_path):
     better = save_torchscript(Head(seed=1), tmp_path / "better.pt")
     with pytest.raises(EntryError, match="give no embeddings, and versions share their outputs"):
         add(request(better, tmp_path, version=2), own_head, print)
-
-
-def test_function_has_no_layers(tmp_path):
-    source = f"{save_function(tmp_path)}:classify"
-    with pytest.raises(SourceError, match="a Python function has no layers"):
-        add(request(source, tmp_path, trust=True), tmp_path / "models", print)
 
 
 def test_embedding_network_is_added_as_the_guide_describes(tmp_path, monkeypatch):

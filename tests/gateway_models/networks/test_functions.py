@@ -18,7 +18,7 @@ from gateway_models.networks.functions import (
 )
 from gateway_models.networks.model_source import SourceError
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
-from gateway_models.repository.spec import INPUTS, Format, ModelSpec, Precision
+from gateway_models.repository.spec import INPUTS, ModelSpec
 from tests.commands import gateway, refusal
 from tests.doubles.python_backend import Input, imported, python_backend
 from tests.gateway_models.networks.builders import spec_of
@@ -84,34 +84,6 @@ def test_unmet_requirements_are_named(tmp_path, line, reason):
 def test_requirements_of_other_platforms_are_ignored(tmp_path):
     (tmp_path / "requirements.txt").write_text('absent>=1; sys_platform == "win32"\nnumpy>=1\n')
     assert find_function(f"{save_function(tmp_path)}:classify").name == "classify"
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"trust": False}, r"colours\.py is code. It runs when it is tested here.* add --trust"),
-        ({"format": Format.ONNX}, "cannot be written as onnx"),
-        ({"precision": Precision.FP16}, "chooses its own precision: leave out --precision"),
-        ({"preprocessing": None}, r"which images does classify take\? Use --crop 224"),
-        ({"weights": "state.pth"}, "a function's files are named by --include"),
-    ],
-)
-def test_unsupported_options_of_a_function_are_refused(tmp_path, changes, reason):
-    with pytest.raises(SourceError, match=reason):
-        add(request(tmp_path, **changes), tmp_path / "models", print)
-
-
-@pytest.mark.parametrize(
-    ("source", "changes", "reason"),
-    [
-        ("recipe:efficientnet-lite0", {"format": Format.FUNCTION}, r"--format function is for FILE\.py:NAME"),
-        ("model.pt", {"include": (Path(),)}, "--include is for the files of a Python function"),
-    ],
-    ids=["--format", "--include"],
-)
-def test_format_function_and_include_are_for_functions_only(tmp_path, source, changes, reason):
-    with pytest.raises(SourceError, match=reason):
-        add(spec_of(source, tmp_path, **changes), tmp_path / "models", print)
 
 
 def test_code_runs_only_if_it_is_trusted(tmp_path):

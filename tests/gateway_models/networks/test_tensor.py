@@ -10,7 +10,6 @@ from gateway_models.networks import add_checks, jobs
 from gateway_models.networks.adapted import Normalising
 from gateway_models.networks.add import add
 from gateway_models.networks.isolation import Job
-from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.onnx_runner import runner
 from gateway_models.networks.originals import load_written
 from gateway_models.repository.entry import EntryError, read_entry
@@ -24,7 +23,6 @@ from tests.gateway_models.networks.builders import (
     save_torchscript,
     spec_of,
 )
-from tests.gateway_models.networks.functions import save_function
 from tests.gateway_models.repository.entries import SMALL, entry
 
 PIXELS = (torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32) * 7 % 256).to(torch.uint8)
@@ -133,9 +131,3 @@ def test_model_is_added_for_pixels_and_its_later_versions_are_alike(own_head, tm
     with torch.no_grad():
         answers = load_written(entry.model_file(own_head, 2))(PIXELS)
     assert torch.allclose(answers, probabilities(Head(seed=1), normalised()), atol=1e-6)
-
-
-def test_input_of_a_function_cannot_be_changed(tmp_path):
-    source = f"{save_function(tmp_path)}:classify"
-    with pytest.raises(SourceError, match="functions are not changed"):
-        add(spec_of(source, tmp_path, classes=6, trust=True, tensor=ImageTensor.UINT8), tmp_path / "models", print)

@@ -13,7 +13,6 @@ from gateway_models.networks import onnx_graph
 from gateway_models.networks.adapted import Form, Gray
 from gateway_models.networks.add import add
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.onnx_runner import runner
 from gateway_models.networks.probe import Ending
 from gateway_models.networks.quantize import quantize
@@ -187,12 +186,6 @@ def test_versions_of_another_format_get_no_advice_to_try_formats(added_onnx):
     with pytest.raises(NotQuantized, match=r"is served as torchscript: add it under another name"):
         check_int8(two, [TuneStep.FORMATS, TuneStep.INT8], Path())
     check_int8(added_onnx[1], [TuneStep.INT8], Path())
-
-
-def test_add_in_int8_is_refused_with_advice(added_onnx, tmp_path):
-    spec = spec_of(added_onnx[1].versions[1].spec.source, tmp_path, precision=Precision.INT8)
-    with pytest.raises(SourceError, match="add the model in fp32 with --format onnx, then gateway model tune NAME"):
-        add(spec, tmp_path, print)
 
 
 def test_the_command_refuses_before_it_starts_anything(added_onnx):
