@@ -78,38 +78,51 @@ def ways(entry: Entry, base: Variant = BASE) -> list[str]:
     return [each.described().partition(",")[0] for each in variants_of(TuneStep.FORMATS, base, entry)]
 
 
-def test_every_runtime_is_tried_on_a_cpu(added_head, on_cpu):
-    assert ways(added_head[1]) == EVERY
-    assert ways(added_head[1], variants_of(TuneStep.FORMATS, BASE, added_head[1])[3])[0] == "openvino bf16"
+def of_keras(entry: Entry) -> Entry:
+    version = entry.versions[1]
+    spec = replace(version.spec, source=str(FILES / "digits.keras"), format=Format.ONNX)
+    return Entry("head", {1: replace(version, spec=spec)})
 
 
-def test_onnx_is_tried_where_it_is_the_format_already(on_cpu):
-    assert "onnx fp32" in ways(entry(), replace(BASE, format=Format.ONNX))
-    assert "onnx fp32" not in ways(entry())
+ONE = entry()
+TWO = Entry("head", {1: ONE.versions[1], 2: ONE.versions[1]})
+WITHOUT_BF16 = [way for way in EVERY if way != "openvino bf16"]
+ON_GPU = ["torchscript fp32", "torchscript bf16", "torchscript fp16"]
 
 
-def test_openvino_is_not_tried_on_a_gpu(added_head, on_cpu, monkeypatch):
+@pytest.mark.parametrize(
+    ("made", "written_as", "gpus", "bf16", "tried"),
+    [
+        (ONE, Format.TORCHSCRIPT, 0, True, EVERY),
+        (ONE, Format.TORCHSCRIPT, 0, False, WITHOUT_BF16),
+        (ONE, Format.ONNX, 0, True, ["onnx fp32", *EVERY]),
+        (ONE, Format.TORCHSCRIPT, 1, True, [*ON_GPU, "onnx fp32", "tensorrt fp32", "onnx fp16", "tensorrt fp16"]),
+        (found(ONE, embedding_size=16), Format.TORCHSCRIPT, 0, True, WITHOUT_BF16),
+        (TWO, Format.TORCHSCRIPT, 0, True, [EVERY[0], "torchscript bf16"]),
+        (TWO, Format.TORCHSCRIPT, 1, True, ON_GPU),
+        (of_keras(ONE), Format.ONNX, 0, True, ["onnx fp32", "openvino fp32", "openvino bf16"]),
+    ],
+    ids=["CPU", "without bf16", "ONNX", "GPU", "embeddings", "two versions", "two versions on a GPU", "Keras"],
+)
+def test_runtimes_that_are_tried(on_cpu, monkeypatch, made, written_as, gpus, bf16, tried):
+    """Embeddings are not compared by `tune`, and the versions of a model share one configuration."""
+    monkeypatch.setattr(variants, "gpu_count", lambda: gpus)
+    monkeypatch.setattr(variants, "has_bf16", lambda: bf16)
+    assert ways(made, replace(BASE, format=written_as)) == tried
+
+
+def test_runtime_in_use_comes_first(on_cpu):
+    assert ways(ONE, variants_of(TuneStep.FORMATS, BASE, ONE)[3])[0] == "openvino bf16"
+
+
+def test_tensorrt_is_an_accelerator_of_onnx(on_cpu, monkeypatch):
     monkeypatch.setattr(variants, "gpu_count", lambda: 1)
-    assert not any(way.startswith("openvino") for way in ways(added_head[1]))
-
-
-def test_fp16_and_tensorrt_are_tried_on_a_gpu(on_cpu, monkeypatch):
-    """By configurations of ONNX, in which TensorRT is an accelerator."""
-    assert not any(word in way for way in ways(entry()) for word in ("fp16", "tensorrt"))
-    monkeypatch.setattr(variants, "gpu_count", lambda: 1)
-    assert ways(entry()) == [
-        *("torchscript fp32", "torchscript bf16", "torchscript fp16"),
-        *("onnx fp32", "tensorrt fp32", "onnx fp16", "tensorrt fp16"),
-    ]
     by_tensorrt = [each for each in variants_of(TuneStep.FORMATS, BASE, entry()) if each.serving.tensorrt]
     assert {(each.format, each.runtime) for each in by_tensorrt} == {(Format.ONNX, NetworkRuntime.TENSORRT)}
     in_fp16 = entry().changed(format=Format.ONNX, precision=Precision.FP16, serving=by_tensorrt[1].serving)
     configured = render(in_fp16)[in_fp16.classifier]
     assert 'name: "tensorrt"' in configured
     assert 'key: "precision_mode" value: "FP16"' in configured
-    # The versions of a model share one configuration.
-    one = entry().versions[1]
-    assert not any("tensorrt" in way for way in ways(Entry("head", {1: one, 2: one})))
 
 
 def test_tensorrt_needs_the_backend_of_an_image(on_cpu, monkeypatch, tmp_path):
@@ -135,26 +148,6 @@ def test_failing_tensorrt_leaves_the_others(on_cpu, monkeypatch):
     best = tuner.best(0.01)
     assert best is not None
     assert not best.variant.serving.tensorrt
-
-
-def test_bf16_is_not_tried_where_it_cannot_be_compared(on_cpu, monkeypatch):
-    """Nor where the processor has none; embeddings are not compared by `tune`."""
-    assert "openvino bf16" not in ways(found(entry(), embedding_size=16))
-    monkeypatch.setattr(variants, "has_bf16", lambda: False)
-    assert "openvino bf16" not in ways(entry())
-    assert "openvino fp32" in ways(entry())
-
-
-def test_versions_keep_their_runtime(on_cpu):
-    one = entry().versions[1]
-    assert ways(Entry("head", {1: one, 2: one})) == [EVERY[0], "torchscript bf16"]
-
-
-def test_model_of_another_framework_stays_onnx(on_cpu):
-    one = entry().versions[1]
-    spec = replace(one.spec, source=str(FILES / "digits.keras"), format=Format.ONNX)
-    tried = ways(Entry("head", {1: replace(one, spec=spec)}), replace(BASE, format=Format.ONNX))
-    assert tried == ["onnx fp32", "openvino fp32", "openvino bf16"]
 
 
 def test_missing_library_is_listed_with_its_command(on_cpu, monkeypatch, tmp_path, capsys):
@@ -186,19 +179,15 @@ class Played(Tuner):
 
 def test_variants_are_measured_there_and_back(on_cpu):
     tuner = Played()
-    list(tuner.run(1e-3, [TuneStep.FORMATS]))
+    first, *_ = tuner.run(1e-3, [TuneStep.FORMATS])
     assert tuner.order == [*EVERY, *reversed(EVERY)]
+    assert first.cpu_ms == pytest.approx(2.0), "the processor time of both turns"
 
 
 def test_drift_of_the_machine_favours_no_variant(on_cpu):
     """One that loses 2 % with each turn: a single pass would differ by 8 % from first to last."""
     found = [each.images_per_second for each in Played(slower=0.98).run(1e-3, [TuneStep.FORMATS])]
     assert max(found) / min(found) < 1.01
-
-
-def test_processor_time_is_that_of_both_turns(on_cpu):
-    first, *_ = Played().run(1e-3, [TuneStep.FORMATS])
-    assert first.cpu_ms == pytest.approx(2.0)
 
 
 def test_failed_variant_is_reported_once(on_cpu):
