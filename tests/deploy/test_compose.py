@@ -8,6 +8,7 @@ import yaml
 from gateway_local.server import EXIT_TIMEOUT_SECONDS
 from gateway_machine.capacity import MAX_INSTANCES, SHARED_BYTES, plan
 from tests.deploy.conftest import compose_file, faults_of, laid_over
+from tests.deploy.kubernetes_schemas import at
 from tests.settings import Settings
 
 
@@ -58,29 +59,36 @@ def test_cpu_file_uses_another_image_and_requests_no_gpu(gpu_compose, cpu_compos
     assert not {"deploy", "volumes"} & set(cpu)
 
 
+VALUES = {
+    "services gateway ports": ["${GATEWAY_PORT:-8080}:8080"],
+    "services gateway depends_on triton condition": "service_healthy",
+    "services gateway environment GATEWAY_TRITON_URL": "triton:8001",
+    "services triton environment DEVICES": "${DEVICES:-all}",
+    "services triton networks": ["triton"],
+    "networks triton internal": True,
+}
+for _service in ("gateway", "triton", "prometheus", "grafana"):
+    VALUES[f"services {_service} restart"] = "unless-stopped"
+    VALUES[f"services {_service} cap_drop"] = ["ALL"]
+    VALUES[f"services {_service} security_opt"] = ["no-new-privileges:true"]
+    VALUES[f"services {_service} privileged"] = None
+
+
+@pytest.mark.parametrize(("path", "value"), VALUES.items(), ids=VALUES)
+def test_file_has_its_values(compose, path, value):
+    assert at(compose, path) == value
+
+
 def test_only_the_gateway_can_be_reached_from_outside(compose):
-    services, networks = compose["services"], compose["networks"]
-    assert services["gateway"]["ports"] == ["${GATEWAY_PORT:-8080}:8080"]
-    assert all(str(port).startswith("127.0.0.1:") for port in services["triton"].get("ports", []))
-    for service in services_of(compose, "monitoring").values():
-        assert all(str(port).startswith("127.0.0.1:") for port in service["ports"])
-    assert services["triton"]["networks"] == ["triton"]
-    assert networks["triton"]["internal"] is True
-
-
-def test_the_gateway_finds_triton_by_name_on_a_network_that_both_share(compose):
-    gateway = compose["services"]["gateway"]
-    assert gateway["environment"]["GATEWAY_TRITON_URL"] == "triton:8001"
-    assert set(gateway["networks"]) >= set(compose["services"]["triton"]["networks"])
+    services = compose["services"]
+    assert set(services["gateway"]["networks"]) >= set(services["triton"]["networks"])
+    for service in (services["triton"], *services_of(compose, "monitoring").values()):
+        assert all(str(port).startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
 def test_every_variable_that_is_set_is_a_setting(compose):
     known = {f"GATEWAY_{field.upper()}" for field in Settings.model_fields}
     assert set(compose["services"]["gateway"]["environment"]) <= known
-
-
-def test_the_gateway_starts_when_triton_is_ready(compose):
-    assert compose["services"]["gateway"]["depends_on"]["triton"]["condition"] == "service_healthy"
 
 
 def test_triton_is_healthy_by_the_check_of_its_image(compose, dockerfile):
@@ -99,10 +107,6 @@ def test_the_gateway_is_healthy_when_it_classifies(compose):
 def test_shared_memory_suffices_for_the_preprocessor(compose):
     assert compose["services"]["triton"]["shm_size"] == "8gb"
     assert 2 * MAX_INSTANCES * SHARED_BYTES == 8 * 2**30
-
-
-def test_one_variable_names_the_gpus(compose):
-    assert compose["services"]["triton"]["environment"]["DEVICES"] == "${DEVICES:-all}"
 
 
 def test_a_service_may_finish_its_requests_before_it_is_killed(compose):
@@ -148,15 +152,6 @@ def test_grafana_finds_prometheus_and_the_dashboards(compose, root):
     dashboards = root / files[provider["options"]["path"]]
     assert (dashboards / home.rpartition("/")[2]).exists()
     assert home.startswith(provider["options"]["path"])
-
-
-@pytest.mark.parametrize("name", ["gateway", "triton", "prometheus", "grafana"])
-def test_service_restarts_and_cannot_gain_privileges(compose, name):
-    service = compose["services"][name]
-    assert service["restart"] == "unless-stopped"
-    assert service["cap_drop"] == ["ALL"]
-    assert service["security_opt"] == ["no-new-privileges:true"]
-    assert "privileged" not in service
 
 
 def test_own_images_run_on_a_read_only_file_system(gpu_compose, cpu_compose):

@@ -71,17 +71,14 @@ def test_no_image_runs_as_root(dockerfile, image):
     assert gid >= 1000
 
 
-@pytest.mark.parametrize(("image", "asked"), [("gateway", "/health/live"), ("triton", ":8000/v2/health/ready")])
+@pytest.mark.parametrize(
+    ("image", "asked"), [("gateway", "/health/live"), *((image, ":8000/v2/health/ready") for image in IMAGES[1:])]
+)
 def test_image_checks_its_health_with_its_own_python(dockerfile, image, asked):
     program, option, code = dockerfile.stages[image].words("HEALTHCHECK")
     assert (program, option) == ("python3", "-c")
     ast.parse(code)
     assert asked in code
-
-
-@pytest.mark.parametrize("image", CPU_TRITONS)
-def test_all_triton_images_check_their_health_alike(dockerfile, image):
-    assert dockerfile.stages["triton"].last("HEALTHCHECK") == dockerfile.stages[image].last("HEALTHCHECK")
 
 
 def test_the_gateway_image_serves_on_every_interface_of_its_container(dockerfile):
@@ -104,10 +101,7 @@ def test_debug_information_of_modules_is_left_out(dockerfile, image):
     (copied,) = re.findall(r"--from=(\S+) /opt/gateway ", " ".join(dockerfile.stages[image].all("COPY")))
     assert "-name '*.cpython-*.so' -exec strip --strip-debug" in dockerfile.stages[copied].last("RUN")
     assert dockerfile.image_below(copied) == dockerfile.arguments["COMPILER_IMAGE"]
-
-
-def test_gateway_image_loads_what_was_stripped(dockerfile):
-    """The other images classify while they are built."""
+    # It loads what was stripped; the other images classify while they are built.
     assert "import gateway.app, gateway_decoder.__main__, uvloop" in dockerfile.stages["gateway"].last("RUN")
 
 
@@ -132,20 +126,17 @@ def test_all_triton_images_carry_the_models_of_one_build(dockerfile):
     assert "--from=model /app/onnx_models /app/triton_models" in dockerfile.stages["triton-cpu-onnx"].all("COPY")
 
 
-def test_default_model_is_exported_unless_an_archive_is_wanted(dockerfile, gpu_compose):
+@pytest.mark.parametrize("image", ["gateway", "triton", "triton-cpu-onnx"])
+def test_image_has_no_torch_and_is_built_without_it(dockerfile, parse_dockerfile, image):
+    """Built without torch where the default model comes from the archive of a release."""
+    assert not installs_torch(dockerfile.environment(image))
+    assert not installs_torch(parse_dockerfile(DEFAULT_MODEL="dist").needed(image))
+    assert installs_torch(dockerfile.needed("triton"))
+
+
+def test_default_model_is_exported_unless_its_archive_is_wanted(dockerfile, gpu_compose):
     assert dockerfile.stages["model"].base == "model-export"
     assert gpu_compose["services"]["triton"]["build"]["args"]["DEFAULT_MODEL"] == "${DEFAULT_MODEL:-export}"
-
-
-@pytest.mark.parametrize("image", ["gateway", "triton", "triton-cpu-onnx"])
-def test_image_without_torch_is_built_without_torch(parse_dockerfile, image):
-    """Where the default model comes from the archive of a release."""
-    dockerfile = parse_dockerfile(DEFAULT_MODEL="dist")
-    assert installs_torch(parse_dockerfile().needed("triton"))
-    assert not installs_torch(dockerfile.needed(image))
-
-
-def test_archive_of_the_default_model_is_found_by_the_dockerfile(dockerfile):
     (pattern, target) = dockerfile.stages["model-dist"].last("ADD").split()
     assert fnmatch(f"dist/{archive_name()}", pattern)
     assert (dockerfile.stages["model-dist"].last("WORKDIR"), target) == (IN_IMAGE.rstrip("/"), "./")
@@ -173,11 +164,6 @@ def test_cpu_images_take_their_triton_out_of_an_image_that_is_named(dockerfile, 
     (fetched,) = dockerfile.stages["fetched"].all("RUN")
     assert 'gateway triton fetch ${TRITON_FETCH_IMAGE:+--image "$TRITON_FETCH_IMAGE" --backend python}' in fetched
     assert cpu_compose["services"]["triton"]["build"]["args"]["TRITON_FETCH_IMAGE"] == "${TRITON_FETCH_IMAGE:-}"
-
-
-@pytest.mark.parametrize("image", ["gateway", "triton", "triton-cpu-onnx"])
-def test_image_has_no_torch(dockerfile, image):
-    assert not installs_torch(dockerfile.environment(image))
 
 
 def test_gpu_image_removes_the_numpy_of_its_base_first(dockerfile):
