@@ -17,9 +17,9 @@ from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from tests.deploy import test_scripts
 from tests.gateway_client.bulk.running import rows_of, run
-from tests.photos import PHOTOS, photo, pixels, undecodable
+from tests.photos import PHOTOS, photo, undecodable
 from tests.processes import PROJECT, Gateway, running_gateway, wait_for
-from tests.samples import encode, sample
+from tests.samples import sample
 from tests.settings import Settings
 from tests.tritons import running_triton, stub_processes
 
@@ -141,12 +141,6 @@ def test_bad_file_alone_is_its_own_fault(gateway, client):
     assert not gateway.faults()
 
 
-def test_large_photograph_is_classified(client):
-    large = encode(pixels("coffee").resize((4_000, 3_000)), "JPEG")
-    answer = client.post("/predict", content=large, headers=JPEG)
-    assert len(answer.json()["results"][0]["predictions"]) == 5
-
-
 def test_limitations_are_shown_with_their_costs(own_triton, client):
     model = client.get("/models/ensemble_model").json()
     assert (model["classes"], model["labels"]) == (5, list("01234"))
@@ -171,11 +165,6 @@ def test_bulk_and_a_stream_are_answered(gateway, photos, tmp_path):
     with connect(f"{address}/stream?smoothing=none&top_k=1", proxy=None) as stream:
         stream.send(photo("cat"))
         assert len(json.loads(stream.recv(60))["predictions"]) == 1
-
-
-def test_pages_are_answered(client):
-    for path in ("/", "/docs", "/openapi.json"):
-        assert client.get(path).status_code == 200
 
 
 def test_probe_of_the_chart_gets_its_inference(own_triton):

@@ -180,15 +180,12 @@ def test_leftovers_of_a_killed_process_are_removed(registry, tmp_path):
     assert not list(tmp_path.glob(".triton-image-*"))
 
 
-def test_progress_is_a_line_without_a_terminal():
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_a_bar_on_a_terminal_and_else_a_line(terminal):
     said: list[str] = []
-    with TransferBars(said.append, PlainConsole(force_terminal=False)).step("fetching 3 layers", 3 * 2**30) as advance:
+    console = PlainConsole(force_terminal=terminal, width=100, color_system=None)
+    bars = TransferBars(pytest.fail if terminal else said.append, console)
+    with console.capture() as capture, bars.step("fetching 3 layers", 3 * 2**30) as advance:
         advance(2**30)
-    assert said == ["fetching 3 layers (3.0 GiB)"]
-
-
-def test_progress_is_a_bar_on_a_terminal():
-    console = PlainConsole(force_terminal=True, width=100, color_system=None)
-    with console.capture() as capture, TransferBars(pytest.fail, console).step("fetching 3 layers", 2**20) as advance:
-        advance(2**19)
-    assert "fetching 3 layers" in capture.get()
+    assert said == ([] if terminal else ["fetching 3 layers (3.0 GiB)"])
+    assert ("fetching 3 layers" in capture.get()) is terminal

@@ -33,11 +33,18 @@ SECRET = base64.b64encode(b"user:password").decode()
 CONTENT = layer(file("a", bytes(range(256)) * 64), compression="")
 
 
-@pytest.fixture
-def images() -> StoredImages:
+def one_image() -> StoredImages:
     images = StoredImages()
     images.add_image(CONTENT)
     return images
+
+
+IMAGE = one_image()
+
+
+@pytest.fixture
+def images() -> StoredImages:
+    return one_image()
 
 
 @pytest.fixture
@@ -178,36 +185,37 @@ def test_document_up_to_the_limit_is_read(images, registry, monkeypatch):
     refused(registry.host, "document of more than")
 
 
-def test_manifest_with_another_digest_is_refused(images, registry):
-    wanted = digest(images.manifests["26.11-py3"][1])
-    images.manifests[wanted] = ("", images.manifests[wanted][1] + b" ")
-    refused(registry.host, kind=WrongDigest, version=f"@{wanted}")
+MANIFEST = digest(IMAGE.manifests["26.11-py3"][1])
+CONFIGURATION = next(name for name in IMAGE.blobs if name != digest(CONTENT))
 
 
-def test_manifest_of_a_tag_must_have_the_digest_that_the_registry_names(registry):
-    registry.answer = lambda asked: (
-        Reply(200, b"{}", {"Docker-Content-Digest": f"sha256:{'0' * 64}"}) if "manifests" in asked.path else None
-    )
-    refused(registry.host, kind=WrongDigest)
+@pytest.mark.parametrize(
+    ("version", "path", "headers"),
+    [
+        (f"@{MANIFEST}", MANIFEST, {}),
+        (":26.11-py3", "26.11-py3", {"Docker-Content-Digest": MANIFEST}),
+        (":26.11-py3", CONFIGURATION, {}),
+    ],
+    ids=["manifest of a digest", "manifest of a tag, as the registry names it", "configuration"],
+)
+def test_document_with_another_digest_is_refused(registry, version, path, headers):
+    registry.answer = lambda asked: Reply(200, b"{}", headers) if asked.path.endswith(path) else None
+    refused(registry.host, kind=WrongDigest, version=version)
 
 
-def test_configuration_with_another_digest_is_refused(images, registry):
-    for name in set(images.blobs) - {digest(CONTENT)}:
-        images.blobs[name] += b" "
-    refused(registry.host, kind=WrongDigest)
-
-
-def test_layer_with_another_digest_is_not_kept(images, registry, tmp_path):
-    images.blobs[digest(CONTENT)] = CONTENT[:-1] + b"x"
-    with pytest.raises(WrongDigest, match="run the command again"):
+@pytest.mark.parametrize(
+    ("content", "reason", "left"),
+    [
+        (CONTENT[:-1] + b"x", "run the command again", []),
+        (CONTENT + b"x", f"more than the {len(CONTENT)} bytes", ["layer.part"]),
+    ],
+    ids=["other bytes", "longer"],
+)
+def test_layer_with_another_digest_is_not_kept(images, registry, tmp_path, content, reason, left):
+    images.blobs[digest(CONTENT)] = content
+    with pytest.raises(WrongDigest, match=reason):
         download(registry.host, tmp_path / "layer")
-    assert not list(tmp_path.iterdir())
-
-
-def test_longer_layer_than_the_manifest_names_is_refused(images, registry, tmp_path):
-    images.blobs[digest(CONTENT)] = CONTENT + b"x"
-    with pytest.raises(WrongDigest, match=f"more than the {len(CONTENT)} bytes"):
-        download(registry.host, tmp_path / "layer")
+    assert [path.name for path in tmp_path.iterdir()] == left
 
 
 def test_broken_connections_are_continued(registry, tmp_path):
@@ -252,26 +260,22 @@ def test_registry_that_lost_a_layers_end_counts_as_away(images, registry, tmp_pa
     assert len(registry.asked("blobs")) == 1 + ATTEMPTS
 
 
-@pytest.mark.parametrize("status", [200, 416])
-def test_server_that_does_not_continue_sends_the_layer_again(registry, tmp_path, status):
-    (tmp_path / "layer.part").write_bytes(b"x" * 100)
-    registry.answer = lambda asked: Reply(status, CONTENT) if "range" in asked.headers else None
+@pytest.mark.parametrize(
+    ("part", "replies"),
+    [
+        (b"x" * 100, [Reply(200, CONTENT), None]),
+        (b"x" * 100, [Reply(416), None]),
+        (CONTENT + b"x", [None]),
+        (b"", [Reply(503), Reply(500), None]),
+    ],
+    ids=["sent again", "no range", "longer than the layer", "errors of the server"],
+)
+def test_layer_is_complete_in_the_end(registry, tmp_path, part, replies):
+    (tmp_path / "layer.part").write_bytes(part)
+    registry.answer = lambda asked: replies.pop(0)
     reported = download(registry.host, tmp_path / "layer")
     assert (tmp_path / "layer").read_bytes() == CONTENT
     assert sum(reported) == len(CONTENT)
-
-
-def test_longer_rest_than_the_layer_is_thrown_away(registry, tmp_path):
-    (tmp_path / "layer.part").write_bytes(CONTENT + b"x")
-    download(registry.host, tmp_path / "layer")
-    assert (tmp_path / "layer").read_bytes() == CONTENT
-
-
-def test_server_errors_are_tried_again(registry, tmp_path):
-    replies = [Reply(503), Reply(500), None]
-    registry.answer = lambda asked: replies.pop(0)
-    download(registry.host, tmp_path / "layer")
-    assert (tmp_path / "layer").read_bytes() == CONTENT
 
 
 def test_layer_that_is_there_is_not_asked_for(registry, tmp_path):

@@ -93,13 +93,40 @@ def test_record_says_what_the_image_needs(tmp_path):
     assert Record.read(tmp_path / "image") == record
 
 
-@pytest.mark.parametrize("version", ["2", "²", "2.75.0\x1b[2J", "2.75" + "0" * 40])
-def test_other_text_than_a_version_is_none(tmp_path, version):
-    assert unpacked(tmp_path, triton_like_nvidias(), variables=[f"TRITON_SERVER_VERSION={version}"]).version == ""
+@pytest.mark.parametrize(
+    ("variables", "version"),
+    [
+        ([], "2.75.0"),  # from a file
+        *(([f"TRITON_SERVER_VERSION={text}"], "") for text in ("2", "²", "2.75.0\x1b[2J", "2.75" + "0" * 40)),
+    ],
+)
+def test_version_is_that_of_a_variable_or_a_file(tmp_path, variables, version):
+    assert unpacked(tmp_path, triton_like_nvidias(), variables=variables).version == version
+    assert {path.name for path in tmp_path.iterdir()} == {"image", "layer-0", "layer-1", "layer-2"}
 
 
-def test_version_comes_from_a_file_where_no_variable_has_it(tmp_path):
-    assert unpacked(tmp_path, triton_like_nvidias(), variables=()).version == "2.75.0"
+@pytest.mark.parametrize(
+    ("above", "needed"),
+    [
+        (
+            [
+                file(f"{SERVER}/backends/dali/libx.so", elf(["libc.so.6"])),
+                link(f"{SERVER}/backends/pytorch/libx.so", f"{SERVER}/backends/dali/libx.so", hard=True),
+            ],
+            ["libc.so.6"],
+        ),
+        (
+            [link(f"{SERVER}/backends/pytorch/libx.so", "/lib/x86_64-linux-gnu/libssl.so.3")],
+            ["libcrypto.so.3", "libc.so.6"],
+        ),
+    ],
+    ids=["a hard link to a folder that is not unpacked", "a link out of the backend's folder, which Triton refuses"],
+)
+def test_links_are_unpacked_as_files(tmp_path, above, needed):
+    unpacked(tmp_path, (*triton_like_nvidias(), layer(*above)))
+    linked = tmp_path / "image" / "tritonserver" / "backends" / "pytorch" / "libx.so"
+    assert not linked.is_symlink()
+    assert linked.read_bytes() == elf(needed)
 
 
 def test_only_the_backends_asked_for_are_unpacked(tmp_path):
@@ -146,31 +173,6 @@ def test_program_of_another_kind_is_refused(tmp_path):
     layers = (*triton_like_nvidias(), layer(file(f"{SERVER}/bin/tritonserver", b"#!/bin/sh\n", mode=0o755)))
     with pytest.raises(ImageError, match="not a program for this kind of machine"):
         unpacked(tmp_path, layers)
-
-
-def test_library_under_a_second_name_is_unpacked(tmp_path):
-    """The first name of a hard link is in a folder that is not unpacked."""
-    above = layer(
-        file(f"{SERVER}/backends/dali/libshared.so", elf(["libc.so.6"])),
-        link(f"{SERVER}/backends/pytorch/libshared.so", f"{SERVER}/backends/dali/libshared.so", hard=True),
-    )
-    unpacked(tmp_path, (*triton_like_nvidias(), above))
-    shared = tmp_path / "image" / "tritonserver" / "backends" / "pytorch" / "libshared.so"
-    assert shared.read_bytes() == elf(["libc.so.6"])
-
-
-def test_links_are_unpacked_as_files(tmp_path):
-    """Triton refuses links that lead out of a backend's folder."""
-    above = layer(link(f"{SERVER}/backends/pytorch/libssl.so", "/lib/x86_64-linux-gnu/libssl.so.3"))
-    unpacked(tmp_path, (*triton_like_nvidias(), above))
-    linked = tmp_path / "image" / "tritonserver" / "backends" / "pytorch" / "libssl.so"
-    assert not linked.is_symlink()
-    assert linked.read_bytes() == elf(["libcrypto.so.3", "libc.so.6"])
-
-
-def test_nothing_else_stays_on_the_disk(tmp_path):
-    unpacked(tmp_path, triton_like_nvidias())
-    assert {path.name for path in tmp_path.iterdir()} == {"image", "layer-0", "layer-1", "layer-2"}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 2, "digest": "x"}'])
