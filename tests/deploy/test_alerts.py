@@ -47,29 +47,22 @@ def calls(fast: int, slow: int) -> dict[str, str]:
     }
 
 
-def ready(**tritons: str) -> dict[str, str]:
-    return {f'gateway_triton_ready{{triton="{name}"}}': values for name, values in tritons.items()}
+def by(metric: str, label: str, values: dict[str, str]) -> dict[str, str]:
+    """The series of a metric by the values of one label."""
+    return {f'{metric}{{{label}="{name}"}}': each for name, each in values.items()}
 
 
-def model_missing(values: str) -> dict[str, str]:
-    return {'gateway_model_missing{triton="triton:8001",model="flowers"}': values}
-
-
-def model_ready(**models: str) -> dict[str, str]:
-    return {f'gateway_model_ready{{model="{name}"}}': values for name, values in models.items()}
+TRITON, MODEL = ("gateway_triton_ready", "triton"), ("gateway_model_ready", "model")
+STORE, HEALED = ("gateway_rate_store_up", "instance"), ("gateway_healings_total", "outcome")
+LOGGED, MISSING = (
+    ("gateway_prediction_log_rows_total", "outcome"),
+    ("gateway_model_missing", 'triton="triton:8001",model'),
+)
 
 
 def shadow(**per_minute: int) -> dict[str, str]:
     name = 'gateway_shadow_images_total{{outcome="{}", model="flowers", version="2"}}'
     return {name.format(outcome): f"0+{count}x90" for outcome, count in per_minute.items()}
-
-
-def logged(outcome: str, per_minute: int) -> dict[str, str]:
-    return {f'gateway_prediction_log_rows_total{{outcome="{outcome}"}}': f"0+{per_minute}x90"}
-
-
-def rate_store(**gateways: str) -> dict[str, str]:
-    return {f'gateway_rate_store_up{{instance="{name}"}}': values for name, values in gateways.items()}
 
 
 def drift(per_minute: dict[str, int], shares: dict[str, float], model: str = "flowers") -> dict[str, str]:
@@ -82,14 +75,10 @@ def drift(per_minute: dict[str, int], shares: dict[str, float], model: str = "fl
     return counted | {name("gateway_drift_reference_share", each): f"{share}x90" for each, share in shares.items()}
 
 
-def healings(outcome: str, values: str) -> dict[str, str]:
-    return {f'gateway_healings_total{{outcome="{outcome}"}}': values}
-
-
 CASES = [
     Case("GatewayAbsent", {}, constant(gateway_build_info=1)),
-    Case("GatewayNoTritonReady", ready(a="0x90", b="0x90"), ready(a="0x90", b="1x90")),
-    Case("GatewayTritonNotReady", ready(a="0x90", b="1x90"), ready(a="1x27 0x3", b="1x90")),
+    Case("GatewayNoTritonReady", by(*TRITON, {"a": "0x90", "b": "0x90"}), by(*TRITON, {"a": "0x90", "b": "1x90"})),
+    Case("GatewayTritonNotReady", by(*TRITON, {"a": "0x90", "b": "1x90"}), by(*TRITON, {"a": "1x27 0x3", "b": "1x90"})),
     Case(
         "GatewayRequestsFail",
         requests("200", 95) | requests("502", 5, "inference_failed"),
@@ -137,16 +126,16 @@ CASES = [
         calls(100, 0) | {"gateway_retries_total": "0+10x90"},
         calls(100, 0) | {"gateway_retries_total": "0+2x90"},
     ),
-    Case("GatewayRateStoreLost", rate_store(a="1x90", b="0x90"), rate_store(a="1x90", b="0x27 1x60")),
+    Case("GatewayRateStoreLost", by(*STORE, {"a": "1x90", "b": "0x90"}), by(*STORE, {"a": "1x90", "b": "0x27 1x60"})),
     Case(
         "GatewayHealingFails",
-        healings("failed", "0x25 1x60"),
-        healings("failed", "2x90") | healings("healed", "0+1x90"),
+        by(*HEALED, {"failed": "0x25 1x60"}),
+        by(*HEALED, {"failed": "2x90", "healed": "0+1x90"}),
     ),
-    Case("GatewayHealingInVain", healings("in vain", "0x25 1x60"), healings("in vain", "2x90")),
-    Case("GatewayModelNotReady", model_ready(a="0x90", b="1x90"), model_ready(a="1x27 0x3", b="1x90")),
-    Case("GatewayModelMissing", model_missing("0x10 1x80"), model_missing("0x20 1x4 0x66")),
-    Case("GatewayHealsAgainAndAgain", healings("healed", "0+1x90"), healings("healed", "0x20 1x10 2x60"), 60),
+    Case("GatewayHealingInVain", by(*HEALED, {"in vain": "0x25 1x60"}), by(*HEALED, {"in vain": "2x90"})),
+    Case("GatewayModelNotReady", by(*MODEL, {"a": "0x90", "b": "1x90"}), by(*MODEL, {"a": "1x27 0x3", "b": "1x90"})),
+    Case("GatewayModelMissing", by(*MISSING, {"flowers": "0x10 1x80"}), by(*MISSING, {"flowers": "0x20 1x4 0x66"})),
+    Case("GatewayHealsAgainAndAgain", by(*HEALED, {"healed": "0+1x90"}), by(*HEALED, {"healed": "0x20 1x10 2x60"}), 60),
     Case(
         "GatewayImagesQuarantined",
         {"gateway_images_quarantined_total": "0x20 1x60"},
@@ -182,8 +171,8 @@ CASES = [
     ),
     Case(
         "GatewayPredictionsNotLogged",
-        logged("written", 100) | logged("queue_full", 1),
-        logged("written", 100) | logged("queue_full", 0),
+        by(*LOGGED, {"written": "0+100x90", "queue_full": "0+1x90"}),
+        by(*LOGGED, {"written": "0+100x90", "queue_full": "0+0x90"}),
     ),
     Case(
         "GatewayAnswersDrift",

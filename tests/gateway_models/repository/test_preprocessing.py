@@ -30,7 +30,7 @@ def test_reference_transforms_are_those_of_the_weights():
     assert torch.allclose(ours, ResNet50_Weights.IMAGENET1K_V2.transforms()(image), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["ResNet18", "resnet18", "efficientnet_b0"])
+@pytest.mark.parametrize("name", ["ResNet18", "resnet18", "efficientnet_b0", "Resnet50_Weights.IMAGENET1K_V2"])
 def test_architecture_name_suggests_its_weights(name):
     with pytest.raises(PreprocessingError) as refused:
         from_weights(name)
@@ -39,23 +39,35 @@ def test_architecture_name_suggests_its_weights(name):
     assert from_weights(advised).crop_size
 
 
-def test_misspelt_name_gets_suggestions():
-    with pytest.raises(PreprocessingError, match=r"did you mean ResNet50_Weights\.IMAGENET1K_V2"):
-        from_weights("Resnet50_Weights.IMAGENET1K_V2")
+HUGGING_FACES = {
+    "size": {"shortest_edge": 256},
+    "crop_size": {"height": 224, "width": 224},
+    "do_center_crop": True,
+    "resample": 3,
+    "image_mean": [0.5] * 3,
+    "image_std": [0.5] * 3,
+}
+OWN = {
+    "resize_size": [256, 256],
+    "crop_size": 224,
+    "interpolation": "bilinear",
+    "mean": [0.1, 0.2, 0.3],
+    "std": [1, 1, 1],
+}
 
 
-def test_hugging_faces_file_is_read(tmp_path):
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        (HUGGING_FACES, Preprocessing((256,), 224, "bicubic", (0.5,) * 3, (0.5,) * 3)),
+        (OWN, Preprocessing((256, 256), 224, "bilinear", (0.1, 0.2, 0.3), (1.0, 1.0, 1.0))),
+    ],
+    ids=["Hugging Face's", "the project's own"],
+)
+def test_file_is_read(tmp_path, values, wanted):
     path = tmp_path / "preprocessor_config.json"
-    values = {"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True}
-    path.write_text(json.dumps({**values, "resample": 3, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}))
-    assert from_file(path) == Preprocessing((256,), 224, "bicubic", (0.5,) * 3, (0.5,) * 3)
-
-
-def test_file_of_the_projects_own_is_read(tmp_path):
-    path = tmp_path / "images.json"
-    values = {"resize_size": [256, 256], "crop_size": 224, "interpolation": "bilinear"}
-    path.write_text(json.dumps({**values, "mean": [0.1, 0.2, 0.3], "std": [1, 1, 1]}))
-    assert from_file(path) == Preprocessing((256, 256), 224, "bilinear", (0.1, 0.2, 0.3), (1.0, 1.0, 1.0))
+    path.write_text(json.dumps(values))
+    assert from_file(path) == wanted
 
 
 def test_resize_library_may_be_left_out():
@@ -84,9 +96,8 @@ def test_preprocessor_may_use_another_resize_library():
     ],
 )
 def test_invalid_preprocessing_is_refused(tmp_path, change, reason):
-    values = {"resize_size": 256, "crop_size": 224, "interpolation": "bilinear", "mean": [0.5] * 3, "std": [0.5] * 3}
     path = tmp_path / "images.json"
-    path.write_text(json.dumps({**values, **change}))
+    path.write_text(json.dumps({**OWN, **change}))
     with pytest.raises(PreprocessingError, match=reason):
         from_file(path)
 
