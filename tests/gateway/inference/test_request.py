@@ -67,49 +67,26 @@ def clock(monkeypatch):
     return advance
 
 
-def test_time_in_a_stage_adds_up(clock):
-    stage = Stage()
-    for seconds in (1, 2):
-        with stage:
-            clock(seconds)
-        clock(10)
-    assert stage.seconds == 3
-    assert (stage.began, stage.ended) == (100, 113)
-
-
-def test_concurrent_images_count_a_stage_once(clock):
-    stage = Stage()
-    with stage:
-        clock(1)
-        with stage:
-            clock(2)
-            with stage:
-                clock(4)
-        clock(8)
-    assert stage.seconds == 15
-
-
-def test_running_stage_counts_up_to_now(clock):
-    stage = Stage()
-    with stage:
-        clock(5)
-        assert (stage.seconds, stage.ended) == (5, 105)
-        clock(1)
-    assert stage.seconds == 6
-
-
-def test_failed_stage_ends(clock):
+def test_time_in_a_stage_adds_up_and_concurrent_images_count_once(clock):
     stage = Stage()
 
     def fail() -> None:
         with stage:
-            clock(1)
+            clock(8)
             raise EmptyFile
 
+    with stage:
+        clock(1)
+        with stage:
+            clock(2)
+        assert (stage.seconds, stage.ended) == (3, 103), "it counts up to now"
+        clock(4)
+    clock(10)
     with pytest.raises(EmptyFile):
         fail()
-    clock(1)
-    assert stage.seconds == 1
+    clock(10)
+    assert stage.seconds == 15
+    assert (stage.began, stage.ended) == (100, 125)
 
 
 def test_stages_are_in_order_of_first_entry():
