@@ -28,16 +28,12 @@ def started(*arguments: str, **environment: str) -> list[str]:
     return make("--dry-run", "up", *arguments, **environment).splitlines()[-1].split()[1:]
 
 
-def test_make_up_port_is_the_gateways():
-    assert started("PORT=9000") == [".venv/bin/gateway", "up", "--port", "9000"]
-
-
-def test_exported_port_variable_is_ignored():
-    assert started(PORT="9000") == [".venv/bin/gateway", "up"]
-
-
-def test_make_up_passes_all_options():
-    assert started("ARGS=--workers 2") == [".venv/bin/gateway", "up", "--workers", "2"]
+@pytest.mark.parametrize(
+    ("variable", "exported", "options"),
+    [("PORT=9000", {}, "--port 9000"), ("X=", {"PORT": "9000"}, ""), ("ARGS=--workers 2", {}, "--workers 2")],
+)
+def test_make_up_passes_its_variables_and_no_exported_ones(variable, exported, options):
+    assert started(variable, **exported) == [".venv/bin/gateway", "up", *options.split()]
 
 
 def test_package_index_of_dotenv_is_pips(tmp_path):

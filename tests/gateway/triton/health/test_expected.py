@@ -248,17 +248,18 @@ async def test_missing_version_of_a_split_is_a_warning_with_a_remedy():
     assert "GATEWAY_MODEL_SPLIT" in warning
 
 
-async def test_triton_stays_ready_for_the_served_versions():
-    checker = checker_of(FakeTriton(), splits=[{MODEL: {"7": 100}}])
+@pytest.mark.parametrize(
+    ("names", "split", "warnings"),
+    [
+        ([MODEL], {"7": 100}, 1),
+        ([MODEL, f"{MODEL}.v7"], {"7": 100}, 0),  # a version may have its own ensemble
+        ([MODEL], None, 0),
+    ],
+)
+async def test_triton_stays_ready_for_the_served_versions(names, split, warnings):
+    checker = checker_of(FakeTriton(ensembles=dict.fromkeys(names, STEPS)), splits=[{MODEL: split}] if split else [])
     await checker.probe_all()
-    assert lacking(checker)
-    assert checker.state.ready
-
-
-async def test_version_may_have_its_own_ensemble():
-    checker = checker_of(FakeTriton(ensembles={MODEL: STEPS, f"{MODEL}.v7": STEPS}), splits=[{MODEL: {"7": 100}}])
-    await checker.probe_all()
-    assert lacking(checker) == []
+    assert (len(lacking(checker)), checker.state.ready) == (warnings, True)
 
 
 async def test_unloaded_version_is_missing_and_logged_once():
@@ -277,12 +278,6 @@ async def test_unloaded_version_is_missing_and_logged_once():
             pass
     events = [event for event in captured if event["event"] == "contract" and "version 7" in event["problem"]]
     assert [event["log_level"] for event in events] == ["warning"]
-
-
-async def test_nothing_is_missing_without_a_split():
-    checker = checker_of(FakeTriton())
-    await checker.probe_all()
-    assert lacking(checker) == []
 
 
 def test_models_on_demand_are_not_expected():
