@@ -60,9 +60,7 @@ def test_version_1_limit_counts_without_reclaimable_caches(machine):
 def test_limit_of_a_parent_group_counts(machine):
     group(machine["cgroups"] / "box", memory_max="max", memory_current="5")
     group(machine["cgroups"], memory_max=str(500 * MIB), memory_current=str(100 * MIB))
-    found = usable_memory(**machine)
-    assert found is not None
-    assert found.free_bytes == 400 * MIB
+    assert usable_memory(**machine).free_bytes == 400 * MIB
 
 
 @pytest.mark.parametrize(("limit", "name"), [("max", "memory_max"), (str(UNLIMITED), "memory_limit_in_bytes")])
@@ -75,9 +73,7 @@ def test_group_without_a_limit_leaves_the_machine(machine, limit, name):
 
 def test_more_use_than_the_limit_leaves_nothing_free(machine):
     group(machine["cgroups"] / "box", memory_max="100", memory_current="200")
-    found = usable_memory(**machine)
-    assert found is not None
-    assert found.free_bytes == 0
+    assert usable_memory(**machine).free_bytes == 0
 
 
 def test_limit_is_the_least_of_all(machine):

@@ -21,14 +21,14 @@ from tests.services import ROUTES, client_of
 )
 def test_misspelt_path_gets_a_suggestion(client, path, meant):
     answer = client.post(path, files={"f": b"x"})
-    assert answer.status_code == 404
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
     assert answer.json()["detail"] == f"There is nothing at {path}; did you mean {meant}? See /docs."
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 def test_wrong_method_is_told_the_right_one(client, method):
     answer = client.request(method, "/predict")
-    assert answer.status_code == 405
+    assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
     assert answer.json()["detail"] == f"{method} is not allowed on /predict: send POST; see /docs."
 
 

@@ -128,11 +128,6 @@ def test_assets_are_counted_as_one_route(client):
     assert 'route="/assets/{path:path}",status="200"' in client.get("/metrics").text
 
 
-def test_files_outside_the_assets_are_unreachable(client):
-    sent = client.ask("GET", "/assets/../page.py")
-    assert sent[0]["status"] == 404
-
-
 @pytest.mark.parametrize("prepared", [False, True])
 def test_first_request_builds_no_routes(monkeypatch, prepared):
     """Without `prepare`, FastAPI builds them, with a TypeAdapter for each parameter."""
@@ -187,24 +182,3 @@ def test_url_parameters_are_parsed_like_fastapi(fastapis, query):
         read = error.message
 
     assert read == answer.json()
-
-
-def test_unusual_requests_are_left_to_fastapi(client):
-    wrong_method, wrong_path = client.request("PUT", "/predict"), client.post("/predict/", files={"files": PNG})
-    assert wrong_method.json()["code"] == "method_not_allowed"
-    assert (wrong_path.status_code, wrong_path.json()["code"]) == (404, "not_found")
-
-
-@pytest.mark.parametrize(
-    ("path", "content_type", "status", "code"),
-    [
-        ("/predict?top_k=0", "image/png", 422, "invalid_parameter"),
-        ("/predict", "text/plain", 415, "unsupported_media_type"),
-    ],
-)
-def test_errors_of_the_fast_path_are_problem_documents(client, path, content_type, status, code):
-    answer = client.post(path, content=PNG, headers={"content-type": content_type})
-    metrics = client.get("/metrics").text
-    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
-    assert answer.json()["code"] == code
-    assert f'gateway_requests_total{{code="{code}",route="/predict",status="{status}"}}' in metrics

@@ -229,11 +229,6 @@ def test_full_queue_of_started_requests_refuses_a_single_image(loop):
     assert on.idle
 
 
-def test_split_to_an_unloaded_version_is_a_service_error(loop):
-    request = Scripted(loop, at_once=lambda call: call.fail(ModelNotFound())).send(PNG, split=True)
-    assert isinstance(request.exception(), ModelUnavailable)
-
-
 def test_service_close_waits_a_limited_time_for_uncancelled_work(loop):
     on = Scripted(loop, supports_cancellation=False)
     on.cancel(on.send(PNG))

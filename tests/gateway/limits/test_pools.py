@@ -261,16 +261,11 @@ def send(pace: Pace, clock: Clock, nbytes: int, seconds: float) -> None:
     pace.receive(nbytes)
 
 
-def test_client_at_the_minimum_speed_keeps_its_grace_period(pace, clock):
-    for _ in range(1_000):
-        send(pace, clock, 100, 1)
-    assert pace.spare_seconds == pytest.approx(10)
-
-
-def test_slower_client_uses_up_its_grace_period(pace, clock):
-    for _ in range(20):
-        send(pace, clock, 50, 1)
-    assert pace.spare_seconds == pytest.approx(0)
+@pytest.mark.parametrize(("nbytes", "seconds", "left"), [(100, 1_000, 10), (50, 20, 0)])
+def test_client_below_the_minimum_speed_uses_up_its_grace_period(pace, clock, nbytes, seconds, left):
+    for _ in range(seconds):
+        send(pace, clock, nbytes, 1)
+    assert pace.spare_seconds == pytest.approx(left)
 
 
 def test_pause_uses_up_grace_that_speed_restores(pace, clock):

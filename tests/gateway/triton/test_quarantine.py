@@ -11,16 +11,6 @@ from gateway.triton.quarantine import Notes, Quarantine
 from tests.doubles.clock import Clock
 
 
-def test_suspect_is_released_by_an_answer_or_by_time():
-    clock = Clock()
-    quarantine = Quarantine(60, clock)
-    quarantine.suspect([b"a", b"b"])
-    quarantine.clear(b"a")
-    assert [quarantine.is_suspect(code) for code in (b"a", b"b", b"c")] == [False, True, False]
-    clock.seconds = 60
-    assert not quarantine.is_suspect(b"b")
-
-
 def test_quarantine_is_bounded_and_drops_the_oldest(monkeypatch):
     monkeypatch.setattr(module, "REMEMBERED", 3)
     quarantine = Quarantine(60, Clock())
@@ -65,6 +55,7 @@ def test_notes_are_shared_by_all_workers(path):
         assert [worker.is_suspect(code) for code in (b"a", b"b", b"c")] == [False, False, True]
         assert [worker.is_refused(code) for code in (b"a", b"b", b"c")] == [False, True, False]
     now += 60
+    assert not one.is_suspect(b"c")
     assert not one.is_refused(b"b")
     one.close()
     other.close()
