@@ -84,33 +84,6 @@ def test_pods_have_the_identity_that_is_annotated(releases, name):
     assert pod(release, "triton")["automountServiceAccountToken"] is False, "the cloud mounts a token of its own"
 
 
-def test_models_of_a_bucket_are_copied_and_followed(releases):
-    release = releases["eks-irsa"]
-    (first,) = pod(release, "triton")["initContainers"]
-    pull = ["gateway", "model", "pull", "s3://example-models/production", "/models/repository"]
-    assert first["command"] == pull
-    follow = next(each for each in pod(release, "triton")["containers"] if each["name"] == "models-follow")
-    assert follow["command"] == [*pull, "--follow", "30", "--triton", "http://127.0.0.1:8000"]
-    for each in (first, follow):
-        assert each["image"].startswith("triton-image-gateway/gateway:")
-        assert {"name": "AWS_REGION", "value": "eu-central-1"} in each["env"]
-        assert {"name": "models", "mountPath": "/models"} in each["volumeMounts"]
-    mounts = container(release, "triton")["volumeMounts"]
-    assert {"name": "models", "mountPath": "/models", "subPath": "repository", "readOnly": True} in mounts
-    egress = find(release, "NetworkPolicy", "-triton")["spec"]["egress"]
-    assert {"port": 443} in [port for rule in egress for port in rule["ports"]]
-    azure = pod(releases["aks-workload-identity"], "triton")
-    assert [each["name"] for each in azure["containers"]] == ["triton"], "no container follows"
-
-
-def test_triton_reads_a_bucket_itself(releases):
-    release = releases["gke-workload-identity"]
-    args = container(release, "triton")["args"]
-    assert args[:2] == ["tritonserver", "--model-repository=gs://example-models/production"]
-    assert "--model-repository=/models" not in args
-    assert "initContainers" not in pod(release, "triton")
-
-
 def test_labels_reach_pods_and_no_selector(releases):
     release = releases["ci-common-labels"]
     for each in release.documents:
@@ -128,15 +101,6 @@ def test_pod_labels_cannot_replace_those_of_the_selector():
     name = "app.kubernetes.io/component"
     (release,) = render([{"commonLabels": {name: "a"}, "gateway": {"podLabels": {name: "b"}}}])
     assert template(release, "gateway")["metadata"]["labels"][name] == "gateway"
-
-
-def test_digests_replace_tags(releases):
-    release = releases["private-registry-by-digest"]
-    for part in ("gateway", "triton"):
-        repository, _, digest = container(release, part)["image"].partition("@")
-        assert repository == f"registry.example.com/mirror/triton-image-gateway/{part}"
-        assert digest.startswith("sha256:")
-        assert pod(release, part)["imagePullSecrets"] == [{"name": "mirror"}]
 
 
 def test_mutual_tls_is_set_on_both_sides(releases):
@@ -172,30 +136,34 @@ def test_nothing_is_loaded_through_a_balancer(releases, name):
     assert variables["GATEWAY_TRITON_URL"] != "images-triton:8001"
 
 
-def test_created_claims_are_mounted_and_stay(releases):
-    release = releases["claims-of-the-chart"]
-    claims = {each["metadata"]["name"]: each for each in release.documents if each["kind"] == "PersistentVolumeClaim"}
-    volumes = pod(release, "triton")["volumes"]
-    mounted = {each["persistentVolumeClaim"]["claimName"] for each in volumes if "persistentVolumeClaim" in each}
-    assert mounted == claims.keys() == {"images-triton-models", "images-triton-tensorrt"}
-    models = claims["images-triton-models"]
-    assert models["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
-    assert models["spec"]["storageClassName"] == "efs"
-    assert models["spec"]["resources"] == {"requests": {"storage": "50Gi"}}
-    assert claims["images-triton-tensorrt"]["spec"]["accessModes"] == ["ReadWriteOnce"]
-    assert "PersistentVolumeClaim" not in {each["kind"] for each in releases["existing-claims"].documents}
-
-
 POD, GATEWAY = "spec template spec", "spec template spec containers gateway"
 TRITON, NGINX = "spec template spec containers triton", "metadata annotations nginx.ingress.kubernetes.io"
-PARTS = {"app.kubernetes.io/name": "triton-image-gateway", "app.kubernetes.io/instance": "images"}
-PEER = {"podSelector": {"matchLabels": {**PARTS, "app.kubernetes.io/component": "gateway"}}}
+CLAIMS, MIRROR = ("images-triton-models", "images-triton-tensorrt"), "registry.example.com/mirror/triton-image-gateway"
+PULL = ["gateway", "model", "pull", "s3://example-models/production", "/models/repository"]
+FOLLOW = ["--follow", "30", "--triton", "http://127.0.0.1:8000"]
+MODELS = {"name": "models", "mountPath": "/models", "subPath": "repository", "readOnly": True}
+
+
+def labelled(component: str) -> dict[str, dict[str, str]]:
+    """What selects the pods of a part of this release."""
+    labels = {"name": "triton-image-gateway", "instance": "images", "component": component}
+    return {"matchLabels": {f"app.kubernetes.io/{name}": value for name, value in labels.items()}}
+
+
+GATEWAYS = {"podSelector": labelled("gateway")}
 VALUES = [
+    ("aks-workload-identity", "Deployment triton", f"{POD} containers 1", None),
     ("argo-cd", "Deployment gateway", "spec selector matchLabels app.kubernetes.io/name", "image-search"),
+    ("autoscaled", "Deployment gateway", "spec replicas", None),
+    ("autoscaled", "Deployment triton", "spec replicas", None),
+    # What the share of the processor is of.
+    ("autoscaled", "Deployment gateway", f"{GATEWAY} resources requests cpu", "1"),
+    ("autoscaled", "HorizontalPodAutoscaler gateway", "apiVersion", "autoscaling/v2"),
+    ("autoscaled", "HorizontalPodAutoscaler gateway", "spec scaleTargetRef name", "images-gateway"),
     ("as it comes", "ConfigMap gateway", "data GATEWAY_HOLD_WITHOUT_TRITON", None),
     ("as it comes", "Deployment gateway", f"{GATEWAY} readinessProbe httpGet path", "/health/ready"),
     ("as it comes", "NetworkPolicy triton", "spec egress", []),
-    ("as it comes", "NetworkPolicy triton", "spec ingress 0", {"from": [PEER], "ports": [{"port": 8001}]}),
+    ("as it comes", "NetworkPolicy triton", "spec ingress 0", {"from": [GATEWAYS], "ports": [{"port": 8001}]}),
     ("as it comes", "NetworkPolicy triton", "spec ingress 1 ports", [{"port": 8002}]),
     ("as it comes", "NetworkPolicy triton", "spec ingress 1 from 0 namespaceSelector matchLabels", MONITORING),
     ("as it comes", "NetworkPolicy triton", "spec ingress 1 from 1", None),
@@ -204,14 +172,39 @@ VALUES = [
     ("batch-scheduler-on-spot-gpus", "Deployment triton", f"{POD} schedulerName", "volcano"),
     ("budget-by-minimum", "PodDisruptionBudget gateway", "spec minAvailable", 2),
     ("budget-by-minimum", "PodDisruptionBudget gateway", "spec maxUnavailable", None),
+    ("budget-of-none", "PodDisruptionBudget gateway", "spec minAvailable", 0),
+    ("claims-of-the-chart", "Deployment triton", f"{POD} volumes models persistentVolumeClaim claimName", CLAIMS[0]),
+    ("claims-of-the-chart", "Deployment triton", f"{POD} volumes tensorrt persistentVolumeClaim claimName", CLAIMS[1]),
+    ("claims-of-the-chart", "PersistentVolumeClaim models", "metadata annotations helm.sh/resource-policy", "keep"),
+    ("claims-of-the-chart", "PersistentVolumeClaim models", "spec resources requests storage", "50Gi"),
+    ("claims-of-the-chart", "PersistentVolumeClaim models", "spec storageClassName", "efs"),
+    ("claims-of-the-chart", "PersistentVolumeClaim tensorrt", "spec accessModes", ["ReadWriteOnce"]),
     ("company-proxy-and-ca", "Deployment gateway", f"{POD} hostAliases 0 ip", "10.1.2.3"),
     ("company-proxy-and-ca", "Deployment gateway", f"{GATEWAY} envFrom 1 configMapRef name", "company-proxy"),
+    ("eks-irsa", "Deployment triton", f"{POD} initContainers 0 command", PULL),
+    ("eks-irsa", "Deployment triton", f"{POD} initContainers 0 env AWS_REGION value", "eu-central-1"),
+    ("eks-irsa", "Deployment triton", f"{POD} initContainers 0 volumeMounts models mountPath", "/models"),
+    ("eks-irsa", "Deployment triton", f"{POD} containers models-follow command", [*PULL, *FOLLOW]),
+    ("eks-irsa", "Deployment triton", f"{POD} containers models-follow env AWS_REGION value", "eu-central-1"),
+    ("eks-irsa", "Deployment triton", f"{POD} containers models-follow volumeMounts models mountPath", "/models"),
+    ("eks-irsa", "Deployment triton", f"{TRITON} volumeMounts models", MODELS),
+    ("eks-irsa", "NetworkPolicy triton", "spec egress 0 ports 2", {"port": 443}),
     ("envoy-in-front-of-tritons", "Deployment triton", f"{TRITON} livenessProbe exec command 2", "flowers"),
     ("envoy-in-front-of-tritons", "Deployment triton", f"{TRITON} startupProbe exec command 2", "flowers"),
     ("envoy-in-front-of-tritons", "NetworkPolicy triton", "spec ingress 0 from 1 podSelector matchLabels app", "envoy"),
     ("few-revisions", "Deployment gateway", "spec revisionHistoryLimit", 3),
     ("few-revisions", "Deployment triton", "spec revisionHistoryLimit", 0),
     ("gateway-api", "NetworkPolicy gateway", "spec ingress 0 ports", [{"port": 8080}, {"port": 8081}]),
+    ("gateway-api", "NetworkPolicy gateway", "spec ingress 0 from 2", {"podSelector": labelled("test")}),
+    ("gateway-api", "NetworkPolicy gateway", "spec ingress 0 from 3", None),
+    (
+        "gke-workload-identity",
+        "Deployment triton",
+        f"{TRITON} args 1",
+        "--model-repository=gs://example-models/production",
+    ),
+    ("gke-workload-identity", "Deployment triton", f"{TRITON} args 2", "--model-control-mode=explicit"),
+    ("gke-workload-identity", "Deployment triton", f"{POD} initContainers", None),
     # 16 images for each of 3 cores, and 128 for a slice, as for a GPU.
     ("gpu-slices", "ConfigMap gateway", "data GATEWAY_MAX_IMAGES_IN_FLIGHT", str(3 * 16 + 128)),
     ("hpa-prometheus-adapter", "HorizontalPodAutoscaler gateway", "spec metrics 0 type", "Resource"),
@@ -225,6 +218,9 @@ VALUES = [
     ("ingress-with-paths", "Ingress gateway", "spec rules 1 http paths 1 pathType", "Prefix"),
     ("ipv6-alone", "Service gateway", "spec ipFamilies", ["IPv6"]),
     ("ipv6-alone", "Service triton", "spec ipFamilyPolicy", "SingleStack"),
+    ("keys-and-admins", "Deployment gateway", f"{GATEWAY} env 0 name", "GATEWAY_CACHE_SECRET"),
+    ("keys-and-admins", "Deployment gateway", f"{GATEWAY} env 0 valueFrom secretKeyRef name", "image-cache"),
+    ("keys-and-admins", "Deployment gateway", f"{GATEWAY} env 1", None),
     ("keda-thanos-with-token", "ScaledObject triton", "spec fallback", {"failureThreshold": 4, "replicas": 4}),
     ("keda-thanos-with-token", "ScaledObject triton", "spec triggers 0 authenticationRef", {"name": "thanos"}),
     ("keda-thanos-with-token", "ScaledObject triton", "spec triggers 0 metadata authModes", "bearer"),
@@ -241,6 +237,10 @@ VALUES = [
     ("network-policy-without-prometheus", "NetworkPolicy gateway", "spec ingress 0 from 1 namespaceSelector", None),
     ("network-policy-without-prometheus", "NetworkPolicy gateway", "spec ingress 0 from 2", None),
     ("node-port-on-premises", "Service gateway", "spec ports 0 nodePort", 30080),
+    ("private-registry-by-digest", "Deployment gateway", f"{GATEWAY} image", f"{MIRROR}/gateway@sha256:{1:064}"),
+    ("private-registry-by-digest", "Deployment gateway", f"{POD} imagePullSecrets", [{"name": "mirror"}]),
+    ("private-registry-by-digest", "Deployment triton", f"{TRITON} image", f"{MIRROR}/triton@sha256:{2:064}"),
+    ("private-registry-by-digest", "Deployment triton", f"{POD} imagePullSecrets", [{"name": "mirror"}]),
     ("scale-to-zero", "ConfigMap gateway", "data GATEWAY_HOLD_WITHOUT_TRITON", "true"),
     ("scale-to-zero", "Deployment gateway", f"{GATEWAY} readinessProbe httpGet path", "/health/live"),
     ("scale-to-zero", "ScaledObject triton", "spec triggers 0 metadata threshold", "48"),
@@ -267,9 +267,8 @@ def test_set_has_its_values(releases, name, thing, path, value):
     assert at(find(releases[name], kind, f"-{part}"), path) == value
 
 
-def test_value_that_is_0_is_no_missing_one():
-    (release,) = render([{"gateway": {"pdb": {"minAvailable": 0}}}])
-    assert at(find(release, "PodDisruptionBudget", "-gateway"), "spec minAvailable") == 0
+def test_existing_claims_are_not_made(releases):
+    assert "PersistentVolumeClaim" not in {each["kind"] for each in releases["existing-claims"].documents}
 
 
 @pytest.mark.parametrize("size", ["2GIB", "2 apples", "GiB"])
