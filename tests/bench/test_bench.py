@@ -227,13 +227,8 @@ def test_every_attack_has_its_own_name_and_text():
     cases = [case for cases in FAMILIES.values() for case in cases]
     assert len({case.name for case in cases}) == len({case.what for case in cases}) == len(cases)
     assert all(case.what and "\n" not in case.what and case.beside in CLIENTS for case in cases)
-
-
-def test_every_family_has_a_title():
     assert list(TITLES) == list(FAMILIES)
-
-
-def test_costly_images_are_also_sent_as_many_as_fit():
+    # Costly images are also sent as many as fit.
     assert FAMILIES["n-fold"] == folded(FAMILIES["images"])
     assert all(case.folded for case in FAMILIES["n-fold"])
 
@@ -257,23 +252,20 @@ QUIET = {"memory": 0.0, "pause": 0.0, "p99": 1.0, "beside": 0.1, "alone": 0.1, "
 
 
 @pytest.mark.parametrize(
-    ("figures", "misses"),
+    ("cpu", "figures", "broken", "misses"),
     [
-        ({}, []),
-        ({"memory": 101e6}, ["memory"]),
-        ({"pause": 0.051}, ["pause"]),
-        ({"p99": 3.1}, ["p99"]),
-        ({"live": 1.1, "served": 2.1}, ["live", "served"]),
-        ({"served": 2.1, "alone": 0.8}, []),
+        (1.0, {}, {}, []),
+        (1.0, {"memory": 101e6}, {}, ["memory"]),
+        (1.0, {"pause": 0.051}, {}, ["pause"]),
+        (1.0, {"p99": 3.1}, {}, ["p99"]),
+        (1.0, {"live": 1.1, "served": 2.1}, {}, ["live", "served"]),
+        (1.0, {"served": 2.1, "alone": 0.8}, {}, []),
+        (1.2, {}, {"killed Triton": 1}, ["CPU", "killed Triton"]),
     ],
     ids=str,
 )
-def test_attack_that_exceeds_a_limit_has_its_name(figures, misses):
-    assert Cost(FAMILIES["grpc"][0], "", 1.0, 1.0, {**QUIET, **figures}, {}).misses == misses
-
-
-def test_attack_that_costs_more_than_is_allowed_or_breaks_a_promise_misses():
-    assert Cost(FAMILIES["grpc"][0], "", 1.2, 1.0, QUIET, {"killed Triton": 1}).misses == ["CPU", "killed Triton"]
+def test_attack_that_exceeds_a_limit_or_breaks_a_promise_has_its_name(cpu, figures, broken, misses):
+    assert Cost(FAMILIES["grpc"][0], "", cpu, 1.0, {**QUIET, **figures}, broken).misses == misses
 
 
 def test_documented_attacks_exist():

@@ -49,14 +49,11 @@ def test_wheels_and_chart_have_the_version_of_the_service():
     for folder in ("", "gateway_client"):
         text = (PROJECT / folder / "pyproject.toml").read_text()
         assert "version" in tomllib.loads(text)["project"]["dynamic"]
+    assert version("triton-image-gateway") == __version__
     kernel = tomllib.loads((PROJECT / "native" / "pyproject.toml").read_text())
     assert kernel["project"]["version"] == __version__
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (semantic(__version__), __version__)
-
-
-def test_installed_distribution_has_the_version_of_the_code():
-    assert version("triton-image-gateway") == __version__
 
 
 def test_another_version_reaches_every_file():

@@ -233,16 +233,17 @@ def test_missing_model_file_names_the_export_command(runtime, model_repository, 
     assert "classifier/1/model.pt: `gateway model export` writes" in failure(runtime, repository)
 
 
-def test_missing_repository_is_named(runtime, tmp_path):
-    with pytest.raises(TritonRuntimeError, match=r"no model repository at .*/nowhere"):
-        EmbeddedTriton(runtime, tmp_path / "nowhere", on_log=print).start()
-
-
-def test_repository_path_with_a_space_is_refused(runtime, tmp_path):
-    repository = tmp_path / "my models"
-    repository.mkdir()
-    with pytest.raises(TritonRuntimeError, match=r"cannot handle spaces in a path: move .*/my models to"):
-        EmbeddedTriton(runtime, repository, on_log=print).start()
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("nowhere", r"no model repository at .*/nowhere"),
+        ("my models", r"cannot handle spaces in a path: move .*/my models to"),
+    ],
+)
+def test_repository_that_triton_cannot_use_is_refused(runtime, tmp_path, name, reason):
+    (tmp_path / "my models").mkdir()
+    with pytest.raises(TritonRuntimeError, match=reason):
+        EmbeddedTriton(runtime, tmp_path / name, on_log=print).start()
 
 
 def test_missing_model_py_is_reported_before_triton_starts(runtime, echo_repository):

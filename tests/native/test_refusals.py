@@ -55,14 +55,13 @@ def test_nonsensical_sizes_and_corners_are_refused(size, corner):
         exact_resize.resize(PIXELS, TARGET.copy(), size, corner=corner, filter="bilinear")
 
 
-def test_unknown_filter_is_named():
-    with pytest.raises(ValueError, match="no filter 'nearest'"):
-        exact_resize.resize(PIXELS, TARGET, (8, 9), filter="nearest")
-
-
-def test_unsupported_instructions_are_named():
-    with pytest.raises(ValueError, match="has no 'mmx'"):
-        exact_resize.resize(PIXELS, TARGET, (8, 9), filter="bilinear", by="mmx")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"filter": "nearest"}, "no filter 'nearest'"), ({"filter": "bilinear", "by": "mmx"}, "has no 'mmx'")],
+)
+def test_unknown_filter_and_instructions_are_named(options, words):
+    with pytest.raises(ValueError, match=words):
+        exact_resize.resize(PIXELS, TARGET, (8, 9), **options)
 
 
 def test_overflowing_numbers_and_read_only_targets_are_refused():

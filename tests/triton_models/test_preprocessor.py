@@ -74,14 +74,6 @@ def test_cut_off_jpeg_without_a_length_is_refused(triton_client, pixels):
     assert result.as_numpy("IMAGE_STATUS")[:, 0].tolist() == [UNDECODABLE, OK]
 
 
-def test_padding_is_not_part_of_the_image(triton_client, pixels):
-    encoded = encode(pixels, ".jpg")
-    longer = bytes(50_000)
-    _, alone = preprocess(triton_client, [encoded])
-    _, padded = preprocess(triton_client, [encoded, longer])
-    assert np.array_equal(alone[0], padded[0])
-
-
 def test_gray_alpha_and_16_bit_images_become_8_bit_rgb(triton_client, pixels):
     gray = pixels[..., :1].repeat(3, axis=2)
     forms = [

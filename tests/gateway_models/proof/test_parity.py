@@ -44,15 +44,20 @@ def test_unreachable_gateway_ends_the_comparison():
         gateway.answer(PNG)
 
 
-def test_reference_shows_transparent_images_on_white():
-    clear = Image.new("RGBA", (2, 2), (255, 0, 0, 0))
-    assert shown(clear).getpixel((0, 0)) == (255, 255, 255)
-    assert shown(clear.convert("RGB")).getpixel((0, 0)) == (255, 0, 0)
+CLEAR = Image.new("RGBA", (2, 2), (255, 0, 0, 0))
 
 
-def test_reference_scales_gray_of_16_bits():
-    deep = Image.fromarray(np.full((2, 2), 0x8080, np.uint16))
-    assert shown(deep).getpixel((0, 0)) == (0x80, 0x80, 0x80)
+@pytest.mark.parametrize(
+    ("image", "pixel"),
+    [
+        (CLEAR, (255, 255, 255)),
+        (CLEAR.convert("RGB"), (255, 0, 0)),
+        (Image.fromarray(np.full((2, 2), 0x8080, np.uint16)), (0x80, 0x80, 0x80)),
+    ],
+    ids=["transparent, on white", "RGB", "gray of 16 bits"],
+)
+def test_reference_shows_an_image(image, pixel):
+    assert shown(image).getpixel((0, 0)) == pixel
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
