@@ -1,7 +1,5 @@
 """Clients of Triton and KServe in front of the gateway: tritonclient.http unchanged, and JSON by hand."""
 
-import base64
-import json
 import re
 import subprocess
 import sys
@@ -10,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
-from tritonclient.utils import InferenceServerException
 
 from tests.photos import photo
 from tests.processes import PROJECT, Gateway
@@ -58,21 +55,6 @@ def test_results_of_many_images_keep_their_order(v2):
     assert best(result) == [["Egyptian cat"], ["espresso"]] * 20
 
 
-@pytest.mark.parametrize(
-    ("model", "version", "content", "status", "words"),
-    [
-        ("nothing", "", CAT, "404", "no model 'nothing'"),
-        (MODEL, "9", CAT, "404", "'ensemble_model' version 9"),
-        (MODEL, "", b"no image", "415", "not a"),
-        (MODEL, "", CAT[:-2_000], "422", "no end marker"),
-    ],
-)
-def test_tritonclient_raises_the_error_messages(v2, model, version, content, status, words):
-    with pytest.raises(InferenceServerException, match=words) as caught:
-        v2.infer(model, images(content), model_version=version)
-    assert caught.value.status() == status
-
-
 def test_readme_example_prints_its_documented_output(real_gateway: Gateway):
     (code,) = re.findall(r"```python\n(.*?/infer.*?)```", (PROJECT / "README.md").read_text(), re.DOTALL)
     documented = re.search(r"print\(.*\)  # (.*)", code)
@@ -89,17 +71,3 @@ def test_concurrent_requests_get_their_own_results(real_gateway: Gateway):
         waiting = [v2.async_infer(MODEL, images(image)) for image in (CAT, COFFEE) * 8]
         found = [request.get_result().as_numpy("PREDICTION")[0].argmax() for request in waiting]
     assert found == [found[0], found[1]] * 8
-
-
-def test_curl_gets_predictions(real_gateway: Gateway, tmp_path):
-    request = tmp_path / "request.json"
-    output = {"name": "PREDICTION", "parameters": {"classification": 1}}
-    data = [base64.b64encode(CAT).decode()]
-    tensor = {"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": data}
-    request.write_text(json.dumps({"inputs": [tensor], "outputs": [output]}))
-    url = f"{real_gateway.url}/v2/models/{MODEL}/infer"
-    answer = subprocess.run(
-        ["curl", "-sS", "-d", f"@{request}", url], check=True, capture_output=True, text=True, timeout=60
-    )
-    (prediction,) = json.loads(answer.stdout)["outputs"]
-    assert prediction["data"][0].endswith(":285:Egyptian cat")

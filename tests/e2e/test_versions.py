@@ -169,24 +169,6 @@ def test_top_k_beyond_the_classes_returns_all_of_them(http):
     assert sum(scores(ask(http, threshold=0)).values()) == pytest.approx(1, abs=1e-4)
 
 
-def test_split_sends_a_share_and_keeps_clients_on_their_version(start):
-    with start("split", model_split="flowers=1:50,2:50") as gateway, gateway.client() as http:
-        found = Counter(ask(http)["model"]["version"] for _ in range(60))
-        assert set(found) == {"1", "2"}
-        by_client = {}
-        for client in map(str, range(20)):
-            versions = {ask(http, headers={"X-Client-ID": client})["model"]["version"] for _ in range(3)}
-            assert len(versions) == 1
-            by_client[client] = versions.pop()
-        assert set(by_client.values()) == {"1", "2"}
-        # A request for a version gets it, and other models are not split.
-        assert {ask(http, version=1)["model"]["version"] for _ in range(8)} == {"1"}
-        assert ask(http, model="signs")["model"] == {"name": "signs", "version": "1"}
-        text = http.get("/metrics").text
-        for version in ("1", "2"):
-            assert f'gateway_images_total{{model="flowers",outcome="ok",version="{version}"}}' in text
-
-
 @contextmanager
 def asking_on(gateway_client: httpx.Client, model: str) -> Iterator[Counter]:
     """Four clients that send requests without pause; counts their responses by status and version."""

@@ -172,13 +172,16 @@ def test_version_is_that_of_the_path(client, backend):
 def test_split_sends_a_share_to_a_version_and_clients_keep_theirs():
     with client_of(scorer(), model_split={"flowers": {"1": 50, "2": 50}}) as client:
 
-        def version(name: str) -> str:
-            answer = ask(client, PNG, path="/v2/models/flowers/infer", headers={"X-Client-ID": name})
+        def version(name: str, path: str = "/v2/models/flowers/infer") -> str:
+            answer = ask(client, PNG, path=path, headers={"X-Client-ID": name})
             return result(answer).get_response()["model_version"]
 
         versions = {name: version(name) for name in map(str, range(20))}
         assert set(versions.values()) == {"1", "2"}
         assert {name: version(name) for name in versions} == versions
+        # A request for a version gets it, and other models are not split.
+        assert {version(name, "/v2/models/flowers/versions/1/infer") for name in versions} == {"1"}
+        assert {version(name, "/v2/models/ensemble_model/infer") for name in versions} == {"1"}
 
 
 def test_timeout_is_in_microseconds(client, backend):

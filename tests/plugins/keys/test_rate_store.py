@@ -11,8 +11,11 @@ from gateway_plugins.keys import rate_store
 from gateway_plugins.keys.quota import Rate
 from gateway_plugins.keys.rate_store import CONNECTIONS, RETRY_SECONDS, StoredRates
 from gateway_plugins.keys.rates import ProcessRates, take
+from tests.doubles.backend import PNG
 from tests.doubles.clock import Clock
+from tests.keys import key_of
 from tests.plugins.keys.stores import needs_store
+from tests.services import client_of
 
 pytestmark = needs_store
 SLOW = Rate(0.001, 10, "")
@@ -41,6 +44,17 @@ async def test_gateways_share_one_rate(store):
     assert (await fleet[0].take("b", SLOW, 0.0)).admitted
     for rates in fleet:
         await rates.close()
+
+
+def test_applications_share_the_rate_of_a_key(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.0)
+    key = key_of(tmp_path / "keys", rate="1/h", burst="3")
+    settings = {"api_keys_file": tmp_path / "keys", "rate_store_url": store.url, "max_wait_seconds": 0.001}
+    statuses = []
+    for _ in range(2):
+        with client_of(**settings) as client:
+            statuses += [client.post("/predict", files={"f": PNG}, headers=key).status_code for _ in range(2)]
+    assert statuses == [200, 200, 200, 429]
 
 
 @pytest.mark.parametrize("rate", [Rate(0.5, 3, ""), Rate(0.001, 1, ""), Rate(2.0, 10, "")])
