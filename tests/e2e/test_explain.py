@@ -9,18 +9,11 @@ import pytest
 from PIL import Image
 
 from tests.asking import encode
-from tests.processes import Gateway
 
 CAT = Path(__file__).parents[2] / "examples" / "cat.jpg"
 LABEL = "Egyptian cat"
 PART = 0.25
 """The share of the image that is hidden: its hottest part, then its coldest part."""
-
-
-@pytest.fixture
-def http(real_gateway: Gateway):
-    with real_gateway.client() as client:
-        yield client
 
 
 def score(http: httpx.Client, pixels: np.ndarray) -> float:
@@ -31,10 +24,12 @@ def score(http: httpx.Client, pixels: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("parameters", [{"masks": 120}, {"method": "occlusion", "grid": 6}], ids=str)
-def test_hidden_hot_part_costs_score_and_a_cold_one_none(http: httpx.Client, parameters: dict[str, str | int]):
+def test_hidden_hot_part_costs_score_and_a_cold_one_none(real_client: httpx.Client, parameters: dict[str, str | int]):
     files = {"files": ("cat.jpg", CAT.read_bytes())}
     headers = {"Accept": "application/x-ndjson"}
-    with http.stream("POST", "/explain", params=parameters, files=files, headers=headers, timeout=300) as response:
+    with real_client.stream(
+        "POST", "/explain", params=parameters, files=files, headers=headers, timeout=300
+    ) as response:
         *lines, last = map(json.loads, response.iter_lines())
     found = last["explanation"]
     assert (found["label"], found["class_id"]) == (LABEL, 285)
@@ -49,6 +44,6 @@ def test_hidden_hot_part_costs_score_and_a_cold_one_none(http: httpx.Client, par
     for name, hidden in (("cold", order[:count]), ("hot", order[-count:])):
         masked = pixels.reshape(-1, 3).copy()
         masked[hidden] = pixels.mean(axis=(0, 1))
-        scores[name] = score(http, masked.reshape(pixels.shape))
+        scores[name] = score(real_client, masked.reshape(pixels.shape))
     assert scores["hot"] < 0.9 * found["score"]
     assert scores["cold"] > found["score"]

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 import httpx
 import numpy as np
 import pytest
-from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
+from tritonclient.grpc import InferenceServerClient, InferRequestedOutput
 from tritonclient.http import InferenceServerClient as HttpClient
 from tritonclient.http import InferInput as HttpInput
 from tritonclient.http import InferRequestedOutput as HttpOutput
 from tritonclient.utils import InferenceServerException
 
 from tests.asking import encode
+from tests.plugins.oip.grpc_api.serving import images
 from tests.processes import PROJECT, Gateway, free_port
 
 MODEL = "ensemble_model"
@@ -37,11 +38,6 @@ def grpc_gateway(start_gateway, light_triton, port) -> Iterator[Gateway]:
 def grpc_client(grpc_gateway, port) -> Iterator[InferenceServerClient]:
     with InferenceServerClient(f"127.0.0.1:{port}") as client:
         yield client
-
-
-def images(*contents: bytes) -> list[InferInput]:
-    array = np.array(contents, dtype=np.object_)
-    return [InferInput("IMAGE", [len(contents)], "BYTES").set_data_from_numpy(array)]
 
 
 def test_scores_are_those_of_http(grpc_gateway, grpc_client):

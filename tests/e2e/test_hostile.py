@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from gateway.settings import MIB
-from tests.encoders import png_bomb
 from tests.photos import photo, undecodable, unlike_any
 from tests.processes import Gateway
 
@@ -21,21 +20,6 @@ BAD_FILES = 10_000
 def outcomes(answer: httpx.Response) -> list[str]:
     assert answer.headers["content-type"] == "application/json", answer.text
     return [result["error"]["code"] if result["error"] else "ok" for result in answer.json()["results"]]
-
-
-def test_decompression_bomb_costs_little_time_and_memory(gateway: Gateway, client: httpx.Client):
-    bomb = png_bomb(20_000, 20_000)
-    assert len(bomb) < 250_000
-    client.post("/predict", files={"f": ("bomb.png", bomb)})
-    before = gateway.resident_bytes()
-    milliseconds = []
-    for _ in range(20):
-        answer = client.post("/predict", files={"f": ("bomb.png", bomb)})
-        assert outcomes(answer) == ["image_too_large"]
-        milliseconds.append(float(answer.headers["server-timing"].rpartition("total;dur=")[2]))
-    # The minimum: a busy machine makes some of them wait, and 400 megapixels would make each take a second.
-    assert min(milliseconds) < 50
-    assert gateway.resident_bytes() - before < 50 * MIB
 
 
 @pytest.mark.parametrize(

@@ -123,26 +123,3 @@ def test_curl_is_served_whatever_protocol_it_offers(gateway: Gateway, tmp_path: 
     command = ["curl", "-sS", option, "-F", f"files=@{upload}", f"{gateway.url}/predict?top_k=1"]
     curl = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     assert json.loads(curl.stdout)["results"][0]["predictions"][0]["label"] == "Egyptian cat"
-
-
-OFFER = b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
-
-
-def test_repeated_upgrade_offers_are_ignored(impatient: Gateway):
-    with impatient.connect() as connection:
-        connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n" + OFFER)
-        assert read_until(connection, b"}").startswith(b"HTTP/1.1 200 ")
-        connection.sendall((b"GET /health/live HTTP/1.1\r\nHost: x\r\n" + OFFER) * 1_000)
-        received = b""
-        while received.count(b'{"status":"live"}') < 1_000:
-            received += connection.recv(65_536)
-    assert received.count(b"HTTP/1.1 200 ") == 1_000
-
-
-@pytest.mark.parametrize(
-    "request_line", [b"CONNECT x:1 HTTP/1.1", b"POST /predict HTTP/1.1\r\nTransfer-Encoding: chunked"]
-)
-def test_malformed_request_after_an_upgrade_offer_is_refused(impatient: Gateway, request_line: bytes):
-    with impatient.connect() as connection:
-        connection.sendall(request_line + b"\r\nHost: x\r\n" + OFFER + b"ZZ\r\n")
-        assert connection.recv(65_536).startswith(b"HTTP/1.1 4")

@@ -12,11 +12,9 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-import gateway_client
 from bench.damage import damaged, outcome, refused_by_pillow
 from gateway.errors import ImageError
 from gateway.plugins import errors_of, installed
-from gateway_client.bulk.rows import row_of
 from gateway_decoder.damage import DamageDetector
 from tests import encoders
 from tests.gateway_client.bulk.running import run
@@ -138,15 +136,6 @@ def test_damaged_jpeg_has_a_warning_and_strict_refuses_it(
         assert (refused["error"]["code"], "warning" in refused) == ("damaged_image", False)
         assert client.post("/predict?strict=true", files=files[1:]).status_code == 422
     assert gateway.metric("gateway_damaged_images_total") == before + 3
-
-
-def test_client_and_bulk_rows_have_the_warning(real_gateway: Gateway):
-    with gateway_client.Gateway(real_gateway.url) as service:
-        (result,) = service.classify([flipped()])
-        (refused,) = service.classify([flipped()], strict=True)
-    assert row_of(result)["warning"] == result.warning == "damaged"
-    assert isinstance(refused.error, gateway_client.errors.DamagedImage)
-    assert row_of(refused)["warning"] is None
 
 
 def test_bulk_run_counts_damaged_images(real_gateway: Gateway, tmp_path: Path):

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput, InferResult
+from tritonclient.http import InferenceServerClient, InferRequestedOutput, InferResult
 
+from tests.gateway.api.tensors import images
 from tests.photos import photo
 from tests.processes import PROJECT, Gateway
 
@@ -22,17 +23,12 @@ def v2(real_gateway: Gateway) -> Iterator[InferenceServerClient]:
         yield client
 
 
-def images(*contents: bytes) -> list[InferInput]:
-    array = np.array(contents, dtype=np.object_)
-    return [InferInput("IMAGE", [len(contents)], "BYTES").set_data_from_numpy(array)]
-
-
 def best(result: InferResult) -> list[list[str]]:
     return [[cell.decode().split(":", 2)[2] for cell in row] for row in result.as_numpy("PREDICTION")]
 
 
 def test_one_image_gets_the_scores_of_predict(v2, real_client):
-    result = v2.infer(MODEL, images(CAT), request_id="mine")
+    result = v2.infer(MODEL, [images(CAT)], request_id="mine")
     assert result.get_response()["id"] == "mine"
     assert (result.get_response()["model_name"], result.get_response()["model_version"]) == (MODEL, "1")
     scores = result.as_numpy("PREDICTION")
@@ -50,7 +46,7 @@ def test_one_image_gets_the_scores_of_predict(v2, real_client):
 def test_results_of_many_images_keep_their_order(v2):
     formats = [photo("cat"), photo("coffee", "PNG"), photo("cat", "WEBP"), photo("coffee", "BMP")] * 10
     outputs = [InferRequestedOutput("PREDICTION", class_count=1), InferRequestedOutput("STATUS")]
-    result = v2.infer(MODEL, images(*formats), outputs=outputs)
+    result = v2.infer(MODEL, [images(*formats)], outputs=outputs)
     assert result.as_numpy("STATUS").tolist() == [b"ok"] * 40
     assert best(result) == [["Egyptian cat"], ["espresso"]] * 20
 
@@ -68,6 +64,6 @@ def test_readme_example_prints_its_documented_output(real_gateway: Gateway):
 
 def test_concurrent_requests_get_their_own_results(real_gateway: Gateway):
     with InferenceServerClient(real_gateway.url.removeprefix("http://"), concurrency=4) as v2:
-        waiting = [v2.async_infer(MODEL, images(image)) for image in (CAT, COFFEE) * 8]
+        waiting = [v2.async_infer(MODEL, [images(image)]) for image in (CAT, COFFEE) * 8]
         found = [request.get_result().as_numpy("PREDICTION")[0].argmax() for request in waiting]
     assert found == [found[0], found[1]] * 8

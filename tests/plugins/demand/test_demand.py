@@ -41,18 +41,12 @@ def probes() -> float:
     return REGISTRY.get_sample_value("gateway_probes_total") or 0.0
 
 
-async def test_first_request_loads_its_model():
-    async with gateways_of() as (gateway,):
+async def test_first_requests_share_one_load():
+    async with gateways_of(triton={"load_seconds": 0.05}) as (gateway,):
         assert loaded(gateway.triton) == {MODEL}
-        assert await classify(gateway, "m1") == "m1"
+        assert await asyncio.gather(*(classify(gateway, "m1") for _ in range(20))) == ["m1"] * 20
         assert await classify(gateway, "m1") == "m1"
         assert loaded(gateway.triton) == {MODEL, "m1"}
-        assert loads(gateway) == ["m1"]
-
-
-async def test_many_requests_share_one_load():
-    async with gateways_of(triton={"load_seconds": 0.05}) as (gateway,):
-        assert await asyncio.gather(*(classify(gateway, "m1") for _ in range(20))) == ["m1"] * 20
         assert loads(gateway) == ["m1"]
 
 

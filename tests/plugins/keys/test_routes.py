@@ -64,38 +64,28 @@ def send_frame(address: str, key: dict[str, str]) -> int:
         return refused.response.status_code
 
 
+def read(path: str) -> Entry:
+    """How to read a route that needs no body."""
+    return Entry(get(path.format(name=MODEL, version="1", number="0")), names_model="{name}" in path)
+
+
 FILE = {"files": {"files": ("a.png", PNG)}}
+V2_MODEL, TENSOR = f"/v2/models/{MODEL}", {"json": in_json(PNG)}
 ENTRIES = {
+    **{each.path: read(each.path) for each in ROUTES if each.traits.access is Access.KEY and "GET" in each.methods},
     "/predict": Entry(post("/predict", **FILE), images=1),
     "/embed": Entry(post("/embed", **FILE), images=1),
     "/explain": Entry(post("/explain?masks=1", **FILE), images=2),
     "/stream": Entry(send_frame, images=1),
-    "/v2/models/{name}/infer": Entry(post(f"/v2/models/{MODEL}/infer", json=in_json(PNG)), images=1),
-    "/v2/models/{name}/versions/{version}/infer": Entry(
-        post(f"/v2/models/{MODEL}/versions/1/infer", json=in_json(PNG)), images=1
-    ),
+    "/v2/models/{name}/infer": Entry(post(f"{V2_MODEL}/infer", **TENSOR), images=1),
+    "/v2/models/{name}/versions/{version}/infer": Entry(post(f"{V2_MODEL}/versions/1/infer", **TENSOR), images=1),
     "/feedback": Entry(post("/feedback", json={"request_id": "r", "wrong": True}), charged=True),
     "/label/next": Entry(post(f"/label/next?model={MODEL}")),
     "/label/overview": Entry(get(f"/label/overview?model={MODEL}")),
     "/label/image": Entry(get(f"/label/image?model={MODEL}&path=x.png")),
-    "/limits": Entry(get("/limits"), names_model=False),
-    "/models": Entry(get("/models"), names_model=False),
-    "/models/{name}": Entry(get(f"/models/{MODEL}")),
-    "/models/{name}/examples": Entry(get(f"/models/{MODEL}/examples")),
-    "/models/{name}/examples/{number}": Entry(get(f"/models/{MODEL}/examples/0")),
-    "/v2": Entry(get("/v2"), names_model=False),
-    "/v2/models/{name}": Entry(get(f"/v2/models/{MODEL}")),
-    "/v2/models/{name}/ready": Entry(get(f"/v2/models/{MODEL}/ready")),
-    "/v2/models/{name}/config": Entry(get(f"/v2/models/{MODEL}/config")),
-    "/v2/models/{name}/stats": Entry(get(f"/v2/models/{MODEL}/stats")),
-    "/v2/models/{name}/versions/{version}/config": Entry(get(f"/v2/models/{MODEL}/versions/1/config")),
-    "/v2/models/{name}/versions/{version}/stats": Entry(get(f"/v2/models/{MODEL}/versions/1/stats")),
-    "/v2/models/stats": Entry(get("/v2/models/stats"), names_model=False),
     "/v2/repository/index": Entry(post("/v2/repository/index", json={}), names_model=False),
     "/v2/repository/models/{name}/load": Entry(post(f"/v2/repository/models/{MODEL}/load")),
     "/v2/repository/models/{name}/unload": Entry(post(f"/v2/repository/models/{MODEL}/unload")),
-    "/v2/models/{name}/versions/{version}": Entry(get(f"/v2/models/{MODEL}/versions/1")),
-    "/v2/models/{name}/versions/{version}/ready": Entry(get(f"/v2/models/{MODEL}/versions/1/ready")),
 }
 WITH_IMAGES = [path for path, entry in ENTRIES.items() if entry.images]
 WITH_MODELS = [path for path, entry in ENTRIES.items() if entry.names_model]
