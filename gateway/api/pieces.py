@@ -35,13 +35,8 @@ class PiecedAnswer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
         """Send it; raises Overloaded, before anything is sent, if the response buffer is full."""
-        small = self._length <= min(PIECE_BYTES, self._held.held)
-        if not small:
-            self._held.hold(self._length)  # the results themselves are released
+        self._held.hold(self._length)  # the results themselves are released
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        if small:
-            await send({"type": "http.response.body", "body": b"".join(self._pieces)})
-            return
         time_slice = TimeSlice()
         for piece in _joined(self._pieces):
             await send({"type": "http.response.body", "body": piece, "more_body": bool(self._pieces)})

@@ -53,6 +53,8 @@ class RunningRequest:
         self.queue = queue
         self.spec = spec = queue.spec
         self.stages = spec.stats.stages
+        self.tensor_input = tools.backend.tensor_input(spec.model_name, spec.model_version)
+        """How a decoder makes the model's input; None of a model that takes files."""
         self.account = account or tools.decoders.account(client=spec.charges.caller)
         self.begun = False
         """Whether an image has had a permit."""

@@ -14,7 +14,6 @@ from gateway.inference.steps import Step, charge, image_steps, load_model, proce
 from gateway.inference.tools import Tools
 from gateway.ingest.media_types import Uploads
 from gateway.limits.account import Account
-from gateway.limits.caller import Caller
 
 
 class InferenceService:
@@ -86,10 +85,6 @@ class InferenceService:
         async with Scope() as scope:
             scope.start(run())
             yield results
-
-    def stream_account(self, caller: Caller) -> Account:
-        """The account that all frames of one stream share."""
-        return self.tools.decoders.stream_account(caller)
 
     async def close(self) -> None:
         """End the observers, and wait a limited time for work that cannot be cancelled."""

@@ -25,7 +25,6 @@ from gateway.inference.result import Result
 from gateway.ingest.decode_budget import Size, expected_seconds
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import DecodePolicy, bytes_needed, check_size, encoded, examine, needs_decoding
-from gateway.ingest.resizing import TensorInput
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 from gateway.limits.admission import Permit
@@ -82,12 +81,6 @@ class ImageTask:
         return self.request.tools.decoders
 
     @property
-    def tensor_input(self) -> TensorInput | None:
-        """How a decoder makes the model's input; None of a model that takes files."""
-        spec = self.request.spec
-        return self.request.tools.backend.tensor_input(spec.model_name, spec.model_version)
-
-    @property
     def account(self) -> Account:
         """What the request's decoding is charged to."""
         return self.request.account
@@ -114,7 +107,7 @@ class ImageTask:
         If that is not known, the shorter side has at most `max_side` pixels, or those of the settings.
         """
         tools, spec = self.request.tools, self.request.spec
-        if (tensor := self.tensor_input) is not None:
+        if (tensor := self.request.tensor_input) is not None:
             return tensor
         work = tools.backend.resize(spec.model_name, spec.model_version)
         resize = None
@@ -232,7 +225,7 @@ async def send(image: ImageTask) -> None:
     if expansion is not None and expansion.applies(info):
         image.report = request.report
         await expansion.run(image)
-    elif needs_decoding(info, request.tools.policy) or image.tensor_input is not None:
+    elif needs_decoding(info, request.tools.policy) or request.tensor_input is not None:
         await _send_decoded(image)
     else:
         nbytes = len(upload.data)

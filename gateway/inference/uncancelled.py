@@ -4,24 +4,14 @@ import asyncio
 from collections.abc import Collection, Coroutine
 from contextvars import Context
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
+
+from gateway.limits.lease import Held
 
 T = TypeVar("T")
 
 CLOSING_SECONDS = 5.0
 """How long `close` waits for such work."""
-
-
-class Holding(Protocol):
-    """A permit or lease that such work holds."""
-
-    def keep(self) -> None:
-        """Keep it taken until `settle`, even if it is released before."""
-        ...
-
-    def settle(self) -> None:
-        """Mark the end of the work."""
-        ...
 
 
 class Uncancelled:
@@ -37,7 +27,7 @@ class Uncancelled:
     def __len__(self) -> int:
         return len(self.tasks)
 
-    async def run(self, work: Coroutine[Any, Any, T], permits: Collection[Holding] = ()) -> T:
+    async def run(self, work: Coroutine[Any, Any, T], permits: Collection[Held] = ()) -> T:
         """The result of `work`, which keeps its permits to its end, even if this wait for it is cancelled."""
         for permit in permits:
             permit.keep()
@@ -72,6 +62,6 @@ class Uncancelled:
             task.exception()  # marks the exception as retrieved: the caller may be gone
 
 
-def _settle(permits: tuple[Holding, ...], _: "asyncio.Task[Any]") -> None:
+def _settle(permits: tuple[Held, ...], _: "asyncio.Task[Any]") -> None:
     for permit in permits:
         permit.settle()

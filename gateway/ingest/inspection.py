@@ -5,14 +5,13 @@ The name and the Content-Type of an upload are never looked at.
 
 import re
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, UnsupportedFormat
 from gateway.ingest.decode_budget import Size, shrunk_bytes
-from gateway.ingest.formats.bmp import read_bmp, with_file_header
-from gateway.ingest.formats.jpeg import read_jpeg
-from gateway.ingest.formats.png import essential, read_png
-from gateway.ingest.formats.webp import read_webp
+from gateway.ingest.formats import jpeg
 from gateway.ingest.image_formats import FORMATS, ImageFormat, accepted_formats
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.upload import Limits, Upload
@@ -24,13 +23,8 @@ if TYPE_CHECKING:
 
 _MAGIC = [(each, re.compile(traits.magic, re.DOTALL), traits.brands) for each, traits in FORMATS.items()]
 _NO_BRANDS: frozenset[bytes] = frozenset()
-_READERS = {
-    ImageFormat.JPEG: read_jpeg,
-    ImageFormat.PNG: read_png,
-    ImageFormat.WEBP: read_webp,
-    ImageFormat.BMP: read_bmp,
-}
-"""For the formats that may be passed on; a decoder's process reads the headers of the others."""
+_READERS: dict[ImageFormat, ModuleType] = {ImageFormat.JPEG: jpeg}
+"""The modules of gateway.ingest.formats by format, each from its first file on; most files are JPEGs."""
 
 _OTHERS = {
     b"%PDF-": "PDF",
@@ -61,9 +55,8 @@ def inspect(data: bytes, limits: Limits, *, frames: bool = False) -> ImageInfo |
         raise UnsupportedFormat(f"{_guess(data)}not a {accepted_formats()} image.")
     if image_format is ImageFormat.VIDEO and not frames:
         raise UnsupportedFormat("The file is a video: ask for frames of it, such as frames=10 or frames=every:1s.")
-    read = _READERS.get(image_format)
-    if read is not None:
-        info = read(data)
+    if image_format.traits.passed_on:
+        info: ImageInfo = (_READERS.get(image_format) or _reader_of(image_format)).read(data)
         check_size(info, limits)
         return info
     if not image_format.available:
@@ -82,6 +75,12 @@ def recognize(data: bytes) -> ImageFormat | None:
         if magic.match(data) or not its.isdisjoint(brands):
             return each
     return None
+
+
+def _reader_of(image_format: ImageFormat) -> ModuleType:
+    """The module that reads the headers of a format which is passed on."""
+    module = import_module(f"gateway.ingest.formats.{image_format.name.lower()}")
+    return _READERS.setdefault(image_format, module)
 
 
 def _brands(data: bytes) -> frozenset[bytes]:
@@ -162,7 +161,8 @@ def encoded(upload: Upload, info: ImageInfo) -> bytes:
     """The bytes of an examined upload that a decoder or the preprocessor gets."""
     if not info.rewritten:
         return upload.data
-    return essential(upload.data) if info.format is ImageFormat.PNG else with_file_header(upload.data)
+    rewritten: bytes = _reader_of(info.format).rewritten(upload.data)
+    return rewritten
 
 
 def bytes_needed(upload: Upload, info: ImageInfo, size: Size | None) -> int:

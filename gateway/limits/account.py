@@ -1,8 +1,7 @@
-"""The processor time that decoding may take for one request, or for one stream."""
+"""The processor time that decoding may take for one request."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Hashable
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -13,8 +12,6 @@ SECONDS_PER_IMAGE = 0.005
 SECONDS_PER_MEGABYTE = 0.4
 """Seconds that each 1,000,000 bytes of a file add: several times the cost of photographs (`python -m bench.costs`)."""
 SECONDS_PER_MEGABYTE_OF_SLOW_CODECS = 2.0
-STREAM_SECONDS_PER_SECOND = 1.0
-"""Seconds that a stream's account gains each second: thirty frames of two megapixels cost three quarters of it."""
 
 
 @dataclass(slots=True)
@@ -26,29 +23,17 @@ class Spending:
 
 
 class Account:
-    """The processor time that the images of one request, or the frames of one stream, may take together.
+    """The processor time that the images of one request may take together.
 
-    It begins with `seconds`. A request's account grows with each image; a stream's regains `seconds_per_second`, up to
-    `seconds`. The time of a decode is reserved before it is spent. What has been charged never exceeds what was allowed
-    by more than `most_seconds`, the most that one image may take. Decoders alternate between the accounts of different
-    clients.
+    It begins with `seconds`, and grows with each image. The time of a decode is reserved before it is spent. What has
+    been charged never exceeds what was allowed by more than `most_seconds`, the most that one image may take. Decoders
+    alternate between the accounts of different clients.
     """
 
-    def __init__(
-        self,
-        seconds: float,
-        most_seconds: float,
-        *,
-        seconds_per_second: float = 0.0,
-        client: Hashable = None,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, seconds: float, most_seconds: float, *, client: Hashable = None) -> None:
         self.client = client
         self._seconds = seconds
         self._most_seconds = most_seconds
-        self._seconds_per_second = seconds_per_second
-        self._now = now
-        self._since = now()
         self._allowed = seconds
         self._open = 0
         self._spent = self._reserved = self._lent = 0.0
@@ -61,38 +46,28 @@ class Account:
 
     @property
     def spent_seconds(self) -> float:
-        """Seconds charged so far; for a stream, less what it has regained."""
-        if self._seconds_per_second:
-            self._regain()
+        """Seconds charged so far."""
         return self._spent
 
     def add_image(self, nbytes: int = 0) -> None:
-        """Allow a request the time of one more file of `nbytes`, or of one more frame."""
-        if not self._seconds_per_second:
-            self._allowed += SECONDS_PER_IMAGE + nbytes / 1e6 * SECONDS_PER_MEGABYTE
+        """Allow the time of one more file of `nbytes`, or of one more frame."""
+        self._allowed += SECONDS_PER_IMAGE + nbytes / 1e6 * SECONDS_PER_MEGABYTE
 
     def add_slow_codec(self, nbytes: int) -> None:
         """Allow the additional time that a file in a slow codec needs."""
-        if not self._seconds_per_second:
-            self._allowed += nbytes / 1e6 * (SECONDS_PER_MEGABYTE_OF_SLOW_CODECS - SECONDS_PER_MEGABYTE)
+        self._allowed += nbytes / 1e6 * (SECONDS_PER_MEGABYTE_OF_SLOW_CODECS - SECONDS_PER_MEGABYTE)
 
     def check(self) -> None:
         """Raise TooCostly if everything is spent."""
-        if self._seconds_per_second:
-            self._regain()
         if self._spent >= self._allowed:
             raise self._overdrawn()
 
     def charge(self, seconds: float) -> None:
         """Charge time that is spent already."""
-        if self._seconds_per_second:
-            self._regain()
         self._spent += seconds
 
     def try_pay(self, seconds: float) -> bool:
         """Charge time that will be spent elsewhere, if that much is free now."""
-        if self._seconds_per_second:
-            self._regain()
         if seconds > self._allowed - self._spent - self._reserved:
             return False
         self._spent += seconds
@@ -129,12 +104,6 @@ class Account:
                     waiter.set_result(None)
             self._settled.clear()
 
-    def _regain(self) -> None:
-        """Take off what a stream has regained since the last time."""
-        now = self._now()
-        self._spent = max(self._spent - (now - self._since) * self._seconds_per_second, 0.0)
-        self._since = now
-
     async def _affordable(self, seconds: float) -> None:
         """Wait until so much is free, or no decode is left that could give anything back; then raise TooCostly."""
         while (left := self._allowed - self.spent_seconds - self._reserved) < seconds:
@@ -152,16 +121,10 @@ class Account:
         return self._most_seconds - max(beyond, 0.0)
 
     def _overdrawn(self) -> TooCostly:
-        limit = {"limit": "request_cpu_seconds", "value": self._seconds}
-        if self._seconds_per_second:
-            return TooCostly(
-                f"The stream's frames cost too much: {self._seconds_per_second:g} s of processor time a second is "
-                f"allowed, and {self._seconds:g} s (request_cpu_seconds) at once. Send fewer frames or smaller ones.",
-                **limit,
-            )
         return TooCostly(
             f"The request's images up to this one have taken the {self._allowed:.2f} s of processor time that they "
             f"may take: {self._seconds:g} s (request_cpu_seconds), and more with each image and each byte. Send fewer "
             "images in a request, or smaller ones.",
-            **limit,
+            limit="request_cpu_seconds",
+            value=self._seconds,
         )

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 from gateway import metrics
 from gateway.errors import Overloaded
 from gateway.limits.fair_share import FairShare
-from gateway.limits.lease import Bound, admission
+from gateway.limits.lease import Bound, Held, admission
 
 COSTLY_SECONDS = 0.05
 """An image that takes this long to decode is costly: it waits behind other costly images, and cheap ones pass it."""
@@ -30,13 +30,10 @@ class ImageCost(NamedTuple):
     """0 unless the image is costly."""
 
 
-class Permit:
-    """Permission for one image to be in flight.
+class Permit(Held):
+    """Permission for one image to be in flight."""
 
-    Uncancellable work keeps a permit, even one that is released meanwhile, until the work has ended.
-    """
-
-    __slots__ = ("_ended", "_kept", "_nbytes", "_permits", "_released", "load")
+    __slots__ = ("_ended", "_nbytes", "_permits", "load")
 
     def __init__(self, permits: "Permits", load: ImageCost) -> None:
         self._permits = permits
@@ -63,25 +60,13 @@ class Permit:
         gate.bytes.add(-freed)
         gate.admit()  # a decoder may be idle, even if no byte was given back
 
-    def keep(self) -> None:
-        """Begin work that cannot be cancelled: everything is held until `settle`, even if it is released before."""
-        self._kept = True
-
-    def settle(self) -> None:
-        """End such work."""
-        self._kept = False
-        if self._released:
-            self._end()
-
     def release(self) -> None:
         """Let the next waiting image in, as soon as no uncancellable work runs; a second call does nothing."""
         permits = self._permits
         permits.held.discard(self)
         if permits.released is not None:
             permits.released.set()
-        self._released = True
-        if not self._kept:
-            self._end()
+        super().release()
 
     def _end(self) -> None:
         if self._ended:

@@ -1,8 +1,9 @@
 """What clients hold at once: bounds, and leases of a part of them."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 from prometheus_client import Gauge
 
@@ -45,27 +46,13 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-class Lease:
-    """How much one client holds of some bounds; nothing once it is released, or its context ends.
+class Held(ABC):
+    """What one client holds, until it is released.
 
-    `freed` is called whenever the lease gives something back. Uncancellable work keeps a lease, even one that is
-    released meanwhile, until the work has ended.
+    Uncancellable work keeps it, even if it is released meanwhile, until the work has ended.
     """
 
-    __slots__ = ("_bounds", "_freed", "_kept", "_released", "amounts")
-
-    def __init__(self, bounds: Sequence[Bound], amounts: Sequence[int], freed: Callable[[], None] = _nothing) -> None:
-        self._bounds = bounds
-        self._freed = freed
-        self._kept = self._released = False
-        self.amounts: Sequence[int] = (0,) * len(bounds)
-        self._set(amounts)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    __slots__ = ("_kept", "_released")
 
     def keep(self) -> None:
         """Begin work that cannot be cancelled: everything is held until `settle`, even if it is released before."""
@@ -83,6 +70,32 @@ class Lease:
         if not self._kept:
             self._end()
 
+    @abstractmethod
+    def _end(self) -> None:
+        """Give everything back, unless that was done before."""
+
+
+class Lease(Held):
+    """How much one client holds of some bounds; nothing once it is released, or its context ends.
+
+    `freed` is called whenever the lease gives something back.
+    """
+
+    __slots__ = ("_bounds", "_freed", "amounts")
+
+    def __init__(self, bounds: Sequence[Bound], amounts: Sequence[int], freed: Callable[[], None] = _nothing) -> None:
+        self._bounds = bounds
+        self._freed = freed
+        self._kept = self._released = False
+        self.amounts: Sequence[int] = (0,) * len(bounds)
+        self._set(amounts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
     def _end(self) -> None:
         self._set((0,) * len(self._bounds))
 
@@ -97,14 +110,7 @@ class Lease:
             self._freed()
 
 
-class Releasable(Protocol):
-    """A lease or permit."""
-
-    def release(self) -> None:
-        """Give everything back."""
-
-
-L = TypeVar("L", bound=Releasable)
+L = TypeVar("L", bound=Held)
 
 
 async def admission(admitted: "asyncio.Future[L]", leave: Callable[[], None]) -> L:

@@ -21,7 +21,7 @@ from gateway.inference.record import ImageRecord
 from gateway.inference.request import within
 from gateway.inference.result import Answer, Result
 from gateway.ingest.decode_budget import shrunk_bytes
-from gateway.ingest.formats.png import essential
+from gateway.ingest.formats import png
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.inspection import DecodePolicy
@@ -157,7 +157,7 @@ def all_frames(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> bytes:
         raise UnsupportedFormat(
             f"Frames of {info.format.value} images are refused by {variable('decode')}=never; set it to auto or always."
         )
-    return essential(upload.data, animated=True) if info.format is ImageFormat.PNG else upload.data
+    return png.rewritten(upload.data, animated=True) if info.format is ImageFormat.PNG else upload.data
 
 
 class FileFrames:

@@ -24,6 +24,7 @@ from gateway.time_slices import TimeSlice
 from gateway_plugins.shared import json_text
 from gateway_plugins.shared.json_text import JsonError
 from gateway_plugins.shared.ordered_stream import OrderedStream
+from gateway_plugins.shared.stream_account import StreamAccount
 from gateway_plugins.streams import metrics
 from gateway_plugins.streams.held_label import HeldLabel
 from gateway_plugins.streams.messages import (
@@ -105,7 +106,8 @@ class StreamSession(OrderedStream[StreamFrame]):
         self._labels: dict[str | None, TextSequence[str]] = {}
         self.stats = StreamStats()
         self._waiting = WaitingFrames(FrameSettings.of(settings).stream_frames_waiting, buffer)
-        self._account = service.stream_account(caller)
+        limits = service.tools.decoders.limits
+        self._account = StreamAccount(limits.request_cpu_seconds, limits.cpu_seconds, client=caller)
         self._client_ended = False
         self._sending_since: float | None = None
         self._texts_at = -math.inf

@@ -165,9 +165,6 @@ class ScriptedDecoders:
     def account(self, client: Hashable = None) -> Account:
         return Account(3.0, 3.0, client=client)
 
-    def stream_account(self, client: Hashable = None) -> Account:
-        return Account(3.0, 3.0, seconds_per_second=1.0)
-
     async def read_header(self, data: bytes, image_format: ImageFormat, account: Account) -> ImageInfo:
         return read_header(data, image_format)
 

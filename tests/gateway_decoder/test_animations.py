@@ -11,7 +11,7 @@ import pytest
 from gateway.errors import TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat
 from gateway.ingest.decode_budget import open_bytes
 from gateway.ingest.decoders import pool as pool_module
-from gateway.ingest.formats.png import essential
+from gateway.ingest.formats import png
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import inspect
@@ -44,7 +44,7 @@ async def opened(pool, data, frames="all", most=1_000, account=None):
     if isinstance(info, Unopened):
         info = await pool.read_header(data, info.format, account)
     assert info.animated
-    data = essential(data, animated=True) if data.startswith(b"\x89PNG") else data
+    data = png.rewritten(data, animated=True) if data.startswith(b"\x89PNG") else data
     async with animation(pool, data, info, MAX_SIDE, account, read_frames(frames, most)) as opened_file:
         yield opened_file
 
@@ -75,7 +75,7 @@ async def test_first_frame_equals_the_still_image(pool, image_format):
     shown = photograph().convert("RGB")
     data = encode(shown, image_format, save_all=True, append_images=[shown.rotate(90)], duration=100)
     (frame,) = await read(pool, data, "1")
-    still = essential(data) if image_format == "PNG" else data
+    still = png.rewritten(data) if image_format == "PNG" else data
     alone = decode(still, info_of(still), MAX_SIDE).to_bytes()
     assert np.abs(np.frombuffer(frame.pixels, np.uint8).astype(int) - np.frombuffer(alone, np.uint8)).mean() < 0.5
 

@@ -1,7 +1,7 @@
 """The decoders of one gateway process: a few child processes, shared fairly by requests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -43,7 +43,7 @@ from gateway.ingest.decoders.worker import (
 )
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
-from gateway.limits.account import STREAM_SECONDS_PER_SECOND, Account, Spending
+from gateway.limits.account import Account, Spending
 from gateway.limits.lease import Bound
 from gateway.limits.round_robin import RoundRobin
 
@@ -100,16 +100,6 @@ class Decoders:
             self._trimming.cancel()
         while self._idle:
             self._idle.pop().close()
-
-    def stream_account(self, client: Hashable = None) -> Account:
-        """The account of one stream of a client."""
-        limits = self.limits
-        return Account(
-            limits.request_cpu_seconds,
-            limits.cpu_seconds,
-            seconds_per_second=STREAM_SECONDS_PER_SECOND,
-            client=client,
-        )
 
     async def read_header(self, data: bytes, image_format: ImageFormat, account: Account) -> ImageInfo:
         """The header of a file whose format is not passed on; raises InvalidImage, and what `decode` raises."""

@@ -1,6 +1,7 @@
-"""Header readers of the formats that Triton's preprocessor decodes: each `read_…(data)` decodes nothing.
+"""Header readers of the formats that Triton's preprocessor decodes, each in the module with the format's name.
 
-They return an ImageInfo and raise InvalidImage if the header is damaged, TruncatedImage if the file is shorter than its
-header announces, and UnsupportedFormat for variants that OpenCV decodes wrong. The bytes may be hostile: each loop is
-bounded, and a file of n bytes costs at most O(n) time.
+`read(data)` decodes nothing. It returns an ImageInfo, and raises InvalidImage if the header is damaged, TruncatedImage
+if the file is shorter than its header announces, and UnsupportedFormat for variants that OpenCV decodes wrong. The
+bytes may be hostile: each loop is bounded, and a file of n bytes costs at most O(n) time. `rewritten(data)` is what
+decoders get instead of a file whose ImageInfo says so.
 """

@@ -14,7 +14,7 @@ _UNCOMPRESSED, _RLE8, _RLE4, _BITFIELDS, _ALPHA_BITFIELDS = 0, 1, 2, 3, 6
 _ALPHA_MASK_OFFSET = 66
 
 
-def with_file_header(dib: bytes) -> bytes:
+def rewritten(dib: bytes) -> bytes:
     """A DIB, which begins with its own header, as a bitmap with a file header; the pixels follow masks and palette."""
     header_bytes, bits, compression, colours = struct.unpack_from("<I10xHI12xI", dib)
     masks = {_BITFIELDS: 12, _ALPHA_BITFIELDS: 16}.get(compression, 0) if header_bytes == _INFO_HEADER_BYTES else 0
@@ -23,14 +23,14 @@ def with_file_header(dib: bytes) -> bytes:
     return struct.pack("<2sIHHI", b"BM", (14 + len(dib)) & 0xFFFFFFFF, 0, 0, offset & 0xFFFFFFFF) + dib
 
 
-def read_bmp(data: bytes) -> ImageInfo:
+def read(data: bytes) -> ImageInfo:
     """Bitmaps of 1, 4, 8, 16, 24 and 32 bits, plain, run-length coded and with bit fields.
 
     Also a DIB, which is a bitmap without its file header, as clipboards hold it.
     """
     if data.startswith(b"BM"):
         return _read(data)
-    return replace(_read(with_file_header(data)), rewritten=True)
+    return replace(_read(rewritten(data)), rewritten=True)
 
 
 def _read(data: bytes) -> ImageInfo:

@@ -48,7 +48,7 @@ class _Frame:
         return blocks * sum(across * down for across, down in self.sampling) * 64 * 2
 
 
-def read_jpeg(data: bytes) -> ImageInfo:
+def read(data: bytes) -> ImageInfo:
     """Baseline, extended and progressive JPEG of 8 bits with one, three or four components."""
     position, segments = 2, 0
     by_exif: int | None = None

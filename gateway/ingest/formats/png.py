@@ -35,7 +35,7 @@ _HEADER = struct.Struct(">IIBBBBB")
 _MAX_CHUNKS, _LEAST_CHUNK_BYTES = 1_000, 512
 
 
-def read_png(data: bytes) -> ImageInfo:
+def read(data: bytes) -> ImageInfo:
     """PNG of every colour type and bit depth."""
     width, height, bit_depth, colour = _read_header(data)
     row_bits = width * bit_depth * _CHANNELS[colour]
@@ -153,7 +153,7 @@ def _from_hexadecimal(profile: str) -> bytes:
         return b""
 
 
-def essential(data: bytes, *, animated: bool = False) -> bytes:
+def rewritten(data: bytes, *, animated: bool = False) -> bytes:
     """An inspected PNG without the chunks that no decoder needs, such as texts and profiles.
 
     Of an animation the default image remains, which readers of plain PNG show; with `animated`, all frames.

@@ -13,7 +13,7 @@ _ALL_FLAGS, _ALPHA_FLAG, _EXIF_FLAG, _XMP_FLAG, _ANIMATION_FLAG = 0x3E, 0x10, 0x
 _MAX_CHUNKS = 10_000
 
 
-def read_webp(data: bytes) -> ImageInfo:
+def read(data: bytes) -> ImageInfo:
     """Lossy, lossless, extended and animated WebP."""
     if len(data) < 30:
         raise TruncatedImage("The WebP is cut off in its header.")

@@ -1,4 +1,4 @@
-"""The account of a request or a stream: nothing beyond it is spent, and nothing is charged twice."""
+"""The account of a request: nothing beyond it is spent, and nothing is charged twice."""
 
 import asyncio
 
@@ -14,10 +14,8 @@ from gateway.limits.account import (
     SECONDS_PER_IMAGE,
     SECONDS_PER_MEGABYTE,
     SECONDS_PER_MEGABYTE_OF_SLOW_CODECS,
-    STREAM_SECONDS_PER_SECOND,
     Account,
 )
-from tests.doubles.clock import Clock
 
 BASE, MOST = 3.0, 3.0
 MEGAPIXELS = 1_000_000
@@ -178,18 +176,3 @@ def test_ordinary_images_are_never_refused(kinds, at_once, slower):
         await asyncio.gather(*(one(*HONEST[kind]) for kind in kinds))
 
     asyncio.run(scenario())
-
-
-async def test_account_of_a_stream_refills_to_its_initial_balance():
-    clock = Clock(100.0)
-    stream = Account(BASE, MOST, seconds_per_second=STREAM_SECONDS_PER_SECOND, now=clock)
-    stream.add_image(10**7)
-    assert stream.try_pay(BASE)
-    with pytest.raises(TooCostly, match="1 s of processor time a second"):
-        await stream.pay(0.1)
-    clock.seconds += 0.5
-    assert stream.try_pay(0.5)
-    assert not stream.try_pay(0.01)
-    clock.seconds += 3_600
-    assert stream.try_pay(BASE)
-    assert not stream.try_pay(0.01)

@@ -1,0 +1,24 @@
+"""The account of a stream."""
+
+import pytest
+
+from gateway.errors import TooCostly
+from gateway_plugins.shared.stream_account import StreamAccount
+from tests.doubles.clock import Clock
+
+BASE, MOST = 3.0, 3.0
+
+
+async def test_account_of_a_stream_refills_to_its_initial_balance():
+    clock = Clock(100.0)
+    stream = StreamAccount(BASE, MOST, now=clock)
+    stream.add_image(10**7)
+    assert stream.try_pay(BASE)
+    with pytest.raises(TooCostly, match="1 s of processor time a second"):
+        await stream.pay(0.1)
+    clock.seconds += 0.5
+    assert stream.try_pay(0.5)
+    assert not stream.try_pay(0.01)
+    clock.seconds += 3_600
+    assert stream.try_pay(BASE)
+    assert not stream.try_pay(0.01)
