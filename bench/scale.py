@@ -29,11 +29,14 @@ from gateway.errors import GatewayError
 from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
 from gateway.triton import pool
+from gateway.triton.addresses import Addresses
 from gateway.triton.balancing import power_of_two_choice
 from gateway.triton.health.checker import watcher
 from gateway.triton.health.state import Schedule
-from gateway.triton.pool import Replica, Share, TritonPool
+from gateway.triton.joining import Joining
+from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Quarantine
+from gateway.triton.replica import Replica
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import TritonBackend
 
@@ -136,14 +139,8 @@ async def gateway(addresses: list[str], *, aperture: int) -> AsyncIterator[tuple
     async def lookup(_: str, __: int) -> list[str]:
         return list(addresses)
 
-    tritons = TritonPool(
-        ["triton:8001"],
-        model_name=MODEL,
-        schedule=SCHEDULE,
-        watch=watcher(),
-        share=Share(aperture, 32, "bench"),
-        lookup=lookup,
-    )
+    joining = Joining(model_name=MODEL, schedule=SCHEDULE, watch=watcher())
+    tritons = TritonPool(Addresses(["triton:8001"], lookup), joining, Share(aperture, 32, "bench"))
     backend = TritonBackend(tritons, model_name=MODEL, seal=Seal(b"secret of a bench"), quarantine=Quarantine(0))
     await backend.start()
     await until(lambda: all(health.ready for health in backend.health()))

@@ -10,10 +10,9 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.body import Body
-from gateway.api.lines import NDJSON, ResultLines
 from gateway.api.pieces import PIECE_BYTES, PiecedAnswer, json_array
 from gateway.api.request_context import RequestContext
-from gateway.api.shapes import Native
+from gateway.api.shapes import NDJSON, Native
 from gateway.errors import AnswerTooLarge, ImageError, InvalidParameter, ServiceError
 from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request_spec import RequestSpec
@@ -43,6 +42,8 @@ async def respond(
     if spec.expansion is not None and native is None:
         raise InvalidParameter(spec.expansion.native_only)
     if streamed and native is not None:
+        from gateway.api.lines import ResultLines  # loaded with the first such response
+
         return ResultLines(context, spec, body, uploads, native)
     held = hold_response(context)
     size = AnswerSize(context.settings.max_predictions, held)

@@ -11,13 +11,11 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.body import Body
 from gateway.api.request_context import RequestContext
 from gateway.api.schemas import ModelOut, StreamedSummary, SummaryOut
-from gateway.api.shapes import Native
+from gateway.api.shapes import NDJSON, Native
 from gateway.errors import GatewayError, problem_document
 from gateway.inference.ready_results import ReadyResults
 from gateway.inference.request_spec import RequestSpec
 from gateway.ingest.media_types import Uploads
-
-NDJSON = "application/x-ndjson"
 
 SendLine = Callable[[bytes], Awaitable[None]]
 """Sends a line, and before the first one the status and the headers."""

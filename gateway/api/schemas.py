@@ -1,8 +1,8 @@
 """The response schemas, as the OpenAPI page shows them, and what it says of routes that take images."""
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 
 class Schema(BaseModel):
@@ -85,71 +85,6 @@ class StreamedSummary(Schema):
 
     model: ModelOut
     summary: SummaryOut
-
-
-class LoadTimesOut(Schema):
-    """What it has cost requests that a model was not loaded: seconds from a load's begin to a successful probe."""
-
-    loads: int
-    """Loads by the process that answers, of which the last 100 are in the percentiles."""
-    p50_seconds: float
-    p99_seconds: float
-    memory_bytes: int | None
-    """Host memory of the loaded model, as recorded when it was added; null if it is unknown."""
-
-
-class ModelDetail(Schema):
-    """A model that requests can name."""
-
-    name: str
-    version: str
-    """The version in use, for requests that do not name a version."""
-    versions: list[str]
-    """The versions that requests can name."""
-    ready: bool
-    reason: str | None
-    """Why it is not ready."""
-    loaded: bool
-    """Whether a Triton has loaded it. With models on demand, a request for another one waits while it loads."""
-    load_times: LoadTimesOut | None
-    """Null unless models are loaded on demand and the process that answers has loaded it."""
-    precision: str | None
-    """Number format of the network: fp32, bf16 or fp16."""
-    runtime: str | None
-    """What runs the network: onnxruntime, torchscript, torch-export, openvino, libtorch, tensorrt or python."""
-    multi_label: bool
-    """Whether each class has an independent probability, so that an image can have several classes."""
-    decode: str
-    """How large JPEGs are decoded: exact, with the same pixels as in training, or fast."""
-    tensor: str | None
-    """The tensor from the preprocessor to the network: normalised fp32, or the pixels as uint8."""
-    classes: int
-    embedding_size: int
-    """Length of the embeddings of `POST /embed`; 0 if the model has none."""
-    vector_size: Annotated[int, Field(deprecated=True)]
-    """The former name of `embedding_size`, until the next release."""
-    input_height: int | None
-    input_width: int | None
-    resize_size: list[int]
-    """Size that images are resized to: height and width, or the length of the shorter side; empty if unknown."""
-    crop_size: list[int]
-    """Size of the centre crop after that: height and width, or one length for both; empty if unknown."""
-    steps: list[str]
-    """The models that the ensemble runs, in order."""
-    limitations: list[str]
-    """What the model lacks of the gateway's contract, and what that costs; empty for a complete one."""
-    after: str | None
-    """What the step after the network does, such as `temperature 1.8` for calibrated scores; null if there is none."""
-    labels: list[str]
-
-
-class ModelsResponse(Schema):
-    """The models that requests can name, and the default model."""
-
-    default: str
-    models: list[ModelDetail]
-    feedback: bool
-    """Whether `POST /feedback` takes the true labels of images."""
 
 
 class Problem(Schema):

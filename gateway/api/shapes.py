@@ -12,6 +12,9 @@ from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 
+NDJSON = "application/x-ndjson"
+"""The media type of JSON lines, which only the native format has."""
+
 
 class Native(AnswerShape):
     """The gateway's own format: the model, the results and a summary."""

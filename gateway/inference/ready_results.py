@@ -1,10 +1,12 @@
 """The results of a request whose caller iterates over them."""
 
 import asyncio
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
 from typing import Self
 
 from gateway.inference.result import Result
+from gateway.inference.scope import Scope
 from gateway.ingest.media_types import Uploads
 
 MAX_UNREAD_PREDICTIONS = 10_000
@@ -67,3 +69,26 @@ class ReadyResults:
         while self.full:
             self._taken.clear()
             await self._taken.wait()
+
+
+@asynccontextmanager
+async def running(
+    run: Callable[[Uploads, Callable[[Result], None]], Awaitable[None]], uploads: Uploads
+) -> AsyncIterator[ReadyResults]:
+    """The results of a request, which `run` gives to a function, while it reads the uploads in a task beside.
+
+    The request ends with the context. The iteration raises what `run` raises.
+    """
+    results = ReadyResults()
+
+    async def run_to_its_end() -> None:
+        try:
+            await run(results.paced(uploads), results.put)
+        except Exception as failure:  # raised by the iteration
+            results.end(failure)
+        else:
+            results.end()
+
+    async with Scope() as scope:
+        scope.start(run_to_its_end())
+        yield results

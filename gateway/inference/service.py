@@ -1,19 +1,21 @@
 """Uploads in, one result for each out: the path of a request between HTTP and the inference server."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 
 from gateway.inference.batching import Batcher
 from gateway.inference.observer import Observers
 from gateway.inference.queues import RequestQueue
-from gateway.inference.ready_results import ReadyResults
 from gateway.inference.request import DisconnectWatcher, RunningRequest, Take
 from gateway.inference.request_spec import RequestSpec
-from gateway.inference.scope import Scope
 from gateway.inference.steps import Step, charge, image_steps, load_model, processing
 from gateway.inference.tools import Tools
 from gateway.ingest.media_types import Uploads
 from gateway.limits.account import Account
+
+if TYPE_CHECKING:
+    from gateway.inference.ready_results import ReadyResults
 
 
 class InferenceService:
@@ -60,31 +62,20 @@ class InferenceService:
             if permits.held:
                 permits.close()
 
-    @asynccontextmanager
-    async def classify(
+    def classify(
         self,
         uploads: Uploads,
         spec: RequestSpec,
         disconnected: DisconnectWatcher | None = None,
         account: Account | None = None,
-    ) -> AsyncIterator[ReadyResults]:
+    ) -> "AbstractAsyncContextManager[ReadyResults]":
         """As `run`, for a caller that iterates over the results while the uploads are read.
 
         The request ends with the `async with` block. The iteration raises what `run` raises.
         """
-        results = ReadyResults()
+        from gateway.inference.ready_results import running  # loaded with the first such request
 
-        async def run() -> None:
-            try:
-                await self.run(results.paced(uploads), spec, results.put, disconnected, account)
-            except Exception as failure:  # raised by the iteration
-                results.end(failure)
-            else:
-                results.end()
-
-        async with Scope() as scope:
-            scope.start(run())
-            yield results
+        return running(lambda uploads, take: self.run(uploads, spec, take, disconnected, account), uploads)
 
     async def close(self) -> None:
         """End the observers, and wait a limited time for work that cannot be cancelled."""

@@ -1,22 +1,19 @@
-"""Reads descriptions of ensembles from Triton: configuration, labels and traits."""
+"""Reads descriptions of ensembles from Triton: configuration and labels."""
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput
-from tritonclient.grpc.service_pb2 import ModelStatisticsResponse, RepositoryIndexResponse
+from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError
 from gateway.inference.backend import Call, ModelInfo
 from gateway.ingest.resizing import Resize, resize_of, sizes
-from gateway.triton.codec import Codec, Codecs
+from gateway.triton.codec import Codecs
 from gateway.triton.contract import (
     AFTER_PARAMETER,
     DECODE_PARAMETER,
-    DRIFT_REFERENCE_PARAMETER,
     EXACT,
     FAST,
     MODEL_PARAMETER,
@@ -24,25 +21,9 @@ from gateway.triton.contract import (
     image_tensor,
     pinned_versions,
 )
-from gateway.triton.endpoint import METADATA_TIMEOUT_SECONDS, TritonEndpoint
+from gateway.triton.endpoint import ALL_CLASSES, METADATA_TIMEOUT_SECONDS, TritonEndpoint
+from gateway.triton.health.expected import READY
 from gateway.triton.model_config import network_runtime, network_step, parameters, steps
-from gateway.triton.workload import StepWorkload, Workload, has_cache
-
-ALL_CLASSES = 2**31 - 1
-"""A class count above that of any model: Triton returns all classes."""
-READY = "READY"
-
-
-@dataclass(frozen=True, slots=True)
-class EnsembleTraits:
-    """The properties of an ensemble that determine how a call is made."""
-
-    codec: Codec
-    cached: bool
-    """Whether its answers may come from Triton's response cache."""
-    workload: Workload
-    drift_reference: str = ""
-    """The parameter of that name."""
 
 
 async def describe(
@@ -94,29 +75,6 @@ async def describe(
     return codec.completed(replace(info, resize_size=resize, crop_size=crop, labels=labels))
 
 
-async def read_traits(endpoint: TritonEndpoint, codecs: Codecs, ensemble: str) -> EnsembleTraits:
-    """The traits of an ensemble; raises ContractBroken."""
-    config = await endpoint.config(ensemble)
-    codec = codecs.of(config)
-    names = steps(config) or (ensemble,)
-    began = time.perf_counter()
-    statistics = [await _statistics(endpoint, ensemble)]
-    round_trip_seconds = time.perf_counter() - began
-    statistics += await asyncio.gather(*(_statistics(endpoint, name) for name in names))
-    configs = await asyncio.gather(*map(endpoint.config, names), return_exceptions=True)
-    workloads = [
-        StepWorkload.of(step, each)
-        for step, each in zip(configs, statistics[1:], strict=True)
-        if isinstance(step, ModelConfig)  # a step that failed does not limit the others
-    ]
-    return EnsembleTraits(
-        codec,
-        has_cache(config, statistics[0]),
-        Workload(workloads, round_trip_seconds),
-        parameters(config).get(DRIFT_REFERENCE_PARAMETER, ""),
-    )
-
-
 async def read_labels(endpoint: TritonEndpoint, codecs: Codecs, ensemble: str, version: str) -> tuple[str, ...]:
     """The labels of an ensemble's classes, by class id."""
     codec = codecs.of(await endpoint.config(ensemble, version))
@@ -133,14 +91,6 @@ async def read_resize(endpoint: TritonEndpoint, ensemble: str, version: str) -> 
     names = steps(config)
     values = parameters(await endpoint.config(names[0])) if names else {}
     return resize_of(values, fast=parameters(config).get(DECODE_PARAMETER) == FAST)
-
-
-async def _statistics(endpoint: TritonEndpoint, name: str) -> ModelStatisticsResponse:
-    """The statistics of a model; empty if Triton has none."""
-    try:
-        return await endpoint.statistics(name)
-    except GatewayError:
-        return ModelStatisticsResponse()
 
 
 def _input_of(network: ModelConfig) -> tuple[int | None, int | None, str | None]:

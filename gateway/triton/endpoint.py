@@ -13,6 +13,8 @@ from gateway.triton.model_config import steps
 METADATA_TIMEOUT_SECONDS = 5.0
 """Timeout of calls that run no model, such as metadata, index and configuration."""
 LOAD_TIMEOUT_SECONDS = 120.0
+ALL_CLASSES = 2**31 - 1
+"""A class count above that of any model: Triton returns all classes."""
 
 
 class TritonEndpoint(Protocol):

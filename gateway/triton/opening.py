@@ -5,10 +5,12 @@ import secrets
 from gateway.hooks import Plugins
 from gateway.server.workers import shared_file
 from gateway.settings import Settings
+from gateway.triton.addresses import Addresses
 from gateway.triton.codec import Codecs
 from gateway.triton.connect import Connect, connector
 from gateway.triton.health.checker import watcher
 from gateway.triton.health.state import Schedule
+from gateway.triton.joining import Joining
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Notes, Quarantine
 from gateway.triton.seal import Seal
@@ -29,18 +31,17 @@ def open_pool(
     schedule = Schedule(
         settings.ready_interval_seconds, settings.ready_timeout_seconds, failures=settings.heal_after_failures
     )
-    return TritonPool(
-        settings.triton_url,
+    joining = Joining(
         model_name=settings.model,
         schedule=schedule,
         watch=watcher(plugins.repair()),
-        share=Share(aperture, settings.max_images_in_flight),
         splits=plugins.versions(),
         load=settings.load_models,
         on_demand=on_demand,
         codecs=Codecs.of_settings(settings),
         connect=connect or connector(settings),
     )
+    return TritonPool(Addresses(settings.triton_url), joining, Share(aperture, settings.max_images_in_flight))
 
 
 def options(settings: Settings, plugins: Plugins) -> BackendOptions:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,19 +12,15 @@ from typing import TYPE_CHECKING
 import structlog
 
 from gateway import metrics
-from gateway.deadline import Deadline
-from gateway.errors import DeadlineExceeded
-from gateway.triton.addresses import Addresses, Lookup, look_up
-from gateway.triton.balancing import TritonLoad, power_of_two_choice, rendezvous_order, subset_size
-from gateway.triton.catalogue import Models
-from gateway.triton.codec import Codecs
+from gateway.triton.balancing import power_of_two_choice, rendezvous_order, subset_size
 from gateway.triton.endpoint import TritonEndpoint
-from gateway.triton.grpc_endpoint import GrpcEndpoint
-from gateway.triton.health.expected import ExpectedModels, Shares
-from gateway.triton.health.state import HealthState, Schedule
+from gateway.triton.replica import Replica
 
 if TYPE_CHECKING:
-    from gateway.triton.health.checker import HealthChecker, Watch
+    from gateway.triton.addresses import Addresses
+    from gateway.triton.catalogue import Models
+    from gateway.triton.health.checker import HealthChecker
+    from gateway.triton.joining import Joining
 
 log = structlog.get_logger("gateway")
 
@@ -44,99 +40,17 @@ class Share:
     """Identifies this process among those that use the same Tritons."""
 
 
-class CallGate:
-    """A readers-writer lock: calls share it, and an image that may crash a process gets it exclusively.
-
-    If a process crashes during an exclusive call, that image was the cause, and no other image is refused instead. The
-    gate covers the calls of one gateway process.
-    """
-
-    def __init__(self) -> None:
-        self._calls = 0
-        self.is_open = True
-        """Whether a call can enter without waiting."""
-        self._open, self._idle = asyncio.Event(), asyncio.Event()
-        self._open.set()
-
-    def __enter__(self) -> None:
-        """Begin a call; the gate must be open."""
-        self._calls += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._calls -= 1
-        if not (self._calls or self.is_open):
-            self._idle.set()
-
-    async def opened_by(self, deadline: Deadline) -> None:
-        """Wait until the gate is open; raises DeadlineExceeded."""
-        try:
-            async with asyncio.timeout(deadline.left_seconds):
-                while not self._open.is_set():
-                    await self._open.wait()
-        except TimeoutError as error:
-            raise DeadlineExceeded from error
-
-    @asynccontextmanager
-    async def alone(self) -> AsyncIterator[None]:
-        """Close the gate and wait for the calls inside to end; one task at a time may do so."""
-        self.is_open = False
-        self._open.clear()
-        try:
-            while self._calls:
-                self._idle.clear()
-                await self._idle.wait()
-            yield
-        finally:
-            self.is_open = True
-            self._open.set()
-
-
-@dataclass(slots=True)
-class Replica:
-    """One Triton in use, at an address host:port."""
-
-    address: str
-    endpoint: TritonEndpoint
-    health: HealthState
-    checker: "HealthChecker"
-    models: Models
-    load: TritonLoad
-    gate: CallGate = field(default_factory=CallGate)
-    task: "asyncio.Task[None] | None" = None
-
-
 class TritonPool:
-    """The Tritons behind one or more `host:port`, each with a health checker. `start` it inside its event loop.
+    """The Tritons at some addresses, each with a health checker. `start` it inside its event loop.
 
-    `watch` makes a health checker, see gateway.triton.health.checker.watcher.
-    `splits` are the versions of models with their shares of the requests, `load` the models that should be loaded, with
-    `on_demand` besides those that requests load; `codecs` are those of the models, `connect` makes the endpoint of an
-    address, `lookup` asks DNS.
+    `joining` makes the replica of an address.
     """
 
-    def __init__(
-        self,
-        urls: Sequence[str],
-        *,
-        model_name: str,
-        schedule: Schedule,
-        watch: "Watch",
-        share: Share | None = None,
-        splits: Sequence[Shares] = (),
-        load: Collection[str] = (),
-        on_demand: bool = False,
-        codecs: Codecs | None = None,
-        connect: Callable[[str], TritonEndpoint] = GrpcEndpoint,
-        lookup: Lookup = look_up,
-    ) -> None:
-        self._addresses = Addresses(urls, lookup)
-        self._model_name = model_name
-        self._schedule = schedule
-        self._watch = watch
+    def __init__(self, addresses: "Addresses", joining: "Joining", share: Share | None = None) -> None:
+        self._addresses = addresses
+        self._joining = joining
         self._share = share or Share()
-        self._splits, self._load, self._on_demand = splits, load, on_demand
-        self.codecs = codecs or Codecs()
-        self._connect = connect
+        self.codecs = joining.codecs
         self.known: list[str] = []
         """Every address, in this gateway's order."""
         self.in_use: dict[str, Replica] = {}
@@ -200,7 +114,7 @@ class TritonPool:
 
     def want(self, name: str) -> None:
         """Have a model loaded by every Triton from now on, as if `load` had named it."""
-        self._load = {*self._load, name}
+        self._joining.want(name)
         for replica in self.replicas:
             replica.health.expected.want(name)
 
@@ -214,16 +128,13 @@ class TritonPool:
         )
 
     @asynccontextmanager
-    async def models_at(self, address: str) -> AsyncIterator[Models]:
+    async def models_at(self, address: str) -> "AsyncIterator[Models]":
         """The models of one Triton, in use or not."""
         if address in self.in_use:
             yield self.in_use[address].models
             return
-        endpoint = self._connect(address)
-        try:
-            yield Models(endpoint, codecs=self.codecs)
-        finally:
-            await endpoint.close()
+        async with self._joining.models(address) as models:
+            yield models
 
     def forget(self, address: str, models: Collection[str]) -> None:
         """Stop probing models that were unloaded on purpose."""
@@ -242,7 +153,7 @@ class TritonPool:
 
     async def _keep_resolving(self) -> None:
         while True:
-            await asyncio.sleep(self._schedule.interval_seconds)
+            await asyncio.sleep(self._joining.schedule.interval_seconds)
             try:
                 await self.resolve()
             except Exception:
@@ -263,12 +174,8 @@ class TritonPool:
         return wanted
 
     def _join(self, address: str) -> Replica:
-        endpoint = self._connect(address)
-        expected = ExpectedModels(self._model_name, splits=self._splits, load=self._load, on_demand=self._on_demand)
-        health = HealthState(address, expected, self._schedule, on_demand=self._on_demand)
-        checker = self._watch(endpoint, health, self._report_model, self.codecs)
-        replica = Replica(address, endpoint, health, checker, Models(endpoint, health, self.codecs), TritonLoad())
-        replica.task = asyncio.create_task(_run_checker(checker))
+        replica = self._joining.replica(address, self._report_model)
+        replica.task = asyncio.create_task(_run_checker(replica.checker))
         return replica
 
     def _leave(self, address: str) -> None:

@@ -15,7 +15,8 @@ from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.ingest.resizing import Resize
 from gateway.triton.balancing import rendezvous_order
 from gateway.triton.error_table import NOT_LOADED, SequenceLost, StubDied
-from gateway.triton.pool import Replica, TritonPool
+from gateway.triton.pool import TritonPool
+from gateway.triton.replica import Replica
 
 if TYPE_CHECKING:
     from gateway.triton.triton_sequence import TritonSequence

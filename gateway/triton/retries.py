@@ -19,8 +19,9 @@ from gateway.errors import (
 )
 from gateway.inference.backend import Call, InferResult, Row
 from gateway.triton.error_table import StubDied
-from gateway.triton.pool import Replica, TritonPool
+from gateway.triton.pool import TritonPool
 from gateway.triton.quarantine import Quarantine
+from gateway.triton.replica import Replica
 
 log = structlog.get_logger("gateway")
 

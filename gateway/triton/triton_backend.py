@@ -23,9 +23,10 @@ from gateway.inference.backend import (
     ModelLoader,
 )
 from gateway.triton.error_table import NOT_LOADED, StubDied
-from gateway.triton.pool import Replica, TritonPool
+from gateway.triton.pool import TritonPool
 from gateway.triton.pool_models import LIST_HINT, CheckLoad, PoolModels
 from gateway.triton.quarantine import Quarantine
+from gateway.triton.replica import Replica
 from gateway.triton.retries import Retries, Suspects
 from gateway.triton.seal import RecentCodes, Seal
 

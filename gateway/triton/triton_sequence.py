@@ -14,7 +14,7 @@ from gateway.errors import DeadlineExceeded, GatewayError, InferenceFailed, Mode
 from gateway.inference.sequence import Parameters, SequenceScores, SequenceStep
 from gateway.triton.balancing import power_of_two_choice
 from gateway.triton.error_table import SequenceLost, StubDied
-from gateway.triton.pool import Replica
+from gateway.triton.replica import Replica
 
 END_SECONDS = 2.0
 """How long Triton may take to end a sequence."""

@@ -27,7 +27,8 @@ from gateway.inference.backend import LoadTimes
 from gateway.limits.lease import Bound
 from gateway.metrics import WATCH_FAULTS, series
 from gateway.triton.health.expected import READY
-from gateway.triton.pool import Replica, TritonPool
+from gateway.triton.pool import TritonPool
+from gateway.triton.replica import Replica
 from gateway_plugins.demand import metrics
 from gateway_plugins.demand.choice import Budget, Claim
 from gateway_plugins.demand.inventory import Inventory, in_state, versions_of

@@ -14,7 +14,8 @@ from gateway.inference.uncancelled import Uncancelled
 from gateway.metrics import series
 from gateway.triton.balancing import IMAGES_EACH, rendezvous_order
 from gateway.triton.health.expected import LOADING, READY
-from gateway.triton.pool import Replica, TritonPool
+from gateway.triton.pool import TritonPool
+from gateway.triton.replica import Replica
 from gateway_plugins.demand import metrics
 from gateway_plugins.demand.choice import Claim
 from gateway_plugins.demand.inventory import Inventory, in_state

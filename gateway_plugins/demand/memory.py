@@ -11,7 +11,7 @@ from gateway.errors import GatewayError
 from gateway.triton.contract import MODEL_PARAMETER, breaches
 from gateway.triton.health.expected import READY
 from gateway.triton.model_config import ModelConfig, parameters, read_model_configs, steps
-from gateway.triton.pool import Replica
+from gateway.triton.replica import Replica
 from gateway_plugins.demand.footprint import Files, Footprint, footprint, need, records
 
 HOST, GPU = "host", "GPU"

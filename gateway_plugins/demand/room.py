@@ -12,7 +12,8 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from gateway.errors import DeadlineExceeded, GatewayError, LoadFailed, ModelUnavailable, TritonUnreachable
 from gateway.settings import MIB
 from gateway.triton.health.expected import READY, UNLOADING
-from gateway.triton.pool import Replica, TritonPool
+from gateway.triton.pool import TritonPool
+from gateway.triton.replica import Replica
 from gateway.values.quantities import size
 from gateway_plugins.demand import metrics
 from gateway_plugins.demand.choice import Budget, Claim, LoadedModel, excess, to_unload, total

@@ -15,12 +15,13 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.answers import AnswerSize, classify, hold_response
-from gateway.api.lines import NDJSON, LinedResponse, SendLine
+from gateway.api.lines import LinedResponse, SendLine
 from gateway.api.parameters import open_uploads, request_spec
 from gateway.api.pieces import PiecedAnswer
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
 from gateway.api.schemas import FAULTS, REQUEST_BODY, ModelOut
+from gateway.api.shapes import NDJSON
 from gateway.errors import InternalError, InvalidParameter, TooManyFiles
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds
 from gateway.inference.ready_results import ReadyResults

@@ -8,9 +8,11 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from gateway.deadline import Deadline
 from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
+from gateway.triton.addresses import Addresses
 from gateway.triton.health.checker import HealthChecker, watcher
 from gateway.triton.health.expected import ExpectedModels, Shares
 from gateway.triton.health.state import HealthState, Schedule
+from gateway.triton.joining import Joining
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
@@ -76,15 +78,10 @@ class Fleet:
         self.addresses = list(tritons)
         self.endpoints: list[FakeEndpoint] = []
         self.quarantine = quarantine
-        self.pool = TritonPool(
-            ["triton:8001"],
-            model_name=MODEL,
-            schedule=SCHEDULE,
-            watch=watcher(repair if heal else None),
-            share=Share(aperture, 8, "this gateway"),
-            connect=self._connect,
-            lookup=self._look_up,
-        )
+        watch = watcher(repair if heal else None)
+        joining = Joining(model_name=MODEL, schedule=SCHEDULE, watch=watch, connect=self._connect)
+        addresses = Addresses(["triton:8001"], self._look_up)
+        self.pool = TritonPool(addresses, joining, Share(aperture, 8, "this gateway"))
         self.backend = TritonBackend(self.pool, model_name=MODEL, seal=SEAL, quarantine=quarantine, **options)
 
     def _connect(self, address: str) -> FakeEndpoint:

@@ -15,10 +15,11 @@ from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, InferenceFailed, LoadFailed, ModelNotFound, NoFeatures
 from gateway.inference.backend import Batch, Call, Embeddings, ProbeResult
 from gateway.inference.selection import Selection
-from gateway.triton.catalogue import Models, Remembered
+from gateway.triton.catalogue import Models
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.health.expected import ExpectedModels
 from gateway.triton.health.state import HealthState, Schedule
+from gateway.triton.model_calls import Remembered
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 
 

@@ -7,7 +7,7 @@ from gateway import metrics
 from gateway.deadline import Deadline
 from gateway.triton import pool
 from gateway.triton.balancing import rendezvous_order, subset_size
-from gateway.triton.pool import CallGate
+from gateway.triton.replica import CallGate
 from tests.gateway.triton.fleet import call_of, fleet_of, wait_until
 
 

@@ -9,10 +9,12 @@ import pytest
 
 from gateway.deadline import Deadline
 from gateway.errors import ModelNotFound
+from gateway.triton.addresses import Addresses
 from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.health.checker import watcher
 from gateway.triton.health.state import Schedule
-from gateway.triton.pool import Share, TritonPool
+from gateway.triton.joining import Joining
+from gateway.triton.pool import TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.seal import Seal
 from gateway_local.model_processes import model_processes
@@ -48,14 +50,8 @@ def triton(runtime: TritonRuntime, repository: Path) -> Iterator[EmbeddedTriton]
 
 
 def backend_over(triton: EmbeddedTriton, repository: Path | None, budget_bytes: int) -> DemandBackend:
-    pool = TritonPool(
-        [triton.url],
-        model_name=MODEL,
-        schedule=Schedule(1.0, 5.0),
-        watch=watcher(repair),
-        share=Share(0),
-        on_demand=True,
-    )
+    joining = Joining(model_name=MODEL, schedule=Schedule(1.0, 5.0), watch=watcher(repair), on_demand=True)
+    pool = TritonPool(Addresses([triton.url]), joining)
     loader = DemandLoader(
         pool,
         fixed=(MODEL,),

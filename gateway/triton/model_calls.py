@@ -1,0 +1,270 @@
+"""The calls of one Triton's models, by the names and versions that clients use: each is answered by an ensemble."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from gateway.errors import (
+    ContractBroken,
+    GatewayError,
+    InferenceFailed,
+    ModelNotFound,
+    ModelUnavailable,
+    no_features,
+)
+from gateway.inference.backend import Call, CallLimits, Embeddings, InferResult, Row
+from gateway.inference.prediction import NO_PREDICTIONS, Predictions
+from gateway.time_slices import TimeSlice
+from gateway.triton.codec import Codecs
+from gateway.triton.contract import pinned
+from gateway.triton.endpoint import ALL_CLASSES, TritonEndpoint
+from gateway.triton.error_table import NOT_LOADED
+from gateway.triton.health.state import HealthState
+from gateway.triton.sender import Sender
+from gateway.triton.traits import EnsembleTraits, read_traits
+
+SWITCH_PAUSES_SECONDS = (0.0, 0.05)
+"""Pauses before a retry of a model that answered before and is not found."""
+REMEMBERED_SECONDS = 10.0
+T = TypeVar("T")
+
+
+class Remembered(Generic[T]):
+    """Values that were read from Triton, each for `seconds`: another model may be loaded under the same name.
+
+    Callers that need the same value at the same time share one read: a thousand reads would cost seconds and 150 MB.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._values: dict[tuple[str, str], tuple[float, T]] = {}
+        self._reads: dict[tuple[str, str], asyncio.Future[Exception | None]] = {}
+
+    async def get(self, key: tuple[str, str], read: Callable[[str, str], Awaitable[T]]) -> T:
+        """The value of a name and a version; `read` is called if it is not known, and its error raised for all."""
+        while (known := self._values.get(key)) is None or time.monotonic() >= known[0]:
+            reading = self._reads.get(key)
+            if reading is None:
+                return await self._read(key, read)
+            if (error := await asyncio.shield(reading)) is not None:
+                raise error.with_traceback(None)  # else it would grow with each request that raises it
+        return known[1]
+
+    async def _read(self, key: tuple[str, str], read: Callable[[str, str], Awaitable[T]]) -> T:
+        reading = self._reads[key] = asyncio.get_running_loop().create_future()
+        error: Exception | None = None
+        try:
+            value = await read(*key)
+        except Exception as exc:
+            error = exc
+            raise
+        else:
+            if self._reads.get(key) is reading:  # else it was forgotten meanwhile
+                self._values[key] = (time.monotonic() + self._seconds, value)
+            return value
+        finally:
+            if self._reads.get(key) is reading:
+                del self._reads[key]
+            reading.set_result(error)  # None after a cancellation: the next caller reads
+            del error
+
+    def last(self, key: tuple[str, str]) -> T | None:
+        """The value that was last read, however old; None before the first time."""
+        known = self._values.get(key)
+        return known[1] if known else None
+
+    def until(self, key: tuple[str, str]) -> float:
+        """When a value that `get` has returned is read again, by time.monotonic."""
+        known = self._values.get(key)
+        return known[0] if known else 0.0
+
+    def forget(self, name: str) -> None:
+        """Read the values of a name again, also those that are being read now."""
+        self._values = {key: known for key, known in self._values.items() if key[0] != name}
+        self._reads = {key: reading for key, reading in self._reads.items() if key[0] != name}
+
+
+@dataclass(slots=True)
+class Target:
+    """The ensemble that answers for a model and a version, with what is fixed for its calls."""
+
+    ensemble: str
+    version: str
+    """Its own version in Triton; "" for the newest."""
+    traits: EnsembleTraits
+    until: float
+    """When the traits are read again, by time.monotonic."""
+    most_images: int = field(init=False)
+    """Images that may be sent in one request as they are; Sender divides the calls that have more."""
+
+    def __post_init__(self) -> None:
+        codec = self.traits.codec
+        self.most_images = (codec.most_images if codec.mixes_lengths else 1) if codec.reports_images else 0
+
+
+class ModelCalls:
+    """The calls of one Triton's models; every method raises errors of gateway.errors only.
+
+    The results of requests are recorded in `health`; a model that should be served and is not gets ModelUnavailable.
+    """
+
+    def __init__(
+        self, endpoint: TritonEndpoint, health: HealthState | None = None, codecs: Codecs | None = None
+    ) -> None:
+        self._endpoint = endpoint
+        self._codecs = codecs or Codecs()
+        self._health = health
+        self._traits: Remembered[EnsembleTraits] = Remembered(REMEMBERED_SECONDS)
+        self._targets: dict[tuple[str, str], Target] = {}
+        """What last answered for a model and a version."""
+
+    async def infer(self, call: Call) -> InferResult:
+        """Classify a batch; see Backend.infer."""
+        target = self._targets.get((call.model_name, call.model_version))
+        if target is None:
+            return await self._search(call)
+        try:
+            if time.monotonic() < target.until:
+                return await self._send(call, target)
+            return await self._search(call)
+        except ModelNotFound:
+            # The version in use may have been replaced after Triton had chosen it for the call.
+            for seconds in SWITCH_PAUSES_SECONDS:
+                await asyncio.sleep(seconds)
+                with suppress(ModelNotFound):
+                    return await self._search(call)
+            raise
+
+    async def _search(self, call: Call) -> InferResult:
+        """Send a call to the first ensemble that exists, of those that may answer for its model and version."""
+        key = call.model_name, call.model_version
+        missing: ModelNotFound | None = None
+        for ensemble, version in self._ensembles(*key):
+            sent_at = time.monotonic()
+            try:
+                traits = await self._traits.get((ensemble, ""), self._read_traits)
+            except ModelNotFound as exc:
+                missing = exc
+                continue
+            except GatewayError as exc:
+                self._record(exc, call, ensemble, sent_at)
+                raise
+            target = Target(ensemble, version, traits, self._traits.until((ensemble, "")))
+            try:
+                result = await self._send(call, target)
+            except ModelNotFound as exc:
+                missing = exc
+            else:
+                self._targets[key] = target  # only now: clients choose the version
+                return result
+        self._targets.pop(key, None)
+        raise self._not_served(*key, missing)
+
+    async def _send(self, call: Call, target: "Target") -> InferResult:
+        """Send a call to an ensemble, and record in `health` what becomes of it."""
+        ensemble, traits = target.ensemble, target.traits
+        codec, selection = traits.codec, call.selection
+        multi_label = codec.multi_label
+        most: int | None = None
+        class_count: int | None = None
+        if selection is not None:
+            most = selection.class_count(multi_label=multi_label)
+            class_count = ALL_CLASSES if most is None else max(most, call.least_classes)
+        embeddings = call.embeddings is not Embeddings.NONE and _wants_embeddings(call, traits)
+        if ensemble != call.model_name:
+            call = replace(call, model_name=ensemble, model_version=target.version)
+        sent_at = time.monotonic()
+        try:
+            if len(call.batch.images) <= target.most_images:
+                result = await self._endpoint.infer(call, class_count=class_count, embeddings=embeddings, codec=codec)
+            else:
+                result = await Sender(self._endpoint, codec, class_count, embeddings).send(call)
+        except ModelNotFound:
+            raise
+        except GatewayError as exc:
+            self._record(exc, call, ensemble, sent_at)
+            raise
+        if self._health is not None and not call.best_effort:
+            self._health.answered(ensemble, sent_at)
+        result.multi_label, result.drift_reference = multi_label, traits.drift_reference
+        if selection is not None and (most != class_count or not selection.is_count(multi_label=multi_label)):
+            result.rows = await _select(result.rows, call, most, multi_label=multi_label)
+        return result
+
+    def _record(self, error: GatewayError, call: Call, ensemble: str, sent_at: float) -> None:
+        """Record a failed call; raises ContractBroken if the last probe has found that to be the cause."""
+        health = self._health
+        if health is None:
+            return
+        if not call.best_effort:
+            health.suspect(ensemble, error, sent_at)
+        if isinstance(error, InferenceFailed) and health.is_broken(ensemble):
+            raise ContractBroken(f"The model {ensemble!r} does not fit the gateway's contract.") from error
+
+    def may_cache(self, model_name: str, model_version: str) -> bool:
+        """Whether Triton may answer for a model from its response cache; True if that is not known."""
+        target = self._targets.get((model_name, model_version))
+        traits = self._last_traits(model_name, model_version) if target is None else target.traits
+        return traits is None or traits.cached
+
+    def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
+        """How many calls of up to `max_images` keep this Triton busy; None before the first call."""
+        target = self._targets.get((model_name, model_version))
+        traits = self._last_traits(model_name, model_version) if target is None else target.traits
+        if traits is None:
+            return None
+        codec, workload = traits.codec, traits.workload
+        images = max(1, min(max_images, codec.most_images))
+        calls, images = workload.busy_calls(images), workload.call_images(images)
+        return CallLimits(calls, images, mixed_lengths=codec.mixes_lengths)
+
+    def _last_traits(self, model_name: str, model_version: str) -> EnsembleTraits | None:
+        """The traits that were last read of an ensemble that may answer for a model and a version."""
+        known = (self._traits.last((ensemble, "")) for ensemble, _ in self._ensembles(model_name, model_version))
+        return next((traits for traits in known if traits is not None), None)
+
+    def _ensembles(self, model_name: str, model_version: str) -> Sequence[tuple[str, str]]:
+        """The ensembles, each with its own version, that may answer for a model's version."""
+        if not model_version:
+            return ((model_name, ""),)
+        both = ((model_name, model_version), (pinned(model_name, model_version), ""))
+        last = self._targets.get(both[0])
+        return both if last is None or last.ensemble == model_name else both[::-1]
+
+    async def _read_traits(self, ensemble: str, _version: str) -> EnsembleTraits:
+        return await read_traits(self._endpoint, self._codecs, ensemble)
+
+    def _not_served(self, model_name: str, model_version: str, error: ModelNotFound | None) -> GatewayError:
+        """The error of a model that Triton does not find: ModelUnavailable if it should be served here."""
+        error = error or ModelNotFound()
+        if self._health is not None and self._health.lacks(model_name, model_version):
+            unavailable = ModelUnavailable(NOT_LOADED)
+            unavailable.__cause__ = error.__cause__
+            return unavailable
+        return error
+
+
+def _wants_embeddings(call: Call, traits: EnsembleTraits) -> bool:
+    """Whether to request FEATURES; raises NoFeatures if the call needs them and the model has none."""
+    if call.embeddings is Embeddings.NEEDED and not traits.codec.embedding_size:
+        raise no_features(call.model_name)
+    return traits.codec.embedding_size > 0
+
+
+async def _select(rows: Sequence[Row], call: Call, most: int | None, *, multi_label: bool) -> tuple[Row, ...]:
+    """The rows with the selected classes of each image, out of the `most` best ones."""
+    selection = call.selection
+    assert selection is not None
+    selected: list[Row] = []
+    time_slice = TimeSlice()
+    for row in rows:
+        if selected:
+            await time_slice.pause_if_over()
+        known = Predictions.of(row.predictions)
+        predictions = selection.apply(known[:most], multi_label=multi_label) if row.decoded else known
+        best = known[: call.least_classes] if call.least_classes else NO_PREDICTIONS
+        selected.append(Row(row.decoded, predictions, row.scores, row.error, row.embedding, best, row.damaged))
+    return tuple(selected)
