@@ -81,7 +81,6 @@ class Server:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self.address = ("127.0.0.1", gateway.port)
         self._process = psutil.Process(gateway.process.pid)
         self._cpu_seconds = self._used()
         self._log_bytes = 0
@@ -108,14 +107,11 @@ class Server:
 
     def is_quiet(self) -> bool:
         """Whether no connection is left except that of the check."""
-        try:
-            text = httpx.get(f"{self.gateway.url}/metrics", timeout=10).text
-        except httpx.HTTPError:
-            return False
-        return "gateway_connections 1.0" in text and "gateway_streams 0.0" in text
+        gauges = {"gateway_connections": 1, "gateway_streams": 0}
+        return all(self.gateway.metric(name) == value for name, value in gauges.items())
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(self.address, timeout=SECONDS_TO_END)
+        return self.gateway.connect(SECONDS_TO_END)
 
     def _used(self) -> float:
         times = self._process.cpu_times()
@@ -157,7 +153,7 @@ def run_cases(
             if not server.lives():
                 report.faults.append(f"seed {seed}, before number {report.requests}: it does not answer")
                 break
-            with contextlib.suppress(AssertionError):
+            with contextlib.suppress(AssertionError, httpx.HTTPError):
                 wait_for(server.is_quiet, timeout_seconds=SECONDS_TO_END)
             _check(server, report, cases, f"seed {seed}, numbers {began} to {report.requests - 1}")
     return report

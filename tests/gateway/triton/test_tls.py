@@ -78,23 +78,17 @@ async def test_image_is_classified_over_tls(address, authority, client):
     assert await infer(url, given) == 1
 
 
-async def test_connection_without_tls_is_refused(address):
-    with pytest.raises(TritonUnreachable):
-        await infer(address[0], settings())
-
-
-async def test_other_authority_is_not_trusted(address, folder, client):
-    other = Authority(folder / "other")
-    given = settings(triton_ca_file=other.certificate, triton_server_name=NAME, **with_certificate(client))
+@pytest.mark.parametrize(
+    ("trusted", "name", "cause"),
+    [("", "", ""), ("other", NAME, "CERTIFICATE_VERIFY_FAILED"), ("ca", "other", "")],
+    ids=["no TLS", "other authority", "other name"],
+)
+async def test_connection_that_does_not_fit_is_refused(address, authority, folder, client, trusted, name, cause):
+    ca = Authority(folder / "other") if trusted == "other" else authority
+    files = {"triton_ca_file": ca.certificate, "triton_server_name": name, **with_certificate(client)}
     with pytest.raises(TritonUnreachable) as refused:
-        await infer(address[0], given)
-    assert "CERTIFICATE_VERIFY_FAILED" in str(refused.value.__cause__)
-
-
-async def test_other_name_is_not_trusted(address, authority, client):
-    given = settings(triton_ca_file=authority.certificate, triton_server_name="other", **with_certificate(client))
-    with pytest.raises(TritonUnreachable):
-        await infer(address[0], given)
+        await infer(address[0], settings(**(files if trusted else {})))
+    assert cause in str(refused.value.__cause__)
 
 
 async def test_client_without_certificate_is_refused(address, authority):
