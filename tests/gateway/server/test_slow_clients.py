@@ -1,4 +1,7 @@
-"""Clients that are slow or greedy cost only themselves: each limit at its value, and one past it."""
+"""Clients that are slow or greedy cost only themselves: each limit at its value, and one past it.
+
+What holds for HTTP and gRPC alike is in tests/plugins/oip/grpc_api/test_rules.py.
+"""
 
 import contextlib
 import json
@@ -105,30 +108,6 @@ def test_discarded_bytes_of_an_oversized_file_are_not_buffered(patient: Gateway)
         assert classify(patient).status_code == 200
 
 
-@ALONE
-def test_stalled_uploads_are_evicted_for_active_ones(patient: Gateway):
-    stalled = [begin(patient) for _ in range(6)]
-    try:
-        for client in stalled:
-            client.sendall(bytes(900 * KIB))  # more than there is room for, in all
-        wait_for(lambda: patient.metric("gateway_waiting_bytes") > 3 * MIB)
-        # While what they sent is still being read, they do not stall.
-        wait_for(lambda: classify(patient, size=700 * KIB).status_code == 200)
-        for _ in range(10):
-            answer = classify(patient, size=700 * KIB)
-            assert answer.status_code == 200, answer.text
-        # Which of them are the slowest depends on what was read of each; one may be that when it asks for room itself.
-        wait_for(lambda: len(select.select(stalled, [], [], 0)[0]) >= 2)
-        for client in select.select(stalled, [], [], 0)[0]:
-            status, body = answer_of(client)
-            assert (status, '"limit":"max_bytes_waiting"' in body) == (503, True)
-        assert patient.metric("gateway_uploads_displaced_total") >= 1
-    finally:
-        for client in stalled:
-            client.close()
-    wait_for(lambda: patient.metric("gateway_waiting_bytes") == 0)
-
-
 def test_upload_below_the_minimum_speed_ends_after_its_grace(gateway: Gateway):
     with begin(gateway) as slow:
         started = time.monotonic()
@@ -157,18 +136,6 @@ def test_upload_above_the_minimum_speed_may_pause(gateway: Gateway):
             time.sleep(0.1)  # the client's pauses are what is tested
         steady.sendall(END)
         assert answer_of(steady)[0] == 415
-
-
-def test_client_that_does_not_read_its_response_is_disconnected(gateway: Gateway):
-    before = gateway.metric('gateway_connections_closed_total{reason="unread"}')
-    with deaf(gateway, 4 * KIB) as client:
-        client.sendall(post(len(IMAGES), query=ALL_CLASSES) + IMAGES)
-        wait_for(lambda: gateway.metric('gateway_connections_closed_total{reason="unread"}') == before + 1)
-        received = b""
-        with contextlib.suppress(ConnectionResetError):
-            while piece := client.recv(65536):
-                received += piece
-        assert not received.rstrip(b"\r\n0").endswith(b'"failed":0}}'), "the rest was given up"
 
 
 @ALONE
@@ -244,21 +211,6 @@ def test_newcomer_displaces_an_idle_connection_and_then_the_slowest_upload(patie
         assert (status, '"limit":"max_connections"' in body) == (503, True)
     finally:
         for client in (idle, *busy):
-            client.close()
-
-
-def test_slow_uploads_on_every_connection_refuse_no_newcomer(patient: Gateway):
-    """Nor do they come back as fast as others are served: each newcomer displaces one of theirs."""
-    most = SETTINGS["max_connections"]
-    uploads = [begin(patient) for _ in range(most + 3)]
-    try:
-        for _ in range(most):
-            assert httpx.get(f"{patient.url}/health/live").status_code == 200
-            assert classify(patient, size=1).status_code == 200
-            uploads.append(begin(patient))
-        assert patient.metric('gateway_connections_closed_total{reason="slow"}') >= most
-    finally:
-        for client in uploads:
             client.close()
 
 
