@@ -129,6 +129,12 @@ def test_compressed_body_is_refused(client):
     assert refusal(answer) == (415, "Content-Encoding: send the body uncompressed; images are compressed already.")
 
 
+def test_single_invalid_image_sets_the_response_status(client):
+    status, sentence = refusal(ask(client, TEXT))
+    assert status == 415
+    assert "not a JPEG" in sentence
+
+
 def test_several_invalid_images_are_422_and_name_the_first(client):
     status, sentence = refusal(ask(client, *[TEXT] * 5))
     assert status == 422
