@@ -1,4 +1,4 @@
-"""Connections that send too much or too little, and responses before the end of the body."""
+"""Connections that send too much or too little, their limits, and responses before the end of the body."""
 
 import contextlib
 import json
@@ -14,9 +14,17 @@ import pytest
 from gateway.settings import MIB
 from tests.photos import photo
 from tests.processes import Gateway
+from tests.settings import Settings
 
 IDLE_SECONDS = 1.0
-LIMITS = {"max_request_bytes": 3 * MIB, "max_file_bytes": 2 * MIB, "upload_idle_timeout_seconds": IDLE_SECONDS}
+LIMITS = {
+    "max_request_bytes": 3 * MIB,
+    "max_file_bytes": 2 * MIB,
+    "upload_idle_timeout_seconds": IDLE_SECONDS,
+    "upload_timeout_seconds": 2,
+    "max_header_bytes": 8_192,
+}
+HEADER_BYTES = Settings.model_fields["max_header_bytes"].default
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +131,58 @@ def test_curl_is_served_whatever_protocol_it_offers(gateway: Gateway, tmp_path: 
     command = ["curl", "-sS", option, "-F", f"files=@{upload}", f"{gateway.url}/predict?top_k=1"]
     curl = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     assert json.loads(curl.stdout)["results"][0]["predictions"][0]["label"] == "Egyptian cat"
+
+
+def test_max_header_bytes(gateway: Gateway):
+    def answer(nbytes: int) -> bytes:
+        lines = b"Host: x\r\nConnection: close\r\n"
+        lines += b"X-Filler: " + b"x" * (nbytes - len(lines) - len(b"X-Filler: \r\n")) + b"\r\n"
+        with gateway.connect() as client:
+            client.sendall(b"GET /health/live HTTP/1.1\r\n" + lines + b"\r\n")
+            return b"".join(iter(lambda: client.recv(65_536), b""))
+
+    assert answer(HEADER_BYTES).startswith(b"HTTP/1.1 200 ")
+    refused = answer(HEADER_BYTES + 1)
+    assert refused.startswith(b"HTTP/1.1 431 ")
+    assert b'"limit":"max_header_bytes","value":%d' % HEADER_BYTES in refused
+
+
+def test_url_counts_towards_max_header_bytes(impatient: Gateway):
+    path, most = "/predict?x=", LIMITS["max_header_bytes"]
+    with impatient.client() as client:
+        assert client.post(path + "x" * (most - len(path))).status_code == 422
+        refused = client.post(path + "x" * (most + 1 - len(path)))
+    assert refused.headers["content-type"] == "application/problem+json"
+    assert (refused.status_code, refused.json()["limit"], refused.json()["value"]) == (431, "max_header_bytes", most)
+
+
+@pytest.mark.parametrize("filler", [b"x" * 1_000 + b"\r\nA: ", b"x" * 50_000])
+def test_endless_headers_are_cut_off(gateway: Gateway, filler: bytes):
+    before = gateway.resident_bytes()
+    with gateway.connect() as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nA: ")
+        with pytest.raises(OSError):  # noqa: PT012  # refused under the endless header
+            for _ in range(100 * MIB // len(filler)):
+                client.sendall(filler)
+    assert gateway.resident_bytes() - before < 20 * MIB
+
+
+@pytest.mark.parametrize(
+    ("pause_seconds", "limit"), [(50, "upload_idle_timeout_seconds"), (0.1, "upload_timeout_seconds")]
+)
+def test_stalled_or_dripping_upload_is_cut_off(impatient: Gateway, pause_seconds: float, limit: str):
+    started = time.monotonic()
+    with impatient.connect() as client:
+        client.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 90000\r\n"
+            b"Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n"
+        )
+        client.settimeout(pause_seconds)
+        answer = b""
+        while b"upload_timeout" not in answer and time.monotonic() - started < 50:
+            try:
+                answer += client.recv(4096)
+            except TimeoutError:
+                client.sendall(b"x")
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert f'"limit":"{limit}"'.encode() in answer

@@ -1,7 +1,6 @@
 """Responses in the shapes of other services."""
 
 import base64
-import json
 from dataclasses import replace
 
 import pytest
@@ -101,25 +100,16 @@ def test_responses_of_every_shape_match_the_openapi_document(client, shape):
 
 
 @pytest.mark.parametrize("shape", ONE)
-def test_single_invalid_file_is_a_problem_document(client, shape):
-    answer = client.post("/predict", params={"format": shape}, files={"f": TEXT})
-    assert answer.status_code == 415
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.json()["code"] == "unsupported_format"
-
-
-@pytest.mark.parametrize("shape", ONE)
-def test_several_invalid_files_are_422(client, shape):
-    answer = client.post("/predict", params={"format": shape}, files=[("f", ("a", TEXT)), ("f", ("b", TEXT))])
-    assert answer.status_code == 422
-    assert json.dumps(answer.json()).count(SENTENCE) == 2
-
-
-@pytest.mark.parametrize("shape", ONE)
-def test_service_error_stays_a_problem_document(shape):
-    with client_of(StubBackend(Overloaded())) as client:
-        answer = client.post("/predict", params={"format": shape}, files={"f": PNG})
-        assert (answer.status_code, answer.json()["code"]) == (503, "overloaded")
+def test_errors_of_a_request_keep_their_status(client, shape):
+    """One invalid file, or a fault of the service, is a problem document; several are in the shape."""
+    several = client.post("/predict", params={"format": shape}, files=[("f", (name, TEXT)) for name in "ab"])
+    assert (several.status_code, several.text.count(SENTENCE)) == (422, 2)
+    single = client.post("/predict", params={"format": shape}, files={"f": TEXT})
+    with client_of(StubBackend(Overloaded())) as overloaded:
+        fault = overloaded.post("/predict", params={"format": shape}, files={"f": PNG})
+    for answer, status, code in ((single, 415, "unsupported_format"), (fault, 503, "overloaded")):
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert (answer.status_code, answer.json()["code"]) == (status, code)
 
 
 def test_roboflow_shape_names_the_classes_of_multi_label_models():
