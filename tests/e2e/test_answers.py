@@ -59,20 +59,6 @@ def test_photographs_of_one_request_get_the_same_results(either_client: httpx.Cl
         check(result, encoded)
 
 
-def test_cat_is_an_egyptian_cat(real_client: httpx.Client):
-    answer = real_client.post("/predict", files={"files": ("cat.jpg", photo("cat"))}).json()
-    result = answer["results"][0]
-    assert answer["model"] == {"name": "ensemble_model", "version": "1"}
-    assert (result["width"], result["height"]) == (451, 300)
-    assert result["predictions"][0]["label"] == "Egyptian cat"
-    assert len(result["predictions"]) == 5
-
-
-def test_raw_body_is_one_image(real_client: httpx.Client):
-    answer = real_client.post("/predict", content=photo("coffee"), headers={"Content-Type": "image/jpeg"})
-    assert answer.json()["results"][0]["predictions"][0]["label"] == "espresso"
-
-
 def test_single_images_of_many_clients_run_as_batches(real_gateway: Gateway, triton_client):
     def counts() -> dict[str, tuple[int, int]]:
         """For each step, how many images ran, and in how many executions."""

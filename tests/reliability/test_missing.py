@@ -124,12 +124,7 @@ def test_model_that_was_unloaded_on_purpose_stays_unloaded(own_triton, start_gat
         wait_for(lambda: not missing(gateway))
         assert "sequence_model" in triton.loaded()
         triton.unload("sequence_model")
-        probes = ready_probes(gateway)
-        wait_for(lambda: ready_probes(gateway) >= probes + 5)
+        probes = gateway.metric("gateway_probes_total")
+        wait_for(lambda: gateway.metric("gateway_probes_total") >= probes + 5)
         assert not missing(gateway)
         assert "sequence_model" not in triton.loaded()
-
-
-def ready_probes(gateway: Gateway) -> float:
-    text = httpx.get(f"{gateway.url}/metrics", timeout=60).text
-    return next(float(line.split()[1]) for line in text.splitlines() if line.startswith("gateway_probes_total"))

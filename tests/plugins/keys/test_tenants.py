@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client import REGISTRY
 
 from gateway.limits.caller import REFUSAL_SECONDS
 from gateway.settings import MIB
@@ -226,10 +227,6 @@ def test_other_urls_of_a_store_are_refused(given):
         Settings(_env_file=None, rate_store_url=given)
 
 
-def waiting_bytes(url: str) -> float:
-    return float(re.search(r"^gateway_waiting_bytes (\S+)", httpx.get(f"{url}/metrics").text, re.MULTILINE)[1])
-
-
 def test_waiting_uploads_of_a_key_take_no_more_than_its_share_of_the_buffer(path):
     """One upload stands still with almost all of the key's part; another key's upload has the rest."""
     key, other = key_of(path, share="0.5"), key_of(path, "other")
@@ -240,7 +237,7 @@ def test_waiting_uploads_of_a_key_take_no_more_than_its_share_of_the_buffer(path
         for name, value in {**key, **raw, "Content-Length": str(MIB // 2)}.items():
             slow.putheader(name, value)
         slow.endheaders(PNG + bytes(MIB // 2 - len(PNG) - 1))
-        wait_for(lambda: waiting_bytes(url) > MIB / 3)
+        wait_for(lambda: REGISTRY.get_sample_value("gateway_waiting_bytes") > MIB / 3)
         refused = httpx.post(f"{url}/predict", content=PNG + bytes(MIB // 3), headers=key | raw)
         assert (refused.status_code, refused.json()["code"], refused.json()["limit"]) == (503, "overloaded", "share")
         assert httpx.post(f"{url}/predict", content=PNG + bytes(MIB // 3), headers=other | raw).status_code == 200
