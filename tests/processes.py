@@ -30,6 +30,17 @@ PACKAGES = (
 )
 SERVE = "import sys; from gateway_cli.main import main; sys.argv[1:] = ['serve']; main()"
 
+
+def python(*arguments: object, code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python in the project, which must exit with `code`; `options` are those of subprocess.run."""
+    known = {"cwd": PROJECT, "capture_output": True, "text": True, "timeout": 280, **options}
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        [sys.executable, *map(str, arguments)], check=False, **known
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
 FIRST_PORT, PORTS, EPHEMERAL = 20_000, 250, 32_768
 """The ports of tests: each process has PORTS of them, below those that the kernel hands out."""
 

@@ -3,12 +3,11 @@
 import json
 import re
 import subprocess
-import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.processes import PROJECT, Gateway
+from tests.processes import PROJECT, Gateway, python
 
 TUTORIAL, TEXT = (
     (PROJECT / "docs" / page).read_text() for page in ("tutorials/first-service.md", "reference/http-api.md")
@@ -56,9 +55,9 @@ def test_documented_example_gets_its_documented_response(real_gateway: Gateway, 
 def test_tutorial_code_prints_its_documented_output(real_gateway: Gateway):
     (code,) = re.findall(r"^```python\n(.*?)^```$", TUTORIAL, re.DOTALL | re.MULTILINE)
     code = code.replace("http://127.0.0.1:8080", real_gateway.url)
-    run = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
-    assert all(f"`{line}`" in TUTORIAL for line in run.stdout.splitlines())
-    assert len(run.stdout.splitlines()) == 2
+    lines = python("-c", code).stdout.splitlines()
+    assert all(f"`{line}`" in TUTORIAL for line in lines)
+    assert len(lines) == 2
 
 
 def test_every_parameter_is_documented():

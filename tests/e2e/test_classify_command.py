@@ -1,29 +1,18 @@
 """`gateway classify` by itself: it starts a service for the run, and nothing of it is left."""
 
 import json
-import subprocess
-import sys
 
 import psutil
 import pytest
 
-from tests.processes import PROJECT, environment
+from tests.processes import environment, python
 
 
 @pytest.mark.usefixtures("runtime", "model_repository")
 def test_classify_without_url_starts_and_stops_a_service(tmp_path):
     out = tmp_path / "out.jsonl"
     sources, options = ("examples/cat.jpg", "README.md"), ("--out", out, "--top-k", "1")
-    run = subprocess.run(
-        [sys.executable, "-m", "gateway_cli", "classify", *sources, *options],
-        cwd=PROJECT,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert run.returncode == 3, run.stderr
+    run = python("-m", "gateway_cli", "classify", *sources, *options, code=3, env=environment())
     rows = {row["path"]: row for row in map(json.loads, out.read_text().splitlines())}
     assert rows["examples/cat.jpg"]["label"] == "Egyptian cat"
     assert rows["README.md"]["error"] == "unsupported_format"

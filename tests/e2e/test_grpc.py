@@ -2,8 +2,6 @@
 
 import queue
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import httpx
@@ -17,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.asking import encode
 from tests.plugins.oip.grpc_api.serving import images
-from tests.processes import PROJECT, Gateway, free_port
+from tests.processes import PROJECT, Gateway, free_port, python
 
 MODEL = "ensemble_model"
 IMAGE = encode(np.full((48, 64, 3), 128, np.uint8), ".png")
@@ -93,9 +91,7 @@ def test_documented_clients_run(grpc_gateway, port, page, lines):
     code = code.replace("127.0.0.1:8081", f"127.0.0.1:{port}").replace(
         "127.0.0.1:8080", grpc_gateway.url.removeprefix("http://")
     )
-    run = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert len(run.stdout.splitlines()) == lines
+    assert len(python("-c", code).stdout.splitlines()) == lines
 
 
 def test_workers_share_the_port(start_gateway, light_triton):

@@ -1,8 +1,6 @@
 """Clients of Triton and KServe in front of the gateway: tritonclient.http unchanged, and JSON by hand."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,7 +9,7 @@ from tritonclient.http import InferenceServerClient, InferRequestedOutput, Infer
 
 from tests.gateway.api.tensors import images
 from tests.photos import photo
-from tests.processes import PROJECT, Gateway
+from tests.processes import PROJECT, Gateway, python
 
 MODEL = "ensemble_model"
 CAT, COFFEE = photo("cat"), photo("coffee")
@@ -55,11 +53,8 @@ def test_readme_example_prints_its_documented_output(real_gateway: Gateway):
     (code,) = re.findall(r"```python\n(.*?/infer.*?)```", (PROJECT / "README.md").read_text(), re.DOTALL)
     documented = re.search(r"print\(.*\)  # (.*)", code)
     code = code.replace("http://127.0.0.1:8080", real_gateway.url)
-    ran = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=PROJECT, timeout=60
-    )
     assert documented
-    assert ran.stdout.strip() == documented[1]
+    assert python("-c", code).stdout.strip() == documented[1]
 
 
 def test_concurrent_requests_get_their_own_results(real_gateway: Gateway):

@@ -1,13 +1,11 @@
 """The client is a separate distribution: it needs only httpx, and nothing of the gateway."""
 
-import subprocess
-import sys
 import tomllib
 
 import gateway
 from gateway.plugins import errors_of, installed
 from gateway_client import __version__, errors
-from tests.processes import PROJECT
+from tests.processes import PROJECT, python
 
 CLIENT = PROJECT / "gateway_client"
 
@@ -36,8 +34,7 @@ def test_import_needs_only_httpx():
         "wrong = {'gateway', 'numpy', 'PIL', 'pydantic', 'fastapi', 'starlette'} & set(sys.modules)\n"
         "assert not wrong, wrong\n"
     )
-    run = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, cwd="/", check=False)
-    assert (run.returncode, run.stdout.strip()) == (0, "gateway_client.blocking"), run.stderr
+    assert python("-P", "-c", code, cwd="/").stdout.strip() == "gateway_client.blocking"
 
 
 def test_metadata_match_the_code():

@@ -2,13 +2,11 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.processes import PROJECT
+from tests.processes import PROJECT, python
 
 GUIDE = (PROJECT / "docs" / "guides" / "plugins.md").read_text("utf-8")
 CODE = dict(zip(("result_lines", "signed_tokens"), re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL), strict=True))
@@ -91,12 +89,10 @@ with client_of_app(create_app(load_settings(), StubBackend())) as client:
 """
 
 
-def run(program: str, folder: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+def run(program: str, folder: Path | None = None, *, code: int = 0, **variables: str) -> str:
+    """Run a program, which must exit with `code`; returns what it prints as errors."""
     path = os.pathsep.join(map(str, filter(None, (folder, PROJECT))))
-    environment = {**os.environ, "PYTHONPATH": path, **variables}
-    return subprocess.run(
-        [sys.executable, "-c", program], env=environment, cwd=PROJECT, capture_output=True, text=True, timeout=120
-    )
+    return python("-c", program, code=code, env={**os.environ, "PYTHONPATH": path, **variables}).stderr
 
 
 def install(folder: Path, module: str, name: str, code: str) -> None:
@@ -109,8 +105,7 @@ def install(folder: Path, module: str, name: str, code: str) -> None:
 
 
 def test_core_classifies_without_any_plug_in():
-    done = run(WITHOUT)
-    assert done.returncode == 0, done.stderr
+    run(WITHOUT)
 
 
 @pytest.mark.parametrize(
@@ -124,21 +119,17 @@ def test_core_classifies_without_any_plug_in():
 )
 def test_service_without_the_plug_in_of_keys_does_not_start_open(tmp_path, start, reason):
     (tmp_path / "keys").write_text(f"mobile:{'0' * 64}\n")
-    done = run(WITHOUT_KEYS.format(start=start), GATEWAY_API_KEYS_FILE=str(tmp_path / "keys"))
-    assert done.returncode == 1
-    assert reason in done.stderr
+    assert reason in run(WITHOUT_KEYS.format(start=start), code=1, GATEWAY_API_KEYS_FILE=str(tmp_path / "keys"))
 
 
 def test_plug_in_of_the_guide_sees_each_result(tmp_path):
     install(tmp_path, "result_lines", "ResultLines", CODE["result_lines"])
-    done = run(RESULT_LINES, tmp_path, GATEWAY_RESULT_LINES_FILE=str(tmp_path / "results.jsonl"))
-    assert done.returncode == 0, done.stderr
+    run(RESULT_LINES, tmp_path, GATEWAY_RESULT_LINES_FILE=str(tmp_path / "results.jsonl"))
 
 
 def test_plug_in_of_the_guide_checks_signed_tokens(tmp_path):
     install(tmp_path, "signed_tokens", "SignedTokens", CODE["signed_tokens"])
-    done = run(SIGNED_TOKENS, tmp_path, GATEWAY_TOKEN_SECRET="sixteen characters")  # noqa: S106
-    assert done.returncode == 0, done.stderr
+    run(SIGNED_TOKENS, tmp_path, GATEWAY_TOKEN_SECRET="sixteen characters")  # noqa: S106
 
 
 @pytest.mark.parametrize(
@@ -156,14 +147,12 @@ def test_plug_in_of_the_guide_checks_signed_tokens(tmp_path):
 def test_broken_plug_in_stops_the_start_with_its_name(tmp_path, code, reason):
     install(tmp_path, "broken", "Broken", code)
     program = "import sys; sys.argv = ['gateway', 'serve']; from gateway_cli.main import main; main()"
-    done = run(program, tmp_path, COLUMNS="200")
-    assert done.returncode == 1
-    assert reason in done.stderr
-    assert "Traceback" not in done.stderr
+    printed = run(program, tmp_path, code=1, COLUMNS="200")
+    assert reason in printed
+    assert "Traceback" not in printed
 
 
 def test_setting_of_a_plug_in_is_checked_like_others(tmp_path):
     install(tmp_path, "result_lines", "ResultLines", CODE["result_lines"])
     program = "from gateway.environment import load_settings; load_settings()"
-    done = run(program, tmp_path, GATEWAY_RESULT_LINE_FILE="x")
-    assert "did you mean GATEWAY_RESULT_LINES_FILE?" in done.stderr
+    assert "did you mean GATEWAY_RESULT_LINES_FILE?" in run(program, tmp_path, code=1, GATEWAY_RESULT_LINE_FILE="x")

@@ -19,7 +19,7 @@ import pytest
 from gateway_local.hosts import authority
 from gateway_machine.gpus import gpu_count
 from tests.photos import photo
-from tests.processes import PROJECT, environment, free_port, is_gone, wait_for
+from tests.processes import PROJECT, environment, free_port, is_gone, python, wait_for
 from tests.reliability.conftest import Load
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
@@ -105,16 +105,7 @@ def shared_up(light_repository, tmp_path_factory) -> Iterator[Up]:
 
 def test_second_up_reports_the_port_in_use(shared_up):
     port = shared_up.url.rpartition(":")[2]
-    second = subprocess.run(
-        [sys.executable, "-m", "gateway_cli", "up", "--port", port],
-        env=environment(),
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert second.returncode == 1
+    second = python("-m", "gateway_cli", "up", "--port", port, code=1, env=environment())
     assert f"port {port}" in second.stderr
     assert classified(shared_up)
 

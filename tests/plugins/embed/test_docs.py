@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,11 +14,12 @@ from gateway_plugins.embed.embeddings import EmbeddingParameters
 from tests.asking import encode
 from tests.doubles.backend import VECTOR, StubBackend, by_image, with_vector
 from tests.e2e.test_api_docs import matches, values
-from tests.processes import PROJECT, environment
+from tests.processes import PROJECT, environment, python
 from tests.services import stub_service
 
 TEXT = (PROJECT / "docs" / "guides" / "embeddings.md").read_text()
 PYTHON = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
+ENVIRONMENT = {**environment(), "PYTHONPATH": str(PROJECT)}
 EXAMPLES = re.findall(r"^```\n\$ (curl .+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE)
 
 
@@ -72,30 +72,15 @@ def test_example_finds_similar_images_and_sends_only_new_ones(tmp_path: Path):
         save(photos / "pink.png", (60, 60, 220))
         assert run(script, "index", photos, "--gateway", url) == "4 images, 1 of them new\n"
         again = run(script, "find", photos, tmp_path / "pink.png", "--gateway", url, "--top", "1")
-        other = subprocess.run(
-            [sys.executable, script, "find", photos, tmp_path / "pink.png", "--gateway", url, "--model", "others"],
-            **IN_PROJECT,
-            check=False,
-        )
+        find = (script, "find", photos, tmp_path / "pink.png", "--gateway", url)
+        other = python(*find, "--model", "others", code=1, env=ENVIRONMENT)
     assert [Path(line.split()[1]).name for line in found.splitlines()] == ["red.png", "purple.png"]
     assert again == f"1.000  {photos / 'pink.png'}\n"
-    assert other.returncode == 1
     assert "has embeddings of colours version 1, not of others version 1" in other.stderr
 
 
-IN_PROJECT = {
-    "cwd": PROJECT,
-    "env": {**environment(), "PYTHONPATH": str(PROJECT)},
-    "capture_output": True,
-    "text": True,
-    "timeout": 120,
-}
-
-
 def run(*arguments: object) -> str:
-    done = subprocess.run([sys.executable, *map(str, arguments)], **IN_PROJECT, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return python(*arguments, env=ENVIRONMENT).stdout
 
 
 def save(path: Path, colour: tuple[int, int, int]) -> None:

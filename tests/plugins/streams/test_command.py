@@ -2,8 +2,6 @@
 
 import csv
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from gateway_cli.follow import FRAME_COLUMNS, SEGMENT_COLUMNS, FrameAnswer, segm
 from gateway_cli.main import app
 from gateway_cli.stream import clock
 from tests.doubles.backend import frame_backend
-from tests.processes import PROJECT
+from tests.processes import python
 from tests.services import stream_service
 
 FPS, SIDE = 10, 32
@@ -78,16 +76,7 @@ def test_fps_option_reduces_the_frame_rate(service, video, tmp_path):
 
 def test_label_changes_of_standard_input_are_printed(service, video):
     with video.open("rb") as file:
-        result = subprocess.run(
-            [sys.executable, "-m", "gateway_cli", "stream", "-", "--smoothing", "none", "--gateway", service],
-            stdin=file,
-            cwd=PROJECT,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-    assert result.returncode == 0, result.stderr
+        result = python("-m", "gateway_cli", "stream", "-", "--smoothing", "none", "--gateway", service, stdin=file)
     told = [line.split()[:2] for line in result.stdout.splitlines()]
     assert told == [["0:00:00.0", "dark"], ["0:00:01.0", "bright"]]
 

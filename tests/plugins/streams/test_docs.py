@@ -1,14 +1,12 @@
 """docs/guides/streams.md: its example runs, and its tables are those of the code."""
 
 import re
-import subprocess
-import sys
 
 from gateway_cli.follow import FRAME_COLUMNS, SEGMENT_COLUMNS
 from gateway_plugins.streams.options import StreamParameters
 from gateway_plugins.streams.websockets import GOING_DOWN, MAX_FRAGMENTS, POLICY
 from tests.doubles.backend import FRAME_LABELS, frame_backend
-from tests.processes import PROJECT
+from tests.processes import PROJECT, python
 from tests.services import stream_service
 
 TEXT = (PROJECT / "docs" / "guides" / "streams.md").read_text()
@@ -18,11 +16,7 @@ def test_example_runs():
     code, _ = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
     with stream_service(frame_backend()) as (address, _):
         code = code.replace("127.0.0.1:8080", address)
-        run = subprocess.run(
-            [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=120, check=False
-        )
-    assert run.returncode == 0, run.stderr
-    lines = [line.split() for line in run.stdout.splitlines()]
+        lines = [line.split() for line in python("-c", code).stdout.splitlines()]
     assert [(line[0], line[2]) for line in lines] == [("0", "1"), ("1", "2"), ("2", "3")]
     assert {line[1] for line in lines} <= set(FRAME_LABELS)
 
