@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from deploy.generate import CHART
+from gateway_local.children import is_ok
+from gateway_local.hosts import LOOPBACK
 from tests.processes import free_port, wait_for
 
 ALERTS = CHART / "files" / "alerts.yml"
@@ -69,29 +71,21 @@ def running_prometheus(folder: Path, targets: dict[str, str]) -> Iterator[Promet
         ],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
-    address = f"127.0.0.1:{free_port()}"
+    port = free_port()
     with (folder / "prometheus.log").open("w") as log:
         process = subprocess.Popen(
             [
                 "prometheus",
                 f"--config.file={folder / 'prometheus.yml'}",
                 f"--storage.tsdb.path={folder / 'data'}",
-                f"--web.listen-address={address}",
+                f"--web.listen-address={LOOPBACK}:{port}",
             ],
             stdout=log,
             stderr=log,
         )
-    prometheus = Prometheus(f"http://{address}")
     try:
-        wait_for(lambda: _ready(prometheus), process=process)
-        yield prometheus
+        wait_for(lambda: is_ok(LOOPBACK, port, "/-/ready", timeout_seconds=5), process=process)
+        yield Prometheus(f"http://{LOOPBACK}:{port}")
     finally:
         process.kill()
         process.wait()
-
-
-def _ready(prometheus: Prometheus) -> bool:
-    try:
-        return httpx.get(f"{prometheus.url}/-/ready", timeout=5).status_code == 200
-    except httpx.TransportError:
-        return False

@@ -10,6 +10,8 @@ import httpx
 import pytest
 
 from gateway_local import paths
+from gateway_local.children import is_ok
+from gateway_local.hosts import LOOPBACK
 from gateway_local.paths import DEFAULT_BACKENDS, SHIPPED_EXAMPLES, default_cache_dir
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.runtime.image.elf import read_elf
@@ -71,7 +73,7 @@ def test_gateway_up_answers_a_picture_with_the_images_triton(image, light_reposi
     variables = copy_without_cache(environment(), image.folder.parent.parent)
     process = subprocess.Popen(command, env=variables, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True)
     try:
-        wait_for(lambda: _is_ready(port), process=process)
+        wait_for(lambda: is_ok(LOOPBACK, port, "/health/ready", timeout_seconds=5), process=process)
         content = (SHIPPED_EXAMPLES / paths.SAMPLE).read_bytes()
         reply = httpx.post(f"http://127.0.0.1:{port}/predict", files={"files": content}, timeout=60)
         assert reply.status_code == 200
@@ -82,13 +84,6 @@ def test_gateway_up_answers_a_picture_with_the_images_triton(image, light_reposi
         process.terminate()
         log, _ = process.communicate(timeout=60)
     assert "warning: Triton" not in log
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/health/ready").status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def test_triton_runs_with_the_glibc_of_its_image(image, light_repository, monkeypatch):
