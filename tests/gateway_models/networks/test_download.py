@@ -53,15 +53,13 @@ def bucket(monkeypatch) -> Iterator[str]:
 
 
 def test_file_is_fetched_once_under_its_checksum(requested, tmp_path):
+    """And again where the copy is damaged."""
     path = fetch(URL, SHA256.upper(), print, cache=tmp_path)
     assert path == tmp_path / SHA256 / "model.pt2"
     assert path.read_bytes() == MODEL
     assert fetch(URL, SHA256, print, cache=tmp_path) == path
     assert requested == ["/flowers/model.pt2"]
-
-
-def test_damaged_copy_is_fetched_again(requested, tmp_path):
-    fetch(URL, SHA256, print, cache=tmp_path).write_bytes(b"damaged")
+    path.write_bytes(b"damaged")
     assert fetch(URL, SHA256, print, cache=tmp_path).read_bytes() == MODEL
     assert len(requested) == 2
 

@@ -33,13 +33,6 @@ def assert_written(path: Path, network: torch.nn.Module | None = None) -> None:
         assert torch.allclose(load_written(path)(IMAGES), probabilities(network or Head(), IMAGES), atol=1e-6)
 
 
-def test_program_is_recognised_and_written_as_torchscript(program, tmp_path):
-    assert find_source(ModelSpec(str(program), "head")).kind == "exported"
-    outcome = tried(program, tmp_path)
-    assert (outcome.format, outcome.difference < 1e-6) == (Format.TORCHSCRIPT, True)
-    assert_written(tmp_path / "model.pt")
-
-
 class Sized(Head):
     """A classifier that computes with the batch's size, as those with a view, a class token or windows do."""
 
@@ -59,16 +52,21 @@ class Scaled(Head):
 
 
 @pytest.mark.parametrize(
-    ("network", "written_as"),
+    ("network", "asked"),
     [
+        (Head, None),
         (Head, Format.EXPORTED),
         (Sized, Format.TORCHSCRIPT),
         (Scaled, Format.EXPORTED),
         (Scaled, Format.TORCHSCRIPT),
     ],
 )
-def test_program_is_written_in_the_format_that_is_asked_for(tmp_path, network, written_as):
-    outcome = tried(save_program(network(), tmp_path / "program.pt2"), tmp_path, format=written_as)
+def test_program_is_written_in_the_format_that_is_asked_for(tmp_path, network, asked):
+    """By default, as TorchScript."""
+    program = save_program(network(), tmp_path / "program.pt2")
+    assert find_source(ModelSpec(str(program), "head")).kind == "exported"
+    outcome = tried(program, tmp_path, **({"format": asked} if asked else {}))
+    written_as = asked or Format.TORCHSCRIPT
     assert (outcome.format, outcome.difference < 1e-6) == (written_as, True)
     assert_written(tmp_path / written_as.filename, network())
 
