@@ -1,4 +1,7 @@
-"""Files of torch.export and TorchScript execute nothing that a stranger put into them, and honest ones answer alike."""
+"""Files of torch.export and TorchScript execute nothing that a stranger put into them, and honest ones answer alike.
+
+Neither by `gateway model add` nor by Triton's backend, for a file that was copied into the repository by hand.
+"""
 
 import io
 import json
@@ -6,13 +9,16 @@ import pickle
 import re
 import zipfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from torch import nn
 
+from gateway_local.paths import DEFAULT_BACKENDS
 from gateway_models.networks import jobs
 from gateway_models.networks.add import add
 from gateway_models.networks.file_kinds import ModelFileError
@@ -20,6 +26,7 @@ from gateway_models.networks.originals import original_probabilities
 from gateway_models.networks.programs import load_program
 from gateway_models.networks.torchscript import ExportError, load_torchscript, without_deprecations
 from gateway_models.repository.entry import read_entry
+from tests.doubles.python_backend import imported, python_backend
 from tests.gateway_models.networks.builders import (
     Head,
     Trap,
@@ -31,6 +38,7 @@ from tests.gateway_models.networks.builders import (
 )
 
 IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+CPU = torch.device("cpu")
 GRAPH, SAMPLES = "models/model.json", "data/sample_inputs/model.pt"
 WEIGHTS, CONSTANTS = "data/weights/model_weights_config.json", "data/constants/model_constants_config.json"
 
@@ -60,6 +68,14 @@ def program(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def script(tmp_path_factory) -> Path:
     return save_torchscript(Head(), tmp_path_factory.mktemp("archives") / "model.pt")
+
+
+@pytest.fixture(scope="module")
+def backend() -> ModuleType:
+    """Triton's backend for PyTorch, without a Triton."""
+    with pytest.MonkeyPatch.context() as patch:
+        python_backend(patch)
+        return imported(patch, DEFAULT_BACKENDS / "pytorch" / "on_torch.py")
 
 
 @pytest.fixture
@@ -212,6 +228,16 @@ def test_hostile_program_executes_nothing_unless_trusted(program, tmp_path, monk
         assert not said or ("None of its code was executed" in said and "--trust" in said)
 
 
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_hostile_program_in_a_repository_executes_nothing(backend, program, tmp_path, monkeypatch, evidence, hostile):
+    monkeypatch.syspath_prepend(tmp_path)
+    path = altered(program, tmp_path / "model.pt2", HOSTILE[hostile](evidence))
+    refused = pytest.raises(Exception, match=r"its (member|constant) ")
+    with torch.no_grad(), nullcontext() if hostile in DROPPED else refused:
+        backend.load(path, CPU)(IMAGES)
+    assert not evidence.exists()
+
+
 @pytest.mark.parametrize(
     "target",
     [
@@ -293,9 +319,11 @@ def with_extra_files(source: Path, target: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", [None, without_samples, with_pickled_tensors, as_before_2_8, with_extra_files])
-def test_valid_program_gives_the_same_results(program, tmp_path, form):
+def test_valid_program_gives_the_same_results(backend, program, tmp_path, form):
     path = form(program, tmp_path / "honest.pt2") if form else program
     assert torch.equal(run(path), run(path, trust=True))
+    with torch.no_grad():
+        assert torch.equal(run(path), backend.load(path, CPU)(IMAGES))
     assert torch.allclose(run(path), outputs(Constants(), IMAGES), atol=1e-6)
 
 
@@ -314,12 +342,14 @@ class Scripted(Head):
 
 
 @pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
-def test_valid_torchscript_gives_the_same_results(script, tmp_path, scripted):
+def test_valid_torchscript_gives_the_same_results(backend, script, tmp_path, scripted):
     path = tmp_path / "scripted.pt" if scripted else script
     with torch.no_grad(), without_deprecations():
         if scripted:
             torch.jit.script(Scripted().eval()).save(path)
-        assert torch.equal(load_torchscript(path)(IMAGES), torch.jit.load(path).eval()(IMAGES))
+        expected = torch.jit.load(path).eval()(IMAGES)
+        assert torch.equal(load_torchscript(path)(IMAGES), expected)
+        assert torch.equal(backend.load(path, CPU)(IMAGES), expected)
 
 
 def test_trusted_program_is_added_and_loaded_again(program, tmp_path, monkeypatch):
@@ -375,11 +405,13 @@ class WritesWhileLoading(Writes):
 
 
 @pytest.mark.parametrize("kind", [Writes, Maps, WritesWhileLoading])
-def test_torchscript_that_reaches_files_is_refused(tmp_path, evidence, kind):
+def test_torchscript_that_reaches_files_is_refused(backend, tmp_path, evidence, kind):
     with without_deprecations():
         torch.jit.script(kind(evidence)).save(tmp_path / "hostile.pt")
     with pytest.raises(ModelFileError, match="which reaches files or other machines"):
         load_torchscript(tmp_path / "hostile.pt")
+    with pytest.raises(Exception, match="which reaches files"):
+        backend.load(tmp_path / "hostile.pt", CPU)
     assert not evidence.exists()
     with without_deprecations(), torch.no_grad():
         torch.jit.load(tmp_path / "hostile.pt")(IMAGES)
