@@ -235,25 +235,6 @@ async def test_every_phase_has_a_timer_or_a_task():
     assert seen | {Phase.CLOSED} == set(Phase)
 
 
-@pytest.mark.parametrize("framing", [b"Content-Length: 5\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n"])
-async def test_handshake_with_a_body_is_a_plain_request(framing: bytes):
-    """A WebSocket's handshake has no body: the request is served as HTTP, and its body is bounded as any other."""
-
-    async with service(respond) as running:
-        running.go_on.set()
-        reader, _, _ = await running.connect(UPGRADE + framing)
-        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
-
-
-@pytest.mark.parametrize("wrong", [(b"==", b""), (b": 13", b": 8")])
-async def test_bytes_behind_a_refused_handshake(wrong: tuple[bytes, bytes]):
-    async with service(respond) as running:
-        reader, writer, _ = await running.connect(UPGRADE.replace(*wrong) + b"\r\n" + b"x" * 1_000)
-        assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
-        writer.write(b"y" * 1_000)
-        await reader.read()  # to its end
-
-
 async def test_reset_after_the_handshake_is_a_disconnect():
     """The application accepts a client that has gone, and receives the disconnect instead of an exception."""
     received = []
