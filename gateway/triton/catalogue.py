@@ -11,7 +11,7 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
 
 from gateway.errors import ContractBroken, GatewayError, LoadFailed, ModelNotFound, ModelUnavailable
-from gateway.inference.backend import ModelInfo
+from gateway.inference.model_info import ModelInfo
 from gateway.ingest.resizing import Resize
 from gateway.triton.codec import Codecs
 from gateway.triton.contract import (

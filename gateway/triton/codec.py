@@ -10,7 +10,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelInferResponse
 
 from gateway.errors import ContractBroken
-from gateway.inference.backend import Batch, Call, InferResult, ModelInfo
+from gateway.inference.backend import Batch, Call, InferResult
 from gateway.ingest.resizing import TensorInput
 from gateway.triton.contract import (
     MULTI_LABEL_PARAMETER,
@@ -25,6 +25,7 @@ from gateway.triton.messages import COMPLETE, infer_request, read_answer
 from gateway.triton.model_config import parameters, steps
 
 if TYPE_CHECKING:
+    from gateway.inference.model_info import ModelInfo
     from gateway.settings import Section
 
 PROBE_SIDE = 8
@@ -82,7 +83,7 @@ class Codec(Protocol):
         """What the model lacks, and what that costs: one sentence each. `last_step` of a lone model is itself."""
         ...
 
-    def completed(self, info: ModelInfo) -> ModelInfo:
+    def completed(self, info: "ModelInfo") -> "ModelInfo":
         """A description of the model, with what its configuration does not tell."""
         ...
 
@@ -146,7 +147,7 @@ class ImageCodec:
         """See gateway.triton.contract.limitations."""
         return limitations(self.config, last_step)
 
-    def completed(self, info: ModelInfo) -> ModelInfo:
+    def completed(self, info: "ModelInfo") -> "ModelInfo":
         """The description as it is: the steps' configurations tell everything."""
         return info
 

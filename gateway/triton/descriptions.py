@@ -8,7 +8,8 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError
-from gateway.inference.backend import Call, ModelInfo
+from gateway.inference.backend import Call
+from gateway.inference.model_info import ModelInfo
 from gateway.ingest.resizing import Resize, resize_of, sizes
 from gateway.triton.codec import Codecs
 from gateway.triton.contract import (

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 
-from gateway.triton.balancing import TritonLoad
 from gateway.triton.catalogue import Models
 from gateway.triton.codec import Codecs
 from gateway.triton.endpoint import TritonEndpoint
@@ -11,7 +10,7 @@ from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.health.checker import Watch
 from gateway.triton.health.expected import ExpectedModels, Shares
 from gateway.triton.health.state import HealthState, Schedule
-from gateway.triton.replica import Replica
+from gateway.triton.replica import Replica, TritonLoad
 
 
 class Joining:

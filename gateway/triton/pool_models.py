@@ -10,7 +10,6 @@ import structlog
 
 from gateway.deadline import Deadline
 from gateway.errors import ModelNotFound, ModelUnavailable, SequenceUnknown
-from gateway.inference.backend import ModelInfo
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.ingest.resizing import Resize
 from gateway.triton.balancing import rendezvous_order
@@ -19,6 +18,7 @@ from gateway.triton.pool import TritonPool
 from gateway.triton.replica import Replica
 
 if TYPE_CHECKING:
+    from gateway.inference.model_info import ModelInfo
     from gateway.triton.triton_sequence import TritonSequence
 
 log = structlog.get_logger("gateway")
@@ -37,11 +37,11 @@ class PoolModels:
         self._model_name = model_name
         self._check_load = check_load
 
-    async def models(self) -> Sequence[ModelInfo]:
+    async def models(self) -> "Sequence[ModelInfo]":
         """Every ensemble that keeps the contract, as one Triton has it."""
         return await self._choose().models.all()
 
-    async def model(self, name: str) -> ModelInfo:
+    async def model(self, name: str) -> "ModelInfo":
         """One of `models`; raises ModelNotFound, or ModelUnavailable for one that should be there."""
         models = self._choose().models
         if (info := await models.one(name)) is not None:

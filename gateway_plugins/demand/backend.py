@@ -7,7 +7,8 @@ from typing import Unpack
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable, TritonUnreachable
-from gateway.inference.backend import Call, InferResult, ModelInfo
+from gateway.inference.backend import Call, InferResult
+from gateway.inference.model_info import ModelInfo
 from gateway.triton.catalogue import NOT_SERVED
 from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS
 from gateway.triton.error_table import StubDied

@@ -9,7 +9,7 @@ from contextlib import suppress
 from tritonclient.grpc.service_pb2 import ModelStatisticsResponse, RepositoryIndexResponse
 
 from gateway.errors import GatewayError
-from gateway.inference.backend import LoadTimes
+from gateway.inference.model_info import LoadTimes
 from gateway.metrics import forget
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR, pinned, pinned_versions
 from gateway.triton.health.expected import LOADING, READY, UNLOADING

@@ -23,7 +23,7 @@ import structlog
 
 from gateway.deadline import Deadline
 from gateway.errors import DeadlineExceeded, GatewayError, ModelUnavailable
-from gateway.inference.backend import LoadTimes
+from gateway.inference.model_info import LoadTimes
 from gateway.limits.lease import Bound
 from gateway.metrics import WATCH_FAULTS, series
 from gateway.triton.health.expected import READY

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
 
-from gateway.inference.backend import LoadTimes
+from gateway.inference.model_info import LoadTimes
 
 IN_USE_SECONDS = 60.0
 """A client that has requested a model within this time uses it."""

@@ -14,7 +14,8 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
 from gateway.errors import ContractBroken, InferenceFailed
-from gateway.inference.backend import Batch, Call, InferResult, ModelInfo, Row
+from gateway.inference.backend import Batch, Call, InferResult, Row
+from gateway.inference.model_info import ModelInfo
 from gateway.inference.prediction import Predictions
 from gateway.ingest.resizing import TensorInput
 from gateway.time_slices import TimeSlice

@@ -6,7 +6,8 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from gateway.inference.backend import Call, ModelInfo, Row
+from gateway.inference.backend import Call, Row
+from gateway.inference.model_info import ModelInfo
 from tests.asking import encode
 from tests.doubles.backend import StubBackend, ranked
 

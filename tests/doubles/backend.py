@@ -13,16 +13,8 @@ from numpy.typing import NDArray
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ModelNotFound, SequenceUnknown, no_features
-from gateway.inference.backend import (
-    Call,
-    CallLimits,
-    Embeddings,
-    EndpointHealth,
-    InferResult,
-    ModelInfo,
-    ModelLoader,
-    Row,
-)
+from gateway.inference.backend import Call, CallLimits, Embeddings, EndpointHealth, InferResult, ModelLoader, Row
+from gateway.inference.model_info import ModelInfo
 from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.ingest.resizing import Resize

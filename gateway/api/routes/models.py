@@ -10,7 +10,7 @@ from gateway.api.request_context import request_context
 from gateway.api.route_table import Access, traits
 from gateway.api.schemas import Problem, Schema
 from gateway.errors import ModelInUse
-from gateway.inference.backend import ModelInfo
+from gateway.inference.model_info import ModelInfo
 
 router = APIRouter(tags=["models"])
 admin_router = APIRouter(tags=["admin"])

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -20,7 +20,9 @@ from gateway.inference.backend import EndpointHealth, ModelHealth, ProbeResult
 from gateway.triton.codec import CONTRACT, Codec
 from gateway.triton.contract import pinned
 from gateway.triton.error_table import NOT_LOADED, StubDied
-from gateway.triton.health.expected import ExpectedModels
+
+if TYPE_CHECKING:
+    from gateway.triton.health.expected import ExpectedModels
 
 NEVER = float("-inf")
 NEWEST = -1
@@ -121,7 +123,7 @@ class HealthState:
     def __init__(
         self,
         address: str,
-        expected: ExpectedModels,
+        expected: "ExpectedModels",
         schedule: Schedule,
         clock: Callable[[], float] = time.monotonic,
         *,

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2 as pb
 from gateway.api.body import Body
 from gateway.api.request_context import RequestContext, request_context
 from gateway.errors import InvalidBody, InvalidParameter, NotFound
-from gateway.inference.backend import ModelInfo
+from gateway.inference.model_info import ModelInfo
 from gateway_plugins.oip.documents import ModelMetadata, V2Error
 from gateway_plugins.oip.routes import pass_through
 from gateway_plugins.oip.routes.metadata import MODEL_ERRORS, NAME, ModelName, ModelVersion, model_info

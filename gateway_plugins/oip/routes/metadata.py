@@ -11,7 +11,7 @@ from gateway.api.request_context import request_context
 from gateway.api.route_table import Access, traits
 from gateway.api.routes.health import is_ready
 from gateway.errors import ModelNotFound
-from gateway.inference.backend import ModelInfo
+from gateway.inference.model_info import ModelInfo
 from gateway.values.validation import VERSION_PATTERN
 from gateway_plugins.oip.documents import ModelMetadata, ServerMetadata, V2Error
 from gateway_plugins.oip.routes import pass_through

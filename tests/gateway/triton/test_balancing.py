@@ -9,7 +9,8 @@ import pytest
 
 from gateway import metrics
 from gateway.triton.addresses import Addresses
-from gateway.triton.balancing import HALF_LIFE_SECONDS, TritonLoad, power_of_two_choice
+from gateway.triton.balancing import power_of_two_choice
+from gateway.triton.replica import HALF_LIFE_SECONDS, TritonLoad
 from tests.doubles.clock import Clock
 from tests.gateway.triton.fleet import fleet_of, wait_until
 

@@ -9,9 +9,9 @@ import pytest
 
 from gateway.deadline import Deadline
 from gateway.errors import ModelUnavailable
-from gateway.triton.balancing import TritonLoad
 from gateway.triton.error_table import StubDied
 from gateway.triton.grpc_endpoint import GrpcEndpoint
+from gateway.triton.replica import TritonLoad
 from gateway.triton.triton_sequence import ID_BITS, TritonSequence
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 

@@ -1,0 +1,59 @@
+"""The description of a model."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class LoadTimes:
+    """What it has cost requests that a model was not loaded: the seconds from a load's begin to a successful probe."""
+
+    loads: int
+    """The number of loads since the gateway process has started."""
+    p50_seconds: float
+    p99_seconds: float
+    memory_bytes: int | None
+    """Host memory of the loaded model, as recorded when it was added; None if it is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model that classifies images."""
+
+    name: str
+    versions: tuple[str, ...]
+    """The versions that clients can request."""
+    ready: bool
+    classes: int
+    version: str = ""
+    """The version in use: it answers requests without a version."""
+    precision: str | None = None
+    """fp32, bf16 or fp16; None if the model does not specify it."""
+    multi_label: bool = False
+    """Whether each class has a probability of its own."""
+    decode: str = "exact"
+    """How large JPEGs are decoded: exact, or fast if the model specifies it."""
+    tensor: str | None = None
+    """Input type of the network: fp32 (normalised) or uint8 (pixels); None for any other."""
+    labels: tuple[str, ...] = ()
+    input_height: int | None = None
+    input_width: int | None = None
+    resize_size: tuple[int, ...] = ()
+    """Pixels to which the preprocessor resizes: height and width, or the shorter side; () if not specified."""
+    crop_size: tuple[int, ...] = ()
+    """Pixels of the centre crop: height and width, or one number for both; () if not specified."""
+    reason: str | None = None
+    """Why the model is not ready, if Triton gives a reason."""
+    embedding_size: int = 0
+    """Size of the embeddings in FEATURES; 0 if the model has none."""
+    runtime: str | None = None
+    """What runs the network, such as onnxruntime or torchscript; None if that is unknown."""
+    steps: tuple[str, ...] = field(default=())
+    """The models that the ensemble runs, in order."""
+    limitations: tuple[str, ...] = ()
+    """What the model lacks, and what that costs: one sentence each."""
+    after: str | None = None
+    """What the step after the network does, in words; None if there is none."""
+    loaded: bool = True
+    """Whether any server has loaded it; if not, a request for it does."""
+    load_times: LoadTimes | None = None
+    """None if this process has not loaded it."""
