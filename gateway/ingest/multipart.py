@@ -123,7 +123,7 @@ class _Form:
         self._files = 0
         self._others = 0
         self._in_part = False
-        # Of the part that is being read:
+        # The state of the current part:
         self._name: str
         self._filename: str | None
         self._label: str | None
