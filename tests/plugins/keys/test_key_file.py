@@ -30,11 +30,6 @@ from gateway_plugins.keys.quota import read_quota
 cli = CliRunner()
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "keys"
-
-
 def test_key_has_256_random_bits():
     key = new_key()
     assert re.fullmatch(r"tig_[A-Za-z0-9_-]{43}", key)

@@ -1,7 +1,5 @@
 """Quotas: their text, the file of keys, and the commands that write it."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -98,11 +96,6 @@ def test_routes_include_all_below_them_and_nothing_beside():
 
 
 cli = CliRunner()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "keys"
 
 
 @pytest.mark.parametrize("options", ["rate=tig_pasted", "tig_pasted", "tig_pasted=1", "share=1 share=1", "burst=5"])

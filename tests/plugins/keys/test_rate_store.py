@@ -46,10 +46,9 @@ async def test_gateways_share_one_rate(store):
         await rates.close()
 
 
-def test_applications_share_the_rate_of_a_key(store, tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.0)
-    key = key_of(tmp_path / "keys", rate="1/h", burst="3")
-    settings = {"api_keys_file": tmp_path / "keys", "rate_store_url": store.url, "max_wait_seconds": 0.001}
+def test_applications_share_the_rate_of_a_key(store, path):
+    key = key_of(path, rate="1/h", burst="3")
+    settings = {"api_keys_file": path, "rate_store_url": store.url, "max_wait_seconds": 0.001}
     statuses = []
     for _ in range(2):
         with client_of(**settings) as client:

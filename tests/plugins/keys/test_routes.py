@@ -132,12 +132,6 @@ def service(tmp_path_factory) -> Iterator[Service]:
         yield Service(address, recorder, path)
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch):
-    """Refusals come without their pause."""
-    monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.0)
-
-
 def name_of(rule: str, path: str) -> str:
     return f"{rule}{path}".translate(str.maketrans("/{}", "._."))
 

@@ -21,17 +21,6 @@ from tests.services import Client, client_of, stub_service
 from tests.settings import Settings
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch):
-    """Refusals come without their pause, except in the test of it."""
-    monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.0)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "keys"
-
-
 @contextmanager
 def limited(path: Path, **settings: object) -> Iterator[Client]:
     with client_of(StubBackend(with_vector), api_keys_file=path, max_wait_seconds=0.001, **settings) as client:
