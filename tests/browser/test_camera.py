@@ -41,13 +41,12 @@ def healthy(backend: StubBackend) -> Iterator[None]:
     backend.gate.set()
 
 
-@pytest.fixture
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["camera"])
-    context.set_default_timeout(PATIENCE_MS)
-    context.add_init_script(WATCH_TRACKS)
-    yield context
-    context.close()
+@pytest.fixture(scope="module")
+def profile(browser: Browser) -> Iterator[BrowserContext]:
+    with browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["camera"]) as profile:
+        profile.set_default_timeout(PATIENCE_MS)
+        profile.add_init_script(WATCH_TRACKS)
+        yield profile
 
 
 def open_camera(page: Page, url: str) -> None:

@@ -9,7 +9,7 @@ from PIL import Image
 from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.browser.backend import colours_backend, picture
-from tests.browser.conftest import box, file, page_of
+from tests.browser.conftest import file, page_of
 from tests.processes import wait_for
 
 RECORD_MAPS = """() => {
@@ -39,8 +39,7 @@ def test_map_lies_over_the_picture_as_strong_as_wanted(page: Page):
     expect(page.locator(".map strong")).to_contain_text("blue, 90.0%")
     # Each further heat map replaces the one before.
     wait_for(lambda: heat.evaluate(DRAWN))
-    wait_for(lambda: heat.bounding_box() and page.locator("#viewer-maps img:not(.heat)").bounding_box())
-    original = box(page.locator("#viewer-maps img:not(.heat)"))
+    original = wait_for(lambda: heat.bounding_box() and page.locator("#viewer-maps img:not(.heat)").bounding_box())
     wait_for(lambda: heat.bounding_box() == pytest.approx(original, abs=1))
     page.locator("#viewer-heat").fill("0")
     expect(heat).to_have_css("opacity", "0")

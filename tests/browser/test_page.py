@@ -198,8 +198,6 @@ def test_saved_page_needs_nothing_else(page: Page, context: BrowserContext, tmp_
     assert box(saved.locator("figure b").first)["height"] < 30  # on one line
     expect(saved.locator("small")).to_have_text(["blue-0.png", "<b>bad.png"])
     assert saved.evaluate("document.querySelector('img').naturalWidth") == 320
-    context.set_offline(False)
-    saved.close()
 
 
 def test_link_to_the_settings_is_copied(page: Page):
@@ -497,9 +495,10 @@ def test_stopped_run_can_be_continued(page: Page, backend: StubBackend):
     expect(page.locator("#tally")).to_have_text("1 classified")
 
 
-def test_images_without_a_result_are_sent_when_the_gateway_is_back(context: BrowserContext, service: str):
+def test_images_without_a_result_are_sent_when_the_gateway_is_back(browser: Browser, service: str):
+    context = browser.new_context()  # whose clock has no effect on other tests
+    context.clock.install()
     page = context.new_page()
-    page.clock.install()
     page.goto(service)
     expect(page.locator("#model option")).to_have_count(4)
     expect(page.locator("#health")).to_have_text("Ready")
@@ -509,7 +508,7 @@ def test_images_without_a_result_are_sent_when_the_gateway_is_back(context: Brow
     page.set_input_files("#files", photos(blue=1))
 
     def given_up() -> bool:
-        page.clock.fast_forward(1_000)  # through the pauses between its attempts
+        context.clock.fast_forward(1_000)  # through the pauses between its attempts
         return page.locator(".card code").count() == 1
 
     wait_for(given_up)
@@ -517,7 +516,7 @@ def test_images_without_a_result_are_sent_when_the_gateway_is_back(context: Brow
     context.set_offline(False)
     page.click("#health")
     expect(page.locator("#tally")).to_have_text("1 classified")
-    page.close()
+    context.close()
 
 
 def test_code_does_not_overlap_its_copy_button(page: Page):
