@@ -17,7 +17,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 COPIED = ("gateway", "tests", "pyproject.toml")
 LINKED = ("triton_models", "triton_backends", "bench", "docs", "deploy", "examples", "README.md")
 LIMITS, INGEST, INFERENCE = "tests/gateway/limits", "tests/gateway/ingest", "tests/gateway/inference"
-BATCHING = tuple(f"{INFERENCE}/test_{name}.py" for name in ("batching", "service", "request", "life_of_a_request"))
+BATCHING = tuple(f"{INFERENCE}/test_{name}.py" for name in ("batching", "service"))
 TESTS = {
     "gateway/limits/admission.py": (
         *(f"{LIMITS}/test_{name}.py" for name in ("admission", "fair_share")),

@@ -82,8 +82,8 @@ class Batcher:
         """Send calls while images wait that may leave."""
         while model.waiting and (items := model.next(self._backend, self._limits)):
             self._send(model, items)
-        if not (model.known or model.calls or model.waiting):
-            self._models.pop(model.name, None)
+        if model.limits is None and not (model.calls or model.waiting):
+            self._models.pop(model.name, None)  # clients can request names of their own making
 
     def _send(self, model: ModelQueue, items: list[QueuedImage]) -> None:
         queues: dict[RequestQueue, None] = {}
@@ -150,7 +150,7 @@ class Batcher:
             open_items = call.open_items()
             for queue in call.queues:
                 self._report_error(queue, [item for item in open_items if item.queue is queue], error)
-        if model.waiting or not model.known:
+        if model.waiting or model.limits is None:
             self._send_waiting(model)
         if error is None:
             self._report_rows(call, task.result())
@@ -205,7 +205,7 @@ class Batcher:
 
     def _abandon_unless_open(self, model_name: str, call: BatchCall) -> None:
         """Cancel a call without a caller if its Triton supports it; otherwise the call runs on, and is not counted."""
-        if any(item.call is call for item in call.items) or call.task is None or call.task.done():
+        if any(item.call is call for item in call.items) or call.task.done():
             return
         if call.cancellable:
             call.task.cancel()

@@ -128,8 +128,8 @@ class BatchCall:
     counted: bool
     """Whether it counts as one of those that keep the Tritons busy."""
     costly: bool
-    task: "asyncio.Task[InferResult] | None" = None
-    began: float = 0.0
+    task: "asyncio.Task[InferResult]" = field(init=False)
+    began: float = field(init=False)
 
     def open_items(self) -> list[QueuedImage]:
         """Its images that have no result yet."""
@@ -147,10 +147,8 @@ class ModelQueue:
         self.counted = 0
         self.costly = 0
         """Calls in flight: all of them, those that keep the Tritons busy, and those of costly images."""
-        self.known = False
-        """Whether the backend knows the model: clients can request names of their own making."""
         self.limits: CallLimits | None = None
-        """The backend's limits of calls, at most LIMITS_SECONDS old at the last call."""
+        """The backend's limits of calls, at most LIMITS_SECONDS old at the last call; None if it does not know them."""
         self._limits_until = 0.0
 
     def add(self, item: QueuedImage) -> None:
@@ -187,7 +185,6 @@ class ModelQueue:
             if (limits := self.limits) is None or now >= self._limits_until:
                 limits = self.limits = backend.call_limits(self.name, queue.spec.model_version, most.max_images)
                 self._limits_until = now + LIMITS_SECONDS
-                self.known = limits is not None
             for lane in queue.lanes:
                 if lane is ALONE or limits is None:
                     return self._take(queue, lane, most.max_images, most)

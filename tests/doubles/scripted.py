@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Hashable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Hashable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from gateway.deadline import Deadline
 from gateway.errors import GatewayError
 from gateway.inference.backend import Call, CallLimits, InferResult, ModelLoader, Row
 from gateway.inference.expansion import OpenedImage
-from gateway.inference.observer import Observers
+from gateway.inference.observer import Observer, Observers
 from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
@@ -122,6 +122,8 @@ class ScriptedBackend(StubBackend):
         self.wanted: Resize | None = None
         self.at_once: Callable[[PendingCall], None] | None = None
         self.limits: CallLimits | None = None
+        self.limited: set[tuple[str, str, int]] = set()
+        """The models, their versions and the images for which limits of calls were asked."""
         self.alone: set[bytes] = set()
         """The images that must have calls of their own."""
 
@@ -144,6 +146,7 @@ class ScriptedBackend(StubBackend):
         return seal in self.alone
 
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
+        self.limited.add((model_name, model_version, max_images))
         return self.limits
 
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
@@ -261,6 +264,7 @@ def service_of(
     request_calls: int = 2,
     batch_bytes: int = 10**6,
     loader: ModelLoader | None = None,
+    observers: Sequence[Observer] = (),
     **limits: Any,
 ) -> "ScriptedService":
     """A service whose limits are small, and changed by `limits`."""
@@ -275,15 +279,15 @@ def service_of(
     backend.loader = loader
     policy = DecodePolicy.from_settings(Settings(_env_file=None))
     tools = Tools(backend, Admission(**admission), policy, batches, decoders or ScriptedDecoders())
-    return ScriptedService(tools, shadow or {})
+    return ScriptedService(tools, shadow or {}, observers)
 
 
 class ScriptedService(InferenceService):
     """A service with shadow versions, which has started."""
 
-    def __init__(self, tools: Tools, shadow: dict[str, dict[str, int]]) -> None:
+    def __init__(self, tools: Tools, shadow: dict[str, dict[str, int]], observers: Sequence[Observer]) -> None:
         self.shadows = Shadows(shadow)
-        super().__init__(tools, Observers([self.shadows] if shadow else []))
+        super().__init__(tools, Observers([*([self.shadows] if shadow else []), *observers]))
         with suppress(StopIteration):  # it waits for nothing
             self.start().send(None)
 
@@ -358,8 +362,10 @@ class Scripted:
 
     @property
     def idle(self) -> bool:
-        """Whether no permit is out."""
-        return (self.service.admission.images.held, self.service.admission.bytes.held) == (0, 0)
+        """Whether no permit is out, no call or image is left, and no model is kept that the backend does not know."""
+        models = self.service._batcher._models.values()
+        left = any(model.limits is None or model.calls or model.counted or model.waiting for model in models)
+        return (self.service.admission.images.held, self.service.admission.bytes.held, left) == (0, 0, False)
 
     def send(
         self, *images: bytes, body: Body | None = None, asked: RequestSpec | None = None, leaving: Any = None, **options

@@ -1,6 +1,8 @@
 """Calls that images of several requests share."""
 
 import asyncio
+import threading
+from collections.abc import Sequence
 from typing import Any
 
 import cv2
@@ -9,21 +11,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.errors import DeadlineExceeded, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
-from gateway.inference.backend import CallLimits, Embeddings
+from gateway.errors import (
+    DeadlineExceeded,
+    ImageQuarantined,
+    InferenceFailed,
+    ModelNotFound,
+    ModelUnavailable,
+    TritonUnreachable,
+    UndecodableImage,
+)
+from gateway.inference.backend import CallLimits, Embeddings, InferResult, Row
+from gateway.inference.observer import CallImage, Observer
+from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.queues import CALL_SECONDS
+from gateway.inference.record import ImageRecord
 from gateway.inference.request_spec import RequestSpec
-from gateway.inference.result import Result
+from gateway.inference.result import Answer, Result
 from gateway.inference.selection import Selection
 from gateway.ingest.decode_budget import expected_seconds
 from gateway.ingest.inspection import inspect
 from gateway.ingest.upload import Limits
 from tests.asking import encode
-from tests.doubles.scripted import (
-    Loop,
-    Scripted,
-    label_of,
-)
+from tests.doubles.backend import VECTOR
+from tests.doubles.scripted import Loop, Scripted, label_of
+from tests.processes import wait_for
 from tests.settings import Settings
 
 ONE_CALL = CallLimits(calls=1, images=8)
@@ -86,6 +97,7 @@ def test_limits_are_unknown_before_the_first_call(loop):
     assert on.sizes == [1, 1, 1]
     on.answer_all()
     assert on.sizes == [1, 1, 1, 3]
+    assert on.backend.limited == {("m", "", 8)}
 
 
 def test_model_without_padding_gets_images_of_one_length_in_a_call(loop):
@@ -334,6 +346,76 @@ def test_shadow_gets_the_rows_of_each_request(loop):
     assert shadowed == [[image(number)] for number in range(3)]
     on.answer_all()
     loop.finish(on.close())
+
+
+class Watching(Observer):
+    """Asks for everything and keeps it; fails for the request "bad"."""
+
+    best_classes, keeps_records, keeps_embeddings = 1, True, True
+
+    def __init__(self) -> None:
+        self.records: dict[str, ImageRecord | None] = {}
+        self.calls: list[tuple[InferResult, Sequence[CallImage]]] = []
+
+    def done(self, spec: RequestSpec, result: Result, record: ImageRecord | None) -> None:
+        if spec.request_id == "bad":
+            raise KeyError
+        self.records[result.filename] = record
+
+    def call_done(self, spec: RequestSpec, answer: InferResult, images: Sequence[CallImage]) -> None:
+        self.calls.append((answer, images))
+
+
+@pytest.mark.parametrize(("wanted", "sent"), [(Embeddings.NONE, Embeddings.IF_ANY), (Embeddings.NEEDED,) * 2])
+def test_observer_and_request_get_what_they_ask_for(loop, wanted, sent):
+    watching = Watching()
+    on = busy(loop, observers=[watching])
+    cat, dog = Prediction("cat", 0, 0.9), Prediction("dog", 1, 0.1)
+    request = on.send(*map(image, range(4)), embeddings=wanted)
+    on.answer()
+    assert (on.calls[1].call.embeddings, on.calls[1].call.least_classes) == (sent, 1)
+    rows = (
+        Row(decoded=True, predictions=(cat, dog), scores=VECTOR, embedding=VECTOR),
+        Row(decoded=True, best=Predictions.of([dog, cat])),
+        Row(decoded=False),
+        Row(decoded=True, error=ImageQuarantined()),
+    )
+    on.pending[0].outcome.set_result(InferResult("m", "7", rows, multi_label=True, drift_reference="r1"))
+    results = on.results(request)
+    assert results[0] == Result(0, "0", 4, 4, Answer((cat, dog)), None, "7", multi_label=True)
+    assert results[0].scores is VECTOR
+    assert results[0].answer.embedding is (None if wanted is Embeddings.NONE else VECTOR)
+    assert [type(result.error) for result in results[1:]] == [type(None), UndecodableImage, ImageQuarantined]
+    assert [result.model_version for result in results] == ["7", "7", "7", None]
+    records = [watching.records[f"{number}"] for number in range(4)]
+    assert [record.best for record in records] == [[cat], [dog, cat], [], []]
+    assert (records[0].seal, records[0].embedding, records[0].drift_reference) == (image(0), VECTOR, "r1")
+    answer, images = watching.calls[1]
+    assert (answer.rows, answer.model_version) == (rows, "7")
+    assert images == [CallImage(image(n), image(n), results[n], records[n]) for n in range(4)]
+    assert on.idle
+
+
+def test_observer_that_fails_ends_its_request_alone(loop):
+    on = busy(loop, observers=[Watching()])
+    bad, good = on.send(image(1), asked=RequestSpec("m", "", None, 30, "bad")), on.send(image(2))
+    on.answer_all()
+    assert isinstance(bad.exception(), KeyError)
+    assert labels(on, good) == [label_of(image(2))]
+    assert on.idle
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_large_image_is_sealed_on_a_thread(loop, monkeypatch, over):
+    monkeypatch.setattr("gateway.inference.batching.SEALED_INLINE_BYTES", len(image(1)) - over)
+    on, threads = service(loop), []
+    on.backend.seal = lambda data: threads.append(threading.current_thread()) or b"seal"
+    request = on.send(image(1))
+    wait_for(lambda: loop.settle() or on.calls)
+    assert (threads[0] is not threading.main_thread()) == over
+    assert on.calls[0].call.batch.seals == [b"seal"]
+    on.answer()
+    assert labels(on, request) == [label_of(image(1))]
 
 
 @given(

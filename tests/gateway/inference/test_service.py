@@ -19,6 +19,7 @@ from gateway.errors import (
     Overloaded,
     TritonUnreachable,
 )
+from gateway.inference.request_spec import RequestSpec
 from gateway.ingest.resizing import Resize
 from tests.asking import encode
 from tests.doubles.backend import CAT, PNG
@@ -227,6 +228,19 @@ def test_full_queue_of_started_requests_refuses_a_single_image(loop):
     assert [result.error for result in first] == [None, None]
     assert [type(result.error) for result in second] == [type(None), Overloaded]
     assert on.idle
+
+
+@pytest.mark.parametrize("fault", [ModelNotFound(), ModelUnavailable(), TritonUnreachable()])
+def test_split_to_an_unloaded_version_is_a_service_error(loop, fault):
+    on = Scripted(loop, at_once=lambda call: call.fail(fault))
+    request = on.send(PNG, asked=RequestSpec("m", "2", None, 30, "r", split=True))
+    error = request.exception() if isinstance(fault, ModelNotFound) else on.results(request)[0].error
+    if isinstance(fault, TritonUnreachable):
+        assert error is fault
+    else:
+        assert isinstance(error, ModelUnavailable)
+        message = "Version 2 of 'm', which gets a share of the requests, is not loaded."
+        assert (error.message, error.__cause__) == (message, fault)
 
 
 def test_service_close_waits_a_limited_time_for_uncancelled_work(loop):
