@@ -10,6 +10,8 @@ from tests.gateway_decoder.pools import decoders
 
 @pytest.fixture(scope="module")
 async def pool() -> AsyncIterator[Decoders]:
-    """One process for all tests of a module, since processes start slowly."""
-    async with decoders() as pool:
-        yield pool
+    """One process for all tests of a module, since processes start slowly; another that a test starts ends soon."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.ingest.decoders.pool.SPARE_SECONDS", 0.01)
+        async with decoders() as pool:
+            yield pool

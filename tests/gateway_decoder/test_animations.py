@@ -10,7 +10,6 @@ import pytest
 
 from gateway.errors import TooCostly, TooManyFrames, UndecodableImage, UnsupportedFormat
 from gateway.ingest.decode_budget import open_bytes
-from gateway.ingest.decoders import pool as pool_module
 from gateway.ingest.formats import png
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo, Unopened
@@ -91,21 +90,27 @@ async def test_unrequested_frames_are_skipped(pool):
     assert [frame.index for frame in await read(pool, data, "every:7s")] == [0, 70, 140]
 
 
-async def test_images_are_decoded_between_the_frames_of_an_animation(pool, monkeypatch):
-    monkeypatch.setattr(pool_module, "SPARE_SECONDS", 0.01)
+async def only_worker(pool):
+    """The pool's process, once none is left that earlier frames have started beside it."""
+    async with asyncio.timeout(60):
+        while len(pool._idle) > 1:  # noqa: ASYNC110 - the pool tells nobody
+            await asyncio.sleep(0.001)
+    (worker,) = pool._idle
+    return worker
+
+
+async def test_images_are_decoded_between_the_frames_of_an_animation(pool):
     expected = decode(cat(), info_of(cat()), MAX_SIDE).to_bytes()
     async with opened(pool, animated("GIF", range(5))) as reader:
         first = await reader.next()
         assert await decoded(pool, cat()) == expected
         others = await rest(reader)
     assert [level_of(frame.pixels) for frame in (first, *others)] == [0, 1, 2, 3, 4]
-    async with asyncio.timeout(60):
-        while len(pool._idle) > 1:  # noqa: ASYNC110 - the pool tells nobody
-            await asyncio.sleep(0.001)
+    await only_worker(pool)
 
 
 async def test_process_of_a_finished_animation_is_reused(pool):
-    (worker,) = pool._idle
+    worker = await only_worker(pool)
     await read(pool, animated("GIF", range(3)))
     assert pool._idle == [worker]
     assert await works(pool)
@@ -145,7 +150,7 @@ async def test_frame_past_the_limit_is_refused_if_only_times_are_known(pool):
     ids=["a million", "a promise", "a video's promise"],
 )
 async def test_file_of_countless_frames_is_refused_at_little_cost(pool, bomb, frames):
-    (worker,) = pool._idle
+    worker = await only_worker(pool)
     with pytest.raises(TooManyFrames, match=f"more than {MOST_IN_FILE:,} frames"):
         await read(pool, bomb, frames)
     assert worker.alive()

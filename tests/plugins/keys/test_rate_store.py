@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from gateway_plugins.keys import rate_store
+from gateway_plugins.keys import metrics, rate_store
 from gateway_plugins.keys.quota import Rate
 from gateway_plugins.keys.rate_store import CONNECTIONS, RETRY_SECONDS, StoredRates
 from gateway_plugins.keys.rates import ProcessRates, take
@@ -28,6 +28,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def rates(store, clock) -> AsyncIterator[StoredRates]:
+    metrics.RATE_STORE_UP.set(1)  # as in a new process; an earlier test may have lost its store
     rates = StoredRates(store.url, ProcessRates(), clock)
     yield rates
     await rates.close()
