@@ -44,7 +44,7 @@ SHUFFLE =
 ORDER = $(if $(SHUFFLE),--random-order --random-order-seed $(SHUFFLE))
 # A test that fails beside others is run once more after a while, and the summary names it. If more than five fail, the cause is
 # not a busy machine: the sixth is not run again.
-RERUNS := --reruns 1 --reruns-delay 5 --max-suite-reruns 5 -raR
+RERUNS := --reruns 1 --reruns-delay 5 --max-suite-reruns 5 --rerun-show-tracebacks -raR
 # To collect the other files would take longer than to run the tests of these.
 ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 # Hypothesis tries the same examples in every run, and more of them in test-long; with PROFILE=random others, which may find more.

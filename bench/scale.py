@@ -33,10 +33,10 @@ from gateway.triton.addresses import Addresses
 from gateway.triton.balancing import power_of_two_choice
 from gateway.triton.health.checker import watcher
 from gateway.triton.health.state import Schedule
-from gateway.triton.joining import Joining
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.replica import Replica
+from gateway.triton.replica_factory import ReplicaFactory
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import TritonBackend
 
@@ -139,8 +139,8 @@ async def gateway(addresses: list[str], *, aperture: int) -> AsyncIterator[tuple
     async def lookup(_: str, __: int) -> list[str]:
         return list(addresses)
 
-    joining = Joining(model_name=MODEL, schedule=SCHEDULE, watch=watcher())
-    tritons = TritonPool(Addresses(["triton:8001"], lookup), joining, Share(aperture, 32, "bench"))
+    factory = ReplicaFactory(model_name=MODEL, schedule=SCHEDULE, watch=watcher())
+    tritons = TritonPool(Addresses(["triton:8001"], lookup), factory, Share(aperture, 32, "bench"))
     backend = TritonBackend(tritons, model_name=MODEL, seal=Seal(b"secret of a bench"), quarantine=Quarantine(0))
     await backend.start()
     await until(lambda: all(health.ready for health in backend.health()))

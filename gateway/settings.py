@@ -113,13 +113,14 @@ class Section(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Where values come from, the first one first; raises TypeError for an argument that is no setting.
 
-        A file .env may have variables of others, which are ignored; gateway.environment refuses unknown GATEWAY_ ones.
+        Unknown variables of the environment and of the file .env are ignored here; `gateway.environment.load_settings`
+        refuses those of the gateway.
         """
         assert isinstance(init_settings, InitSettingsSource)
         if unknown := init_settings.init_kwargs.keys() - settings_cls.model_fields.keys():
             raise TypeError(
-                f"{min(unknown)!r} is not a setting of {settings_cls.__name__}; the class with the settings of the "
-                "installed plug-ins is gateway.plugins.settings_class()"
+                f"{min(unknown)!r} is not a setting of this class; one with the settings of all installed plug-ins is "
+                "gateway.plugins.settings_class()"
             )
         return init_settings, env_settings, dotenv_settings, file_secret_settings
 

@@ -10,6 +10,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.body import Body
+from gateway.api.lines import ResultLines
 from gateway.api.pieces import PIECE_BYTES, PiecedAnswer, json_array
 from gateway.api.request_context import RequestContext
 from gateway.api.shapes import NDJSON, Native
@@ -42,8 +43,6 @@ async def respond(
     if spec.expansion is not None and native is None:
         raise InvalidParameter(spec.expansion.native_only)
     if streamed and native is not None:
-        from gateway.api.lines import ResultLines  # loaded with the first such response
-
         return ResultLines(context, spec, body, uploads, native)
     held = hold_response(context)
     size = AnswerSize(context.settings.max_predictions, held)

@@ -42,7 +42,11 @@ class ImageSource(Protocol):
         ...
 
     async def find(self) -> bool:
-        """Whether there is a further image. Raises what `Decoders.decode` raises."""
+        """Whether there is a further image, which `next` then returns. Raises what `Decoders.decode` raises.
+
+        It is called before the second image and each further one, if a key's rate limits the request. The file is open,
+        and may be closed and opened again before `next`.
+        """
         ...
 
     async def next(self) -> OpenedImage | None:

@@ -75,7 +75,7 @@ class ReadyResults:
 async def running(
     run: Callable[[Uploads, Callable[[Result], None]], Awaitable[None]], uploads: Uploads
 ) -> AsyncIterator[ReadyResults]:
-    """The results of a request, which `run` gives to a function, while it reads the uploads in a task beside.
+    """The results of a request. `run` reads the uploads in another task, and gives each result to a function.
 
     The request ends with the context. The iteration raises what `run` raises.
     """

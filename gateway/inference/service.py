@@ -2,20 +2,17 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
 
 from gateway.inference.batching import Batcher
 from gateway.inference.observer import Observers
 from gateway.inference.queues import RequestQueue
+from gateway.inference.ready_results import ReadyResults, running
 from gateway.inference.request import DisconnectWatcher, RunningRequest, Take
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.steps import Step, charge, image_steps, load_model, processing
 from gateway.inference.tools import Tools
 from gateway.ingest.media_types import Uploads
 from gateway.limits.account import Account
-
-if TYPE_CHECKING:
-    from gateway.inference.ready_results import ReadyResults
 
 
 class InferenceService:
@@ -68,13 +65,11 @@ class InferenceService:
         spec: RequestSpec,
         disconnected: DisconnectWatcher | None = None,
         account: Account | None = None,
-    ) -> "AbstractAsyncContextManager[ReadyResults]":
+    ) -> AbstractAsyncContextManager[ReadyResults]:
         """As `run`, for a caller that iterates over the results while the uploads are read.
 
         The request ends with the `async with` block. The iteration raises what `run` raises.
         """
-        from gateway.inference.ready_results import running  # loaded with the first such request
-
         return running(lambda uploads, take: self.run(uploads, spec, take, disconnected, account), uploads)
 
     async def close(self) -> None:

@@ -53,7 +53,7 @@ def image_steps(before_header: Sequence[Step] = (), before_permit: Sequence[Step
 class ImageTask:
     """One upload on its way, and what its steps find out."""
 
-    __slots__ = ("_images", "deadline", "file", "info", "record", "report", "request", "upload")
+    __slots__ = ("_has_images", "deadline", "file", "info", "record", "report", "request", "upload")
 
     info: ImageInfo
     """The header; set by `read_header`."""
@@ -67,8 +67,8 @@ class ImageTask:
         self.record = ImageRecord(upload.data) if request.keeps_records else None
         expansion = request.spec.expansion
         self.report: Report = request.report if expansion is None else expansion.single(request.report)
-        self._images = 0
-        """How many images were made of the upload."""
+        self._has_images = False
+        """Whether the first image of the upload, which is charged with it, has been asked for."""
 
     @property
     def policy(self) -> DecodePolicy:
@@ -118,12 +118,13 @@ class ImageTask:
     async def add(self, images: ImageSource, nbytes: int, begin: Callable[[OpenedImage], Report]) -> bool:
         """Queue the next image of an open file; see ExpandedUpload."""
         request = self.request
-        if self._images and request.spec.charges.caller is not ANYONE:
+        if self._has_images and request.spec.charges.caller.has_rate:
             with request.stages["prepare"]:
+                await images.open()
                 if not await images.find():
                     return False
             await self.charge()
-        self._images += 1
+        self._has_images = True
         while True:
             with request.stages["prepare"]:
                 await images.open()

@@ -4,14 +4,13 @@ The name and the Content-Type of an upload are never looked at.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, UnsupportedFormat
 from gateway.ingest.decode_budget import Size, shrunk_bytes
-from gateway.ingest.formats import jpeg
+from gateway.ingest.formats import bmp, jpeg, png, webp
 from gateway.ingest.image_formats import FORMATS, ImageFormat, accepted_formats
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.upload import Limits, Upload
@@ -23,8 +22,17 @@ if TYPE_CHECKING:
 
 _MAGIC = [(each, re.compile(traits.magic, re.DOTALL), traits.brands) for each, traits in FORMATS.items()]
 _NO_BRANDS: frozenset[bytes] = frozenset()
-_READERS: dict[ImageFormat, ModuleType] = {ImageFormat.JPEG: jpeg}
-"""The modules of gateway.ingest.formats by format, each from its first file on; most files are JPEGs."""
+_READERS = {
+    ImageFormat.JPEG: jpeg.read,
+    ImageFormat.PNG: png.read,
+    ImageFormat.WEBP: webp.read,
+    ImageFormat.BMP: bmp.read,
+}
+"""For the formats that may be passed on; a decoder's process reads the headers of the others."""
+_FOR_DECODERS: dict[ImageFormat, Callable[[bytes], bytes]] = {
+    ImageFormat.PNG: png.for_decoders,
+    ImageFormat.BMP: bmp.for_decoders,
+}
 
 _OTHERS = {
     b"%PDF-": "PDF",
@@ -56,7 +64,7 @@ def inspect(data: bytes, limits: Limits, *, frames: bool = False) -> ImageInfo |
     if image_format is ImageFormat.VIDEO and not frames:
         raise UnsupportedFormat("The file is a video: ask for frames of it, such as frames=10 or frames=every:1s.")
     if image_format.traits.passed_on:
-        info: ImageInfo = (_READERS.get(image_format) or _reader_of(image_format)).read(data)
+        info: ImageInfo = _READERS[image_format](data)
         check_size(info, limits)
         return info
     if not image_format.available:
@@ -75,12 +83,6 @@ def recognize(data: bytes) -> ImageFormat | None:
         if magic.match(data) or not its.isdisjoint(brands):
             return each
     return None
-
-
-def _reader_of(image_format: ImageFormat) -> ModuleType:
-    """The module that reads the headers of a format which is passed on."""
-    module = import_module(f"gateway.ingest.formats.{image_format.name.lower()}")
-    return _READERS.setdefault(image_format, module)
 
 
 def _brands(data: bytes) -> frozenset[bytes]:
@@ -159,10 +161,7 @@ def needs_decoding(info: ImageInfo, policy: DecodePolicy) -> bool:
 
 def encoded(upload: Upload, info: ImageInfo) -> bytes:
     """The bytes of an examined upload that a decoder or the preprocessor gets."""
-    if not info.rewritten:
-        return upload.data
-    rewritten: bytes = _reader_of(info.format).rewritten(upload.data)
-    return rewritten
+    return _FOR_DECODERS[info.format](upload.data) if info.rewritten else upload.data
 
 
 def bytes_needed(upload: Upload, info: ImageInfo, size: Size | None) -> int:

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 from gateway import metrics
 from gateway.errors import Overloaded
 from gateway.limits.fair_share import FairShare
-from gateway.limits.lease import Bound, Held, admission
+from gateway.limits.lease import Bound, Holding, admission
 
 COSTLY_SECONDS = 0.05
 """An image that takes this long to decode is costly: it waits behind other costly images, and cheap ones pass it."""
@@ -30,7 +30,7 @@ class ImageCost(NamedTuple):
     """0 unless the image is costly."""
 
 
-class Permit(Held):
+class Permit(Holding):
     """Permission for one image to be in flight."""
 
     __slots__ = ("_ended", "_nbytes", "_permits", "load")

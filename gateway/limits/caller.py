@@ -25,6 +25,9 @@ class Caller:
     upload_bytes: "Bound | None" = None
     """The bytes of its uploads that may wait; None for no limit but that of the service."""
 
+    has_rate: bool = True
+    """Whether `charge` may wait or refuse. If so, it is called before a further image of a file is decoded."""
+
     def check_route(self, path: str) -> None:
         """Raise Forbidden if it may not use a route, by its template such as /models/{name}."""
 
@@ -48,6 +51,7 @@ class Caller:
 
 
 ANYONE = Caller()
+ANYONE.has_rate = False
 """The caller of a request without limits of its own."""
 
 

@@ -46,10 +46,11 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-class Held(ABC):
+class Holding(ABC):
     """What one client holds, until it is released.
 
-    Uncancellable work keeps it, even if it is released meanwhile, until the work has ended.
+    Uncancellable work keeps it, even if it is released meanwhile, until the work has ended. Both attributes are False
+    at first; a subclass sets them, since a call for each of an image's permits and leases would cost time.
     """
 
     __slots__ = ("_kept", "_released")
@@ -75,7 +76,7 @@ class Held(ABC):
         """Give everything back, unless that was done before."""
 
 
-class Lease(Held):
+class Lease(Holding):
     """How much one client holds of some bounds; nothing once it is released, or its context ends.
 
     `freed` is called whenever the lease gives something back.
@@ -110,7 +111,7 @@ class Lease(Held):
             self._freed()
 
 
-L = TypeVar("L", bound=Held)
+L = TypeVar("L", bound=Holding)
 
 
 async def admission(admitted: "asyncio.Future[L]", leave: Callable[[], None]) -> L:

@@ -23,6 +23,7 @@ from gateway.triton.contract import pinned
 from gateway.triton.endpoint import ALL_CLASSES, TritonEndpoint
 from gateway.triton.error_table import NOT_LOADED
 from gateway.triton.health.state import HealthState
+from gateway.triton.sender import Sender
 from gateway.triton.traits import EnsembleTraits, read_traits
 
 SWITCH_PAUSES_SECONDS = (0.0, 0.05)
@@ -180,8 +181,6 @@ class ModelCalls:
             if len(call.batch.images) <= target.most_images:
                 result = await self._endpoint.infer(call, class_count=class_count, embeddings=embeddings, codec=codec)
             else:
-                from gateway.triton.sender import Sender  # loaded with the first such call
-
                 result = await Sender(self._endpoint, codec, class_count, embeddings).send(call)
         except ModelNotFound:
             raise

@@ -10,9 +10,9 @@ from gateway.triton.codec import Codecs
 from gateway.triton.connect import Connect, connector
 from gateway.triton.health.checker import watcher
 from gateway.triton.health.state import Schedule
-from gateway.triton.joining import Joining
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Notes, Quarantine
+from gateway.triton.replica_factory import ReplicaFactory
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import BackendOptions, TritonBackend
 
@@ -31,7 +31,7 @@ def open_pool(
     schedule = Schedule(
         settings.ready_interval_seconds, settings.ready_timeout_seconds, failures=settings.heal_after_failures
     )
-    joining = Joining(
+    factory = ReplicaFactory(
         model_name=settings.model,
         schedule=schedule,
         watch=watcher(plugins.repair()),
@@ -41,7 +41,7 @@ def open_pool(
         codecs=Codecs.of_settings(settings),
         connect=connect or connector(settings),
     )
-    return TritonPool(Addresses(settings.triton_url), joining, Share(aperture, settings.max_images_in_flight))
+    return TritonPool(Addresses(settings.triton_url), factory, Share(aperture, settings.max_images_in_flight))
 
 
 def options(settings: Settings, plugins: Plugins) -> BackendOptions:

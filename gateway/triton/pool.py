@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.triton.addresses import Addresses
     from gateway.triton.catalogue import Models
     from gateway.triton.health.checker import HealthChecker
-    from gateway.triton.joining import Joining
+    from gateway.triton.replica_factory import ReplicaFactory
 
 log = structlog.get_logger("gateway")
 
@@ -43,14 +43,14 @@ class Share:
 class TritonPool:
     """The Tritons at some addresses, each with a health checker. `start` it inside its event loop.
 
-    `joining` makes the replica of an address.
+    `factory` makes the replica of an address.
     """
 
-    def __init__(self, addresses: "Addresses", joining: "Joining", share: Share | None = None) -> None:
+    def __init__(self, addresses: "Addresses", factory: "ReplicaFactory", share: Share | None = None) -> None:
         self._addresses = addresses
-        self._joining = joining
+        self._factory = factory
         self._share = share or Share()
-        self.codecs = joining.codecs
+        self.codecs = factory.codecs
         self.known: list[str] = []
         """Every address, in this gateway's order."""
         self.in_use: dict[str, Replica] = {}
@@ -114,7 +114,7 @@ class TritonPool:
 
     def want(self, name: str) -> None:
         """Have a model loaded by every Triton from now on, as if `load` had named it."""
-        self._joining.want(name)
+        self._factory.want(name)
         for replica in self.replicas:
             replica.health.expected.want(name)
 
@@ -133,7 +133,7 @@ class TritonPool:
         if address in self.in_use:
             yield self.in_use[address].models
             return
-        async with self._joining.models(address) as models:
+        async with self._factory.models(address) as models:
             yield models
 
     def forget(self, address: str, models: Collection[str]) -> None:
@@ -153,7 +153,7 @@ class TritonPool:
 
     async def _keep_resolving(self) -> None:
         while True:
-            await asyncio.sleep(self._joining.schedule.interval_seconds)
+            await asyncio.sleep(self._factory.schedule.interval_seconds)
             try:
                 await self.resolve()
             except Exception:
@@ -174,7 +174,7 @@ class TritonPool:
         return wanted
 
     def _join(self, address: str) -> Replica:
-        replica = self._joining.replica(address, self._report_model)
+        replica = self._factory.replica(address, self._report_model)
         replica.task = asyncio.create_task(_run_checker(replica.checker))
         return replica
 

@@ -1,4 +1,4 @@
-"""The traits of an ensemble that decide how its calls are made, as its Triton tells them."""
+"""The traits of an ensemble that decide how its calls are made, read from its Triton."""
 
 import asyncio
 import time

@@ -28,6 +28,7 @@ class Tenant(Caller):
 
     def __init__(self, name: str, quota: Quota, settings: Settings, rates: Rates) -> None:
         self.name, self.quota = name, quota
+        self.has_rate = quota.rate is not None
         share = quota.share or 1.0
         most = max(1, int(share * settings.max_images_in_flight))
         self._images = Bound("share", most, metrics.KEY_IMAGES_IN_FLIGHT.labels(name))

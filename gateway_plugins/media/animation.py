@@ -157,7 +157,7 @@ def all_frames(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> bytes:
         raise UnsupportedFormat(
             f"Frames of {info.format.value} images are refused by {variable('decode')}=never; set it to auto or always."
         )
-    return png.rewritten(upload.data, animated=True) if info.format is ImageFormat.PNG else upload.data
+    return png.for_decoders(upload.data, animated=True) if info.format is ImageFormat.PNG else upload.data
 
 
 class FileFrames:

@@ -280,7 +280,7 @@ class MaskedImage(OpenFile):
         return KEEP_MASKED_SECONDS
 
     async def find(self) -> bool:
-        """True: who asks for masked copies knows their number."""
+        """True: the caller knows the number of copies."""
         return True
 
     def _opened(self, reply: tuple[Reply, bytes]) -> None:

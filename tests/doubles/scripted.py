@@ -208,6 +208,9 @@ class ScriptedAnimation:
     async def open(self) -> None:
         """It never makes room for another one."""
 
+    async def find(self) -> bool:
+        return self.given != self.wanted.count
+
     async def next(self) -> OpenedImage | None:
         if self.given == self.wanted.count:
             return None

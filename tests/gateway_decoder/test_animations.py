@@ -43,7 +43,7 @@ async def opened(pool, data, frames="all", most=1_000, account=None):
     if isinstance(info, Unopened):
         info = await pool.read_header(data, info.format, account)
     assert info.animated
-    data = png.rewritten(data, animated=True) if data.startswith(b"\x89PNG") else data
+    data = png.for_decoders(data, animated=True) if data.startswith(b"\x89PNG") else data
     async with animation(pool, data, info, MAX_SIDE, account, read_frames(frames, most)) as opened_file:
         yield opened_file
 
@@ -74,7 +74,7 @@ async def test_first_frame_equals_the_still_image(pool, image_format):
     shown = photograph().convert("RGB")
     data = encode(shown, image_format, save_all=True, append_images=[shown.rotate(90)], duration=100)
     (frame,) = await read(pool, data, "1")
-    still = png.rewritten(data) if image_format == "PNG" else data
+    still = png.for_decoders(data) if image_format == "PNG" else data
     alone = decode(still, info_of(still), MAX_SIDE).to_bytes()
     assert np.abs(np.frombuffer(frame.pixels, np.uint8).astype(int) - np.frombuffer(alone, np.uint8)).mean() < 0.5
 

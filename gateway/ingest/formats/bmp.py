@@ -14,7 +14,7 @@ _UNCOMPRESSED, _RLE8, _RLE4, _BITFIELDS, _ALPHA_BITFIELDS = 0, 1, 2, 3, 6
 _ALPHA_MASK_OFFSET = 66
 
 
-def rewritten(dib: bytes) -> bytes:
+def for_decoders(dib: bytes) -> bytes:
     """A DIB, which begins with its own header, as a bitmap with a file header; the pixels follow masks and palette."""
     header_bytes, bits, compression, colours = struct.unpack_from("<I10xHI12xI", dib)
     masks = {_BITFIELDS: 12, _ALPHA_BITFIELDS: 16}.get(compression, 0) if header_bytes == _INFO_HEADER_BYTES else 0
@@ -30,7 +30,7 @@ def read(data: bytes) -> ImageInfo:
     """
     if data.startswith(b"BM"):
         return _read(data)
-    return replace(_read(rewritten(data)), rewritten=True)
+    return replace(_read(for_decoders(data)), rewritten=True)
 
 
 def _read(data: bytes) -> ImageInfo:

@@ -153,7 +153,7 @@ def _from_hexadecimal(profile: str) -> bytes:
         return b""
 
 
-def rewritten(data: bytes, *, animated: bool = False) -> bytes:
+def for_decoders(data: bytes, *, animated: bool = False) -> bytes:
     """An inspected PNG without the chunks that no decoder needs, such as texts and profiles.
 
     Of an animation the default image remains, which readers of plain PNG show; with `animated`, all frames.

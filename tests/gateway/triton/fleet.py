@@ -12,9 +12,9 @@ from gateway.triton.addresses import Addresses
 from gateway.triton.health.checker import HealthChecker, watcher
 from gateway.triton.health.expected import ExpectedModels, Shares
 from gateway.triton.health.state import HealthState, Schedule
-from gateway.triton.joining import Joining
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Quarantine
+from gateway.triton.replica_factory import ReplicaFactory
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import TritonBackend
 from gateway_plugins.recovery.plugin import repair
@@ -79,9 +79,9 @@ class Fleet:
         self.endpoints: list[FakeEndpoint] = []
         self.quarantine = quarantine
         watch = watcher(repair if heal else None)
-        joining = Joining(model_name=MODEL, schedule=SCHEDULE, watch=watch, connect=self._connect)
+        factory = ReplicaFactory(model_name=MODEL, schedule=SCHEDULE, watch=watch, connect=self._connect)
         addresses = Addresses(["triton:8001"], self._look_up)
-        self.pool = TritonPool(addresses, joining, Share(aperture, 8, "this gateway"))
+        self.pool = TritonPool(addresses, factory, Share(aperture, 8, "this gateway"))
         self.backend = TritonBackend(self.pool, model_name=MODEL, seal=SEAL, quarantine=quarantine, **options)
 
     def _connect(self, address: str) -> FakeEndpoint:

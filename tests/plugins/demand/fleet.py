@@ -9,10 +9,10 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from gateway.deadline import Deadline
 from gateway.triton.addresses import Addresses
 from gateway.triton.health.checker import watcher
-from gateway.triton.joining import Joining
 from gateway.triton.pool import Share, TritonPool
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.replica import Replica
+from gateway.triton.replica_factory import ReplicaFactory
 from gateway.triton.seal import Seal
 from gateway_plugins.demand.backend import DemandBackend
 from gateway_plugins.demand.choice import Budget
@@ -87,7 +87,7 @@ class DemandGateway:
         self.endpoints: list[FakeEndpoint] = []
         self.dns = list(tritons)
         """The addresses of the name by which the gateway finds its Tritons."""
-        joining = Joining(
+        factory = ReplicaFactory(
             model_name=MODEL,
             schedule=SCHEDULE,
             watch=watcher(repair),
@@ -95,7 +95,7 @@ class DemandGateway:
             on_demand=True,
             connect=self._connect,
         )
-        self.pool = TritonPool(Addresses(["tritons.test:8001"], self._look_up), joining, Share(0, 32, name))
+        self.pool = TritonPool(Addresses(["tritons.test:8001"], self._look_up), factory, Share(0, 32, name))
         options = {"kept_seconds": 0.0, "spread": False, "refresh_seconds": 0.02, **policy}
         self.loader = DemandLoader(
             self.pool,

@@ -13,9 +13,9 @@ from gateway.triton.addresses import Addresses
 from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.health.checker import watcher
 from gateway.triton.health.state import Schedule
-from gateway.triton.joining import Joining
 from gateway.triton.pool import TritonPool
 from gateway.triton.quarantine import Quarantine
+from gateway.triton.replica_factory import ReplicaFactory
 from gateway.triton.seal import Seal
 from gateway_local.model_processes import model_processes
 from gateway_local.runtime.base import TritonRuntime
@@ -50,8 +50,8 @@ def triton(runtime: TritonRuntime, repository: Path) -> Iterator[EmbeddedTriton]
 
 
 def backend_over(triton: EmbeddedTriton, repository: Path | None, budget_bytes: int) -> DemandBackend:
-    joining = Joining(model_name=MODEL, schedule=Schedule(1.0, 5.0), watch=watcher(repair), on_demand=True)
-    pool = TritonPool(Addresses([triton.url]), joining)
+    factory = ReplicaFactory(model_name=MODEL, schedule=Schedule(1.0, 5.0), watch=watcher(repair), on_demand=True)
+    pool = TritonPool(Addresses([triton.url]), factory)
     loader = DemandLoader(
         pool,
         fixed=(MODEL,),

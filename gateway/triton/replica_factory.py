@@ -1,4 +1,4 @@
-"""Makes the replica of a Triton that a pool begins to use."""
+"""Makes the replicas of a pool: one for each Triton that it uses."""
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -13,8 +13,8 @@ from gateway.triton.health.state import HealthState, Schedule
 from gateway.triton.replica import Replica, TritonLoad
 
 
-class Joining:
-    """What all replicas of a pool have in common.
+class ReplicaFactory:
+    """Makes the replicas of a pool, with what they all have in common.
 
     `watch` makes a health checker, see gateway.triton.health.checker.watcher. `splits` are the versions of models with
     their shares of the requests, `load` the models that should be loaded, with `on_demand` besides those that requests
@@ -61,5 +61,5 @@ class Joining:
             await endpoint.close()
 
     def want(self, name: str) -> None:
-        """Have a model loaded by every further replica, as if `load` had named it."""
+        """Have a model loaded by every replica that is made later, as if `load` had named it."""
         self._load = {*self._load, name}
