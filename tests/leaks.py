@@ -157,7 +157,7 @@ def _of_a_loop(kind: str, what: object) -> bool:
 def _of_something_shared(kind: str, what: Any) -> bool:
     """Whether a client, a server or a service that several tests share may have made this later than it started."""
     if isinstance(what, threading.Thread):
-        return what.name.startswith("ThreadPoolExecutor-")
+        return what.name.startswith("ThreadPoolExecutor-") or "process_request_thread" in what.name
     if kind == "count":
         return what[0] == "gateway_connections"  # those that a shared client or browser keeps for its next requests
     return kind == "file" or (kind == "open file" and any(word in str(what) for word in ("socket:", "pipe:")))
