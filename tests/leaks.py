@@ -154,12 +154,10 @@ def _of_a_loop(kind: str, what: object) -> bool:
     return kind == "open file"
 
 
-def _of_something_shared(kind: str, what: Any) -> bool:
+def _of_something_shared(kind: str, what: object) -> bool:
     """Whether a client, a server or a service that several tests share may have made this later than it started."""
     if isinstance(what, threading.Thread):
         return what.name.startswith("ThreadPoolExecutor-") or "process_request_thread" in what.name
-    if kind == "count":
-        return what[0] == "gateway_connections"  # those that a shared client or browser keeps for its next requests
     return kind == "file" or (kind == "open file" and any(word in str(what) for word in ("socket:", "pipe:")))
 
 
@@ -172,11 +170,13 @@ def _of_a_poller(kind: str, what: object) -> bool:
     return kind == "open file" and any(part in str(what) for part in ("[eventpoll]", "[eventfd]"))
 
 
-def _left_since(before: set[Leftover], *, shares: bool) -> set[Leftover]:
+def _left_since(before: set[Leftover], *, shares: bool, browses: bool) -> set[Leftover]:
     present = _present()
     left = present - before - _allowed - _poller
     if shares:
         left = {each for each in left if not _of_something_shared(*each)}
+    if browses:  # a shared browser keeps connections for its next requests
+        left = {each for each in left if not (each[0] == "count" and "gateway_connections" in str(each[1]))}
     if any(kind == "open file" and "eventpoll" in str(what) for kind, what in present & _allowed):  # a fixture's loop
         left = {each for each in left if not _of_a_loop(*each)}
     return left
@@ -231,7 +231,8 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     next_collection = 0.0
     node = request.node.nodeid
     shares = any(name in request.fixturenames and node.startswith(where) for name, where in _shared)
-    while left := _left_since(before, shares=shares):
+    browses = "browser" in request.fixturenames
+    while left := _left_since(before, shares=shares, browses=browses):
         now = time.monotonic()
         if now > next_collection:  # more than once, since what a thread holds becomes garbage when it ends
             gc.collect()
