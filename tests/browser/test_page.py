@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, FilePayload, Page, Rout
 from gateway_plugins.keys.key_file import add_key
 from tests.animations import video
 from tests.browser.backend import animation, colours_backend, picture
-from tests.browser.conftest import box, enter_key, file, page_of, read_download
+from tests.browser.conftest import PATIENCE_MS, box, enter_key, file, page_of, read_download
 from tests.doubles.backend import StubBackend
 from tests.processes import wait_for
 
@@ -496,27 +496,27 @@ def test_stopped_run_can_be_continued(page: Page, backend: StubBackend):
 
 
 def test_images_without_a_result_are_sent_when_the_gateway_is_back(browser: Browser, service: str):
-    context = browser.new_context()  # whose clock has no effect on other tests
-    context.clock.install()
-    page = context.new_page()
-    page.goto(service)
-    expect(page.locator("#model option")).to_have_count(4)
-    expect(page.locator("#health")).to_have_text("Ready")
-    context.set_offline(True)
-    page.click("#health")
-    expect(page.locator("#notice")).to_contain_text("Files that you add now are sent again as soon as it does.")
-    page.set_input_files("#files", photos(blue=1))
+    with browser.new_context() as context:  # whose clock has no effect on other tests
+        context.set_default_timeout(PATIENCE_MS)
+        context.clock.install()
+        page = context.new_page()
+        page.goto(service)
+        expect(page.locator("#model option")).to_have_count(4)
+        expect(page.locator("#health")).to_have_text("Ready")
+        context.set_offline(True)
+        page.click("#health")
+        expect(page.locator("#notice")).to_contain_text("Files that you add now are sent again as soon as it does.")
+        page.set_input_files("#files", photos(blue=1))
 
-    def given_up() -> bool:
-        context.clock.fast_forward(1_000)  # through the pauses between its attempts
-        return page.locator(".card code").count() == 1
+        def given_up() -> bool:
+            context.clock.fast_forward(1_000)  # through the pauses between its attempts
+            return page.locator(".card code").count() == 1
 
-    wait_for(given_up)
-    expect(page.locator(".card code")).to_have_text("connection_lost")
-    context.set_offline(False)
-    page.click("#health")
-    expect(page.locator("#tally")).to_have_text("1 classified")
-    context.close()
+        wait_for(given_up)
+        expect(page.locator(".card code")).to_have_text("connection_lost")
+        context.set_offline(False)
+        page.click("#health")
+        expect(page.locator("#tally")).to_have_text("1 classified")
 
 
 def test_code_does_not_overlap_its_copy_button(page: Page):

@@ -16,12 +16,12 @@ from tests.photos import photo
 from tests.processes import Gateway
 from tests.settings import Settings
 
-IDLE_SECONDS = 1.0
+IDLE_SECONDS = 2.0
 LIMITS = {
     "max_request_bytes": 3 * MIB,
     "max_file_bytes": 2 * MIB,
     "upload_idle_timeout_seconds": IDLE_SECONDS,
-    "upload_timeout_seconds": 2,
+    "upload_timeout_seconds": 6,
     "max_header_bytes": 8_192,
 }
 HEADER_BYTES = Settings.model_fields["max_header_bytes"].default
@@ -88,7 +88,7 @@ def test_connection_without_a_complete_request_is_closed(impatient: Gateway):
 def test_kept_connection_outlives_the_request_timeout(impatient: Gateway):
     started = time.monotonic()
     with impatient.connect() as connection:
-        while time.monotonic() - started < 2 * IDLE_SECONDS:
+        while time.monotonic() - started < 1.5 * IDLE_SECONDS:
             connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
             assert read_until(connection, b"}").startswith(b"HTTP/1.1 200")
 
@@ -157,14 +157,14 @@ def test_url_counts_towards_max_header_bytes(impatient: Gateway):
 
 
 @pytest.mark.parametrize("filler", [b"x" * 1_000 + b"\r\nA: ", b"x" * 50_000])
-def test_endless_headers_are_cut_off(gateway: Gateway, filler: bytes):
-    before = gateway.resident_bytes()
-    with gateway.connect() as client:
+def test_endless_headers_are_cut_off(impatient: Gateway, filler: bytes):
+    with impatient.connect() as client:
         client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nA: ")
+        before = impatient.resident_bytes()
         with pytest.raises(OSError):  # noqa: PT012  # refused under the endless header
             for _ in range(100 * MIB // len(filler)):
                 client.sendall(filler)
-    assert gateway.resident_bytes() - before < 20 * MIB
+    assert impatient.resident_bytes() - before < 20 * MIB
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,9 @@ async def test_unrequested_frames_are_skipped(pool):
 
 
 async def only_worker(pool):
-    """The pool's process, once none is left that earlier frames have started beside it."""
+    """The pool's process, once it is idle and none is left that earlier frames have started beside it."""
     async with asyncio.timeout(60):
-        while len(pool._idle) > 1:  # noqa: ASYNC110 - the pool tells nobody
+        while len(pool._idle) != 1:  # noqa: ASYNC110 - the pool tells nobody
             await asyncio.sleep(0.001)
     (worker,) = pool._idle
     return worker

@@ -82,7 +82,7 @@ def test_queue_has_a_length_and_a_longest_wait():
     """One image is in flight, one waits until it has waited for too long, and one more is refused at once."""
     backend = scorer()
     backend.gate.clear()
-    limits = {"max_images_in_flight": 1, "batch_max_images": 1, "max_images_waiting": 1, "max_wait_seconds": 3}
+    limits = {"max_images_in_flight": 1, "batch_max_images": 1, "max_images_waiting": 1, "max_wait_seconds": 10}
     with stub_service(backend, **limits) as url, ThreadPoolExecutor(2) as threads:
 
         def send() -> httpx.Response:
