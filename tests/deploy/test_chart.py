@@ -23,7 +23,7 @@ from gateway_machine.capacity import (
 )
 from gateway_models.repository.tensorrt import TENSORRT_CACHE
 from tests.deploy.conftest import SETS, compose_file
-from tests.deploy.kubernetes_schemas import VERSIONS, container, faults, find, pod
+from tests.deploy.kubernetes_schemas import FOREIGN, VERSIONS, container, faults, find, pod
 from tests.settings import Settings
 
 SHA256 = "0123456789abcdef" * 4
@@ -94,9 +94,10 @@ def test_a_field_that_kubernetes_does_not_know_is_found(releases):
 
 def test_every_expected_kind_is_rendered(releases):
     kinds = {each["kind"] for release in releases.values() for each in release.documents}
-    assert kinds >= {
+    assert kinds == {
         *("ConfigMap", "Deployment", "HTTPRoute", "HorizontalPodAutoscaler", "Ingress", "NetworkPolicy", "Pod"),
-        *("PodDisruptionBudget", "PrometheusRule", "ScaledObject", "Service", "ServiceMonitor"),
+        *("PersistentVolumeClaim", "PodDisruptionBudget", "PrometheusRule", "ScaledObject", "Service"),
+        *("ServiceAccount", "ServiceMonitor", "TriggerAuthentication", *FOREIGN),
     }
 
 

@@ -8,11 +8,9 @@ import pytest
 
 from deploy.generate.helm import render
 from tests.deploy.conftest import SETS
-from tests.deploy.kubernetes_schemas import VERSIONS, at, container, faults, find, pod, template
+from tests.deploy.kubernetes_schemas import FOREIGN, VERSIONS, at, container, faults, find, pod, template
 
 MONITORING = {"kubernetes.io/metadata.name": "monitoring"}
-FOREIGN = {"Certificate", "DestinationRule", "ExternalSecret", "Route"}
-"""Kinds that the sets bring with `extraObjects` and whose schemas are not here."""
 SINCE = {"dynamic-resource-allocation": "1.33.0"}
 """Sets that need a newer Kubernetes than the chart does."""
 
@@ -237,6 +235,7 @@ VALUES = [
     ("network-policy-without-prometheus", "NetworkPolicy gateway", "spec ingress 0 from 1 namespaceSelector", None),
     ("network-policy-without-prometheus", "NetworkPolicy gateway", "spec ingress 0 from 2", None),
     ("node-port-on-premises", "Service gateway", "spec ports 0 nodePort", 30080),
+    ("one-node-k3s", "Ingress gateway", "metadata annotations", None),
     ("private-registry-by-digest", "Deployment gateway", f"{GATEWAY} image", f"{MIRROR}/gateway@sha256:{1:064}"),
     ("private-registry-by-digest", "Deployment gateway", f"{POD} imagePullSecrets", [{"name": "mirror"}]),
     ("private-registry-by-digest", "Deployment triton", f"{TRITON} image", f"{MIRROR}/triton@sha256:{2:064}"),

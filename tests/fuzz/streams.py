@@ -288,7 +288,7 @@ def every_case() -> Iterator[Case]:
         page = [(b"Origin", b"http://x")] if name == b"Host" else []
         fields = [field for field in GOOD if field[0] != name]
         yield from (_stream(request([*fields, *page, (name, value)])) for value in values)
-    yield from (_stream(request(query=query)) for query in QUERIES)
+    yield from (_stream(request(query=query), message(BINARY, SMALL_BMP)) for query in QUERIES)
     yield from (_stream(request(), frame) for frame in WRONG_FRAMES)
     for value in (*STRINGS, *NUMBERS, *OTHERS):
         texts = [value, f"{{{value}: 1}}", *(f'{{"{name}": {value}}}' for name in PARAMETERS)]

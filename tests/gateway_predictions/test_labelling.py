@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow.dataset import dataset
 
 from gateway.inference.backend import Call, Row
 from gateway_predictions.accuracy import accuracy, calibrations
@@ -195,6 +196,7 @@ def test_circle_of_export_import_and_evaluation(circle):
         writer = csv.DictWriter(file, table[0])
         writer.writeheader()
         writer.writerows(table)
+    assert dataset(log / "rows", format="parquet").count_rows() == 5, "any program that reads Parquet reads the log"
     assert "2 of 2 labels sent" in gateway("log", "import", out / "labels.csv", "--gateway", client.base_url).output
     rows(log, 2, "feedback")
     gateway("log", "export", folder / "rest", "--log", log, "--unlabelled", "--most-uncertain", 9)

@@ -152,6 +152,18 @@ def test_full_disk_damages_no_file_and_rows_are_written_later(tmp_path):
     assert found == {"written": 7}
 
 
+def test_rows_for_a_folder_that_cannot_be_made_are_written_later(tmp_path):
+    folder = tmp_path / "log"
+    folder.write_text("a file where the folder should be")
+    with counted() as found, logging_service(folder) as client:
+        before = failures(client)
+        send_many(client, 2)
+        wait_for(lambda: failures(client) > before)
+        folder.unlink()
+        assert len(rows(folder, 2)) == 2
+    assert found == {"written": 2}
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_writer_outlives_signals_to_its_service(tmp_path, number):
     """Ctrl-C reaches every process of a terminal, and the service has rows for its writer until it ends."""

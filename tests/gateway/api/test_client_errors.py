@@ -161,9 +161,11 @@ def test_timeout_may_be_one_millisecond(client, key, path, just_below, at, heade
 
 @pytest.mark.parametrize("name", ["timeout", "top_k", "threshold"])
 def test_odd_number_never_causes_a_server_error(client, key, name):
-    for value in ("-0", "1e-400", "1e999", "inf", "-inf", "nan", "0x1", "1_0", "", "1" + "0" * 400):
-        for path in ("/predict", "/embed"):
+    for path in ("/predict", "/embed"):
+        for value in ("-0", "1e-400", "0x1", "1_0", ""):
             assert status(client, key, "POST", f"{path}?{name}={value}") in {200, 422}, value
+        for value in ("1e999", "inf", "-inf", "nan", "1" + "0" * 400):
+            assert status(client, key, "POST", f"{path}?{name}={value}") == 422, value
 
 
 def test_odd_timeout_of_infer_never_causes_a_server_error(client, key):

@@ -1,7 +1,7 @@
 """Observability of each request: log event, Server-Timing header, metrics and span."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any
 
@@ -146,6 +146,24 @@ def test_disconnect_is_logged_with_the_answered_images(client, events):
     assert sent == []
     assert (event["status"], event["client_gone"]) == (499, True)
     assert (event["images_ok"], event["images_failed"], event["received_bytes"]) == (0, 0, 10)
+
+
+def test_disconnect_ends_streamed_results(events):
+    """While the body arrives: one image is answered, and the next one has waited for it."""
+    part = b'--b\r\nContent-Disposition: form-data; name="f"; filename="a"\r\n\r\n' + PNG + b"\r\n"
+    pieces = iter([part, part, part])
+
+    def body(sent: Sequence[Message]) -> Message:
+        if (piece := next(pieces, None)) is None:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": piece, "more_body": True}
+
+    headers = [(b"accept", b"application/x-ndjson"), (b"content-type", b"multipart/form-data; boundary=b")]
+    with client_of(batch_max_images=1, max_images_in_flight=1) as client:
+        client.ask("POST", "/predict", headers, body=body)
+        assert count("gateway_images_in_flight") == 0
+    (event,) = events
+    assert (event["client_gone"], event["images_ok"], event["images_failed"]) == (True, 1, 0)
 
 
 def test_probes_are_logged_at_debug_level(client, events):

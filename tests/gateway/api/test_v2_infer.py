@@ -185,6 +185,9 @@ def test_split_sends_a_share_to_a_version_and_clients_keep_theirs():
         versions = {name: version(name) for name in map(str, range(20))}
         assert set(versions.values()) == {"1", "2"}
         assert {name: version(name) for name in versions} == versions
+        for name, expected in versions.items():
+            answer = client.post("/predict?model=flowers", files={"f": PNG}, headers={"X-Client-ID": name})
+            assert answer.json()["model"]["version"] == expected
         # A request for a version gets it, and other models are not split.
         assert {version(name, "/v2/models/flowers/versions/1/infer") for name in versions} == {"1"}
         assert {version(name, "/v2/models/ensemble_model/infer") for name in versions} == {"1"}

@@ -209,6 +209,7 @@ def test_all_outputs_are_json_by_default(outputs):
         ({**asking(), "id": 5}, InvalidParameter, "'id'"),
         ({**asking(), "parameters": {"timeout": -1}}, InvalidParameter, "'timeout'"),
         ({**asking(), "parameters": {"timeout": 1.5}}, InvalidParameter, "'timeout'"),
+        ({**asking(), "parameters": {"timeout": True}}, InvalidParameter, "'timeout'"),
         *(({**asking(), "parameters": {"timeout": number}}, InvalidParameter, "'timeout'") for number in OUT_OF_RANGE),
         ({**asking(), "parameters": {"binary_data_output": "yes"}}, InvalidParameter, "'binary_data_output'"),
         ({**asking(), "outputs": {}}, InvalidParameter, "'outputs'"),
@@ -230,8 +231,13 @@ def test_all_outputs_are_json_by_default(outputs):
         (b'{"id": yes}', InvalidBody, "not JSON"),
         *(
             (template % number, InvalidBody, "")
-            for template in (b'{"parameters": {"timeout": %s}}', b'{"inputs": [{"shape": [%s]}]}')
-            for number in (b"1e400", b"NaN", b"-Infinity")
+            for template in (
+                b'{"parameters": {"timeout": %s}}',
+                b'{"outputs": [{"parameters": {"classification": %s}}]}',
+                b'{"inputs": [{"shape": [%s]}]}',
+                b'{"inputs": [{"parameters": {"binary_data_size": %s}}]}',
+            )
+            for number in (b"1e400", b"NaN", b"Infinity", b"-Infinity")
         ),
         (b'{"id": "\xff"}', InvalidBody, "not UTF-8"),
         (b'{"id": {]}', InvalidBody, "not JSON"),

@@ -36,7 +36,9 @@ def test_no_lease_while_requests_need_the_free_permits(images, nbytes):
 
 def test_leases_do_not_fill_the_queue():
     gate = admission(max_images=1)
-    assert SpareCapacity(gate).take(1, 1) is not None
+    spare = SpareCapacity(gate)
+    assert spare.take(1, 1) is not None
+    assert spare.take(1, 1) is None
     try:
         gate.check()
     except Overloaded:

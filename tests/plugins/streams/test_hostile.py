@@ -21,6 +21,7 @@ from tests.fuzz.streams import BINARY, CLOSE, PING, TEXT, message
 from tests.processes import wait_for
 from tests.services import stream_service
 
+MIB = 2**20
 TIMEOUT_SECONDS = 60
 WAITING = "gateway_waiting_bytes"
 
@@ -133,6 +134,21 @@ def test_client_that_never_reads_is_disconnected(address, kind):
         assert serves(address)
         assert cut.wait(TIMEOUT_SECONDS), "the gateway reads on for ever, or waits for ever"
         thread.join(TIMEOUT_SECONDS)
+
+
+def test_texts_are_not_read_ahead_of_their_rate():
+    """Of a client that reads every answer: what it sends faster waits in its own socket."""
+    flood = message(TEXT, b'{"top_k": 1}') * 1_000
+    with stream_service(frame_backend()) as (address, _), opened(address) as connection:
+        reading = threading.Thread(target=everything, args=(connection,))
+        reading.start()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        sent = 0
+        while select.select((), (connection,), (), 5)[1]:
+            sent += connection.send(flood[sent % len(flood) :])
+            assert sent < MIB, "more than the buffers of two sockets"
+        connection.shutdown(socket.SHUT_RDWR)
+        reading.join()
 
 
 def test_message_in_endless_fragments_is_refused(address):
