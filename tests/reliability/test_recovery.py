@@ -103,7 +103,7 @@ def test_no_request_fails_when_one_of_two_tritons_dies(two_tritons, start_gatewa
         os.kill(lost.pid, signal.SIGKILL)
         killed_at = time.monotonic()
         wait_for(lambda: load.outcomes(since=killed_at)[200] > 100)
-        assert sorted(endpoint["ready"] for endpoint in endpoints(gateway)) == [False, True]
+        wait_for(lambda: sorted(endpoint["ready"] for endpoint in endpoints(gateway)) == [False, True])
         lost.stop()
         lost.start()
         wait_for(lambda: all_ready(gateway))

@@ -137,7 +137,7 @@ def test_client_that_never_reads_is_disconnected(address, kind):
 
 
 def test_texts_are_not_read_ahead_of_their_rate():
-    """Of a client that reads every answer: what it sends faster waits in its own socket."""
+    """What a client sends faster waits in its own socket, though it reads every answer."""
     flood = message(TEXT, b'{"top_k": 1}') * 1_000
     with stream_service(frame_backend()) as (address, _), opened(address) as connection:
         reading = threading.Thread(target=everything, args=(connection,))
