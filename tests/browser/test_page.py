@@ -584,6 +584,7 @@ def test_default_model_is_used_where_models_cannot_be_listed(context: BrowserCon
     add(page, photos(green=1))
     expect(page.locator("#tally")).to_have_text("1 classified")
     page.goto(f"{service}/?model=flowers")
+    expect(page.locator("#model-problem")).to_contain_text("This gateway serves no model that takes images.")
     with page.expect_request("**/predict?*") as sent:
         add(page, photos(green=1))
     assert "model=flowers" in sent.value.url
