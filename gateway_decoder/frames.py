@@ -45,7 +45,7 @@ class OpenedAnimation:
         self._check(self._source.total)
         self._walk = self._frames()
         self._found: tuple[int, float] | None = None
-        """The wanted frame at which the file is, until it was decoded."""
+        """Number and time of the wanted frame at which the file is; None once it has been decoded."""
 
     def find(self) -> bool | None:
         """Move to the next wanted frame; None if SLICE_SECONDS have passed before it, False if there is none."""

@@ -33,6 +33,7 @@ _FOR_DECODERS: dict[ImageFormat, Callable[[bytes], bytes]] = {
     ImageFormat.PNG: png.for_decoders,
     ImageFormat.BMP: bmp.for_decoders,
 }
+"""What decoders and the preprocessor get instead of a file of these formats, if its ImageInfo is `rewritten`."""
 
 _OTHERS = {
     b"%PDF-": "PDF",
@@ -64,7 +65,7 @@ def inspect(data: bytes, limits: Limits, *, frames: bool = False) -> ImageInfo |
     if image_format is ImageFormat.VIDEO and not frames:
         raise UnsupportedFormat("The file is a video: ask for frames of it, such as frames=10 or frames=every:1s.")
     if image_format.traits.passed_on:
-        info: ImageInfo = _READERS[image_format](data)
+        info = _READERS[image_format](data)
         check_size(info, limits)
         return info
     if not image_format.available:

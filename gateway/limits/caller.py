@@ -51,8 +51,8 @@ class Caller:
 
 
 ANYONE = Caller()
-ANYONE.has_rate = False
 """The caller of a request without limits of its own."""
+ANYONE.has_rate = False
 
 
 class Charges:

@@ -13,7 +13,7 @@ STREAM_SECONDS_PER_SECOND = 1.0
 class StreamAccount(Account):
     """The processor time that the frames of one stream may take together.
 
-    It begins with `seconds`, and regains STREAM_SECONDS_PER_SECOND, up to `seconds`; frames add nothing.
+    It begins with `seconds`, and regains STREAM_SECONDS_PER_SECOND, up to `seconds`; its frames do not enlarge it.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class StreamAccount(Account):
         return super().try_pay(seconds)
 
     def add_image(self, nbytes: int = 0) -> None:
-        """Allow nothing more."""
+        """Do nothing: frames do not enlarge the account."""
 
     def add_slow_codec(self, nbytes: int) -> None:
-        """Allow nothing more."""
+        """Do nothing: frames do not enlarge the account."""
 
     def _regain(self) -> None:
         now = self._now()

@@ -3,5 +3,5 @@
 `read(data)` decodes nothing. It returns an ImageInfo, and raises InvalidImage if the header is damaged, TruncatedImage
 if the file is shorter than its header announces, and UnsupportedFormat for variants that OpenCV decodes wrong. The
 bytes may be hostile: each loop is bounded, and a file of n bytes costs at most O(n) time. `for_decoders(data)` is
-what decoders get instead of a file whose ImageInfo says so.
+what decoders get instead of a file whose ImageInfo is `rewritten`.
 """

@@ -1,4 +1,4 @@
-"""How a stream ends other than by its client; its order and its limits are those of the streams in oip and streams."""
+"""Ends of an ordered stream that its client does not cause; the tests of oip and streams cover its order."""
 
 import asyncio
 from collections.abc import Callable

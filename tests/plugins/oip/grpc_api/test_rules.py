@@ -282,7 +282,7 @@ def test_stop_has_a_deadline(tmp_path, server: str):
 
 
 def test_stop_waits_for_no_client_that_does_not_read(tmp_path):
-    """64 streams that nobody read delayed the stop by 35 s."""
+    """Open streams whose client reads nothing do not delay the stop."""
     with ExitStack() as stack:
         with running(tmp_path, shutdown_grace_seconds=30) as service:
             for _ in range(8):
@@ -298,7 +298,7 @@ def test_messages_of_streams_are_counted_as_they_arrive(service: Service):
 
 
 def test_unread_streams_give_way(tmp_path):
-    """64 streams that nobody read held all streams; the time to read is longer here than the test."""
+    """Streams whose client reads nothing leave room for others, long before their time to read is over."""
     options = {"max_streams": 4, "answer_timeout_seconds": 300, "max_bytes_unread": 8 * MIB}
     with running(tmp_path, **options) as service, ExitStack() as stack:
         for _ in range(4):
