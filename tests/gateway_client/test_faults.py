@@ -110,16 +110,11 @@ def test_too_large_requests_are_halved(code):
     assert [len(files) for files in service.requests] == [8, 4, 2, 2, 4, 2, 2]
 
 
-def test_requests_keep_to_max_files():
+@pytest.mark.parametrize(("count", "options", "most"), [(50, {}, 16), (12, {"batch_bytes": 2}, 2)])
+def test_requests_keep_to_max_files_and_batch_bytes(count, options, most):
     service = Service(lambda _, files: all_lines(files))
-    assert len(service.classify(50)) == 50
-    assert max(map(len, service.requests)) == 16
-
-
-def test_requests_keep_to_batch_bytes():
-    service = Service(lambda _, files: all_lines(files))
-    assert len(service.classify(12, batch_bytes=2)) == 12
-    assert {sum(map(len, files)) for files in service.requests} <= {1, 2}
+    assert len(service.classify(count, **options)) == count
+    assert max(len(files) if most == 16 else sum(map(len, files)) for files in service.requests) == most
 
 
 def test_retry_after_is_honoured(monkeypatch):
@@ -158,14 +153,10 @@ def test_requests_in_flight_keep_to_concurrency():
     assert most <= 3
 
 
-def test_permanent_service_error_is_set_on_each_result():
-    results = Service(lambda _, files: problem(500, "internal_error")).classify(2)
-    assert [type(result.error) for result in results] == [errors.InternalError] * 2
-
-
-def test_unknown_error_code_is_a_gateway_error():
-    results = Service(lambda _, files: problem(500, "brand_new")).classify(1)
-    assert (type(results[0].error), results[0].error.code) == (errors.GatewayError, "brand_new")
+@pytest.mark.parametrize(("code", "kind"), [("internal_error", errors.InternalError), ("new", errors.GatewayError)])
+def test_permanent_service_error_is_set_on_each_result(code, kind):
+    results = Service(lambda _, files: problem(500, code)).classify(2)
+    assert [(type(result.error), result.error.code) for result in results] == [(kind, code)] * 2
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 1023, 2**10, 1536, 2_000, 2_001, 15_000_001, 20 * 2**20, 2**30, 2**30 + 1])

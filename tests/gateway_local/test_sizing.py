@@ -1,4 +1,4 @@
-"""Configurations are completed for the machine, and what a person wrote in them stays."""
+"""Configurations are changed in place: completed for the machine, and what a person wrote in them stays."""
 
 import os
 import shutil
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from gateway.triton.model_config import SIZED_FOR, ModelConfig, ModelInstanceGroup, parameters, read_model_config
 from gateway_local import sizing
-from gateway_local.config_text import parse
+from gateway_local.config_text import parse, with_parameter
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_local.sizing import FUSER, SizedRepository, completed, completed_texts, image_bytes, write
 from gateway_machine.capacity import plan
 from tests.tritons import running_triton
@@ -172,9 +173,10 @@ def test_configurations_for_gpus_load_and_warm_up(runtime, model_repository, tmp
 
 
 @pytest.mark.parametrize("text", ["a {", "a: ", "}", "a [ b", 'a: "b', "a: [ 1", "a { b: }"])
-def test_text_that_is_no_configuration_is_an_error(text):
+@pytest.mark.parametrize("change", [parse, lambda text: with_parameter(text, "runtime", "onnx")])
+def test_text_that_is_no_configuration_is_an_error(change, text):
     with pytest.raises(ValueError):  # any reason: Triton reports the errors
-        parse(text)
+        change(text)
 
 
 @given(st.text(alphabet="ab:{}[]<>,;#\"' \n\\1", max_size=40))
@@ -250,3 +252,47 @@ def test_own_configurations_beside_it_are_linked(repository):
     found.update()
     assert (found.path / "classifier" / "configs" / "mine.pbtxt").read_text() == "# mine"
     found.remove()
+
+
+CONFIG = """# Kept.
+name: "flowers"
+parameters { key: "first" value: { string_value: "1" } }  # kept
+%s
+"""
+FORMS = {
+    "message": 'parameters { key: "runtime" value: { string_value: "onnx" } }',
+    "list": 'parameters: [ { key: "runtime", value: { string_value: "onnx" } } ]',
+    "angle brackets": "parameters < key: 'runtime' value < string_value: 'on' 'nx' > >",
+    "several lines": 'parameters: {\n  key: "runtime"\n  value: {\n    string_value: "onnx"  # kept\n  }\n}',
+}
+
+SHIPPED = sorted(DEFAULT_MODEL_REPOSITORY.glob("*/config.pbtxt"))
+
+
+def read(text: str) -> dict[str, str]:
+    return dict(parameters(config_of(text)))
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_parameter_is_changed_in_place(form):
+    before = CONFIG % form
+    after = with_parameter(before, "runtime", "torchscript")
+    assert read(before) == {"first": "1", "runtime": "onnx"}
+    assert read(after) == {"first": "1", "runtime": "torchscript"}
+    assert after.count("# Kept.") == 1
+    assert after.count("# kept") == before.count("# kept")
+    assert with_parameter(after, "runtime", "torchscript") == after
+
+
+def test_missing_parameter_is_added():
+    after = with_parameter(CONFIG % "", "runtime", "onnx")
+    assert read(after) == {"first": "1", "runtime": "onnx"}
+    assert after.startswith("# Kept.")
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.parent.name)
+def test_shipped_configurations_keep_every_other_byte(path):
+    text = path.read_text()
+    for key, value in read(text).items():
+        assert with_parameter(text, key, value) == text
+        assert read(with_parameter(text, key, "other")) == {**read(text), key: "other"}

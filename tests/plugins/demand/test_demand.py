@@ -128,20 +128,15 @@ async def test_wait_ends_at_the_deadline_and_the_load_goes_on():
         ({"model_bytes": {"m0": 200, "m1": 201}}, "m1", LoadFailed, "models_memory_bytes"),
         # The default model counts before any load, so the first model takes no memory that is not there.
         ({"model_bytes": {MODEL: 201}}, "m0", LoadFailed, "always stay loaded"),
+        ({}, "nope", ModelNotFound, "'nope'"),
     ],
-    ids=["slow", "larger than the budget", "beside the default model"],
+    ids=["slow", "larger than the budget", "beside the default model", "unknown"],
 )
 async def test_model_that_cannot_be_loaded_is_refused(options, model, error, words):
     async with gateways_of(room=3, **options) as (gateway,):
         with pytest.raises(error, match=words):
             await gateway.wait_for(model)
-
-
-async def test_unknown_model_is_not_loaded():
-    async with gateways_of() as (gateway,):
-        with pytest.raises(ModelNotFound, match="'nope'"):
-            await gateway.wait_for("nope")
-        assert loads(gateway) == []
+        assert error is ModelUnavailable or loads(gateway) == []
 
 
 async def test_model_as_large_as_the_budget_is_loaded():
@@ -160,38 +155,33 @@ async def test_images_that_wait_have_a_limit():
         assert await classify(gateway, "m2") == "m2"
 
 
-@pytest.mark.parametrize(("readable", "step"), [(True, "trunk"), (False, "m1_classifier")])
-async def test_step_is_refused_without_a_load(readable, step):
-    """By the repository, or if it cannot be read, by the name that `gateway model add` gives to a step."""
+@pytest.mark.parametrize(
+    ("readable", "step", "needed"), [(True, "trunk", []), (False, "m1_classifier", []), (False, "trunk", ["trunk"])]
+)
+async def test_step_is_refused(readable, step, needed):
+    """By the repository, or if it cannot be read, by the name that `gateway model add` gives to a step.
+
+    Only a load shows what a step of another name is: it is unloaded again, and the gateway remembers it.
+    """
     async with gateways_of(readable=readable) as (gateway,):
         gateway.triton.ensembles["m1"] = ("m1_preprocessor", step)
         gateway.triton.never_loaded.add(step)
         for _ in range(2):
             with pytest.raises(ModelNotFound, match="no model that classifies images"):
                 await gateway.wait_for(step)
-        assert loads(gateway) == []
-        assert step not in {info.name for info in await gateway.backend.models()}
-        assert await classify(gateway, "m1") == "m1"
-
-
-async def test_step_of_another_name_is_refused_and_unloaded_again():
-    """Only a load shows what it is; the gateway remembers it."""
-    async with gateways_of(readable=False) as (gateway,):
-        gateway.triton.ensembles["m1"] = ("m1_preprocessor", "trunk")
-        gateway.triton.never_loaded.add("trunk")
-        for _ in range(2):
-            with pytest.raises(ModelNotFound, match="no model that classifies images"):
-                await gateway.wait_for("trunk")
-        assert loads(gateway) == ["trunk"]
-        assert "trunk" in gateway.triton.unloaded
+        assert loads(gateway) == needed
+        assert gateway.triton.unloaded >= set(needed)
+        assert needed or step not in {info.name for info in await gateway.backend.models()}
         assert await classify(gateway, "m1") == "m1"
 
 
 async def test_model_that_cannot_be_loaded_is_not_tried_again_at_once():
+    """Its steps, which were loaded before it, do not stay."""
     async with gateways_of(triton={"refuses_to_load": {"m1"}}) as (gateway,):
         for _ in range(3):
             with pytest.raises(LoadFailed, match="no memory"):
                 await gateway.wait_for("m1")
+            assert gateway.triton.unloaded == {"m1_preprocessor", "m1_classifier"}
         assert gateway.triton.done.count(("load", "m1")) <= 1
         gateway.triton.refuses_to_load.clear()
         gateway.loader.forget_failure("m1")
@@ -224,13 +214,6 @@ async def test_models_go_when_one_that_stays_has_grown():
         gateway.descriptions.model_bytes[MODEL] = 250
         await gateway.backend.load(MODEL)
         await wait_until(lambda: loaded(gateway.triton) == {MODEL})
-
-
-async def test_failed_load_leaves_no_steps():
-    async with gateways_of(triton={"refuses_to_load": {"m1"}}) as (gateway,):
-        with pytest.raises(LoadFailed):
-            await gateway.wait_for("m1")
-        assert gateway.triton.unloaded == {"m1_preprocessor", "m1_classifier"}
 
 
 async def test_model_that_another_gateway_unloads_is_loaded_again():

@@ -1,4 +1,4 @@
-"""The file of API keys, and the commands that write it."""
+"""The file of API keys and their quotas, and the commands that write it."""
 
 import hashlib
 import os
@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.findings import Level
-from gateway_cli.main import app
 from gateway_plugins.keys import doctor
 from gateway_plugins.keys.key_file import (
     KeyFile,
@@ -25,9 +25,15 @@ from gateway_plugins.keys.key_file import (
     read_keys,
     remove_key,
 )
-from gateway_plugins.keys.quota import read_quota
-
-cli = CliRunner()
+from gateway_plugins.keys.quota import (
+    MAX_BURST,
+    MAX_NAME_CHARACTERS,
+    MAX_NAMES,
+    MAX_RATE,
+    InvalidQuota,
+    read_quota,
+)
+from tests.commands import gateway, refusal
 
 
 def test_key_has_256_random_bits():
@@ -110,6 +116,10 @@ def test_invalid_or_duplicate_name_is_refused(path, name, words):
         ("a:tig_pasted-by-mistake", 1),
         ("a:" + "0" * 63, 1),
         ("a:" + "0" * 64 + "\na:" + "1" * 64, 2),
+        *(
+            (f"a:{'0' * 64}\nb:{'1' * 64} {quota}\n", 2)
+            for quota in ("rate=tig_pasted", "tig_pasted", "tig_pasted=1", "share=1 share=1", "burst=5")
+        ),
     ],
 )
 def test_error_names_the_number_of_an_invalid_line_only(path, text, line):
@@ -119,15 +129,12 @@ def test_error_names_the_number_of_an_invalid_line_only(path, text, line):
     assert "pasted" not in str(caught.value)
 
 
-def test_missing_file_error_has_the_command_that_creates_it(path):
-    with pytest.raises(KeysError, match=re.escape(f"gateway key add NAME --file {path}")):
-        read_keys(path)
-
-
 def test_unreadable_file_is_an_error(path, tmp_path):
+    """A missing one with the command that creates it."""
     path.write_bytes(b"\xff\xfe\x00")
-    for each in (path, tmp_path):
-        with pytest.raises(KeysError, match="cannot read the API keys"):
+    words, missing = "cannot read the API keys", tmp_path / "none"
+    for each, reason in ((path, words), (tmp_path, words), (missing, f"gateway key add NAME --file {missing}")):
+        with pytest.raises(KeysError, match=re.escape(reason)):
             read_keys(each)
 
 
@@ -168,26 +175,20 @@ def test_unchanged_file_is_not_read_again(path, monkeypatch):
 
 
 def test_commands_print_a_new_key_and_list_names(path):
-    made = cli.invoke(app, ["key", "new", "--name", "mobile", "--file", str(path)])
+    made = gateway("key", "new", "--name", "mobile", "--file", path)
     assert read_keys(path).name_of(made.stdout.strip().encode()) == "mobile"
     assert made.stdout.strip() not in made.stderr
-    assert cli.invoke(app, ["key", "list", "--file", str(path)]).stdout == "mobile\n"
-    assert cli.invoke(app, ["key", "remove", "mobile", "--file", str(path)]).exit_code == 0
-    assert cli.invoke(app, ["key", "list", "--file", str(path)]).stdout == ""
+    assert gateway("key", "list", "--file", path).stdout == "mobile\n"
+    gateway("key", "remove", "mobile", "--file", path)
+    assert gateway("key", "list", "--file", path).stdout == ""
 
 
-def test_commands_use_the_file_of_the_setting(path, monkeypatch):
-    monkeypatch.setenv("GATEWAY_API_KEYS_FILE", str(path))
-    assert cli.invoke(app, ["key", "new", "--name", "mobile"]).exit_code == 0
+def test_commands_use_the_file_of_the_setting(path, tmp_path, monkeypatch):
+    gateway("key", "new", "--name", "mobile", GATEWAY_API_KEYS_FILE=str(path))
     assert "mobile" in read_keys(path).digests
-
-
-def test_commands_without_a_file_name_the_setting(monkeypatch, tmp_path):
     monkeypatch.delenv("GATEWAY_API_KEYS_FILE", raising=False)
     monkeypatch.chdir(tmp_path)
-    failed = cli.invoke(app, ["key", "list"])
-    assert isinstance(failed.exception, KeysError)
-    assert "GATEWAY_API_KEYS_FILE" in str(failed.exception)
+    assert "GATEWAY_API_KEYS_FILE" in refusal("key", "list", kind=KeysError)
 
 
 def test_admin_key_with_a_quota_is_refused(path):
@@ -226,3 +227,100 @@ def test_doctor_notes_missing_keys():
     assert finding.level is Level.OK
     assert finding.text.startswith("off: anyone who reaches the port can use the API")
     assert doctor.admin_keys(None).text == "off: models cannot be loaded or unloaded over HTTP"
+
+
+NAMES = st.lists(st.from_regex(r"[a-z][a-z0-9_.-]{0,9}", fullmatch=True), min_size=1, max_size=5, unique=True)
+
+
+@given(
+    options=st.fixed_dictionaries(
+        {},
+        optional={
+            "rate": st.sampled_from(["100/s", "0.5/s", "600/min", "1/h", "2.25/min"]),
+            "share": st.sampled_from(["0.5", "1", "0.01"]),
+            "priority": st.sampled_from(["bulk", "interactive"]),
+            "models": NAMES.map(",".join),
+            "routes": NAMES.map(lambda names: ",".join(f"/{name}" for name in names)),
+        },
+    )
+)
+def test_text_of_a_quota_is_read_as_the_same_quota(options):
+    quota = read_quota(options)
+    assert read_quota(dict(option.split("=") for option in str(quota).split())) == quota
+
+
+@pytest.mark.parametrize(
+    ("text", "per_second", "burst"), [("100/s", 100, 100), ("90/min", 1.5, 2), ("60/h", 1 / 60, 1), ("0.2/s", 0.2, 1)]
+)
+def test_burst_is_one_second_of_the_rate_by_default(text, per_second, burst):
+    rate = read_quota({"rate": text}).rate
+    assert (rate.per_second, rate.burst) == (pytest.approx(per_second), burst)
+    assert rate.full_seconds == pytest.approx(burst / per_second)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rate": "tig_pasted"},
+        {"rate": "100"},
+        {"rate": "0/s"},
+        {"rate": "-1/s"},
+        {"rate": "1e9/s"},
+        {"rate": f"{MAX_RATE + 1}/s"},
+        {"rate": "1/s", "burst": "0"},
+        {"rate": "1/s", "burst": "1.5"},
+        {"rate": "1/s", "burst": "²"},
+        {"rate": "1/s", "burst": str(MAX_BURST + 1)},
+        {"rate": "1/s", "burst": "9" * 5_000},
+        {"burst": "5"},
+        {"share": "0"},
+        {"share": "1.01"},
+        {"share": "nan"},
+        {"share": "tig_pasted"},
+        {"priority": "tig_pasted"},
+        {"models": ""},
+        {"models": "a,,b"},
+        {"models": "m" * (MAX_NAME_CHARACTERS + 1)},
+        {"models": ",".join(f"m{number}" for number in range(MAX_NAMES + 1))},
+        {"routes": "predict"},
+        {"routes": "/"},
+        {"routes": "/predict/"},
+        {"tig_pasted": "1"},
+    ],
+)
+def test_unreadable_option_is_an_error_that_does_not_repeat_it(options):
+    with pytest.raises(InvalidQuota) as caught:
+        read_quota(options)
+    assert "pasted" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_options_at_their_limits_can_be_read():
+    names = ",".join(f"m{number}".ljust(MAX_NAME_CHARACTERS, "x") for number in range(MAX_NAMES))
+    quota = read_quota({"rate": f"{MAX_RATE}/s", "burst": str(MAX_BURST), "share": "1", "models": names})
+    assert (quota.rate.per_second, quota.rate.burst, quota.share) == (MAX_RATE, MAX_BURST, 1)
+    assert len(quota.models) == MAX_NAMES
+
+
+def test_routes_include_all_below_them_and_nothing_beside():
+    quota = read_quota({"routes": "/predict,/v2"})
+    assert [path for path in ("/predict", "/v2", "/v2/models/{name}/infer") if not quota.allows_route(path)] == []
+    assert [path for path in ("/predictx", "/v20", "/embed", "/") if quota.allows_route(path)] == []
+
+
+def test_command_adds_a_key_with_a_quota_and_lists_it(path):
+    options = ("--rate", "90/min", "--burst", "4", "--share", "0.5", "--priority", "bulk", "--models", "a,b")
+    made = gateway("key", "add", "team", "--routes", "/predict", *options, "--file", path)
+    assert read_keys(path).name_of(made.stdout.strip().encode()) == "team"
+    quota = "rate=90/min burst=4 share=0.5 priority=bulk models=a,b routes=/predict"
+    assert gateway("key", "list", "--file", path).stdout == f"team {quota}\n"
+    gateway("key", "add", "plain", "--file", path)
+    assert gateway("key", "list", "--file", path).stdout.splitlines()[1] == "plain"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--rate", "100"), ("--share", "2"), ("--burst", "3"), ("--models", ","), ("--routes", "v2")]
+)
+def test_command_refuses_a_quota_and_names_the_option(path, option, value):
+    assert refusal("key", "add", "team", option, value, "--file", path).startswith(option)
+    assert not path.exists()

@@ -1,4 +1,4 @@
-"""Rates in a Redis or Valkey: shared by all that use it, and by none while it is away."""
+"""Rates in a Redis or Valkey: shared by all that use it, and by none while it is away; `gateway doctor` checks it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,7 +7,8 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
-from gateway_plugins.keys import metrics, rate_store
+from gateway.findings import Finding, Level
+from gateway_plugins.keys import doctor, metrics, rate_store
 from gateway_plugins.keys.quota import Rate
 from gateway_plugins.keys.rate_store import CONNECTIONS, RETRY_SECONDS, StoredRates
 from gateway_plugins.keys.rates import ProcessRates, take
@@ -16,6 +17,7 @@ from tests.doubles.clock import Clock
 from tests.keys import key_of
 from tests.plugins.keys.stores import needs_store
 from tests.services import client_of
+from tests.settings import Settings
 
 pytestmark = needs_store
 SLOW = Rate(0.001, 10, "")
@@ -179,3 +181,42 @@ async def test_clock_of_the_store_that_is_set_refuses_nothing(rates, jump_second
 async def test_state_of_another_format_is_a_full_burst(rates):
     await rates._client.set(rate_store.PREFIX + "a", "99999999999.0")
     assert await taken(rates, SLOW.burst + 1) == SLOW.burst
+
+
+def found(url: str | None) -> list[Finding]:
+    return asyncio.run(doctor.rate_store(Settings(_env_file=None, rate_store_url=url)))
+
+
+def test_no_store_has_no_line():
+    assert found(None) == []
+
+
+def test_store_that_answers_is_well(store):
+    """Also the second time: the check does not exceed a rate of its own."""
+    for _ in range(2):
+        (finding,) = found(store.url)
+        assert finding.level is Level.OK
+
+
+def test_store_that_is_away_is_a_warning(store):
+    store.kill()
+    (finding,) = found(store.url)
+    assert finding.level is Level.WARN
+    assert "GATEWAY_RATE_STORE_URL" in finding.advice
+
+
+def test_wrong_password_is_a_warning_that_does_not_show_it(store):
+    store.kill()
+    store.start("--requirepass", "right")
+    (finding,) = found(store.url.replace("//", "//:secret@"))
+    assert finding.level is Level.WARN
+    assert "secret" not in finding.text + finding.advice
+    (finding,) = found(store.url.replace("//", "//:right@"))
+    assert finding.level is Level.OK
+
+
+def test_missing_client_is_a_failure(monkeypatch):
+    monkeypatch.setattr("gateway_plugins.keys.rates.find_spec", lambda name: None)
+    (finding,) = found("redis://localhost:1/0")
+    assert finding.level is Level.FAIL
+    assert "pip install" in finding.text

@@ -2,13 +2,16 @@
 
 from collections import Counter
 
+import pytest
+
 from gateway_plugins.rollouts.split import choose
 
 SHARES = {"1": 90, "2": 10}
 
 
-def test_each_version_gets_its_share_of_the_clients():
-    found = Counter(choose(SHARES, "flowers", f"client {number}") for number in range(10_000))
+@pytest.mark.parametrize("client", ["client {}", ""], ids=["by client", "at random, without a client"])
+def test_each_version_gets_its_share(client):
+    found = Counter(choose(SHARES, "flowers", client.format(number)) for number in range(10_000))
     assert abs(found["2"] - 1_000) < 150
     assert found.total() == 10_000
 
@@ -29,11 +32,6 @@ def test_models_split_their_clients_independently():
     clients = [f"client {number}" for number in range(500)]
     halves = {"1": 1, "2": 1}
     assert [choose(halves, "a", client) for client in clients] != [choose(halves, "b", client) for client in clients]
-
-
-def test_version_is_random_without_a_client_id():
-    found = Counter(choose(SHARES, "flowers", "") for _ in range(10_000))
-    assert abs(found["2"] - 1_000) < 150
 
 
 def test_share_of_zero_gets_no_clients():

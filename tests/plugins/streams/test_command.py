@@ -8,12 +8,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from gateway_cli.capture import VideoUnreadable, frames
 from gateway_cli.follow import FRAME_COLUMNS, SEGMENT_COLUMNS, FrameAnswer, segments
-from gateway_cli.main import app
 from gateway_cli.stream import clock
+from tests.commands import gateway
 from tests.doubles.backend import frame_backend
 from tests.processes import python
 from tests.services import stream_service
@@ -41,9 +40,7 @@ def service() -> Iterator[str]:
 
 
 def run(service: str, *arguments: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["stream", *map(str, arguments), "--gateway", service])
-    assert result.exit_code == code, result.output
-    return result.output
+    return gateway("stream", *arguments, "--gateway", service, code=code).output
 
 
 def test_every_frame_of_a_file_has_a_row_with_its_time(service, video, tmp_path):
@@ -82,9 +79,10 @@ def test_label_changes_of_standard_input_are_printed(service, video):
 
 
 def test_unreadable_sources_and_unreachable_services_are_reported(service, video, tmp_path):
+    """A missing video is reported before the connection."""
     (tmp_path / "no.avi").write_bytes(b"no video")
     assert "cannot be read as a video" in run(service, tmp_path / "no.avi", code=1)
-    assert "does not exist" in run(service, tmp_path / "nowhere.avi", code=1)
+    assert run("http://127.0.0.1:1", "nosuch.mp4", code=1).startswith("gateway | 'nosuch.mp4' does not exist")
     assert "cannot be reached" in run("http://127.0.0.1:1", video, code=1)
     assert "refuses the stream" in run(service, video, "--model", "nothing", code=1)
     assert "should end in" in run(service, video, "--out", tmp_path / "rows.xls", code=2)
@@ -103,9 +101,3 @@ def test_frames_with_errors_belong_to_no_segment():
 
 def test_clock_counts_hours():
     assert clock(3_725.25) == "1:02:05.2"
-
-
-def test_missing_video_is_reported_before_connecting():
-    output = run("http://127.0.0.1:1", "nosuch.mp4", code=1)
-    assert output.startswith("gateway | 'nosuch.mp4' does not exist")
-    assert "cannot be reached" not in output

@@ -17,7 +17,6 @@ from gateway_plugins.urls.buckets import BucketsUnavailable
 from gateway_plugins.urls.locations import read_location
 from tests.doubles.backend import PNG
 from tests.doubles.http import Asked, Reply, http_server
-from tests.plugins.urls.origin import origin_on, redirect
 from tests.plugins.urls.test_fetcher import ask, codes
 from tests.services import client_of
 from tests.settings import Settings
@@ -127,21 +126,11 @@ def test_token_that_cannot_be_had_is_an_error(client, google):
 
 
 def test_token_is_sent_to_cloud_storage_alone(identity, google):
-    """The host is a constant; a redirect is not followed."""
+    """The host is a constant; no redirect of a bucket is followed: test_s3."""
     bucket = google_storage.GoogleStorage.open()
     request = anyio.run(bucket.request, read_location("gs://photos/a b.png"))
     assert str(request.location) == "https://storage.googleapis.com/photos/a%20b.png"
     assert request.headers["authorization"] == "Bearer token-1"
-
-
-def test_redirect_is_not_followed(identity, monkeypatch):
-    with origin_on() as storage, origin_on() as other:
-        storage.answers["/photos/cat.png"] = redirect(other.url())
-        monkeypatch.setattr(google_storage, "ENDPOINT", storage.url(""))
-        with client_of(fetch_urls=("gs://photos", other.url("/")), fetch_networks=("127.0.0.0/8",)) as client:
-            assert codes(ask(client, "gs://photos/cat.png")) == ["fetch_failed"]
-        assert b"authorization: bearer token-1" in storage.heads[0].lower()
-        assert other.heads == []
 
 
 def test_machine_gives_its_identity(google, tmp_path):

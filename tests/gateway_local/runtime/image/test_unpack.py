@@ -137,42 +137,23 @@ def test_only_the_backends_asked_for_are_unpacked(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("backends", "reason"),
+    ("member", "backends", "reason"),
     [
-        (("python", "tensorrt"), "has no backend tensorrt; the image has dali, python, pytorch"),
-        (("pytorch",), "the backend python must be unpacked"),
+        (f"{SERVER}/.wh.bin", None, "it is not an image of Triton"),
+        (f"{SERVER}/backends/.wh.python", None, "the backend python must be unpacked"),
+        (f"{SERVER}/backends/python/.wh.triton_python_backend_stub", None, "has no triton_python_backend_stub"),
+        ("usr/lib64/.wh.ld-linux-x86-64.so.2", None, "no /lib64/ld-linux-x86-64.so.2"),
+        ("usr/lib/x86_64-linux-gnu/.wh.libc.so.6", None, "no libc.so.6"),
+        (f"{SERVER}/bin/tritonserver", None, "not a program for this kind of machine"),
+        ("any", ("python", "tensorrt"), "has no backend tensorrt; the image has dali, python, pytorch"),
+        ("any", ("pytorch",), "the backend python must be unpacked"),
     ],
 )
-def test_backends_that_cannot_be_unpacked_are_refused(tmp_path, backends, reason):
+def test_image_that_cannot_be_unpacked_is_refused(tmp_path, member, backends, reason):
+    """A layer above the image removes a part by a whiteout, or replaces it by a script."""
+    layers = (*triton_like_nvidias(), layer(file(member, b"#!/bin/sh\n", mode=0o755)))
     with pytest.raises(ImageError, match=reason):
-        unpacked(tmp_path, triton_like_nvidias(), backends=backends)
-
-
-def without(*names: str) -> tuple[bytes, ...]:
-    """The image with a layer above it that removes files."""
-    whiteouts = [file("/".join((*name.split("/")[:-1], f".wh.{name.split('/')[-1]}"))) for name in names]
-    return (*triton_like_nvidias(), layer(*whiteouts))
-
-
-@pytest.mark.parametrize(
-    ("removed", "reason"),
-    [
-        (f"{SERVER}/bin", "it is not an image of Triton"),
-        (f"{SERVER}/backends/python", "the backend python must be unpacked"),
-        (f"{SERVER}/backends/python/triton_python_backend_stub", "has no triton_python_backend_stub"),
-        ("usr/lib64/ld-linux-x86-64.so.2", "no /lib64/ld-linux-x86-64.so.2"),
-        ("usr/lib/x86_64-linux-gnu/libc.so.6", "no libc.so.6"),
-    ],
-)
-def test_image_without_a_necessary_part_is_refused(tmp_path, removed, reason):
-    with pytest.raises(ImageError, match=reason):
-        unpacked(tmp_path, without(removed))
-
-
-def test_program_of_another_kind_is_refused(tmp_path):
-    layers = (*triton_like_nvidias(), layer(file(f"{SERVER}/bin/tritonserver", b"#!/bin/sh\n", mode=0o755)))
-    with pytest.raises(ImageError, match="not a program for this kind of machine"):
-        unpacked(tmp_path, layers)
+        unpacked(tmp_path, layers, backends=backends)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 2, "digest": "x"}'])

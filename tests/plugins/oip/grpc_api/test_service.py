@@ -1,22 +1,29 @@
-"""GRPCInferenceService: its methods, as tritonclient.grpc and KServe's clients call them, and its errors."""
+"""The gRPC port: GRPCInferenceService, as tritonclient.grpc and KServe's clients call it, health and reflection."""
 
 import asyncio
+import socket
 
 import grpc
 import numpy as np
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import REGISTRY
 from tritonclient.grpc import InferRequestedOutput, service_pb2
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from gateway import __version__
+from gateway.app import create_app
 from gateway.errors import DeadlineExceeded, Forbidden, ModelNotFound, Overloaded, RequestTooLarge, TritonUnreachable
+from gateway.inference.sequence import SequenceScores, SequenceStep
+from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import MIB
 from gateway_plugins.keys.key_file import add_key
 from gateway_plugins.keys.quota import read_quota
+from gateway_plugins.oip.grpc_api.requirements import GrpcUnavailable
 from gateway_plugins.oip.routes.metadata import EXTENSIONS
-from tests.doubles.backend import PNG
+from tests.doubles.backend import PNG, StubBackend
 from tests.gateway.api.tensors import SCORES, TEXT, scorer
 from tests.gateway.triton.fleet import wait_until
 from tests.plugins.oip.grpc_api.serving import (
@@ -27,10 +34,13 @@ from tests.plugins.oip.grpc_api.serving import (
     failure,
     gated,
     images,
+    in_sequence,
     request,
     serving,
     stub,
 )
+from tests.processes import free_port
+from tests.settings import Settings
 
 MODEL = "ensemble_model"
 
@@ -126,23 +136,19 @@ async def test_errors_are_statuses_with_details(fault, code, retry_seconds):
 @pytest.mark.parametrize(
     ("message", "reason", "text"),
     [
-        (request(TEXT), "UNSUPPORTED_FORMAT", "image"),
-        (request(), "NO_FILES", "no images"),
-        (request(PNG, id="x" * 70_000), "HEADERS_TOO_LARGE", ""),
-        (service_pb2.ModelInferRequest(model_name=MODEL), "INVALID_PARAMETER", "IMAGE is missing"),
+        (request(TEXT).SerializeToString(), "UNSUPPORTED_FORMAT", "image"),
+        (request().SerializeToString(), "NO_FILES", "no images"),
+        (request(PNG, id="x" * 70_000).SerializeToString(), "HEADERS_TOO_LARGE", ""),
+        (service_pb2.ModelInferRequest(model_name=MODEL).SerializeToString(), "INVALID_PARAMETER", "IMAGE is missing"),
+        (b"\xff\xff", "INVALID_BODY", ""),
     ],
+    ids=["no image", "no file", "long id", "no input", "no message"],
 )
 async def test_faults_of_a_request_are_invalid_arguments(message, reason, text):
     async with connected() as channel:
-        error = await failure(stub(channel).ModelInfer(message))
+        error = await failure(channel.unary_unary(f"{METHODS}/ModelInfer")(message))
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert (details(error)[0].reason, text in error.details()) == (reason, True)
-
-
-async def test_message_that_is_no_request_is_refused():
-    async with connected() as channel:
-        error = await failure(channel.unary_unary(f"{METHODS}/ModelInfer")(b"\xff\xff"))
-    assert (error.code(), details(error)[0].reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_BODY")
 
 
 async def test_other_methods_are_unimplemented():
@@ -158,18 +164,15 @@ async def test_key_is_metadata(tmp_path):
         calls = stub(channel)
         await calls.ServerLive(service_pb2.ServerLiveRequest())
         await calls.ServerReady(service_pb2.ServerReadyRequest())
-        assert (await failure(calls.ModelInfer(request(PNG)))).code() is grpc.StatusCode.UNAUTHENTICATED
+        silent = channel.stream_unary(f"{METHODS}/ModelInfer")()  # sends nothing, and is refused all the same
+        assert await silent.code() is grpc.StatusCode.UNAUTHENTICATED
+        for refused in (calls.ModelInfer(request(PNG)), exchange(channel, [request(PNG)])):
+            assert (await failure(refused)).code() is grpc.StatusCode.UNAUTHENTICATED
         error = await failure(calls.ServerMetadata(service_pb2.ServerMetadataRequest()))
         assert details(error)[0].reason == "UNAUTHORIZED"
-        await calls.ModelInfer(request(PNG), metadata=(("x-api-key", key),))
-        await calls.ModelInfer(request(PNG), metadata=(("authorization", f"Bearer {key}"),))
-
-
-async def test_call_without_a_key_is_refused_before_its_message_arrives(tmp_path):
-    add_key(tmp_path / "keys", "app")
-    async with connected(api_keys_file=tmp_path / "keys") as channel:
-        call = channel.stream_unary(f"{METHODS}/ModelInfer")()  # sends nothing
-        assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+        for metadata in (("x-api-key", key), ("authorization", f"Bearer {key}")):
+            await calls.ModelInfer(request(PNG), metadata=(metadata,))
+            assert len(await exchange(channel, [request(PNG)], metadata=(metadata,))) == 1
 
 
 async def test_rate_of_a_key_is_resource_exhausted(tmp_path):
@@ -234,3 +237,151 @@ async def test_calls_in_progress_finish_before_the_server_stops():
         asyncio.get_running_loop().call_later(0.05, backend.gate.set)
     assert len((await call).outputs) == 2
     await channel.close()
+
+
+async def exchange(channel: grpc.aio.Channel, messages: list, **options) -> list[service_pb2.ModelStreamInferResponse]:
+    async def send():
+        for message in messages:
+            yield message
+
+    return [response async for response in stub(channel).ModelStreamInfer(send(), **options)]
+
+
+async def test_responses_have_the_order_of_the_requests():
+    async with connected() as channel:
+        responses = await exchange(channel, [request(PNG, id=str(number)) for number in range(20)])
+    assert [each.infer_response.id for each in responses] == [str(number) for number in range(20)]
+    assert not any(each.error_message for each in responses)
+
+
+async def test_failed_request_does_not_end_the_stream():
+    async with connected() as channel:
+        bad, good = await exchange(channel, [request(TEXT, id="bad"), request(PNG, id="good")])
+    assert "image" in bad.error_message
+    assert bad.infer_response.id == "bad"
+    assert bad.infer_response.parameters["error_code"].string_param == "unsupported_format"
+    assert (good.error_message, good.infer_response.id) == ("", "good")
+
+
+async def test_requests_of_a_sequence_are_served_one_after_the_other(monkeypatch):
+    """Though the first image takes longer than those after it."""
+    add = StubBackend.add_to_sequence
+
+    async def add_slowly(self, model_name: str, model_version: str, step: SequenceStep) -> SequenceScores:
+        if step.start:
+            for _ in range(50):
+                await asyncio.sleep(0)
+        return await add(self, model_name, model_version, step)
+
+    monkeypatch.setattr(StubBackend, "add_to_sequence", add_slowly)
+    messages = [in_sequence(request(PNG), 7, start=number == 0, end=number == 5) for number in range(6)]
+    async with connected(stream_frames_in_flight=4) as channel:
+        responses = await exchange(channel, messages)
+    frames = [int.from_bytes(each.infer_response.raw_output_contents[3], "little") for each in responses]
+    assert frames == [1, 2, 3, 4, 5, 6]
+
+
+async def test_idle_stream_ends():
+    async with connected(stream_idle_seconds=0.05) as channel:
+        stream = channel.stream_stream(f"{METHODS}/ModelStreamInfer")()
+        error = await failure(stream.read())
+    assert (error.code(), details(error)[0].reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "STREAM_IDLE")
+
+
+async def test_stream_beyond_the_limit_is_refused():
+    async with connected(max_streams=1) as channel:
+        first = channel.stream_stream(f"{METHODS}/ModelStreamInfer")()
+        await first.write(request(PNG).SerializeToString())
+        await first.read()
+        error = await failure(exchange(channel, [request(PNG)]))
+        assert (error.code(), details(error)[0].metadata["limit"]) == (grpc.StatusCode.UNAVAILABLE, "max_streams")
+        await first.done_writing()
+        assert await first.code() is grpc.StatusCode.OK
+    assert REGISTRY.get_sample_value("gateway_streams") == 0
+
+
+async def test_streams_end_when_the_server_stops():
+    """A request in progress is answered before; a stream without one ends at once."""
+    backend = scorer()
+    async with serving(backend) as address:
+        channel = grpc.aio.insecure_channel(address)
+        idle, busy = (channel.stream_stream(f"{METHODS}/ModelStreamInfer")() for _ in range(2))
+        await idle.write(request(PNG).SerializeToString())
+        await idle.read()
+        backend.gate.clear()
+        await busy.write(request(PNG, id="last").SerializeToString())
+        await wait_until(lambda: len(backend.calls) == 2)
+        asyncio.get_running_loop().call_later(0.05, backend.gate.set)
+    response = service_pb2.ModelStreamInferResponse.FromString(await busy.read())
+    assert (response.infer_response.id, response.error_message) == ("last", "")
+    assert [await stream.code() for stream in (idle, busy)] == [grpc.StatusCode.UNAVAILABLE] * 2
+    await channel.close()
+
+
+SERVICE = "inference.GRPCInferenceService"
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def check(channel: grpc.aio.Channel, service: str = "") -> int:
+    stub = health_pb2_grpc.HealthStub(channel)
+    return (await stub.Check(health_pb2.HealthCheckRequest(service=service), wait_for_ready=True)).status
+
+
+async def test_health_is_that_of_the_gateway():
+    backend = scorer()
+    async with connected(backend) as channel:
+        assert [await check(channel, name) for name in ("", SERVICE)] == [SERVING, SERVING]
+        assert (await failure(check(channel, "other"))).code() is grpc.StatusCode.NOT_FOUND
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == SERVING
+        backend.ready = False
+        assert (await watch.read()).status == NOT_SERVING
+        assert await check(channel) == NOT_SERVING
+
+
+async def test_watchers_have_a_part_of_the_calls():
+    async with connected(grpc_max_calls=8) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(2)]
+        assert [(await watch.read()).status for watch in watches] == [SERVING] * 2
+        error = await failure(stub.Watch(health_pb2.HealthCheckRequest()).read())
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await check(channel) == SERVING
+
+
+async def test_watched_server_stops_at_once():
+    async with asyncio.timeout(20):
+        async with serving(shutdown_grace_seconds=60) as address:
+            channel = grpc.aio.insecure_channel(address)
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+            assert (await watch.read()).status == SERVING
+    await channel.close()
+
+
+async def test_reflection_lists_and_describes_the_services():
+    request = reflection_pb2.ServerReflectionRequest
+    async with connected() as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        asked = iter([request(list_services=""), request(file_containing_symbol=SERVICE)])
+        listed, described = [response async for response in stub.ServerReflectionInfo(asked)]
+    names = {service.name for service in listed.list_services_response.service}
+    assert names >= {SERVICE, "grpc.health.v1.Health"}
+    assert described.file_descriptor_response.file_descriptor_proto
+
+
+def test_taken_port_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        settings = Settings(_env_file=None, port=free_port(), grpc_port=listener.getsockname()[1])
+        with pytest.raises(AddressUnusable, match="GATEWAY_GRPC_PORT"):
+            check_address(settings)
+
+
+def test_port_of_the_http_api_is_refused():
+    with pytest.raises(ValueError, match="GATEWAY_GRPC_PORT and GATEWAY_PORT are the same port"):
+        Settings(_env_file=None, port=8080, grpc_port=8080)
+
+
+def test_missing_packages_are_named(monkeypatch):
+    monkeypatch.setattr("gateway_plugins.oip.grpc_api.requirements.PACKAGES", ("nothing_of_this_name",))
+    with pytest.raises(GrpcUnavailable, match=r"nothing_of_this_name.*\[grpc\]"):
+        create_app(Settings(_env_file=None, grpc_port=free_port()), scorer())
