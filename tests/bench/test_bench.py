@@ -1,7 +1,9 @@
 """The benchmarks: what they measure, count and refuse."""
 
+import json
 import shutil
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,8 +16,9 @@ from bench.attack.measure import Cost
 from bench.attack.target import folded
 from bench.bulk import measure
 from bench.candidates import Load, compare, started
-from bench.measurement import Measurement, Series, in_turns, percentile
-from bench.photos import coffee, unlike_any
+from bench.http_load import HttpLoad, check, requests
+from bench.measurement import Measurement, Series, WrongAnswer, in_turns, percentile
+from bench.photos import Photo, coffee, unlike_any
 from bench.remote import Remote
 from bench.repository import main, set_field
 from bench.scale import Client, Overload, adding, gateway, one_slow, simulated
@@ -26,6 +29,7 @@ from gateway.triton.model_config import read_model_config
 from gateway_local.hosts import free_port
 from gateway_local.memory_plan import machine_plan
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, SHIPPED_MODELS
+from tests.doubles.http import Asked, Reply, http_server
 from tests.processes import PROJECT, wait_for
 from tests.services import stub_service
 from tests.settings import Settings
@@ -275,3 +279,65 @@ def test_documented_attacks_exist():
     rows = {cells[0] for line in lines if len(cells := line.strip("| ").split(" | ")) in {8, 10}}
     assert rows - {case.what for cases in FAMILIES.values() for case in cases} <= {"attack", "---"}
     assert len(rows) > 60
+
+
+CAT, DOG = Photo("cat.jpg", b"meow", "cat"), Photo("dog.jpg", b"woof", "dog")
+
+
+def answer(labels: list[str], status: int = 200) -> Reply:
+    results = [{"status": "ok", "predictions": [{"label": label}, {"label": "other"}]} for label in labels]
+    return Reply(status, json.dumps({"results": results}).encode())
+
+
+@pytest.fixture
+def fake(request: pytest.FixtureRequest) -> Iterator[tuple[HttpLoad, list[Asked]]]:
+    """A load for a service that answers every request alike, and the requests that it got."""
+    asked: list[Asked] = []
+
+    def reply(each: Asked) -> Reply:
+        asked.append(each)
+        return request.param
+
+    with http_server(reply) as port:
+        yield HttpLoad(f"http://127.0.0.1:{port}"), asked
+
+
+@pytest.mark.parametrize(
+    ("fake", "files"), [(answer(["cat"]), 1), (answer(["cat", "dog", "cat"]), 3)], indirect=["fake"]
+)
+def test_every_answered_file_is_counted_and_every_request_timed(fake, files):
+    load, asked = fake
+    measurement = load.run([CAT, DOG][: (files + 1) // 2], seconds=0.2, concurrency=3, files=files)
+    assert measurement.images == files * len(asked)
+    assert len(measurement.latencies_seconds) == len(asked) >= 3
+    assert measurement.seconds >= 0.2
+
+
+@pytest.mark.parametrize(
+    ("fake", "words"),
+    [
+        (answer(["dog"]), "expected 'cat', got 'dog'"),
+        (answer(["cat"], 503), "status 503"),
+        (answer([]), "0 results for 1 files"),
+        (Reply(200, b" " * 30, {"Content-Length": None}), "without a Content-Length"),
+    ],
+    indirect=["fake"],
+)
+def test_wrong_results_give_no_throughput(fake, words):
+    with pytest.raises(WrongAnswer, match=words):
+        fake[0].run([CAT], seconds=5, concurrency=2, files=1)
+
+
+def test_every_image_is_sent_in_single_and_bulk_requests():
+    singles = requests([CAT, DOG], 1, "host")
+    assert [call.labels for call in singles] == [["cat"], ["dog"]]
+    (bulk,) = requests([CAT, DOG], 5, "host")
+    assert bulk.labels == ["cat", "dog", "cat", "dog", "cat"]
+    assert bulk.wire.count(b"meow") == 3
+    head, _, body = bulk.wire.partition(b"\r\n\r\n")
+    assert f"Content-Length: {len(body)}".encode() in head
+
+
+def test_file_with_an_error_is_a_wrong_result():
+    body = json.dumps({"results": [{"status": "error", "predictions": [], "error": {"code": "empty_file"}}]}).encode()
+    assert "empty_file" in check(200, body, ["cat"])

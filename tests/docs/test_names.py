@@ -1,25 +1,61 @@
-"""Files, modules, targets of make and settings that documents name exist."""
+"""Documents name what exists: links, files, modules, targets of make, settings, routes, tests, formats of images.
+
+`make site` checks the links as well, in more time.
+"""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from gateway.app import create_app
+from gateway.ingest.image_formats import FORMATS, ImageFormat, accepted_formats
 from gateway.settings import variable
 from tests import affected
-from tests.docs.test_links import FILES
+from tests.doubles.backend import StubBackend
 from tests.processes import PROJECT
 from tests.settings import Settings
 
+FILES = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "deploy/**/*.md", "examples/**/*.md", "gateway_client/*.md", "native/*.md")
+    for path in PROJECT.glob(pattern)
+)
 PAGES = [path for path in FILES if path.name != "CHANGELOG.md"]
+LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+CODE_BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 GENERATED = {"build", "dist"}
 FOLDERS = "|".join(
     path.name for path in PROJECT.iterdir() if path.is_dir() and path.name[0] not in "._" and path.name not in GENERATED
 )
 TARGETS = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
-SETTINGS = {variable(field) for field in Settings.model_fields} | {
-    variable("result_lines_file")
-}  # of a guide's example
+OF_AN_EXAMPLE = variable("result_lines_file")
+SETTINGS = {variable(field) for field in Settings.model_fields} | {OF_AN_EXAMPLE}
+
+
+def anchors(path: Path) -> set[str]:
+    """The fragments that GitHub makes of the headings of a file."""
+    headings = HEADING.findall(CODE_BLOCK.sub("", path.read_text()))
+    texts = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-") for text in texts}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda path: str(path.relative_to(PROJECT)))
+def test_links_lead_somewhere(file: Path):
+    for path, fragment in LINK.findall(CODE_BLOCK.sub("", file.read_text())):
+        if "://" in path or path.startswith("mailto:"):
+            continue
+        target = file.parent / path if path else file
+        assert target.exists(), f"{path} does not exist"
+        if fragment and target.suffix == ".md":
+            assert fragment in anchors(target), f"{path} has no heading #{fragment}"
+
+
+def test_list_of_decisions_is_complete():
+    folder = PROJECT / "docs" / "adr"
+    listed = LINK.findall((folder / "README.md").read_text())
+    assert [name for name, _ in listed] == sorted(path.name for path in folder.glob("0*.md"))
 
 
 def named(pattern: str, page: Path) -> set[str]:
@@ -34,6 +70,63 @@ def test_names_of_a_page_exist(page):
     assert {name for name in modules if not ((PROJECT / name).is_dir() or (PROJECT / f"{name}.py").is_file())} == set()
     assert named(r"(?m)(?:^|`)make ([a-z-]+)\b", page) <= TARGETS
     assert named(r"\bGATEWAY_[A-Z0-9_]+[A-Z0-9]\b", page) <= SETTINGS
+
+
+def test_tests_that_the_guide_to_reliability_names_exist():
+    """A name may be abbreviated with …, and a file may be named without its folder."""
+    page = PROJECT / "docs" / "explanation" / "reliability.md"
+    files = list((PROJECT / "tests").rglob("test_*.py"))
+    defined = {name for path in files for name in named(r"(?m)^(?:async )?def (test_\w+)", path)}
+    tests, paths = named(r"`(test_\w+…?)`", page), named(r"`[\w/]*?(test_\w+\.py)", page)
+    assert tests | paths
+    assert paths <= {path.name for path in files}
+    for name in tests:
+        beginning, abbreviated, _ = name.partition("…")
+        assert name in defined or (abbreviated and any(each.startswith(beginning) for each in defined)), name
+
+
+def test_reference_names_every_route(tmp_path):
+    """Routes that are not in the OpenAPI document belong to the web page."""
+    keys = tmp_path / "keys"
+    keys.write_text(f"admin:{'0' * 64}\n")
+    paths = create_app(Settings(_env_file=None, admin_keys_file=keys), StubBackend()).openapi()["paths"]
+    pages = "\n".join(page.read_text() for page in (PROJECT / "docs" / "reference").rglob("*.md"))
+    missing = {path for path in paths if path not in pages}
+    assert "/models/{name}/load" in paths
+    assert not missing, f"describe {missing} in docs/reference/http-api.md, or in another page there"
+
+
+*OTHERS, LAST = [each.value for each, traits in FORMATS.items() if not traits.package and each is not ImageFormat.VIDEO]
+OF_AN_ERROR = ("docs/reference/http-api.md", "docs/guides/embeddings.md", "docs/tutorials/first-service.md")
+
+
+@pytest.mark.parametrize(
+    ("path", "joined"),
+    [
+        ("README.md", " and "),
+        ("gateway_plugins/page/static/index.html", ", "),
+        *((path, " or ") for path in OF_AN_ERROR),
+    ],
+)
+def test_list_has_the_formats_of_every_installation(path, joined):
+    assert f"{', '.join(OTHERS)}{joined}{LAST}" in (PROJECT / path).read_text()
+
+
+def test_guide_to_files_has_a_row_for_each_format():
+    lines = (PROJECT / "docs/reference/images.md").read_text().splitlines()
+    rows = {line.split("|")[1].strip().partition(" ")[0] for line in lines if line.startswith("| ")}
+    assert {name.partition(" ")[0] for name in accepted_formats().replace(" or ", ", ").split(", ")} <= rows
+
+
+def test_page_offers_files_that_browsers_do_not_know_as_images():
+    """Not HEIC: a phone converts its images to JPEG for a page that does not ask for HEIC."""
+    page = (PROJECT / "gateway_plugins/page/static/index.html").read_text()
+    offered = page.partition('accept="')[2].partition('"')[0].split(",")
+    always = [traits for traits in FORMATS.values() if traits.suffixes and not traits.package]
+    decoded = {f".{traits.suffixes[0]}" for traits in always if not traits.passed_on}
+    assert not {".heic", ".heif"} & set(offered)
+    assert {"image/*", "video/*"} <= set(offered)
+    assert decoded - {".gif"} <= set(offered)
 
 
 def test_files_of_the_architecture_exist():

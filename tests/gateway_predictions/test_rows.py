@@ -3,15 +3,21 @@
 import hashlib
 import math
 from base64 import b64encode
+from importlib.util import find_spec
 
 import httpx
+import pyarrow.parquet as pq
 import pytest
 from websockets.sync.client import connect
 
+from gateway.app import create_app
 from gateway.errors import ModelUnavailable
+from gateway_plugins.keys.key_file import add_key
 from gateway_plugins.shared.extras import install
+from gateway_predictions import requirements
 from gateway_predictions.schema import PREDICTIONS, SCHEMA_VERSION, VERSION_KEY
 from gateway_predictions.service_log import entropy
+from tests.animations import gif_of
 from tests.doubles.backend import PNG, VECTOR, StubBackend, frame, frame_backend, scored, with_vector
 from tests.gateway_predictions.logged import (
     EVERYTHING,
@@ -47,8 +53,6 @@ def test_row_has_the_answer_and_the_image_but_not_its_name(tmp_path):
 
 
 def test_file_has_the_schema_and_its_version(tmp_path):
-    import pyarrow.parquet as pq
-
     with logging_service(tmp_path) as client:
         send(client)
         rows(tmp_path, 1)
@@ -78,8 +82,6 @@ def test_embedding_is_logged_if_wanted_and_not_returned(tmp_path, wanted):
 
 
 def test_client_fields_and_key_are_logged(tmp_path):
-    from gateway_plugins.keys.key_file import add_key
-
     key = add_key(tmp_path / "keys", "camera-team")
     with logging_service(tmp_path / "log", api_keys_file=tmp_path / "keys") as client:
         send(client, x_api_key=key, x_log_fields="camera=7, site=a%20b")
@@ -108,15 +110,28 @@ def test_client_fields_have_limits(tmp_path, fields, status):
             assert "X-Log-Fields" in answer.json()["detail"]
 
 
+NEVER = {"log_predictions_share": {"*": 0.0}}
+
+
 @pytest.mark.parametrize(
-    ("shares", "model", "logged"),
-    [({"*": 0.0}, "m", False), ({"*": 0.0, "m": 100.0}, "m", True), ({"*": 100.0, "m": 0.0}, "m", False)],
+    ("settings", "reasons"),
+    [
+        (NEVER, None),
+        ({"log_predictions_share": {"*": 0.0, "m": 100.0}}, ["sample"]),
+        ({"log_predictions_share": {"*": 100.0, "m": 0.0}}, None),
+        ({**NEVER, "log_predictions_below_score": 0.61}, ["score"]),
+        ({**NEVER, "log_predictions_below_score": 0.6}, None),
+        ({**NEVER, "log_predictions_below_margin": 0.41}, ["margin"]),
+        ({**NEVER, "log_predictions_below_margin": 0.39}, None),
+        ({**NEVER, "log_predictions_below_score": 1, "log_predictions_below_margin": 1}, ["score", "margin"]),
+    ],
 )
-def test_each_model_has_its_share(tmp_path, shares, model, logged):
-    with logging_service(tmp_path, log_predictions_share=shares) as client:
-        send(client, path=f"/predict?model={model}")
+def test_share_of_a_model_and_rules_choose_the_results(tmp_path, settings, reasons):
+    with logging_service(tmp_path, **settings) as client:
+        send(client, path="/predict?model=m")
         send(client, path="/predict?top_k=0")  # 422: no result
-    assert [row["model"] for row in rows(tmp_path)] == [model] * logged
+    expected = [] if reasons is None else [("m", reasons)]
+    assert [(row["model"], row["reasons"]) for row in rows(tmp_path)] == expected
 
 
 def test_share_is_that_of_the_images(tmp_path):
@@ -127,25 +142,9 @@ def test_share_is_that_of_the_images(tmp_path):
     assert 100 < len(rows(tmp_path)) < 200  # of 500; 5 standard deviations
 
 
-@pytest.mark.parametrize(
-    ("settings", "reasons"),
-    [
-        ({"log_predictions_below_score": 0.61}, ["score"]),
-        ({"log_predictions_below_score": 0.6}, None),
-        ({"log_predictions_below_margin": 0.41}, ["margin"]),
-        ({"log_predictions_below_margin": 0.39}, None),
-        ({"log_predictions_below_score": 1, "log_predictions_below_margin": 1}, ["score", "margin"]),
-    ],
-)
-def test_rules_log_uncertain_results(tmp_path, settings, reasons):
-    with logging_service(tmp_path, log_predictions_share={"*": 0.0}, **settings) as client:
-        send(client)
-    assert [row["reasons"] for row in rows(tmp_path)] == ([] if reasons is None else [reasons])
-
-
 @pytest.mark.parametrize("wanted", [True, False])
 def test_errors_are_logged_unless_they_are_switched_off(tmp_path, wanted):
-    settings = {"log_predictions_share": {"*": 0.0}, "log_predictions_errors": wanted}
+    settings = {**NEVER, "log_predictions_errors": wanted}
     with logging_service(tmp_path, StubBackend(ModelUnavailable()), **settings) as client:
         send(client)
         send(client, b"no image", path="/predict?model=made-up")
@@ -169,7 +168,7 @@ def test_disagreement_of_a_shadow_is_logged(tmp_path):
     backend = scores_backend()
     known, other = backend.answer, scored(0.1, 0.2, 0.1, 0.5, 0.05, 0.05)
     backend.answer = lambda call: other if call.model_version == "2" else known(call)
-    settings = {"log_predictions_share": {"*": 0.0}, "model_shadow": {"ensemble_model": {"2": 100}}}
+    settings = {**NEVER, "model_shadow": {"ensemble_model": {"2": 100}}}
     with logging_service(tmp_path, backend, **settings) as client:
         send(client)
         (row,) = rows(tmp_path, 1)
@@ -189,8 +188,6 @@ def test_images_are_stored_by_their_hash(tmp_path):
 
 
 def test_animation_has_one_row(tmp_path):
-    from tests.animations import gif_of
-
     with logging_service(tmp_path) as client:
         answer = client.post("/predict?frames=all", content=gif_of(3), headers={"content-type": "image/gif"})
         assert len(answer.json()["results"][0]["frames"]) == 3
@@ -234,11 +231,6 @@ def test_without_a_log_calls_ask_for_nothing_more():
     ],
 )
 def test_missing_package_stops_the_start(monkeypatch, url, missing, hint):
-    from importlib.util import find_spec
-
-    from gateway.app import create_app
-    from gateway_predictions import requirements
-
     monkeypatch.setattr(requirements, "find_spec", lambda name: None if name == missing else find_spec("json"))
     with pytest.raises(requirements.LogUnavailable, match="GATEWAY_LOG_PREDICTIONS") as refused:
         create_app(Settings(_env_file=None, log_predictions=url), StubBackend())

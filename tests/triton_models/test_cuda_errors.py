@@ -1,6 +1,11 @@
-"""A process that has lost its GPU ends; after any other error it continues. Torch's CUDA is simulated."""
+"""A process that has lost its GPU ends, and after any other error it continues; NNPACK is off where it cannot run.
+
+Torch's CUDA and the processor are simulated.
+"""
 
 import os
+import platform
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -46,27 +51,21 @@ BOTH = pytest.mark.parametrize(
 
 
 @BOTH
-def test_process_ends_when_its_gpu_is_lost(load, monkeypatch, path):
-    module = load(path)
-    failing_with(monkeypatch, RuntimeError("CUDA error: device-side assert triggered"))
-    with pytest.raises(Ended) as ended:
-        module.end_if_gpu_is_lost(CUDA)
-    assert ended.value.args == (LOST_GPU,)
-
-
-@BOTH
-@pytest.mark.parametrize("error", [None, torch.OutOfMemoryError("CUDA out of memory")])
-def test_process_survives_while_the_gpu_works_or_is_full(load, monkeypatch, path, error):
+@pytest.mark.parametrize(
+    ("device", "error", "ends"),
+    [
+        (CUDA, RuntimeError("CUDA error: device-side assert triggered"), True),
+        (CUDA, None, False),
+        (CUDA, torch.OutOfMemoryError("CUDA out of memory"), False),
+        (torch.device("cpu"), RuntimeError("anything"), False),
+    ],
+    ids=["lost", "works", "full", "CPU"],
+)
+def test_process_ends_when_its_gpu_is_lost(load, monkeypatch, path, device, error, ends):
     module = load(path)
     failing_with(monkeypatch, error)
-    module.end_if_gpu_is_lost(CUDA)
-
-
-@BOTH
-def test_no_error_ends_a_process_on_a_cpu(load, monkeypatch, path):
-    module = load(path)
-    failing_with(monkeypatch, RuntimeError("anything"))
-    module.end_if_gpu_is_lost(torch.device("cpu"))
+    with pytest.raises(Ended, match=str(LOST_GPU)) if ends else nullcontext():
+        module.end_if_gpu_is_lost(device)
 
 
 def test_torchscript_model_ends_its_process_after_a_sticky_error(load, monkeypatch):
@@ -93,8 +92,19 @@ def test_torchscript_model_ends_its_process_after_a_sticky_error(load, monkeypat
 )
 def test_onnx_model_ends_its_process_after_a_sticky_error(load, message, ends):
     module = load("triton_backends/onnxruntime/onnx_execution.py")
-    if ends:
-        with pytest.raises(Ended):
-            module.end_if_gpu_is_lost(RuntimeError(message))
-    else:
+    with pytest.raises(Ended) if ends else nullcontext():
         module.end_if_gpu_is_lost(RuntimeError(message))
+
+
+@pytest.mark.parametrize(
+    ("machine", "capability", "flags"),
+    [("x86_64", "DEFAULT", [False]), ("x86_64", "AVX2", []), ("aarch64", "DEFAULT", [])],
+)
+def test_nnpack_is_off_without_avx2(load, monkeypatch, machine, capability, flags):
+    module = load("triton_backends/pytorch/on_torch.py")
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
+    found: list[bool] = []
+    monkeypatch.setattr("torch.backends.nnpack.set_flags", lambda _enabled: found.append(_enabled))
+    module.leave_out_nnpack()
+    assert found == flags

@@ -1,4 +1,4 @@
-"""The preprocessor resizes to torchvision's pixels of a PIL image, with the kernel and without."""
+"""The preprocessor's pixels are torchvision's of a PIL image: resized with the kernel and without, in batches."""
 
 import importlib.util
 import sys
@@ -9,6 +9,7 @@ import PIL
 import pytest
 from PIL import Image
 
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.repository.preprocessing import Preprocessing, reference_transforms
 from gateway_models.repository.writing import PREPROCESSOR_CODE
 from tests.native.pictures import noise
@@ -78,3 +79,39 @@ def test_kernel_with_different_pixels_is_not_used(model, monkeypatch):
     pixels = noise(300, 300)
     assert "makes other pixels of 300 by 400 on this machine" in resize.described()
     assert np.array_equal(resize(pixels), wanted(pixels, [224, 224], "bicubic"))
+
+
+HEIGHT, WIDTH = 24, 32
+MEAN, STD = (np.array(each, np.float32).reshape(3, 1, 1) for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+IMAGES = [noise(HEIGHT, WIDTH), None, np.full((HEIGHT, WIDTH, 3), 255, np.uint8)]
+
+
+def module(name: str) -> ModuleType:
+    from bench.limit import preprocessor  # with torchvision, which takes seconds to import
+
+    return preprocessor(DEFAULT_MODEL_REPOSITORY, name)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_batches_have_normalised_pixels(dtype):
+    """The same bits by numpy and by torch, whose CPU device stands in for a GPU."""
+    import torch
+
+    batches, on_torch = module("batches"), module("on_torch")
+    form = batches.TensorFormat([HEIGHT, WIDTH], dtype, MEAN, STD)
+    by_numpy = batches.NumpyBatch(form)(IMAGES)
+    by_torch = on_torch.TorchBatch(form, torch.device("cpu"))(IMAGES)
+    assert (by_numpy.dtype, by_numpy.shape) == (dtype, (len(IMAGES), 3, HEIGHT, WIDTH))
+    assert np.array_equal(by_numpy, by_torch.numpy())
+    pixels = IMAGES[0].transpose(2, 0, 1)
+    expected = (pixels / 255 - MEAN) / STD if dtype is np.float32 else pixels
+    assert np.allclose(by_numpy[0], expected, atol=1e-6)
+    assert not by_numpy[1].any()
+
+
+def test_torch_resized_image_fits_a_cpu_batch():
+    batches, on_torch, resizing = map(module, ("batches", "on_torch", "resizing"))
+    resize = on_torch.TorchResize([HEIGHT, WIDTH], [HEIGHT, WIDTH], resizing.InterpolationMode.BILINEAR)
+    image = resize(noise(HEIGHT, WIDTH))
+    (made,) = batches.NumpyBatch(batches.TensorFormat([HEIGHT, WIDTH], np.uint8, MEAN, STD))([image])
+    assert np.array_equal(made, noise(HEIGHT, WIDTH).transpose(2, 0, 1))

@@ -1,7 +1,6 @@
 """What happens to the versions of a model after it was added."""
 
 import contextlib
-import json
 import shutil
 from dataclasses import replace
 
@@ -56,13 +55,6 @@ def test_version_is_added_used_rolled_back_and_removed(own_head, tmp_path):
     assert read_entry(own_head, "head") == left
     remove(left, own_head)
     assert [path.name for path in own_head.iterdir()] == ["retired.json"]
-
-
-def test_record_that_cannot_be_read_is_named(own_head):
-    path = own_head / "head" / "origin.json"
-    path.write_text(json.dumps({"name": "head"}))
-    with pytest.raises(EntryError, match=r"cannot read .*origin\.json"):
-        read_entry(own_head, "head")
 
 
 def test_configurations_are_replaced_as_a_whole(tmp_path):

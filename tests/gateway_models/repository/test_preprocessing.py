@@ -83,36 +83,30 @@ def test_preprocessor_may_use_another_resize_library():
     assert SMALL.differences(given) == []
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"crop_size": 300}, "would have black borders"),
-        ({"std": [0.2, 0.2, 0.0]}, "none may be 0"),
-        ({"std": [0.2, 0.2]}, "std has 2 numbers but needs three"),
-        ({"interpolation": "cubic"}, "use one of nearest, .*bicubic"),
-        ({"crop_size": [224, 192]}, "only squares"),
-        ({"resise_size": 256}, "resise_size is not known"),
-        ({"mean": "red"}, "could not convert"),
-    ],
-)
-def test_invalid_preprocessing_is_refused(tmp_path, change, reason):
-    path = tmp_path / "images.json"
-    path.write_text(json.dumps({**OWN, **change}))
-    with pytest.raises(PreprocessingError, match=reason):
-        from_file(path)
+STATISTICS = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+"""What every file of Hugging Face has here."""
 
 
 @pytest.mark.parametrize(
-    ("values", "reason"),
+    ("usual", "change", "reason"),
     [
-        ({"size": {"shortest_edge": 256}}, "gives images of different sizes"),
-        ({"size": {"longest_edge": 256}}, "neither shortest_edge nor height"),
-        ({"size": 224, "do_center_crop": True, "rescale_factor": 0.0078}, "must be 1/255"),
+        (OWN, {"crop_size": 300}, "would have black borders"),
+        (OWN, {"std": [0.2, 0.2, 0.0]}, "none may be 0"),
+        (OWN, {"std": [0.2, 0.2]}, "std has 2 numbers but needs three"),
+        (OWN, {"interpolation": "cubic"}, "use one of nearest, .*bicubic"),
+        (OWN, {"crop_size": [224, 192]}, "only squares"),
+        (OWN, {"resise_size": 256}, "resise_size is not known"),
+        (OWN, {"mean": "red"}, "could not convert"),
+        (STATISTICS, {"size": {"shortest_edge": 256}}, "gives images of different sizes"),
+        (STATISTICS, {"size": {"longest_edge": 256}}, "neither shortest_edge nor height"),
+        (STATISTICS, {"size": 224, "do_center_crop": True, "rescale_factor": 0.0078}, "must be 1/255"),
+        (STATISTICS, {"size": 32, "image_processor_type": "EfficientNetImageProcessor"}, "not supported: use --resize"),
+        (STATISTICS, {"size": 32, "do_resize": False}, "do_resize and do_normalize must be true"),
     ],
 )
-def test_file_of_hugging_face_that_cannot_be_served_is_refused(tmp_path, values, reason):
+def test_file_that_cannot_be_served_is_refused(tmp_path, usual, change, reason):
     path = tmp_path / "preprocessor_config.json"
-    path.write_text(json.dumps({**values, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}))
+    path.write_text(json.dumps({**usual, **change}))
     with pytest.raises(PreprocessingError, match=reason):
         from_file(path)
 

@@ -133,33 +133,25 @@ def test_weights_and_trust_of_an_earlier_record_are_kept(record, tmp_path, versi
 
 
 @pytest.mark.parametrize(
-    ("changed", "place"),
+    ("changed", "error", "place"),
     [
-        (("colour", "bgr"), r"origin\.json: colour: "),
-        ((*VERSION, "outcome", "classes", "many"), r"versions\.2\.outcome\.classes: "),
-        ((*VERSION, "spec", "precision", "fp8"), r"versions\.2\.spec\.precision: "),
-        (("versions", {"second": {}}), r"versions\.second"),
-        ((*VERSION, "spec", "serving", "speed", 1), r"serving\.speed: "),
-        ((*VERSION, "spec", "preprocessing", "colour", "bgr"), r"preprocessing\.colour: "),
-        ((*VERSION, "spec", "preprocessing", "crop_size", 223.5), r"preprocessing\.crop_size: "),
+        (("colour", "bgr"), EntryError, r"cannot read .*origin\.json: colour: "),
+        ((*VERSION, "outcome", "classes", "many"), EntryError, r"versions\.2\.outcome\.classes: "),
+        ((*VERSION, "spec", "precision", "fp8"), EntryError, r"versions\.2\.spec\.precision: "),
+        (("versions", {"second": {}}), EntryError, r"versions\.second"),
+        ((*VERSION, "spec", "serving", "speed", 1), EntryError, r"serving\.speed: "),
+        ((*VERSION, "spec", "preprocessing", "colour", "bgr"), EntryError, r"preprocessing\.colour: "),
+        ((*VERSION, "spec", "preprocessing", "crop_size", 223.5), EntryError, r"preprocessing\.crop_size: "),
+        ((*VERSION, "spec", "preprocessing", "crop_size", 300), PreprocessingError, "black borders"),
+        *((text, EntryError, r"cannot read .*origin\.json: ") for text in ("", "{", "[]", '{"name": "flowers"}')),
     ],
 )
-def test_record_error_is_reported_with_its_location(record, tmp_path, changed, place):
-    change(record, *changed)
-    with pytest.raises(EntryError, match=rf"cannot read .*{place}"):
-        read_entry(tmp_path, "flowers")
-
-
-def test_impossible_values_of_a_record_are_refused(record, tmp_path):
-    change(record, *VERSION, "spec", "preprocessing", "crop_size", 300)
-    with pytest.raises(PreprocessingError, match="black borders"):
-        read_entry(tmp_path, "flowers")
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"name": "flowers"}'])
-def test_truncated_record_is_refused(record, tmp_path, text):
-    record.write_text(text)
-    with pytest.raises(EntryError, match=r"cannot read .*origin\.json: "):
+def test_wrong_record_is_refused_with_the_place(record, tmp_path, changed, error, place):
+    if isinstance(changed, str):
+        record.write_text(changed)
+    else:
+        change(record, *changed)
+    with pytest.raises(error, match=place):
         read_entry(tmp_path, "flowers")
 
 

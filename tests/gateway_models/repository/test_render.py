@@ -1,4 +1,4 @@
-"""The configurations that Triton reads, made of an entry."""
+"""The configurations that Triton reads, made of an entry, and what `gateway model add` prints of it."""
 
 import json
 from dataclasses import replace
@@ -21,6 +21,7 @@ from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import Format, OpenVino, Precision, Serving, SpecError
+from gateway_models.repository.summary import added
 from gateway_models.repository.tensorrt import TENSORRT_CACHE
 from tests.gateway_models.repository.entries import entry
 
@@ -127,3 +128,16 @@ def test_openvino_is_an_accelerator_of_onnx_on_cpus():
     assert [each.name for each in accelerators.gpu_execution_accelerator] == ["tensorrt"]
     assert classifier.platform == "onnxruntime_onnx"
     assert ensemble.parameters["precision"].string_value == "bf16"
+
+
+def test_without_a_triton_the_service_is_to_be_started(tmp_path, capsys):
+    added(entry(), tmp_path, 1, "http://127.0.0.1:8080")
+    assert f"GATEWAY_MODEL=head gateway up --model-repository {tmp_path}" in capsys.readouterr().out
+
+
+def test_a_running_triton_is_not_started_again(tmp_path, capsys):
+    added(entry(), tmp_path, 1, "http://127.0.0.1:8080", "gpu:8001")
+    printed = capsys.readouterr().out
+    assert f"gateway model parity head --model-repository {tmp_path} --triton gpu:8001" in printed
+    assert "/predict?model=head'   # with the address of the gateway of that Triton" in printed
+    assert "gateway up" not in printed
