@@ -82,13 +82,18 @@ class TritonPool:
         """A replica that is ready for a model and not in `tried`; if there is none, any, whose error is reported."""
         if len(self.in_use) == 1:
             return next(iter(self.in_use.values()))
-        if ready := self.ready(model_name, model_version, tried):
-            # A replica with a closed gate would make the call wait.
-            replicas = [replica for replica in ready if replica.gate.is_open] or ready
-        else:
-            serving = self.serving(model_name, model_version)
-            replicas = [replica for replica in serving if replica.address not in tried] or serving
-        return self.least_loaded(replicas)
+        replicas = self.candidates(model_name, model_version, tried) or self.serving(model_name, model_version)
+        # A replica with a closed gate would make the call wait.
+        return self.least_loaded([replica for replica in replicas if replica.gate.is_open] or replicas)
+
+    def candidates(self, model_name: str, model_version: str = "", but: Collection[str] = ()) -> list[Replica]:
+        """The replicas that are ready for a model, except the addresses in `but`; if there is none, those not ready.
+
+        A gateway that has just started does not know yet which of them are ready.
+        """
+        return self.ready(model_name, model_version, but) or [
+            replica for replica in self.serving(model_name, model_version) if replica.address not in but
+        ]
 
     def least_loaded(self, replicas: Sequence[Replica]) -> Replica:
         """One of some replicas, by power of two choices."""

@@ -64,14 +64,12 @@ class PoolModels:
         from gateway.triton.triton_sequence import TritonSequence  # loaded with the first stream
 
         name = await self._choose(model_name, model_version).models.sequence_model(model_name, model_version)
-        return TritonSequence(name, partial(self._pool.ready, model_name, model_version))
+        return TritonSequence(name, partial(self._pool.candidates, model_name, model_version))
 
     async def add_to_sequence(self, model_name: str, model_version: str, step: SequenceStep) -> SequenceScores:
         """Add an image to the sequence of a client, at the Triton that the id selects; see Backend.add_to_sequence."""
-        ready = {replica.address: replica for replica in self._pool.ready(model_name, model_version)}
-        if not ready:
-            raise ModelUnavailable
-        replica = ready[rendezvous_order(ready, str(step.sequence_id))[0]]
+        replicas = {replica.address: replica for replica in self._pool.candidates(model_name, model_version)}
+        replica = replicas[rendezvous_order(replicas, str(step.sequence_id))[0]]
         name = await replica.models.sequence_model(model_name, model_version)
         try:
             return await replica.endpoint.infer_sequence(replace(step, model_name=name))

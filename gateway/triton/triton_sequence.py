@@ -26,7 +26,7 @@ ID_BITS = 63
 class TritonSequence:
     """The frames of one stream on the Triton that keeps their state; see gateway.inference.sequence.Sequence.
 
-    `replicas` returns the Tritons that are ready for the stream's model, except some addresses.
+    `replicas` returns the Tritons for the stream's model, except some addresses: see TritonPool.candidates.
     """
 
     def __init__(
@@ -94,8 +94,6 @@ class TritonSequence:
 
     def _choose(self, tried: Collection[str]) -> Replica:
         replicas = self._replicas(tried) or self._replicas(())
-        if not replicas:
-            raise ModelUnavailable
         # Streams are long and idle between frames, so they are balanced by their number.
         fewest = min(each.load.sequences for each in replicas)
         return power_of_two_choice([each for each in replicas if each.load.sequences == fewest], self._generator)

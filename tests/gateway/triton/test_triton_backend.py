@@ -322,10 +322,29 @@ async def test_sequence_is_unknown_where_it_has_no_state():
             await fleet.backend.add_to_sequence(MODEL, "", sequence_step(1))
 
 
-async def test_sequence_without_a_ready_triton_is_refused():
+async def test_sequences_find_their_triton_before_the_first_probe():
+    """One worker of a gateway may report that it is ready before another one has probed a Triton."""
+    async with fleet_of(3, heal=False) as fleet:
+        for number in range(1, 10):
+            await fleet.backend.add_to_sequence(MODEL, "", sequence_step(number, start=True))
+        fresh = Fleet(fleet.tritons, Quarantine(600), heal=False, aperture=0)
+        for triton in fleet.tritons.values():
+            triton.failing.add("net")  # as if no probe had succeeded yet
+        await fresh.backend.start()
+        try:
+            for number in range(1, 10):
+                assert (await fresh.backend.add_to_sequence(MODEL, "", sequence_step(number))).frames == 2
+            stream = await fresh.backend.sequence(MODEL, "")
+            assert (await stream.add(np.zeros(2, np.float32), {}, Deadline.after(60), "id")).frames == 1
+            assert not fresh.ready()
+        finally:
+            await fresh.backend.close()
+
+
+async def test_sequence_without_a_triton_gets_the_error_of_the_call():
     async with fleet_of(1) as fleet:
         (triton,) = fleet.tritons.values()
         triton.away = True
         await wait_until(lambda: not fleet.ready())
-        with pytest.raises(ModelUnavailable):
+        with pytest.raises(TritonUnreachable):
             await fleet.backend.add_to_sequence(MODEL, "", sequence_step(1, start=True))

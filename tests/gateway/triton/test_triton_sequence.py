@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from gateway.deadline import Deadline
-from gateway.errors import ModelUnavailable
 from gateway.triton.error_table import StubDied
 from gateway.triton.grpc_endpoint import GrpcEndpoint
 from gateway.triton.replica import TritonLoad
@@ -115,12 +114,6 @@ async def test_next_frame_restarts_the_sequence_without_another_triton(replicas,
         await add(sequence)
     replicas[0].triton.dead.clear()
     assert await add(sequence) == [(1, True)]
-
-
-async def test_sequence_without_a_triton_raises(replicas, sequence):
-    replicas.clear()
-    with pytest.raises(ModelUnavailable):
-        await add(sequence)
 
 
 async def test_close_ends_the_sequence_and_ignores_errors(replicas, sequence):
