@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -564,6 +565,15 @@ def test_menu_selects_the_model_of_the_address(context: BrowserContext, service:
         expect(page.locator("#model option")).to_have_text(LISTED)
         expect(page.locator("#model option:checked")).to_have_text(chosen)
         expect(page.locator("#model-problem")).to_have_text(problem)
+
+
+def test_files_are_sent_to_the_model_of_the_address_before_models_are_listed(context: BrowserContext, service: str):
+    page = context.new_page()
+    page.route("**/health/ready", lambda _: None)  # not answered; the page lists the models afterwards
+    page.goto(f"{service}/?model=flowers&version=2")
+    with page.expect_request("**/predict?*") as sent:
+        add(page, photos(green=1))
+    assert parse_qs(urlsplit(sent.value.url).query) == {"top_k": ["5"], "model": ["flowers"], "version": ["2"]}
 
 
 def test_default_model_is_used_where_models_cannot_be_listed(context: BrowserContext, service: str):

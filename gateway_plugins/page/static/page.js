@@ -9,7 +9,7 @@ import { keyMissing, onKey, UNAUTHORIZED } from "./key.js";
 import { announce, Results } from "./results.js";
 import { LOST, Run } from "./run.js";
 import { saveCsv, saveJson, savePage } from "./save.js";
-import { watchHealth } from "./service.js";
+import { offerDefault, watchHealth } from "./service.js";
 import { Store } from "./store.js";
 import { showTab, watchTabs } from "./tabs.js";
 import { Viewer } from "./viewer.js";
@@ -204,6 +204,7 @@ async function showCamera(name) {
 }
 
 takeAddress();
+offerDefault(""); // files that are added before the models are listed are sent to the model of the URL
 watchTabs(showCamera);
 // On a slow connection nothing else on the page changes for seconds.
 setInterval(() => {

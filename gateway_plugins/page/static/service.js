@@ -122,7 +122,7 @@ function offerComparison(options) {
 }
 
 /** Without a list: the model of the URL, or the default model. */
-function offerDefault(problem, then = "is used for now; the page keeps trying to list them.") {
+export function offerDefault(problem, then = "is used for now; the page keeps trying to list them.") {
   const name = wanted.get("model");
   const node = new Option(name ? inWords(wanted) : "The default model");
   if (name) node.dataset.model = name;
