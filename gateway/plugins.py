@@ -1,5 +1,6 @@
 """Finds the installed plug-ins, and combines their settings with those of the core."""
 
+import os
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import import_module
@@ -9,7 +10,7 @@ from types import ModuleType
 from gateway import errors
 from gateway.errors import GatewayError, UserError
 from gateway.hooks import GROUP, Plugin, Port
-from gateway.settings import Settings, variable
+from gateway.settings import ENV_PREFIX, Settings, variable
 
 
 class PluginFailed(UserError):
@@ -62,12 +63,19 @@ def errors_of(plugins: Iterable[type[Plugin]]) -> Sequence[type[GatewayError]]:
 
 
 def check_used(settings: Settings, plugins: Iterable[type[Plugin]]) -> None:
-    """Raise PluginFailed if a setting is set whose plug-in is not among `plugins`.
+    """Raise PluginFailed if a setting is set whose plug-in is not among `plugins`, in `settings` or as a variable.
 
-    Without its plug-in, a file of keys would leave the service open.
+    Without its plug-in, a file of keys would leave the service open. Settings that were made without the plug-in
+    ignore its variable.
     """
     used = {name for plugin in plugins if plugin.settings is not None for name in plugin.settings.model_fields}
-    if unused := settings.model_fields_set - Settings.model_fields.keys() - used:
+    used |= Settings.model_fields.keys()
+    unused = settings.model_fields_set - used
+    variables = {name.upper() for name in os.environ}
+    if any(name.startswith(ENV_PREFIX) for name in variables - set(map(variable, used))):
+        # Only now, since this loads the plug-ins.
+        unused |= {name for name in settings_class().model_fields.keys() - used if variable(name) in variables}
+    if unused:
         raise PluginFailed(f"{variable(min(unused))} is set, but the application does not have its plug-in")
 
 

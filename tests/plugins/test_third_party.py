@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gateway.app import create_app
+from gateway.plugins import PluginFailed
+from gateway.settings import Settings
+from tests.doubles.backend import StubBackend
 from tests.processes import PROJECT, python
 
 GUIDE = (PROJECT / "docs" / "guides" / "plugins.md").read_text("utf-8")
@@ -106,6 +110,13 @@ def install(folder: Path, module: str, name: str, code: str) -> None:
 
 def test_core_classifies_without_any_plug_in():
     run(WITHOUT)
+
+
+def test_variable_of_a_plug_in_that_is_left_out_is_refused(monkeypatch):
+    """The settings of the core alone ignore it."""
+    monkeypatch.setenv("GATEWAY_API_KEYS_FILE", "keys")
+    with pytest.raises(PluginFailed, match="GATEWAY_API_KEYS_FILE is set, but the application"):
+        create_app(Settings(_env_file=None), StubBackend(), plugins=())
 
 
 @pytest.mark.parametrize(
