@@ -121,11 +121,6 @@ class EmbeddedTriton:
         return f"http://{authority(self.host, self.http_port)}"
 
     @property
-    def metrics_url(self) -> str:
-        """The URL of Triton's metrics, for Prometheus."""
-        return f"http://{authority(self.host, self.metrics_port)}/metrics"
-
-    @property
     def pid(self) -> int | None:
         """The server's process id, also after it has ended; None before the first start."""
         return self._process.pid if self._process else None

@@ -172,11 +172,6 @@ class Plan:
         return min(DEFAULT_LOAD_THREADS, max(MIN_LOAD_THREADS, int(self.cores) - 1))
 
     @property
-    def machine_images_per_second(self) -> float:
-        """What all cores together can do, or all GPUs where that is measured to be less."""
-        return machine_rate(self.cores, self.gpus, self.costs, triton_alone=self.triton_alone)
-
-    @property
     def core_ms(self) -> float:
         """Processor time of an image in all stages that run on these cores."""
         return _milliseconds(self.gpus, self.costs, triton_alone=self.triton_alone)

@@ -118,11 +118,6 @@ def export_default(repository: Path, report: Report, *, force: bool = False) -> 
     return export(EFFICIENTNET_LITE0, repository, report, force=force)
 
 
-def export_mobilenet_v3_small(repository: Path, report: Report, *, force: bool = False) -> Path:
-    """Write MobileNetV3-small with seeded random weights, which is as fast as a trained one; see `export`."""
-    return export(MOBILENET_V3_SMALL, repository, report, force=force)
-
-
 def export(recipe: Recipe, repository: Path, report: Report, *, force: bool = False) -> Path:
     """Write a recipe's model.pt and labels.txt into `repository`/classifier and return the path of model.pt.
 

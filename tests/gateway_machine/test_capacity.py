@@ -19,6 +19,7 @@ from gateway_machine.capacity import (
     SPARE_INSTANCES,
     Costs,
     fitting_plan,
+    machine_rate,
     pinned_pool_bytes,
     plan,
 )
@@ -69,7 +70,7 @@ def test_stages_can_do_about_the_same(cores, gpus):
     Except by the smallest number of processes there is: one, or SPARE_INSTANCES.
     """
     found = plan(cores, gpus)
-    needed = found.machine_images_per_second
+    needed = machine_rate(cores, gpus, COSTS)
     for stage in found.stages:
         assert stage.images_per_second >= needed * 0.999
         is_hardware = stage.name == "network" and gpus
@@ -196,10 +197,10 @@ def test_every_plan_is_consistent(cores, gpus):
     assert 1 <= found.workers <= MAX_WORKERS
     # A call in work and one that waits for each busy core, and for each busy GPU.
     milliseconds = COSTS.gateway_ms + COSTS.triton_ms + COSTS.preprocessor_ms + (0 if gpus else COSTS.network_ms)
-    busy = found.machine_images_per_second * milliseconds / 1_000
+    busy = machine_rate(cores, gpus, COSTS) * milliseconds / 1_000
     in_flight = found.workers * found.images_in_flight
     assert in_flight >= 2 * CALL_IMAGES * busy * 0.999 + (IN_FLIGHT_PER_GPU if gpus else 0)
-    assert found.images_per_second <= found.machine_images_per_second + 1e-6
+    assert found.images_per_second <= machine_rate(cores, gpus, COSTS) + 1e-6
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 4])

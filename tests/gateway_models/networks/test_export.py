@@ -9,10 +9,11 @@ from gateway.triton.model_config import parameters, read_model_config
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.export import (
     EFFICIENTNET_LITE0,
+    MOBILENET_V3_SMALL,
     ModelRepositoryError,
     check_preprocessing,
+    export,
     export_default,
-    export_mobilenet_v3_small,
     read_stamp,
 )
 from gateway_models.networks.torchscript import ExportError, export_torchscript
@@ -51,16 +52,16 @@ def test_another_model_takes_the_place_of_the_one_before(empty_repository):
     """Its runtime is written into the configuration, also into one that an earlier release has written."""
     said = []
     configure_runtime(empty_repository, "")
-    path = export_mobilenet_v3_small(empty_repository, said.append)
+    path = export(MOBILENET_V3_SMALL, empty_repository, said.append)
     first = path.stat().st_mtime_ns
     config = empty_repository / "ensemble_model" / "config.pbtxt"
     assert parameters(read_model_config(config))["cpu_runtime"] == "onnxruntime"
     assert "mobilenet-v3-small" in (read_stamp(path) or "")
-    export_mobilenet_v3_small(empty_repository, said.append)
+    export(MOBILENET_V3_SMALL, empty_repository, said.append)
     assert len(said) == 2  # what it does, and what runs the network on a CPU
     assert path.stat().st_mtime_ns == first
     configure_runtime(empty_repository, 'parameters { key: "cpu_runtime" value { string_value: "torchscript" } }')
-    export_mobilenet_v3_small(empty_repository, said.append, force=True)
+    export(MOBILENET_V3_SMALL, empty_repository, said.append, force=True)
     assert len(said) == 4
     assert parameters(read_model_config(config))["cpu_runtime"] == "onnxruntime"
     assert len(read_model_config(config).ensemble_scheduling.step) == 2
