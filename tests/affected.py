@@ -30,8 +30,9 @@ UNKNOWN_SECONDS = 1.0
 ROOT_FIXTURES = "tests/conftest.py"
 LEFT_OUT = ("tests/browser/", "tests/e2e/", "tests/reliability/", "tests/triton_models/", "tests/triton_backends/")
 """Folders whose tests start a browser or a Triton, or run what Triton runs, with torch."""
-TORCH = re.compile(r"^(?:import|from) (?:torch|onnx|onnxruntime|sklearn|skimage|matplotlib)\b", re.MULTILINE)
-"""What a module imports that needs torch, or a package that takes as long to import."""
+HEAVY = ("torch", "torchvision", "onnx", "onnxruntime", "sklearn", "skimage", "scipy", "matplotlib", "jsonschema")
+HEAVY += ("efficientnet_lite_pytorch", "timm", "transformers", "fastai", "ultralytics", "keras", "safetensors")
+"""Packages that take a second or more to import: tests of what imports them are left out. See tests/postponed.py."""
 IMPORT = re.compile(r"^\s*(?:import\s+([\w., ]+)|from\s+([\w.]+)\s+import\s+(\([^)]*\)|[^\n]+))", re.MULTILINE)
 AT_IMPORT = re.compile(IMPORT.pattern.replace(r"^\s*", "^"), re.MULTILINE)
 """The imports outside of functions and conditions."""
@@ -70,9 +71,14 @@ def imported(source: str, pattern: re.Pattern[str] = IMPORT) -> set[str]:
     return names
 
 
+def module_name(path: str) -> str:
+    """The name by which the file at a path is imported."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
 def dependents(sources: dict[str, str], pattern: re.Pattern[str] = IMPORT) -> dict[str, set[str]]:
     """For each file the files that import it; a conftest.py counts as imported by the files of its folder."""
-    files = {path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): path for path in sources}
+    files = {module_name(path): path for path in sources}
     found = defaultdict(set)
     for path, source in sources.items():
         for name in imported(source, pattern) & files.keys():
@@ -121,12 +127,21 @@ def distances(paths: Iterable[str], sources: dict[str, str]) -> dict[str, int]:
         # Every test uses the root's fixtures, and they import much: a change of what they import says little of a test.
         nearest = {user for path in nearest - {ROOT_FIXTURES} for user in users[path]}
         distance += 1
-    slow = {path for path, source in sources.items() if TORCH.search(source)}
+    return {path: reached[path] for path in reached.keys() & sources.keys() - heavy(sources) if is_quick(path)}
+
+
+def heavy(sources: dict[str, str]) -> set[str]:
+    """The files whose import needs a package of HEAVY: they import it, or another file that does."""
+    found = {
+        path
+        for path, source in sources.items()
+        if any(name.partition(".")[0] in HEAVY for name in imported(source, AT_IMPORT))
+    }
     at_import = dependents(sources, AT_IMPORT)
-    level = slow
-    while level := {user for path in level for user in at_import[path]} - slow - {ROOT_FIXTURES}:
-        slow |= level
-    return {path: reached[path] for path in reached.keys() & sources.keys() - slow if is_quick(path)}
+    level = found
+    while level := {user for path in level for user in at_import[path]} - found - {ROOT_FIXTURES}:
+        found |= level
+    return found
 
 
 def is_quick(path: str) -> bool:

@@ -8,7 +8,6 @@ import multiprocessing.util
 import re
 import shutil
 import signal
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ from gateway_models.networks import isolation, served_memory
 from gateway_models.networks.export import export_default
 from gateway_models.repository.entry import Entry
 from gateway_predictions import writer
-from tests import leaks
+from tests import leaks, postponed
 from tests.affected import DURATIONS
 from tests.gateway_models.networks.warm_jobs import WarmProcess
 from tests.gateway_predictions.warm_writers import start as warm_writer
@@ -55,7 +54,8 @@ def pytest_configure(config: pytest.Config) -> None:
     It also makes tracebacks of applications without configured logs fast: structlog's own take a second.
     """
     # As a plug-in of its own, since the hooks of a conftest.py are not called for fixtures of the session.
-    config.pluginmanager.register(leaks)
+    for plugin in (leaks, postponed):
+        config.pluginmanager.register(plugin)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     *processors, _ = structlog.get_config()["processors"]
     plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
@@ -183,15 +183,10 @@ def pytest_collectstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude modules and tests from garbage collection, which would take seconds, and run torch on one core.
-
-    With more cores, torch would wait for those that Triton and the networks' processes use.
-    """
+    """Exclude modules and tests from garbage collection, which would take seconds."""
     gc.freeze()
     atexit.register(gc.unfreeze)  # some libraries report uncollected objects at the exit
     gc.enable()
-    if torch := sys.modules.get("torch"):
-        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)

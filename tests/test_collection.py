@@ -1,31 +1,58 @@
-"""What importing the tests loads, which each worker does before it runs its share; and that no test only waits."""
+"""Collecting the tests imports nothing that takes long, since each worker does it; and no test only waits."""
 
 import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests import affected
 
-HEAVY = ("torch", "onnx", "onnxruntime", "sklearn", "skimage", "matplotlib", "jsonschema")
-CODE = f"""
-import sys, pytest
+USED = """
+import pytest
+import safetensors
+from safetensors import SafetensorError as Error, torch
 
-code = pytest.main(["--collect-only", "-qq", "-p", "no:cacheprovider", *sys.argv[1:]])
-sys.exit(" ".join(name for name in {HEAVY} if name in sys.modules) or code)
+ERROR = Error("as a constant")
+
+
+@pytest.mark.parametrize("error", [Error("as a parameter")])
+def test_is_imported(error):
+    assert {type(each) for each in (error, ERROR)} == {safetensors.SafetensorError}
+    assert torch.save_file.__module__ == "safetensors.torch"
 """
 
 
-@pytest.mark.slow
-def test_files_of_make_check_import_neither_torch_nor_what_takes_as_long():
-    sources = {path: (affected.PROJECT / path).read_text() for path in affected.git("ls-files", "*.py")}
-    files = affected.distances(["tests/conftest.py"], sources)
-    assert len(files) > 100
-    run = subprocess.run(
-        [sys.executable, "-c", CODE, *files], cwd=affected.PROJECT, capture_output=True, text=True, check=False
-    )
-    assert run.returncode == 0, run.stderr[-1000:]
+def collected(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
+    """A run of pytest on these files, with what postpones imports alone."""
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.postponed", "-p", "no:cacheprovider", str(folder)]
+    return subprocess.run(command, cwd=affected.PROJECT, capture_output=True, text=True, check=False)
+
+
+def test_import_waits_for_the_test(tmp_path):
+    run = collected(tmp_path, test_used=USED)
+    assert (run.returncode, "1 passed" in run.stdout) == (0, True), run.stdout
+
+
+REFUSED = {
+    "conftest": "import safetensors",
+    "helper": "from matplotlib import figure",
+    "test_it": "import helper\nfrom matplotlib import figure\n\ndef plotted(on=figure): ...",
+}
+
+
+def test_import_while_collecting_fails_the_run(tmp_path):
+    run = collected(tmp_path, **REFUSED)
+    assert run.returncode == pytest.ExitCode.USAGE_ERROR
+    for refusal in (
+        "safetensors is imported",
+        "helper imports matplotlib.figure: import it within functions",
+        "test_it.plotted contains what is imported later: make it within functions",
+    ):
+        assert refusal in run.stderr
 
 
 MAY_SLEEP = {

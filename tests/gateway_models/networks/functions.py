@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gateway_models.networks import jobs
 from gateway_models.networks.functions import FunctionConfig, find_function
 from gateway_models.repository.entry import Outcome
-from tests.gateway_models.networks.builders import job
 
 COLOURS = """
 import numpy as np
@@ -57,6 +55,9 @@ def save_function(folder: Path, code: str = COLOURS, name: str = "colours") -> P
 
 def tried(source: str, folder: Path, *, said: dict[str, str] | None = None, **changes) -> Outcome:
     """The trial of FILE.py:NAME on pixels, staged in `folder`; raises what it raises."""
+    from gateway_models.networks import jobs
+    from tests.gateway_models.networks.builders import job
+
     function = find_function(source)
     function.stage(folder / "staged", FunctionConfig(function.path.stem, function.name, **(said or {})))
     return jobs.do(job(function.location, "function", folder / "staged", **{"labels": 6, "pixels": True, **changes}))

@@ -23,48 +23,12 @@ from gateway_models.repository.entry import Outcome, Version
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import Format, ModelSpec, Precision
 from tests.gateway_models.networks import builders
-from tests.gateway_models.networks.builders import Head, outputs, probabilities, save_onnx, save_torchscript
+from tests.gateway_models.networks.builders import PIXELS, Head, outputs, probabilities, save_onnx, save_torchscript
+from tests.gateway_models.networks.special_networks import Bytes, ChannelsLast, Several
 
-PIXELS = (torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32) * 7 % 256).float()
+FLOATS = PIXELS.float()
 GRAY = Gray(0.4, 0.25)
-ONE_CHANNEL = Preprocessing((32,), 32, "bilinear", (GRAY.mean,) * 3, (GRAY.std,) * 3)
-
-
-class ChannelsLast(nn.Module):
-    """A network for images [N, H, W, 3], and for nothing else."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = Head()
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.head(images.permute(0, 3, 1, 2))
-
-
-class Bytes(nn.Module):
-    """A network for uint8, which it normalises itself."""
-
-    def __init__(self, *, last: bool = False) -> None:
-        super().__init__()
-        self.head, self.last = Head(), last
-        self.table = nn.Embedding(256, 1)
-        nn.init.normal_(self.table.weight, generator=torch.Generator().manual_seed(0))
-
-    def forward(self, images: Tensor) -> Tensor:
-        # Bits are what floats do not have.
-        values = self.table((images & 255).int())[..., 0]
-        return self.head(values.permute(0, 3, 1, 2) if self.last else values)
-
-
-class Several(nn.Module):
-    """A network that gives features and scores."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = Head()
-
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
-        return {"features": images.mean((2, 3)), "logits": self.head(images)}
+ONE_CHANNEL = Preprocessing((32,), 32, "bilinear", (0.4,) * 3, (0.25,) * 3)
 
 
 def job(source: Path, folder: Path, **changes) -> Job:
@@ -89,8 +53,8 @@ def scripted(module: nn.Module, path: Path, example: Tensor) -> Path:
     [
         (ChannelsLast(), torch.rand(2, 32, 32, 3), "float32-nhwc", Format.TORCHSCRIPT),
         (ChannelsLast(), torch.rand(2, 32, 32, 3), "float32-nhwc", Format.ONNX),
-        (Bytes(), PIXELS.to(torch.uint8), "uint8-nchw", Format.TORCHSCRIPT),
-        (Bytes(last=True), PIXELS.to(torch.uint8).permute(0, 2, 3, 1), "uint8-nhwc", Format.TORCHSCRIPT),
+        (Bytes(), PIXELS, "uint8-nchw", Format.TORCHSCRIPT),
+        (Bytes(last=True), PIXELS.permute(0, 2, 3, 1), "uint8-nhwc", Format.TORCHSCRIPT),
     ],
     ids=["channels-last", "channels-last-to-onnx", "bytes", "bytes-last"],
 )
@@ -98,12 +62,12 @@ def test_input_format_is_detected_by_probing(tmp_path, module, example, found, t
     file = scripted(module, tmp_path / "model.pt", example)
     outcome = jobs.do(job(file, tmp_path, pixels=found.startswith("uint8"), format=to))
     assert outcome.input == found
-    expected = probabilities(module, arranged(PIXELS, Form(found)))
-    assert torch.allclose(written(tmp_path)(PIXELS), expected, atol=1e-5)
+    expected = probabilities(module, arranged(FLOATS, Form(found)))
+    assert torch.allclose(written(tmp_path)(FLOATS), expected, atol=1e-5)
 
 
 def test_bytes_and_a_normalisation_contradict_each_other(tmp_path):
-    file = scripted(Bytes(), tmp_path / "model.pt", PIXELS.to(torch.uint8))
+    file = scripted(Bytes(), tmp_path / "model.pt", PIXELS)
     with pytest.raises(ModelFileError, match="takes pixels as uint8"):
         jobs.do(job(file, tmp_path))
 
@@ -114,10 +78,10 @@ def test_one_of_several_outputs_is_served_by_its_name_or_number(tmp_path):
         ModelFileError, match=r"gives a dict of 2 \(features \[2, 3\], logits \[2, 5\]\) .* --output NAME"
     ):
         jobs.do(job(file, tmp_path))
-    expected = outputs(Several(), PIXELS)["logits"].softmax(dim=1)
+    expected = outputs(Several(), FLOATS)["logits"].softmax(dim=1)
     for which in ("logits", "1"):
         jobs.do(job(file, tmp_path, output=which))
-        assert torch.allclose(written(tmp_path)(PIXELS), expected, atol=1e-5)
+        assert torch.allclose(written(tmp_path)(FLOATS), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +112,7 @@ def test_network_for_gray_images_is_served(tmp_path, suffix):
     save = save_onnx if suffix == ".onnx" else save_torchscript
     file = save(module, tmp_path / f"model{suffix}", channels=1)
     jobs.do(job(file, tmp_path, grayscale=True, preprocessing=ONE_CHANNEL))
-    images = (PIXELS / 255 - GRAY.mean) / GRAY.std
+    images = (FLOATS / 255 - GRAY.mean) / GRAY.std
     expected = probabilities(module, arranged(images, Form(gray=GRAY)))
     assert torch.allclose(written(tmp_path)(images), expected, atol=1e-5)
 
@@ -159,11 +123,9 @@ def test_lower_precision_arranges_its_images_in_fp32(tmp_path):
     assert written(tmp_path)(torch.rand(2, 3, 32, 32)).dtype is torch.float32
 
 
-def graph(
-    nodes: list, dims: list, kind: int = TensorProto.FLOAT, outputs: tuple[str, ...] = ("scores",)
-) -> onnx.ModelProto:
+def graph(nodes: list, dims: list, kind: int | None = None, outputs: tuple[str, ...] = ("scores",)) -> onnx.ModelProto:
     weights = numpy_helper.from_array(np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32) * 4, "weights")
-    given = helper.make_tensor_value_info("images", kind, dims)
+    given = helper.make_tensor_value_info("images", kind or TensorProto.FLOAT, dims)
     results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [dims[0], 5]) for name in outputs]
     body = helper.make_graph(nodes, "g", [given], results, [weights])
     return helper.make_model(body, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -188,14 +150,14 @@ def test_graph_with_channels_last_or_uint8_is_accepted(tmp_path, kind):
     outcome = tried(model, tmp_path, pixels=True)
     assert outcome.input == ("uint8-nhwc" if kind == TensorProto.UINT8 else "float32-nhwc")
     weights = torch.tensor(numpy_helper.to_array(model.graph.initializer[0]))
-    assert torch.allclose(written(tmp_path)(PIXELS), (PIXELS.mean((2, 3)) @ weights).softmax(dim=1), atol=1e-5)
+    assert torch.allclose(written(tmp_path)(FLOATS), (FLOATS.mean((2, 3)) @ weights).softmax(dim=1), atol=1e-5)
 
 
 def test_graphs_scores_are_chosen_among_its_outputs(tmp_path):
     nodes = [*mean([2, 3]), helper.make_node("Neg", ["scores"], ["other"])]
     model = graph(nodes, ["N", 3, 32, 32], outputs=("other", "scores"))
     by_name, by_number = (
-        tried(model, tmp_path, output=which) and written(tmp_path)(PIXELS) for which in ("scores", "0")
+        tried(model, tmp_path, output=which) and written(tmp_path)(FLOATS) for which in ("scores", "0")
     )
     assert not torch.allclose(by_name, by_number)
     with pytest.raises(ModelFileError, match=r"2 outputs \(other, scores\), and no 'third'"):
@@ -239,9 +201,9 @@ def test_graph_that_needs_a_batch_of_one_is_refused(tmp_path):
 
 
 def test_original_gets_its_detected_input_format(tmp_path):
-    file = scripted(Bytes(last=True), tmp_path / "model.pt", PIXELS.to(torch.uint8).permute(0, 2, 3, 1))
+    file = scripted(Bytes(last=True), tmp_path / "model.pt", PIXELS.permute(0, 2, 3, 1))
     pixels = Preprocessing((32,), 32, "bilinear", **AS_PIXELS)
     outcome = Outcome(5, "logits", 0.0, Format.TORCHSCRIPT, input="uint8-nhwc")
     version = Version(ModelSpec(str(file), "bytes", preprocessing=pixels), outcome)
-    expected = probabilities(Bytes(last=True), PIXELS.to(torch.uint8).permute(0, 2, 3, 1))
-    assert torch.allclose(original_probabilities(version)(PIXELS), expected, atol=1e-6)
+    expected = probabilities(Bytes(last=True), PIXELS.permute(0, 2, 3, 1))
+    assert torch.allclose(original_probabilities(version)(FLOATS), expected, atol=1e-6)

@@ -28,6 +28,7 @@ from tests.gateway_models.networks.builders import (
     save_torchscript,
     spec_of,
 )
+from tests.gateway_models.networks.special_networks import OnTheCpu
 from tests.gateway_models.repository.entries import SMALL
 
 HEAD_FLAGS = ["--crop", "32", "--resize", "40", "--mean", "0.5,0.4,0.3", "--std", "0.2,0.3,0.4"]
@@ -193,17 +194,6 @@ def test_list_and_show_print_the_model(added_head):
     missing = refusal("model", "show", "tail", *where)
     assert "no model 'tail'" in missing
     assert "there are: head" in missing
-
-
-class OnTheCpu(torch.nn.Module):
-    """A network that makes a tensor where its example was, and so, once it is traced, on the CPU."""
-
-    def __init__(self):
-        super().__init__()
-        self.head = Head()
-
-    def forward(self, images):
-        return self.head(images) + torch.zeros(images.shape[0], 1, device=images.device)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 Neither by `gateway model add` nor by Triton's backend, for a file that was copied into the repository by hand.
 """
 
-import io
 import json
 import pickle
 import re
@@ -27,37 +26,28 @@ from gateway_models.networks.programs import load_program
 from gateway_models.networks.torchscript import ExportError, load_torchscript, without_deprecations
 from gateway_models.repository.entry import read_entry
 from tests.doubles.python_backend import imported, python_backend
+from tests.gateway_models.networks.archives import (
+    GRAPH,
+    HOSTILE,
+    Trap,
+    altered,
+    in_graph,
+    members,
+    pickled_weight,
+    saved,
+)
 from tests.gateway_models.networks.builders import (
     Head,
-    Trap,
     outputs,
     probabilities,
     save_program,
     save_torchscript,
     spec_of,
 )
+from tests.gateway_models.networks.special_networks import Constants, Maps, Scripted, Writes, WritesWhileLoading
 
 IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 CPU = torch.device("cpu")
-GRAPH, SAMPLES = "models/model.json", "data/sample_inputs/model.pt"
-WEIGHTS, CONSTANTS = "data/weights/model_weights_config.json", "data/constants/model_constants_config.json"
-
-Member = bytes | Callable[[bytes], bytes]
-
-
-class Constants(Head):
-    """A classifier with a buffer, a constant and arithmetic of sizes beside its weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("offset", torch.linspace(0, 1, 5))
-        self.register_buffer("not saved", torch.ones(5), persistent=False)
-        self.scale = torch.tensor([2.0])
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        batch = images.shape[0]
-        scores = super().forward(images) + self.offset + self.get_buffer("not saved") + torch.tensor([1.0, 2, 3, 4, 5])
-        return (scores * self.scale).reshape(batch * 5 // 5, 5) + torch.zeros(batch, 1)
 
 
 @pytest.fixture(scope="module")
@@ -84,39 +74,6 @@ def evidence(tmp_path) -> Path:
     return tmp_path / "executed"
 
 
-def members(path: Path) -> list[str]:
-    with zipfile.ZipFile(path) as archive:
-        return [name.partition("/")[2] for name in archive.namelist()]
-
-
-def altered(source: Path, target: Path, changes: dict[str, Member]) -> Path:
-    """A copy of an archive with other, or further, members."""
-    with zipfile.ZipFile(source) as given, zipfile.ZipFile(target, "w") as taken:
-        folder = given.namelist()[0].partition("/")[0]
-        for name in dict.fromkeys([*members(source), *changes]):
-            data = given.read(f"{folder}/{name}") if f"{folder}/{name}" in given.namelist() else b""
-            change = changes.get(name, data)
-            taken.writestr(f"{folder}/{name}", change if isinstance(change, bytes) else change(data))
-    return target
-
-
-def saved(value: object, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(value, buffer, **options)
-    return buffer.getvalue()
-
-
-def edited(edit: Callable[[dict], None]) -> Callable[[bytes], bytes]:
-    """A change of a member's JSON."""
-
-    def change(data: bytes) -> bytes:
-        values = json.loads(data)
-        edit(values)
-        return json.dumps(values).encode()
-
-    return change
-
-
 def run(path: Path, **options) -> torch.Tensor:
     with torch.no_grad():
         return load_program(path, **options)(IMAGES)
@@ -135,83 +92,6 @@ def run_whatever_happens(load: Callable[[], nn.Module]) -> str:
 # What a stranger may have put into an archive. Each is shown to work where everything is trusted.
 
 
-def listed(name: str, **changes: object) -> Callable[[bytes], bytes]:
-    """A change of an entry in the list of weights, or of constants; or a new entry."""
-    return edited(lambda values: values["config"].setdefault(name, {}).update(changes))
-
-
-def in_graph(edit: Callable[[dict], None]) -> dict[str, Member]:
-    return {GRAPH: edited(lambda values: edit(values["graph_module"]["graph"]))}
-
-
-def pickled_weight(data: bytes) -> dict[str, Member]:
-    change = listed("features.weight", use_pickle=True, path_name="weight_9")
-    return {WEIGHTS: change, "data/weights/weight_9": data}
-
-
-def shared_weight(evidence: Path) -> dict[str, Member]:
-    """A member that one weight has as numbers, and another one as a pickle."""
-
-    def edit(values: dict) -> None:
-        values["config"]["scores.bias"].update(path_name="weight_9")
-        values["config"]["features.weight"].update(path_name="weight_9", use_pickle=True)
-
-    data = saved(Trap(evidence))
-    return {WEIGHTS: edited(edit), "data/weights/weight_9": data + bytes(-len(data) % 4)}
-
-
-def touch(evidence: Path) -> str:
-    """Python that creates the file."""
-    return f"__import__('pathlib').Path({str(evidence)!r}).touch()"
-
-
-def size(evidence: Path) -> dict[str, Member]:
-    expression = {"as_expr": {"expr_str": touch(evidence), "hint": None}}
-    return in_graph(lambda graph: graph["tensor_values"]["images"]["sizes"].insert(0, expression))
-
-
-def name(evidence: Path) -> dict[str, Member]:
-    """The name of an input, which is written into the source of a function."""
-    text = f"more={touch(evidence)}"
-
-    def edit(graph: dict) -> None:
-        graph["inputs"].append({"as_tensor": {"name": text}})
-        graph["tensor_values"][text] = graph["tensor_values"]["images"]
-
-    return in_graph(edit)
-
-
-def enumeration(evidence: Path) -> dict[str, Member]:
-    """A member of an enumeration that is found by importing any module."""
-    evidence.with_name("hostile_module.py").write_text(touch(evidence))
-    context = json.dumps({"__enum__": True, "fqn": "hostile_module:Any", "name": "any"})
-    spec = {"type": "builtins.dict", "context": context, "children_spec": []}
-
-    def edit(values: dict) -> None:
-        values["graph_module"]["module_call_graph"][0]["signature"]["out_spec"] = json.dumps([1, spec])
-
-    return {GRAPH: edited(edit)}
-
-
-HOSTILE: dict[str, Callable[[Path], dict[str, Member]]] = {
-    "sample": lambda evidence: {SAMPLES: saved(((torch.ones(1, 3, 32, 32), Trap(evidence)), {}))},
-    "opaque constant": lambda evidence: {
-        CONSTANTS: listed("opaque", path_name="opaque_obj_0", is_param=False, use_pickle=True, tensor_meta=None),
-        "data/constants/opaque_obj_0": pickle.dumps(Trap(evidence)),
-    },
-    "pickled weight": lambda evidence: pickled_weight(saved(Trap(evidence))),
-    "pickled constant": lambda evidence: {
-        CONSTANTS: listed("scale", use_pickle=True, path_name="tensor_9"),
-        "data/constants/tensor_9": saved(Trap(evidence)),
-    },
-    "shared weight": shared_weight,
-    "all weights": lambda evidence: {"data/weights/model.pt": saved({"features.weight": Trap(evidence)})},
-    "all constants": lambda evidence: {"data/constants/model.pt": saved({"scale": Trap(evidence)}, pickle_protocol=4)},
-    "size": size,
-    "guard": lambda evidence: {GRAPH: edited(lambda values: values.update(guards_code=[f"{touch(evidence)} or True"]))},
-    "name": name,
-    "enumeration": enumeration,
-}
 DROPPED = {"sample", "guard"}
 """What no model needs is left out, and the rest answers as ever."""
 
@@ -327,20 +207,6 @@ def test_valid_program_gives_the_same_results(backend, program, tmp_path, form):
     assert torch.allclose(run(path), outputs(Constants(), IMAGES), atol=1e-6)
 
 
-class Scripted(Head):
-    """With what scripting writes and tracing does not: branches, lists, strings, names that are no identifiers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stages = nn.Sequential(nn.ReLU(), nn.Sequential(nn.Identity()))
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        if images.dim() != 4:
-            raise ValueError("it's no \"batch\", don't save it:\n" + str(images.shape))
-        sizes = [images.size(index) for index in range(2)]
-        return self.stages(self.scores(torch.relu(self.features(images)).mean((2, 3)))) * (sizes[1] / 3)
-
-
 @pytest.mark.parametrize("scripted", [False, True], ids=["traced", "scripted"])
 def test_valid_torchscript_gives_the_same_results(backend, script, tmp_path, scripted):
     path = tmp_path / "scripted.pt" if scripted else script
@@ -372,36 +238,6 @@ def test_trusted_program_is_added_and_loaded_again(program, tmp_path, monkeypatc
 
 
 # Code of TorchScript that reaches files.
-
-
-class Writes(nn.Module):
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path = str(path)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        torch.save(images, self.path)
-        return images
-
-
-class Maps(Writes):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images + torch.from_file(self.path, True, 16).fill_(65).sum()
-
-
-class WritesWhileLoading(Writes):
-    @torch.jit.export
-    def __getstate__(self) -> str:
-        return self.path
-
-    @torch.jit.export
-    def __setstate__(self, path: str) -> None:
-        self.path = path
-        self.training = False
-        torch.save(torch.ones(1), path)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images
 
 
 @pytest.mark.parametrize("kind", [Writes, Maps, WritesWhileLoading])

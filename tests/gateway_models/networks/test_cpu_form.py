@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gateway.triton.model_config import parameters, read_model_config
 from gateway_local import cpu_network
@@ -22,17 +22,11 @@ from gateway_models.networks.torchscript import load_torchscript
 from gateway_models.repository.entry import Entry, read_entry
 from gateway_models.repository.spec import ImageTensor, Precision, Serving
 from tests.gateway_models.networks.builders import Head, save_torchscript, seeded, spec_of
+from tests.gateway_models.networks.special_networks import Even, NoOnnx
 from tests.gateway_models.repository.entries import SMALL
 
 
-class NoOnnx(nn.Module):
-    """A layer that ONNX has no operator for."""
-
-    def forward(self, scores: Tensor) -> Tensor:
-        return torch.special.i0e(scores) + scores
-
-
-def added(folder: Path, network: nn.Module | None = None, **changes) -> tuple[Entry, Path, list[str]]:
+def added(folder: Path, network: "nn.Module | None" = None, **changes) -> tuple[Entry, Path, list[str]]:
     """An entry of one model, its model.pt, and what was reported."""
     said: list[str] = []
     source = save_torchscript(network or Head(), folder / "head.pt")
@@ -107,13 +101,6 @@ def test_required_onnxruntime_is_an_error_where_it_is_not_possible(tmp_path):
     with pytest.raises(SourceError, match="--cpu-runtime onnxruntime is not possible: torch cannot write it"):
         added(tmp_path, Head(last=NoOnnx()), serving=Serving(cpu_runtime="onnxruntime"))
     assert list((tmp_path / "models").iterdir()) == []
-
-
-class Even(nn.Module):
-    """Two classes that are nearly as likely."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.tensor([[0.5001, 0.4999]]).repeat(len(images), 1) + images.mean() * 0
 
 
 @pytest.mark.parametrize(

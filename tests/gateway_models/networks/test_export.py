@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 from gateway.triton.model_config import parameters, read_model_config
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
@@ -17,13 +16,7 @@ from gateway_models.networks.export import (
     read_stamp,
 )
 from gateway_models.networks.torchscript import ExportError, export_torchscript
-
-
-class Forgetful(nn.Module):
-    """Answers by the batch's size in a way that tracing freezes."""
-
-    def forward(self, batch):
-        return batch.mean(dim=(2, 3)) * int(batch.shape[0])
+from tests.gateway_models.networks.special_networks import Forgetful
 
 
 @pytest.fixture

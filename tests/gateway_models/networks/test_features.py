@@ -10,7 +10,7 @@ from torch import nn
 
 from gateway_models.networks.adapted import Form
 from gateway_models.networks.add import add
-from gateway_models.networks.features import NO_LENGTH, Featured, check_embeddings, embedding_difference, pooled
+from gateway_models.networks.features import Featured, check_embeddings, embedding_difference, pooled
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.job_checks import outcome_of
 from gateway_models.networks.originals import original_answers
@@ -30,6 +30,7 @@ from tests.gateway_models.networks.builders import (
     save_torchscript,
     spec_of,
 )
+from tests.gateway_models.networks.special_networks import Convolved, Dark, Two
 from tests.gateway_models.repository.entries import SMALL
 from tests.processes import PROJECT
 
@@ -39,32 +40,9 @@ GUIDE = re.findall(
 IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
-class Two(nn.Module):
-    """Two heads over the same features: which of them is the last layer is unknown."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.other = nn.Linear(3, 5), nn.Linear(3, 5)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        inner = images.mean((2, 3))
-        return self.one(inner) + self.other(inner * inner)
-
-
-class Convolved(nn.Module):
-    """Ends in a convolution, as SqueezeNet does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scores = nn.Conv2d(3, 5, 3)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.scores(images).mean((2, 3))
-
-
-def inner_of(network: Head, images: torch.Tensor = IMAGES) -> torch.Tensor:
+def inner_of(network: Head) -> torch.Tensor:
     with torch.no_grad():
-        return torch.relu(network.features(images)).mean((2, 3))
+        return torch.relu(network.features(IMAGES)).mean((2, 3))
 
 
 def saved(network: nn.Module, kind: str, folder: Path) -> nn.Module:
@@ -264,17 +242,6 @@ def test_tuned_variants_give_embeddings_too(tmp_path):
     assert torch.allclose(written_answers(kept, tmp_path / "models", IMAGES)[1], inner_of(Head()), atol=1e-5)
 
 
-class Dark(nn.Module):
-    """Gives a zero vector for images without bright pixels, as a ReLU may."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scores = nn.Linear(3, 5)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.scores(torch.relu(images.mean((2, 3)) - 0.5))
-
-
 @pytest.mark.parametrize("written_as", [Format.TORCHSCRIPT, Format.ONNX])
 def test_zero_embeddings_of_some_images_are_no_difference(tmp_path, written_as):
     source = save_torchscript(Dark(), tmp_path / "dark.pt")
@@ -286,8 +253,8 @@ def test_zero_embeddings_of_some_images_are_no_difference(tmp_path, written_as):
     ("served", "expected", "difference"),
     [
         ([[0, 0], [3, 4]], [[0, 0], [3, 4]], 0),
-        ([[NO_LENGTH, 0], [1, 0]], [[0, NO_LENGTH], [1, 0]], 0),
-        ([[1.01 * NO_LENGTH, 0], [1, 0]], [[0, NO_LENGTH], [1, 0]], 1),
+        ([[1e-5, 0], [1, 0]], [[0, 1e-5], [1, 0]], 0),
+        ([[1.01e-5, 0], [1, 0]], [[0, 1e-5], [1, 0]], 1),
         ([[0, 0], [1, 0]], [[1, 0], [1, 0]], 1),
     ],
     ids=["both zero", "at the limit", "past the limit", "one zero"],

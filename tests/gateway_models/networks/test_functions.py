@@ -21,11 +21,12 @@ from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import INPUTS, ModelSpec
 from tests.commands import gateway, refusal
 from tests.doubles.python_backend import Input, imported, python_backend
+from tests.gateway_models.networks import builders
 from tests.gateway_models.networks.builders import spec_of
 from tests.gateway_models.networks.functions import COLOURS, PYTRITON, own_modules, save_function, tried
 
 PIXELS = Preprocessing((40,), 32, "bilinear", **AS_PIXELS)
-IMAGES = (torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32) % 256).float()
+IMAGES = builders.PIXELS.float()
 
 
 @pytest.fixture(autouse=True)

@@ -22,8 +22,8 @@ from gateway_models.networks.onnx_graph import load_onnx
 from gateway_models.networks.weights import read_state_dict
 from gateway_models.repository.preprocessing import PreprocessingError
 from gateway_models.repository.preprocessing_sources import from_file
-from tests.gateway_models.networks.builders import Head, Trap, save_onnx
-from tests.gateway_models.networks.test_archives import saved
+from tests.gateway_models.networks.archives import Trap, saved
+from tests.gateway_models.networks.builders import Head, save_onnx
 
 VIT = {"architectures": ["ViTForImageClassification"], "model_type": "vit"}
 TIMM = {"architecture": "test_resnet", "num_classes": 5, "pretrained_cfg": {"input_size": [3, 160, 160]}}

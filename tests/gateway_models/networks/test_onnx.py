@@ -18,8 +18,8 @@ from tests.gateway_models.networks.builders import Head, outputs, probabilities,
 IMAGES = torch.randn(3, 3, 32, 32)
 
 
-def finished(path: Path, ending: Ending = Ending.LOGITS, *, multi_label: bool = False) -> onnx.ModelProto:
-    return finish(load_onnx(path), ending, multi_label=multi_label, side=32, classes=5)
+def finished(path: Path, ending: "Ending | None" = None, *, multi_label: bool = False) -> onnx.ModelProto:
+    return finish(load_onnx(path), ending or Ending.LOGITS, multi_label=multi_label, side=32, classes=5)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,10 @@ def test_tensors_used_inside_of_a_branch_keep_their_meaning():
     assert torch.allclose(runner(named)(IMAGES), IMAGES.mean(dim=(2, 3)).softmax(dim=1), atol=1e-6)
 
 
-def signature(dims: list, *, kind: int = TensorProto.FLOAT, outputs: int = 1) -> onnx.ModelProto:
-    given = helper.make_tensor_value_info("pixels", kind, dims)
-    results = [helper.make_tensor_value_info(f"out{n}", kind, None) for n in range(outputs)]
+def signature(dims: list, *, kind: str = "FLOAT", outputs: int = 1) -> onnx.ModelProto:
+    number = getattr(TensorProto, kind)
+    given = helper.make_tensor_value_info("pixels", number, dims)
+    results = [helper.make_tensor_value_info(f"out{n}", number, None) for n in range(outputs)]
     nodes = [helper.make_node("Identity", ["pixels"], [result.name]) for result in results]
     return helper.make_model(helper.make_graph(nodes, "g", [given], results))
 
@@ -80,7 +81,7 @@ def signature(dims: list, *, kind: int = TensorProto.FLOAT, outputs: int = 1) ->
         (signature(["N", 64, 64, 3]), "takes 64×64 but the crop is 32×32: use --crop 64"),
         (signature(["N", 3, 64, 64]), "takes 64×64 but the crop is 32×32: use --crop 64"),
         (signature(["N", 3072]), "a batch of images"),
-        (signature(["N", 3, 32, 32], kind=TensorProto.INT32), "is INT32, but FLOAT or FLOAT16 or UINT8"),
+        (signature(["N", 3, 32, 32], kind="INT32"), "is INT32, but FLOAT or FLOAT16 or UINT8"),
         (signature(["N", 3, 32, 32], outputs=2), r"2 outputs \(out0, out1\): choose the scores with --output NAME"),
     ],
 )

@@ -7,17 +7,7 @@ from torch import nn
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.probe import Ending, Findings, activation, check_classes, probe_batches, probe_network
 from tests.gateway_models.networks.builders import Head
-
-
-class Calling(nn.Module):
-    """A network's answer, changed by a function."""
-
-    def __init__(self, change, network: nn.Module | None = None) -> None:
-        super().__init__()
-        self.network, self.change = network or Head(), change
-
-    def forward(self, images):
-        return self.change(self.network(images), images)
+from tests.gateway_models.networks.special_networks import Calling
 
 
 def tried(module: nn.Module, side: int = 32) -> Findings:

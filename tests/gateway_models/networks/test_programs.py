@@ -14,6 +14,7 @@ from gateway_models.networks.torchscript import ExportError
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ModelSpec
 from tests.gateway_models.networks.builders import Head, job, probabilities, save_program
+from tests.gateway_models.networks.special_networks import Branches, Scaled, Sized
 
 IMAGES = torch.rand(3, 3, 32, 32)
 
@@ -27,28 +28,10 @@ def tried(program: Path, folder: Path, **changes) -> Outcome:
     return jobs.do(job(program, "exported", folder, **changes))
 
 
-def assert_written(path: Path, network: torch.nn.Module | None = None) -> None:
+def assert_written(path: Path, network: "torch.nn.Module | None" = None) -> None:
     """The written file gives the probabilities of the network."""
     with torch.no_grad():
         assert torch.allclose(load_written(path)(IMAGES), probabilities(network or Head(), IMAGES), atol=1e-6)
-
-
-class Sized(Head):
-    """A classifier that computes with the batch's size, as those with a view, a class token or windows do."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        batch = images.shape[0]
-        features = torch.relu(self.features(images)).mean((2, 3))
-        token = self.scores.bias.expand(batch, -1)
-        pairs = features.reshape(batch * 2, -1).view(batch, 2, -1).flatten(1)
-        return self.scores(pairs) + token + images.new_zeros(batch, 1) + torch.zeros(batch, 1)
-
-
-class Scaled(Head):
-    """A classifier that makes a tensor from a list of numbers in its forward."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return super().forward(images * torch.tensor([1.0, 2.0, 0.5]).reshape(1, 3, 1, 1))
 
 
 @pytest.mark.parametrize(
@@ -97,11 +80,6 @@ def test_unreadable_program_is_reported(program, tmp_path):
     (tmp_path / "damaged.pt2").write_bytes(damaged)
     with pytest.raises(ModelFileError, match=r"damaged\.pt2 cannot be loaded: it is damaged"):
         load_program(tmp_path / "damaged.pt2")
-
-
-class Branches(torch.nn.Module):
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images.mean((2, 3)) if images.sum() > 0 else images.amax((2, 3))
 
 
 def test_module_that_torch_export_refuses_leaves_no_file(tmp_path):

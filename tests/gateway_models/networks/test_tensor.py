@@ -16,6 +16,7 @@ from gateway_models.repository.entry import EntryError, read_entry
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision
 from tests.gateway_models.networks import builders
 from tests.gateway_models.networks.builders import (
+    PIXELS,
     Head,
     probabilities,
     save_onnx,
@@ -25,8 +26,7 @@ from tests.gateway_models.networks.builders import (
 )
 from tests.gateway_models.repository.entries import SMALL, entry
 
-PIXELS = (torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32) * 7 % 256).to(torch.uint8)
-SUFFIXES = {save_torchscript: ".pt", save_program: ".pt2", save_onnx: ".onnx"}
+SUFFIXES = {"save_torchscript": ".pt", "save_program": ".pt2", "save_onnx": ".onnx"}
 
 
 def normalised(mean: tuple[float, ...] = SMALL.mean, std: tuple[float, ...] = SMALL.std) -> torch.Tensor:
@@ -85,7 +85,7 @@ def test_normalising_network_computes_the_preprocessors_floats():
     ids=["torchscript", "torchscript-to-onnx", "torch-export", "onnx"],
 )
 def test_network_is_written_for_pixels_in_every_format(tmp_path, save, written_as):
-    source = save(Head(), tmp_path / f"head{SUFFIXES[save]}")
+    source = save(Head(), tmp_path / f"head{SUFFIXES[save.__name__]}")
     outcome = jobs.do(job(source, tmp_path, written_as))
     assert outcome.difference < 1e-6
     with torch.no_grad():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
 
 from gateway_models.networks.originals import NoGradients
 from gateway_models.networks.torchscript import without_deprecations
@@ -18,23 +17,10 @@ from gateway_models.proof.over_http import GatewayRefused
 from gateway_models.repository.preprocessing import Preprocessing
 from tests.commands import gateway, usage_error
 from tests.doubles.backend import picture, quarters_backend
+from tests.gateway_models.networks.special_networks import Corners
 from tests.services import stub_service
 
 SIDE = 32
-
-
-class Corners(nn.Module):
-    """Scores the brightness of an image, and the weight of its top left quarter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution = nn.Conv2d(3, 2, 1, bias=False)
-        nn.init.constant_(self.convolution.weight, 1 / 3)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        maps = self.convolution(images).relu()
-        half = SIDE // 2
-        return torch.stack([maps.mean(dim=(1, 2, 3)), maps[:, :, :half, :half].mean(dim=(1, 2, 3)) ** 2], dim=1)
 
 
 def bright_corner() -> torch.Tensor:

@@ -1,7 +1,6 @@
 """int8: made of photographs, measured like any other way to serve a model, and refused with a reason."""
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +30,7 @@ from gateway_models.repository.preprocessing import reference_transforms
 from gateway_models.repository.spec import Format, ImageTensor, Precision
 from tests.commands import refusal
 from tests.gateway_models.networks.builders import Head, save_onnx, spec_of
-from tests.gateway_models.repository.entries import SMALL, entry
+from tests.gateway_models.repository.entries import SMALL, entry, found
 
 GRAY = Gray(0.4, 0.3)
 
@@ -148,12 +147,6 @@ def test_int8_is_written_in_place_of_the_network_and_made_again_from_it(added_on
     assert 'value: { string_value: "int8" }' in (repository / "head" / "config.pbtxt").read_text()
     # Its instances can be tuned afterwards, without the photographs.
     assert kept(None) == after
-
-
-def found(entry: Entry, **changes) -> Entry:
-    """The entry, if the job had found other facts."""
-    version = entry.versions[1]
-    return replace(entry, versions={1: replace(version, outcome=replace(version.outcome, **changes))})
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from gateway_models.proof.parity import Comparison, Parity, compare
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing, reference_transforms
 from gateway_models.repository.spec import Format, ModelSpec, Serving
+from tests.gateway_models.networks.archives import HOSTILE, altered
 from tests.gateway_models.networks.builders import (
     Head,
     lite,
@@ -32,7 +33,6 @@ from tests.gateway_models.networks.builders import (
 )
 from tests.gateway_models.networks.functions import COLOURS, PYTRITON, own_modules, save_function
 from tests.gateway_models.networks.pretrained import timm_network, vit_folder
-from tests.gateway_models.networks.test_archives import HOSTILE, altered
 from tests.processes import wait_for
 from tests.tritons import running_triton
 

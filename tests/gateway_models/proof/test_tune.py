@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,7 @@ from gateway_models.repository.writing import rewrite
 from gateway_plugins.shared.extras import install
 from tests.commands import gateway
 from tests.gateway_models.networks.framework_files import FILES
-from tests.gateway_models.proof.test_int8 import found
-from tests.gateway_models.repository.entries import entry
+from tests.gateway_models.repository.entries import entry, found
 
 BASE = Variant(Format.TORCHSCRIPT, Precision.FP32, Serving())
 EVERY = [
@@ -142,7 +142,7 @@ def test_tensorrt_needs_the_backend_of_an_image(on_cpu, monkeypatch, tmp_path):
 
 def test_failing_tensorrt_leaves_the_others(on_cpu, monkeypatch):
     monkeypatch.setattr(variants, "gpu_count", lambda: 1)
-    tuner = Played(failing="tensorrt")
+    tuner = played(failing="tensorrt")
     measured = [*tuner.run(0.01, (TuneStep.FORMATS,))]
     assert {each.reason for each in measured if each.variant.serving.tensorrt} == {"it crashed"}
     best = tuner.best(0.01)
@@ -159,26 +159,29 @@ def test_missing_library_is_listed_with_its_command(on_cpu, monkeypatch, tmp_pat
     assert f"needs openvino: {install('openvino')}" in capsys.readouterr().out
 
 
-class Played(Tuner):
+def played(slower: float = 1.0, failing: str = "") -> Any:
     """Measures without a Triton: what a variant does follows from its place in the order."""
 
-    def __init__(self, slower: float = 1.0, failing: str = "") -> None:
-        self.entry, self.measured, self.order, self.calibrate = entry(), [], [], None
-        self.report, self.slower, self.failing = lambda _: None, slower, failing
+    class Played(Tuner):
+        def __init__(self) -> None:
+            self.entry, self.measured, self.order, self.calibrate = entry(), [], [], None
+            self.report = lambda _: None
 
-    def measure(self, variant, turns):
-        loads = []
-        for _ in range(turns):
-            self.order.append(variant.described().partition(",")[0])
-            # Each turn is slower than the one before, as a machine that gets busy.
-            images = 1_000.0 * self.slower ** len(self.order)
-            loads.append(LoadResult(images, 1.0, 2.0))
-        reason = "it crashed" if variant.described().startswith(self.failing or "-") else ""
-        return Measured(variant, 0.0, 0.0, reason), [] if reason else loads
+        def measure(self, variant, turns):
+            loads = []
+            for _ in range(turns):
+                self.order.append(variant.described().partition(",")[0])
+                # Each turn is slower than the one before, as a machine that gets busy.
+                images = 1_000.0 * slower ** len(self.order)
+                loads.append(LoadResult(images, 1.0, 2.0))
+            reason = "it crashed" if variant.described().startswith(failing or "-") else ""
+            return Measured(variant, 0.0, 0.0, reason), [] if reason else loads
+
+    return Played()
 
 
 def test_variants_are_measured_there_and_back(on_cpu):
-    tuner = Played()
+    tuner = played()
     first, *_ = tuner.run(1e-3, [TuneStep.FORMATS])
     assert tuner.order == [*EVERY, *reversed(EVERY)]
     assert first.cpu_ms == pytest.approx(2.0), "the processor time of both turns"
@@ -186,12 +189,12 @@ def test_variants_are_measured_there_and_back(on_cpu):
 
 def test_drift_of_the_machine_favours_no_variant(on_cpu):
     """One that loses 2 % with each turn: a single pass would differ by 8 % from first to last."""
-    found = [each.images_per_second for each in Played(slower=0.98).run(1e-3, [TuneStep.FORMATS])]
+    found = [each.images_per_second for each in played(slower=0.98).run(1e-3, [TuneStep.FORMATS])]
     assert max(found) / min(found) < 1.01
 
 
 def test_failed_variant_is_reported_once(on_cpu):
-    tuner = Played(failing="openvino fp32")
+    tuner = played(failing="openvino fp32")
     found = list(tuner.run(1e-3, [TuneStep.FORMATS]))
     assert [each.reason for each in found].count("it crashed") == 1
     assert len(found) == len(tuner.measured) == 5
@@ -199,7 +202,7 @@ def test_failed_variant_is_reported_once(on_cpu):
 
 
 def test_runtime_of_choice_is_kept_though_slower(on_cpu):
-    tuner = Played(slower=0.5)
+    tuner = played(slower=0.5)
     tuner.runtimes = frozenset([NetworkRuntime.TORCHSCRIPT])
     list(tuner.run(1e-3, [TuneStep.FORMATS]))
     assert {each.variant.runtime for each in tuner.measured} == {NetworkRuntime.TORCHSCRIPT, NetworkRuntime.ONNX}

@@ -1,0 +1,218 @@
+"""Small networks that differ from `builders.Head` in one way each."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from tests.gateway_models.networks.builders import Head
+
+
+class ChannelsLast(nn.Module):
+    """A network for images [N, H, W, 3], and for nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = Head()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(images.permute(0, 3, 1, 2))
+
+
+class Bytes(nn.Module):
+    """A network for uint8, which it normalises itself."""
+
+    def __init__(self, *, last: bool = False) -> None:
+        super().__init__()
+        self.head, self.last = Head(), last
+        self.table = nn.Embedding(256, 1)
+        nn.init.normal_(self.table.weight, generator=torch.Generator().manual_seed(0))
+
+    def forward(self, images: Tensor) -> Tensor:
+        # Bits are what floats do not have.
+        values = self.table((images & 255).int())[..., 0]
+        return self.head(values.permute(0, 3, 1, 2) if self.last else values)
+
+
+class Several(nn.Module):
+    """A network that gives features and scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = Head()
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        return {"features": images.mean((2, 3)), "logits": self.head(images)}
+
+
+class OnTheCpu(nn.Module):
+    """A network that makes a tensor where its example was, and so, once it is traced, on the CPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = Head()
+
+    def forward(self, images):
+        return self.head(images) + torch.zeros(images.shape[0], 1, device=images.device)
+
+
+class Constants(Head):
+    """A classifier with a buffer, a constant and arithmetic of sizes beside its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("offset", torch.linspace(0, 1, 5))
+        self.register_buffer("not saved", torch.ones(5), persistent=False)
+        self.scale = torch.tensor([2.0])
+
+    def forward(self, images: Tensor) -> Tensor:
+        batch = images.shape[0]
+        scores = super().forward(images) + self.offset + self.get_buffer("not saved") + torch.tensor([1.0, 2, 3, 4, 5])
+        return (scores * self.scale).reshape(batch * 5 // 5, 5) + torch.zeros(batch, 1)
+
+
+class Scripted(Head):
+    """With what scripting writes and tracing does not: branches, lists, strings, names that are no identifiers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = nn.Sequential(nn.ReLU(), nn.Sequential(nn.Identity()))
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.dim() != 4:
+            raise ValueError("it's no \"batch\", don't save it:\n" + str(images.shape))
+        sizes = [images.size(index) for index in range(2)]
+        return self.stages(self.scores(torch.relu(self.features(images)).mean((2, 3)))) * (sizes[1] / 3)
+
+
+class Writes(nn.Module):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = str(path)
+
+    def forward(self, images: Tensor) -> Tensor:
+        torch.save(images, self.path)
+        return images
+
+
+class Maps(Writes):
+    def forward(self, images: Tensor) -> Tensor:
+        return images + torch.from_file(self.path, True, 16).fill_(65).sum()
+
+
+class WritesWhileLoading(Writes):
+    @torch.jit.export
+    def __getstate__(self) -> str:
+        return self.path
+
+    @torch.jit.export
+    def __setstate__(self, path: str) -> None:
+        self.path = path
+        self.training = False
+        torch.save(torch.ones(1), path)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images
+
+
+class NoOnnx(nn.Module):
+    """A layer that ONNX has no operator for."""
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return torch.special.i0e(scores) + scores
+
+
+class Even(nn.Module):
+    """Two classes that are nearly as likely."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.tensor([[0.5001, 0.4999]]).repeat(len(images), 1) + images.mean() * 0
+
+
+class Forgetful(nn.Module):
+    """Answers by the batch's size in a way that tracing freezes."""
+
+    def forward(self, batch):
+        return batch.mean(dim=(2, 3)) * int(batch.shape[0])
+
+
+class Two(nn.Module):
+    """Two heads over the same features: which of them is the last layer is unknown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(3, 5), nn.Linear(3, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        inner = images.mean((2, 3))
+        return self.one(inner) + self.other(inner * inner)
+
+
+class Convolved(nn.Module):
+    """Ends in a convolution, as SqueezeNet does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Conv2d(3, 5, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.scores(images).mean((2, 3))
+
+
+class Dark(nn.Module):
+    """Gives a zero vector for images without bright pixels, as a ReLU may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Linear(3, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.scores(torch.relu(images.mean((2, 3)) - 0.5))
+
+
+class Calling(nn.Module):
+    """A network's answer, changed by a function."""
+
+    def __init__(self, change, network: nn.Module | None = None) -> None:
+        super().__init__()
+        self.network, self.change = network or Head(), change
+
+    def forward(self, images):
+        return self.change(self.network(images), images)
+
+
+class Sized(Head):
+    """A classifier that computes with the batch's size, as those with a view, a class token or windows do."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        batch = images.shape[0]
+        features = torch.relu(self.features(images)).mean((2, 3))
+        token = self.scores.bias.expand(batch, -1)
+        pairs = features.reshape(batch * 2, -1).view(batch, 2, -1).flatten(1)
+        return self.scores(pairs) + token + images.new_zeros(batch, 1) + torch.zeros(batch, 1)
+
+
+class Scaled(Head):
+    """A classifier that makes a tensor from a list of numbers in its forward."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images * torch.tensor([1.0, 2.0, 0.5]).reshape(1, 3, 1, 1))
+
+
+class Branches(nn.Module):
+    def forward(self, images: Tensor) -> Tensor:
+        return images.mean((2, 3)) if images.sum() > 0 else images.amax((2, 3))
+
+
+class Corners(nn.Module):
+    """Scores the brightness of an image, and the weight of its top left quarter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 2, 1, bias=False)
+        nn.init.constant_(self.convolution.weight, 1 / 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = self.convolution(images).relu()
+        corner = maps[:, :, : maps.shape[2] // 2, : maps.shape[3] // 2]
+        return torch.stack([maps.mean(dim=(1, 2, 3)), corner.mean(dim=(1, 2, 3)) ** 2], dim=1)

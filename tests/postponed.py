@@ -1,0 +1,153 @@
+"""Imports of torch, and of what takes as long, wait until the first test that needs them runs.
+
+Each worker of a run collects every test, and runs a share. While it collects, the packages of `affected.HEAVY` and the
+modules of this project that import them are `Postponed`: so are the names that a test module imports from them, and
+what it makes of these, by calls, for a constant or a parameter. Before the first test of a module, its globals become
+what they stand for. No class can be derived from what is postponed, so tests' networks have a module of their own.
+"""
+
+import gc
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+from tests import affected
+
+PACKAGES = ("bench", "gateway_models", "tests")
+"""Those of this project in which modules import torch."""
+
+
+class Postponed(ModuleType):
+    """A module that is not imported yet, a name in it, or the result of a call of one."""
+
+    def __init__(self, name: str, value: Callable[[], Any]) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
+        self.value = value
+
+    def __getattr__(self, name: str) -> "Postponed":
+        if name.startswith("_"):
+            raise AttributeError(f"{self} is imported when a test runs, so it has no {name} yet")
+        return Postponed(f"{self.__name__}.{name}", lambda: _member(self.value(), name))
+
+    def __call__(self, *arguments: Any, **named: Any) -> "Postponed":
+        return Postponed(f"{self.__name__}()", lambda: self.value()(*evaluated(arguments), **evaluated(named)))
+
+    def __repr__(self) -> str:
+        return self.__name__
+
+
+def _member(owner: Any, name: str) -> Any:
+    if isinstance(owner, ModuleType) and not hasattr(owner, name):
+        return _imported(f"{owner.__name__}.{name}")
+    return getattr(owner, name)
+
+
+def evaluated(value: Any) -> Any:
+    """A value, or a container of values, with what is postponed replaced by what it stands for."""
+    if isinstance(value, Postponed):
+        return value.value()
+    if type(value) in (list, tuple, set):
+        return type(value)(map(evaluated, value))
+    return {key: evaluated(each) for key, each in value.items()} if type(value) is dict else value
+
+
+def _imported(name: str) -> ModuleType:
+    """A module, without the garbage collection that doubles the time of an import."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return importlib.import_module(name)
+    finally:
+        if collects:
+            gc.enable()
+        # With more, torch would wait for those that Triton and the networks' processes use.
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(1)
+
+
+class _Postponing(Loader, MetaPathFinder):
+    """Finds a postponed module in place of one that takes long to import."""
+
+    def __init__(self) -> None:
+        files = (path for package in PACKAGES for path in (affected.PROJECT / package).rglob("*.py"))
+        sources = {str(path.relative_to(affected.PROJECT)): path.read_text() for path in files}
+        self._heavy = {affected.module_name(path) for path in affected.heavy(sources) if "/test_" not in path}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in self._heavy and fullname.partition(".")[0] not in affected.HEAVY:
+            return None
+        within = isinstance(sys.modules.get(fullname.rpartition(".")[0]), Postponed)
+        if not within and PathFinder.find_spec(fullname, path) is None:
+            return None
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return Postponed(spec.name, lambda: _imported(spec.name))
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+_finder = _Postponing()
+
+
+def _within(value: object) -> Iterator[object]:
+    """The defaults of a function, the contents of a container."""
+    if isinstance(value, FunctionType):
+        yield from (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+    elif isinstance(value, dict):
+        yield from (*value, *value.values())
+    elif isinstance(value, list | tuple | set):
+        yield from value
+
+
+def refusals() -> list[str]:
+    """What was imported while tests were collected, and must not be."""
+    found = [f"{name} is imported" for name in affected.HEAVY if name in sys.modules]
+    for name, module in list(sys.modules.items()):
+        is_test = name.rpartition(".")[2].startswith("test_")
+        for variable, value in list(vars(module).items()):
+            if isinstance(value, Postponed) and not is_test:
+                found.append(f"{name} imports {value!r}: import it within functions")
+            elif is_test and any(isinstance(each, Postponed) for each in _within(value)):
+                found.append(f"{name}.{variable} contains what is imported later: make it within functions")
+    return found
+
+
+def pytest_collection() -> None:
+    """Postpone, from now on."""
+    sys.meta_path.insert(0, _finder)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Import as usual again; what a test has imported stays postponed until it runs."""
+    if _finder not in sys.meta_path:  # in the process that starts the workers
+        return
+    sys.meta_path.remove(_finder)
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, Postponed):
+            del sys.modules[name]
+            package, _, own = name.rpartition(".")
+            if vars(sys.modules.get(package, session)).get(own) is module:
+                delattr(sys.modules[package], own)
+    if found := refusals():
+        raise pytest.UsageError("while tests are collected, " + "; ".join(found))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Import what the test's module has postponed."""
+    if isinstance(item, pytest.Function):
+        names = vars(item.module)
+        names.update({name: evaluated(value) for name, value in names.items() if isinstance(value, Postponed)})
+        if hasattr(item, "callspec"):
+            item.callspec.params.update(evaluated(item.callspec.params))
