@@ -1,7 +1,9 @@
 """The models' config.pbtxt files match the gateway's names of tensors and models."""
 
+from collections.abc import Callable
+
 import pytest
-from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from gateway.triton.contract import (
     CLASSIFIER,
@@ -55,10 +57,6 @@ def test_tensors_match_the_contract(model):
     assert (tensors(config.input), tensors(config.output)) == TENSORS[model]
 
 
-def test_ensemble_has_no_contract_breaches():
-    assert breaches(config_of(ENSEMBLE_MODEL)) == []
-
-
 def test_ensemble_feeds_each_step_from_the_one_before():
     preprocessor, classifier = config_of(ENSEMBLE_MODEL).ensemble_scheduling.step
     assert (preprocessor.model_name, classifier.model_name) == (PREPROCESSOR, CLASSIFIER)
@@ -72,14 +70,21 @@ def test_ensembles_largest_batch_fits_every_step():
     assert len({config_of(model).max_batch_size for model in TENSORS}) == 1
 
 
-def test_ensemble_uses_the_response_cache():
-    assert config_of(ENSEMBLE_MODEL).response_cache.enable
+PROPERTIES: list[tuple[str, Callable[[ModelConfig], object], object]] = [
+    (ENSEMBLE_MODEL, breaches, []),
+    (ENSEMBLE_MODEL, lambda config: config.response_cache.enable, True),
+    (CLASSIFIER, lambda config: [output.label_filename for output in config.output], ["labels.txt"]),
+    # Requests with different padding, and frames with different classes, may share a batch.
+    (PREPROCESSOR, lambda config: {each.name for each in config.input if each.allow_ragged_batch} >= {RAW_IMAGE}, True),
+    (SEQUENCE_MODEL, lambda config: [each.allow_ragged_batch for each in config.input], [True]),
+    *((step, lambda config: config.HasField("dynamic_batching"), True) for step in (PREPROCESSOR, CLASSIFIER)),
+    *((step, has_queue_policy, False) for step in (PREPROCESSOR, CLASSIFIER)),
+]
 
 
-@pytest.mark.parametrize("model", [PREPROCESSOR, CLASSIFIER])
-def test_every_step_batches_without_a_queue_policy(model):
-    assert config_of(model).HasField("dynamic_batching")
-    assert not has_queue_policy(config_of(model))
+@pytest.mark.parametrize(("model", "read", "value"), PROPERTIES)
+def test_configuration_has_its_properties(model, read, value):
+    assert read(config_of(model)) == value
 
 
 @pytest.mark.parametrize("model", [PREPROCESSOR, CLASSIFIER])
@@ -88,21 +93,6 @@ def test_every_step_has_a_warmup_with_its_inputs(model):
     assert config.model_warmup
     for warmup in config.model_warmup:
         assert set(warmup.inputs) == {tensor.name for tensor in config.input}
-
-
-def test_classifier_output_has_labels():
-    (output,) = config_of(CLASSIFIER).output
-    assert output.label_filename == "labels.txt"
-
-
-def test_requests_with_different_padding_may_share_a_batch():
-    ragged: dict[str, ModelInput] = {tensor.name: tensor for tensor in config_of(PREPROCESSOR).input}
-    assert ragged[RAW_IMAGE].allow_ragged_batch
-
-
-def test_frames_with_different_classes_may_share_a_batch():
-    (scores,) = config_of(SEQUENCE_MODEL).input
-    assert scores.allow_ragged_batch
 
 
 def test_sequence_model_has_controls_and_a_longer_idle_timeout():

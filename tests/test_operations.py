@@ -6,13 +6,12 @@ from typing import Any
 import promql_parser
 import pytest
 import structlog
-import yaml
-from prometheus_client.metrics import MetricWrapperBase
 
-from gateway import errors, metrics
-from gateway.plugins import installed, metrics_of
+from gateway import errors
 from gateway.settings import variable
 from gateway_plugins.keys.key_file import add_key
+from tests.deploy.test_alerts import RULES as BY_NAME
+from tests.deploy.test_dashboards import SERIES
 from tests.doubles.backend import PNG, StubBackend
 from tests.processes import PROJECT
 from tests.services import client_of
@@ -31,15 +30,9 @@ METRICS_PAGE, LOG_PAGE, ALERTS_PAGE, *OTHER_PAGES = (
     )
 )
 TEXT = "\n".join((METRICS_PAGE, LOG_PAGE, ALERTS_PAGE, *OTHER_PAGES))
-ALERTS = PROJECT / "deploy/helm/triton-image-gateway/files/alerts.yml"
-RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
-METRICS = {
-    f"{metric._name}_total" if metric._type == "counter" else metric._name: metric
-    for module in (metrics, *metrics_of(installed()))
-    for metric in vars(module).values()
-    if isinstance(metric, MetricWrapperBase)
-}
-SERIES_SUFFIXES = {"histogram": ("_bucket", "_count", "_sum")}
+
+
+RULES = list(BY_NAME.values())
 
 
 def rows(text: str, first: str) -> list[list[str]]:
@@ -96,10 +89,6 @@ def selectors(expression: str) -> list[Any]:
     return [each for each in found if isinstance(each, promql_parser.VectorSelector)]
 
 
-TRITONS_METRIC = "nv_gpu_utilization"
-"""The one metric of alerts that Triton exports, and the gateway does not."""
-
-
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_alert_expressions_use_existing_metrics(rule):
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
@@ -107,25 +96,16 @@ def test_alert_expressions_use_existing_metrics(rule):
     assert rule["annotations"]["summary"].endswith(".")
     assert rule["annotations"]["runbook_url"] == f"docs/guides/alerts.md#{rule['alert'].lower()}"
     assert selectors(rule["expr"])
-    series = {
-        f"{name}{suffix}": metric
-        for name, metric in METRICS.items()
-        for suffix in SERIES_SUFFIXES.get(metric._type, ("",))
-    }
     for selector in selectors(rule["expr"]):
-        if selector.name == TRITONS_METRIC:
-            continue
-        metric = series[selector.name]
         for matcher in selector.matchers.matchers:
-            assert matcher.name in metric._labelnames
-            if matcher.name == "code" or (matcher.name == "outcome" and metric is metrics.IMAGES):
+            assert matcher.name in SERIES[selector.name]
+            if matcher.name == "code" or (matcher.name == "outcome" and selector.name == "gateway_images_total"):
                 assert set(matcher.value.split("|")) <= codes() | {"ok"}
 
 
 def outcomes(alert: str) -> set[str]:
     """The outcomes of images that an alert selects, or leaves out."""
-    (rule,) = (rule for rule in RULES if rule["alert"] == alert)
-    matchers = [matcher for selector in selectors(rule["expr"]) for matcher in selector.matchers.matchers]
+    matchers = [each for selector in selectors(BY_NAME[alert]["expr"]) for each in selector.matchers.matchers]
     (values,) = (matcher.value for matcher in matchers if matcher.name == "outcome")
     return set(values.split("|"))
 
@@ -139,4 +119,4 @@ def test_every_image_error_has_an_alert():
 
 @pytest.mark.parametrize("expression", re.findall(r"```\n(\(?sum.*?)\n```", TEXT, re.DOTALL))
 def test_documented_expressions_use_existing_metrics(expression):
-    assert {selector.name for selector in selectors(expression)} <= set(METRICS)
+    assert {selector.name for selector in selectors(expression)} <= set(SERIES)

@@ -17,6 +17,7 @@ def compose(request):
     return request.getfixturevalue(f"{request.param}_compose")
 
 
+@pytest.mark.parametrize("compose", ["gpu", "cpu", "redis"], indirect=True)
 def test_the_file_follows_the_compose_specification(compose, tmp_path):
     document = tmp_path / "docker-compose.yml"
     document.write_text(yaml.safe_dump(compose))
@@ -175,10 +176,6 @@ def test_gateway_computes_what_env_leaves_out(gpu_compose, cpu_compose):
 @pytest.fixture
 def redis_compose(gpu_compose):
     return laid_over(gpu_compose, compose_file("docker-compose.redis.yml"))
-
-
-def test_the_file_with_redis_follows_the_compose_specification(redis_compose, tmp_path):
-    test_the_file_follows_the_compose_specification(redis_compose, tmp_path)
 
 
 def test_redis_replaces_the_cache_and_no_other_option(redis_compose, dockerfile):

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import subprocess
 import sys
 import tarfile
 import zipfile
@@ -14,6 +13,7 @@ import yaml
 from deploy.dist import PROJECT, build, package_chart, wheel, write_bom, write_sums
 from deploy.generate.third_party import extras_of_image
 from gateway import __version__
+from tests.processes import python
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +24,7 @@ def built(tmp_path_factory) -> Path:
 
 
 def test_tag_of_another_version_is_refused():
-    command = [sys.executable, "-m", "deploy.dist", "--tag", "v99.0"]
-    refused = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
-    assert refused.returncode == 1
+    refused = python("-m", "deploy.dist", "--tag", "v99.0", code=1)
     assert f"the tag is v99.0, and gateway/__init__.py says {__version__}" in refused.stderr
 
 
@@ -68,9 +66,7 @@ def test_chart_package_is_the_chart(tmp_path):
 
 def test_kernel_is_compared_with_pillow_where_its_wheels_are_built():
     pytest.importorskip("exact_resize")
-    command = [sys.executable, PROJECT / "native" / "try_wheel.py"]
-    compared = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (compared.returncode, compared.stdout.startswith("equal to Pillow ")) == (0, True), compared.stderr
+    assert python(PROJECT / "native" / "try_wheel.py").stdout.startswith("equal to Pillow ")
 
 
 @pytest.mark.long

@@ -17,6 +17,7 @@ from gateway_local.server import EmbeddedTriton
 from gateway_local.sizing import ARGUMENT
 from gateway_models.repository.tensorrt import TENSORRT_CACHE
 from tests.deploy.conftest import Stage
+from tests.processes import python
 from tests.settings import Settings
 
 IMAGES = ["gateway", "triton", "triton-cpu", "triton-cpu-onnx"]
@@ -252,8 +253,7 @@ def test_gpu_image_has_what_sizes_its_models(root, dockerfile, tmp_path):
             to = place / Path(source).name if target.endswith("/") else place
             to.parent.mkdir(parents=True, exist_ok=True)
             (shutil.copytree if (root / source).is_dir() else shutil.copyfile)(root / source, to)
-    command = [sys.executable, "-I", "-S", tmp_path, "tritonserver"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = python("-I", "-S", tmp_path, "tritonserver", code=1)
     assert "tritonserver's --model-repository is missing" in done.stderr
 
 

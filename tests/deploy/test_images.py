@@ -2,12 +2,11 @@
 
 import configparser
 import socket
-import subprocess
 import sys
 
 import pytest
 
-from tests.processes import free_port
+from tests.processes import free_port, python
 from tests.settings import Settings
 
 TRITON = """
@@ -55,23 +54,8 @@ HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 )
 def test_build_ends_with_what_triton_answers(root, behaviour, code, message):
     port = free_port()
-    completed = subprocess.run(
-        [
-            sys.executable,
-            root / "deploy/images/try_models.py",
-            "mine",
-            sys.executable,
-            "-c",
-            TRITON,
-            str(port),
-            behaviour,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"TRITON_HTTP_URL": f"http://127.0.0.1:{port}"},
-    )
-    assert completed.returncode == code, completed.stderr
+    script, server = root / "deploy/images/try_models.py", (sys.executable, "-c", TRITON, port, behaviour)
+    completed = python(script, "mine", *server, code=code, env={"TRITON_HTTP_URL": f"http://127.0.0.1:{port}"})
     assert message in completed.stdout + completed.stderr
     # The server has ended with the step.
     with socket.socket() as other:
@@ -86,19 +70,16 @@ def service(root):
     return unit["Service"]
 
 
-def test_requests_are_finished_before_systemd_kills(service):
+def test_unit_runs_up_unprivileged_and_restarts_it(service):
+    """Requests are finished before systemd kills."""
     defaults = Settings.model_fields
     needed = defaults["shutdown_delay_seconds"].default + defaults["shutdown_grace_seconds"].default
     assert int(service["TimeoutStopSec"]) > needed
     # By default every process would get SIGTERM, and Triton would leave before the last answer.
-    assert service["KillMode"] == "mixed"
-
-
-def test_unit_runs_up_unprivileged_and_restarts_it(service):
+    wanted = {"KillMode": "mixed", "NoNewPrivileges": "yes", "Restart": "on-failure"}
+    assert {name: service[name] for name in wanted} == wanted
     assert service["ExecStart"].endswith("gateway up")
     assert service["User"] != "root"
-    assert service["NoNewPrivileges"] == "yes"
-    assert service["Restart"] == "on-failure"
 
 
 def test_environment_variables_are_settings(service):

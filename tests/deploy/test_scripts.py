@@ -282,20 +282,17 @@ def test_helm_test_sends_a_key_and_reads_the_result():
     assert [each.headers["x-api-key"] for each in gateway.asked if each.path == "/predict"] == ["k"]
 
 
-def test_key_of_the_helm_test_follows_no_redirect():
+@pytest.mark.parametrize(
+    ("status", "words"), [(302, "answers 302"), (401, "401: ")], ids=["a redirect that is not followed", "an error"]
+)
+def test_helm_test_fails_with_the_message_of_the_response(status, words):
     with serving({}) as elsewhere, serving({"/health/ready": (200, b"{}")}) as gateway:
-        gateway.answers["/predict"] = (302, f"{elsewhere.url}/predict".encode())
+        body = f"{elsewhere.url}/predict"
+        gateway.answers["/predict"] = (status, body.encode())
         done = run("classify.py", gateway.url, API_KEY="k")
     assert done.returncode == 1
-    assert "answers 302" in done.stderr
+    assert (words if status == 302 else words + body) in done.stderr
     assert elsewhere.asked == []
-
-
-def test_helm_test_fails_with_the_message_of_the_response():
-    with serving({"/health/ready": (200, b"{}"), "/predict": (401, b"unauthorized")}) as gateway:
-        done = run("classify.py", gateway.url)
-    assert done.returncode == 1
-    assert "401: unauthorized" in done.stderr
 
 
 def test_helm_test_passes_at_a_real_gateway(light_triton, tmp_path):

@@ -15,7 +15,7 @@ from PIL import Image
 from gateway_local.runtime.base import TritonRuntime
 from tests.buckets import S3, s3_server
 from tests.gateway_models.networks.builders import Head, save_labels, save_torchscript
-from tests.processes import running_gateway, wait_for
+from tests.processes import python, running_gateway, wait_for
 from tests.samples import encode
 from tests.tritons import running_triton
 
@@ -25,11 +25,7 @@ ADDED = ("--resize", "40", "--crop", "32", "--mean", "0.5,0.4,0.3", "--std", "0.
 
 def gateway(s3: S3, *arguments: str) -> str:
     """Run a command with the server's credentials; returns what it prints."""
-    command = [sys.executable, "-m", "gateway_cli", *arguments]
-    done = subprocess.run(
-        command, env={**os.environ, **s3.environment}, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = python("-m", "gateway_cli", *arguments, env={**os.environ, **s3.environment})
     return done.stdout + done.stderr
 
 

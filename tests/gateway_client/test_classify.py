@@ -3,8 +3,6 @@
 import asyncio
 import io
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +18,7 @@ from gateway_client import AsyncGateway, Gateway, ImageUrl, NamedImage, Result, 
 from tests.animations import animated
 from tests.doubles.backend import CAT, PNG, VECTOR, StubBackend, with_vector
 from tests.plugins.urls.origin import origin_on
-from tests.processes import environment
+from tests.processes import environment, python
 from tests.services import stub_service
 
 
@@ -240,7 +238,7 @@ def test_ctrl_c_at_any_moment_ends_a_wait():
         "            continue\n"
         "        raise SystemExit('no interrupt')\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment())
+    python("-c", code, env=environment())
 
 
 def test_models_can_be_listed(gateway):

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.app import create_app
 from tests.doubles.backend import PNG
+from tests.processes import python
 from tests.services import stub_service
 from tests.settings import Settings
 
@@ -74,10 +75,7 @@ def test_generated_client_passes_type_checks(generated: Path):
 def test_generated_client_classifies_and_parses_responses(generated: Path):
     (generated / "cat.png").write_bytes(PNG)
     with stub_service() as url:
-        run = subprocess.run(
-            [sys.executable, "user.py", url, "cat.png"], cwd=generated, capture_output=True, text=True, timeout=60
-        )
-    assert run.returncode == 0, run.stderr
+        run = python("user.py", url, "cat.png", cwd=generated)
     assert run.stdout.splitlines() == [
         "ensemble_model",
         "200 cat.png ['cat']",

@@ -206,30 +206,26 @@ def test_retry_after_is_bounded(given, most):
 
 
 @pytest.mark.parametrize(
-    "limits",
+    ("limits", "kind"),
     [
-        b'{"limits":7}',
-        b'{"limits":[7]}',
-        b'{"limits":[{"name":"max_files","value":"x"}]}',
-        b"[]",
-        b"<html>",
-        b"[" * 99_999,
+        (b'\r\n{"limits":7}', UnexpectedAnswer),
+        (b'\r\n{"limits":[7]}', UnexpectedAnswer),
+        (b'\r\n{"limits":[{"name":"max_files","value":"x"}]}', UnexpectedAnswer),
+        (b"\r\n[]", UnexpectedAnswer),
+        (b"\r\n<html>", UnexpectedAnswer),
+        (b"\r\n" + b"[" * 99_999, UnexpectedAnswer),
+        (b"Content-Length: 10\r\n\r\n", Unreachable),
     ],
 )
-def test_invalid_limits_raise_unexpected_answer(limits):
-    with server(lambda: [line()], limits=JSON + b"\r\n" + limits) as (url, _):
-        assert isinstance(classify(url), UnexpectedAnswer)
+def test_invalid_or_missing_limits_are_errors(limits, kind):
+    with server(lambda: [line()], limits=JSON + limits) as (url, _):
+        assert isinstance(classify(url), kind)
 
 
 def test_excessive_limits_are_capped():
     limits = json.dumps({"limits": [{"name": "max_file_bytes", "value": 2**60}, {"name": "max_files", "value": 0}]})
     with server(lambda: [line()], limits=JSON + b"\r\n" + limits.encode()) as (url, _), Gateway(url) as gateway:
         assert (gateway.limits().max_file_bytes, gateway.limits().max_files) == (2**30, 1)
-
-
-def test_missing_limits_raise_unreachable():
-    with server(lambda: [line()], limits=JSON + b"Content-Length: 10\r\n\r\n") as (url, _):
-        assert isinstance(classify(url), Unreachable)
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,13 @@ No machine without a GPU can show these; the program loads the library as it loa
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gateway.triton.model_config import ModelInstanceGroup, read_model_config
 from gateway_machine.capacity import Costs, pinned_pool_bytes, plan
-from tests.processes import PROJECT
+from tests.processes import python
 
 SOURCE = """
 #include <stdlib.h>
@@ -36,12 +35,9 @@ def library(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def run(library):
-    def run(*command: str, **variables: object) -> "subprocess.CompletedProcess[str]":
+    def run(*command: str, code: int = 0, **variables: object) -> "subprocess.CompletedProcess[str]":
         played = {name: str(value) for name, value in variables.items()}
-        environment = {**os.environ, "LD_LIBRARY_PATH": str(library), **played}
-        return subprocess.run(
-            [sys.executable, *command], env=environment, cwd=PROJECT, capture_output=True, text=True, check=False
-        )
+        return python(*command, code=code, env={**os.environ, "LD_LIBRARY_PATH": str(library), **played})
 
     return run
 
@@ -63,8 +59,8 @@ def test_gpus_of_the_driver_are_counted(run, gpus):
     ],
 )
 def test_errors_have_their_number_and_advice(run, played, said):
-    done = run("-m", "gateway_local.sized_triton", "--require-gpu", "tritonserver", "--model-repository=/m", **played)
-    assert done.returncode == 1
+    program = ("-m", "gateway_local.sized_triton", "--require-gpu", "tritonserver", "--model-repository=/m")
+    done = run(*program, code=1, **played)
     assert said in done.stderr
     if "PLAYED_CUDA" in played:
         assert "the driver runs CUDA 12.2 at most" in done.stderr
@@ -79,7 +75,6 @@ def test_container_with_gpus_gets_networks_on_them(run, repository, tmp_path):
     program = ("-m", "gateway_local.sized_triton", "--require-gpu", *command)
     played = {"PLAYED_GPUS": 8, "TMPDIR": tmp_path, "GATEWAY_TRITON_ALONE": "true", "GATEWAY_CORES": 1}
     done = run(*program, **played, GATEWAY_COSTS="gpu_network_ms=500")
-    assert done.returncode == 0, done.stderr
     # 2 images/s on each GPU: one preprocessor would do, and the smallest number is started.
     assert "about 16 images/s, limited by network" in done.stderr
     path, *options = done.stdout.split()

@@ -16,7 +16,7 @@ from gateway_local.sizing import ARGUMENT
 from gateway_machine.capacity import SHARED_BYTES, Costs, plan
 from gateway_machine.cores import usable_cores
 from gateway_machine.gpus import gpu_count
-from tests.processes import PROJECT, wait_for
+from tests.processes import PROJECT, python, wait_for
 
 OPTION, LOAD_THREADS = "--grpc-infer-thread-count", "--model-load-thread-count"
 SERVER = """#!/bin/sh
@@ -94,22 +94,20 @@ def test_threads_are_set_where_the_server_has_the_option(start, help_text, given
     assert words[1:] == [*filter(None, [given]), ARGUMENT, *wanted]
 
 
-def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "gateway_local.sized_triton", *arguments]
-    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False, timeout=60)
-
-
-@pytest.mark.skipif(gpu_count() > 0, reason="this machine has a GPU")
-def test_image_for_gpus_does_not_start_without_one():
-    done = run("--require-gpu", "tritonserver", "--model-repository=/models")
-    assert done.returncode == 1
-    assert "no GPU can be seen" in done.stderr
-
-
-def test_command_without_a_repository_is_refused():
-    done = run("tritonserver")
-    assert done.returncode == 1
-    assert "--model-repository is missing" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        pytest.param(
+            ("--require-gpu", "tritonserver", "--model-repository=/models"),
+            "no GPU can be seen",
+            marks=pytest.mark.skipif(gpu_count() > 0, reason="this machine has a GPU"),
+        ),
+        (("tritonserver",), "--model-repository is missing"),
+    ],
+)
+def test_container_that_cannot_serve_does_not_start(arguments, words):
+    done = python("-m", "gateway_local.sized_triton", *arguments, code=1)
+    assert words in done.stderr
 
 
 CORES, SLOW = usable_cores(), Costs(gpu_network_ms=20)

@@ -4,7 +4,6 @@ import os
 import shutil
 import site
 import subprocess
-import sys
 import venv
 import warnings
 import zipfile
@@ -17,7 +16,7 @@ import pytest
 import torch
 
 from gateway import __version__
-from tests.processes import PACKAGES, PROJECT, free_port, wait_for
+from tests.processes import PACKAGES, PROJECT, free_port, python, wait_for
 
 BUILD = "import sys, setuptools.build_meta as build; print(build.build_wheel(sys.argv[1]))"
 LABELS = ["red", "green", "blue"]
@@ -73,10 +72,7 @@ def wheel(tmp_path_factory) -> Path:
         shutil.copytree(PROJECT / name, source / name, ignore=ignore)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "THIRD_PARTY.md"):
         shutil.copy(PROJECT / name, source)
-    built = subprocess.run(
-        [sys.executable, "-c", BUILD, str(folder)], cwd=source, capture_output=True, text=True, check=False
-    )
-    assert built.returncode == 0, built.stderr
+    python("-c", BUILD, folder, cwd=source)
     (archive,) = folder.glob("*.whl")
     return archive
 
@@ -89,7 +85,7 @@ def installed(wheel: Path, tmp_path_factory) -> Installed:
     (packages,) = folder.glob("venv/lib/python*/site-packages")
     # A folder that a .pth names is searched, but the .pth files in it are not read: so not the one of the checkout.
     (packages / "borrowed.pth").write_text("".join(f"{path}\n" for path in site.getsitepackages()))
-    pip = [sys.executable, "-m", "pip", "--python", str(folder / "venv" / "bin" / "python"), "install"]
+    pip = ("-m", "pip", "--python", folder / "venv" / "bin" / "python", "install")
     offline = [
         "--quiet",
         "--disable-pip-version-check",
@@ -98,8 +94,7 @@ def installed(wheel: Path, tmp_path_factory) -> Installed:
         "--ignore-installed",
         "--no-compile",
     ]
-    installing = subprocess.run([*pip, *offline, str(wheel)], capture_output=True, text=True, check=False)
-    assert installing.returncode == 0, installing.stderr
+    python(*pip, *offline, wheel)
     (folder / "home").mkdir()
     return Installed(folder / "venv", folder / "home")
 

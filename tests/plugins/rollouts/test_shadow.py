@@ -37,15 +37,14 @@ ALWAYS = {"m": {"2": 100}}
 IMAGES = [CallImage(PNG, b"seal", Result(0, "a.png"), None)]
 
 
-def answering(pending: PendingCall) -> None:
-    """Version 1 answers at once, the test answers for others."""
-    if not pending.call.model_version:
-        pending.answer()
-
-
 def shadowed(loop: Loop, **options: Any) -> Scripted:
-    """A service with a shadow of each request, whose first version answers at once."""
-    return Scripted(loop, at_once=answering, shadow=ALWAYS, **options)
+    """A service with a shadow of each request, whose first version answers at once; the test answers for others."""
+
+    def at_once(pending: PendingCall) -> None:
+        if not pending.call.model_version:
+            pending.answer()
+
+    return Scripted(loop, at_once=at_once, shadow=ALWAYS, **options)
 
 
 def looks(pending: PendingCall, *scores: float) -> None:

@@ -5,8 +5,6 @@ import json
 import re
 import socket
 import ssl
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -38,7 +36,7 @@ from tests.plugins.urls.origin import (
     response,
     wait_for_client,
 )
-from tests.processes import PROJECT, wait_for
+from tests.processes import PROJECT, python, wait_for
 from tests.services import client_of, stub_service
 from tests.settings import Settings
 
@@ -133,7 +131,7 @@ def test_package_is_loaded_only_if_it_is_configured():
         "create_app(settings_class()(_env_file=None)); "
         "assert not {'gateway_plugins.urls.fetcher', 'httpcore2'} & sys.modules.keys()"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    python("-c", program)
 
 
 def test_url_that_fails_costs_no_other_image(origin, client):

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import anyio
@@ -18,6 +16,7 @@ from gateway_plugins.urls.locations import read_location
 from tests.doubles.backend import PNG
 from tests.doubles.http import Asked, Reply, http_server
 from tests.plugins.urls.test_fetcher import ask, codes
+from tests.processes import python
 from tests.services import client_of
 from tests.settings import Settings
 
@@ -143,8 +142,7 @@ def test_machine_gives_its_identity(google, tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("GOOGLE_", "GCE_"))}
     environment |= {"GCE_METADATA_HOST": google.address, "GCE_METADATA_IP": google.address}
     environment["CLOUDSDK_CONFIG"] = str(tmp_path)
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.stdout == "Bearer token-1\n", done.stderr
+    assert python("-c", program, env=environment).stdout == "Bearer token-1\n"
 
 
 def test_service_without_credentials_does_not_start(tmp_path, monkeypatch):

@@ -219,25 +219,20 @@ def test_layer_with_another_digest_is_not_kept(images, registry, tmp_path, conte
 
 
 def test_broken_connections_are_continued(registry, tmp_path):
-    """Each connection brings 6,000 bytes at most."""
-    registry.answer = cutting(6000)
+    """Each connection brings 6,000 bytes at most, with a Content-Length for all of them."""
+
+    def cut(asked: Asked) -> Reply:
+        start = int(asked.headers.get("range", "bytes=0-")[6:-1])
+        span = {"Content-Range": f"bytes {start}-{len(CONTENT) - 1}/{len(CONTENT)}"} if start else {}
+        return Reply(206 if start else 200, CONTENT[start:], span, cut=6000)
+
+    registry.answer = cut
     reported = download(registry.host, tmp_path / "layer")
     assert (tmp_path / "layer").read_bytes() == CONTENT
     assert sum(reported) == len(CONTENT)
     assert [asked.headers.get("range") for asked in registry.asked("blobs")] == [
         None if start == 0 else f"bytes={start}-" for start in range(0, len(CONTENT), 6000)
     ]
-
-
-def cutting(most: int):
-    """Replies that end after `most` bytes of the body, with a Content-Length for all of it."""
-
-    def answer(asked: Asked) -> Reply:
-        start = int(asked.headers.get("range", "bytes=0-")[6:-1])
-        span = {"Content-Range": f"bytes {start}-{len(CONTENT) - 1}/{len(CONTENT)}"} if start else {}
-        return Reply(206 if start else 200, CONTENT[start:], span, cut=most)
-
-    return answer
 
 
 def test_registry_that_stops_sending_counts_as_away(registry, tmp_path):

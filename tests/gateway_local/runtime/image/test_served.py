@@ -16,7 +16,7 @@ from gateway_local.paths import DEFAULT_BACKENDS, SHIPPED_EXAMPLES, default_cach
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.runtime.image.elf import read_elf
 from gateway_local.runtime.image.use import UnpackedImage, image_runtime, in_use, stub_failure, unloadable
-from tests.processes import environment, free_port, wait_for
+from tests.processes import environment, free_port, python, wait_for
 from tests.real_image import VARIABLES, copy_without_cache, real_layers
 from tests.triton_images import REPOSITORY, StoredImages, needs_registry, push, running_registry
 from tests.tritons import running_triton, stub_processes
@@ -50,11 +50,8 @@ def registry(runtime: TritonRuntime, tmp_path_factory: pytest.TempPathFactory) -
 def cache(registry: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache folder into which the command has fetched the image."""
     folder = tmp_path_factory.mktemp("cache")
-    command = [sys.executable, "-m", "gateway_cli", "triton", "fetch", "--image", f"{registry}/{REPOSITORY}:26.11-py3"]
-    completed = subprocess.run(
-        command, env=copy_without_cache(environment(), folder), capture_output=True, text=True, check=False
-    )
-    assert completed.returncode == 0, completed.stderr
+    command = ("-m", "gateway_cli", "triton", "fetch", "--image", f"{registry}/{REPOSITORY}:26.11-py3")
+    completed = python(*command, env=copy_without_cache(environment(), folder))
     assert "gateway up uses Triton 2.51.0" in completed.stderr
     return folder / default_cache_dir().name
 

@@ -66,15 +66,6 @@ def request(*contents: bytes, model: str = "ensemble_model", **members: Any) -> 
     return message
 
 
-def in_sequence(
-    message: service_pb2.ModelInferRequest, sequence_id: int, *, start: bool = False, end: bool = False
-) -> service_pb2.ModelInferRequest:
-    message.parameters["sequence_id"].int64_param = sequence_id
-    message.parameters["sequence_start"].bool_param = start
-    message.parameters["sequence_end"].bool_param = end
-    return message
-
-
 async def failure(call: Any) -> grpc.aio.AioRpcError:
     """The error of a call."""
     try:

@@ -34,7 +34,6 @@ from tests.plugins.oip.grpc_api.serving import (
     failure,
     gated,
     images,
-    in_sequence,
     request,
     serving,
     stub,
@@ -274,7 +273,11 @@ async def test_requests_of_a_sequence_are_served_one_after_the_other(monkeypatch
         return await add(self, model_name, model_version, step)
 
     monkeypatch.setattr(StubBackend, "add_to_sequence", add_slowly)
-    messages = [in_sequence(request(PNG), 7, start=number == 0, end=number == 5) for number in range(6)]
+    messages = [request(PNG) for _ in range(6)]
+    for number, message in enumerate(messages):
+        message.parameters["sequence_id"].int64_param = 7
+        message.parameters["sequence_start"].bool_param = number == 0
+        message.parameters["sequence_end"].bool_param = number == 5
     async with connected(stream_frames_in_flight=4) as channel:
         responses = await exchange(channel, messages)
     frames = [int.from_bytes(each.infer_response.raw_output_contents[3], "little") for each in responses]
