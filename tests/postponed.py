@@ -20,7 +20,7 @@ import pytest
 from tests import affected
 
 PACKAGES = ("bench", "gateway_models", "tests")
-"""Those of this project in which modules import torch."""
+"""Packages of this project with modules that import torch."""
 
 
 class Postponed(ModuleType):
