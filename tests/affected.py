@@ -1,8 +1,9 @@
 """Which test files a change concerns; `make check` runs them.
 
 `python -m tests.affected` prints the files whose imports reach a changed file, the nearest first: tests that import
-what has changed, then tests of modules that import it, and so on. Test files that have changed are always among them,
-others as long as all together take at most `SECONDS`; how long each took in earlier runs is in pytest's cache.
+what has changed, then tests of modules that import it, and so on, as long as all together take at most `SECONDS`; how
+long each took in earlier runs is in pytest's cache. Test files that have changed come before others, and the first file
+is taken in any case; what is left to `make test` is said on stderr.
 
 What has changed: the uncommitted files, and the commits since the branch left its upstream or `main`. On `main` itself,
 or in a copy without either, the commits since the last that passed `make test`; where none did, the uncommitted files,
@@ -163,18 +164,26 @@ def budget(paths: Iterable[str]) -> float:
 
 
 def chosen(near: dict[str, int], seconds: dict[str, float], left: float) -> list[str]:
-    """The test files to run, the nearest first, for `left` seconds."""
-    files = []
+    """The test files to run for `left` seconds: the nearest first, of equally near ones the shortest first."""
+    files: list[str] = []
     for path in sorted(near, key=lambda path: (near[path], seconds.get(path, UNKNOWN_SECONDS), path)):
         needs = seconds.get(path, UNKNOWN_SECONDS)
-        if near[path] == 0 or needs <= left:
+        if not files or needs <= left:
             files.append(path)
             left -= needs
     return files
 
 
+def summary(changes: int, files: list[str], near: dict[str, int]) -> str:
+    """How many files there are, and what is left to `make test`: of changed test files, their names."""
+    left = near.keys() - files
+    changed_ones = sorted(path for path in left if near[path] == 0)
+    found = f"changed files: {changes}; test files: {len(files)}, and {len(left)} in `make test`"
+    return f"{found}, of which these have changed: {' '.join(changed_ones)}" if changed_ones else found
+
+
 def main() -> None:
-    """Print the files for pytest, and on stderr how many there are."""
+    """Print the files for pytest, and on stderr what they leave out."""
     listed = git("ls-files", "-c", "-o", "--exclude-standard", "*.py")
     sources = {path: (PROJECT / path).read_text() for path in listed if (PROJECT / path).exists()}
     paths = changed()
@@ -184,9 +193,7 @@ def main() -> None:
     files = chosen(near, durations(), budget(paths))
     # By folder: pytest loses the fixtures of a folder that it comes back to.
     sys.stdout.writelines(f"{path}\n" for path in sorted(files))
-    sys.stderr.write(
-        f"changed files: {len(paths)}; test files: {len(files)}, and {len(near) - len(files)} in `make test`\n"
-    )
+    sys.stderr.write(summary(len(paths), files, near) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 import subprocess
 
+import pytest
+
 from tests import affected
 
 SOURCES = {
@@ -66,10 +68,28 @@ def test_tests_of_plug_ins_have_less_time():
     assert affected.budget([*of_a_plugin, "gateway/app.py"]) == affected.SECONDS
 
 
-def test_changed_tests_run_in_any_case_and_others_within_the_time():
-    seconds = {"a": 100, "b": 4, "c": 7, "d": 5, "e": 1}
-    assert affected.chosen({"b": 1, "c": 2, "d": 2, "e": 3}, seconds, 10) == ["b", "d", "e"]
-    assert affected.chosen({"a": 0, "b": 1}, seconds, 10) == ["a"]
+SECONDS = {"a": 100, "b": 4, "c": 7, "d": 5, "e": 1}
+
+
+@pytest.mark.parametrize(
+    ("near", "files"),
+    [
+        ({"b": 1, "c": 2, "d": 2, "e": 3}, ["b", "d", "e"]),
+        ({"a": 0, "b": 0, "c": 0, "d": 0, "e": 1}, ["b", "d", "e"]),
+        ({"a": 0, "b": 1}, ["a"]),
+    ],
+    ids=["nearest first", "many that have changed, as after a merge", "one that has changed, and takes long"],
+)
+def test_files_are_chosen_within_the_time(near, files):
+    assert affected.chosen(near, SECONDS, 10) == files
+
+
+def test_changed_files_that_are_left_out_are_named():
+    near = {"tests/a.py": 0, "tests/b.py": 0, "tests/c.py": 1}
+    assert affected.summary(3, ["tests/a.py"], near) == (
+        "changed files: 3; test files: 1, and 2 in `make test`, of which these have changed: tests/b.py"
+    )
+    assert affected.summary(1, ["tests/a.py", "tests/b.py"], near).endswith("and 1 in `make test`")
 
 
 def test_change_is_what_a_branch_and_the_working_tree_have(tmp_path, monkeypatch):
