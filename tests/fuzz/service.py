@@ -34,7 +34,7 @@ LOGGED_BYTES_PER_REQUEST = 2_048
 """Bytes of log allowed for each request or stream, in addition to as many bytes as the client has sent."""
 SHORTEST_REQUEST_BYTES = 40
 """A request has at least this many bytes: a case may send many requests on a connection."""
-SECONDS_TO_END = 10.0
+SECONDS_TO_END = 60.0
 """Within this time each connection must have a response or be closed; the settings below end silent ones earlier."""
 MOST_FAULTS = 10
 SETTINGS = {
@@ -101,7 +101,7 @@ class Server:
 
     def lives(self) -> bool:
         try:
-            return httpx.get(f"{self.gateway.url}/health/live", timeout=10).status_code == 200
+            return httpx.get(f"{self.gateway.url}/health/live", timeout=SECONDS_TO_END).status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -130,12 +130,16 @@ def run_cases(
     *,
     requests: float = math.inf,
     at_once: int = 1,
+    **settings: object,
 ) -> Report:
-    """Send cases until the time, the number of cases or MOST_FAULTS is reached."""
+    """Send cases until the time, the number of cases or MOST_FAULTS is reached.
+
+    `settings` replace those of SETTINGS.
+    """
     report = Report()
     with (
         tempfile.TemporaryDirectory() as folder,
-        running_gateway(Path(folder) / "log", program=PROGRAM, **SETTINGS) as gateway,
+        running_gateway(Path(folder) / "log", program=PROGRAM, **{**SETTINGS, **settings}) as gateway,
         ThreadPoolExecutor(at_once) as pool,
     ):
         server = Server(gateway)
