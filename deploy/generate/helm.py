@@ -57,7 +57,7 @@ def render(sets: Sequence[Values], *, name: str = "images", namespace: str = "vi
         input=json.dumps([str(CHART), name, namespace, list(sets)]),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
     )
     if done.returncode:

@@ -20,8 +20,11 @@ NBYTES = 400_000
 CLIENTS = 120
 """A few more than MAX_CONNECTIONS for each kind of request."""
 PAUSE_SECONDS = 0.02
-SERVED_SECONDS = 20.0
-"""Ten times the promised time, since other processes may slow the service down."""
+SERVED_SECONDS = 60.0
+"""Thirty times the promised time, since other processes may slow the service down."""
+HEALTH_ATTEMPTS = 3
+"""Failed probes in a row before Kubernetes acts. On a busy machine the reserve of 64 can be full of newcomers before a
+client that has connected sends its request."""
 ENDLESS = "slow-uploads-and-connections-without-end"
 """Connects thousands of times a second: the reserve of 64 is full before a health request in it has been read."""
 EVERYWHERE = [attack for attack in connections.CASES if attack.options == ServiceOptions() and attack.name != ENDLESS]
@@ -32,20 +35,28 @@ ON_STREAMS = [attack for attack in streams.CASES if attack.beside == "stream"]
 def served(gateway: Gateway, ended: threading.Event) -> int:
     """Classify images on new connections until the attack has ended and one succeeded; returns how many did.
 
-    A refused client tries again; a health request must succeed each time.
+    A refused client tries again; a health request must succeed within HEALTH_ATTEMPTS.
     """
     count = 0
     with httpx.Client(
         base_url=gateway.url, timeout=SERVED_SECONDS, limits=httpx.Limits(max_keepalive_connections=0)
     ) as http:
         while not ended.wait(PAUSE_SECONDS) or not count:
-            assert http.get("/health/live").status_code == 200
+            assert any(is_live(http) for _ in range(HEALTH_ATTEMPTS))
             try:
                 response = http.post("/predict", files={"f": ("c.png", PNG)})
             except httpx.TransportError:
                 continue
             count += response.status_code == 200
     return count
+
+
+def is_live(http: httpx.Client) -> bool:
+    """Whether a health request on a new connection succeeds; False if the connection is closed without an answer."""
+    try:
+        return http.get("/health/live").status_code == 200
+    except (httpx.RemoteProtocolError, httpx.ReadError):
+        return False
 
 
 @pytest.mark.parametrize("attack", [*EVERYWHERE, *ON_STREAMS, *grpc_calls.CASES], ids=lambda attack: attack.name)

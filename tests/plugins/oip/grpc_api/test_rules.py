@@ -73,8 +73,8 @@ class Service:
         image = PNG + bytes(padding)
         if server == "http":
             files = {"f": ("c.png", image)}
-            return httpx.post(f"{self.gateway.url}/predict", files=files, timeout=10).status_code == 200
-        with client(self.grpc_port, timeout_seconds=10) as raw:
+            return httpx.post(f"{self.gateway.url}/predict", files=files, timeout=60).status_code == 200
+        with client(self.grpc_port, timeout_seconds=60) as raw:
             return raw.status(raw.call(INFER, request(image).SerializeToString(), key=key)) == OK
 
     def upload(self, server: str, stack: ExitStack, nbytes: int, path: str = INFER, key: str = "") -> Callable[[], int]:
@@ -100,22 +100,37 @@ def running(folder: Path, **options: object) -> Iterator[Service]:
         yield Service(gateway, port)
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+@contextmanager
+def limited(folder: Path, seconds: float) -> Iterator[Service]:
     options = {
         "grpc_max_calls": MAX_CALLS,
         "max_connections": MAX_CONNECTIONS,
         "max_streams": 4,
         "max_bytes_waiting": 8 * MIB,
         "max_file_bytes": 4 * MIB,
-        "upload_idle_timeout_seconds": 2,
-        "answer_timeout_seconds": 2,
+        "upload_idle_timeout_seconds": seconds,
+        "upload_timeout_seconds": 120,
+        "answer_timeout_seconds": seconds,
         "max_header_bytes": 16_384,
         "log_level": "warning",
     }
-    with running(tmp_path_factory.mktemp("rules"), **options) as service:
+    with running(folder, **options) as service:
         yield service
         assert not service.has_faults()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Its limits end no client that only a busy machine delays."""
+    with limited(tmp_path_factory.mktemp("rules"), 100) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def hasty_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """Clients have two seconds to send and to read."""
+    with limited(tmp_path_factory.mktemp("hasty"), 2) as service:
+        yield service
 
 
 def connections_are_owned(service: Service, server: str) -> None:
@@ -195,7 +210,7 @@ def unread_response_ends_its_connection(service: Service, server: str) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         connection.connect(("127.0.0.1", service.gateway.port))
         connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 200)
-        wait_for(lambda: service.gateway.metric(closed) > before, timeout_seconds=30)
+        wait_for(lambda: service.gateway.metric(closed) > before)
 
 
 def unread_responses_give_way(service: Service, server: str) -> None:
@@ -233,8 +248,8 @@ def silent_clients_are_evicted(service: Service, server: str) -> None:
     with ExitStack() as stack:
         for _ in range(2 * MAX_CONNECTIONS):
             service.upload(server, stack, 10)
-        assert httpx.get(f"{service.gateway.url}/health/live", timeout=5).status_code == 200
-        raw = stack.enter_context(client(service.grpc_port, timeout_seconds=5))
+        assert httpx.get(f"{service.gateway.url}/health/live", timeout=60).status_code == 200
+        raw = stack.enter_context(client(service.grpc_port, timeout_seconds=60))
         assert raw.status(raw.call(CHECK, b"")) == OK
         assert all(service.is_served(each) for each in SERVERS)
 
@@ -246,7 +261,8 @@ def fast_uploads_evict_slow_ones(service: Service, server: str) -> None:
         wait_for(lambda: service.is_served(server, padding=3 * MIB // 2))
         assert service.gateway.metric("gateway_uploads_displaced_total") > before
         assert service.gateway.metric("gateway_waiting_bytes") <= 8 * MIB
-        assert (503 if server == "http" else UNAVAILABLE) in {status() for status in statuses}
+        evicted = 503 if server == "http" else UNAVAILABLE
+        assert any(status() == evicted for status in statuses)  # the oldest first: the others' answers would take 20 s
 
 
 RULES: dict[str, dict[str, Callable[[Service, str], None]]] = {
@@ -266,7 +282,8 @@ RULES: dict[str, dict[str, Callable[[Service, str], None]]] = {
 
 @pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("rule", RULES)
-def test_rule_holds(service: Service, rule: str, server: str):
+def test_rule_holds(request: pytest.FixtureRequest, rule: str, server: str):
+    service = request.getfixturevalue("hasty_service" if rule.startswith("deadline") else "service")
     RULES[rule][server](service, server)
 
 
@@ -312,7 +329,7 @@ def test_unread_streams_give_way(tmp_path):
                 stream = raw.call(STREAM, MESSAGE)
                 return raw.status(stream) == OK and len(raw.data.get(stream, b"")) > 0
 
-        wait_for(is_answered, timeout_seconds=20)
+        wait_for(is_answered)
 
 
 def test_silent_calls_keep_nobody_out(service: Service):
@@ -332,7 +349,7 @@ def test_silent_calls_keep_nobody_out(service: Service):
     try:
         for _ in range(20):
             assert service.is_served()
-            with client(service.grpc_port, timeout_seconds=5) as raw:
+            with client(service.grpc_port, timeout_seconds=60) as raw:
                 assert raw.status(raw.call(CHECK, b"")) == OK
     finally:
         ended.set()
@@ -389,10 +406,10 @@ def test_call_that_waits_is_not_ended_by_others_of_its_connection(service: Servi
         assert raw.status(waiting) == OK
 
 
-def test_frame_or_headers_without_end_have_a_deadline(service: Service):
+def test_frame_or_headers_without_end_have_a_deadline(hasty_service: Service):
     for begun in (b"\0\0\x10\0", frame(HEADERS, 0, 1, b"\x82")):
         began = time.monotonic()
-        assert goaway_after(service.grpc_port, begun) == ErrorCodes.ENHANCE_YOUR_CALM
+        assert goaway_after(hasty_service.grpc_port, begun) == ErrorCodes.ENHANCE_YOUR_CALM
         assert 1 < time.monotonic() - began < 20
 
 
