@@ -1,5 +1,6 @@
 """Unusual and invalid requests get a clear response, log no error, and do not affect later requests."""
 
+import re
 import socket
 import struct
 
@@ -51,6 +52,10 @@ def request(line: str, *headers: str, body: bytes = b"") -> bytes:
         (request("POST /predict HTTP/1.1", "Transfer-Encoding: chunked", body=b"ZZ\r\n"), "400 invalid_request"),
         (request("GET / HTTP/1.1", "A: b\r\n c"), "400 invalid_request"),
         *(
+            (request("GET / HTTP/1.1", f"X-Request-ID: a{ending}Set-Cookie: x=1"), "400 invalid_request")
+            for ending in ("\n", "\r", "\r\n ", "\0")
+        ),
+        *(
             (request("POST /predict HTTP/1.1", IMAGE, framing, body=b"abcd"), "400 invalid_request")
             for framing in (
                 f"Content-Length: {'0' * 5_000}4",
@@ -72,7 +77,11 @@ def test_unusual_http_gets_a_clear_response(gateway: Gateway, sent: bytes, answe
     offset = gateway.log.stat().st_size
     with gateway.connect(10) as connection:
         connection.sendall(sent)
-        assert summary(receive(connection, 10)) == answer
+        received = receive(connection, 10)
+    assert summary(received) == answer
+    head = received.partition(b"\r\n\r\n")[0].lower()
+    assert not re.search(rb"^(server|set-cookie):", head, re.MULTILINE)
+    assert b"uvicorn" not in received.lower()
     assert not gateway.faults(offset)
 
 

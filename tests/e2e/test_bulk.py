@@ -4,23 +4,13 @@ import json
 from collections.abc import Iterator
 from itertools import chain
 
-import httpx
 import pytest
 
 from gateway.settings import MIB
-from tests.photos import photo, pixels, unlike_any
+from tests.photos import pixels, unlike_any
 from tests.samples import encode
 
 COUNT = 1_000
-
-
-def test_thousand_files_get_results_in_order(client: httpx.Client):
-    files = [("files", (f"{index}.jpg", photo("cat"))) for index in range(COUNT)]
-    answer = client.post("/predict", params={"top_k": 1}, files=files)
-    assert answer.status_code == 200
-    results = answer.json()["results"]
-    assert [(result["index"], result["filename"]) for result in results] == [(i, f"{i}.jpg") for i in range(COUNT)]
-    assert {result["predictions"][0]["label"] for result in results} == {"Egyptian cat"}
 
 
 def images() -> Iterator[bytes]:

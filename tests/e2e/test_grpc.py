@@ -51,29 +51,23 @@ def test_log_says_that_a_call_was_grpc(grpc_gateway, grpc_client):
     assert (event["event"], event["protocol"], event["path"]) == ("request", "grpc", f"/v2/models/{MODEL}/infer")
 
 
-def test_frames_of_a_stream_continue_a_sequence(grpc_client):
+def test_sequence_continues_over_calls_streams_and_http(grpc_gateway, grpc_client):
+    first = grpc_client.infer(MODEL, images(IMAGE), sequence_id=12, sequence_start=True)
     results: queue.SimpleQueue = queue.SimpleQueue()
     grpc_client.start_stream(lambda result, error: results.put((result, error)))
-    for number in range(5):
-        grpc_client.async_stream_infer(
-            MODEL, images(IMAGE), sequence_id=11, sequence_start=number == 0, sequence_end=number == 4
-        )
-    answers = [results.get(timeout=60) for _ in range(5)]
+    for _ in range(3):
+        grpc_client.async_stream_infer(MODEL, images(IMAGE), sequence_id=12)
+    streamed = [results.get(timeout=60) for _ in range(3)]
     grpc_client.stop_stream()
-    assert [error for _, error in answers] == [None] * 5
-    assert [int(result.as_numpy("SEQUENCE_FRAMES")[0]) for result, _ in answers] == [1, 2, 3, 4, 5]
-    with pytest.raises(InferenceServerException, match="no state"):
-        grpc_client.infer(MODEL, images(IMAGE), sequence_id=11)
-
-
-def test_sequence_continues_over_grpc_and_http(grpc_gateway, grpc_client):
-    first = grpc_client.infer(MODEL, images(IMAGE), sequence_id=12, sequence_start=True)
     body, length = http_request(IMAGE, sequence_id=12, sequence_end=True)
     with grpc_gateway.client() as http:
         answer = http.post(f"/v2/models/{MODEL}/infer", content=body, headers=length)
-    outputs = {output["name"]: output for output in answer.json()["outputs"]}
-    assert first.as_numpy("SEQUENCE_FRAMES").tolist() == [1]
-    assert outputs["SEQUENCE_FRAMES"]["data"] == [2]
+    assert [error for _, error in streamed] == [None] * 3
+    frames = [result.as_numpy("SEQUENCE_FRAMES").tolist() for result in (first, *(result for result, _ in streamed))]
+    (last,) = [output["data"] for output in answer.json()["outputs"] if output["name"] == "SEQUENCE_FRAMES"]
+    assert [*frames, last] == [[1], [2], [3], [4], [5]]
+    with pytest.raises(InferenceServerException, match="no state"):
+        grpc_client.infer(MODEL, images(IMAGE), sequence_id=12)
 
 
 def http_request(image: bytes, **options: object) -> tuple[bytes, dict[str, str]]:

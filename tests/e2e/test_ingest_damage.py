@@ -20,10 +20,9 @@ from tests import encoders
 from tests.gateway_client.bulk.running import run
 from tests.photos import photo
 from tests.processes import Gateway
-from tests.samples import FIRST_IMAGE_MAY_BE_WHOLE, encode, photograph, samples
+from tests.samples import encode, photograph, samples
 
 CODES = {error.code for error in errors_of(installed()) if issubclass(error, ImageError)}
-DAMAGED = {"truncated_image", "invalid_image", "undecodable_image"}
 SMALL = (67, 45)
 AT_ONCE = 900
 notice = outcome(DamageDetector())
@@ -49,16 +48,6 @@ def outcomes(client: httpx.Client, files: Iterable[bytes]) -> list[str]:
     return codes
 
 
-def test_every_truncated_form_is_reported_as_damaged(real_client: httpx.Client):
-    # Files with further data behind the image may lose those; of several images, the first one may be whole.
-    forms = [one for one in samples(*SMALL) if "behind" not in one.name and "padded" not in one.name]
-    forms = [one for one in forms if one.name not in FIRST_IMAGE_MAY_BE_WHOLE]
-    files = [one.data[: len(one.data) * percent // 100] for one in forms for percent in range(5, 100, 5)]
-    codes = outcomes(real_client, files)
-    assert len(codes) == len(files)
-    assert set(codes) <= DAMAGED
-
-
 def test_damaged_bytes_never_fail_the_service(real_client: httpx.Client):
     first_of_each = {one.format: one.data for one in reversed(samples(*SMALL))}
     files = [
@@ -70,10 +59,6 @@ def test_damaged_bytes_never_fail_the_service(real_client: httpx.Client):
     assert set(outcomes(real_client, files)) <= {"ok", *CODES}
 
 
-def test_reversed_form_is_not_an_image(real_client: httpx.Client):
-    assert set(outcomes(real_client, (one.data[::-1] for one in samples(*SMALL)))) == {"unsupported_format"}
-
-
 def zip_of_text() -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
@@ -83,26 +68,18 @@ def zip_of_text() -> bytes:
 
 def deceits() -> dict[str, tuple[bytes, str]]:
     cat = photograph().resize((64, 64))
-    jpeg, png, gif, webp = (encode(cat, name) for name in ("JPEG", "PNG", "GIF", "WEBP"))
+    jpeg, png, webp = (encode(cat, name) for name in ("JPEG", "PNG", "WEBP"))
     script = b"<script>alert(1)</script>"
     return {
         "JPEG and ZIP": (jpeg + zip_of_text(), "ok"),
         "JPEG with a script as its comment": (jpeg[:2] + b"\xff\xfe\0\x1b" + script + jpeg[2:], "ok"),
         "PNG and JPEG": (png + jpeg, "ok"),
-        "WebP and PNG": (webp + png, "ok"),
         "PDF and JPEG": (b"%PDF-1.7\n" + jpeg, "unsupported_format"),
-        "ZIP and PNG": (zip_of_text() + png, "unsupported_format"),
+        "WebP and PNG": (webp + png, "ok"),
         "GIF that is a script": (b"GIF89a=1;" + script, "truncated_image"),
         "JPEG's name on a script": (b"\xff\xd8\xff\xe0" + script, "truncated_image"),
-        "SVG": (b'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"/>', "unsupported_format"),
-        "PNG of no width": (encoders.png_header(0, 64) + png[33:], "invalid_image"),
-        "PNG of no height": (encoders.png_header(64, 0) + png[33:], "invalid_image"),
-        "GIF of no width": (gif[:6] + b"\0\0" + gif[8:], "invalid_image"),
-        "PNG whose chunk is 4 GiB long": (png[:33] + struct.pack(">I", 0xFFFFFFF0) + png[37:], "truncated_image"),
         "JPEG whose segment has no length": (jpeg[:2] + b"\xff\xe1\0\0" + jpeg[2:], "invalid_image"),
         "WebP longer than its file": (webp[:4] + struct.pack("<I", 2**31) + webp[8:], "truncated_image"),
-        "PNG bomb": (encoders.png_bomb(20_000, 20_000), "image_too_large"),
-        "PNG that promises what its bytes cannot hold": (encoders.png_header(7_000, 7_000) + png[33:], "invalid_image"),
     }
 
 

@@ -1,6 +1,5 @@
 """The same image in every form gets the same result, whether the gateway or Triton decodes it, however it is sent."""
 
-import base64
 import json
 from functools import partial
 
@@ -63,15 +62,6 @@ def test_every_form_of_a_file_gets_the_result_of_its_image(
         print(f"\ndecode={decode}: largest difference of a probability by format: {distances}")  # noqa: T201  # the figure
 
 
-def test_json_carries_images_in_base64(real_client: httpx.Client):
-    images = [{"b64": base64.b64encode(photo(name)).decode(), "filename": f"{name}.jpg"} for name in ("cat", "coffee")]
-    answer = real_client.post("/predict", json={"images": images})
-    assert [result["predictions"][0]["label"] for result in answer.json()["results"]] == ["Egyptian cat", "espresso"]
-    assert [result["filename"] for result in answer.json()["results"]] == ["cat.jpg", "coffee.jpg"]
-    broken = real_client.post("/predict", content=b'{"images": [', headers={"Content-Type": "application/json"})
-    assert (broken.status_code, broken.json()["code"]) == (400, "invalid_body")
-
-
 @pytest.mark.parametrize("media_type", ["image/jpeg", "image/png", "image/x-whatever", "application/octet-stream"])
 def test_raw_body_is_recognised_by_its_content(real_client: httpx.Client, media_type: str):
     answer = real_client.post("/predict", content=photo("coffee"), headers={"Content-Type": media_type})
@@ -81,30 +71,20 @@ def test_raw_body_is_recognised_by_its_content(real_client: httpx.Client, media_
 PART = b'--b\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n' + photo("cat") + b"\r\n"
 
 
-def stream_in_two(gateway: Gateway, rest: bytes) -> list[dict]:
-    """Send one file, wait for its line, send the rest of the body; returns all lines."""
-    with gateway.connect(30) as raw:
-        raw.sendall(
-            b"POST /predict HTTP/1.1\r\nHost: x\r\nAccept: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n"
-            b"Content-Type: multipart/form-data; boundary=b\r\n\r\n"
-        )
-        first = PART + b"--b\r\n"
-        raw.sendall(b"%x\r\n%b\r\n" % (len(first), first))
-        received = b""
-        while b"Egyptian cat" not in received:
-            received += raw.recv(65_536)
-        raw.sendall(b"%x\r\n%b\r\n0\r\n\r\n" % (len(rest), rest))
-        while b'"summary"' not in received:
-            received += raw.recv(65_536)
-    return [json.loads(line) for line in received.split(b"\r\n") if line.startswith(b"{")]
+def chunk(body: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(body), body)
 
 
 def test_first_line_arrives_before_the_last_file_was_sent(gateway: Gateway):
-    lines = stream_in_two(gateway, PART[5:] + b"--b--\r\n")
+    head = b"POST /predict HTTP/1.1\r\nHost: x\r\nAccept: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n"
+    head += b"Content-Type: multipart/form-data; boundary=b\r\n\r\n"
+    received = b""
+    with gateway.connect(30) as raw:
+        raw.sendall(head + chunk(PART + b"--b\r\n"))
+        while b"Egyptian cat" not in received:
+            received += raw.recv(65_536)
+        raw.sendall(chunk(PART[5:] + b"--b--\r\n") + chunk(b""))
+        while b'"summary"' not in received:
+            received += raw.recv(65_536)
+    lines = [json.loads(line) for line in received.split(b"\r\n") if line.startswith(b"{")]
     assert [line.get("index") for line in lines] == [0, 1, None]
-
-
-def test_failed_json_lines_end_with_the_error(gateway: Gateway):
-    lines = stream_in_two(gateway, b"broken")
-    assert lines[-2]["error"]["code"] == "invalid_multipart"
-    assert lines[-1]["summary"] == {"ok": 1, "failed": 0}

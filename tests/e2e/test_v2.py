@@ -12,7 +12,7 @@ from tests.photos import photo
 from tests.processes import PROJECT, Gateway, python
 
 MODEL = "ensemble_model"
-CAT, COFFEE = photo("cat"), photo("coffee")
+CAT = photo("cat")
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +55,3 @@ def test_readme_example_prints_its_documented_output(real_gateway: Gateway):
     code = code.replace("http://127.0.0.1:8080", real_gateway.url)
     assert documented
     assert python("-c", code).stdout.strip() == documented[1]
-
-
-def test_concurrent_requests_get_their_own_results(real_gateway: Gateway):
-    with InferenceServerClient(real_gateway.url.removeprefix("http://"), concurrency=4) as v2:
-        waiting = [v2.async_infer(MODEL, [images(image)]) for image in (CAT, COFFEE) * 8]
-        found = [request.get_result().as_numpy("PREDICTION")[0].argmax() for request in waiting]
-    assert found == [found[0], found[1]] * 8

@@ -1,7 +1,6 @@
 """Several models and versions behind one gateway: requested, split, switched and unloaded under load."""
 
 import base64
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from torch import nn
@@ -18,17 +16,13 @@ from typer.testing import CliRunner
 from gateway_cli.main import app
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
-from gateway_models.networks.add import add
-from gateway_models.repository.spec import ModelSpec, Serving
 from gateway_plugins.keys.key_file import add_key
-from tests.asking import encode
-from tests.gateway_models.networks.builders import Head, save_labels, save_onnx
-from tests.gateway_models.repository.entries import SMALL
+from tests.gateway_models.networks.builders import add_head
+from tests.load import Load
 from tests.photos import photo
 from tests.processes import Gateway, running_gateway, wait_for
-from tests.tritons import stub_processes
+from tests.tritons import running_triton, stub_processes
 
-ONE_EACH = Serving(instances=1, preprocessor_instances=1, preferred=(4,), cache=False)
 CAT = photo("cat")
 
 
@@ -39,21 +33,6 @@ class Served:
     repository: Path
     triton: EmbeddedTriton
 
-    def add(self, name: str, *, seed: int = 0, load: bool = False, **options) -> None:
-        """Add a model or a version of it, as ONNX, whose processes start in a fraction of the time."""
-        folder = self.repository.parent / f"{name}-{seed}"
-        folder.mkdir()
-        network = Head(seed=seed, last=nn.Sigmoid() if options.get("multi_label") else None)
-        request = ModelSpec(
-            source=str(save_onnx(network, folder / "model.onnx")),
-            name=name,
-            labels=save_labels(folder / "labels.txt"),
-            **{"preprocessing": SMALL, "serving": ONE_EACH, **options},
-        )
-        add(request, self.repository, print)
-        if load:
-            self.command("versions", name, "--triton", self.triton.url)
-
     def command(self, *arguments: str) -> None:
         """Run `gateway model …`."""
         result = CliRunner().invoke(app, ["model", *arguments, "--model-repository", str(self.repository)])
@@ -63,16 +42,11 @@ class Served:
 @pytest.fixture(scope="module")
 def served(runtime: TritonRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     repository = tmp_path_factory.mktemp("served") / "models"
-    found = Served(repository, EmbeddedTriton(runtime, repository, on_log=print))
-    found.add("flowers")
-    found.add("flowers", seed=1, version=2, preprocessing=None)
-    found.add("signs", multi_label=True)
-    try:
-        found.triton.start()
-        found.triton.wait_ready()
-        yield found
-    finally:
-        found.triton.stop(grace_seconds=0)
+    add_head(repository, "flowers")
+    add_head(repository, "flowers", seed=1, version=2, preprocessing=None)
+    add_head(repository, "signs", last=nn.Sigmoid(), multi_label=True)
+    with running_triton(runtime, repository) as triton:
+        yield Served(repository, triton)
 
 
 @pytest.fixture(scope="module")
@@ -164,59 +138,37 @@ def test_multi_label_model_returns_every_label_above_the_threshold(http):
     assert answer["predicted_classes"] == list(likely)
 
 
-def test_top_k_beyond_the_classes_returns_all_of_them(http):
-    assert len(scores(ask(http, top_k=1_000))) == 5
-    assert sum(scores(ask(http, threshold=0)).values()) == pytest.approx(1, abs=1e-4)
+def load_on(http: httpx.Client, model: str) -> Load:
+    """Four clients, whose outcomes are their status and version."""
 
+    def outcome(answer: httpx.Response) -> tuple[int, str]:
+        return answer.status_code, answer.json()["model"]["version"] if answer.status_code == 200 else answer.text
 
-@contextmanager
-def asking_on(gateway_client: httpx.Client, model: str) -> Iterator[Counter]:
-    """Four clients that send requests without pause; counts their responses by status and version."""
-    outcomes: Counter[tuple[int, str | None]] = Counter()
-    stop = threading.Event()
-
-    def run(seed: int) -> None:
-        random = np.random.default_rng(seed)
-        with httpx.Client(base_url=gateway_client.base_url, timeout=60) as http:
-            while not stop.is_set():
-                image = encode(random.integers(0, 256, (40, 40, 3), np.uint8), ".png")
-                answer = http.post("/predict", params={"model": model}, files={"f": image})
-                version = answer.json()["model"]["version"] if answer.status_code == 200 else answer.text
-                outcomes[answer.status_code, version] += 1
-
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield outcomes
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join(60)
+    return Load(str(http.base_url), clients=4, model=model, outcome_of=outcome)
 
 
 def test_version_is_added_switched_and_rolled_back_under_load(http, served):
-    served.add("fruits", load=False)
+    add_head(served.repository, "fruits")
     assert http.post("/models/fruits/load").json()["versions"] == ["1"]
-    with asking_on(http, "fruits") as outcomes:
-        wait_for(lambda: outcomes[200, "1"] > 20)
-        served.add("fruits", seed=1, version=2, preprocessing=None)
+    with load_on(http, "fruits") as load:
+        wait_for(lambda: load.outcomes()[200, "1"] > 20)
+        add_head(served.repository, "fruits", seed=1, version=2, preprocessing=None)
         loaded = http.post("/models/fruits/load")
         assert (loaded.status_code, loaded.json()["versions"], loaded.json()["version"]) == (200, ["1", "2"], "1")
-        before = outcomes[200, "1"]
-        wait_for(lambda: outcomes[200, "1"] > before + 20)
+        before = load.outcomes()[200, "1"]
+        wait_for(lambda: load.outcomes()[200, "1"] > before + 20)
         assert ask(http, model="fruits", version=2)["model"]["version"] == "2"
         served.command("versions", "fruits", "--use", "2", "--triton", served.triton.url)
-        wait_for(lambda: outcomes[200, "2"] > 20)
+        wait_for(lambda: load.outcomes()[200, "2"] > 20)
         assert ask(http, model="fruits", version=1)["model"]["version"] == "1"
-        before = outcomes[200, "1"]
+        before = load.outcomes()[200, "1"]
         served.command("versions", "fruits", "--use", "1", "--triton", served.triton.url)
-        wait_for(lambda: outcomes[200, "1"] > before + 20)
-    assert set(outcomes) == {(200, "1"), (200, "2")}, outcomes
+        wait_for(lambda: load.outcomes()[200, "1"] > before + 20)
+    assert set(load.outcomes()) == {(200, "1"), (200, "2")}
 
 
 def test_unloading_a_model_keeps_the_others(http, served):
-    served.add("birds")
+    add_head(served.repository, "birds")
     assert http.post("/models/birds/load").status_code == 200
     assert ask(http, model="birds")["model"]["name"] == "birds"
     assert http.post("/models/birds/unload").status_code == 204
@@ -230,7 +182,7 @@ def test_unloading_a_model_keeps_the_others(http, served):
 
 
 def test_failed_load_reports_the_reason(http, served):
-    served.add("broken")
+    add_head(served.repository, "broken")
     (served.repository / "broken_classifier" / "1" / "model.onnx").write_bytes(b"no ONNX")
     answer = http.post("/models/broken/load")
     assert (answer.status_code, answer.json()["code"]) == (502, "load_failed")
@@ -266,7 +218,7 @@ def test_death_of_a_shadow_version_costs_no_client_a_result(start, served):
             known = {"same", "different", "skipped"}
             return sum(count for outcome, count in shadowed().items() if outcome not in known)
 
-        with asking_on(http, "flowers") as outcomes:
+        with load_on(http, "flowers") as load:
             wait_for(lambda: compared() > 10)
             stubs = stub_processes(served.triton, "flowers_classifier/2")
             assert stubs
@@ -276,6 +228,6 @@ def test_death_of_a_shadow_version_costs_no_client_a_result(start, served):
             wait_for(lambda: failures() > 0)
             before = compared()
             wait_for(lambda: compared() > before + 10, timeout_seconds=120)
-        assert set(outcomes) == {(200, "1")}, outcomes
+        assert set(load.outcomes()) == {(200, "1")}
         assert gateway.log.read_text().count("shadow_fails") >= 1
         assert scores(ask(http)) != scores(ask(http, version=2))

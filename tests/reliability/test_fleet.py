@@ -16,9 +16,10 @@ from gateway_local.server import EmbeddedTriton
 from gateway_plugins.keys.key_file import add_key
 from gateway_plugins.keys.quota import read_quota
 from gateway_plugins.keys.rate_store import CONNECTIONS
+from tests.load import Load
 from tests.plugins.keys.stores import Store, needs_store
 from tests.processes import SERVE, Gateway, free_port, is_gone, running_gateway, wait_for
-from tests.reliability.conftest import Load, urls_of
+from tests.reliability.conftest import urls_of
 
 pytestmark = [pytest.mark.triton, pytest.mark.long, needs_store]
 

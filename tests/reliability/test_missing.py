@@ -10,7 +10,6 @@ import pytest
 
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
-from gateway_models.blocking_triton import BlockingTriton
 from tests.leaks import lasting
 from tests.processes import Gateway, wait_for
 from tests.reliability.conftest import classify, endpoints, ready
@@ -114,17 +113,3 @@ def test_model_that_was_never_loaded_is_loaded_once_it_can_be(own_triton, start_
         wait_for(lambda: ready(gateway))
         assert classify(gateway).status_code == 200
         wait_for(lambda: not missing(gateway))
-
-
-def test_model_that_was_unloaded_on_purpose_stays_unloaded(own_triton, start_gateway):
-    with (
-        start_gateway(triton_url=own_triton.url, load_models="*", ready_interval_seconds=0.2) as gateway,
-        BlockingTriton(own_triton.url) as triton,
-    ):
-        wait_for(lambda: not missing(gateway))
-        assert "sequence_model" in triton.loaded()
-        triton.unload("sequence_model")
-        probes = gateway.metric("gateway_probes_total")
-        wait_for(lambda: gateway.metric("gateway_probes_total") >= probes + 5)
-        assert not missing(gateway)
-        assert "sequence_model" not in triton.loaded()

@@ -9,13 +9,11 @@ import pytest
 
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
-from gateway_models.networks.add import add
-from gateway_models.repository.spec import ModelSpec, Serving
-from tests.gateway_models.networks.builders import Head, save_labels, save_onnx
-from tests.gateway_models.repository.entries import SMALL
+from tests.gateway_models.networks.builders import add_head
+from tests.load import Load
 from tests.photos import photo, pixels, unlike_any
 from tests.processes import Gateway, wait_for
-from tests.reliability.conftest import Load, all_ready, classify, health, outcomes, ready, urls_of
+from tests.reliability.conftest import all_ready, classify, health, outcomes, ready, urls_of
 from tests.samples import encode
 from tests.tritons import running_triton, stub_processes
 
@@ -24,31 +22,15 @@ pytestmark = [pytest.mark.triton, pytest.mark.slow]
 KILLER = b"this picture ends the process that decodes it"
 BEGIN = "        if length == 0:\n            return Status.EMPTY"
 """Where the preprocessor begins to decode an image."""
-ONE_EACH = Serving(instances=1, preprocessor_instances=1, preferred=(4,), cache=False)
-
-
-def add_small(repository: Path, name: str, *, version: int = 1) -> None:
-    folder = repository.parent / f"{name}-{version}"
-    folder.mkdir()
-    request = ModelSpec(
-        # Its processes start in a fraction of the time that torch takes to be imported.
-        source=str(save_onnx(Head(seed=version), folder / "model.onnx")),
-        name=name,
-        labels=save_labels(folder / "labels.txt"),
-        version=version,
-        preprocessing=SMALL if version == 1 else None,
-        serving=ONE_EACH,
-    )
-    add(request, repository, print)
 
 
 @pytest.fixture(scope="module")
 def triton_of_two(runtime: TritonRuntime, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedTriton]:
     """A Triton with `signs`, and with `flowers` in two versions."""
     repository = tmp_path_factory.mktemp("two") / "models"
-    add_small(repository, "signs")
-    add_small(repository, "flowers")
-    add_small(repository, "flowers", version=2)
+    add_head(repository, "signs")
+    add_head(repository, "flowers")
+    add_head(repository, "flowers", seed=1, version=2, preprocessing=None)
     with running_triton(runtime, repository) as server:
         yield server
 
@@ -86,7 +68,7 @@ def models(gateway: Gateway) -> dict[str, bool]:
 
 def test_crashing_image_is_quarantined_after_two_processes(start_triton, start_gateway, tmp_path):
     repository = tmp_path / "models"
-    add_small(repository, "signs")
+    add_head(repository, "signs")
     make_vulnerable(repository / "signs_preprocessor" / "1" / "model.py")
     tritons = [start_triton(repository), start_triton(repository)]
     killer = encode(pixels("cat"), "JPEG", comment=KILLER)

@@ -8,8 +8,9 @@ from contextlib import ExitStack
 import pytest
 
 from tests.light_models import starting_waits
+from tests.load import Load
 from tests.processes import Gateway, wait_for
-from tests.reliability.conftest import Load, all_ready, classify, endpoints, ready, urls_of
+from tests.reliability.conftest import all_ready, classify, endpoints, ready, urls_of
 from tests.tritons import stub_processes
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
@@ -69,18 +70,6 @@ def test_only_one_of_several_gateways_recovers_a_model(light_triton, light_repos
 def healing(gateway: Gateway) -> set[str]:
     """The state of recovery in the workers of a gateway; each request is sent on a new connection."""
     return {endpoint["healing"] for _ in range(8) for endpoint in endpoints(gateway)}
-
-
-def test_recovery_can_be_turned_off(start_triton, start_gateway):
-    triton = start_triton()
-    with start_gateway(triton_url=triton.url, heal="false", ready_interval_seconds=0.5) as gateway:
-        for process in stub_processes(triton, "classifier"):
-            process.kill()
-        wait_for(lambda: not ready(gateway))
-        (endpoint,) = endpoints(gateway)
-        assert endpoint["healing"] == "off"
-        assert endpoint["error"]["code"] == "model_unavailable"
-        assert not stub_processes(triton, "classifier")
 
 
 def test_gateway_started_before_triton_becomes_ready_with_it(start_triton, light_repository, start_gateway):

@@ -18,9 +18,9 @@ import pytest
 
 from gateway_local.hosts import authority
 from gateway_machine.gpus import gpu_count
+from tests.load import Load
 from tests.photos import photo
 from tests.processes import PROJECT, environment, free_port, is_gone, python, wait_for
-from tests.reliability.conftest import Load
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 

@@ -38,7 +38,7 @@ def test_large_answer_is_complete_and_as_documented():
     assert answer.headers["content-type"] == "application/json"
     assert int(answer.headers["content-length"]) == len(answer.content) > 500_000
     read = PredictResponse.model_validate_json(answer.content)
-    assert [result.index for result in read.results] == list(range(20))
+    assert [(result.index, result.filename) for result in read.results] == [(n, f"{n}.png") for n in range(20)]
     assert [len(result.predictions) for result in read.results] == [CLASSES] * 20
     assert list(answer.json()["results"][0]) == list(read.results[0].model_dump(exclude_unset=True))
 

@@ -1,4 +1,6 @@
-"""Errors of requests have suggestions."""
+"""Errors of requests: their status, their code, and what they say is wrong and to be done."""
+
+from typing import Any
 
 import pytest
 import structlog
@@ -7,29 +9,84 @@ from gateway.ingest.multipart import MAX_READ_AHEAD_BYTES
 from tests.doubles.backend import PNG
 from tests.services import ROUTES, client_of
 
-
-@pytest.mark.parametrize(
-    ("path", "meant"),
-    [
-        ("/predict/", "'/predict'"),
-        ("/v1/predict", "'/predict'"),
-        ("/PREDICT", "'/predict'"),
-        ("/classify", "'/predict'"),
-        ("/health", "'/health/live' or '/health/ready'"),
-        ("/limit", "'/limits'"),
-    ],
-)
-def test_misspelt_path_gets_a_suggestion(client, path, meant):
-    answer = client.post(path, files={"f": b"x"})
-    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
-    assert answer.json()["detail"] == f"There is nothing at {path}; did you mean {meant}? See /docs."
+NOTHING = "There is nothing at {}; did you mean {}? See /docs."
+FILE = b'--b\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n'
+TOP_K = b'--b\r\nContent-Disposition: form-data; name="top_k"\r\n\r\nx\r\n'
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT"])
-def test_wrong_method_is_told_the_right_one(client, method):
-    answer = client.request(method, "/predict")
-    assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
-    assert answer.json()["detail"] == f"{method} is not allowed on /predict: send POST; see /docs."
+def post(path: str = "/predict", **options: Any) -> tuple[str, str, dict[str, Any]]:
+    return "POST", path, options or {"files": {"f": b"x"}}
+
+
+def fields(**files: tuple[str | None, str | bytes]) -> tuple[str, str, dict[str, Any]]:
+    return post(files=files)
+
+
+def body(content: bytes, **headers: str) -> tuple[str, str, dict[str, Any]]:
+    return post(content=content, headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+
+def form(content: bytes) -> tuple[str, str, dict[str, Any]]:
+    return body(content, content_type="multipart/form-data; boundary=b")
+
+
+REFUSALS = {
+    (404, "not_found"): {
+        NOTHING.format("/predict/", "'/predict'"): post("/predict/"),
+        NOTHING.format("/v1/predict", "'/predict'"): post("/v1/predict"),
+        NOTHING.format("/PREDICT", "'/predict'"): post("/PREDICT"),
+        NOTHING.format("/classify", "'/predict'"): post("/classify"),
+        NOTHING.format("/health", "'/health/live' or '/health/ready'"): post("/health"),
+        NOTHING.format("/limit", "'/limits'"): post("/limit"),
+        "GATEWAY_ADMIN_KEYS_FILE": post("/models/cats/unload"),
+    },
+    (404, None): {  # errors below /v2 have no code
+        "/models/{name}/load": post("/v2/repository/models/cats/load", json={}),
+        "/models/{name}/unload": post("/v2/repository/models/cats/unload", json={}),
+        "GATEWAY_ADMIN_KEYS_FILE": post("/v2/repository/models/cats/load", json={}),
+    },
+    (405, "method_not_allowed"): {
+        "GET is not allowed on /predict: send POST; see /docs.": ("GET", "/predict", {}),
+        "PUT is not allowed on /predict: send POST; see /docs.": ("PUT", "/predict", {}),
+    },
+    (400, "unknown_field"): {
+        "'topk' has no file name and is not a parameter; did you mean 'top_k'? Parameters are top_k,": fields(
+            topk=(None, "cat.jpg")
+        ),
+        "a file has one, such as curl -F files=@cat.jpg. Parameters are top_k,": fields(files=(None, "cat.jpg")),
+        "did you mean 'top_k'?": fields(files=("cat.png", PNG), topk=(None, "2")),  # not late, but unknown
+        "'top_k' goes in the query, such as ?top_k=…; the body has \"images\" alone.": post(
+            json={"top_k": 2, "images": []}
+        ),
+    },
+    (422, "invalid_parameter"): {
+        "'topk' is not a parameter of this request; did you mean 'top_k'?": post("/predict?topk=3"),
+        "'zzz' is not a parameter of this request.": post("/predict?zzz=3"),
+        "'top_k': must be a whole number": form(TOP_K + FILE + b"x\r\n--b--\r\n"),
+    },
+    (415, "unsupported_media_type"): {
+        "as curl -d does: write curl -F files=@cat.jpg.": body(PNG, content_type="application/x-www-form-urlencoded"),
+        "requests.post(url, files={'files': file}).": body(PNG),
+        "The Content-Type is not supported": body(b"x", content_type="text/csv"),
+        "The Content-Encoding is not supported": body(b"x", content_type="image/png", content_encoding="gzip"),
+    },
+    (400, "invalid_multipart"): {"ends without its closing boundary": form(FILE + b"x")},
+    (400, "no_files"): {"The request has no files": form(b"--b--\r\n")},
+    (431, "headers_too_large"): {
+        "part": form(b"--b\r\nA: " + b"b" * 700_000),
+        "headers": form(b"--b\r\n" + b"A: b\r\n" * 100_000),
+    },
+}
+"""By status and code: words of the error, and a request that has it."""
+ROWS = [(*error, words, request) for error, requests in REFUSALS.items() for words, request in requests.items()]
+
+
+@pytest.mark.parametrize(("status", "code", "words", "request_"), ROWS, ids=[f"{row[0]} {row[2]}" for row in ROWS])
+def test_error_says_what_is_wrong_and_what_to_do(client, status, code, words, request_):
+    method, path, options = request_
+    answer = client.request(method, path, **options)
+    assert (answer.status_code, answer.json().get("code")) == (status, code)
+    assert words in "\n".join(str(answer.json().get(member)) for member in ("title", "detail", "error"))
 
 
 def test_every_path_without_parameters_is_a_suggestion(client):
@@ -39,70 +96,23 @@ def test_every_path_without_parameters_is_a_suggestion(client):
     assert {path for path in paths if "{" not in path} == set(ROUTES.literal) - undocumented
 
 
-def test_admin_route_without_admin_keys_names_the_setting(client):
-    assert "GATEWAY_ADMIN_KEYS_FILE" in client.post("/models/cats/unload").json()["detail"]
+def test_other_path_below_a_model_does_not_name_the_setting(client):
     assert "GATEWAY_ADMIN_KEYS_FILE" not in client.post("/models/cats/upload").json()["detail"]
 
 
-@pytest.mark.parametrize("act", ["load", "unload"])
-def test_triton_s_route_for_loading_names_the_gateway_s(client, act):
-    answer = client.post(f"/v2/repository/models/cats/{act}", json={})
-    assert answer.status_code == 404
-    assert f"/models/{{name}}/{act}" in answer.json()["error"]
-    assert "GATEWAY_ADMIN_KEYS_FILE" in answer.json()["error"]
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"), [("topk", "did you mean 'top_k'?"), ("files", "a file has one, such as curl -F files=@cat.jpg.")]
-)
-def test_misspelt_field_gets_a_suggestion(client, name, hint):
-    answer = client.post("/predict", files={name: (None, "cat.jpg")})
-    assert answer.json()["code"] == "unknown_field"
-    assert f"{name!r} has no file name and is not a parameter; {hint} Parameters are top_k," in answer.json()["detail"]
-
-
 def test_field_after_the_files(client):
-    """It is a parameter like any other while no file is being classified; what is none is called unknown, not late."""
+    """It is a parameter like any other while no file is being classified."""
     files = [("files", ("cat.png", PNG)), ("files", ("dog.png", PNG)), ("model", (None, "flowers"))]
     assert client.post("/predict", files=files).json()["model"]["name"] == "flowers"
-    unknown = client.post("/predict", files=[("files", ("cat.png", PNG)), ("topk", (None, "2"))])
-    assert (unknown.status_code, unknown.json()["code"]) == (400, "unknown_field")
-    assert "mean 'top_k'?" in unknown.json()["detail"]
 
 
 def test_field_after_files_that_are_being_classified():
     """A client of its own: the calls that are left in flight end with it."""
-    body = [("files", ("cat.png", PNG)), ("files", ("dog.png", PNG + bytes(MAX_READ_AHEAD_BYTES)))]
+    files = [("files", ("cat.png", PNG)), ("files", ("dog.png", PNG + bytes(MAX_READ_AHEAD_BYTES)))]
     with client_of() as client:
-        late = client.post("/predict", files=[*body, ("top_k", (None, "2"))])
+        late = client.post("/predict", files=[*files, ("top_k", (None, "2"))])
     assert (late.status_code, late.json()["code"]) == (422, "invalid_parameter")
     assert "send it before the first file, or in the query, such as ?top_k=…." in late.json()["detail"]
-
-
-@pytest.mark.parametrize(
-    ("headers", "command"),
-    [
-        ({"content-type": "application/x-www-form-urlencoded"}, "as curl -d does: write curl -F files=@cat.jpg."),
-        ({}, "requests.post(url, files={'files': file})."),
-    ],
-)
-def test_image_as_the_whole_body_gets_the_right_command(client, headers, command):
-    answer = client.post("/predict", content=PNG, headers=headers)
-    assert answer.status_code == 415
-    assert command in answer.json()["detail"]
-
-
-def test_parameter_in_a_json_body_error_mentions_the_query(client):
-    answer = client.post("/predict", json={"top_k": 2, "images": []})
-    assert answer.json()["detail"] == "'top_k' goes in the query, such as ?top_k=…; the body has \"images\" alone."
-
-
-def test_encoded_body_is_refused(client):
-    answer = client.post("/predict", content=b"x", headers={"content-type": "image/png", "content-encoding": "gzip"})
-    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
-    assert answer.json()["title"] == "The Content-Encoding is not supported"
-    answer = client.post("/predict", content=b"x", headers={"content-type": "text/csv"})
-    assert answer.json()["title"] == "The Content-Type is not supported"
 
 
 def test_log_event_describes_images_without_their_bytes(client):
@@ -110,9 +120,3 @@ def test_log_event_describes_images_without_their_bytes(client):
         client.post("/predict", content=b"", headers={"content-type": "image/png"})
     (event,) = [event for event in told if event["event"] == "request"]
     assert (event["images_failed"], event["errors"]) == (1, {"empty_file": 1})
-
-
-@pytest.mark.parametrize(("name", "hint"), [("topk", "; did you mean 'top_k'?"), ("zzz", ".")])
-def test_misspelt_parameter_gets_a_suggestion(client, name, hint):
-    answer = client.post("/predict", params={name: 3}, files={"f": b"x"})
-    assert answer.json()["detail"] == f"'{name}' is not a parameter of this request{hint}"

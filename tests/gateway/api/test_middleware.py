@@ -1,5 +1,6 @@
 """Observability of each request: log event, Server-Timing header, metrics and span."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
@@ -101,7 +102,8 @@ def test_broken_result_stream_is_logged_with_its_cause(events):
         broken = part + second + b"--b\r\nnonsense"
         answer = client.post("/predict", content=broken, headers=headers)
     (event,) = events
-    assert '"invalid_multipart"' in answer.text
+    *_, error, last = map(json.loads, answer.text.splitlines())
+    assert (error["error"]["code"], last["summary"]) == ("invalid_multipart", {"ok": event["images_ok"], "failed": 0})
     assert (event["status"], event["code"]) == (200, "invalid_multipart")
     assert event["images_ok"] >= 1
 
@@ -167,10 +169,11 @@ def test_disconnect_ends_streamed_results(events):
     assert event["images_ok"] in (1, 2)  # the second one may be in flight already
 
 
-def test_probes_are_logged_at_debug_level(client, events):
-    for path in ("/health/live", "/health/ready", "/metrics"):
-        client.get(path)
-    assert [event["log_level"] for event in events] == ["debug"] * 3
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_probes_and_assets_are_logged_at_debug_level(client, events, method):
+    for path in ("/health/live", "/health/ready", "/metrics", "/assets/page.js", "/docs/assets/swagger-ui.css"):
+        client.request(method, path)
+    assert [(event["log_level"], event["method"]) for event in events] == [("debug", method)] * 5
 
 
 def test_server_timing_header_has_the_stages(client):

@@ -5,7 +5,6 @@ import json
 from typing import Annotated
 
 import pytest
-import structlog
 from fastapi import FastAPI, Query
 from fastapi.exceptions import RequestValidationError
 from hypothesis import given
@@ -111,16 +110,6 @@ def test_head_equals_get_without_a_body(client, path):
 def test_head_is_refused_where_get_is(client, path, status):
     answer = client.request("HEAD", path)
     assert (answer.status_code, answer.content) == (status, b"")
-
-
-@pytest.mark.parametrize("path", ["/assets/page.js", "/docs/assets/swagger-ui.css", "/health/live"])
-def test_assets_are_logged_at_debug_level(client, path):
-    with structlog.testing.capture_logs() as logs:
-        client.get(path)
-        client.request("HEAD", path)
-    # A machine that is busy elsewhere is told of as well.
-    told = [event for event in logs if event["event"] == "request"]
-    assert [(event["log_level"], event["method"]) for event in told] == [("debug", "GET"), ("debug", "HEAD")]
 
 
 def test_assets_are_counted_as_one_route(client):

@@ -1,0 +1,59 @@
+"""Load on a running gateway."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from tests.photos import photo, unlike_any
+
+
+@dataclass
+class Load:
+    """Clients that send one new image after another, each on a connection of its own."""
+
+    url: str
+    clients: int = 8
+    model: str = ""
+    """Another than the default one."""
+    pause_seconds: float = 0.03
+    """After each answer: a load that takes both cores keeps what it waits for from happening."""
+    headers: dict[str, str] = field(default_factory=dict)
+    outcome_of: Callable[[httpx.Response], Any] = lambda answer: answer.status_code
+    answers: list[tuple[float, float, Any]] = field(default_factory=list)
+    """When each request was sent and answered (time.monotonic), and its outcome or what its connection failed with."""
+
+    def __enter__(self) -> "Load":
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(self.clients)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(150)
+            assert not thread.is_alive(), "a request hangs"
+
+    def _run(self) -> None:
+        params = {"model": self.model} if self.model else {}
+        with httpx.Client(base_url=self.url, params=params, headers=self.headers, timeout=120) as http:
+            while not self._stop.is_set():
+                sent_at, pause_seconds = time.monotonic(), 0.1
+                try:
+                    answer = http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))})
+                    outcome = self.outcome_of(answer)
+                    pause_seconds = self.pause_seconds if answer.status_code == 200 else pause_seconds
+                except httpx.TransportError as exc:
+                    outcome = type(exc).__name__
+                self.answers.append((sent_at, time.monotonic(), outcome))
+                self._stop.wait(pause_seconds)
+
+    def outcomes(self, since: float = 0.0) -> Counter[Any]:
+        """The outcomes of answered requests that were sent at `since` or later."""
+        return Counter(outcome for sent_at, _, outcome in list(self.answers) if sent_at >= since)
