@@ -1,10 +1,6 @@
-import random
-
 import pytest
 
 from tests.fuzz.campaign import Child, run
-from tests.fuzz.mutations import mutate
-from tests.samples import samples
 
 
 @pytest.mark.long
@@ -20,8 +16,3 @@ def test_child_that_dies_is_a_fault():
     child._process.kill()
     assert "died" in child.ask(b"x")
     child.close()
-
-
-def test_same_seed_damages_a_file_the_same_way():
-    data = samples(67, 45)[0].data
-    assert mutate(random.Random("1 2"), data, [data]) == mutate(random.Random("1 2"), data, [data])

@@ -201,6 +201,7 @@ def test_openapi_document_mentions_no_keys_without_the_setting():
         document = client.get("/openapi.json").text
     assert "securitySchemes" not in document
     assert '"401"' not in document
+    assert "/load" not in document
 
 
 @pytest.fixture
@@ -213,49 +214,54 @@ def admin_key(admins: Path) -> str:
     return add_key(admins, "ops")
 
 
-@pytest.mark.parametrize("act", ["load", "unload"])
-def test_models_cannot_be_changed_without_admin_keys(client, key, act):
-    assert client.post(f"/models/birds/{act}", headers=bearer(key)).status_code == 403
-    with client_of() as open_to_all:
-        assert open_to_all.post(f"/models/birds/{act}").status_code == 404
-        assert "/load" not in open_to_all.get("/openapi.json").text
+CODES = {401: "unauthorized", 403: "forbidden", 404: "not_found", 409: "model_in_use"}
+LOAD, UNLOAD = "POST /models/birds/load", "POST /models/birds/unload"
+KEYS, ADMINS = "api_keys_file", "admin_keys_file"
+BOTH = (KEYS, ADMINS)
 
 
-@pytest.mark.parametrize(("act", "status"), [("load", 200), ("unload", 204)])
-def test_only_admin_keys_change_models(path, key, admins, admin_key, act, status):
-    target = f"/models/birds/{act}"
-    with client_of(api_keys_file=path, admin_keys_file=admins) as client:
-        assert client.post(target).status_code == 401
-        refused = client.post(target, headers=bearer(key))
-        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
-        assert client.post(target, headers=bearer(admin_key)).status_code == status
-        assert client.post(target, headers={"X-API-Key": admin_key}).status_code == status
+@pytest.mark.parametrize(
+    ("files", "metrics_access", "asked", "statuses"),
+    [
+        # Statuses without a key, with an unknown one, with a key, and with an admin key.
+        ((), "", LOAD, (404, 404, 404, 404)),
+        ((), "", UNLOAD, (404, 404, 404, 404)),
+        ((KEYS,), "", LOAD, (401, 401, 403, 401)),
+        ((KEYS,), "", UNLOAD, (401, 401, 403, 401)),
+        (BOTH, "", LOAD, (401, 401, 403, 200)),
+        (BOTH, "", UNLOAD, (401, 401, 403, 204)),
+        (BOTH, "", "POST /models/ensemble_model/unload", (401, 401, 403, 409)),
         # An admin may also do what others may, and others still need their keys.
-        assert client.get("/models", headers=bearer(admin_key)).status_code == 200
-        assert client.get("/models").status_code == 401
+        (BOTH, "", "GET /models", (401, 401, 200, 200)),
+        ((ADMINS,), "", "GET /models", (200, 200, 200, 200)),
+        *(
+            ((ADMINS,), "", f"POST /models/{path}", (401, 401, 401))
+            for path in ("birds/load", "birds/load/", "/load", "a/b/load", "birds/x")
+        ),
+        (BOTH, "key", "GET /metrics", (401, 401, 200, 200)),
+        (BOTH, "admin", "GET /metrics", (401, 401, 403, 200)),
+        (BOTH, "admin", "GET /health/live", (200, 200, 200, 200)),
+    ],
+)
+def test_route_needs_a_key_or_an_admin_key(path, key, admins, admin_key, files, metrics_access, asked, statuses):
+    folder = {KEYS: path, ADMINS: admins}
+    settings = {name: folder[name] for name in files} | ({"metrics_access": metrics_access} if metrics_access else {})
+    with client_of(**settings) as client:
+        for value, status in zip((None, "tig_unknown", key, admin_key), statuses, strict=False):
+            for name, header in ((b"authorization", f"Bearer {value}"), (b"x-api-key", f"{value}")):
+                headers = [(name, header.encode())] if value else []
+                start, *rest = client.ask(*asked.split(), headers)
+                assert start["status"] == status, (value, name)
+                content = b"".join(message.get("body", b"") for message in rest)
+                assert status < 400 or json.loads(content)["code"] == CODES[status]
 
 
-def test_admin_keys_alone_leave_other_routes_open(admins, admin_key):
+def test_openapi_document_declares_admin_keys(admins, admin_key):
     with client_of(admin_keys_file=admins) as client:
-        assert client.get("/models").status_code == 200
-        assert client.post("/models/birds/load").status_code == 401
-        assert client.post("/models/birds/load", headers=bearer("tig_unknown")).status_code == 401
         operations = client.get("/openapi.json").json()["paths"]
     assert "security" in operations["/models/{name}/load"]["post"]
     assert {"401", "403"} <= set(operations["/models/{name}/load"]["post"]["responses"])
     assert "security" not in operations["/models"]["get"]
-
-
-@pytest.mark.parametrize("target", ["/models/birds/load/", "/models//load", "/models/a/b/load", "/models/birds/x"])
-def test_every_path_below_a_model_needs_an_admin_key(admins, admin_key, target):
-    with client_of(admin_keys_file=admins) as client:
-        assert client.ask("POST", target)[0]["status"] == 401
-
-
-def test_default_model_cannot_be_unloaded(admins, admin_key):
-    with client_of(admin_keys_file=admins) as client:
-        answer = client.post("/models/ensemble_model/unload", headers=bearer(admin_key))
-    assert (answer.status_code, answer.json()["code"]) == (409, "model_in_use")
 
 
 def test_readiness_details_need_a_key(client, key):
@@ -270,14 +276,6 @@ def test_readiness_details_need_a_key(client, key):
 def test_readiness_details_are_public_without_keys():
     with client_of() as client:
         assert client.get("/health/ready").json()["endpoints"]
-
-
-@pytest.mark.parametrize(("access", "statuses"), [("key", [401, 401, 200, 200]), ("admin", [401, 401, 403, 200])])
-def test_metrics_may_need_a_key_or_an_admin_key(path, key, admins, admin_key, access, statuses):
-    with client_of(api_keys_file=path, admin_keys_file=admins, metrics_access=access) as client:
-        headers = [{}, *map(bearer, ("wrong", key, admin_key))]
-        assert [client.get("/metrics", headers=each).status_code for each in headers] == statuses
-        assert client.get("/health/live").status_code == 200
 
 
 def test_key_of_one_route_reads_metrics_alone(path):

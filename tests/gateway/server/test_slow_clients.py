@@ -6,7 +6,6 @@ What holds for HTTP and gRPC alike is in tests/plugins/oip/grpc_api/test_rules.p
 import contextlib
 import json
 import re
-import select
 import socket
 import time
 from collections.abc import Iterator
@@ -100,28 +99,6 @@ def classify(gateway: Gateway, size: int = 500 * KIB) -> httpx.Response:
     return httpx.post(f"{gateway.url}/predict", files=files, timeout=30)
 
 
-def test_discarded_bytes_of_an_oversized_file_are_not_buffered(patient: Gateway):
-    with begin(patient) as greedy:
-        for _ in range(12):
-            greedy.sendall(bytes(MIB))
-            assert patient.metric("gateway_waiting_bytes") <= MIB + 256 * KIB
-        assert classify(patient).status_code == 200
-
-
-def test_stalled_upload_is_evicted_for_an_active_one_and_told_so(patient: Gateway):
-    """At once, and no earlier: there is room for the stalled ones, and none of their timeouts ends soon."""
-    before = patient.metric("gateway_uploads_displaced_total")
-    with contextlib.ExitStack() as stack:
-        stalled = [stack.enter_context(begin(patient)) for _ in range(4)]
-        for client in stalled:
-            client.sendall(bytes(900 * KIB))
-        wait_for(lambda: classify(patient, size=900 * KIB).status_code == 200)
-        status, body = answer_of(select.select(stalled, [], [], 30)[0][0])
-        assert (status, '"limit":"max_bytes_waiting"' in body) == (503, True)
-        assert patient.metric("gateway_uploads_displaced_total") > before
-    wait_for(lambda: patient.metric("gateway_waiting_bytes") == 0)
-
-
 def test_upload_below_the_minimum_speed_ends_after_its_grace(gateway: Gateway):
     with begin(gateway) as slow:
         started = time.monotonic()
@@ -202,38 +179,3 @@ def test_headers_are_counted(gateway: Gateway):
     status, body = ask({**plain, "X-More": "x"})
     assert status == 431
     assert '"limit":"max_headers","value":20' in body
-
-
-def test_newcomer_displaces_an_idle_connection_and_then_the_slowest_upload(patient: Gateway):
-    """Beyond the limit of connections; a request for the service's health displaces none."""
-
-    def closed() -> list[float]:
-        return [patient.metric(f'gateway_connections_closed_total{{reason="{each}"}}') for each in ("idle", "slow")]
-
-    most = SETTINGS["max_connections"]
-    before = closed()
-    idle = patient.connect(30)
-    idle.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert answer_of(idle)[0] == 200
-    busy = [begin(patient) for _ in range(most - 1)]
-    try:
-        wait_for(lambda: all_busy(patient, busy))
-        busy.append(begin(patient))
-        assert idle.recv(1) == b"", "the idle one is closed for it"
-        with patient.connect(30) as probe:
-            probe.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert answer_of(probe)[0] == 200
-        assert not select.select(busy, [], [], 0)[0]
-        assert classify(patient, size=1).status_code == 200
-        (displaced,) = select.select(busy, [], [], 30)[0]
-        status, body = answer_of(displaced)
-        assert (status, '"limit":"max_connections"' in body) == (503, True)
-    finally:
-        for client in (idle, *busy):
-            client.close()
-    assert all(now > then for now, then in zip(closed(), before, strict=True))
-
-
-def all_busy(gateway: Gateway, clients: list[socket.socket]) -> bool:
-    """Whether the gateway has taken up each of these; asking takes the one place that is left."""
-    return gateway.metric("gateway_connections") >= len(clients)

@@ -49,14 +49,6 @@ async def test_requests_succeed_when_one_triton_disappears():
             assert outcomes(await fleet.backend.infer(call_of(b"image %d" % number))) == ["ok"]
 
 
-async def test_request_fails_when_every_triton_is_unreachable():
-    async with fleet_of(2) as fleet:
-        for triton in fleet.tritons.values():
-            triton.away = True
-        with pytest.raises(TritonUnreachable):
-            await fleet.backend.infer(call_of(b"image"))
-
-
 async def test_unknown_model_error_has_the_requested_name():
     async with fleet_of(2) as fleet:
         with pytest.raises(ModelNotFound, match="'nope' version 3"):

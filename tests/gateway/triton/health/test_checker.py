@@ -74,17 +74,6 @@ async def test_dead_step_is_reloaded_with_every_ensemble_over_it(step):
     assert {name for what, name in triton.done if what == "load"} == {step, *using}
 
 
-async def test_other_models_stay_ready_when_the_default_model_dies():
-    triton, checker = await watched(FakeTriton(ensembles=THREE), heal=False)
-    triton.kill("net")
-    for _ in range(4):
-        await checker.probe_all()
-        await due(checker)
-    assert not checker.state.ready
-    assert checker.state.answers("flowers")
-    assert checker.state.answers("flowers", "1")
-
-
 async def test_model_that_fails_every_request_is_reloaded():
     triton, checker = await watched(FakeTriton(ensembles=THREE))
     triton.failing.add("net")
