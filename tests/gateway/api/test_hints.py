@@ -14,23 +14,26 @@ FILE = b'--b\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r
 TOP_K = b'--b\r\nContent-Disposition: form-data; name="top_k"\r\n\r\nx\r\n'
 
 
-def post(path: str = "/predict", **options: Any) -> tuple[str, str, dict[str, Any]]:
+Request = tuple[str, str, dict[str, Any]]
+
+
+def post(path: str = "/predict", **options: Any) -> Request:
     return "POST", path, options or {"files": {"f": b"x"}}
 
 
-def fields(**files: tuple[str | None, str | bytes]) -> tuple[str, str, dict[str, Any]]:
+def fields(**files: tuple[str | None, str | bytes]) -> Request:
     return post(files=files)
 
 
-def body(content: bytes, **headers: str) -> tuple[str, str, dict[str, Any]]:
+def body(content: bytes, **headers: str) -> Request:
     return post(content=content, headers={name.replace("_", "-"): value for name, value in headers.items()})
 
 
-def form(content: bytes) -> tuple[str, str, dict[str, Any]]:
+def form(content: bytes) -> Request:
     return body(content, content_type="multipart/form-data; boundary=b")
 
 
-REFUSALS = {
+REFUSALS: dict[tuple[int, str | None], dict[str, Request]] = {
     (404, "not_found"): {
         NOTHING.format("/predict/", "'/predict'"): post("/predict/"),
         NOTHING.format("/v1/predict", "'/predict'"): post("/v1/predict"),
