@@ -17,7 +17,7 @@ from gateway.errors import ModelUnavailable, Overloaded
 from gateway_client import AsyncGateway, Gateway, ImageUrl, NamedImage, Result, blocking, errors
 from tests.animations import animated
 from tests.doubles.backend import CAT, PNG, VECTOR, StubBackend, with_vector
-from tests.plugins.urls.origin import origin_on
+from tests.doubles.origin import origin_on
 from tests.processes import environment, python
 from tests.services import stub_service
 

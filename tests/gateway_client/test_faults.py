@@ -14,11 +14,6 @@ from gateway_client.sending import Throttle
 NDJSON = {"Content-Type": "application/x-ndjson"}
 
 
-def names(request: httpx.Request) -> list[bytes]:
-    """The contents of the files of a request."""
-    return re.findall(rb"octet-stream\r\n\r\n(.*?)\r\n--", request.content, re.DOTALL)
-
-
 def line(index: int) -> bytes:
     result = {"index": index, "width": 1, "height": 1, "predictions": [], "error": None}
     return json.dumps({**result, "model": {"name": "m", "version": "1"}}).encode() + b"\n"
@@ -40,7 +35,8 @@ class Service:
         if request.url.path == "/health/live":
             return httpx.Response(200 if self.alive else 503)
         await request.aread()
-        self.requests.append(names(request))
+        # The contents of its files.
+        self.requests.append(re.findall(rb"octet-stream\r\n\r\n(.*?)\r\n--", request.content, re.DOTALL))
         return self.answer(len(self.requests), self.requests[-1])
 
     def classify(self, count: int, **options) -> list:

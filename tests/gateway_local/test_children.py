@@ -3,7 +3,6 @@
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +11,7 @@ import pytest
 from gateway_local.children import Waited, end, get, is_ok, wait_answering, wait_ready
 from gateway_local.hosts import LOOPBACK, authority, free_port, is_loopback, reachable
 from tests.doubles.http import Reply, http_server
+from tests.doubles.origin import origin_on
 
 
 @pytest.fixture
@@ -67,19 +67,10 @@ def test_server_that_refuses_or_is_silent_is_an_error():
 
 
 def test_response_in_another_protocol_is_an_error():
-    with socket.create_server((LOOPBACK, 0)) as server:
-
-        def greet() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(1000)
-                connection.sendall(b"220 mail.example ready\r\n\r\n")
-
-        thread = threading.Thread(target=greet)
-        thread.start()
+    with origin_on() as origin:
+        origin.answers["/"] = b"220 mail.example ready\r\n\r\n"
         with pytest.raises(OSError, match="not HTTP"):
-            get(LOOPBACK, server.getsockname()[1], "/", timeout_seconds=30)
-        thread.join()
+            get(LOOPBACK, origin.port, "/", timeout_seconds=30)
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,7 @@ def key(name: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def client(monkeypatch) -> Iterator[Client]:
-    monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.0)
+def client() -> Iterator[Client]:
     app = create_app(Settings(_env_file=None), StubBackend(), plugins=(ByName, *installed()))
     with client_of_app(app) as client:
         yield client

@@ -18,9 +18,7 @@ import subprocess
 import sys
 import tarfile
 import termios
-import threading
 import zipfile
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -33,6 +31,7 @@ from gateway_client.bulk.archives import InflatesTooFar, InflationBudget
 from gateway_client.bulk.sources import Sources
 from gateway_client.files import read_file
 from tests.doubles.backend import PNG
+from tests.doubles.origin import drip, origin_on
 from tests.gateway_client.bulk.running import TOO_LARGE, command, outcomes, reading, rows_of, run
 from tests.processes import environment, wait_for
 
@@ -511,31 +510,15 @@ def test_download_has_a_deadline(monkeypatch, head):
     """Also if each byte of the headers or the body arrives in time."""
     monkeypatch.setattr(remote, "DOWNLOAD_SECONDS", 0.3)
 
-    def drip():
-        connection, _ = server.accept()
-        with connection, suppress(OSError):
-            connection.sendall(head)
-            while True:
-                connection.sendall(b"x")
-                connection.settimeout(0.02)
-                with suppress(TimeoutError):
-                    if len(connection.recv(65536)) == 0:
-                        return
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=drip)
-        thread.start()
-        image = remote.image_at(f"http://127.0.0.1:{server.getsockname()[1]}/a.png", LIMIT)
+    with origin_on() as origin:
+        origin.answers["/a.png"] = drip(head)
+        image = remote.image_at(origin.url("/a.png"), LIMIT)
         with pytest.raises(OSError, match=r"not arrived within 0\.3 s"):
             image.read()
-        thread.join()
+        assert origin.left.wait(10)
 
 
 # --- Ctrl-C ---
-
-
-def bytes_in(pipe) -> int:
-    return struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -546,9 +529,8 @@ def test_ctrl_c_ends_a_run_whose_stdin_has_stalled(url, number):
     with process:
         process.stdin.write(b"none.png\n")
         process.stdin.flush()
-        wait_for(
-            lambda: not bytes_in(process.stdin), process=process
-        )  # the command has read the paths, and waits for more
+        # The command has read the paths, and waits for more.
+        wait_for(lambda: not any(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4))), process=process)
         process.send_signal(number)
         assert process.wait(30) == 130
 

@@ -13,12 +13,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "keys"
 
 
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refusals come without their pause, except in the test of it."""
-    monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.0)
-
-
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """A running store; on a busy machine it may take longer than a service waits for it."""

@@ -13,7 +13,6 @@ from gateway_plugins.keys.quota import Rate
 from gateway_plugins.keys.rate_store import CONNECTIONS, RETRY_SECONDS, StoredRates
 from gateway_plugins.keys.rates import ProcessRates, take
 from tests.doubles.backend import PNG
-from tests.doubles.clock import Clock
 from tests.keys import key_of
 from tests.plugins.keys.stores import needs_store
 from tests.services import client_of
@@ -21,11 +20,6 @@ from tests.settings import Settings
 
 pytestmark = needs_store
 SLOW = Rate(0.001, 10, "")
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture

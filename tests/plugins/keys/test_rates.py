@@ -20,11 +20,6 @@ def rates(request, clock, tmp_path) -> Rates:
     return ProcessRates(clock) if request.param == "process" else WorkerRates(tmp_path / "rates", clock)
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock(1_000.0)
-
-
 TEN = Rate(10.0, 5, "10/s")
 
 

@@ -282,21 +282,6 @@ def test_explanation_ends_with_its_client():
         assert len(backend.images) < 10_000
 
 
-def test_each_copy_is_charged_to_the_key(tmp_path, monkeypatch):
-    """A key with 30 images at once gets an explanation of 30 images, and none of 31."""
-    monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.0)
-    path = tmp_path / "keys"
-    key = key_of(path, rate="1/h", burst="30")
-    with client_of(quarters_backend(), api_keys_file=path) as client:
-        assert post(client, headers=key, masks=29).status_code == 200
-        assert client.get("/limits", headers=key).json()["key"]["rate"]["remaining"] == 0
-    path.unlink()
-    key = key_of(path, rate="1/h", burst="30")
-    with client_of(quarters_backend(), api_keys_file=path) as client:
-        answer = post(client, headers=key, masks=30)
-    assert (answer.status_code, answer.json()["code"]) == (429, "rate_limited")
-
-
 def test_explanation_that_waits_for_its_rate_delays_no_other(tmp_path, monkeypatch):
     """One image at a time is open for explanations, and the slow key's has to wait for most of its copies."""
     monkeypatch.setattr("gateway_plugins.media.open_files.KEEP_MASKED_SECONDS", 0.1)

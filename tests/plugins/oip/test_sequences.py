@@ -10,7 +10,6 @@ from gateway.inference.request_spec import RequestSpec
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway_plugins.oip.client_sequence import ClientSequence
 from gateway_plugins.oip.sequences import FORGET_SECONDS, IDLE_SECONDS, OpenSequences
-from tests.doubles.clock import Clock
 
 SPEC = RequestSpec("flowers", "", None, 10.0, "request")
 SCORES = [np.ones(2, np.float32)]
@@ -28,11 +27,6 @@ class Recorder:
         if self.fails:
             raise ModelUnavailable
         return SequenceScores(step.scores, 1)
-
-
-@pytest.fixture
-def clock():
-    return Clock(1_000.0)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from websockets.sync.server import serve
 from gateway_cli import follow
 from gateway_cli.capture import VideoFrame
 from gateway_cli.follow import MAX_MESSAGE_BYTES, StreamRefused
+from tests.doubles.origin import origin_on
 
 PREDICTIONS = [{"label": "cat", "class_id": 0, "score": 0.5}]
 ANSWER = {"type": "frame", "frame": 0, "predictions": PREDICTIONS, "sequence": None, "error": None, "dropped": 0}
@@ -150,19 +151,10 @@ def test_close_reason_is_shown_shortened():
     ids=range(11),
 )
 def test_other_protocols_are_reported(response, words):
-    def answer():
-        connection, _ = listener.accept()
-        with connection:
-            connection.recv(65_536)
-            with suppress(OSError):
-                connection.sendall(response)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=answer)
-        thread.start()
+    with origin_on() as origin:
+        origin.answers["/stream"] = response
         with pytest.raises(StreamRefused, match=words):
-            list(follow.follow(f"http://127.0.0.1:{listener.getsockname()[1]}", FRAME, {}))
-        thread.join()
+            list(follow.follow(origin.url(""), FRAME, {}))
 
 
 def test_silent_server_has_a_deadline(monkeypatch):

@@ -18,7 +18,7 @@ from gateway_plugins.urls.addresses import (
     Resolver,
     is_public,
 )
-from tests.plugins.urls.origin import made_up_names
+from tests.doubles.origin import made_up_names
 
 PUBLIC = ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1", "64:ff9b::101:101"]
 PRIVATE = [

@@ -26,9 +26,9 @@ from gateway_plugins.urls.network import HEAD_READ_BYTES, READ_BYTES, Wire
 from tests.asking import encode
 from tests.certificates import Authority
 from tests.doubles.backend import PNG, StubBackend, with_vector
-from tests.keys import key_of
-from tests.plugins.urls.origin import (
+from tests.doubles.origin import (
     Origin,
+    drip,
     made_up_names,
     origin_on,
     redirect,
@@ -36,6 +36,7 @@ from tests.plugins.urls.origin import (
     response,
     wait_for_client,
 )
+from tests.keys import key_of
 from tests.processes import PROJECT, python, wait_for
 from tests.services import client_of, stub_service
 from tests.settings import Settings
@@ -366,14 +367,8 @@ class TestLimits:
         [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n"],
     )
     def test_slow_host_is_left(self, origin, head):
-        def drip(connection: socket.socket) -> None:
-            connection.sendall(head)
-            while True:
-                connection.sendall(b"a")
-                time.sleep(0.02)
-
         began = time.monotonic()
-        origin.answers["/slow.png"] = drip
+        origin.answers["/slow.png"] = drip(head)
         assert fetch(origin.url("/slow.png"), origin.url(), fetch_timeout_seconds=1) == ["fetch_timeout", None]
         assert time.monotonic() - began < 10
         assert origin.left.wait(10)

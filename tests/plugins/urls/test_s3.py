@@ -6,7 +6,7 @@ from gateway.app import create_app
 from gateway_plugins.urls.buckets import BucketsUnavailable
 from tests.buckets import s3_server
 from tests.doubles.backend import PNG
-from tests.plugins.urls.origin import origin_on, redirect, response
+from tests.doubles.origin import origin_on, redirect, response
 from tests.plugins.urls.test_fetcher import ask, codes
 from tests.services import client_of
 from tests.settings import Settings

@@ -3,6 +3,7 @@
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -117,6 +118,18 @@ def repeat(piece: bytes, head: bytes) -> Callable[[socket.socket], None]:
         connection.sendall(head)
         while True:
             connection.sendall(piece)
+
+    return send
+
+
+def drip(head: bytes) -> Callable[[socket.socket], None]:
+    """An answer that sends a head, and then single bytes without end."""
+
+    def send(connection: socket.socket) -> None:
+        connection.sendall(head)
+        while True:
+            connection.sendall(b"a")
+            time.sleep(0.02)
 
     return send
 
