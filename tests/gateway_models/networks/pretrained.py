@@ -9,24 +9,33 @@ import torch
 LABELS = ("cornflower", "daisy", "poppy", "sunflower", "violet")
 
 
-def vit_folder(folder: Path, **config: Any) -> Path:
-    """A ViT of transformers with its processor; `config` are of ViTConfig."""
-    from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
+def vit() -> Any:
+    """A ViT of transformers for images of 32 pixels."""
+    from transformers import ViTConfig, ViTForImageClassification
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()
-    tiny = {
-        "initializer_range": 0.5,
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 32,
-    }
-    names = {"id2label": dict(enumerate(LABELS))}
+    config = ViTConfig(
+        image_size=32,
+        patch_size=8,
+        initializer_range=0.5,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        id2label=dict(enumerate(LABELS)),
+    )
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        network = ViTForImageClassification(ViTConfig(**{"image_size": 32, "patch_size": 8, **tiny, **names, **config}))
+        network = ViTForImageClassification(config)
         torch.nn.init.normal_(network.classifier.weight, std=0.5)
+    return network
+
+
+def save_vit(network: Any, folder: Path) -> Path:
+    """The folder of such a ViT, with its processor."""
+    from transformers import ViTImageProcessor
+
     network.save_pretrained(folder)
     ViTImageProcessor(size={"height": 32, "width": 32}, resample=3).save_pretrained(folder)
     return folder

@@ -1,8 +1,11 @@
 """A model file is recognised by its content, and nothing in it runs."""
 
+import io
+import json
 import pickle
 import subprocess
 import sys
+import tarfile
 import tracemalloc
 import zipfile
 from argparse import Namespace
@@ -18,12 +21,12 @@ from gateway_models.networks.jobs import stored_bytes
 from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source
 from gateway_models.networks.weights import read_state_dict
 from gateway_models.repository.spec import ModelSpec
-from tests.gateway_models.networks.archives import Trap
+from tests.gateway_models.networks.archives import Trap, saved
 from tests.gateway_models.networks.builders import Head, save_onnx, save_torchscript
 from tests.processes import PROJECT
 
 
-def saved(value: object, path: Path, **options: object) -> Path:
+def written(value: object, path: Path, **options: object) -> Path:
     torch.save(value, path, **options)
     return path
 
@@ -41,7 +44,7 @@ def saved(value: object, path: Path, **options: object) -> Path:
     ids=["state dict", "checkpoint", "checkpoint with its options", "module of torch", "module of one's own"],
 )
 def test_torch_save_files_are_detected_without_loading(tmp_path, value, kind, new_format):
-    path = saved(value, tmp_path / "model.pt", _use_new_zipfile_serialization=new_format)
+    path = written(value, tmp_path / "model.pt", _use_new_zipfile_serialization=new_format)
     assert kind_of(path) is kind
 
 
@@ -67,20 +70,70 @@ def test_other_files_are_no_models(tmp_path):
         kind_of(tmp_path / "absent.pt")
 
 
-@pytest.mark.parametrize("torch_saved", [True, False])
-def test_pickle_with_code_is_refused_unexecuted(tmp_path, torch_saved):
-    evidence, path = tmp_path / "it ran", tmp_path / "model.pt"
-    if torch_saved:
-        torch.save({"weights": torch.ones(2), "trap": Trap(evidence)}, path)
-    else:
-        path.write_bytes(pickle.dumps(Trap(evidence)))
+def as_tar(trap: Trap) -> bytes:
+    """As torch saved before 0.1.10, and still reads."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name in ("storages", "tensors", "pickle"):
+            data = pickle.dumps(trap)
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda trap: saved({"weights": torch.ones(2), "trap": trap}),
+        lambda trap: saved({"weights": trap}, _use_new_zipfile_serialization=False),
+        lambda trap: saved({"weights": trap}, pickle_protocol=4),
+        pickle.dumps,
+        as_tar,
+    ],
+    ids=["zip", "legacy", "protocol 4", "pickle", "tar"],
+)
+@pytest.mark.parametrize("name", ["weights.pth", "weights.pkl", "weights.bin"])
+def test_pickle_with_code_is_refused_unexecuted(tmp_path, form, name):
+    """Whether it would be the model, or its weights."""
+    evidence, path = tmp_path / "executed", tmp_path / name
+    path.write_bytes(form(Trap(evidence)))
     with pytest.raises(ModelFileError, match="code"):
         find_source(ModelSpec(str(path), "model"))
-    with pytest.raises(ModelFileError, match="--weights takes a state dict"):
+    with pytest.raises(ModelFileError, match=r"--weights takes a state dict|contains no weights"):
         find_source(ModelSpec("torchvision:resnet18", "model", weights=str(path)))
-    with pytest.raises(ModelFileError, match="could run code"):
+    with pytest.raises(ModelFileError, match="cannot be read as plain weights, and anything else could run code"):
         read_state_dict(path)
     assert not evidence.exists()
+
+
+def header(values: object, data: bytes = b"") -> bytes:
+    text = values if isinstance(values, bytes) else json.dumps(values).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def tensor(*shape: int, at: tuple[int, int], dtype: str = "F32") -> dict:
+    return {"dtype": dtype, "shape": shape, "data_offsets": at}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        (2**63).to_bytes(8, "little") + b'{"a": 1}',
+        (2**27).to_bytes(8, "little") + b'{"a": 1}',
+        header({"a": tensor(4, at=(0, 8))}, bytes(8)),
+        header({"a": tensor(2, at=(0, 8))}, bytes(4)),
+        header({"a": tensor(2, at=(0, 8)), "b": tensor(2, at=(4, 12))}, bytes(12)),
+        header({"a": tensor(2**62, 2**62, at=(0, 8))}, bytes(8)),
+        header({"a": tensor(1, at=(0, 8), dtype="O")}, bytes(8)),
+        header(b'{"a":' * 100_000),
+    ],
+    ids=["endless header", "long header", "dtype", "short", "overlap", "overflow", "objects", "deep"],
+)
+def test_invalid_safetensors_are_refused(tmp_path, content):
+    (tmp_path / "weights.safetensors").write_bytes(content)
+    with pytest.raises(ModelFileError, match="is damaged"):
+        read_state_dict(tmp_path / "weights.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -99,13 +152,13 @@ def test_refusal_contains_advice(kind, advice):
 
 def test_weights_are_found_in_a_checkpoint_and_under_a_wrappers_prefix(tmp_path):
     weights = {f"module.{name}": value for name, value in Head().state_dict().items()}
-    path = saved({"epoch": 1, "state_dict": weights, "args": Namespace(lr=0.1)}, tmp_path / "checkpoint.pt")
+    path = written({"epoch": 1, "state_dict": weights, "args": Namespace(lr=0.1)}, tmp_path / "checkpoint.pt")
     assert set(read_state_dict(path)) == set(Head().state_dict())
 
 
 @pytest.mark.parametrize("value", [Head(), {"state_dict": Head().state_dict(), "took": timedelta(1)}])
 def test_mixed_pickle_is_refused_with_code_to_save_its_weights(tmp_path, monkeypatch, value):
-    path = saved(value, tmp_path / "trained.pt")
+    path = written(value, tmp_path / "trained.pt")
     with pytest.raises(ModelFileError) as refused:
         read_state_dict(Path(find_source(ModelSpec("torchvision:resnet18", "model", weights=str(path))).spec.weights))
     line = str(refused.value).partition("use that file: ")[2]

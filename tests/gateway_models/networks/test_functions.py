@@ -26,6 +26,7 @@ from tests.gateway_models.networks.builders import spec_of
 from tests.gateway_models.networks.functions import COLOURS, PYTRITON, own_modules, save_function, tried
 
 PIXELS = Preprocessing((40,), 32, "bilinear", **AS_PIXELS)
+REQUIRED = "requirements.txt"
 IMAGES = builders.PIXELS.float()
 
 
@@ -47,39 +48,28 @@ def request(folder: Path, code: str = COLOURS, **changes) -> ModelSpec:
 
 
 @pytest.mark.parametrize(
-    ("code", "name", "reason"),
+    ("source", "files", "reason"),
     [
-        (COLOURS, "", r"which of its functions is it\? Use colours\.py:classify"),
-        (COLOURS, ":other", r"colours\.py has no function 'other': Use colours\.py:classify"),
-        ("def classify(", ":classify", "cannot be read as Python"),
+        ("colours.py", {}, r"which of its functions is it\? Use colours\.py:classify"),
+        ("colours.py:other", {}, r"colours\.py has no function 'other': Use colours\.py:classify"),
+        ("colours.py:classify", {"colours.py": "def classify("}, "cannot be read as Python"),
+        ("absent.py:classify", {}, "`gateway model new NAME` writes one"),
+        ("my-model.py:classify", {"my-model.py": COLOURS}, r"my-model\.py cannot be imported: name it with letters"),
+        ("colours.py:classify", {REQUIRED: "torch>=2\nnot-on-any-index>=1"}, r"not-on-any-index>=1 \(not installed\)"),
+        ("colours.py:classify", {REQUIRED: "--no-binary :all:\nnumpy<1"}, r"numpy<1 \(\d\S* is installed\)"),
+        ("colours.py:classify", {REQUIRED: "# of the function\nnumpy =="}, "not a requirement"),
     ],
 )
-def test_source_without_a_function_is_refused(tmp_path, code, name, reason):
+def test_unusable_source_is_refused_with_its_reason(tmp_path, source, files, reason):
+    for name, text in {"colours.py": COLOURS, **files}.items():
+        (tmp_path / name).write_text(text)
     with pytest.raises(FunctionSourceError, match=reason):
-        find_function(f"{save_function(tmp_path, code)}{name}")
+        find_function(f"{tmp_path}/{source}")
 
 
-def test_missing_or_unimportable_file_is_refused(tmp_path):
-    with pytest.raises(FunctionSourceError, match="`gateway model new NAME` writes one"):
-        find_function(f"{tmp_path}/absent.py:classify")
-    with pytest.raises(FunctionSourceError, match=r"my-model\.py cannot be imported: name it with letters"):
-        find_function(f"{save_function(tmp_path, name='my-model')}:classify")
+def test_missing_included_file_is_named(tmp_path):
     with pytest.raises(FunctionSourceError, match=r"--include names .*weights\.npz, which does not exist"):
         find_function(f"{save_function(tmp_path)}:classify", [tmp_path / "weights.npz"]).digest()
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("not-on-any-index>=1", r"not-on-any-index>=1 \(not installed\)"),
-        ("numpy<1", r"numpy<1 \(\d\S* is installed\)"),
-        ("numpy ==", "not a requirement"),
-    ],
-)
-def test_unmet_requirements_are_named(tmp_path, line, reason):
-    (tmp_path / "requirements.txt").write_text(f"# those of the function\n--no-binary :all:\ntorch>=2\n{line}\n")
-    with pytest.raises(FunctionSourceError, match=reason):
-        find_function(f"{save_function(tmp_path)}:classify")
 
 
 def test_requirements_of_other_platforms_are_ignored(tmp_path):
@@ -163,19 +153,27 @@ def test_common_function_signatures_are_supported(tmp_path, code, name):
     assert function.scores(IMAGES).tolist() == [[3.0, 1.0]] * 2
 
 
-def test_one_of_several_outputs_is_chosen_by_name_or_number(tmp_path):
-    code = (
-        "def classify(images):\n    n = len(images)\n    return {'hidden': [[0.0] * 9] * n, 'logits': [[1.0, 2.0]] * n}"
-    )
-    assert loaded(tmp_path, code, output="logits").scores(IMAGES).tolist() == [[1.0, 2.0]] * 2
-    with pytest.raises(Exception, match="it returns hidden, logits: choose the scores with --output NAME"):
-        loaded(tmp_path, code).scores(IMAGES)
-    code = "import numpy as np\n\ndef classify(images):\n    return np.zeros((2, 9)), np.ones((2, 2))"
-    assert loaded(tmp_path, code, output="1").scores(IMAGES).tolist() == [[1.0, 1.0]] * 2
-    with pytest.raises(Exception, match="it returns 2 values: choose the scores with --output INDEX"):
-        loaded(tmp_path, code).scores(IMAGES)
-    with pytest.raises(Exception, match="nothing for --output logits to choose"):
-        loaded(tmp_path, "def classify(images):\n    return [[1.0, 2.0]] * 2", output="logits").scores(IMAGES)
+DICT = "def classify(images):\n    return {'hidden': [[0.0] * 9] * len(images), 'logits': [[1.0, 2.0]] * len(images)}"
+PAIR = "import numpy as np\n\ndef classify(images):\n    return np.zeros((2, 9)), np.full((2, 2), (1.0, 2.0))"
+ALONE = "def classify(images):\n    return [[1.0, 2.0]] * 2"
+
+
+@pytest.mark.parametrize(("code", "output"), [(DICT, "logits"), (PAIR, "1"), (ALONE, "")])
+def test_one_of_several_outputs_is_chosen_by_name_or_number(tmp_path, code, output):
+    assert loaded(tmp_path, code, output=output).scores(IMAGES).tolist() == [[1.0, 2.0]] * 2
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "reason"),
+    [
+        (DICT, "", "it returns hidden, logits: choose the scores with --output NAME"),
+        (PAIR, "", "it returns 2 values: choose the scores with --output INDEX"),
+        (ALONE, "logits", "nothing for --output logits to choose"),
+    ],
+)
+def test_output_that_is_not_there_is_named(tmp_path, code, output, reason):
+    with pytest.raises(Exception, match=reason):
+        loaded(tmp_path, code, output=output).scores(IMAGES)
 
 
 @pytest.mark.parametrize(
@@ -201,23 +199,30 @@ def test_function_load_failure_is_one_sentence(tmp_path, code, reason):
 
 
 @pytest.mark.parametrize(
-    ("body", "reason"),
+    ("body", "changes", "reason"),
     [
-        ("raise ValueError('odd')", r"uint8 \[2, 32, 32, 3\], it failed with ValueError: odd \(colours\.py, line 2\)"),
-        ("raise SystemExit(3)", "it failed with SystemExit: 3"),
-        ("return [[1.0, 2.0]]", r"gave \[1, 2\] for a batch of 2, and one row of scores for each image"),
-        ("return {'labels': ['cat'] * len(images)}", "scores are numbers, and these are"),
-        ("return [[1.0, 2.0]] * len(images)", "there are 6 labels and the network has 2 classes"),
         (
-            "import random; return [[random.random() * 9 for _ in range(6)] for _ in images]",
-            "differs from call to call",
+            "raise ValueError('odd')",
+            {},
+            r"uint8 \[2, 32, 32, 3\], it failed with ValueError: odd \(colours\.py, line 2\)",
+        ),
+        ("raise SystemExit(3)", {}, "it failed with SystemExit: 3"),
+        ("return [[1.0, 2.0]]", {}, r"gave \[1, 2\] for a batch of 2, and one row of scores for each image"),
+        ("return {'labels': ['cat'] * len(images)}", {}, "scores are numbers, and these are"),
+        ("return [[1.0, 2.0]] * len(images)", {}, "there are 6 labels and the network has 2 classes"),
+        ("import random; return [[random.random() * 9] * 6 for _ in images]", {}, "differs from call to call"),
+        ("return images.mean((1, 2))", {"pixels": False}, r"takes pixels as uint8, .* leave out --mean and --std"),
+        (
+            "return images.mean((2, 3))",
+            {"pixels_implied": True, "labels": 3, "said": {"input": "float32-nchw"}},
+            "takes float32: use --mean and --std",
         ),
     ],
 )
-def test_probe_reports_faults_of_a_function(tmp_path, body, reason):
+def test_trial_names_the_fault_of_a_function(tmp_path, body, changes, reason):
     path = save_function(tmp_path, f"def classify(images):\n    {body}\n")
     with pytest.raises(ModelFileError, match=reason):
-        tried(f"{path}:classify", tmp_path)
+        tried(f"{path}:classify", tmp_path, **changes)
 
 
 def test_probe_records_the_missing_activation(tmp_path):
@@ -235,23 +240,20 @@ def test_file_for_pytriton_is_served_as_it_is(tmp_path):
     assert (outcome.classes, outcome.input) == (6, "uint8-nhwc")
 
 
-def test_pixels_and_their_normalisation_do_not_contradict_each_other(tmp_path):
-    path = save_function(tmp_path)
-    with pytest.raises(ModelFileError, match=r"takes pixels as uint8, .* leave out --mean and --std"):
-        tried(f"{path}:classify", tmp_path, pixels=False)
-    path = save_function(tmp_path, "import torch\ndef classify(images: torch.Tensor):\n    return images.mean((2, 3))")
-    with pytest.raises(ModelFileError, match="takes float32: use --mean and --std"):
-        tried(f"{path}:classify", tmp_path, pixels_implied=True, labels=3)
-
-
 def test_skeleton_is_a_function_that_works(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "gateway model add mine.py:classify --name mine" in gateway("model", "new", "mine").output
     assert tried("mine.py:classify", tmp_path, labels=2).ending == "logits"
-    with pytest.raises(FunctionSourceError, match="exists already"):
-        write_skeleton("mine", tmp_path)
-    with pytest.raises(FunctionSourceError, match="'my-model' cannot be a Python module's name"):
-        write_skeleton("my-model", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("colours", "exists already"), ("my-model", "'my-model' cannot be a Python module's name")],
+)
+def test_skeleton_is_not_written_where_it_cannot_be_used(tmp_path, name, reason):
+    save_function(tmp_path)
+    with pytest.raises(FunctionSourceError, match=reason):
+        write_skeleton(name, tmp_path)
 
 
 def test_unknown_input_format_is_refused(tmp_path):

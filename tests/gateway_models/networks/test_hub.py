@@ -1,6 +1,8 @@
 """Folders of Hugging Face and timm: looked at, refused in words, prepared as their own libraries do, and loaded."""
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +17,12 @@ from gateway_models.networks.jobs import do
 from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source
 from gateway_models.networks.originals import load_written, original_module
 from gateway_models.networks.weights import read_state_dict
-from gateway_models.repository.preprocessing import PreprocessingError, reference_transforms
+from gateway_models.repository.preprocessing import reference_transforms
 from gateway_models.repository.preprocessing_sources import from_file
 from gateway_models.repository.spec import ModelSpec
 from tests.gateway_models.networks.builders import Head, job
-from tests.gateway_models.networks.pretrained import LABELS, timm_network, vit_folder
+from tests.gateway_models.networks.pretrained import LABELS, save_vit, timm_network
+from tests.gateway_models.networks.pretrained import vit as vit_network
 
 IMAGES = torch.rand(2, 3, 32, 32)
 PICTURE = Image.fromarray((np.random.default_rng(0).random((90, 120, 3)) * 255).astype(np.uint8)).resize((240, 180))
@@ -27,19 +30,20 @@ PICTURE = Image.fromarray((np.random.default_rng(0).random((90, 120, 3)) * 255).
 
 @pytest.fixture(scope="module")
 def vit(tmp_path_factory) -> Path:
-    return vit_folder(tmp_path_factory.mktemp("vit"))
+    return save_vit(vit_network(), tmp_path_factory.mktemp("vit"))
 
 
-def folder(path: Path, config: dict, *files: str) -> Path:
+def folder(path: Path, config: object, *files: str) -> Path:
     path.mkdir(exist_ok=True)
-    (path / "config.json").write_text(json.dumps(config))
+    (path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
     for name in files:
         (path / name).write_bytes(b"")
     return path
 
 
-CLASSIFIER = {"architectures": ["ViTForImageClassification"]}
-SAFE = "model.safetensors"
+VIT = {"architectures": ["ViTForImageClassification"], "model_type": "vit"}
+TIMM = {"architecture": "test_resnet", "num_classes": 5, "pretrained_cfg": {"input_size": [3, 160, 160]}}
+CONFIG, SAFE, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 
 
 def test_folder_has_labels_and_preprocessing(vit):
@@ -74,32 +78,62 @@ def test_small_logits_of_a_known_classifier_are_not_probabilities(vit, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("config", "files", "reason"),
+    ("config", "reason"),
     [
-        ({"architectures": ["ViTModel"]}, [SAFE], "has ViTModel, which returns no scores for classes.*embeddings"),
-        ({}, [SAFE], "has no architecture"),
-        (CLASSIFIER, [], "has no weights: model.safetensors is expected"),
-        (CLASSIFIER, ["pytorch_model.bin"], "has pytorch_model.bin, which is not supported"),
-        ({**CLASSIFIER, "id2label": {"0": "a", "2": "b"}}, [SAFE], "has 2 labels, and none for class 1"),
-        ({**CLASSIFIER, "id2label": {"a": "0"}}, [SAFE], "names that are not numbers"),
+        ({"architectures": ["ViTModel"]}, "has ViTModel, which returns no scores for classes.*embeddings"),
+        ({"architectures": ["SegformerForSemanticSegmentation"]}, "which gives a map of classes"),
+        ({"architectures": ["DetrForObjectDetection"]}, "which gives boxes around objects"),
+        ({}, "has no architecture"),
+        ({**VIT, "id2label": {"0": "a", "2": "b"}}, "has 2 labels, and none for class 1"),
+        ({**VIT, "id2label": {"a": "0"}}, "names that are not numbers"),
+        ({**VIT, "auto_map": {"AutoModel": "code.Net"}}, "auto_map in config"),
+        ({**VIT, "backbone_config": {"auto_map": {"AutoModel": "code.Net"}}}, "auto_map in config"),
+        ({**VIT, "attn_implementation": "someone/kernels"}, "attn_implementation in config"),
+        ({**VIT, "quantization_config": {"quant_method": "any"}}, "quantization_config in config"),
+        ({**TIMM, "architecture": "hf-hub:someone/model"}, "which is not a name in timm"),
+        ({**TIMM, "architecture": "local-dir:/tmp"}, "which is not a name in timm"),
+        ({**TIMM, "model_args": {"checkpoint_path": "evil.pth"}}, "checkpoint_path in model_args"),
+        ({**TIMM, "model_args": {"pretrained_cfg": {"file": "evil.pth"}}}, "pretrained_cfg in model_args"),
+        ({**TIMM, "pretrained_cfg": []}, "is not a configuration of timm"),
+        ("{", "cannot be read as JSON"),
+        ("[]", "does not contain a JSON object"),
+        ('{"a":' * 100_000, "cannot be read as JSON"),
+        ('{"a": "' + "x" * (64 * 2**20) + '"}', "is larger than"),
+    ],
+    ids=lambda value: "" if isinstance(value, (dict, str)) and len(str(value)) > 60 else None,
+)
+def test_folder_that_is_no_classifier_or_names_code_is_refused(tmp_path, config, reason):
+    with pytest.raises(HubError, match=reason):
+        read_folder(folder(tmp_path, config, SAFE))
+
+
+def index_of(name: str) -> Callable[[Path], object]:
+    """Writes an index that names a file of weights."""
+    text = json.dumps({"weight_map": {"weights": name}})
+    return lambda path: (path / "model.safetensors.index.json").write_text(text)
+
+
+NOT_BESIDE = r"which is not a \.safetensors file in the folder"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda path: (path / CONFIG).unlink(), r"SOURCE must be a file.* or a folder with config\.json"),
+        (lambda path: (path / SAFE).unlink(), "has no weights: model.safetensors is expected"),
+        (lambda path: (path / SAFE).rename(path / PICKLED), "has pytorch_model.bin, which is not supported"),
+        (lambda path: os.mkfifo(path / "more.safetensors"), r"more\.safetensors is not a regular file"),
+        *((index_of(name), NOT_BESIDE) for name in (f"../{SAFE}", f"/srv/{SAFE}", PICKLED)),
     ],
 )
-def test_folder_that_is_no_classifier_is_refused(tmp_path, config, files, reason):
+def test_folder_without_its_files_is_refused(tmp_path, change, reason):
+    change(folder(tmp_path, VIT, SAFE))
     with pytest.raises(HubError, match=reason):
-        read_folder(folder(tmp_path / "model", config, *files))
-
-
-def test_folder_without_a_configuration_or_with_a_broken_one_is_refused(tmp_path):
-    with pytest.raises(HubError, match=r"is a folder; SOURCE must be a file.* or a folder with config\.json"):
         read_folder(tmp_path)
-    for text, reason in (("{", "cannot be read as JSON"), ("[]", "does not contain a JSON object")):
-        (tmp_path / "config.json").write_text(text)
-        with pytest.raises(HubError, match=reason):
-            read_folder(tmp_path)
 
 
 def test_classes_without_names_want_a_file_of_labels(tmp_path):
-    config = {**CLASSIFIER, "id2label": {"0": "LABEL_0", "1": "LABEL_1"}}
+    config = {**VIT, "id2label": {"0": "LABEL_0", "1": "LABEL_1"}}
     source = find_source(ModelSpec(str(folder(tmp_path / "model", config, SAFE)), "model"))
     with pytest.raises(SourceError, match="has no names for the classes: use --labels FILE"):
         find_labels(source, None)
@@ -159,20 +193,6 @@ def test_images_are_prepared_as_the_librarys_own_processor_does(tmp_path, name, 
     ours = reference_transforms(from_file(tmp_path / "preprocessor_config.json"))(PICTURE).numpy()
     assert ours.shape == expected.shape
     assert np.abs(ours - expected).max() < 1e-5
-
-
-@pytest.mark.parametrize(
-    ("values", "reason"),
-    [
-        ({"image_processor_type": "EfficientNetImageProcessor"}, "is not supported: use --resize"),
-        ({"do_resize": False}, "do_resize and do_normalize must be true"),
-    ],
-)
-def test_processor_with_other_steps_is_refused(tmp_path, values, reason):
-    file = tmp_path / "preprocessor_config.json"
-    file.write_text(json.dumps({"size": 32, "image_mean": [0.5] * 3, "image_std": [0.5] * 3, **values}))
-    with pytest.raises(PreprocessingError, match=reason):
-        from_file(file)
 
 
 @pytest.mark.parametrize("architecture", ["test_vit", "resnet50.a1_in1k", "vit_base_patch16_clip_224.openai_ft_in1k"])

@@ -1,12 +1,16 @@
 """Labels are understood as a list, as JSON or as a table, and otherwise refused: never one thing taken for another."""
 
 import json
+import os
 
 import pytest
 
 from gateway.errors import UserError
-from gateway_models.networks.labels import given_labels
+from gateway_client.files import read_text
+from gateway_models.networks.labels import LabelsError, given_labels
 from gateway_models.networks.model_source import SourceError, read_labels
+from gateway_models.repository.preprocessing import PreprocessingError
+from gateway_models.repository.preprocessing_sources import from_file
 
 CATS = ("cat", "dog", "elk")
 BY_NUMBER = {"1": "dog", "0": "cat", "2": "elk"}
@@ -83,3 +87,20 @@ def test_labels_beside_a_model_have_a_line_for_each_class(tmp_path, text, reason
         read_labels(path)
     path.write_text("a\nb\nc\n")
     assert read_labels(path) == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("name", ["fifo", "/dev/zero"])
+@pytest.mark.parametrize(
+    ("read", "error"), [(given_labels, LabelsError), (read_labels, SourceError), (from_file, PreprocessingError)]
+)
+def test_special_files_are_refused_without_waiting(tmp_path, name, read, error):
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(error, match="not a regular file"):
+        read(tmp_path / name)
+
+
+def test_text_is_read_up_to_its_limit(tmp_path):
+    (tmp_path / "text").write_text("é" * 50)
+    assert read_text(tmp_path / "text", max_bytes=100) == "é" * 50
+    with pytest.raises(OSError, match="is larger than 99 bytes"):
+        read_text(tmp_path / "text", max_bytes=99)

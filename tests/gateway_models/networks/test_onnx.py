@@ -1,7 +1,9 @@
 """ONNX files are checked, finished and written with the names of the contract."""
 
+import os
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -64,41 +66,107 @@ def test_tensors_used_inside_of_a_branch_keep_their_meaning():
     assert torch.allclose(runner(named)(IMAGES), IMAGES.mean(dim=(2, 3)).softmax(dim=1), atol=1e-6)
 
 
-def signature(dims: list, *, kind: str = "FLOAT", outputs: int = 1) -> onnx.ModelProto:
-    number = getattr(TensorProto, kind)
-    given = helper.make_tensor_value_info("pixels", number, dims)
-    results = [helper.make_tensor_value_info(f"out{n}", number, None) for n in range(outputs)]
-    nodes = [helper.make_node("Identity", ["pixels"], [result.name]) for result in results]
-    return helper.make_model(helper.make_graph(nodes, "g", [given], results))
+def small(
+    dims: tuple[int | str, ...] = ("N", 3, 32, 32),
+    kind: str = "FLOAT",
+    outputs: int = 1,
+    *,
+    weights_in: str = "",
+    operator: str = "MatMul",
+    domain: str = "",
+) -> onnx.ModelProto:
+    """A linear classifier: of images of this shape and type, with its weights in another file, by other operators."""
+    weights = onnx.numpy_helper.from_array(np.ones((3, 5), np.float32), "weights")
+    if weights_in:
+        weights.ClearField("raw_data")
+        weights.data_location = TensorProto.EXTERNAL
+        weights.external_data.add(key="location", value=weights_in)
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["pixels"], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["flat"]),
+        *(
+            helper.make_node(operator, ["flat", "weights"], [f"out{number}"], domain=domain)
+            for number in range(outputs)
+        ),
+    ]
+    type_ = TensorProto.DataType.Value(kind)
+    given = helper.make_tensor_value_info("pixels", type_, dims)
+    results = [helper.make_tensor_value_info(f"out{number}", type_, [dims[0], 5]) for number in range(outputs)]
+    opsets = [helper.make_opsetid("", 17), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    graph = helper.make_graph(nodes, "g", [given], results, [weights])
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def in_a_branch(model: onnx.ModelProto, inner: onnx.ModelProto) -> onnx.ModelProto:
+    """A model that has another one in both branches of an If."""
+    model.graph.node.append(
+        helper.make_node("If", ["out0"], ["other"], then_branch=inner.graph, else_branch=inner.graph)
+    )
+    return model
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A folder with a file of weights, a link and a FIFO, beside another file."""
+    path = tmp_path / "model"
+    path.mkdir()
+    (tmp_path / "secret").write_bytes(bytes(60))
+    (path / "weights.bin").write_bytes(np.ones((3, 5), np.float32).tobytes())
+    (path / "link").symlink_to(tmp_path / "secret")
+    os.mkfifo(path / "fifo")
+    return path
+
+
+OTHER_FILE = "which is not a file in its own folder: export it again with external_data"
+REFUSED = [
+    ({"dims": (4, 3, 32, 32)}, "fixed batch of 4: export it again with the first dimension dynamic.*dynamo=True"),
+    ({"dims": ("N", 1, 32, 32)}, "but images have three channels.* use --grayscale"),
+    ({"dims": ("N", 4, 32, 32)}, "but images have three channels.* export it again"),
+    ({"dims": ("N", 64, 64, 3)}, "takes 64×64 but the crop is 32×32: use --crop 64"),
+    ({"dims": ("N", 3, 64, 64)}, "takes 64×64 but the crop is 32×32: use --crop 64"),
+    ({"dims": ("N", 3072)}, "a batch of images"),
+    ({"kind": "INT32"}, "is INT32, but FLOAT or FLOAT16 or UINT8"),
+    ({"outputs": 2}, r"2 outputs \(out0, out1\): choose the scores with --output NAME"),
+    *(
+        ({"weights_in": location}, OTHER_FILE)
+        for location in ("../secret", "/etc/hostname", "link", "fifo", "absent", "./weights.bin", "..")
+    ),
+    ({"operator": "EPContext", "domain": "com.microsoft"}, "has the operator com.microsoft::EPContext"),
+    ({"domain": "ai.onnx.contrib"}, "has the operator ai.onnx.contrib::MatMul"),
+    ({"operator": "Evil", "domain": "my.library"}, "has the operator my.library::Evil"),
+]
+"""What is unusual of a graph → why it is refused."""
+
+
+@pytest.mark.parametrize(("changes", "reason"), REFUSED)
+def test_graph_is_refused_with_its_reason(folder, changes, reason):
+    """Also one that reads other files, or runs operators of other libraries."""
+    (folder / "model.onnx").write_bytes(small(**changes).SerializeToString())
+    with pytest.raises(ModelFileError, match=reason):
+        check_signature(load_onnx(folder / "model.onnx"), 32)
 
 
 @pytest.mark.parametrize(
-    ("model", "reason"),
+    ("content", "reason"),
     [
-        (signature([4, 3, 32, 32]), "fixed batch of 4: export it again with the first dimension dynamic.*dynamo=True"),
-        (signature(["N", 1, 32, 32]), "but images have three channels.* use --grayscale"),
-        (signature(["N", 4, 32, 32]), "but images have three channels.* export it again"),
-        (signature(["N", 64, 64, 3]), "takes 64×64 but the crop is 32×32: use --crop 64"),
-        (signature(["N", 3, 64, 64]), "takes 64×64 but the crop is 32×32: use --crop 64"),
-        (signature(["N", 3072]), "a batch of images"),
-        (signature(["N", 3, 32, 32], kind="INT32"), "is INT32, but FLOAT or FLOAT16 or UINT8"),
-        (signature(["N", 3, 32, 32], outputs=2), r"2 outputs \(out0, out1\): choose the scores with --output NAME"),
+        (lambda: b"\x08\x08\x12\xff not a graph", "cannot be read as an ONNX model"),
+        (lambda: in_a_branch(small(), small(weights_in="/etc/hostname")).SerializeToString(), OTHER_FILE),
     ],
+    ids=["no graph", "a branch"],
 )
-def test_graph_with_other_tensors_is_refused_with_reason(model, reason):
+def test_file_is_refused_with_its_reason(tmp_path, content, reason):
+    (tmp_path / "model.onnx").write_bytes(content())
     with pytest.raises(ModelFileError, match=reason):
-        check_signature(model, 32)
-
-
-@pytest.mark.parametrize("dims", [["N", 3, 32, 32], ["N", 3, "height", "width"]])
-def test_graph_with_dynamic_batch_is_accepted(dims):
-    check_signature(signature(dims), 32)
-
-
-def test_file_without_a_graph_is_refused(tmp_path):
-    (tmp_path / "model.onnx").write_bytes(b"\x08\x08\x12\xff not a graph")
-    with pytest.raises(ModelFileError, match="cannot be read as an ONNX model"):
         load_onnx(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("changes", [{}, {"dims": ("N", 3, "height", "width")}, {"weights_in": "weights.bin"}])
+def test_graph_with_dynamic_batch_is_accepted(folder, changes):
+    """Its weights may lie in a file beside it."""
+    (folder / "model.onnx").write_bytes(small(**changes).SerializeToString())
+    model = load_onnx(folder / "model.onnx")
+    check_signature(model, 32)
+    assert onnx.numpy_helper.to_array(model.graph.initializer[0]).sum() == 15
 
 
 def test_onnx_export_failure_is_one_sentence():

@@ -1,7 +1,5 @@
 """Networks for segmentation and detection are refused by what they give."""
 
-import json
-
 import pytest
 import torch
 from onnx import TensorProto, helper
@@ -11,7 +9,6 @@ from torchvision.models.segmentation import lraspp_mobilenet_v3_large
 
 from gateway_models.networks import jobs
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.hub import HubError, read_folder
 from gateway_models.networks.onnx_graph import check_signature
 from gateway_models.networks.other_tasks import check_task, shapes_of
 from tests.gateway_models.networks.builders import job, save_program
@@ -81,11 +78,3 @@ def test_detection_of_torchvision_is_refused():
 def test_denoiser_is_refused_as_a_map(tmp_path):
     with pytest.raises(ModelFileError, match=MAP):
         jobs.do(job(save_program(nn.Conv2d(3, 3, 3, padding=1), tmp_path / "same.pt2"), "exported", tmp_path))
-
-
-def test_folder_of_another_task_is_refused_by_its_class(tmp_path):
-    (tmp_path / "model.safetensors").write_bytes(b"")
-    for name, what in (("SegformerForSemanticSegmentation", MAP), ("DetrForObjectDetection", BOXES)):
-        (tmp_path / "config.json").write_text(json.dumps({"architectures": [name]}))
-        with pytest.raises(HubError, match=f"{name}, which gives {what}"):
-            read_folder(tmp_path)
