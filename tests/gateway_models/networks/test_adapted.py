@@ -1,6 +1,10 @@
-"""Networks that take images otherwise than the preprocessor gives them, or give more than scores."""
+"""Networks that take images otherwise than the preprocessor gives them, or give more than scores.
+
+At the end, those that get pixels as uint8 and normalise them themselves: the same answers from a quarter of the bytes.
+"""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,35 +15,49 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from torch import Tensor, nn
 
-from gateway_models.networks import jobs
-from gateway_models.networks.adapted import Form, Gray, arranged, chosen
+from gateway_models.networks import add_checks, jobs
+from gateway_models.networks.adapted import Form, Gray, Normalising, arranged, chosen
+from gateway_models.networks.add import add
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.onnx_graph import any_batch, check_signature
 from gateway_models.networks.onnx_runner import runner
 from gateway_models.networks.originals import load_written, original_probabilities
 from gateway_models.networks.torchscript import without_deprecations
-from gateway_models.repository.entry import Outcome, Version
+from gateway_models.repository.entry import EntryError, Outcome, Version, read_entry
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
-from gateway_models.repository.spec import Format, ModelSpec, Precision
+from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision
 from tests.gateway_models.networks import builders
-from tests.gateway_models.networks.builders import PIXELS, Head, outputs, probabilities, save_onnx, save_torchscript
+from tests.gateway_models.networks.builders import (
+    PIXELS,
+    Head,
+    outputs,
+    probabilities,
+    save_onnx,
+    save_program,
+    save_torchscript,
+    spec_of,
+)
 from tests.gateway_models.networks.special_networks import Bytes, ChannelsLast, Several
+from tests.gateway_models.repository.entries import SMALL, entry
 
 FLOATS = PIXELS.float()
 GRAY = Gray(0.4, 0.25)
 ONE_CHANNEL = Preprocessing((32,), 32, "bilinear", (0.4,) * 3, (0.25,) * 3)
 
 
+KINDS = {".onnx": "onnx", ".pt2": "exported", ".pt": "torchscript"}
+AS_BYTES = {"preprocessing": SMALL, "tensor": ImageTensor.UINT8}
+
+
 def job(source: Path, folder: Path, **changes) -> Job:
-    kind, own = ("onnx", Format.ONNX) if source.suffix == ".onnx" else ("torchscript", Format.TORCHSCRIPT)
-    return builders.job(source, kind, folder / "written", **{"format": own, **changes})
+    own = Format.ONNX if source.suffix == ".onnx" else Format.TORCHSCRIPT
+    return builders.job(source, KINDS[source.suffix], folder / "written", **{"format": own, **changes})
 
 
 def written(folder: Path) -> Callable[[Tensor], Tensor]:
-    if (folder / "written" / "model.onnx").is_file():
-        return runner(folder / "written" / "model.onnx")
-    return load_written(folder / "written" / "model.pt")
+    (path,) = (folder / "written").glob("model.*")
+    return runner(path) if path.suffix == ".onnx" else load_written(path)
 
 
 def scripted(module: nn.Module, path: Path, example: Tensor) -> Path:
@@ -207,3 +225,95 @@ def test_original_gets_its_detected_input_format(tmp_path):
     version = Version(ModelSpec(str(file), "bytes", preprocessing=pixels), outcome)
     expected = probabilities(Bytes(last=True), PIXELS.permute(0, 2, 3, 1))
     assert torch.allclose(original_probabilities(version)(FLOATS), expected, atol=1e-6)
+
+
+def normalised(mean: tuple[float, ...] = SMALL.mean, std: tuple[float, ...] = SMALL.std) -> torch.Tensor:
+    """As the preprocessor normalises them: one multiplication and one addition."""
+    centre, scale = (torch.tensor(values).reshape(3, 1, 1) for values in (mean, std))
+    return PIXELS.float().mul_(1 / (255 * scale)).add_(-centre / scale)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wanted", "written_as", "tensor"),
+    [
+        (0, None, Format.TORCHSCRIPT, ImageTensor.FP32),
+        (1, None, Format.TORCHSCRIPT, ImageTensor.UINT8),
+        (1, None, Format.EXPORTED, ImageTensor.UINT8),
+        (1, None, Format.ONNX, ImageTensor.UINT8),
+        (1, ImageTensor.FP32, Format.ONNX, ImageTensor.FP32),
+        (1, None, Format.FUNCTION, ImageTensor.FP32),
+        (1, None, Format.TENSORRT, ImageTensor.FP32),
+    ],
+)
+def test_pixels_are_the_default_on_a_machine_with_a_gpu(monkeypatch, gpus, wanted, written_as, tensor):
+    """Functions and engines stay as they are."""
+    monkeypatch.setattr(add_checks, "gpu_count", lambda: gpus)
+    assert add_checks.tensor_between(wanted, None, written_as) is tensor
+
+
+def test_new_versions_keep_the_tensor_of_the_others(monkeypatch):
+    monkeypatch.setattr(add_checks, "gpu_count", lambda: 1)
+    assert add_checks.tensor_between(None, entry(), Format.TORCHSCRIPT) is ImageTensor.FP32
+
+
+def test_normalising_network_computes_the_preprocessors_floats():
+    front = Normalising(torch.nn.Identity(), SMALL.mean, SMALL.std)
+    assert torch.equal(front(PIXELS), normalised())
+
+
+@pytest.mark.parametrize(
+    ("save", "suffix", "written_as"),
+    [
+        (save_torchscript, ".pt", Format.TORCHSCRIPT),
+        (save_torchscript, ".pt", Format.ONNX),
+        (save_program, ".pt2", Format.EXPORTED),
+        (save_onnx, ".onnx", Format.ONNX),
+    ],
+    ids=["torchscript", "torchscript-to-onnx", "torch-export", "onnx"],
+)
+def test_network_is_written_for_pixels_in_every_format(tmp_path, save, suffix, written_as):
+    source = save(Head(), tmp_path / f"head{suffix}")
+    outcome = jobs.do(job(source, tmp_path, format=written_as, **AS_BYTES))
+    assert outcome.difference < 1e-6
+    with torch.no_grad():
+        answers = written(tmp_path)(PIXELS)
+    assert torch.allclose(answers, probabilities(Head(), normalised()), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("written_as", "precision"), [(Format.TORCHSCRIPT, Precision.BF16), (Format.ONNX, Precision.FP16)]
+)
+def test_pixels_are_normalised_in_fp32_whatever_the_network_computes_in(tmp_path, written_as, precision):
+    """Pixels of nearly one level: normalised in a lower precision, they would be another image."""
+    source = save_torchscript(Head(), tmp_path / "head.pt")
+    plain = tmp_path / "plain"
+    for folder, changes in ((plain, {"tensor": ImageTensor.FP32}), (tmp_path, {})):
+        jobs.do(job(source, folder, format=written_as, precision=precision, **{**AS_BYTES, **changes}))
+    with torch.no_grad():
+        expected = written(plain)(normalised())
+        # 1e-4 away where fp16 normalises.
+        assert torch.allclose(written(tmp_path)(PIXELS), expected, atol=2e-5)
+
+
+def test_gray_network_gets_pixels_too(tmp_path):
+    source = save_torchscript(Head(channels=1), tmp_path / "head.pt", channels=1)
+    outcome = jobs.do(job(source, tmp_path, tensor=ImageTensor.UINT8, preprocessing=ONE_CHANNEL, grayscale=True))
+    assert outcome.difference < 1e-6
+
+
+def test_model_is_added_for_pixels_and_its_later_versions_are_alike(own_head, tmp_path):
+    source = save_torchscript(Head(), tmp_path / "head.pt")
+    add(spec_of(source, tmp_path, name="bytes", tensor=ImageTensor.UINT8), own_head, print)
+    preprocessor = (own_head / "bytes_preprocessor" / "config.pbtxt").read_text()
+    classifier = (own_head / "bytes_classifier" / "config.pbtxt").read_text()
+    assert "data_type: TYPE_UINT8\n    dims: [ 3, 32, 32 ]" in preprocessor
+    assert "data_type: TYPE_UINT8\n    dims: [ 3, 32, 32 ]" in classifier
+    assert "TYPE_UINT8 dims: [ 3, 32, 32 ] random_data: true" in classifier
+    second = ModelSpec(str(save_torchscript(Head(seed=1), tmp_path / "second.pt")), "bytes", version=2)
+    with pytest.raises(EntryError, match="share a preprocessor that gives uint8: leave --tensor out"):
+        add(replace(second, tensor=ImageTensor.FP32), own_head, print)
+    entry = add(second, own_head, print)
+    assert entry == read_entry(own_head, "bytes")
+    with torch.no_grad():
+        answers = load_written(entry.model_file(own_head, 2))(PIXELS)
+    assert torch.allclose(answers, probabilities(Head(seed=1), normalised()), atol=1e-6)
