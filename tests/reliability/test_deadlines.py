@@ -182,8 +182,7 @@ def test_contract_error_names_the_configuration_line(repository, start_triton, s
     triton = start_triton(repository)
     triton.wait_ready()
     with start_gateway(triton_url=triton.url, wait_ready=False) as gateway:
-        wait_for(lambda: readiness_error(gateway) is not None)
-        error = readiness_error(gateway)
+        error = wait_for(lambda: endpoints(gateway)[0]["error"])
         assert error["code"] == "contract_broken"
         assert error["message"].startswith("ensemble_model/config.pbtxt: output 'STATUS' is not part of the contract")
         answer = classify(gateway).json()
@@ -218,8 +217,3 @@ def ready_by_now(gateway) -> bool:
 
 def events_of(gateway) -> list[dict]:
     return [event for event in gateway.events() if event.get("path") == "/predict"]
-
-
-def readiness_error(gateway) -> dict | None:
-    (endpoint,) = endpoints(gateway)
-    return endpoint["error"]

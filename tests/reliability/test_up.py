@@ -1,4 +1,4 @@
-"""`gateway up`: one command that starts everything, keeps it running, and leaves nothing behind."""
+"""`gateway up` and `gateway triton run`: they start everything, keep it running, and leave nothing behind."""
 
 import contextlib
 import os
@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from tritonclient.grpc import InferenceServerClient
 
 from gateway_local.hosts import authority
 from gateway_machine.gpus import gpu_count
@@ -67,24 +68,30 @@ def keep_stopped(process: psutil.Process) -> None:
 
 
 @contextlib.contextmanager
-def running_up(log: Path, *options: str, **settings: object) -> Iterator[Up]:
-    port = free_port()
-    host = settings.get("host", "127.0.0.1")
+def running_command(log: Path, ready: str, *words: str, url: str = "", **settings: object) -> Iterator[Up]:
+    """`gateway` with these words, once its log says that it is ready; killed at the end."""
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gateway_cli", "up", *options],
-            env=environment(port=port, ready_interval_seconds=1, **settings),
+            [sys.executable, "-m", "gateway_cli", *words],
+            env=environment(**settings),
             cwd=PROJECT,
             stdout=output,
             stderr=output,
         )
-    up = Up(process, f"http://{authority(host, port)}", log)
+    up = Up(process, url, log)
     try:
-        wait_for(lambda: up.says("gateway \\| ready after"), process=process, timeout_seconds=120)
+        wait_for(lambda: up.says(ready), process=process, timeout_seconds=120)
         yield up
     finally:
         process.kill()
         process.wait()
+
+
+def running_up(log: Path, *options: str, **settings: object) -> contextlib.AbstractContextManager[Up]:
+    port, host = free_port(), settings.get("host", "127.0.0.1")
+    settings = {"port": port, "ready_interval_seconds": 1, **settings}
+    url = f"http://{authority(host, port)}"
+    return running_command(log, "gateway \\| ready after", "up", *options, url=url, **settings)
 
 
 def classified(up: Up) -> bool:
@@ -208,3 +215,23 @@ def test_stop_under_load_loses_no_request(light_repository, tmp_path):
         # Every request that was accepted has a response.
         events = [line for line in up.log.read_text().splitlines() if '"path": "/predict"' in line]
         assert sum('"status": 200' in event for event in events) == len(events) == outcomes[200]
+
+
+def test_triton_run_starts_a_triton_that_dies_again(light_repository, tmp_path):
+    """On the same ports; a signal ends all of it."""
+    port = free_port()
+    ports = [f"--grpc-port={port}", "--http-port=0", "--metrics-port=0"]
+    command = ("triton", "run", f"--model-repository={light_repository}", *ports)
+    with running_command(tmp_path / "run.log", "listens on", *command) as run:
+        first = run.find("triton")
+        # As it ends when its Python backend's shared memory is damaged.
+        os.kill(first.pid, signal.SIGABRT)
+        wait_for(lambda: run.says("Triton answers again after"), process=run.process, timeout_seconds=120)
+        assert run.says("Triton ended with code -6; starting it again in 0.5 s")
+        second = run.find("triton")
+        assert second.pid != first.pid
+        with InferenceServerClient(f"127.0.0.1:{port}") as client:
+            assert client.is_model_ready("ensemble_model")
+        run.process.send_signal(signal.SIGTERM)
+        assert run.process.wait(timeout=60) == 0
+        assert is_gone(second)

@@ -4,8 +4,6 @@
 """
 
 import gc
-import socket
-import struct
 from collections import Counter
 from collections.abc import Iterator
 
@@ -14,6 +12,7 @@ from prometheus_client import REGISTRY
 
 from tests.doubles.backend import frame, frame_backend
 from tests.fuzz.streams import request
+from tests.gateway.server.raw import exchange
 from tests.processes import wait_for
 from tests.services import stream_service
 
@@ -34,17 +33,6 @@ def post(media_type: str, body: bytes, length: int = 0) -> bytes:
 def port() -> Iterator[int]:
     with stream_service(frame_backend(), loop="uvloop") as (host, _):
         yield int(host.rpartition(":")[2])
-
-
-def exchange(port: int, sent: bytes, *, resets: bool) -> None:
-    """Send a request; then reset the connection, or read until the server closes it."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
-        client.sendall(sent)
-        if resets:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            return
-        while client.recv(65_536):
-            pass
 
 
 @pytest.mark.parametrize(
@@ -92,7 +80,7 @@ def test_connection_leaves_no_garbage(port: int, sent: bytes, resets: bool):
     try:
         for _ in range(TIMES):
             exchange(port, sent, resets=resets)
-        exchange(port, b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", resets=False)
+        exchange(port, b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         left = Counter(type(thing).__name__ for thing in collected())
     finally:
         gc.enable()

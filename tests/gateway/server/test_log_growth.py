@@ -1,11 +1,8 @@
 """What a worker logs: pauses of its event loop, and no more than its clients send."""
 
 import asyncio
-import contextlib
 import json
 import re
-import socket
-import struct
 import time
 from collections.abc import Iterator
 
@@ -16,6 +13,7 @@ from prometheus_client import REGISTRY
 from gateway.server.heartbeat import BUSY_SECONDS, LONG_SECONDS, QUIET_SECONDS, WINDOW_SECONDS, Pauses, heartbeat
 from tests.doubles.program import PROGRAM
 from tests.fuzz.streams import request
+from tests.gateway.server.raw import exchange
 from tests.gateway.triton.fleet import wait_until
 from tests.processes import Gateway, running_gateway, wait_for
 
@@ -27,21 +25,6 @@ STREAM = request(query=b"?smoothing=none").decode()
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     with running_gateway(tmp_path_factory.mktemp("log") / "log", program=PROGRAM) as running:
         yield running
-
-
-def exchange(gateway: Gateway, sent: bytes, *, resets: bool) -> int:
-    """The bytes that a request and its response take; a client that resets does not read its response."""
-    with socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2])), timeout=30) as client:
-        client.sendall(sent)
-        received = b""
-        if resets:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        else:
-            with contextlib.suppress(OSError):
-                client.shutdown(socket.SHUT_WR)
-                while data := client.recv(65_536):
-                    received += data
-    return len(sent) + len(received)
 
 
 @pytest.mark.parametrize(
@@ -60,15 +43,17 @@ def exchange(gateway: Gateway, sent: bytes, *, resets: bool) -> int:
 )
 def test_log_grows_no_faster_than_the_traffic(gateway: Gateway, sent: str, resets: bool):
     before = gateway.log.stat().st_size
-    traffic = sum(exchange(gateway, sent.encode(), resets=resets) for _ in range(TIMES))
+    received = [exchange(gateway.port, sent.encode(), resets=resets) for _ in range(TIMES)]
+    traffic = TIMES * len(sent.encode()) + sum(map(len, received))
 
     def events() -> list[dict]:
         return [json.loads(line) for line in gateway.log.read_bytes()[before:].splitlines()]
 
     if resets:  # a response was sent as well; a request whose client has left before it begins has no event
         traffic += TIMES * 300
+        end = b"GET /end HTTP/1.1\r\n\r\n"
         while not any(event.get("path") == "/end" for event in events()):
-            traffic += exchange(gateway, b"GET /end HTTP/1.1\r\n\r\n", resets=False)
+            traffic += len(end) + len(exchange(gateway.port, end))
     if re.match(r"GET|HEAD", sent) and "x" * 100 not in sent and not resets:
         wait_for(lambda: len(events()) >= TIMES)
     assert gateway.log.stat().st_size - before <= traffic

@@ -8,9 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import psutil
 import pytest
 import uvicorn
@@ -26,7 +27,7 @@ from gateway.server.workers import METRICS_BYTES, WORKERS_FOLDER, NoSpaceForWork
 from gateway.settings import variable
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_machine.capacity import plan
-from tests.processes import PROJECT, environment, wait_for
+from tests.processes import PROJECT, children, environment, wait_for
 from tests.settings import Settings
 
 SUPERVISOR = """
@@ -228,29 +229,21 @@ def test_workers_that_start_slowly_are_not_replaced(tmp_path):
     with subprocess.Popen(
         command, env={**settings, "PYTHONPATH": str(PROJECT)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
+
+        def workers() -> set[psutil.Process]:
+            return set(children(process.pid, "spawn_main"))
+
+        def is_served() -> bool:
+            try:
+                return httpx.get(f"http://{LOOPBACK}:{port}/health/live").status_code == 200
+            except httpx.TransportError:
+                return False
+
         try:
-            wait_for(lambda: len(_workers(process.pid)) == 2, process=process)
-            first = _workers(process.pid)
-            wait_for(lambda: _served_by(port), process=process)
-            assert _workers(process.pid) == first
+            wait_for(lambda: len(workers()) == 2, process=process)
+            first = workers()
+            wait_for(is_served, process=process)
+            assert workers() == first
         finally:
             process.terminate()
             process.wait(60)
-
-
-def _workers(supervisor: int) -> set[int]:
-    found = set()
-    for child in psutil.Process(supervisor).children():
-        with suppress(psutil.Error):
-            if "spawn_main" in " ".join(child.cmdline()):
-                found.add(child.pid)
-    return found
-
-
-def _served_by(port: int) -> bool:
-    try:
-        with socket.create_connection((LOOPBACK, port), timeout=5) as connection:
-            connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            return connection.recv(12) == b"HTTP/1.1 200"
-    except OSError:
-        return False

@@ -70,6 +70,16 @@ def checker_of(
     return HealthChecker(endpoint, state, repair=own if heal else None)
 
 
+@asynccontextmanager
+async def running(checker: HealthChecker) -> AsyncIterator[None]:
+    """The checker runs beside the block."""
+    task = asyncio.create_task(checker.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
 class Fleet:
     """Fakes by address, behind one backend."""
 

@@ -1,4 +1,4 @@
-"""A health checker finds out which models are ready, and reloads those that fail."""
+"""A health checker finds out which models and versions are ready, and reloads those that fail."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from gateway import metrics
-from gateway.errors import InferenceFailed, TritonUnreachable
+from gateway.errors import InferenceFailed, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import Call, InferResult
 from gateway.triton.codec import CONTRACT, Codec
 from gateway.triton.error_table import StubDied
@@ -16,7 +16,7 @@ from gateway_plugins.recovery.metrics import HEALINGS
 from gateway_plugins.recovery.recovery import FRESH_SECONDS
 from tests.doubles.clock import Clock
 from tests.doubles.triton import FakeEndpoint, FakeTriton
-from tests.gateway.triton.fleet import MODEL, SCHEDULE, checker_of, due, wait_until
+from tests.gateway.triton.fleet import MODEL, SCHEDULE, call_of, checker_of, due, running, wait_until
 
 THREE = {
     MODEL: ("preprocessor", "net"),
@@ -77,10 +77,9 @@ async def test_dead_step_is_reloaded_with_every_ensemble_over_it(step):
 async def test_model_that_fails_every_request_is_reloaded():
     triton, checker = await watched(FakeTriton(ensembles=THREE))
     triton.failing.add("net")
-    task = asyncio.create_task(checker.run())
-    await wait_until(lambda: triton.reloads("net") == 1)
-    await wait_until(lambda: checker.state.ready)
-    task.cancel()
+    async with running(checker):
+        await wait_until(lambda: triton.reloads("net") == 1)
+        await wait_until(lambda: checker.state.ready)
     assert triton.reloads("flowers_net") == 0
 
 
@@ -102,36 +101,33 @@ async def test_ineffective_reload_is_reported_and_backed_off(monkeypatch):
     triton, checker = await watched(FakeTriton(recovers_on_reload=False))
     before = HEALINGS.labels("in vain")._value.get()
     triton.failing.add("net")
-    task = asyncio.create_task(checker.run())
-    await wait_until(lambda: "does not repair" in checker.health().healing)
-    assert "restart this Triton" in checker.health().healing
-    assert HEALINGS.labels("in vain")._value.get() == before + 1
-    reloads = triton.reloads("net")
-    probes = len(triton.calls)
-    await wait_until(lambda: len(triton.calls) > probes + 20)
-    assert triton.reloads("net") == reloads  # probes continue, reloads do not
-    task.cancel()
+    async with running(checker):
+        await wait_until(lambda: "does not repair" in checker.health().healing)
+        assert "restart this Triton" in checker.health().healing
+        assert HEALINGS.labels("in vain")._value.get() == before + 1
+        reloads = triton.reloads("net")
+        probes = len(triton.calls)
+        await wait_until(lambda: len(triton.calls) > probes + 20)
+        assert triton.reloads("net") == reloads  # probes continue, reloads do not
 
 
 async def test_unrecoverable_model_does_not_delay_other_recoveries():
     triton, checker = await watched(FakeTriton(ensembles=THREE, recovers_on_reload=False))
     triton.failing.add("net")
-    task = asyncio.create_task(checker.run())
-    await wait_until(lambda: "does not repair" in checker.health().healing)
-    triton.kill("flowers_net")
-    await wait_until(lambda: triton.reloads("flowers_net") == 1 and checker.state.answers("flowers"))
-    task.cancel()
+    async with running(checker):
+        await wait_until(lambda: "does not repair" in checker.health().healing)
+        triton.kill("flowers_net")
+        await wait_until(lambda: triton.reloads("flowers_net") == 1 and checker.state.answers("flowers"))
 
 
 async def test_failed_load_of_a_step_is_retried():
     triton, checker = await watched(FakeTriton(refuses_to_load={"net"}))
     triton.kill("net")
-    task = asyncio.create_task(checker.run())
-    await wait_until(lambda: ("load", "net") in triton.done)
-    assert not checker.state.ready
-    triton.refuses_to_load.clear()
-    await wait_until(lambda: checker.state.ready)
-    task.cancel()
+    async with running(checker):
+        await wait_until(lambda: ("load", "net") in triton.done)
+        assert not checker.state.ready
+        triton.refuses_to_load.clear()
+        await wait_until(lambda: checker.state.ready)
 
 
 async def test_outdated_failure_report_does_not_reload():
@@ -183,23 +179,20 @@ async def test_only_one_of_two_gateways_reloads():
     triton = FakeTriton(instances=2, load_seconds=0.05)
     # As on different machines, each gets the lock.
     checkers = [checker_of(triton, take_lock=taken_by_all, jitter_seconds=0.03) for _ in range(2)]
-    tasks = [asyncio.create_task(checker.run()) for checker in checkers]
-    await wait_until(lambda: all(checker.state.ready for checker in checkers))
-    triton.kill("net")
-    await wait_until(lambda: triton.reloads("net") > 0)
-    await wait_until(lambda: all(checker.state.ready for checker in checkers))
-    for task in tasks:
-        task.cancel()
+    async with running(checkers[0]), running(checkers[1]):
+        await wait_until(lambda: all(checker.state.ready for checker in checkers))
+        triton.kill("net")
+        await wait_until(lambda: triton.reloads("net") > 0)
+        await wait_until(lambda: all(checker.state.ready for checker in checkers))
     assert not triton.dead
 
 
 async def test_model_left_unloaded_by_a_dead_gateway_is_loaded():
     triton, checker = await watched()
     triton.unloaded.add("net")
-    task = asyncio.create_task(checker.run())
-    await wait_until(lambda: not checker.state.ready)
-    await wait_until(lambda: checker.state.ready)
-    task.cancel()
+    async with running(checker):
+        await wait_until(lambda: not checker.state.ready)
+        await wait_until(lambda: checker.state.ready)
     assert triton.unloaded == set()
 
 
@@ -208,11 +201,10 @@ async def test_health_loop_survives_exceptions():
     checker = checker_of(triton)
     before = metrics.WATCH_FAULTS._value.get()
     triton.ensembles = None  # an exception that is no error of Triton
-    task = asyncio.create_task(checker.run())
-    await wait_until(lambda: metrics.WATCH_FAULTS._value.get() > before)
-    triton.ensembles = {MODEL: ("preprocessor", "net")}
-    await wait_until(lambda: checker.state.ready)
-    task.cancel()
+    async with running(checker):
+        await wait_until(lambda: metrics.WATCH_FAULTS._value.get() > before)
+        triton.ensembles = {MODEL: ("preprocessor", "net")}
+        await wait_until(lambda: checker.state.ready)
 
 
 @pytest.mark.parametrize(("answers", "least", "most"), [(10, 4, 8), (0, 20, 20)], ids=["answers", "no traffic"])
@@ -253,10 +245,9 @@ async def test_model_unloaded_on_purpose_is_not_probed_or_reloaded():
     triton, checker = await watched(FakeTriton(ensembles=dict(THREE)))
     triton.unloaded.update({"flowers", "flowers.v1"})
     checker.forget({"flowers", "flowers.v1"})
-    task = asyncio.create_task(checker.run())
-    probes = len(triton.calls)
-    await wait_until(lambda: len(triton.calls) > probes + 10)
-    task.cancel()
+    async with running(checker):
+        probes = len(triton.calls)
+        await wait_until(lambda: len(triton.calls) > probes + 10)
     assert ready(checker) == {MODEL: True}
     assert triton.done == []
 
@@ -273,3 +264,105 @@ async def test_recovery_of_a_shared_step_keeps_ensembles_unloaded():
 
 def taken_by_all(_: str):
     return contextlib.nullcontext(enter_result=True)
+
+
+VERSIONS = {
+    MODEL: ("preprocessor", "net:1"),
+    f"{MODEL}.v1": ("preprocessor", "net:1"),
+    f"{MODEL}.v2": ("preprocessor", "net:2"),
+}
+
+
+def ready_models(checker: HealthChecker) -> set[str]:
+    return {name for name, answers in ready(checker).items() if answers}
+
+
+async def probed(checker: HealthChecker) -> None:
+    """Probe every model, and reload those that fail."""
+    for _ in range(3):
+        await checker.probe_all()
+        await checker.recover()
+        await due(checker)
+
+
+async def versions(**options: object) -> tuple[FakeTriton, HealthChecker]:
+    """A Triton with two versions of one model, of which each is a step of its own, and its checker."""
+    triton = FakeTriton(ensembles=VERSIONS, **options)
+    checker = checker_of(triton)
+    await probed(checker)
+    assert ready_models(checker) == set(VERSIONS)
+    return triton, checker
+
+
+async def test_dead_version_gets_a_rolling_reload():
+    triton, checker = await versions()
+    triton.kill("net:2")
+    checker.state.suspect(f"{MODEL}.v2", StubDied("net"), float("inf"))
+    assert ready_models(checker) == {MODEL, f"{MODEL}.v1"}
+    assert checker.state.ready
+    await probed(checker)
+    assert ready_models(checker) == set(VERSIONS)
+    assert ("force_reload", "net") in triton.done
+    assert not [what for what, _ in triton.done if what == "unload"]
+
+
+async def test_other_versions_answer_during_a_rolling_reload():
+    triton, checker = await versions(load_seconds=0.2)
+    triton.kill("net:2")
+    async with running(checker):
+        await wait_until(lambda: "reloading" in checker.health().healing)
+        while "reloading" in checker.health().healing:
+            assert checker.state.ready
+            assert triton.answer(call_of(b"image"), 1).rows
+            await asyncio.sleep(0.005)
+        await wait_until(lambda: ready_models(checker) == set(VERSIONS))
+
+
+async def test_rolling_reload_is_limited_to_the_failing_step():
+    triton, checker = await versions(recovers_on_reload=False)
+    triton.failing.add("net:2")
+    async with running(checker):
+        await wait_until(lambda: triton.done.count(("force_reload", "net")) == 1)
+        await wait_until(lambda: "does not repair" in checker.health().healing)
+        assert checker.state.ready
+        assert {what for what, _ in triton.done} <= {"force_reload", "load"}
+        assert ("force_reload", "preprocessor") not in triton.done
+
+
+async def test_step_shared_by_all_versions_is_unloaded_and_loaded():
+    triton, checker = await versions()
+    triton.kill("preprocessor")
+    checker.state.suspect(f"{MODEL}.v2", StubDied("preprocessor"), float("inf"))
+    assert ready_models(checker) == set()
+    await probed(checker)
+    assert ready_models(checker) == set(VERSIONS)
+    assert triton.done[:2] == [("unload", "preprocessor"), ("load", "preprocessor")]
+
+
+async def test_single_reload_recovers_all_dead_versions():
+    triton, checker = await versions()
+    triton.dead = {"net:1", "net:2"}
+    for name in VERSIONS:
+        checker.state.suspect(name, StubDied("net"), float("inf"))
+    assert ready_models(checker) == set()
+    await probed(checker)
+    assert ready_models(checker) == set(VERSIONS)
+    assert triton.reloads("net") == 1
+    assert ("force_reload", "net") not in triton.done
+
+
+@pytest.mark.parametrize("used", [False, True])
+async def test_failed_rolling_reload_unloads_only_models_in_use(used):
+    triton, checker = await versions()
+    triton.kill("net:2")
+    triton.refuses_force_reload.add("net")
+    async with running(checker):
+        await wait_until(lambda: triton.done.count(("force_reload", "net")) >= 1)
+        if used:
+            checker.state.suspect(f"{MODEL}.v2", ModelUnavailable(), float("inf"))
+            await wait_until(lambda: triton.reloads("net") == 1)
+            await wait_until(lambda: ready_models(checker) == set(VERSIONS))
+        else:
+            await wait_until(lambda: triton.done.count(("force_reload", "net")) >= 2)
+            assert triton.reloads("net") == 0
+            assert checker.state.ready

@@ -1,7 +1,5 @@
 """A missing model is reported, answered with 503, and loaded as soon as possible."""
 
-import asyncio
-
 import pytest
 import structlog
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
@@ -10,7 +8,7 @@ from gateway import metrics
 from gateway.errors import ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.triton.health.expected import NOT_LISTED, ExpectedModels
 from tests.doubles.triton import FakeTriton
-from tests.gateway.triton.fleet import MODEL, call_of, checker_of, fleet_of, wait_until
+from tests.gateway.triton.fleet import MODEL, call_of, checker_of, fleet_of, running, wait_until
 
 STEPS = ("preprocessor", "net")
 TWO = {MODEL: STEPS, "flowers": ("flowers_preprocessor", "flowers_net")}
@@ -215,13 +213,12 @@ async def test_triton_that_refuses_load_requests_is_reported():
     triton = FakeTriton(refuses_to_load={"net"}, loads_by_itself=True)
     triton.restart()
     checker = checker_of(triton)
-    task = asyncio.create_task(checker.run())
-    await wait_until(lambda: "--model-control-mode=explicit" in checker.health().healing)
-    assert checker.state.lacks(MODEL)
-    triton.loads_by_itself, triton.refuses_to_load = False, set()
-    triton.restart()  # by its operator
-    await wait_until(lambda: checker.state.ready)
-    task.cancel()
+    async with running(checker):
+        await wait_until(lambda: "--model-control-mode=explicit" in checker.health().healing)
+        assert checker.state.lacks(MODEL)
+        triton.loads_by_itself, triton.refuses_to_load = False, set()
+        triton.restart()  # by its operator
+        await wait_until(lambda: checker.state.ready)
 
 
 async def test_without_recovery_nothing_is_loaded():
