@@ -5,7 +5,6 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
-import pytest
 
 from tests.e2e.conftest import StartGateway
 from tests.keys import key_of
@@ -15,13 +14,10 @@ from tests.processes import wait_for
 CLIENTS = 24
 
 
-@pytest.mark.parametrize("other_options", [{}, {"share": "1"}])
-def test_flood_of_one_key_refuses_no_request_of_another(
-    start_gateway: StartGateway, light_triton, tmp_path, other_options
-):
+def test_flood_of_one_key_refuses_no_request_of_another(start_gateway: StartGateway, light_triton, tmp_path):
     """The queue is shorter than the flood has connections, so some of its requests are refused."""
     keys = tmp_path / "keys"
-    key = key_of(keys, "app", **other_options)
+    key = key_of(keys, "app")
     flooding = key_of(keys, "flood", share="0.5", priority="bulk")
     settings = {"triton_url": light_triton.url, "max_images_in_flight": 8, "max_images_waiting": 8}
     statuses: Counter[int] = Counter()

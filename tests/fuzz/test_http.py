@@ -1,9 +1,11 @@
+"""Damaged requests, streams and files, by the fuzzers: some of each, and what the fuzzers themselves promise."""
+
 import itertools
 import random
 
 import pytest
 
-from tests.fuzz import streams
+from tests.fuzz import campaign, streams
 from tests.fuzz.http import damaged, run, small_requests
 from tests.fuzz.mutations import mutate
 from tests.fuzz.service import BATCH, run_cases
@@ -73,3 +75,18 @@ def test_seed_repeats_its_damage(make):
 )
 def test_outcome_of_a_response(received, outcome):
     assert streams.outcome(received) == outcome
+
+
+@pytest.mark.long
+def test_ten_thousand_damaged_files_leave_the_process_alive_and_small():
+    report = campaign.run(files=10_000, seed=20_240_601)
+    assert report.faults == []
+    assert report.files >= 10_000
+    assert report.resident_bytes - report.resident_bytes_at_start < 50 * 2**20
+
+
+def test_child_that_dies_is_a_fault():
+    child = campaign.Child()
+    child._process.kill()
+    assert "died" in child.ask(b"x")
+    child.close()

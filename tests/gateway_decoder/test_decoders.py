@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gateway.errors import Overloaded, TooCostly, UndecodableImage
@@ -22,7 +23,7 @@ from gateway_plugins.media.frames import FrameSelection
 from gateway_plugins.media.open_files import animation
 from tests.encoders import png_bomb
 from tests.gateway_decoder.pools import MAX_SIDE, cat, decoded, decoders, info_of, works
-from tests.processes import PROJECT
+from tests.processes import PROJECT, is_gone
 from tests.samples import encode, photograph, samples
 
 DOT = encode(photograph().resize((1, 1)), "BMP")
@@ -43,7 +44,7 @@ async def pool(shared_pool):
 
 def children():
     """The processes that this one has started and not yet taken leave of."""
-    return {int(number) for number in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+    return set(psutil.Process().children())
 
 
 def cpu_seconds_of_children():
@@ -59,18 +60,9 @@ async def hold(pool):
     os.kill(worker.pid, signal.SIGSTOP)
     # Until then it may still take an image.
     async with asyncio.timeout(60):
-        while state_of(worker.pid) != "T":  # noqa: ASYNC110 - it cannot tell any more
+        while psutil.Process(worker.pid).status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110 - it cannot tell any more
             await asyncio.sleep(0.001)
     return worker
-
-
-def read_proc(pid, name):
-    return Path(f"/proc/{pid}/{name}").read_bytes()
-
-
-def state_of(pid):
-    """One letter, as in proc(5): T is stopped, Z has ended."""
-    return read_proc(pid, "stat").decode().rpartition(")")[2].split()[0]
 
 
 async def begun(pool):
@@ -146,7 +138,7 @@ async def test_decoder_has_one_thread(pool):
     """A second thread could start under an image's memory limit, and crash."""
     (worker,) = pool._idle
     await decoded(pool, cat())
-    assert b"\nThreads:\t1\n" in read_proc(worker.pid, "status")
+    assert psutil.Process(worker.pid).num_threads() == 1
 
 
 async def test_killed_idle_decoder_is_replaced(pool):
@@ -297,15 +289,8 @@ asyncio.run(main())
     )
     out, _ = await process.communicate()
     async with asyncio.timeout(60):
-        while _runs(int(out)):  # noqa: ASYNC110 - nobody is told of another's child
+        while psutil.pid_exists(int(out)) and not is_gone(psutil.Process(int(out))):  # noqa: ASYNC110 - another's child
             await asyncio.sleep(0.01)
-
-
-def _runs(pid):
-    try:
-        return state_of(pid) != "Z"
-    except OSError:
-        return False
 
 
 async def test_opencv_refuses_images_past_the_pixel_limit():
@@ -319,7 +304,7 @@ async def test_environment_of_a_decoder_has_no_secrets(monkeypatch):
     async with decoders() as pool:
         (worker,) = pool._idle
         await decoded(pool, cat())
-        assert b"GATEWAY_SECRET" not in read_proc(worker.pid, "environ")
+        assert "GATEWAY_SECRET" not in psutil.Process(worker.pid).environ()
 
 
 async def test_unused_reserved_time_is_refunded(pool):

@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from tests.doubles.backend import PNG
@@ -91,12 +90,6 @@ def answer_of(client: socket.socket) -> tuple[int, str]:
         if blank and length and len(body) >= int(length[1]):
             break
     return int(received[9:12]), received.partition(b"\r\n\r\n")[2].decode()
-
-
-def classify(gateway: Gateway, size: int = 500 * KIB) -> httpx.Response:
-    """The answer to a well-behaved client with a file of `size` bytes and a good image."""
-    files = [("f", ("padding.jpg", bytes(size))), ("f", ("x.png", PNG))]
-    return httpx.post(f"{gateway.url}/predict", files=files, timeout=30)
 
 
 def test_upload_below_the_minimum_speed_ends_after_its_grace(gateway: Gateway):

@@ -12,15 +12,18 @@ import pytest
 from tritonclient.grpc.model_config_pb2 import DataType
 
 from gateway.deadline import Deadline
-from gateway.errors import ContractBroken, InferenceFailed, LoadFailed, ModelNotFound, NoFeatures
+from gateway.errors import ContractBroken, GatewayError, InferenceFailed, LoadFailed, ModelNotFound, NoFeatures
 from gateway.inference.backend import Batch, Call, Embeddings, ProbeResult
 from gateway.inference.selection import Selection
+from gateway.triton import catalogue
 from gateway.triton.catalogue import Models
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.health.expected import ExpectedModels
 from gateway.triton.health.state import HealthState, Schedule
+from gateway.triton.load_pauses import pause_seconds
 from gateway.triton.model_calls import Remembered
 from tests.doubles.triton import FakeEndpoint, FakeTriton
+from tests.gateway.triton.fleet import fleet_of
 
 
 @pytest.fixture
@@ -154,6 +157,24 @@ async def test_failed_load_reports_the_reason_of_triton():
         await models.load("ensemble_model")
     with pytest.raises(ModelNotFound, match=r"no model 'nothing' in Triton's repository"):
         await models.load("nothing")
+
+
+@pytest.mark.parametrize(("load", "pause"), [(0.0, 0.0), (0.9, 0.0), (4.0, 1.0), (60.0, 5.0)])
+def test_pause_follows_the_load(load, pause):
+    assert pause_seconds(load) == pause
+
+
+async def test_versions_of_a_model_are_loaded_with_pauses(monkeypatch):
+    """One after the other: calls get the cores between them."""
+    loads = []
+
+    async with fleet_of(1) as fleet:
+        (triton,) = fleet.tritons.values()
+        monkeypatch.setattr(catalogue, "pause_seconds", lambda _: loads.append(len(triton.done)) or 0.0)
+        triton.ensembles.update({f"ensemble_model.v{number}": ("preprocessor", "net") for number in (1, 2, 3)})
+        with suppress(GatewayError):
+            await fleet.backend.load("ensemble_model")
+    assert loads == [1, 2, 3, 4]
 
 
 def call(embeddings: Embeddings) -> Call:
