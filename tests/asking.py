@@ -1,8 +1,5 @@
 """Requests to a Triton with encoded images, without the gateway."""
 
-import itertools
-from dataclasses import dataclass
-
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +16,10 @@ from gateway.triton.contract import (
 )
 from gateway_models.blocking_triton import pad
 
-_counter = itertools.count()
-
 
 def encode(pixels: NDArray[np.uint8], extension: str) -> bytes:
     """RGB pixels [H, W, 3] as an image file."""
     return cv2.imencode(extension, pixels[..., ::-1])[1].tobytes()
-
-
-def unseen_image(width: int = 64, height: int = 48) -> bytes:
-    """A small image that no cache has seen."""
-    pixels = np.full((height, width, 3), 128, np.uint8)
-    pixels.reshape(-1)[:8] = np.frombuffer(next(_counter).to_bytes(8, "little"), np.uint8)
-    return encode(pixels, ".ppm")
 
 
 def inputs_of(images: list[bytes], lengths: list[int] | None = None) -> list[InferInput]:
@@ -45,20 +33,6 @@ def inputs_of(images: list[bytes], lengths: list[int] | None = None) -> list[Inf
     ]
 
 
-@dataclass(frozen=True)
-class Result:
-    """One row of ensemble_model's response."""
-
-    status: int
-    probabilities: NDArray[np.float32]
-
-
-def ask(client: InferenceServerClient, images: list[bytes], lengths: list[int] | None = None) -> list[Result]:
-    result = client.infer(ENSEMBLE_MODEL, inputs_of(images, lengths), client_timeout=60)
-    rows = zip(result.as_numpy(IMAGE_STATUS)[:, 0], result.as_numpy(PREDICTION), strict=True)
-    return [Result(int(status), probabilities) for status, probabilities in rows]
-
-
 def ask_for_labels(client: InferenceServerClient, image: bytes, top_k: int) -> list[tuple[float, int, str]]:
     """Score, class and label, by falling score, through the classification extension."""
     # Both outputs, although one is read: the cache's key covers only the inputs, so a later request for both outputs
@@ -70,8 +44,8 @@ def ask_for_labels(client: InferenceServerClient, image: bytes, top_k: int) -> l
 
 
 def preprocess(
-    client: InferenceServerClient, images: list[bytes], lengths: list[int] | None = None, *, model: str = PREPROCESSOR
+    client: InferenceServerClient, images: list[bytes], lengths: list[int] | None = None
 ) -> tuple[list[int], NDArray[np.float32]]:
     """Each row's status, and PREPROCESSED_IMAGE fp32 [N, 3, 224, 224]."""
-    result = client.infer(model, inputs_of(images, lengths), client_timeout=60)
+    result = client.infer(PREPROCESSOR, inputs_of(images, lengths), client_timeout=60)
     return result.as_numpy(IMAGE_STATUS)[:, 0].tolist(), result.as_numpy(PREPROCESSED_IMAGE)

@@ -74,7 +74,6 @@ WITH_THE_NETWORK = (
     "tests/e2e/test_ingest_forms.py",
     "tests/e2e/test_v2.py",
     "tests/reliability/test_cache.py",
-    "tests/triton_models/test_ensemble.py",
     "tests/triton_models/test_preprocessor.py",
 )
 """Files that use `triton`: in one worker, so that its processes import torch once."""

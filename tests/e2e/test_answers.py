@@ -65,11 +65,12 @@ def test_single_images_of_many_clients_run_as_batches(real_gateway: Gateway, tri
         found = [triton_client.get_inference_statistics(each).model_stats[0] for each in (PREPROCESSOR, CLASSIFIER)]
         return {each.name: (each.inference_count, each.execution_count) for each in found}
 
-    before = counts()
+    names, before = list(PHOTOS), counts()
     with real_gateway.client() as http, ThreadPoolExecutor(32) as clients:
 
-        def classify(_: int) -> int:
-            return http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}).status_code
+        def classify(number: int) -> int:
+            picture = unlike_any(photo(names[number % len(names)]))
+            return http.post("/predict", files={"f": ("c.jpg", picture)}).status_code
 
         assert set(clients.map(classify, range(100))) == {200}
     for model, (inferences, executions) in counts().items():

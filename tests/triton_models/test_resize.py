@@ -60,6 +60,14 @@ def test_parity_reference_has_the_same_order(model, size):
         assert np.array_equal(resize(pixels), (expected * 255).round().numpy().transpose(1, 2, 0)), shape
 
 
+@pytest.mark.parametrize("shape", [(2, 8_000), (8_000, 2)])
+def test_long_strip_is_cropped_before_the_resize(model, shape):
+    strip, middle = np.zeros((*shape, 3), np.uint8), slice(3_900, 4_100)
+    strip[(slice(None), middle) if shape[0] == 2 else (middle, slice(None))] = 255
+    resize = model.PillowResize([256], [224, 224], model.InterpolationMode.BICUBIC)
+    assert (resize(strip) == 255).all()
+
+
 def test_log_names_the_resize_library_and_the_reason(model):
     of_kernel = model.exact_resize is not None
     said = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.BICUBIC).described()
@@ -115,3 +123,13 @@ def test_torch_resized_image_fits_a_cpu_batch():
     image = resize(noise(HEIGHT, WIDTH))
     (made,) = batches.NumpyBatch(batches.TensorFormat([HEIGHT, WIDTH], np.uint8, MEAN, STD))([image])
     assert np.array_equal(made, noise(HEIGHT, WIDTH).transpose(2, 0, 1))
+
+
+def test_torch_resize_differs_by_fewer_than_three_levels():
+    on_torch, resizing = map(module, ("on_torch", "resizing"))
+    coarse = Image.fromarray(np.random.default_rng(0).integers(0, 256, (12, 16, 3), np.uint8))
+    pixels = np.array(coarse.resize((320, 240), Image.Resampling.BICUBIC))
+    resized = on_torch.TorchResize([224, 224], [224, 224], resizing.InterpolationMode.BICUBIC)(pixels).numpy()
+    difference = np.abs(resized.astype(int) - wanted(pixels, [224, 224], "bicubic"))
+    assert difference.max() < 3
+    assert (difference > 0).mean() < 0.02
