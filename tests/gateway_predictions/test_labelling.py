@@ -84,14 +84,6 @@ def test_wilson_interval(hits, count, low, high):
     assert wilson(hits, count) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
 
 
-def test_wilson_interval_covers_the_truth():
-    rng = np.random.default_rng(2)
-    for truth in (0.05, 0.5, 0.9):
-        hits = rng.binomial(100, truth, 2000)
-        covered = np.mean([low <= truth <= high for low, high in (wilson(int(each), 100) for each in hits)])
-        assert 0.92 < covered < 0.98
-
-
 def test_accuracy_by_day_version_and_class():
     known = [
         Labelled(a_row(1), "cat", 0),
