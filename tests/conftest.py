@@ -83,6 +83,7 @@ LONGEST = (
     "tests/gateway_models/proof/test_sources.py",
     *WITH_THE_NETWORK,
     "tests/reliability/",
+    "tests/browser/",
     "tests/gateway_models/proof/test_tune.py",
     "tests/gateway_models/proof/test_vectors.py",
     "tests/e2e/test_versions.py",
@@ -92,7 +93,6 @@ LONGEST = (
     "tests/gateway_local/",
     "tests/gateway_cli/",
     "tests/gateway_models/",
-    "tests/browser/",
     "tests/test_",
     "tests/gateway_predictions/",
     "tests/gateway_client/",
@@ -104,6 +104,8 @@ LONGEST = (
 
 TOGETHER = (
     WITH_THE_NETWORK,
+    ("tests/browser/",),
+    ("tests/deploy/test_chart.py", "tests/deploy/test_value_sets.py"),
     (
         "tests/gateway_models/networks/",
         "tests/gateway_cli/test_models.py",
@@ -126,7 +128,7 @@ TOGETHER = (
         "tests/gateway/ingest/test_costly_headers.py",
     ),
 )
-"""Files that run in one worker, since they share what takes seconds: Triton, a process with torch, encoded samples."""
+"""Files that run in one worker, since they share what takes seconds: Triton, torch, a browser, encoded samples."""
 
 
 @pytest.hookimpl(optionalhook=True)
