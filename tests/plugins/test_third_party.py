@@ -9,6 +9,7 @@ import pytest
 from gateway.app import create_app
 from gateway.plugins import PluginFailed
 from gateway.settings import Settings
+from tests import warm
 from tests.doubles.backend import StubBackend
 from tests.processes import PROJECT, python
 
@@ -130,7 +131,10 @@ def test_variable_of_a_plug_in_that_is_left_out_is_refused(monkeypatch):
 )
 def test_service_without_the_plug_in_of_keys_does_not_start_open(tmp_path, start, reason):
     (tmp_path / "keys").write_text(f"mobile:{'0' * 64}\n")
-    assert reason in run(WITHOUT_KEYS.format(start=start), code=1, GATEWAY_API_KEYS_FILE=str(tmp_path / "keys"))
+    environment = {**os.environ, "GATEWAY_API_KEYS_FILE": str(tmp_path / "keys")}
+    ended = warm.run(WITHOUT_KEYS.format(start=start), environment=environment)
+    assert ended.returncode == 1
+    assert reason in ended.stderr
 
 
 def test_plug_in_of_the_guide_sees_each_result(tmp_path):

@@ -144,7 +144,7 @@ def test_texts_are_not_read_ahead_of_their_rate():
         reading.start()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
         sent = 0
-        while select.select((), (connection,), (), 5)[1]:
+        while select.select((), (connection,), (), 2)[1]:
             sent += connection.send(flood[sent % len(flood) :])
             assert sent < MIB, "more than the buffers of two sockets"
         connection.shutdown(socket.SHUT_RDWR)
