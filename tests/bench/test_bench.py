@@ -140,6 +140,7 @@ def test_all_processes_are_paused_and_resumed():
     assert not any(process.is_running() for process in processes)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_candidates_are_measured_in_turns():
     with ExitStack() as stack:

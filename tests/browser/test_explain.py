@@ -45,6 +45,7 @@ def test_map_lies_over_the_picture_as_strong_as_wanted(page: Page):
     expect(heat).to_have_css("opacity", "0")
 
 
+@pytest.mark.long
 def test_map_of_a_plain_picture_says_that_no_part_matters(page: Page):
     open_picture(page)
     page.get_by_role("button", name="Why?").click()
@@ -71,6 +72,7 @@ def test_map_is_shown_from_150_copies_and_becomes_sharper(context: BrowserContex
     assert last == []
 
 
+@pytest.mark.long
 def test_maps_of_two_models_are_side_by_side(page: Page):
     page.select_option("#compare", "moods")
     open_picture(page)
@@ -86,6 +88,7 @@ def test_maps_of_two_models_are_side_by_side(page: Page):
     assert left["right"] <= right["left"]
 
 
+@pytest.mark.long
 def test_map_stays_with_its_picture(page: Page):
     page.set_input_files("#files", [file(f"{each}.png", picture(each)) for each in ("blue", "red")])
     expect(page.locator(".card[data-state=ok]")).to_have_count(2)

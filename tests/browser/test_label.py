@@ -93,6 +93,7 @@ def test_skipped_and_labelled_images_come_back_by_undo(context: BrowserContext, 
     expect(page.locator("#picture")).to_have_attribute("src", second)
 
 
+@pytest.mark.long
 def test_two_people_label_different_images_until_none_is_left(browser: Browser, logged: str, tmp_path: Path):
     people = [browser.new_context() for _ in range(2)]
     pages = [open_queue(context, logged) for context in people]
@@ -111,7 +112,7 @@ def test_two_people_label_different_images_until_none_is_left(browser: Browser, 
         context.close()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), pytest.param(1440, "light", marks=pytest.mark.long)])
 def test_axe_finds_nothing(browser: Browser, logged: str, width: int, scheme: str):
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page = context.new_page()

@@ -8,8 +8,8 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.backend import picture
 from tests.browser.conftest import PATIENCE_MS, check, file, open_panels
 
-LOOKS = [(390, "dark"), (1280, "light")]
-"""Windows' widths and colour schemes: a telephone's, and a desktop's. The others are for `make test-long`."""
+LOOKS = [(390, "dark"), pytest.param((1280, "light"), marks=pytest.mark.long)]
+"""Windows' widths and colour schemes: a telephone's, and a desktop's. All but one are for `make test-long`."""
 OTHERS = ((390, "light"), (820, "dark"), (820, "light"), (1280, "dark"))
 OTHER_LOOKS = [pytest.param(look, marks=pytest.mark.long) for look in OTHERS]
 FILES = [

@@ -86,6 +86,7 @@ def test_examples_of_pages(environment_of):
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "extra"), PAGES_WITH_EXTRAS.items(), ids=str)
 def test_examples_of_a_page_that_needs_an_extra(name, extra, environment_of):
     (page,) = [each for each in PAGES if each.name == name]

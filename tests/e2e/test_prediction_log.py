@@ -6,6 +6,7 @@ import shutil
 import httpx
 import numpy as np
 import psutil
+import pytest
 from typer.testing import CliRunner
 
 from gateway_cli.main import app
@@ -30,6 +31,7 @@ def writers(gateway) -> list[psutil.Process]:
     return children(gateway.process.pid, "gateway_predictions.writer")
 
 
+@pytest.mark.long
 def test_each_worker_has_a_writer_and_no_row_is_lost(start_gateway, light_triton, tmp_path):
     """Neither when a worker is killed, nor when the gateway stops."""
     with start_gateway(triton_url=light_triton.url, workers=2, log_predictions=tmp_path, **SETTINGS) as gateway:

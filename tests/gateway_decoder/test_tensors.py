@@ -92,7 +92,7 @@ def test_photographs_have_the_bytes_of_the_ensemble(resizing, tensor):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["both sides", "shorter side"])
+@pytest.mark.parametrize("way", ["both sides", pytest.param("shorter side", marks=pytest.mark.long)])
 def test_every_form_has_the_bytes_of_the_ensemble(resizing, way):
     """Orientations, transparency, 16 bits, palettes, and formats that the gateway decodes for both."""
     for form in samples(151, 100):

@@ -106,6 +106,7 @@ def test_p_values_are_adjusted_for_the_number_of_properties():
     assert adjusted_p_values(distances).tolist() == [0.5, 1.0]
 
 
+@pytest.mark.long
 def test_false_alarms_are_as_rare_as_promised():
     """At most 1 - confidence of the windows without drift raise an alarm by any property."""
     alarms = 0

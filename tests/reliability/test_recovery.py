@@ -16,7 +16,7 @@ from tests.tritons import stub_processes
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("model", ["preprocessor", "classifier"])
+@pytest.mark.parametrize("model", ["preprocessor", pytest.param("classifier", marks=pytest.mark.long)])
 def test_killed_process_under_load_is_recovered(light_triton, light_repository, start_gateway, model: str, capsys):
     triton = light_triton
     with start_gateway(triton_url=triton.url) as gateway, Load(gateway.url) as load:

@@ -120,9 +120,15 @@ def test_second_up_reports_the_port_in_use(shared_up):
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        *((name, signal.SIGKILL) for name in ("supervisor", "worker", "triton", "preprocessor", "classifier")),
-        ("triton", signal.SIGSTOP),
-        *(pytest.param(name, signal.SIGTERM, marks=pytest.mark.long) for name in ("supervisor", "worker", "triton")),
+        *((name, signal.SIGKILL) for name in ("worker", "triton", "preprocessor", "classifier")),
+        *(
+            pytest.param(name, number, marks=pytest.mark.long)
+            for name, number in (
+                ("supervisor", signal.SIGKILL),
+                ("triton", signal.SIGSTOP),
+                *((name, signal.SIGTERM) for name in ("supervisor", "worker", "triton")),
+            )
+        ),
     ],
 )
 def test_service_recovers_from_the_death_of_any_process(shared_up, name, number):

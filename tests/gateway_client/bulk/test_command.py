@@ -190,7 +190,7 @@ def test_faults_are_reported_in_one_sentence(photos, tmp_path, monkeypatch, argu
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_ctrl_c_keeps_the_rows(photos, tmp_path, number):
     (photos / "000" / "000bad.png").write_bytes(b"text")
     journal = tmp_path / "out.jsonl.part"

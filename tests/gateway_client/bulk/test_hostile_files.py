@@ -521,7 +521,7 @@ def test_download_has_a_deadline(monkeypatch, head):
 # --- Ctrl-C ---
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_ctrl_c_ends_a_run_whose_stdin_has_stalled(url, number):
     process = subprocess.Popen(
         command("-", "--gateway", url), env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE

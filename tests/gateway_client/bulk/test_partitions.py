@@ -144,6 +144,7 @@ def test_failed_write_leaves_no_file(tmp_path, url, monkeypatch):
     assert paths_of(out) == images_of(photos)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_shards_that_are_killed_at_random(tmp_path):
     """Four processes, each of which is killed once and resumed; the test below kills one three times."""

@@ -41,6 +41,7 @@ def configure_runtime(repository: Path, line: str) -> None:
     path.write_text("\n".join([*kept, line]))
 
 
+@pytest.mark.long
 def test_another_model_takes_the_place_of_the_one_before(empty_repository):
     """Its runtime is written into the configuration, also into one that an earlier release has written."""
     said = []

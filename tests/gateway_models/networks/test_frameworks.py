@@ -48,9 +48,12 @@ KINDS = {
     "compressed.joblib": "sklearn",
     "digits.skops": "skops",
 }
-LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("digits.h5", "digits_saved", "compressed.joblib")]
-"""TensorFlow alone takes ten seconds; the other two are loaded as their neighbours are."""
-CONVERTED = [pytest.param("digits.keras", marks=pytest.mark.slow), "digits.joblib", "digits.skops", *LONG]
+LONG = [
+    pytest.param(name, marks=pytest.mark.long)
+    for name in ("digits.keras", "digits.h5", "digits_saved", "digits.skops", "compressed.joblib")
+]
+"""TensorFlow and Keras take ten seconds; the other two are loaded as their neighbour is."""
+CONVERTED = ["digits.joblib", *LONG]
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 GRAY = Preprocessing((8,), 8, "bilinear", **AS_PIXELS)
 
@@ -223,7 +226,7 @@ def test_description_of_keras_has_layers_and_their_parts(config):
     check_config({"class_name": "Sequential", "module": "keras", "config": {"layers": [config]}})
 
 
-@pytest.mark.parametrize("name", ["digits.keras", "digits.skops"])
+@pytest.mark.parametrize("name", [pytest.param("digits.keras", marks=pytest.mark.long), "digits.skops"])
 def test_gray_network_is_told_of_grayscale(tmp_path, warm_jobs, name):
     needs(name)
     with pytest.raises(ModelFileError, match="use --grayscale"):

@@ -57,6 +57,7 @@ def test_memory_of_a_network_is_recorded_with_it(tmp_path, measured_memory, chan
     assert found["head_classifier"].usual_bytes == record.peak_bytes
 
 
+@pytest.mark.long
 def test_memory_of_a_function_is_that_of_its_imports_and_data(tmp_path, measured_memory):
     source = tmp_path / "mine.py"
     records = []

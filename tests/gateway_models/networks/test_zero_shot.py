@@ -104,7 +104,7 @@ def served(entry: Entry, repository: Path) -> torch.Tensor:
     ("written_as", "precision", "tolerance"),
     [
         (None, None, 1e-5),
-        (Format.ONNX, Precision.FP16, 0.01),
+        pytest.param(Format.ONNX, Precision.FP16, 0.01, marks=pytest.mark.long),
         pytest.param(None, Precision.BF16, 0.05, marks=pytest.mark.long),
         pytest.param(Format.ONNX, Precision.FP32, 1e-5, marks=pytest.mark.long),
     ],

@@ -147,7 +147,9 @@ def test_models_show_the_step_of_the_version_in_use(client, server, repository):
     }
 
 
-@pytest.mark.parametrize("version", [PLAIN, OWN, UNKNOWN, CODE])
+@pytest.mark.parametrize(
+    "version", [PLAIN, OWN, *(pytest.param(each, marks=pytest.mark.long) for each in (UNKNOWN, CODE))]
+)
 def test_parity_applies_the_step_to_the_original(server, repository, photos, version):
     options = ("--version", version, "--triton", server.url, "--model-repository", repository)
     assert "the served answers are the original's" in gateway("model", "parity", "head", photos, *options).output

@@ -67,7 +67,9 @@ def lines_of(monkeypatch) -> Callable[..., list[dict]]:
     return lines
 
 
-@pytest.mark.parametrize(("method", "side", "masks"), [("occlusion", 14, 225), ("rise", 28, 500)])
+@pytest.mark.parametrize(
+    ("method", "side", "masks"), [("occlusion", 14, 225), pytest.param("rise", 28, 500, marks=pytest.mark.long)]
+)
 def test_map_is_hot_where_the_class_is(client, method, side, masks):
     found = explanation(client, method=method)
     assert (found["label"], found["class_id"], found["method"], found["masks"]) == ("top left", 0, method, masks)
