@@ -1,7 +1,6 @@
 """A real S3 server on loopback: rclone's, over a folder."""
 
 import asyncio
-import socket
 import subprocess
 import sysconfig
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 import fsspec.asyn
 
 from tests.leaks import lasting
-from tests.processes import free_port, wait_for
+from tests.processes import free_port, listens, wait_for
 
 RCLONE = Path(sysconfig.get_path("scripts")) / "rclone"
 KEY, SECRET = "a-key-of-a-test", "a-secret-of-a-test"
@@ -49,13 +48,8 @@ def s3_server(folder: Path, *buckets: str) -> Iterator[S3]:
     command += ["--vfs-cache-mode=off", "--dir-cache-time=1ms", str(folder)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for(lambda: _listens(port))
+        wait_for(lambda: listens(port))
         yield S3(f"http://127.0.0.1:{port}", folder)
     finally:
         process.kill()
         process.wait()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -19,6 +19,8 @@ from typing import Any
 import httpx
 import psutil
 
+from gateway_local.children import is_ok
+from gateway_local.hosts import LOOPBACK
 from tests import warm
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -145,7 +147,7 @@ def running_gateway(
     try:
         path = "/health/ready" if wait_ready else "/health/live"
         # A process that has ended fails the assertion below, which shows its log.
-        wait_for(lambda: process.poll() is not None or _answers(gateway, path))
+        wait_for(lambda: process.poll() is not None or is_ok(LOOPBACK, gateway.port, path, timeout_seconds=60))
         assert process.poll() is None, log.read_text()
         yield gateway
     finally:
@@ -176,11 +178,10 @@ def children(pid: int, text: str) -> list[psutil.Process]:
     return found
 
 
-def _answers(gateway: Gateway, path: str) -> bool:
-    try:
-        return httpx.get(f"{gateway.url}{path}", timeout=60).status_code == 200
-    except httpx.TransportError:
-        return False
+def listens(port: int) -> bool:
+    """Whether a port of this machine takes connections."""
+    with socket.socket() as probe:
+        return probe.connect_ex((LOOPBACK, port)) == 0
 
 
 def wait_for(condition, *, timeout_seconds: float = 60, process: subprocess.Popen | warm.Process | None = None) -> Any:

@@ -17,6 +17,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway_local.children import is_ok
+from gateway_local.hosts import LOOPBACK
 from gateway_local.runtime.image.registry import INDEX_TYPES, LAYER_TYPES, MANIFEST_TYPES, ContainerImage
 from gateway_local.runtime.image.unpack import unpack
 from gateway_local.runtime.image.use import UnpackedImage, folder_name, open_image
@@ -141,7 +143,7 @@ def running_registry(folder: Path) -> Iterator[str]:
     )
     process = subprocess.Popen([PROGRAM, "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for(lambda: _answers(port))
+        wait_for(lambda: is_ok(LOOPBACK, port, "/v2/", timeout_seconds=5))
         yield f"127.0.0.1:{port}"
     finally:
         process.kill()
@@ -278,10 +280,3 @@ def unpacked_image(cache: Path, *, python: str = PYTHON, glibc: str = "2.34", ve
     found = open_image(folder)
     assert found is not None
     return found
-
-
-def _answers(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/v2/", trust_env=False).status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False

@@ -1,12 +1,11 @@
 """The step that ends the build of each Triton image: a server that does not classify fails it."""
 
 import configparser
-import socket
 import sys
 
 import pytest
 
-from tests.processes import free_port, python
+from tests.processes import free_port, listens, python
 from tests.settings import Settings
 
 TRITON = """
@@ -58,8 +57,7 @@ def test_build_ends_with_what_triton_answers(root, behaviour, code, message):
     completed = python(script, "mine", *server, code=code, env={"TRITON_HTTP_URL": f"http://127.0.0.1:{port}"})
     assert message in completed.stdout + completed.stderr
     # The server has ended with the step.
-    with socket.socket() as other:
-        assert other.connect_ex(("127.0.0.1", port)) != 0
+    assert not listens(port)
 
 
 @pytest.fixture

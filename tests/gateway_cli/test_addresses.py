@@ -1,10 +1,13 @@
-"""--gateway and --triton: every address is asked what it is."""
+"""--gateway and --triton: every address is asked what it is; and options that had another name."""
 
 import pytest
+import typer
 import typer.main
+from typer.testing import CliRunner
 
 from gateway.errors import UserError
 from gateway_cli.addresses import WrongAddress
+from gateway_cli.former_options import formerly
 from gateway_cli.main import app
 from gateway_local.server import EmbeddedTriton
 from tests.commands import gateway, refusal
@@ -115,3 +118,31 @@ def test_one_name_for_each_kind():
     assert {"add", "list", "remove", "labels", "versions", "parity", "evaluate", "compare", "drift"} <= set(
         shown["--triton"]
     )
+
+
+example = typer.Typer()
+"""A command with a former option, which works until the next release, with a warning."""
+
+
+@example.command()
+@formerly("--features", "embeddings", "--embeddings", str)
+def show(*, embeddings: str = "") -> None:
+    typer.echo(f"embeddings={embeddings}")
+
+
+def test_former_name_sets_the_option_and_warns():
+    result = CliRunner().invoke(example, ["--features", "auto"])
+    assert result.stdout == "embeddings=auto\n"
+    assert "--features is now --embeddings; the old name works" in " ".join(result.stderr.split())
+
+
+def test_new_name_does_not_warn():
+    result = CliRunner().invoke(example, ["--embeddings", "auto"])
+    assert (result.stdout, result.stderr) == ("embeddings=auto\n", "")
+
+
+def test_former_names_are_not_in_the_help():
+    for command in (["classify"], ["model", "add"]):
+        text = gateway(*command, "--help").stdout
+        assert "--embeddings" in text
+        assert "--features" not in text

@@ -140,14 +140,12 @@ def test_bad_image_affects_no_other_result(gateway, tmp_path):
 
 
 def test_parameters_reach_the_service_and_refusals_are_typed(gateway):
+    """A single image and a single label need no list."""
     with pytest.raises(errors.InvalidParameter, match="top_k") as raised:
         list(gateway.classify([PNG], top_k=10_000))
     assert (raised.value.status, raised.value.details["limit"]) == (422, "max_top_k")
     (result,) = gateway.classify([PNG], threshold=0.1, labels=["cat"], version=1, timeout=5, model="ensemble_model")
     assert result.best.label == "cat"
-
-
-def test_single_image_and_label_need_no_list(gateway):
     (result,) = gateway.classify(PNG, labels="cat")
     assert [prediction.label for prediction in result.predictions] == ["cat"]
     assert list(gateway.classify([])) == []

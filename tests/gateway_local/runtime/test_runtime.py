@@ -67,7 +67,7 @@ def refused(folder: Path, reason: str, kind: type[Exception] = RuntimeFetchFaile
         ensure_runtime(folder, print, **options)
 
 
-def test_wheel_is_fetched_by_hash_without_dependencies(pip, tmp_path):
+def test_wheel_is_fetched_once_by_hash_without_dependencies(pip, tmp_path):
     said = []
     runtime = ensure_runtime(tmp_path, said.append)
     (command,) = pip.commands
@@ -76,16 +76,10 @@ def test_wheel_is_fetched_by_hash_without_dependencies(pip, tmp_path):
         rf"nvidia-pytriton=={re.escape(WHEEL_VERSION)} --hash=sha256:[0-9a-f]{{64}}\n", pip.requirements[0]
     )
     assert runtime.tritonserver.is_file()
+    assert ensure_runtime(tmp_path, said.append) == runtime
+    assert len(pip.commands) == 1
     assert len(said) == 1
     assert "fetching Triton" in said[0]
-
-
-def test_second_start_fetches_and_reports_nothing(pip, tmp_path):
-    first = ensure_runtime(tmp_path, print)
-    said = []
-    assert ensure_runtime(tmp_path, said.append) == first
-    assert len(pip.commands) == 1
-    assert said == []
 
 
 def test_complete_cache_on_a_read_only_file_system_is_used(pip, tmp_path, monkeypatch):
@@ -150,11 +144,8 @@ def test_failed_fetch_leaves_no_files_and_shows_the_reason(pip, tmp_path, says, 
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
-def test_missing_backend_folder_is_named(pip, tmp_path):
+def test_folder_that_cannot_be_used_is_named(pip, tmp_path):
     refused(tmp_path, "no folder .*/nowhere", TritonRuntimeError, backends=tmp_path / "nowhere")
-
-
-def test_unwritable_cache_folder_is_named(pip, tmp_path):
     (tmp_path / "file").write_text("")
     refused(tmp_path / "file" / "cache", "cannot write .*/file/cache")
 

@@ -2,13 +2,12 @@
 
 import shutil
 import signal
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.processes import free_port, wait_for
+from tests.processes import free_port, listens, wait_for
 
 PROGRAM = shutil.which("valkey-server") or shutil.which("redis-server")
 needs_store = pytest.mark.skipif(
@@ -31,7 +30,7 @@ class Store:
         options += more
         with (self._folder / "store.log").open("ab") as log:
             self._process = subprocess.Popen([PROGRAM, *options], cwd=self._folder, stdout=log, stderr=log)
-        wait_for(self._listens)
+        wait_for(lambda: listens(self.port))
 
     def kill(self) -> None:
         if self._process is not None:
@@ -46,10 +45,3 @@ class Store:
     def go_on(self) -> None:
         """End that."""
         self._process.send_signal(signal.SIGCONT)
-
-    def _listens(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-        except OSError:
-            return False
-        return True

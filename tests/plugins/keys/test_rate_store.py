@@ -174,21 +174,16 @@ async def test_state_of_another_format_is_a_full_burst(rates):
 
 
 def found(url: str | None) -> list[Finding]:
+    """What `gateway doctor` finds."""
     return asyncio.run(doctor.rate_store(Settings(_env_file=None, rate_store_url=url)))
 
 
-def test_no_store_has_no_line():
-    assert found(None) == []
-
-
-def test_store_that_answers_is_well(store):
+def test_store_that_answers_is_well_and_one_that_is_away_is_a_warning(store):
     """Also the second time: the check does not exceed a rate of its own."""
+    assert found(None) == []
     for _ in range(2):
         (finding,) = found(store.url)
         assert finding.level is Level.OK
-
-
-def test_store_that_is_away_is_a_warning(store):
     store.kill()
     (finding,) = found(store.url)
     assert finding.level is Level.WARN

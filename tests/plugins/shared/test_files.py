@@ -48,18 +48,17 @@ def test_wait_for_a_lock_is_announced_and_ends_with_its_release(tmp_path):
 
 
 def test_lock_is_skipped_if_nothing_can_be_written(tmp_path, monkeypatch):
+    """A missing folder is an error all the same."""
+
     def refuse(*_: object) -> int:
         raise PermissionError(13, "Permission denied")
 
+    with pytest.raises(FileNotFoundError), locked_where_writable(tmp_path / "missing" / "lock"):
+        pass
     monkeypatch.setattr(os, "open", refuse)  # whoever runs as root can write everywhere
     with locked_where_writable(tmp_path / "lock") as mine:
         assert mine
     with pytest.raises(PermissionError), locked(tmp_path / "lock"):
-        pass
-
-
-def test_missing_folder_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError), locked_where_writable(tmp_path / "missing" / "lock"):
         pass
 
 

@@ -58,19 +58,14 @@ def test_fetched_image_is_in_use(registry, tmp_path):
     assert len(registry.asked("blobs")) == 1 + len(LAYERS_OF_IMAGE)
 
 
-def test_second_fetch_downloads_no_layer(registry, tmp_path):
-    first = fetch_image(name(registry), tmp_path, print)
+@pytest.mark.parametrize("by_digest", [False, True], ids=["of a tag", "of a digest, which is not asked for"])
+def test_second_fetch_downloads_no_layer(registry, tmp_path, by_digest):
+    version = f"@{digest(registry.images.manifests['26.11-py3'][1])}" if by_digest else ":26.11-py3"
+    first = fetch_image(name(registry, version), tmp_path, print)
     registry.requests.clear()
-    assert fetch_image(name(registry), tmp_path, print) == first
+    assert fetch_image(name(registry, version), tmp_path, print) == first
     assert not layers_asked(registry)
-
-
-def test_image_of_a_digest_is_not_asked_for_again(registry, tmp_path):
-    version = f"@{digest(registry.images.manifests['26.11-py3'][1])}"
-    fetch_image(name(registry, version), tmp_path, print)
-    registry.requests.clear()
-    fetch_image(name(registry, version), tmp_path, print)
-    assert not registry.requests
+    assert bool(registry.requests) is not by_digest
 
 
 def test_what_was_fetched_is_used_while_the_registry_is_away(registry, tmp_path):
