@@ -107,7 +107,6 @@ def test_each_version_answers_requests_for_it(http):
     assert ask(http, model="flowers", version=1, format="torchserve") == scores(one)
     missing = http.post("/predict", params={"version": 3}, files={"f": CAT})
     assert (missing.status_code, missing.json()["code"]) == (404, "model_not_found")
-    assert "'flowers' version 3" in missing.json()["detail"]
 
 
 def test_clients_of_triton_name_versions_and_get_their_classes(http):
@@ -119,9 +118,7 @@ def test_clients_of_triton_name_versions_and_get_their_classes(http):
         cells = [cell.split(":", 2) for cell in answer["outputs"][0]["data"]]
         assert {label: float(score) for score, _, label in cells} == pytest.approx(scores(ask(http, version=version)))
     assert http.get("/v2/models/flowers").json()["versions"] == ["1", "2"]
-    missing = http.post("/v2/models/flowers/versions/3/infer", json=body)
-    assert missing.status_code == 404
-    assert "'flowers' version 3" in missing.json()["error"]
+    assert http.post("/v2/models/flowers/versions/3/infer", json=body).status_code == 404
 
 
 def test_multi_label_model_returns_every_label_above_the_threshold(http):

@@ -84,12 +84,6 @@ async def test_frame_without_a_duration_lasts_a_tenth_of_a_second(pool):
     assert [frame.seconds for frame in frames] == pytest.approx([0, 0.1, 0.2])
 
 
-async def test_unrequested_frames_are_skipped(pool):
-    data = animated("WEBP", range(200))
-    assert [frame.index for frame in await read(pool, data, "4")] == [0, 50, 100, 150]
-    assert [frame.index for frame in await read(pool, data, "every:7s")] == [0, 70, 140]
-
-
 async def only_worker(pool):
     """The pool's process, once it is idle and none is left that earlier frames have started beside it."""
     async with asyncio.timeout(60):
@@ -126,15 +120,6 @@ async def test_abandoned_animation_ends_its_process(pool):
     assert await works(pool)
 
 
-async def test_too_many_frames_are_refused_before_the_first_one(pool):
-    data = animated("GIF", range(8))
-    assert len(await read(pool, data, most=8)) == 8
-    with pytest.raises(TooManyFrames, match="The file has 8 frames, and 7 more are allowed") as caught:
-        await read(pool, data, most=7)
-    assert caught.value.code == "too_many_frames"
-    assert len(await read(pool, data, "3", most=3)) == 3
-
-
 async def test_frame_past_the_limit_is_refused_if_only_times_are_known(pool):
     async with opened(pool, animated("GIF", range(8)), "every:0.1s", most=3) as reader:
         for index in range(3):
@@ -154,14 +139,6 @@ async def test_file_of_countless_frames_is_refused_at_little_cost(pool, bomb, fr
     with pytest.raises(TooManyFrames, match=f"more than {MOST_IN_FILE:,} frames"):
         await read(pool, bomb, frames)
     assert worker.alive()
-    assert await works(pool)
-
-
-async def test_missing_frames_end_the_animation_with_an_error(pool):
-    async with opened(pool, apng_that_promises(5)) as reader:
-        assert [(await reader.next()).index for _ in range(2)] == [0, 1]
-        with pytest.raises(UndecodableImage, match="Frame 2 of 5"):
-            await reader.next()
     assert await works(pool)
 
 

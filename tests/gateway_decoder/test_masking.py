@@ -7,7 +7,7 @@ from gateway.errors import TruncatedImage, UndecodableImage
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.inspection import inspect
 from gateway_plugins.media import open_files
-from gateway_plugins.media.masking import RISE_MAP_SIDE, Masking, Method
+from gateway_plugins.media.masking import Masking, Method
 from gateway_plugins.media.open_files import MaskedImage, masked
 from tests.asking import encode
 from tests.gateway.ingest.reading import LIMITS
@@ -60,15 +60,6 @@ async def test_windows_hide_each_cell_four_times(pool):
     assert top_left.mean() == pytest.approx(1 / GRID**2, abs=0.01)
 
 
-async def test_random_masks_are_the_same_each_time(pool):
-    seen = []
-    for _ in range(2):
-        async with opened(pool, Masking.of(Method.RISE, GRID, 5)) as image:
-            seen.append(await copies(image))
-            await image.draw(np.zeros(6, np.float32))
-    assert np.array_equal(*map(np.stack, seen))
-
-
 async def test_map_is_the_difference_of_mean_scores(pool):
     """The score falls by 1 if the first window, which is the cell at the top left, is hidden, and by no other."""
     masking = Masking.of(Method.OCCLUSION, GRID, 0)
@@ -81,13 +72,6 @@ async def test_map_is_the_difference_of_mean_scores(pool):
     expected[0, 0] = 1 - 3 / 4
     assert heat.values == pytest.approx(expected, abs=1e-6)
     assert heat.overlay.startswith(b"\x89PNG")
-
-
-async def test_map_of_random_masks_has_its_own_side(pool):
-    async with opened(pool, Masking.of(Method.RISE, GRID, 5)) as image:
-        await copies(image)
-        heat = await image.draw(np.linspace(0, 1, 6, dtype=np.float32))
-    assert heat.values.shape == (RISE_MAP_SIDE, RISE_MAP_SIDE)
 
 
 async def test_next_image_is_decoded_after_one_is_left_open(pool):

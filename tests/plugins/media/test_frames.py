@@ -69,7 +69,8 @@ def test_each_frame_has_its_time_and_predictions(client, image_format):
 
 
 @pytest.mark.parametrize(
-    ("frames", "expected"), [("3", [0, 3, 6]), ("every:0.5s", [0, 5]), ("1", [0]), ("100", list(range(10)))]
+    ("frames", "expected"),
+    [("3", [0, 3, 6]), ("every:0.5s", [0, 5]), ("every:0.3s", [0, 3, 6, 9]), ("1", [0]), ("100", list(range(10)))],
 )
 def test_only_requested_frames_are_answered(client, frames, expected):
     (result,) = ask(client, animated("GIF", range(10)), frames=frames)["results"]
@@ -128,7 +129,9 @@ def test_frame_limit_applies_to_the_whole_request():
         refused = client.post("/predict?frames=6", files=[("f", ("x", PNG))])
     assert [len(result["frames"]) for result in answer["results"]] == [3, 0, 2, 1]
     assert answer["results"][1]["error"]["code"] == "too_many_frames"
-    assert (one.status_code, one.json()["results"][0]["error"]["code"]) == (422, "too_many_frames")
+    error = one.json()["results"][0]["error"]
+    assert (one.status_code, error["code"]) == (422, "too_many_frames")
+    assert error["message"].startswith("The file has 6 frames, and 5 more are allowed")
     assert (refused.status_code, refused.json()["code"]) == (422, "invalid_parameter")
     assert (refused.json()["limit"], refused.json()["value"]) == ("max_frames", 5)
 
@@ -148,7 +151,8 @@ def test_truncated_file_ends_with_an_error_frame(client):
     (result,) = ask(client, apng_that_promises(5))["results"]
     assert [frame["index"] for frame in result["frames"]] == [0, 1, 2]
     assert (result["status"], result["frames"][-1]["time_s"]) == ("ok", None)
-    assert result["frames"][-1]["error"]["code"] == "undecodable_image"
+    error = result["frames"][-1]["error"]
+    assert (error["code"], "Frame 2 of 5" in error["message"]) == ("undecodable_image", True)
     assert result["frames"][-1]["predictions"] == []
 
 
