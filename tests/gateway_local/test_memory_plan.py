@@ -32,9 +32,11 @@ def free(nbytes: int) -> Memory:
     return Memory(nbytes, nbytes, MACHINE)
 
 
-def planned(repository: Path, nbytes: int, said: list[str], **fields: object) -> memory_plan.StartPlan:
-    fields = {"cores": 2, **fields}
-    return plan_start(settings(**fields), repository, said.append, gpus=0, memory=lambda: free(nbytes))
+def planned(repository: Path, nbytes: int, **fields: object) -> tuple[memory_plan.StartPlan, list[str]]:
+    """The plan of a start with some free memory, and what is reported."""
+    said: list[str] = []
+    chosen = settings(**{"cores": 2, **fields})
+    return plan_start(chosen, repository, said.append, gpus=0, memory=lambda: free(nbytes)), said
 
 
 def counts(repository: Path, plan: memory_plan.StartPlan) -> dict[str, list[int]]:
@@ -47,15 +49,14 @@ def warned(said: list[str]) -> bool:
 
 
 def test_two_cores_with_memory_keep_every_default(repository):
-    said: list[str] = []
-    plan = planned(repository, 64 * GIB, said)
+    plan, said = planned(repository, 64 * GIB)
     assert plan.settings == settings(cores=2)
     assert said == plan.sizes.explained()[:1]
     assert counts(repository, plan) == {"classifier": [2], "preprocessor": [2]}
 
 
 def test_sixteen_cores_get_the_settings_of_the_plan(repository):
-    plan = planned(repository, 256 * GIB, [], cores=16)
+    plan, _ = planned(repository, 256 * GIB, cores=16)
     assert plan.sizes == replace(capacity.plan(16, 0), all_cores=16)
     assert plan.changed == {**capacity.plan(16, 0).settings()}
     assert plan.settings.workers == 2
@@ -70,14 +71,13 @@ def test_sixteen_cores_get_the_settings_of_the_plan(repository):
     ids=["over the plan", "over what fits the memory"],
 )
 def test_settings_that_are_set_win(repository, nbytes, fields):
-    plan = planned(repository, nbytes, [], **fields)
+    plan, _ = planned(repository, nbytes, **fields)
     assert {name: getattr(plan.settings, name) for name in fields} == fields
     assert not fields.keys() & plan.changed.keys()
 
 
 def test_one_gibibyte_runs_one_process_for_each_step(repository):
-    said: list[str] = []
-    plan = planned(repository, GIB, said)
+    plan, said = planned(repository, GIB)
     assert counts(repository, plan) == {"classifier": [1], "preprocessor": [1]}
     assert LEAST.items() <= plan.changed.items()
     assert plan.settings.max_bytes_waiting == LEAST["max_bytes_waiting"]
@@ -87,7 +87,7 @@ def test_one_gibibyte_runs_one_process_for_each_step(repository):
 
 @pytest.mark.parametrize("gib", [2, 4, 8, 16, 64])
 def test_chosen_counts_never_need_more_than_the_memory(repository, gib):
-    plan = planned(repository, gib * GIB, [], cores=64)
+    plan, _ = planned(repository, gib * GIB, cores=64)
     wanted = need(repository, sized_configs(repository, plan.sizes))
     assert wanted.usual_bytes + needed(plan.settings.model_copy(update=LEAST)) <= gib * GIB
     more = capacity.plan(min(64, plan.sizes.cores + 1), 0)
@@ -100,23 +100,20 @@ def test_chosen_counts_never_need_more_than_the_memory(repository, gib):
 def test_counts_that_are_written_are_kept(repository):
     path = repository / "classifier" / "config.pbtxt"
     path.write_text(path.read_text().replace("KIND_AUTO", "KIND_AUTO count: 3"))
-    said: list[str] = []
-    plan = planned(repository, 2 * GIB, said)
+    plan, said = planned(repository, 2 * GIB)
     assert counts(repository, plan)["classifier"] == [3]
     assert warned(said)
 
 
 def test_models_that_cannot_fit_are_refused(repository):
     with pytest.raises(MemoryShort, match=r"(?s)50 MiB are free.*classifier.*GATEWAY_MEMORY_CHECK=warn"):
-        planned(repository, 50 * MIB, [])
-    said: list[str] = []
-    planned(repository, 50 * MIB, said, memory_check=MemoryCheck.WARN)
+        planned(repository, 50 * MIB)
+    _, said = planned(repository, 50 * MIB, memory_check=MemoryCheck.WARN)
     assert warned(said)
 
 
 def test_check_can_be_switched_off(repository):
-    said: list[str] = []
-    plan = planned(repository, 50 * MIB, said, memory_check=MemoryCheck.OFF)
+    plan, said = planned(repository, 50 * MIB, memory_check=MemoryCheck.OFF)
     assert plan.sizes.cores == 2
     assert said == plan.sizes.explained()[:1]
     assert plan.settings.max_bytes_waiting == settings().max_bytes_waiting
@@ -135,7 +132,8 @@ def test_costs_that_were_measured_change_the_counts(repository):
     record_costs(light, classifier)
     (classifier / "config.pbtxt").write_text(f"{(classifier / 'config.pbtxt').read_text()}# changed")
     assert recorded_costs(repository) == light
-    assert planned(repository, 64 * GIB, [], cores=16).sizes.preprocessors == capacity.plan(16, 0, light).preprocessors
+    plan, _ = planned(repository, 64 * GIB, cores=16)
+    assert plan.sizes.preprocessors == capacity.plan(16, 0, light).preprocessors
     (classifier / "1" / "model.pt").write_bytes(b"another network")
     assert recorded_costs(repository) == capacity.Costs()
 
@@ -165,10 +163,9 @@ def test_models_on_demand_need_their_budget(repository):
     on_demand = {"models_loaded": "demand", "models_memory_bytes": 4 * GIB}
     chosen = settings(**on_demand, load_models=("flowers",))
     assert models_to_start(chosen, configs) == ("ensemble_model", "flowers", "sequence_model")
-    said: list[str] = []
-    planned(repository, 64 * GIB, said, **on_demand)
+    _, said = planned(repository, 64 * GIB, **on_demand)
     assert not warned(said)
-    planned(repository, 4 * GIB, said, **on_demand)
+    _, said = planned(repository, 4 * GIB, **on_demand)
     assert warned(said)
 
 

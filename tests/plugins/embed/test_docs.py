@@ -52,7 +52,7 @@ def test_every_parameter_is_documented():
 
 def test_documented_client_code_runs(url: str):
     (code,) = (each for each in PYTHON if "Gateway" in each)
-    code = code.replace("http://127.0.0.1:8080", url).replace("gateway_client", "gateway_client")
+    code = code.replace("http://127.0.0.1:8080", url)
     assert run("-c", code).split() == ["examples/cat.jpg", f"({len(VECTOR)},)"]
 
 

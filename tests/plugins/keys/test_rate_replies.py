@@ -24,8 +24,8 @@ def times(admitted: int, wait: str, ahead: str = "0") -> bytes:
 
 
 @asynccontextmanager
-async def store_that_answers(reply: bytes) -> AsyncIterator[str]:
-    """The URL of a server that answers each run of a script with `reply`, and +OK to all else."""
+async def rates_in_a_store(reply: bytes) -> AsyncIterator[StoredRates]:
+    """Rates in a server that answers each run of a script with `reply`, and +OK to all else."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
@@ -38,7 +38,12 @@ async def store_that_answers(reply: bytes) -> AsyncIterator[str]:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
-        yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0?protocol=2"
+        url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0?protocol=2"
+        rates = StoredRates(url, ProcessRates())
+        try:
+            yield rates
+        finally:
+            await rates.close()
 
 
 @pytest.mark.parametrize(
@@ -66,24 +71,16 @@ async def store_that_answers(reply: bytes) -> AsyncIterator[str]:
 )
 async def test_invalid_reply_counts_as_a_failed_store(reply):
     failures = REGISTRY.get_sample_value("gateway_rate_store_failures_total")
-    async with store_that_answers(reply) as url:
-        rates = StoredRates(url, ProcessRates())
-        try:
-            with capture_logs() as events:
-                grants = [await rates.take("a", RATE, MOST_SECONDS) for _ in range(2)]
-        finally:
-            await rates.close()
+    async with rates_in_a_store(reply) as rates:
+        with capture_logs() as events:
+            grants = [await rates.take("a", RATE, MOST_SECONDS) for _ in range(2)]
     assert [(grant.admitted, grant.wait_seconds > MOST_SECONDS) for grant in grants] == [(True, False), (False, True)]
     assert [event["event"] for event in events] == ["rate_store_lost"]
     assert REGISTRY.get_sample_value("gateway_rate_store_failures_total") == failures + 1
 
 
 async def test_valid_reply_at_the_longest_wait_is_used():
-    async with store_that_answers(times(1, "30")) as url:
-        rates = StoredRates(url, ProcessRates())
-        try:
-            grant = await rates.take("a", RATE, MOST_SECONDS)
-        finally:
-            await rates.close()
+    async with rates_in_a_store(times(1, "30")) as rates:
+        grant = await rates.take("a", RATE, MOST_SECONDS)
     assert grant.admitted
     assert grant.wait_seconds == MOST_SECONDS

@@ -1,6 +1,7 @@
 """The sequences that one process counts for each client."""
 
 import asyncio
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -38,23 +39,16 @@ async def add(sequences, backend, number, client="a", **flags):
     await sequences.add_images(backend, client, ClientSequence(number, **flags), SPEC, "", SCORES)
 
 
-async def test_sequence_is_idle_from_the_limit_on(clock, backend):
+@pytest.mark.parametrize("fails", [False, True], ids=["", "though its end fails"])
+async def test_sequence_makes_room_once_it_is_idle(clock, backend, fails):
     sequences = OpenSequences(1, clock)
     await add(sequences, backend, 1, start=True)
     clock.seconds += IDLE_SECONDS - 0.001
     with pytest.raises(Overloaded):
         await add(sequences, backend, 2, start=True)
     clock.seconds += 0.001
-    await add(sequences, backend, 2, start=True)
-    assert [step.end for step in backend.steps] == [False, True, False]
-
-
-async def test_sequence_whose_end_fails_makes_room_as_well(clock, backend):
-    sequences = OpenSequences(1, clock)
-    await add(sequences, backend, 1, start=True)
-    clock.seconds += IDLE_SECONDS
-    backend.fails = True
-    with pytest.raises(ModelUnavailable):
+    backend.fails = fails
+    with pytest.raises(ModelUnavailable) if fails else nullcontext():
         await add(sequences, backend, 2, start=True)
     assert [step.end for step in backend.steps] == [False, True, False]
 

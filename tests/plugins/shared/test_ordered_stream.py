@@ -1,13 +1,13 @@
 """Ends of an ordered stream that its client does not cause; the tests of oip and streams cover its order."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 
 from gateway.errors import Overloaded
 from gateway_plugins.shared.ordered_stream import OrderedStream
+from tests.gateway.triton.fleet import wait_until
 
 Result = asyncio.Future[str]
 
@@ -47,17 +47,11 @@ class Letters(OrderedStream[Result]):
             self.works -= 1
 
 
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110  # no event
-            await asyncio.sleep(0)
-
-
 async def test_unread_response_makes_the_stream_idle():
     stream = Letters()
     stream.sent.put_nowait("a")
     task = asyncio.create_task(stream.serve())
-    await until(lambda: stream.works)
+    await wait_until(lambda: stream.works)
     assert not stream.is_idle
     stream.unread = 9.0
     assert (stream.is_idle, stream.eviction_score(1)) == (True, 9.0)
@@ -76,7 +70,7 @@ async def test_evicted_stream_ends_at_once(runs):
         stream.evict(error)
     task = asyncio.create_task(stream.serve())
     if runs:
-        await until(lambda: stream.works)
+        await wait_until(lambda: stream.works)
         stream.evict(error)
     with pytest.raises(Overloaded):
         await task

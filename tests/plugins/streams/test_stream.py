@@ -26,7 +26,7 @@ from gateway_plugins.streams.held_label import HeldLabel
 from gateway_plugins.streams.session import TEXTS_PER_SECOND
 from tests.doubles.backend import StubBackend, frame, frame_backend
 from tests.keys import key_of
-from tests.processes import wait_for
+from tests.processes import listens, wait_for
 from tests.services import stream_service
 
 TIMEOUT_SECONDS = 60
@@ -356,20 +356,12 @@ def test_shutdown_sends_pending_results_and_asks_to_reconnect():
         client.send(frame(255))
         wait_for(lambda: backend.in_flight)
         server.should_exit = True
-        wait_for(lambda: not reachable(address))
+        wait_for(lambda: not listens(int(address.rpartition(":")[2])))
         backend.gate.set()
         assert answer(client)["frame"] == 1
         _, end = rest(client)
     assert (end.code, end.reason) == (1012, "the server is stopping; connect again")
     assert backend.sequences[0].closed
-
-
-def reachable(address: str) -> bool:
-    try:
-        httpx.get(f"http://{address}/health/live", timeout=TIMEOUT_SECONDS)
-    except httpx.TransportError:
-        return False
-    return True
 
 
 def test_stream_needs_a_key_which_pages_send_as_a_subprotocol(tmp_path):
