@@ -51,7 +51,7 @@ async def test_unread_response_makes_the_stream_idle():
     stream = Letters()
     stream.sent.put_nowait("a")
     task = asyncio.create_task(stream.serve())
-    await wait_until(lambda: stream.works)
+    await wait_until(lambda: stream.works > 0)
     assert not stream.is_idle
     stream.unread = 9.0
     assert (stream.is_idle, stream.eviction_score(1)) == (True, 9.0)
@@ -70,7 +70,7 @@ async def test_evicted_stream_ends_at_once(runs):
         stream.evict(error)
     task = asyncio.create_task(stream.serve())
     if runs:
-        await wait_until(lambda: stream.works)
+        await wait_until(lambda: stream.works > 0)
         stream.evict(error)
     with pytest.raises(Overloaded):
         await task
