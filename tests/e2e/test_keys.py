@@ -24,7 +24,7 @@ def test_flood_of_one_key_refuses_no_request_of_another(start_gateway: StartGate
     ):
         wait_for(lambda: flood.outcomes().total() > 2 * CLIENTS)
         statuses = [client.post("/predict", files={"files": photo("cat")}).status_code for _ in range(30)]
-        page = httpx.get(f"{gateway.url}/metrics").text
+        page = httpx.get(f"{gateway.url}/metrics", timeout=60).text
     assert statuses == [200] * 30
     assert set(flood.outcomes()) == {200, 503}
     assert 'gateway_key_images_total{key="app",outcome="ok"} 30.0' in page

@@ -168,7 +168,7 @@ def test_client_text_cannot_forge_lines_or_control_terminals(log_format):
 def test_gateway_with_workers_logs_json_lines_only(tmp_path):
     with running_gateway(tmp_path / "log", wait_ready=False, workers=2, triton_url="127.0.0.1:9") as gateway:
         wait_for(lambda: gateway.log.read_text().count("Application startup complete") == 2)
-        httpx.get(f"{gateway.url}/nothing")
+        httpx.get(f"{gateway.url}/nothing", timeout=60)
     told = events(gateway.log.read_text())
     said = [event["event"] for event in told]
     assert not any(event.startswith("Uvicorn running on") for event in said)  # before anything can be classified

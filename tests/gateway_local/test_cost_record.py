@@ -68,7 +68,7 @@ def test_time_of_a_batch_is_that_of_tritons_statistics(light_triton, light_repos
     config = parse((light_repository / "classifier" / "config.pbtxt").read_text())
     milliseconds = batch_milliseconds(light_triton.http_url, "classifier", config)
     assert 0 < milliseconds < 100
-    statistics = httpx.get(f"{light_triton.http_url}/v2/models/classifier/stats").json()["model_stats"][0]
+    statistics = httpx.get(f"{light_triton.http_url}/v2/models/classifier/stats", timeout=60).json()["model_stats"][0]
     (of_size,) = [each for each in statistics["batch_stats"] if each["batch_size"] == GPU_BATCH]
     assert of_size["compute_infer"]["count"] == WARM_UP_BATCHES + BATCHES
     with pytest.raises(NotMeasured, match="other"):

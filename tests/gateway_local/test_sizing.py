@@ -166,7 +166,7 @@ def test_configurations_for_gpus_load_and_warm_up(runtime, model_repository, tmp
     for name, text in completed_texts(copy, chosen).items():
         (copy / name / "config.pbtxt").write_text(text.replace("KIND_GPU", "KIND_CPU"))
     with running_triton(runtime, copy) as server:
-        loaded = httpx.get(f"{server.http_url}/v2/models/classifier/config").json()
+        loaded = httpx.get(f"{server.http_url}/v2/models/classifier/config", timeout=60).json()
     assert loaded["instance_group"][0]["count"] == chosen.networks
     assert [each["batch_size"] for each in loaded["model_warmup"]] == [1, 4, 8, 16, 32]
     assert loaded["parameters"][FUSER] == {"string_value": "false"}

@@ -174,7 +174,7 @@ def test_models_are_in_the_data_folder_without_a_checkout(installed, exported):
 @pytest.mark.long
 def test_model_is_added_served_and_checked_without_a_checkout(installed, started):
     url, triton = started
-    assert ".whl" in httpx.get(f"{url}/client/").text
+    assert ".whl" in httpx.get(f"{url}/client/", timeout=60).text
     sample = (installed.shipped / "examples" / "cat.jpg").read_bytes()
 
     def best(model: str) -> str:

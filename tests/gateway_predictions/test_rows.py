@@ -217,7 +217,8 @@ def test_entropy_of_few_classes_and_of_several_labels():
 def test_without_a_log_calls_ask_for_nothing_more():
     backend = scores_backend()
     with counted() as found, stub_service(backend) as url:
-        assert httpx.post(f"{url}/predict", content=PNG, headers={"content-type": "image/png"}).status_code == 200
+        answer = httpx.post(f"{url}/predict", content=PNG, headers={"content-type": "image/png"}, timeout=60)
+        assert answer.status_code == 200
     assert (backend.calls[0].least_classes, found) == (0, {})
 
 

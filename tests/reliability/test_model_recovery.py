@@ -48,7 +48,7 @@ def test_model_recovers_while_the_default_model_stays_ready(triton_of_two, start
             killed_at = time.monotonic()
             wait_for(lambda: not models(gateway)["flowers"])
             assert ready(gateway)
-            assert "gateway_model_ready" in httpx.get(f"{gateway.url}/metrics").text
+            assert "gateway_model_ready" in httpx.get(f"{gateway.url}/metrics", timeout=60).text
             wait_for(
                 lambda: all(classify(gateway, photo("cat"), **params).status_code == 200 for params in asked),
                 timeout_seconds=120,

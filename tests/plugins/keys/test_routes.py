@@ -45,7 +45,7 @@ class Entry:
 
 
 def get(path: str) -> Send:
-    return lambda address, key: httpx.get(f"http://{address}{path}", headers=key).status_code
+    return lambda address, key: httpx.get(f"http://{address}{path}", headers=key, timeout=60).status_code
 
 
 def post(path: str, **options: object) -> Send:
@@ -167,7 +167,8 @@ def test_rate(service, path):
     entry = ENTRIES[path]
     key = service.key(name_of("rate", path), rate="1/h", burst=str(entry.images or 1))
     statuses = [entry.send(service.address, key) for _ in range(2)]
-    remaining = httpx.get(f"http://{service.address}/limits", headers=key).json()["key"]["rate"]["remaining"]
+    limits = httpx.get(f"http://{service.address}/limits", headers=key, timeout=60).json()
+    remaining = limits["key"]["rate"]["remaining"]
     if entry.images:
         assert (statuses, remaining) == ([200, 429], 0)
     elif entry.charged:

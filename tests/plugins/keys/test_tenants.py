@@ -213,14 +213,18 @@ def test_waiting_uploads_of_a_key_take_no_more_than_its_share_of_the_buffer(path
     sizes = {"max_bytes_waiting": MIB, "max_file_bytes": MIB // 2, "batch_max_bytes": MIB, "stream_frame_bytes": 1_024}
     raw = {"Content-Type": "image/png"}
     with stub_service(api_keys_file=path, **sizes) as url, closing(HTTPConnection(url.removeprefix("http://"))) as slow:
+
+        def post(headers: dict[str, str]) -> httpx.Response:
+            return httpx.post(f"{url}/predict", content=PNG + bytes(MIB // 3), headers=headers | raw, timeout=60)
+
         slow.putrequest("POST", "/predict")
         for name, value in {**key, **raw, "Content-Length": str(MIB // 2)}.items():
             slow.putheader(name, value)
         slow.endheaders(PNG + bytes(MIB // 2 - len(PNG) - 1))
         wait_for(lambda: REGISTRY.get_sample_value("gateway_waiting_bytes") > MIB / 3)
-        refused = httpx.post(f"{url}/predict", content=PNG + bytes(MIB // 3), headers=key | raw)
+        refused = post(key)
         assert (refused.status_code, refused.json()["code"], refused.json()["limit"]) == (503, "overloaded", "share")
-        assert httpx.post(f"{url}/predict", content=PNG + bytes(MIB // 3), headers=other | raw).status_code == 200
+        assert post(other).status_code == 200
         slow.send(b"x")
         assert slow.getresponse().status == 200
-        assert httpx.post(f"{url}/predict", content=PNG + bytes(MIB // 3), headers=key | raw).status_code == 200
+        assert post(key).status_code == 200

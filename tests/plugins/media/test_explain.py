@@ -278,7 +278,9 @@ def test_explanation_ends_with_its_client():
     parameters = {"masks": 10_000, "timeout": 300}
     before = REGISTRY.get_sample_value("gateway_images_in_flight")
     with stub_service(backend, max_masks=10_000) as url:
-        with httpx.stream("POST", f"{url}/explain", params=parameters, content=picture(), headers=headers) as response:
+        with httpx.stream(
+            "POST", f"{url}/explain", params=parameters, content=picture(), headers=headers, timeout=60
+        ) as response:
             assert "progress" in json.loads(next(response.iter_lines()))
         wait_for(lambda: REGISTRY.get_sample_value("gateway_images_in_flight") <= before)
         assert len(backend.images) < 10_000

@@ -173,7 +173,7 @@ def members_of_json_are_counted(service: Service, server: str) -> None:
     body = b'{"inputs":[' + b"{}," * 10_000 + b"{}]}"
     headers = {"Inference-Header-Content-Length": str(len(body)), "Content-Type": "application/octet-stream"}
     url = f"{service.gateway.url}/v2/models/ensemble_model/infer"
-    assert httpx.post(url, content=body, headers=headers).status_code in {422, 431}
+    assert httpx.post(url, content=body, headers=headers, timeout=60).status_code in {422, 431}
 
 
 def field(number: int, payload: bytes = b"") -> bytes:
@@ -226,7 +226,7 @@ def unread_responses_give_way(service: Service, server: str) -> None:
 
 
 def headers_are_bounded(service: Service, server: str) -> None:
-    answer = httpx.get(f"{service.gateway.url}/health/live", headers={"x": "y" * 20_000})
+    answer = httpx.get(f"{service.gateway.url}/health/live", headers={"x": "y" * 20_000}, timeout=60)
     assert answer.status_code == 431
 
 
