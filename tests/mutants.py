@@ -38,7 +38,7 @@ SETTINGS = """
 [tool.mutmut]
 source_paths = ["gateway"]
 only_mutate = ["{module}"]
-pytest_add_cli_args = ["-n0", "-m", "not triton and not slow and not long and not alone", "--timeout=15"]
+pytest_add_cli_args = ["-n0", "-m", "not triton and not slow and not long and not alone", "--timeout=10"]
 pytest_add_cli_args_test_selection = {tests}
 use_git_change_detection = false
 process_isolation = "forkserver"

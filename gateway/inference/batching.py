@@ -83,7 +83,7 @@ class Batcher:
         while model.waiting and (items := model.next(self._backend, self._limits)):
             self._send(model, items)
         if model.limits is None and not (model.calls or model.waiting):
-            self._models.pop(model.name, None)  # clients can request names of their own making
+            del self._models[model.name]  # clients can request names of their own making
 
     def _send(self, model: ModelQueue, items: list[QueuedImage]) -> None:
         queues: dict[RequestQueue, None] = {}

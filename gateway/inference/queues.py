@@ -168,7 +168,7 @@ class ModelQueue:
             if not images:
                 del queue.lanes[item.lane]
             if not queue.lanes:
-                self.waiting.pop(queue, None)
+                del self.waiting[queue]
 
     def uncount(self, call: BatchCall) -> None:
         """Do not count a call as one of those that keep the Tritons busy; a second call does nothing."""

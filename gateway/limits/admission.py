@@ -215,11 +215,9 @@ class Admission:
         """What an image takes that fits now, while no other image waits before it; None if it does not fit."""
         if share.bounds and share.full:
             return None
-        images, in_flight = self.images, self.bytes
-        nbytes = min(nbytes, in_flight.most)
-        if images.held >= images.most or nbytes > in_flight.most - in_flight.held:
+        load = self.load_of(nbytes, decode_seconds)
+        if not self._fits(load):
             return None
-        load = ImageCost(nbytes, decode_seconds if decode_seconds >= COSTLY_SECONDS else 0.0)
         if load.decode_seconds and (self._costly_queues or not self._may_decode(load)):
             return None
         return None if self.waiting.held and self._next() is not None else load

@@ -21,7 +21,7 @@ from gateway.ingest.resizing import Resize
 from tests.asking import encode
 
 MODEL = ModelInfo("ensemble_model", versions=("1",), ready=True, classes=2, labels=("cat", "dog"))
-PNG = encode(np.zeros((4, 4, 3), np.uint8), ".png")
+PNG, GIF = (encode(np.zeros((4, 4, 3), np.uint8), form) for form in (".png", ".gif"))
 VECTOR = np.array([3.0, 0.0, -4.0, 0.0], np.float32)
 CAT = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),))
 

@@ -124,8 +124,8 @@ class ScriptedBackend(StubBackend):
         self.limits: CallLimits | None = None
         self.limited: set[tuple[str, str, int]] = set()
         """The models, their versions and the images for which limits of calls were asked."""
-        self.alone: set[bytes] = set()
-        """The images that must have calls of their own."""
+        self.alone: set[tuple[bytes, str, str]] = set()
+        """The images that must have calls of their own, each with its model and version."""
 
     @property
     def pending(self) -> list[PendingCall]:
@@ -143,7 +143,7 @@ class ScriptedBackend(StubBackend):
             raise
 
     def needs_own_call(self, seal: bytes, model_name: str, model_version: str) -> bool:
-        return seal in self.alone
+        return (seal, model_name, model_version) in self.alone
 
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
         self.limited.add((model_name, model_version, max_images))

@@ -5,12 +5,13 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import cv2
 import numpy as np
 import pytest
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway import metrics
 from gateway.errors import (
     DeadlineExceeded,
     ImageQuarantined,
@@ -23,19 +24,16 @@ from gateway.errors import (
 from gateway.inference.backend import CallLimits, Embeddings, InferResult, Row
 from gateway.inference.observer import CallImage, Observer
 from gateway.inference.prediction import Prediction, Predictions
-from gateway.inference.queues import CALL_SECONDS
+from gateway.inference.queues import CALL_SECONDS, LIMITS_SECONDS
 from gateway.inference.record import ImageRecord
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Answer, Result
 from gateway.inference.selection import Selection
-from gateway.ingest.decode_budget import expected_seconds
-from gateway.ingest.inspection import inspect
-from gateway.ingest.upload import Limits
+from gateway.limits.admission import COSTLY_SECONDS
 from tests.asking import encode
-from tests.doubles.backend import VECTOR
-from tests.doubles.scripted import Loop, Scripted, label_of
+from tests.doubles.backend import GIF, VECTOR
+from tests.doubles.scripted import Loop, Scripted, label_of, query
 from tests.processes import wait_for
-from tests.settings import Settings
 
 ONE_CALL = CallLimits(calls=1, images=8)
 
@@ -66,7 +64,13 @@ def labels(on: Scripted, request: "asyncio.Task[list[Result]]") -> list[str]:
     return [result.predictions[0].label for result in on.results(request)]
 
 
+def call_seconds() -> float:
+    (metric,) = metrics.CALL_SECONDS.collect()
+    return next(sample.value for sample in metric.samples if sample.name.endswith("_sum"))
+
+
 def test_single_images_leave_at_once_while_calls_are_free(loop):
+    before = call_seconds()
     on = service(loop, calls=CallLimits(calls=3, images=8))
     for number in range(4):
         on.send(image(number))
@@ -74,6 +78,7 @@ def test_single_images_leave_at_once_while_calls_are_free(loop):
     on.answer_all()
     assert on.sizes == [1, 1, 1, 1]
     assert on.idle
+    assert 0 < call_seconds() - before < 60
 
 
 def test_images_of_requests_that_wait_share_the_next_call(loop):
@@ -100,6 +105,32 @@ def test_limits_are_unknown_before_the_first_call(loop):
     assert on.backend.limited == {("m", "", 8)}
 
 
+def test_image_is_in_the_stage_wait_or_infer(loop):
+    on, asked = service(loop, calls=ONE_CALL), query()
+
+    def entered() -> dict[str, int]:
+        return {name: stage.inside for name, stage in asked.stats.stages.items() if stage.inside}
+
+    request = on.send(image(1), image(2), asked=asked)
+    assert entered() == {"infer": 1, "wait": 1}
+    on.answer()
+    assert entered() == {"infer": 1}
+    on.answer()
+    assert entered() == {}
+    loop.finish(request)
+
+
+def test_limits_are_read_again_after_a_while(loop):
+    on = busy(loop)
+    on.backend.limits = CallLimits(calls=2, images=8)
+    for number, sizes in enumerate(([1], [1], [1, 3])):
+        on.send(image(number))
+        assert on.sizes == sizes
+        loop.pass_time(LIMITS_SECONDS / 2)
+    on.answer_all()
+    assert on.idle
+
+
 def test_model_without_padding_gets_images_of_one_length_in_a_call(loop):
     on = busy(loop, calls=CallLimits(calls=1, images=8, mixed_lengths=False))
     images = [image(number) + bytes(number % 2) for number in range(8)]
@@ -111,12 +142,30 @@ def test_model_without_padding_gets_images_of_one_length_in_a_call(loop):
     assert sum(on.sizes) == 1 + len(images)
 
 
-def test_call_has_no_more_images_than_the_model_takes(loop):
-    on = busy(loop, calls=CallLimits(calls=1, images=2))
-    for number in range(5):
-        on.send(image(number))
+SIZE = len(image(1))
+
+
+@pytest.mark.parametrize(
+    ("most", "seconds", "options"),
+    [
+        (2, 0.0, {"calls": CallLimits(calls=1, images=2)}),
+        (3, 0.0, {"batch_images": 3}),
+        (3, 0.0, {"batch_bytes": 3 * SIZE}),
+        (2, 0.0, {"batch_bytes": 3 * SIZE - 1}),
+        (1, 0.0, {"batch_bytes": 1}),
+        (3, CALL_SECONDS * 0.3, {}),
+        (2, CALL_SECONDS / 2, {}),
+        (1, CALL_SECONDS * 2, {}),
+    ],
+)
+def test_calls_are_full_at_their_limits(loop, monkeypatch, most, seconds, options):
+    """`seconds` is the expected time to decode each image."""
+    monkeypatch.setattr("gateway.inference.steps.expected_seconds", lambda *_: seconds)
+    on = busy(loop, **options)
+    for _ in range(7):
+        on.send(image(1))
     on.answer_all()
-    assert on.sizes == [1, 2, 2, 1]
+    assert on.sizes == [1, *[most] * (6 // most), 1]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +183,8 @@ def test_requests_for_different_results_do_not_share_calls(loop, asked):
     requests = [on.send(image(1)), on.send(image(2), asked=asked), on.send(image(3))]
     on.answer_all()
     assert sorted(on.sizes) == [1, 1, 2]
+    sent = {(each.call.model_name, each.call.model_version, each.call.selection) for each in on.calls}
+    assert sent == {("m", "", None), (asked.model_name, asked.model_version, asked.selection)}
     for request in requests:
         assert loop.finish(request)[0].error is None
 
@@ -144,6 +195,22 @@ def test_equal_selections_of_different_requests_share_a_call(loop):
         on.send(image(number), asked=RequestSpec("m", "", Selection(top_k=3, labels=("a",)), 30, "r"))
     on.answer_all()
     assert on.sizes == [1, 2]
+    assert on.calls[1].call.request_id == "r,r"
+
+
+def test_call_has_the_context_of_its_requests(loop, monkeypatch):
+    """Its logs have the fields of the first one and the identifiers of all, and its trace links to the others."""
+    on, fields, links = busy(loop), [], []
+    on.backend.at_once = lambda _: fields.append(structlog.contextvars.get_contextvars())
+    monkeypatch.setattr("gateway.tracing.link", links.append)
+    for name in ("a", "b"):
+        with structlog.contextvars.bound_contextvars(client=name):
+            on.send(image(1), asked=RequestSpec("m", "", None, 30, name))
+    on.answer()
+    assert {"client": "a", "request_id": "a,b"}.items() <= fields[0].items()
+    ((other,),) = links
+    assert other.run(structlog.contextvars.get_contextvars)["client"] == "b"
+    on.answer_all()
 
 
 def test_large_and_small_images_are_not_batched_together(loop):
@@ -193,25 +260,33 @@ def test_request_has_at_most_max_calls_in_flight(loop):
     assert max(on.sizes) == 2
 
 
-def test_images_that_take_long_to_decode_leave_calls_for_others(loop):
-    on = service(loop, calls=CallLimits(calls=4, images=8))
-    pixels = np.random.default_rng(1).integers(0, 256, (730, 730, 3), np.uint8)
-    costly = cv2.imencode(".webp", pixels, [cv2.IMWRITE_WEBP_QUALITY, 100])[1].tobytes()
-    info = inspect(costly, Limits.from_settings(Settings(_env_file=None)))
-    assert CALL_SECONDS / 2 < expected_seconds(info, len(costly)) < CALL_SECONDS
+def test_request_with_one_call_has_the_next_one_after_it(loop):
+    on = service(loop, calls=CallLimits(calls=9, images=8), batch_images=1, request_calls=1)
+    on.send(*map(image, range(3)))
+    for sent in (1, 2, 3):
+        assert on.sizes == [1] * sent
+        on.answer()
+
+
+@pytest.mark.parametrize(("calls", "most"), [(2, 1), (3, 1), (4, 2)])
+def test_images_that_take_long_to_decode_leave_calls_for_others(loop, monkeypatch, calls, most):
+    """They take at most half of the calls."""
+    on, costly = service(loop, calls=CallLimits(calls=calls, images=8)), noise(60)
+    expected = {len(costly): COSTLY_SECONDS}
+    monkeypatch.setattr("gateway.inference.steps.expected_seconds", lambda _, nbytes: expected.get(nbytes, 0.0))
     requests = [on.send(costly) for _ in range(4)]
-    assert on.sizes == [1, 1]  # half of the calls
+    assert on.sizes == [1] * most
     for number in range(3):
         on.send(image(number))
-    assert on.sizes == [1] * 4
+    assert on.sizes == [1] * calls
     on.answer_all()
-    assert on.sizes == [1, 1, 1, 1, 1, 1, 1]
+    assert sum(on.sizes) == 7
     assert all(loop.finish(request)[0].error is None for request in requests)
 
 
 def test_image_that_may_be_cached_leaves_alone_and_at_once(loop):
     on = busy(loop)
-    on.backend.alone.add(image(7))
+    on.backend.alone.add((image(7), "m", ""))
     on.send(image(1))
     on.send(image(2))
     cached = on.send(image(7))
@@ -225,7 +300,7 @@ def test_image_that_may_be_cached_leaves_alone_and_at_once(loop):
 
 def test_images_that_travel_alone_count_as_calls_of_their_request(loop):
     on = busy(loop)
-    on.backend.alone.update(map(image, range(10)))
+    on.backend.alone.update((image(number), "m", "") for number in range(10))
     request = on.send(*map(image, range(10)))
     assert on.sizes == [1] * 5
     on.answer_all()
@@ -258,6 +333,20 @@ def test_image_whose_deadline_passes_while_it_waits_is_not_sent(loop):
     assert on.idle
 
 
+@pytest.mark.parametrize(("calls", "sent"), [(3, [1]), (1, [])], ids=["idle", "busy"])
+def test_image_decoded_at_its_deadline_is_not_sent(loop, calls, sent):
+    """The other image of the request is decoded before; it leaves at once, or waits until the deadline."""
+    on = busy(loop, calls=CallLimits(calls=calls, images=8))
+    request = on.send(GIF, GIF, timeout_seconds=2)
+    on.decode()
+    on.decoders.finish()
+    loop.pass_time(2)
+    assert [type(result.error) for result in on.results(request)] == [DeadlineExceeded] * 2
+    assert on.sizes == [1, *sent]
+    on.answer_all()
+    assert on.idle
+
+
 @pytest.mark.parametrize("supports_cancellation", [True, False])
 def test_disconnect_from_a_shared_call_does_not_affect_others(loop, supports_cancellation):
     on = busy(loop, supports_cancellation=supports_cancellation)
@@ -281,6 +370,7 @@ def test_call_is_cancelled_once_every_client_has_left(loop, supports_cancellatio
     for request in requests:
         on.cancel(request)
     assert on.calls[1].cancelled is supports_cancellation
+    assert on.calls[1].call.run_to_completion == (not supports_cancellation)
     assert on.sizes == [1, 2, 1]  # no image waits for an abandoned call
     assert on.held == (1 if supports_cancellation else 3)
     on.answer_all()
@@ -288,20 +378,29 @@ def test_call_is_cancelled_once_every_client_has_left(loop, supports_cancellatio
     assert on.idle
 
 
+def test_waiting_images_of_a_request_that_ends_do_not_follow_its_call(loop):
+    on = service(loop, calls=ONE_CALL, supports_cancellation=False)
+    on.cancel(on.send(image(1), image(2)))
+    assert on.sizes == [1]
+    on.answer_all()
+    assert on.sizes == [1]
+    assert on.idle
+
+
 def test_failure_of_a_shared_call_is_only_that_of_its_cause(loop):
     """An exception in a model fails the whole call; only sent alone do images show which one is the cause."""
     on = busy(loop)
-    requests = [on.send(image(number)) for number in range(3)]
+    requests = [on.send(image(number)) for number in range(2)]
     on.answer()
     on.fail(InferenceFailed())
-    assert on.sizes == [1, 3, 1, 1, 1]
+    assert on.sizes == [1, 2, 1, 1]
     for pending in on.pending:
         if pending.call.batch.images == [image(1)]:
             pending.fail(InferenceFailed())
         else:
             pending.answer()
     errors = [type(loop.finish(request)[0].error) for request in requests]
-    assert errors == [type(None), InferenceFailed, type(None)]
+    assert errors == [type(None), InferenceFailed]
     assert on.idle
 
 
@@ -409,11 +508,11 @@ def test_observer_that_fails_ends_its_request_alone(loop):
 def test_large_image_is_sealed_on_a_thread(loop, monkeypatch, over):
     monkeypatch.setattr("gateway.inference.batching.SEALED_INLINE_BYTES", len(image(1)) - over)
     on, threads = service(loop), []
-    on.backend.seal = lambda data: threads.append(threading.current_thread()) or b"seal"
+    on.backend.seal = lambda data: threads.append(threading.current_thread()) or b"seal of " + data
     request = on.send(image(1))
     wait_for(lambda: loop.settle() or on.calls)
     assert (threads[0] is not threading.main_thread()) == over
-    assert on.calls[0].call.batch.seals == [b"seal"]
+    assert on.calls[0].call.batch.seals == [b"seal of " + image(1)]
     on.answer()
     assert labels(on, request) == [label_of(image(1))]
 

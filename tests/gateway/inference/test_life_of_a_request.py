@@ -83,7 +83,7 @@ class Requests(RuleBasedStateMachine):
             max_bytes=MAX_BYTES,
             batch_images=3,
         )
-        self.backend.alone.update(UPLOADS["alone"])
+        self.backend.alone.update((upload, "m", "") for upload in UPLOADS["alone"])
         self.spare = self.service.shadows.spare
         self.spare.bytes.most = MAX_BYTES  # a quarter of it is less than an image
         self.uploads = upload_buffer(1_000)

@@ -3,7 +3,6 @@
 import asyncio
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from starlette.requests import ClientDisconnect
 
@@ -21,11 +20,9 @@ from gateway.errors import (
 )
 from gateway.inference.request_spec import RequestSpec
 from gateway.ingest.resizing import Resize
-from tests.asking import encode
-from tests.doubles.backend import CAT, PNG
+from tests.doubles.backend import CAT, GIF, PNG
 from tests.doubles.scripted import Body, Scripted, ScriptedLoader, body_of, query, start
 
-GIF = encode(np.zeros((4, 4, 3), np.uint8), ".gif")
 with_and_without_cancellation = pytest.mark.parametrize("supports_cancellation", [True, False])
 
 

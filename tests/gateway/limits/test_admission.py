@@ -8,7 +8,7 @@ import pytest
 
 from gateway import metrics
 from gateway.errors import Overloaded
-from gateway.limits.admission import Admission, Permit
+from gateway.limits.admission import COSTLY_SECONDS, Admission, Permit
 
 
 def admission(**limits: float) -> Admission:
@@ -172,9 +172,14 @@ async def test_image_of_a_begun_request_evicts_the_newest_of_an_unbegun_one():
     (begun,) = await waits(gate.permits().acquire(1, begun=True))
     await asyncio.sleep(0)
     assert isinstance(newer.exception(), Overloaded)
+    (second,) = await waits(gate.permits().acquire(1, begun=True))
+    await asyncio.sleep(0)
+    assert isinstance(older.exception(), Overloaded)
+    with pytest.raises(Overloaded):
+        await gate.permits().acquire(1, begun=True)
     held.release()
-    (await older).release()
     (await begun).release()
+    (await second).release()
 
 
 async def test_permits_end_with_their_request():
@@ -209,7 +214,8 @@ async def test_cheap_images_pass_costly_ones_that_wait_for_a_decoder():
     decoding = [await gate.permits().acquire(1, COSTLY) for _ in range(2)]
     waiting = await waits(*(gate.permits().acquire(1, COSTLY) for _ in range(3)))
     assert gate.waiting.held == 3
-    cheap = [gate.permits().try_acquire(1) for _ in range(8)]
+    assert gate.permits().try_acquire(1, COSTLY_SECONDS) is None
+    cheap = [gate.permits().try_acquire(1, COSTLY_SECONDS * 0.99) for _ in range(8)]
     assert all(cheap)
     assert gate.permits().try_acquire(1) is None
     cheap[0].release()
