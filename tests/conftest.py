@@ -80,7 +80,6 @@ WITH_THE_NETWORK = (
 LONGEST = (
     "tests/gateway_models/proof/test_round_trips.py",
     "tests/docs/",
-    "tests/gateway_models/proof/test_sources.py",
     *WITH_THE_NETWORK,
     "tests/reliability/",
     "tests/browser/",

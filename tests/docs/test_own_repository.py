@@ -87,11 +87,8 @@ def test_classifier_is_the_one_of_the_deployment_guide():
         assert line in config
 
 
-def test_scores_are_those_of_the_guides_own_client(own_triton, client, tmp_path):
-    paths = []
-    for name in PHOTOS:
-        paths.append(tmp_path / f"{name}.jpg")
-        paths[-1].write_bytes(photo(name))
+def test_scores_are_those_of_the_guides_own_client(own_triton, client, photos):
+    paths = sorted(photos.iterdir())
     direct = client_code()["classify"](own_triton.url, paths)
     answer = client.post("/predict", params={"top_k": 5}, files=[("files", path.read_bytes()) for path in paths])
     results = answer.json()["results"]
@@ -104,13 +101,9 @@ def test_scores_are_those_of_the_guides_own_client(own_triton, client, tmp_path)
         assert [each["score"] for each in predictions] == pytest.approx(scores[best].tolist(), abs=1e-4)
 
 
-def test_guides_client_works_with_the_projects_own_preprocessor(triton, tmp_path):
-    paths = []
-    for name in ("cat", "coffee"):
-        paths.append(tmp_path / f"{name}.jpg")
-        paths[-1].write_bytes(photo(name))
-    paths.append(tmp_path / "coffee.bmp")
-    paths[-1].write_bytes(photo("coffee", "BMP"))
+def test_guides_client_works_with_the_projects_own_preprocessor(triton, photos, tmp_path):
+    (tmp_path / "coffee.bmp").write_bytes(photo("coffee", "BMP"))
+    paths = [photos / "cat.jpg", photos / "coffee.jpg", tmp_path / "coffee.bmp"]
     scores = client_code()["classify"](triton.url, paths)
     assert scores.argmax(axis=1).tolist() == [285, 967, 967]
 

@@ -41,6 +41,13 @@ def send(client: httpx.Client, image: bytes = PNG, path: str = "/predict", **hea
     return client.post(path, content=image, headers={"content-type": "image/png", **named})
 
 
+def send_many(client: httpx.Client, count: int, image: bytes = PNG, **headers: str) -> None:
+    """Send an image several times in one request; all must be answered."""
+    form = [("files", ("a.png", image, "image/png"))] * count
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    assert client.post("/predict", files=form, headers=named).json()["summary"]["ok"] == count
+
+
 def files(folder: Path, below: str = "rows") -> list[Path]:
     """The files of the log, and drafts."""
     return sorted(path for path in (folder / below).rglob("*") if path.is_file())

@@ -4,8 +4,7 @@ import pytest
 
 from gateway_plugins.keys.key_file import add_key
 from gateway_predictions.reader import LogReader
-from tests.doubles.backend import PNG
-from tests.gateway_predictions.logged import logging_service, rows, send
+from tests.gateway_predictions.logged import logging_service, rows, send, send_many
 from tests.services import client_of
 
 
@@ -15,8 +14,7 @@ def give(client, **members):
 
 def test_feedback_is_joined_with_the_result(tmp_path):
     with logging_service(tmp_path) as client:
-        form = [("files", ("a.png", PNG, "image/png"))] * 3
-        client.post("/predict", files=form, headers={"X-Request-ID": "r1"})
+        send_many(client, 3, X_Request_ID="r1")
         answer = give(client, request_id="r1", index=1, label="class 3")
         assert answer.status_code == 202
         assert answer.json() == {

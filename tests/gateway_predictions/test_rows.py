@@ -27,6 +27,7 @@ from tests.gateway_predictions.logged import (
     rows,
     scores_backend,
     send,
+    send_many,
 )
 from tests.services import stream_service, stub_service
 from tests.settings import Settings
@@ -136,9 +137,8 @@ def test_share_of_a_model_and_rules_choose_the_results(tmp_path, settings, reaso
 
 def test_share_is_that_of_the_images(tmp_path):
     with logging_service(tmp_path, log_predictions_share={"*": 30.0}) as client:
-        form = [("files", ("a.png", PNG, "image/png"))] * 100
         for _ in range(5):
-            client.post("/predict", files=form)
+            send_many(client, 100)
     assert 100 < len(rows(tmp_path)) < 200  # of 500; 5 standard deviations
 
 

@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 
 from gateway.settings import MIB
 from tests.doubles.backend import PNG
-from tests.gateway_predictions.logged import counted, failures, files, logging_service, outcomes, rows, send
+from tests.gateway_predictions.logged import counted, failures, files, logging_service, outcomes, rows, send, send_many
 from tests.processes import children, wait_for
 
 pytestmark = pytest.mark.usefixtures("own_writers")
@@ -26,11 +26,6 @@ def writer() -> psutil.Process:
 
 def queued() -> float | None:
     return REGISTRY.get_sample_value("gateway_prediction_log_queue_rows")
-
-
-def send_many(client, count: int) -> None:
-    form = [("files", ("a.png", PNG, "image/png"))] * count
-    assert client.post("/predict", files=form).json()["summary"]["ok"] == count
 
 
 def is_damaged(folder) -> bool:
@@ -109,8 +104,7 @@ def test_stopped_writer_delays_no_request(tmp_path):
             before = outcomes()["queue_full"]
             sent = 1
             while outcomes()["queue_full"] == before:
-                form = [("files", ("a.png", image, "image/png"))] * 50
-                assert client.post("/predict", files=form, timeout=10).json()["summary"]["ok"] == 50
+                send_many(client, 50, image)
                 sent += 50
             stopped.resume()
         assert len(rows(tmp_path)) == sent - (outcomes()["queue_full"] - before)

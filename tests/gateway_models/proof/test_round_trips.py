@@ -3,7 +3,6 @@
 From every kind of source that a model is added from.
 """
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -29,12 +28,13 @@ from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.add import add
 from gateway_models.proof.image_files import image_files, read_image_files
 from gateway_models.proof.parity import Comparison, Parity, compare
-from gateway_models.repository.entry import Entry, EntryError, read_entry, write_record
-from gateway_models.repository.preprocessing import Preprocessing, reference_transforms
+from gateway_models.repository.entry import Entry, EntryError, read_entry
+from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing, reference_transforms
 from gateway_models.repository.preprocessing_sources import from_weights
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision, Serving
 from tests.commands import gateway
 from tests.docs.test_own_repository import files as page_files
+from tests.gateway_models.networks.archives import HOSTILE, altered
 from tests.gateway_models.networks.builders import (
     Head,
     lite,
@@ -43,11 +43,13 @@ from tests.gateway_models.networks.builders import (
     save_program,
     save_torchscript,
     seeded,
+    spec_of,
 )
-from tests.gateway_models.networks.functions import own_modules, save_function
+from tests.gateway_models.networks.functions import COLOURS, PYTRITON, own_modules, save_function
 from tests.gateway_models.networks.pretrained import save_vit, timm_network, vit
 from tests.gateway_models.repository.entries import SMALL
 from tests.photos import PHOTOS, photo, unlike_any
+from tests.processes import wait_for
 from tests.tritons import running_triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.long]
@@ -215,10 +217,16 @@ def repository(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(runtime, repository) -> Iterator[EmbeddedTriton]:
+def log() -> list[str]:
+    """The lines that the Triton logs."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def server(runtime, repository, log) -> Iterator[EmbeddedTriton]:
     """A Triton without models, for each test to load its own."""
     repository.mkdir()
-    with running_triton(runtime, repository, load_models=()) as server:
+    with running_triton(runtime, repository, on_log=log.append, load_models=()) as server:
         yield server
 
 
@@ -295,6 +303,12 @@ def probabilities_of(network: nn.Module, images: list[torch.Tensor], *, multi_la
     return (scores.sigmoid() if multi_label else scores.softmax(dim=1)).numpy()
 
 
+def parity_of(entry: Entry, triton: BlockingTriton, files: list[Path]) -> Parity:
+    found = list(compare(entry, 1, triton, read_image_files(files)))
+    assert all(isinstance(each, Comparison) for each in found)
+    return Parity(found, [])
+
+
 @pytest.mark.parametrize("name", FP32)
 def test_served_answers_are_the_eager_models(name, serves, photos):
     files = image_files([photos])
@@ -303,11 +317,10 @@ def test_served_answers_are_the_eager_models(name, serves, photos):
         images = [transforms(Image.open(path).convert("RGB")) for path in files]
         expected = probabilities_of(served.network, images, multi_label=served.entry.multi_label)
         answers = np.concatenate([served.triton.predict(name, [path.read_bytes()]).values for path in files])
-        parity = Parity(list(compare(served.entry, 1, served.triton, read_image_files(files))), [])
+        parity = parity_of(served.entry, served.triton, files)
     assert np.abs(answers - expected).max() <= TOLERANCE
     assert (answers.argmax(axis=1) == expected.argmax(axis=1)).all()
     # The command finds the same, against the original that it remembers.
-    assert all(isinstance(each, Comparison) for each in parity.comparisons)
     assert len(parity.comparisons) == len(files)
     assert parity.top1_agreement == 1.0
     assert parity.holds(TOLERANCE)
@@ -319,7 +332,7 @@ def test_lower_precision_keeps_top1_and_parity_reports_the_difference(name, serv
     # Photographs that show one thing: where two classes are nearly as likely, any rounding may change their order.
     files = [photos / f"{which}.jpg" for which in ("cat", "coffee", "camera")]
     with serves(name) as served:
-        parity = Parity(list(compare(served.entry, 1, served.triton, read_image_files(files))), [])
+        parity = parity_of(served.entry, served.triton, files)
     assert parity.top1_agreement == 1.0
     assert 1e-6 < parity.largest < 0.03
     assert parity.from_stage("model") == pytest.approx(parity.largest, rel=0.01)
@@ -330,7 +343,7 @@ def test_graph_for_one_gray_image_at_a_time_is_served_in_batches(serves, photos)
     files = image_files([photos])
     with serves("gray-one-by-one") as served:
         together = served.triton.predict(served.name, [path.read_bytes() for path in files]).values
-        parity = Parity(list(compare(served.entry, 1, served.triton, read_image_files(files))), [])
+        parity = parity_of(served.entry, served.triton, files)
     assert parity.holds(TOLERANCE)
     assert np.allclose(together, [each.expected for each in parity.comparisons], atol=TOLERANCE)
 
@@ -353,15 +366,9 @@ def test_parity_names_the_stage_that_was_changed(server, repository, serves, pho
 
 
 def test_parity_refuses_an_original_that_is_gone_or_another(added_head, tmp_path):
-    repository = Path(shutil.copytree(added_head[0], tmp_path / "models"))
-    entry = read_entry(repository, "head")
-    source = tmp_path / "head.pt"
-    shutil.copy(entry.versions[1].spec.source, source)
-    record = json.loads((repository / "head" / "origin.json").read_text())
-    record["versions"]["1"]["spec"]["source"] = str(source)
-    (repository / "head" / "origin.json").write_text(json.dumps(record))
-    moved = read_entry(repository, "head")
-    write_record(moved, repository)
+    entry = added_head[1]
+    source = Path(shutil.copy(entry.versions[1].spec.source, tmp_path / "head.pt"))
+    moved = entry.changed(source=str(source))
     source.write_bytes(source.read_bytes() + b" ")
     with pytest.raises(EntryError, match="has changed since it was added"):
         list(compare(moved, 1, None, []))
@@ -480,3 +487,76 @@ def test_configuration_with_missing_gpus_is_refused(server, added_head, reposito
     reason = r"instance group on_gpus_0 of model on_gpus specifies invalid or unsupported gpu id [01]"
     with BlockingTriton(server.url) as triton, pytest.raises(TritonRefused, match=reason):
         triton.load("on_gpus")
+
+
+def function(folder: Path, code: str = COLOURS, called: str = "classify", **changes) -> ModelSpec:
+    pixels = Preprocessing((40,), 32, "bilinear", **AS_PIXELS)
+    changes = {"name": "colours", "preprocessing": pixels, "trust": True, "serving": ONE_EACH, **changes}
+    return spec_of(f"{save_function(folder, code)}:{called}", folder, classes=6, **changes)
+
+
+@pytest.fixture
+def serve(server, repository) -> Iterator[Callable[[ModelSpec], tuple[Entry, BlockingTriton]]]:
+    """Adds a model and loads it; its original, a function, runs in this process."""
+    with own_modules(), BlockingTriton(server.url) as triton:
+
+        def serve(request: ModelSpec) -> tuple[Entry, BlockingTriton]:
+            entry = add(request, repository, print)
+            triton.load(entry.name)
+            return entry, triton
+
+        yield serve
+
+
+FAILS = """
+import sys
+import numpy as np
+from helper import weights
+
+def load():
+    print("loaded by", __name__)
+    return weights()
+
+def classify(images, model):
+    if images.shape[0] == 1 and images.max() < 3:
+        raise ValueError("a secret of the code")
+    colours = images.mean(axis=(1, 2)) / 255
+    return np.concatenate([colours, 1 - colours], axis=1) * model
+"""
+
+
+def test_function_gives_original_answers_and_an_error_per_request(serve, log, photos, tmp_path):
+    """With a file that it imports."""
+    (tmp_path / "helper.py").write_text("def weights():\n    return 7.0\n")
+    entry, triton = serve(function(tmp_path, FAILS, include=(tmp_path / "helper.py",)))
+    files = image_files([photos])[:3]
+    assert parity_of(entry, triton, files).holds(1e-6)
+    # Another picture than any that the cache has seen.
+    black = b"P6 32 32 255\n" + bytes(3 * 32 * 32)
+    with pytest.raises(TritonRefused, match=r"classify of colours\.py failed with ValueError; Triton's log has"):
+        triton.predict("colours", [black])
+    # Triton's log may come after its answer.
+    wait_for(lambda: "ValueError: a secret of the code" in "\n".join(log))
+    assert re.search(r"code/colours\.py.*line \d+, in classify", "\n".join(log))
+    assert parity_of(entry, triton, files).holds(1e-6)
+
+
+def test_changed_function_cannot_be_compared(serve, photos, tmp_path):
+    entry, triton = serve(function(tmp_path, PYTRITON, "infer_func", name="pytriton"))
+    files = image_files([photos])[:3]
+    assert parity_of(entry, triton, files).holds(1e-6)
+    save_function(tmp_path, PYTRITON + "\n# better now\n")
+    with pytest.raises(EntryError, match=r"colours\.py, or a file that it needs, has changed since it was added"):
+        parity_of(entry, triton, files)
+
+
+def test_hostile_program_in_the_repository_is_not_executed(server, repository, tmp_path):
+    """A file that was copied into the repository by hand, where nothing but Triton's backend looks at it."""
+    program = save_program(Head(), tmp_path / "head.pt2")
+    entry = add(spec_of(program, tmp_path, name="hostile", format=Format.EXPORTED), repository, print)
+    evidence = tmp_path / "executed"
+    altered(program, entry.model_file(repository, 1), HOSTILE["opaque constant"](evidence))
+    reason = "opaque_obj_0', is an opaque object, which is a pickle"
+    with BlockingTriton(server.url) as triton, pytest.raises(TritonRefused, match=reason):
+        triton.load(entry.classifier)
+    assert not evidence.exists()
