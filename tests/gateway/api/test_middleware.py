@@ -74,27 +74,40 @@ def test_event_of_one_image_has_all_fields(client, events):
     assert (event["request_id"], event["trace_id"]) == ("mine", TRACE)
 
 
-def test_event_of_a_bulk_request_counts_failures_by_code(client, events):
-    client.post("/predict", files=files(PNG, TEXT, b"", TEXT, PNG))
-    (event,) = events
-    assert (event["status"], event["log_level"]) == (200, "info")
-    assert (event["images_ok"], event["images_failed"]) == (2, 3)
-    assert event["errors"] == {"unsupported_format": 2, "empty_file": 1}
-    assert "code" not in event
-    assert "cause" not in event
+NDJSON = {"Accept": "application/x-ndjson"}
+REFUSED = {"unsupported_format": 2, "empty_file": 1}
+CAUSE = "Triton's own words"
 
 
-def test_streamed_results_are_logged(client, events):
-    client.post("/predict", files=files(PNG, TEXT), headers={"Accept": "application/x-ndjson"})
+@pytest.mark.parametrize(
+    ("answer", "contents", "headers", "fields"),
+    [
+        (CAT, [PNG, TEXT, b"", TEXT, PNG], {}, (200, "info", 2, 3, REFUSED, None, None, "1")),
+        (CAT, [PNG, TEXT], NDJSON, (200, "info", 1, 1, {"unsupported_format": 1}, None, None, "1")),
+        (unreachable(), [PNG], {}, (503, "error", 0, 1, {"triton_unreachable": 1}, "triton_unreachable", CAUSE, None)),
+        (
+            chain([CAT], repeat(unreachable())),
+            [PNG, PNG, PNG],
+            {},
+            (200, "warning", 1, 2, {"triton_unreachable": 2}, None, CAUSE, "1"),
+        ),
+    ],
+    ids=["bad files", "lines", "no Triton", "a Triton that leaves"],
+)
+def test_event_counts_images_and_names_the_cause(events, answer, contents, headers, fields):
+    with client_of(StubBackend(answer), batch_max_images=1, request_max_calls=1) as client:
+        response = client.post("/predict", files=files(*contents), headers=headers)
     (event,) = events
-    assert (event["status"], event["images_ok"], event["images_failed"]) == (200, 1, 1)
-    assert (event["errors"], event["model_version"]) == ({"unsupported_format": 1}, "1")
-    assert event["infer_seconds"] <= event["total_seconds"]
+    names = ("status", "log_level", "images_ok", "images_failed", "errors", "code", "cause", "model_version")
+    assert tuple(event.get(name) for name in names) == fields
+    assert response.status_code == fields[0]
+    assert CAUSE not in response.text
+    assert event.get("infer_seconds", 0) <= event["total_seconds"]
 
 
 def test_broken_result_stream_is_logged_with_its_cause(events):
     part = b'--b\r\nContent-Disposition: form-data; name="f"; filename="a"\r\n\r\n' + PNG + b"\r\n"
-    headers = {"Accept": "application/x-ndjson", "Content-Type": "multipart/form-data; boundary=b"}
+    headers = {**NDJSON, "Content-Type": "multipart/form-data; boundary=b"}
     # One image may be in flight: the second waits for the first one's result, and what follows it is read later.
     with client_of(batch_max_images=1, max_images_in_flight=1) as client:
         # So large that it is not read whole before its first file is classified.
@@ -106,25 +119,6 @@ def test_broken_result_stream_is_logged_with_its_cause(events):
     assert (error["error"]["code"], last["summary"]) == ("invalid_multipart", {"ok": event["images_ok"], "failed": 0})
     assert (event["status"], event["code"]) == (200, "invalid_multipart")
     assert event["images_ok"] >= 1
-
-
-def test_log_of_a_service_error_has_its_code_and_cause(events):
-    with client_of(StubBackend(unreachable())) as client:
-        answer = client.post("/predict", files=files(PNG))
-    (event,) = events
-    assert "own words" not in answer.text
-    assert (event["status"], event["log_level"], event["code"]) == (503, "error", "triton_unreachable")
-    assert (event["cause"], event["images_failed"]) == ("Triton's own words", 1)
-
-
-def test_service_fault_of_some_images_is_a_warning_with_its_cause(events):
-    backend = StubBackend(chain([CAT], repeat(unreachable())))
-    with client_of(backend, batch_max_images=1, request_max_calls=1) as client:
-        answer = client.post("/predict", files=files(PNG, PNG, PNG))
-    (event,) = events
-    assert answer.status_code == 200
-    assert (event["log_level"], event["images_ok"], event["images_failed"]) == ("warning", 1, 2)
-    assert (event["errors"], event["cause"]) == ({"triton_unreachable": 2}, "Triton's own words")
 
 
 async def test_exception_amid_a_response_is_raised_as_already_logged(events):

@@ -120,10 +120,6 @@ def test_many_connections_are_accepted_in_an_iteration():
         assert runner.run(iterations_to_accept(3 * ACCEPTED)) <= 3 * ITERATIONS
 
 
-def test_fewer_are_accepted_in_an_iteration_than_the_reserve_takes():
-    assert ACCEPTED < RESERVED
-
-
 @pytest.fixture
 def served(monkeypatch):
     """The settings of a service that is started with some settings, and the environment of its workers."""

@@ -40,7 +40,7 @@ from gateway.triton.contract import (
     ImageTensors,
 )
 from gateway.triton.error_table import BY_STATUS, StubDied, translate
-from gateway.triton.messages import MOST_LABELS, infer_request, label_text, read_answer
+from gateway.triton.messages import infer_request, read_answer
 from gateway.triton.seal import SEAL_BYTES, Seal
 from gateway_decoder.in_process import inspect_whole
 from gateway_models.blocking_triton import pad
@@ -91,11 +91,6 @@ async def test_damaged_image_keeps_its_classes():
 async def test_malformed_class_is_an_inference_error(text):
     with pytest.raises(InferenceFailed):
         await read([text])
-
-
-def test_labels_of_removed_models_are_released():
-    assert label_text(b"a label") is label_text(b"a label")
-    assert label_text.cache_info().maxsize == MOST_LABELS
 
 
 async def test_requested_embeddings_are_read():
@@ -186,10 +181,6 @@ async def test_answer_without_statuses_has_every_row():
     tensors = ImageTensors("SCORES", lengths=False, status=False)
     rows = (await read_answer(response, rows=2, classified=False, tensors=tensors)).rows
     assert [(row.decoded, row.scores.tolist()) for row in rows] == [(True, [0, 1, 2]), (True, [3, 4, 5])]
-
-
-def test_large_image_is_sent_with_its_length():
-    assert len(parsed(Batch([bytes(5_000_000)])).raw_input_contents[0]) == 5_000_000
 
 
 def test_other_outputs_have_another_cache_key():
