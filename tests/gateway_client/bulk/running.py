@@ -39,21 +39,19 @@ def start(*arguments: object, **variables: str) -> warm.Process:
 class Done:
     """The outcome of a command."""
 
-    returncode: int
     stdout: str
     stderr: str
 
 
-def run(*arguments: object) -> Done:
-    """Run the command in this process: starting another takes longer than most tests."""
+def run(*arguments: object, code: int = 0) -> Done:
+    """Run the command in this process, as starting another takes longer than most tests; it must exit with `code`."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["gateway", "classify", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             main()
-    code = ended.value.code
-    assert isinstance(code, int)
-    return Done(code, out.getvalue(), err.getvalue())
+    assert ended.value.code == code, err.getvalue()
+    return Done(out.getvalue(), err.getvalue())
 
 
 def rows_of(path: Path) -> list[dict]:

@@ -61,21 +61,18 @@ def test_full_disk_loses_no_written_row(url, photos, tmp_path, monkeypatch, step
 
     with monkeypatch.context() as patch:
         patch.setattr(Journal, step, full)
-        done = run(photos, "--out", out, "--gateway", url)
-    assert done.returncode == 1
+        done = run(photos, "--out", out, "--gateway", url, code=1)
     assert "cannot be written: No space left on device; " in done.stderr
     assert f"{out}.part has the rows so far; --resume continues" in done.stderr
     assert not out.exists()
     again = run(photos, "--out", out, "--gateway", url, "--resume")
-    assert again.returncode == 0
     assert f"rows from before: {5 if step == 'finish' else 2}" in again.stderr
     assert len(out.read_text().splitlines()) == 6
 
 
 def test_unwritable_output_path_is_reported(url, photos, tmp_path):
     (tmp_path / "file").write_text("")
-    done = run(photos, "--out", tmp_path / "file" / "out.csv", "--gateway", url)
-    assert done.returncode == 1
+    done = run(photos, "--out", tmp_path / "file" / "out.csv", "--gateway", url, code=1)
     assert "cannot be written: " in done.stderr
 
 
@@ -85,24 +82,22 @@ def test_run_without_rows_leaves_no_files(url, photos, tmp_path):
         (["--gateway", "http://127.0.0.1:9"], "There is no gateway at"),
         (["--gateway", url, "--top-k", 99999], "'top_k': must be at most"),
     ):
-        done = run(photos, "--out", out, *wrong)
-        assert done.returncode == 1
+        done = run(photos, "--out", out, *wrong, code=1)
         assert words in done.stderr
         assert "--resume" not in done.stderr
         assert not Path(f"{out}.part").exists()
-    assert run(photos, "--out", out, "--gateway", url).returncode == 0
+    run(photos, "--out", out, "--gateway", url)
 
 
 def test_failures_of_earlier_runs_are_counted(url, photos, tmp_path):
     out = tmp_path / "out.jsonl"
     spoil(photos, 1)
-    assert run(photos, "--out", out, "--gateway", url).returncode == 3
+    run(photos, "--out", out, "--gateway", url, code=3)
     spoil(photos, 2)
-    done = run(photos, "--out", out, "--gateway", url, "--resume")
+    done = run(photos, "--out", out, "--gateway", url, "--resume", code=3)
     assert "2 images failed:\ngateway |   2 unsupported_format\n" in done.stderr
     spoil(photos, 3)
-    done = run(photos, "--out", out, "--gateway", url, "--resume", "--max-failures", 2)
-    assert done.returncode == 4
+    done = run(photos, "--out", out, "--gateway", url, "--resume", "--max-failures", 2, code=4)
     assert "3 images failed, more than --max-failures: 3 unsupported_format; " in done.stderr
     assert len(rows_of(Path(f"{out}.part"))) == 8
 
@@ -127,7 +122,6 @@ def test_waiting_and_its_reason_are_shown(photos, tmp_path, monkeypatch, to_file
     monkeypatch.setattr(classify, "print_status", recover)
     with stub_service(backend) as url:
         done = run(photos, *(["--out", tmp_path / "out.jsonl"] if to_file else []), "--gateway", url)
-    assert done.returncode == 0
     assert "waiting: " in done.stderr
 
 
@@ -136,8 +130,7 @@ def test_sources_without_images_are_an_error(url, tmp_path, to_file):
     photos = tmp_path / "photos"
     photos.mkdir()
     (photos / "noending").write_bytes(PNG)
-    done = run(photos, *(["--out", tmp_path / "out.jsonl"] if to_file else []), "--gateway", url)
-    assert done.returncode == 1
+    done = run(photos, *(["--out", tmp_path / "out.jsonl"] if to_file else []), "--gateway", url, code=1)
     assert not list(tmp_path.glob("out*"))
     assert f"skipped 1 file without an image's suffix, such as '{photos / 'noending'}'" in done.stderr
     assert f"no images in {photos}\n" in done.stderr
