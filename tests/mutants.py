@@ -27,7 +27,9 @@ TESTS = {
     "gateway/limits/lease.py": tuple(
         f"{LIMITS}/test_{name}.py" for name in ("lease", "pools", "round_robin", "fair_share")
     ),
-    "gateway/ingest/inspection.py": (f"{INGEST}/test_inspection.py", f"{INGEST}/test_costly_headers.py"),
+    "gateway/ingest/inspection.py": tuple(
+        f"{INGEST}/test_{name}.py" for name in ("inspection", "costly_headers", "decode_policy")
+    ),
     "gateway/ingest/multipart.py": (f"{INGEST}/test_multipart.py", "tests/gateway/api/test_limits.py"),
     "gateway/ingest/part_headers.py": (f"{INGEST}/test_multipart.py",),
     "gateway/inference/batching.py": BATCHING,

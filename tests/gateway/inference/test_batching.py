@@ -32,7 +32,7 @@ from gateway.inference.selection import Selection
 from gateway.limits.admission import COSTLY_SECONDS
 from tests.asking import encode
 from tests.doubles.backend import GIF, VECTOR
-from tests.doubles.scripted import Loop, Scripted, label_of, query
+from tests.doubles.scripted import Body, Loop, Scripted, label_of, query
 from tests.processes import wait_for
 
 ONE_CALL = CallLimits(calls=1, images=8)
@@ -261,7 +261,7 @@ def test_request_has_at_most_max_calls_in_flight(loop):
 
 
 def test_request_with_one_call_has_the_next_one_after_it(loop):
-    on = service(loop, calls=CallLimits(calls=9, images=8), batch_images=1, request_calls=1)
+    on = service(loop, calls=CallLimits(calls=9, images=8), batch_images=2, request_calls=1)
     on.send(*map(image, range(3)))
     for sent in (1, 2, 3):
         assert on.sizes == [1] * sent
@@ -501,6 +501,24 @@ def test_observer_that_fails_ends_its_request_alone(loop):
     on.answer_all()
     assert isinstance(bad.exception(), KeyError)
     assert labels(on, good) == [label_of(image(2))]
+    assert on.idle
+
+
+def test_image_decoded_when_its_request_has_failed_is_not_sent(loop):
+    """An observer fails for the first image, at its deadline; the second one has a second left."""
+    on, body = service(loop, observers=[Watching()]), Body()
+    body.send(GIF)
+    request = on.send(body=body, asked=RequestSpec("m", "", None, 2, "bad"))
+    loop.pass_time(1)
+    body.send(GIF)
+    body.end()
+    loop.settle()
+    for _ in range(2):
+        on.decoders.finish()
+    loop.pass_time(1)
+    loop.settle()
+    assert isinstance(request.exception(), KeyError)
+    assert not on.calls
     assert on.idle
 
 
