@@ -30,6 +30,8 @@ PACKAGES = (
     "gateway_plugins",
     "gateway_predictions",
 )
+START_SECONDS = 180
+"""Longest time in which a gateway starts: each of several workers imports everything, on a busy machine."""
 SERVE = "import sys; from gateway_cli.main import main; sys.argv[1:] = ['serve']; main()"
 
 
@@ -147,7 +149,8 @@ def running_gateway(
     try:
         path = "/health/ready" if wait_ready else "/health/live"
         # A process that has ended fails the assertion below, which shows its log.
-        wait_for(lambda: process.poll() is not None or is_ok(LOOPBACK, gateway.port, path, timeout_seconds=60))
+        is_up = lambda: is_ok(LOOPBACK, gateway.port, path, timeout_seconds=60)  # noqa: E731
+        wait_for(lambda: process.poll() is not None or is_up(), timeout_seconds=START_SECONDS)
         assert process.poll() is None, log.read_text()
         yield gateway
     finally:

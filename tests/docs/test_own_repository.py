@@ -17,7 +17,7 @@ from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from tests.deploy import test_scripts
 from tests.gateway_client.bulk.running import rows_of, run
-from tests.photos import PHOTOS, photo, undecodable
+from tests.photos import PHOTOS, photo, undecodable, unlike_any
 from tests.processes import PROJECT, Gateway, running_gateway, wait_for
 from tests.samples import sample
 from tests.settings import Settings
@@ -169,9 +169,13 @@ def test_probe_of_the_chart_gets_its_inference(own_triton):
 
 @pytest.mark.parametrize("model", ["preprocessor", "classifier"])
 def test_killed_process_is_recovered(own_triton, client, model):
-    for process in stub_processes(own_triton, model):
+    killed = stub_processes(own_triton, model)
+    for process in killed:
         process.kill()
-    wait_for(lambda: client.post("/predict", content=photo("cat"), headers=JPEG).status_code == 200)
+    wait_for(lambda: {*stub_processes(own_triton, model)} - {*killed})
+    # Of an image that no cache has.
+    wait_for(lambda: client.post("/predict", content=unlike_any(photo("cat")), headers=JPEG).status_code == 200)
+    wait_for(lambda: client.get("/health/ready").status_code == 200)
 
 
 def test_padded_rows_share_calls(runtime, tmp_path_factory, tmp_path):

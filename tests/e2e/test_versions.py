@@ -88,8 +88,8 @@ def scores(answer: dict) -> dict[str, float]:
 def test_models_are_listed_with_their_versions(http):
     listed = http.get("/models").json()
     assert listed["default"] == "flowers"
-    assert [model["name"] for model in listed["models"]] == ["flowers", "signs"]
-    flowers, signs = listed["models"]
+    models = {model["name"]: model for model in listed["models"]}
+    flowers, signs = models["flowers"], models["signs"]
     assert (flowers["version"], flowers["versions"]) == ("1", ["1", "2"])
     assert (signs["version"], signs["versions"]) == ("1", ["1"])
     assert (flowers["multi_label"], signs["multi_label"]) == (False, True)

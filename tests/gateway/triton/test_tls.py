@@ -37,7 +37,9 @@ def client(authority: Authority) -> Pair:
 
 
 @pytest.fixture(scope="module", params=["server's certificate", "both certificates"])
-def address(request, runtime: TritonRuntime, folder: Path, authority: Authority) -> Iterator[tuple[str, bool]]:
+def address(
+    request, runtime: TritonRuntime, tmp_path_factory: pytest.TempPathFactory, authority: Authority
+) -> Iterator[tuple[str, bool]]:
     """A Triton's address, and whether it wants a certificate of its clients."""
     server, mutual = authority.issue(NAME), request.param == "both certificates"
     arguments = [
@@ -47,7 +49,7 @@ def address(request, runtime: TritonRuntime, folder: Path, authority: Authority)
         f"--grpc-server-key={server.key}",
         f"--grpc-root-cert={authority.certificate}",
     ]
-    repository = write_repository(folder / f"models-{mutual}")
+    repository = write_repository(tmp_path_factory.mktemp("tls") / "models")
     with running_triton(runtime, repository, extra_arguments=arguments) as triton:
         yield triton.url, mutual
 

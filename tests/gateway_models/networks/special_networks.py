@@ -165,6 +165,7 @@ class Dark(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.scores = nn.Linear(3, 5)
+        self.scores.bias = nn.Parameter(torch.arange(-2.0, 3.0))  # for such images the scores are these: logits
 
     def forward(self, images: Tensor) -> Tensor:
         return self.scores(torch.relu(images.mean((2, 3)) - 0.5))
