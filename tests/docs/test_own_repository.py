@@ -173,7 +173,7 @@ def test_killed_process_is_recovered(own_triton, client, model):
     for process in killed:
         process.kill()
     wait_for(lambda: {*stub_processes(own_triton, model)} - {*killed})
-    # Of an image that no cache has.
+    # No cache has this image.
     wait_for(lambda: client.post("/predict", content=unlike_any(photo("cat")), headers=JPEG).status_code == 200)
     wait_for(lambda: client.get("/health/ready").status_code == 200)
 
