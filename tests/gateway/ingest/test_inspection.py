@@ -16,7 +16,7 @@ from gateway.errors import (
 )
 from gateway.ingest.image_formats import AVAILABLE, ImageFormat
 from gateway.ingest.image_info import ImageInfo, Unopened
-from gateway.ingest.inspection import DecodePolicy, check_size, inspect
+from gateway.ingest.inspection import DecodePolicy, check_size, examine, inspect
 from gateway.ingest.upload import Upload
 from gateway.settings import DecodeMode
 from gateway_decoder.in_process import inspect_whole, prepare
@@ -203,6 +203,8 @@ def test_smallest_image_has_one_pixel(width, height):
 def test_video_needs_frames():
     video = b"\0\0\0\x18ftypisom" + bytes(64)
     assert inspect(video, LIMITS, frames=True) == Unopened(ImageFormat.VIDEO)
+    with pytest.raises(UnsupportedFormat):
+        examine(Upload(0, "a.mp4", video), AUTO)
     with pytest.raises(UnsupportedFormat) as caught:
         inspect(video, LIMITS)
     assert caught.value.message.startswith("The file is a video: ask for frames of it")
