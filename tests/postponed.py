@@ -10,6 +10,7 @@ import gc
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
@@ -101,13 +102,17 @@ _finder = _Postponing()
 
 
 def _within(value: object) -> Iterator[object]:
-    """The defaults of a function, the contents of a container."""
+    """The defaults of a function, the arguments of a partial one, the contents of a container, what an object has."""
     if isinstance(value, FunctionType):
         yield from (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+    elif isinstance(value, partial):
+        yield from (value.func, *value.args, *value.keywords.values())
     elif isinstance(value, dict):
         yield from (*value, *value.values())
     elif isinstance(value, list | tuple | set):
         yield from value
+    elif not isinstance(value, type | ModuleType):
+        yield from getattr(value, "__dict__", {}).values()
 
 
 def refusals() -> list[str]:

@@ -40,7 +40,19 @@ def test_import_waits_for_the_test(tmp_path):
 REFUSED = {
     "conftest": "import safetensors",
     "helper": "from matplotlib import figure",
-    "test_it": "import helper\nfrom matplotlib import figure\n\ndef plotted(on=figure): ...",
+    "test_it": """
+from argparse import Namespace
+from functools import partial
+
+import helper
+from matplotlib import figure
+
+DRAWN = partial(print, figure)
+OBJECT = Namespace(on=figure)
+
+
+def plotted(on=figure): ...
+""",
 }
 
 
@@ -50,7 +62,10 @@ def test_import_while_collecting_fails_the_run(tmp_path):
     for refusal in (
         "safetensors is imported",
         "helper imports matplotlib.figure: import it within functions",
-        "test_it.plotted contains what is imported later: make it within functions",
+        *(
+            f"test_it.{name} contains what is imported later: make it within functions"
+            for name in ("DRAWN", "OBJECT", "plotted")
+        ),
     ):
         assert refusal in run.stderr
 
