@@ -303,7 +303,8 @@ class Admission:
         return min(costly, cheap, key=lambda waiter: waiter.place)
 
     def _fits(self, load: ImageCost) -> bool:
-        return self.images.free > 0 and load.nbytes <= self.bytes.free
+        images, in_flight = self.images, self.bytes
+        return images.held < images.most and load.nbytes <= in_flight.most - in_flight.held
 
     def _may_decode(self, load: ImageCost) -> bool:
         """Whether a costly image may join those in flight, because a decoder is idle or will be soon."""
