@@ -82,29 +82,31 @@ class TritonPool:
         """A replica that is ready for a model and not in `tried`; if there is none, any, whose error is reported."""
         if len(self.in_use) == 1:
             return next(iter(self.in_use.values()))
-        replicas = self.candidates(model_name, model_version, tried) or self.serving(model_name, model_version)
+        serving = self.serving(model_name, model_version)
+        untried = [replica for replica in serving if replica.address not in tried]
+        replicas = self.ready(model_name, model_version, tried) or untried or serving
         # A replica with a closed gate would make the call wait.
         return self.least_loaded([replica for replica in replicas if replica.gate.is_open] or replicas)
 
-    def candidates(self, model_name: str, model_version: str = "", but: Collection[str] = ()) -> list[Replica]:
-        """The replicas that are ready for a model, except the addresses in `but`; if there is none, those not ready.
+    def candidates(self, model_name: str, model_version: str = "") -> list[Replica]:
+        """The replicas that may keep the state of a model's sequences.
 
-        A gateway that has just started does not know yet which of them are ready.
+        They are those that are ready for the model, or those not ready if there is none, whose error is reported; and
+        those that have not been probed yet, since a gateway that has just started does not know which are ready.
         """
-        return self.ready(model_name, model_version, but) or [
-            replica for replica in self.serving(model_name, model_version) if replica.address not in but
-        ]
+        known = self.ready(model_name, model_version) or self.serving(model_name, model_version)
+        return [replica for replica in self.replicas if replica in known or not replica.health.probed]
 
     def least_loaded(self, replicas: Sequence[Replica]) -> Replica:
         """One of some replicas, by power of two choices."""
         return power_of_two_choice(replicas, self._generator)
 
-    def ready(self, model_name: str, model_version: str, but: Collection[str] = ()) -> list[Replica]:
-        """The replicas that are ready for a model, except the addresses in `but`."""
+    def ready(self, model_name: str, model_version: str, excluded: Collection[str] = ()) -> list[Replica]:
+        """The replicas that are ready for a model, except the addresses in `excluded`."""
         return [
             replica
             for replica in self.serving(model_name, model_version)
-            if replica.address not in but and replica.health.answers(model_name, model_version)
+            if replica.address not in excluded and replica.health.answers(model_name, model_version)
         ]
 
     def serving(self, model_name: str, model_version: str) -> list[Replica]:

@@ -64,7 +64,11 @@ class PoolModels:
         from gateway.triton.triton_sequence import TritonSequence  # loaded with the first stream
 
         name = await self._choose(model_name, model_version).models.sequence_model(model_name, model_version)
-        return TritonSequence(name, partial(self._pool.candidates, model_name, model_version))
+        return TritonSequence(
+            name,
+            partial(self._pool.ready, model_name, model_version),
+            partial(self._pool.candidates, model_name, model_version),
+        )
 
     async def add_to_sequence(self, model_name: str, model_version: str, step: SequenceStep) -> SequenceScores:
         """Add an image to the sequence of a client, at the Triton that the id selects; see Backend.add_to_sequence."""

@@ -26,17 +26,19 @@ ID_BITS = 63
 class TritonSequence:
     """The frames of one stream on the Triton that keeps their state; see gateway.inference.sequence.Sequence.
 
-    `replicas` returns the Tritons for the stream's model, except some addresses: see TritonPool.candidates.
+    `ready` returns the Tritons that are ready for the stream's model, except some addresses; a frame is sent again to
+    one of them only. While none is ready, one of `candidates` gets the first attempt: see TritonPool.
     """
 
     def __init__(
         self,
         model_name: str,
-        replicas: Callable[[Collection[str]], list[Replica]],
+        ready: Callable[[Collection[str]], list[Replica]],
+        candidates: Callable[[], list[Replica]],
         generator: random.Random | None = None,
     ) -> None:
         self.model_name = model_name
-        self._replicas = replicas
+        self._ready, self._candidates = ready, candidates
         self._generator = generator or random.Random()  # noqa: S311  # no secret
         self._replica: Replica | None = None
         self._id = 0
@@ -72,7 +74,7 @@ class TritonSequence:
                 tried.append(replica.address)
                 if isinstance(error, StubDied):
                     replica.health.process_died(self.model_name)
-                if attempt + 1 == MAX_ATTEMPTS or not self._replicas(tried):
+                if attempt + 1 == MAX_ATTEMPTS or not self._ready(tried):
                     raise
             else:
                 self._begun = True
@@ -93,7 +95,7 @@ class TritonSequence:
             await replica.endpoint.infer_sequence(step)
 
     def _choose(self, tried: Collection[str]) -> Replica:
-        replicas = self._replicas(tried) or self._replicas(())
+        replicas = self._ready(tried) or self._candidates()
         # Streams are long and idle between frames, so they are balanced by their number.
         fewest = min(each.load.sequences for each in replicas)
         return power_of_two_choice([each for each in replicas if each.load.sequences == fewest], self._generator)

@@ -21,6 +21,7 @@ from gateway.errors import (
 from gateway.inference.backend import Call
 from gateway.inference.sequence import SequenceStep
 from gateway.triton.catalogue import Models
+from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.error_table import StubDied
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.retries import RetryBudget
@@ -319,18 +320,34 @@ async def test_sequences_find_their_triton_before_the_first_probe():
     async with fleet_of(3, heal=False) as fleet:
         for number in range(1, 10):
             await fleet.backend.add_to_sequence(MODEL, "", sequence_step(number, start=True))
+        for address, triton in fleet.tritons.items():
+            for number in list(triton.sequences):
+                fleet.pool.in_use[address].health.default.last_probe = None  # while others are known to be ready
+                assert (await fleet.backend.add_to_sequence(MODEL, "", sequence_step(number))).frames == 2
         fresh = Fleet(fleet.tritons, Quarantine(600), heal=False, aperture=0)
         for triton in fleet.tritons.values():
             triton.failing.add("net")  # as if no probe had succeeded yet
         await fresh.backend.start()
         try:
             for number in range(1, 10):
-                assert (await fresh.backend.add_to_sequence(MODEL, "", sequence_step(number))).frames == 2
+                assert (await fresh.backend.add_to_sequence(MODEL, "", sequence_step(number))).frames == 3
             stream = await fresh.backend.sequence(MODEL, "")
             assert (await stream.add(np.zeros(2, np.float32), {}, Deadline.after(60), "id")).frames == 1
             assert not fresh.ready()
         finally:
             await fresh.backend.close()
+
+
+async def test_frame_is_sent_again_only_to_a_ready_triton():
+    """Another one may be hung, and would hold the frame until its deadline."""
+    async with fleet_of(2, heal=False) as fleet:
+        failing, away = fleet.tritons.values()
+        away.away = True
+        await wait_until(lambda: fleet.ready() == 1)
+        failing.dead.add(SEQUENCE_MODEL)
+        stream = await fleet.backend.sequence(MODEL, "")
+        with pytest.raises(StubDied):
+            await stream.add(np.zeros(2, np.float32), {}, Deadline.after(60), "id")
 
 
 async def test_sequence_without_a_triton_gets_the_error_of_the_call():

@@ -47,7 +47,7 @@ def sequence(replicas) -> TritonSequence:
     def ready(tried):
         return [replica for replica in replicas if replica.address not in tried and not replica.triton.away]
 
-    return TritonSequence("sequence_model", ready, random.Random(0))
+    return TritonSequence("sequence_model", ready, lambda: replicas, random.Random(0))
 
 
 async def add(sequence: TritonSequence, times: int = 1) -> list[tuple[int, bool]]:
@@ -66,7 +66,7 @@ async def test_sequence_stays_on_one_triton(replicas, sequence):
 
 async def test_streams_are_balanced_by_their_number(replicas):
     async def begun() -> TritonSequence:
-        sequence = TritonSequence("sequence_model", lambda tried: replicas, random.Random(0))
+        sequence = TritonSequence("sequence_model", lambda _: replicas, lambda: replicas, random.Random(0))
         await add(sequence)
         return sequence
 
@@ -138,7 +138,7 @@ class Gateway:
 
     def sequence(self) -> TritonSequence:
         # The same numbers in every process, as with a generator that was copied by a fork.
-        return TritonSequence("sequence_model", lambda _: [self], random.Random(0))
+        return TritonSequence("sequence_model", lambda _: [self], lambda: [self], random.Random(0))
 
 
 async def test_frames_of_two_gateways_stay_in_their_sequences(light_triton):

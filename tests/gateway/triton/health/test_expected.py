@@ -224,11 +224,14 @@ async def test_triton_that_refuses_load_requests_is_reported():
 async def test_without_recovery_nothing_is_loaded():
     triton = FakeTriton(refuses_to_load={"net"})
     triton.restart()
+    triton.kill("preprocessor")
     checker = checker_of(triton, heal=False)
     await checker.probe_all()
+    await checker.recover()
     await checker.load_missing()
     assert triton.done == []
     assert checker.state.lacks(MODEL)
+    assert checker.health().healing == "off"
 
 
 def lacking(checker) -> list[str]:
