@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 
 from gateway.errors import UserError
 from gateway.plugins import settings_class
-from gateway.settings import ENV_FILE, ENV_PREFIX, Allowed, Settings, is_secret, variable
+from gateway.settings import ENV_FILE, ENV_PREFIX, Allowed, Settings, given_variables, is_secret, variable
 
 _BY_KIND: dict[object, str] = {
     Path | None: "the path of a file",
@@ -31,7 +31,7 @@ class SettingsError(UserError):
 
 def load_settings() -> Settings:
     """Read the settings; raises SettingsError with a line for each wrong or unknown variable."""
-    sentences = [_unknown(name) for name in {**dotenv_values(ENV_FILE), **os.environ} if _is_unknown(name)]
+    sentences = [_unknown(name) for name in given_variables() if _is_unknown(name)]
     try:
         settings = settings_class()()
     except ValidationError as exc:
@@ -92,7 +92,7 @@ def _wrong(error: ErrorDetails) -> str:
         reason = f"must be {may_be}"
     name = variable(field)
     # As the operator wrote it, not as it was parsed: 20GB, not 20000000000.
-    written = os.environ.get(name, dotenv_values(ENV_FILE).get(name, error["input"]))
+    written = given_variables().get(name, error["input"])
     given = "…" if is_secret(settings_class(), field) else repr(written)
     return f"{name}={given}{_in_file(name)}: {reason}"
 

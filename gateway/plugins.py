@@ -1,7 +1,7 @@
 """Finds the installed plug-ins, and combines their settings with those of the core."""
 
-import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -10,7 +10,7 @@ from types import ModuleType
 from gateway import errors
 from gateway.errors import GatewayError, UserError
 from gateway.hooks import GROUP, Plugin, Port
-from gateway.settings import ENV_PREFIX, Settings, variable
+from gateway.settings import ENV_PREFIX, Settings, given_variables, variable
 
 
 class PluginFailed(UserError):
@@ -66,15 +66,15 @@ def check_used(settings: Settings, plugins: Iterable[type[Plugin]]) -> None:
     """Raise PluginFailed if a setting is set whose plug-in is not among `plugins`, in `settings` or as a variable.
 
     Without its plug-in, a file of keys would leave the service open. Settings that were made without the plug-in
-    ignore its variable.
+    ignore its variable, in the environment and in the file .env.
     """
     used = {name for plugin in plugins if plugin.settings is not None for name in plugin.settings.model_fields}
     used |= Settings.model_fields.keys()
     unused = settings.model_fields_set - used
-    variables = {name.upper() for name in os.environ}
+    variables = {name.upper() for name in given_variables()}
     if any(name.startswith(ENV_PREFIX) for name in variables - set(map(variable, used))):
         # Only now, since this loads the plug-ins.
-        unused |= {name for name in settings_class().model_fields.keys() - used if variable(name) in variables}
+        unused |= {name for name in _installed_fields() - used if variable(name) in variables}
     if unused:
         raise PluginFailed(f"{variable(min(unused))} is set, but the application does not have its plug-in")
 
@@ -88,6 +88,16 @@ def check_settings(settings: Settings) -> None:
 def ports_of(settings: Settings) -> Sequence[Port]:
     """The ports that the installed plug-ins listen on."""
     return [port for plugin in installed() for port in plugin.ports(settings)]
+
+
+def _installed_fields() -> set[str]:
+    """The settings of the installed plug-ins that can be loaded; a broken one may be left out on purpose."""
+    fields: set[str] = set()
+    for entry in entry_points(group=GROUP):
+        with suppress(PluginFailed):
+            if (section := _load(entry).settings) is not None:
+                fields |= section.model_fields.keys()
+    return fields
 
 
 def _is_ours(module: str) -> bool:

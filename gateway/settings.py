@@ -1,12 +1,14 @@
 """All settings as one frozen object; gateway.environment reads them from GATEWAY_ variables and .env."""
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
+from dotenv import dotenv_values
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -20,6 +22,11 @@ DecodeMode = variables.DecodeMode
 variable = variables.variable
 ENV_FILE = ".env"
 KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+
+def given_variables() -> dict[str, str | None]:
+    """The variables of the file .env and of the environment, which takes precedence."""
+    return {**dotenv_values(ENV_FILE), **os.environ}
 
 
 class LogFormat(StrEnum):

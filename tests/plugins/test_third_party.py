@@ -39,13 +39,16 @@ WITHOUT_KEYS = """
 from gateway import plugins
 from gateway.app import create_app
 from gateway.environment import load_settings
+from gateway.hooks import GROUP
 from gateway.settings import Settings
 from tests.doubles.backend import StubBackend
 
 complete = load_settings()
-others = tuple(kind for kind in plugins.installed() if kind.__name__ != "ApiKeys")
-assert len(others) == len(plugins.installed()) - 1
-plugins.installed = lambda: others
+entries = plugins.entry_points(group=GROUP)
+others = [entry for entry in entries if not entry.value.endswith(":ApiKeys")]
+assert len(others) == len(entries) - 1
+plugins.entry_points = lambda group: others
+plugins.installed.cache_clear()
 plugins.settings_class.cache_clear()
 {start}
 """
@@ -97,7 +100,8 @@ with client_of_app(create_app(load_settings(), StubBackend())) as client:
 def run(program: str, folder: Path | None = None, *, code: int = 0, **variables: str) -> str:
     """Run a program, which must exit with `code`; returns what it prints as errors."""
     path = os.pathsep.join(map(str, filter(None, (folder, PROJECT))))
-    return python("-c", program, code=code, env={**os.environ, "PYTHONPATH": path, **variables}).stderr
+    environment = {**os.environ, "PYTHONPATH": path, **variables}
+    return python("-c", program, code=code, cwd=folder or PROJECT, env=environment).stderr
 
 
 def install(folder: Path, module: str, name: str, code: str) -> None:
@@ -109,15 +113,30 @@ def install(folder: Path, module: str, name: str, code: str) -> None:
     (info / "entry_points.txt").write_text(f"[triton_gateway]\n{module} = {module}:{name}\n")
 
 
-def test_core_classifies_without_any_plug_in():
-    run(WITHOUT)
+def test_core_classifies_without_any_plug_in(tmp_path):
+    run(WITHOUT, tmp_path)
 
 
-def test_variable_of_a_plug_in_that_is_left_out_is_refused(monkeypatch):
+@pytest.mark.parametrize(
+    ("variables", "env_file"), [({"GATEWAY_API_KEYS_FILE": "keys"}, ""), ({}, "GATEWAY_API_KEYS_FILE=keys\n")]
+)
+def test_variable_of_a_plug_in_that_is_left_out_is_refused(monkeypatch, tmp_path, variables, env_file):
     """The settings of the core alone ignore it."""
-    monkeypatch.setenv("GATEWAY_API_KEYS_FILE", "keys")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text(env_file)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(PluginFailed, match="GATEWAY_API_KEYS_FILE is set, but the application"):
-        create_app(Settings(_env_file=None), StubBackend(), plugins=())
+        create_app(Settings(), StubBackend(), plugins=())
+
+
+def test_broken_plug_in_that_is_left_out_does_not_stop_the_start(monkeypatch, tmp_path):
+    """An unknown variable, such as those of Kubernetes, may belong to any installed plug-in."""
+    install(tmp_path, "broken", "Broken", "import nothing_of_that_name")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GATEWAY_SERVICE_HOST", "10.0.0.1")
+    create_app(Settings(), StubBackend(), plugins=())
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,8 @@ def test_streamed_lines_have_the_native_shape_only(client):
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
 
 
-def test_service_without_plugins_has_its_own_format_alone():
+def test_service_without_plugins_has_its_own_format_alone(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # without a developer's .env
     app = create_app(Settings(_env_file=None), seer(), plugins=())
     assert app.openapi()["components"]["schemas"]["Shape"]["enum"] == ["native"]
     with client_of_app(app) as client:
