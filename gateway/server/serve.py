@@ -18,6 +18,7 @@ from uvicorn.supervisors import Multiprocess
 
 from gateway.errors import UserError
 from gateway.limits.buffers import fitted
+from gateway.limits.connections import RESERVED
 from gateway.logs import configure_logs
 from gateway.plugins import ports_of
 from gateway.server.connection import Connection
@@ -28,7 +29,7 @@ from gateway_machine.capacity import Costs, plan
 from gateway_machine.cores import usable_cores
 from gateway_machine.memory import memory_limit
 
-ACCEPTED = 16
+ACCEPTED = RESERVED // 4
 """How many connections are accepted in one iteration of the event loop. uvloop accepts one of each listening socket:
 with a single one, a client behind a thousand that connect at once would wait for a thousand iterations. Fewer than
 RESERVED, so that a request that has come already is read before its connection has to leave the reserve."""

@@ -82,11 +82,11 @@ CAUSE = "Triton's own words"
 @pytest.mark.parametrize(
     ("answer", "contents", "headers", "fields"),
     [
-        (CAT, [PNG, TEXT, b"", TEXT, PNG], {}, (200, "info", 2, 3, REFUSED, None, None, "1")),
-        (CAT, [PNG, TEXT], NDJSON, (200, "info", 1, 1, {"unsupported_format": 1}, None, None, "1")),
-        (unreachable(), [PNG], {}, (503, "error", 0, 1, {"triton_unreachable": 1}, "triton_unreachable", CAUSE, None)),
+        (lambda: CAT, [PNG, TEXT, b"", TEXT, PNG], {}, (200, "info", 2, 3, REFUSED, None, None, "1")),
+        (lambda: CAT, [PNG, TEXT], NDJSON, (200, "info", 1, 1, {"unsupported_format": 1}, None, None, "1")),
+        (unreachable, [PNG], {}, (503, "error", 0, 1, {"triton_unreachable": 1}, "triton_unreachable", CAUSE, None)),
         (
-            chain([CAT], repeat(unreachable())),
+            lambda: chain([CAT], repeat(unreachable())),
             [PNG, PNG, PNG],
             {},
             (200, "warning", 1, 2, {"triton_unreachable": 2}, None, CAUSE, "1"),
@@ -95,7 +95,7 @@ CAUSE = "Triton's own words"
     ids=["bad files", "lines", "no Triton", "a Triton that leaves"],
 )
 def test_event_counts_images_and_names_the_cause(events, answer, contents, headers, fields):
-    with client_of(StubBackend(answer), batch_max_images=1, request_max_calls=1) as client:
+    with client_of(StubBackend(answer()), batch_max_images=1, request_max_calls=1) as client:
         response = client.post("/predict", files=files(*contents), headers=headers)
     (event,) = events
     names = ("status", "log_level", "images_ok", "images_failed", "errors", "code", "cause", "model_version")
@@ -103,6 +103,7 @@ def test_event_counts_images_and_names_the_cause(events, answer, contents, heade
     assert response.status_code == fields[0]
     assert CAUSE not in response.text
     assert event.get("infer_seconds", 0) <= event["total_seconds"]
+    assert "infer_seconds" in event or fields[0] != 200
 
 
 def test_broken_result_stream_is_logged_with_its_cause(events):

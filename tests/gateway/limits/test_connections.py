@@ -45,6 +45,10 @@ def connections(clock) -> Connections:
     return Connections(MOST, clock, reserved=RESERVED)
 
 
+def closed(reason: str) -> float:
+    return REGISTRY.get_sample_value("gateway_connections_closed_total", {"reason": reason}) or 0.0
+
+
 def new(connections: Connections) -> Connection:
     connection = Connection()
     connections.add(connection)
@@ -108,7 +112,9 @@ def test_full_reserve_closes_its_oldest(connections):
 
 def test_idle_without_a_request_goes_first(connections):
     first, older, newer = answered(connections), new(connections), new(connections)
+    before = closed("idle")
     busy(connections)
+    assert closed("idle") == before + 1
     assert [bool(each.displaced) for each in (first, older, newer)] == [False, True, False]
 
 
@@ -161,7 +167,9 @@ def test_stalled_reader_goes_before_an_upload(connections, clock):
 
 def test_slowest_upload_goes(connections):
     uploads = [uploading(connections, speed) for speed in (3.0, 1.0, 2.0)]
+    before = closed("slow")
     newcomer = busy(connections)
+    assert closed("slow") == before + 1
     assert [bool(each.displaced) for each in uploads] == [False, True, False]
     assert uploads[1].displaced.details == {"limit": "max_connections", "value": MOST}
     connections.serve(uploads[2])  # its body is complete

@@ -9,7 +9,6 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gateway.errors import Overloaded
 from gateway.limits.connections import Connections, StartQueue
 from gateway.limits.pools import upload_buffer
 from gateway.server.connection import Connection
@@ -186,15 +185,17 @@ async def flushing_phases() -> set[Phase]:
 
 
 async def upload_phases() -> set[Phase]:
-    async with service(read_body) as running:
+    async with service(read_body, max_connections=1) as running:
         _, writer, connection = await running.connect(POST + b"x")
         await reaches(connection, Phase.SERVING)
         writer.transport.abort()
         await reaches(connection, Phase.CLOSED)
-        _, _, connection = await running.connect(POST + b"x")
-        await reaches(connection, Phase.SERVING)
-        connection.displace(Overloaded("another one"))
+        reader, _, connection = await running.connect(POST + b"x")
+        await until(lambda: connection.handler.needs().awaits_client)
+        await running.connect(GET)  # which displaces it
         await reaches(connection, Phase.LINGERING)
+        assert b" 503 " in await reader.readuntil(b"\r\n\r\n")
+        assert b'"limit":"max_connections"' in await reader.readuntil(b"}")
         return set(connection.phases)
 
 

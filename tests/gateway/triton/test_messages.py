@@ -40,7 +40,7 @@ from gateway.triton.contract import (
     ImageTensors,
 )
 from gateway.triton.error_table import BY_STATUS, StubDied, translate
-from gateway.triton.messages import infer_request, read_answer
+from gateway.triton.messages import MOST_LABELS, infer_request, label_text, read_answer
 from gateway.triton.seal import SEAL_BYTES, Seal
 from gateway_decoder.in_process import inspect_whole
 from gateway_models.blocking_triton import pad
@@ -74,6 +74,7 @@ async def test_classes_are_read_with_any_label():
 async def test_images_share_the_texts_of_their_labels():
     one, other = (await read([b"0.7:1:a label"], [b"0.6:1:a label"])).rows
     assert one.predictions[0].label is other.predictions[0].label
+    assert label_text.cache_info().maxsize == MOST_LABELS
 
 
 async def test_damaged_image_keeps_its_classes():

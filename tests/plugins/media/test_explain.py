@@ -68,10 +68,15 @@ def lines_of(monkeypatch) -> Callable[..., list[dict]]:
 
 
 @pytest.mark.parametrize(
-    ("method", "side", "masks"), [("occlusion", 14, 225), pytest.param("rise", 28, 500, marks=pytest.mark.long)]
+    ("method", "options", "side", "masks"),
+    [
+        ("occlusion", {}, 14, 225),
+        ("rise", {"masks": 100}, 28, 100),
+        pytest.param("rise", {}, 28, 500, marks=pytest.mark.long),
+    ],
 )
-def test_map_is_hot_where_the_class_is(client, method, side, masks):
-    found = explanation(client, method=method)
+def test_map_is_hot_where_the_class_is(client, method, options, side, masks):
+    found = explanation(client, method=method, **options)
     assert (found["label"], found["class_id"], found["method"], found["masks"]) == ("top left", 0, method, masks)
     assert found["score"] == pytest.approx(1)
     assert (found["width"], found["height"]) == (120, 60)
@@ -79,7 +84,7 @@ def test_map_is_hot_where_the_class_is(client, method, side, masks):
     down, across = hottest(found["values"])
     assert down < 0.4
     assert across < 0.4
-    other = explanation(client, method=method, label="bottom right")
+    other = explanation(client, method=method, label="bottom right", **options)
     assert other["class_id"] == 1
     down, across = hottest(other["values"])
     assert down > 0.5

@@ -55,6 +55,7 @@ OK, INVALID, DEADLINE, NOT_FOUND, UNAVAILABLE = (
 )
 READY = "/inference.GRPCInferenceService/ServerReady"
 MESSAGE = request(PNG).SerializeToString()
+Response = Callable[[], tuple[int, str]]
 
 
 @dataclass(frozen=True)
@@ -77,16 +78,23 @@ class Service:
         with client(self.grpc_port, timeout_seconds=60) as raw:
             return raw.status(raw.call(INFER, request(image).SerializeToString(), key=key)) == OK
 
-    def upload(self, server: str, stack: ExitStack, nbytes: int, path: str = INFER, key: str = "") -> Callable[[], int]:
-        """Begin an upload on a connection of its own; returns what waits for its status."""
+    def upload(self, server: str, stack: ExitStack, nbytes: int, path: str = INFER, key: str = "") -> Response:
+        """Begin an upload on a connection of its own; returns what waits for its status and, over HTTP, its body."""
         if server == "http":
             connection = stack.enter_context(self.connect("http"))
             connection.sendall(UPLOAD + bytes(nbytes))
-            return lambda: int(connection.recv(65_536)[9:12])
+
+            def response() -> tuple[int, str]:
+                received = b""
+                while not received.endswith(b"}") and (piece := connection.recv(65_536)):
+                    received += piece
+                return int(received[9:12]), received.decode()
+
+            return response
         raw = stack.enter_context(client(self.grpc_port))
         call = raw.call(path, key=key)
         raw.send(call, MESSAGE_PREFIX + bytes(nbytes))
-        return lambda: raw.status(call)
+        return lambda: (raw.status(call), "")
 
     def has_faults(self, since: int = 0) -> bool:
         """Whether anything but a request was logged as an error, which a 503 is."""
@@ -155,7 +163,7 @@ def first_request_has_a_deadline(service: Service, server: str) -> None:
 
 def message_has_a_deadline(service: Service, server: str) -> None:
     with ExitStack() as stack:
-        assert service.upload(server, stack, 10)() == (408 if server == "http" else DEADLINE)
+        assert service.upload(server, stack, 10)()[0] == (408 if server == "http" else DEADLINE)
 
 
 def bytes_are_counted_as_they_arrive(service: Service, server: str, path: str = INFER) -> None:
@@ -257,12 +265,13 @@ def silent_clients_are_evicted(service: Service, server: str) -> None:
 def fast_uploads_evict_slow_ones(service: Service, server: str) -> None:
     before = service.gateway.metric("gateway_uploads_displaced_total")
     with ExitStack() as stack:
-        statuses = [service.upload(server, stack, MIB) for _ in range(10)]
+        responses = [service.upload(server, stack, MIB) for _ in range(10)]
         wait_for(lambda: service.is_served(server, padding=3 * MIB // 2))
         assert service.gateway.metric("gateway_uploads_displaced_total") > before
         assert service.gateway.metric("gateway_waiting_bytes") <= 8 * MIB
-        evicted = 503 if server == "http" else UNAVAILABLE
-        assert any(status() == evicted for status in statuses)  # the oldest first: the others' answers would take 20 s
+        evicted, why = (503, '"limit":"max_bytes_waiting"') if server == "http" else (UNAVAILABLE, "")
+        # The oldest first: the others' answers would take 20 s.
+        assert any(status == evicted and why in body for status, body in (response() for response in responses))
 
 
 RULES: dict[str, dict[str, Callable[[Service, str], None]]] = {
@@ -421,7 +430,7 @@ def test_share_of_a_key_holds_for_its_uploads(tmp_path):
     with running(tmp_path, **options) as service, ExitStack() as stack:
         *_, last = (service.upload("grpc", stack, 600_000, key=greedy) for _ in range(4))
         assert service.gateway.metric("gateway_waiting_bytes") <= MIB
-        assert last() == UNAVAILABLE
+        assert last()[0] == UNAVAILABLE
         assert service.is_served(key=other)
 
 
