@@ -22,9 +22,9 @@ CLIENTS = 120
 PAUSE_SECONDS = 0.02
 SERVED_SECONDS = 60.0
 """Thirty times the promised time, since other processes may slow the service down."""
-HEALTH_ATTEMPTS = 3
-"""Failed probes in a row before Kubernetes acts. On a busy machine the reserve of 64 can be full of newcomers before a
-client that has connected sends its request."""
+MOST_FAILED, MOST_FAILED_SHARE = 2, 0.05
+"""Health requests that may fail during an attack: this many, or this share of them if that is more. On a busy machine
+the reserve of 64 can be full of newcomers before a client that has connected sends its request."""
 ENDLESS = "slow-uploads-and-connections-without-end"
 """Connects thousands of times a second: the reserve of 64 is full before a health request in it has been read."""
 EVERYWHERE = [attack for attack in connections.CASES if attack.options == ServiceOptions() and attack.name != ENDLESS]
@@ -32,30 +32,31 @@ EVERYWHERE = [attack for attack in connections.CASES if attack.options == Servic
 ON_STREAMS = [attack for attack in streams.CASES if attack.beside == "stream"]
 
 
-def served(gateway: Gateway, ended: threading.Event) -> int:
-    """Classify images on new connections until the attack has ended and one succeeded; returns how many did.
+def serve_others(gateway: Gateway, ended: threading.Event) -> None:
+    """Classify images on new connections until the attack has ended and one succeeded, and ask for the health.
 
-    A refused client tries again; a health request must succeed within HEALTH_ATTEMPTS.
+    A refused client tries again; at most MOST_FAILED health requests may fail.
     """
-    count = 0
+    count, live = 0, []
     with httpx.Client(
         base_url=gateway.url, timeout=SERVED_SECONDS, limits=httpx.Limits(max_keepalive_connections=0)
     ) as http:
         while not ended.wait(PAUSE_SECONDS) or not count:
-            assert any(is_live(http) for _ in range(HEALTH_ATTEMPTS))
+            live.append(is_live(http))
             try:
                 response = http.post("/predict", files={"f": ("c.png", PNG)})
             except httpx.TransportError:
                 continue
             count += response.status_code == 200
-    return count
+    failed = live.count(False)
+    assert failed <= max(MOST_FAILED, MOST_FAILED_SHARE * len(live)), f"{failed} of {len(live)} health requests failed"
 
 
 def is_live(http: httpx.Client) -> bool:
     """Whether a health request on a new connection succeeds; False if the connection is closed without an answer."""
     try:
         return http.get("/health/live").status_code == 200
-    except (httpx.RemoteProtocolError, httpx.ReadError):
+    except (httpx.RemoteProtocolError, httpx.NetworkError):
         return False
 
 
@@ -86,7 +87,7 @@ def test_health_and_new_clients_are_served_during_an_attack(gateway: Gateway, at
     attacker = threading.Thread(target=send)
     attacker.start()
     try:
-        served(gateway, ended)
+        serve_others(gateway, ended)
     finally:
         attacker.join()
     assert not broken
