@@ -139,7 +139,8 @@ def test_client_that_never_reads_is_disconnected(address, kind):
 def test_texts_are_not_read_ahead_of_their_rate():
     """What a client sends faster waits in its own socket, though it reads every answer."""
     flood = message(TEXT, b'{"top_k": 1}') * 1_000
-    with stream_service(frame_backend()) as (address, _), opened(address) as connection:
+    with stream_service(frame_backend()) as (address, server), opened(address) as connection:
+        (served,) = server.server_state.connections
         reading = threading.Thread(target=everything, args=(connection,))
         reading.start()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
@@ -147,6 +148,8 @@ def test_texts_are_not_read_ahead_of_their_rate():
         while select.select((), (connection,), (), 2)[1]:
             sent += connection.send(flood[sent % len(flood) :])
             assert sent < MIB, "more than the buffers of two sockets"
+        assert sent > len(flood)
+        wait_for(lambda: not served.transport.is_reading())  # so the gateway has stopped it
         connection.shutdown(socket.SHUT_RDWR)
         reading.join()
 
