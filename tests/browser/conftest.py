@@ -41,7 +41,7 @@ def chromium() -> str:
     return found[0]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A browser whose camera sees blue and red in turn, and for which gateway.test is this machine."""
     path = chromium()
@@ -82,7 +82,7 @@ def service(backend: StubBackend, repository: Path) -> Iterator[str]:
         yield f"http://{address}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def profile(browser: Browser) -> Iterator[BrowserContext]:
     """A browser profile, which keeps the page's compiled scripts: they are half of a test's processor time."""
     with browser.new_context(viewport={"width": 1280, "height": 900}, permissions=["clipboard-read"]) as profile:

@@ -82,7 +82,8 @@ def test_output_of_a_command_is_passed_to_the_display():
     assert sorted(said) == ["as it is", "exporting"]
 
 
-def test_json_lines_have_time_and_level(capsys):
+def test_json_lines_have_time_and_level(capsys, monkeypatch):
+    monkeypatch.setattr("gateway_local.display.REMIND_SECONDS", 60.0)
     display = JsonLines()
     with display.waiting("starting Triton"):
         display.log('triton | I1122 15:46:36.417382 507 model_lifecycle.cc:472] "loading: classifier:1"')

@@ -20,7 +20,7 @@ from tritonclient.grpc import InferenceServerClient
 from gateway_local.hosts import authority
 from gateway_machine.gpus import gpu_count
 from tests.load import Load
-from tests.photos import photo
+from tests.photos import photo, unlike_any
 from tests.processes import PROJECT, environment, free_port, is_gone, python, wait_for
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow, pytest.mark.random_order(disabled=True)]
@@ -96,8 +96,10 @@ def running_up(log: Path, *options: str, **settings: object) -> contextlib.Abstr
 
 
 def classified(up: Up) -> bool:
+    """Whether an image is classified that no cache has."""
+    image = unlike_any(photo("cat"))
     try:
-        return httpx.post(f"{up.url}/predict", files={"f": ("c.jpg", photo("cat"))}, timeout=30).status_code == 200
+        return httpx.post(f"{up.url}/predict", files={"f": ("c.jpg", image)}, timeout=30).status_code == 200
     except httpx.TransportError:
         return False
 
