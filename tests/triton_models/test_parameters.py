@@ -57,7 +57,7 @@ def test_unknown_resize_library_is_refused_by_name(initialize, library):
         initialize(SHIPPED.replace('"pillow"', f'"{library}"'))
 
 
-@pytest.mark.parametrize("library", ["pillow", "pillow-12.1"])
+@pytest.mark.parametrize("library", ["pillow", "pillow-12.1", "torch"])
 def test_known_resize_library_starts(initialize, library):
     """Models of earlier releases of the project name a release; the installed Pillow resizes for them."""
     initialize(SHIPPED.replace('"pillow"', f'"{library}"'))

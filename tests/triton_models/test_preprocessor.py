@@ -1,10 +1,16 @@
-"""The preprocessor on the real Triton: each row gets its own status, and the pixels that training saw."""
+"""The preprocessor on the real Triton: each row gets its own status, and the pixels that training saw.
+
+At the end, how Triton fills batches: by joining requests, and with as many images as one request may have.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
 
 import cv2
 import numpy as np
 import pytest
+from tritonclient.grpc import InferenceServerClient
 
-from gateway.triton.contract import PREPROCESSOR
+from gateway.triton.contract import ENSEMBLE_MODEL, IMAGE_STATUS, PREDICTION, PREPROCESSOR
 from tests.asking import encode, inputs_of, preprocess
 from tests.reference import reference_image
 
@@ -85,3 +91,43 @@ def test_image_of_any_shape_is_preprocessed(triton_client, shape):
     statuses, images = preprocess(triton_client, [encode(np.full((*shape, 3), 255, np.uint8), ".png")])
     assert statuses == [OK]
     assert np.allclose(images, 1.0)
+
+
+def test_requests_of_different_lengths_share_batches(triton):
+    """Each call is a request of its own, with an image of another height than the other threads send."""
+    calls, threads = 20, 16
+
+    def counts() -> tuple[int, int]:
+        with InferenceServerClient(triton.url) as client:
+            (statistics,) = client.get_inference_statistics(PREPROCESSOR).model_stats
+        return statistics.inference_count, statistics.execution_count
+
+    def ask(number: int) -> list[int]:
+        image = [encode(np.full((64 + number, 48, 3), number, np.uint8), ".bmp")]
+        with InferenceServerClient(triton.url) as client:
+            return [status for _ in range(calls) for status in preprocess(client, image)[0]]
+
+    before = counts()
+    with ThreadPoolExecutor(threads) as pool:
+        statuses = list(pool.map(ask, range(threads)))
+    inferences, executions = (after - earlier for after, earlier in zip(counts(), before, strict=True))
+    assert statuses == [[OK] * calls] * threads
+    assert inferences >= calls * threads  # and the gateways of other tests look after the server
+    assert executions < inferences
+
+
+def test_each_row_of_the_largest_batch_is_answered_like_its_image_alone(triton_client):
+    generator = np.random.default_rng(1)
+    coarse = generator.integers(0, 256, (64, 4, 4, 3), np.uint8)
+    images = [encode(cv2.resize(each, (64, 64), interpolation=cv2.INTER_CUBIC), ".png") for each in coarse]
+
+    def probabilities(batch: list[bytes]) -> np.ndarray:
+        result = triton_client.infer(ENSEMBLE_MODEL, inputs_of(batch), client_timeout=60)
+        assert not result.as_numpy(IMAGE_STATUS).any()
+        return result.as_numpy(PREDICTION)
+
+    together = probabilities(images)
+    alone = np.concatenate([probabilities([image]) for image in images])
+    assert np.allclose(together, alone, atol=1e-5)
+    distances = np.abs(alone[:, None] - alone).max(axis=2) + np.eye(64)
+    assert distances.min() > 1e-3
