@@ -3,7 +3,7 @@
 `python -m tests.affected` prints the files whose imports reach a changed file, the nearest first: tests that import
 what has changed, then tests of modules that import it, and so on, as long as all together take at most `SECONDS`; how
 long each took in earlier runs is in pytest's cache. Test files that have changed come before others, and the first file
-is taken in any case; what is left to `make test` is said on stderr.
+is taken in any case; what is left to `make test` is printed on stderr.
 
 What has changed: the uncommitted files, and the commits since the branch left its upstream or `main`. On `main` itself,
 or in a copy without either, the commits since the last that passed `make test`; where none did, the uncommitted files,
@@ -60,6 +60,12 @@ def base() -> str:
 def changed() -> set[str]:
     """The files that differ from the commit `base`, with new and deleted ones."""
     return {*git("diff", "--name-only", base()), *git("ls-files", "-o", "--exclude-standard")}
+
+
+def sources() -> dict[str, str]:
+    """The text of each Python file, by its path in the project."""
+    listed = git("ls-files", "-c", "-o", "--exclude-standard", "*.py")
+    return {path: (PROJECT / path).read_text() for path in listed if (PROJECT / path).exists()}
 
 
 def imported(source: str, pattern: re.Pattern[str] = IMPORT) -> set[str]:
@@ -184,12 +190,10 @@ def summary(changes: int, files: list[str], near: dict[str, int]) -> str:
 
 def main() -> None:
     """Print the files for pytest, and on stderr what they leave out."""
-    listed = git("ls-files", "-c", "-o", "--exclude-standard", "*.py")
-    sources = {path: (PROJECT / path).read_text() for path in listed if (PROJECT / path).exists()}
     paths = changed()
-    if not listed:
+    if not (texts := sources()):
         sys.exit("make check asks git what has changed, and this is no clone: run make test")
-    near = distances(paths, sources)
+    near = distances(paths, texts)
     files = chosen(near, durations(), budget(paths))
     # By folder: pytest loses the fixtures of a folder that it comes back to.
     sys.stdout.writelines(f"{path}\n" for path in sorted(files))

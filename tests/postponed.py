@@ -9,7 +9,7 @@ what they stand for. No class can be derived from what is postponed, so tests' n
 import gc
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -30,15 +30,18 @@ class Postponed(ModuleType):
     def __init__(self, name: str, value: Callable[[], Any]) -> None:
         super().__init__(name)
         self.__path__: list[str] = []
-        self.value = value
+        self._value = value
 
     def __getattr__(self, name: str) -> "Postponed":
         if name.startswith("_"):
             raise AttributeError(f"{self} is imported when a test runs, so it has no {name} yet")
-        return Postponed(f"{self.__name__}.{name}", lambda: _member(self.value(), name))
+        return Postponed(f"{self.__name__}.{name}", lambda: _member(evaluated(self), name))
 
     def __call__(self, *arguments: Any, **named: Any) -> "Postponed":
-        return Postponed(f"{self.__name__}()", lambda: self.value()(*evaluated(arguments), **evaluated(named)))
+        return Postponed(f"{self.__name__}()", lambda: evaluated(self)(*evaluated(arguments), **evaluated(named)))
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self} is imported when a test runs, so whether it is true is not known yet")
 
     def __repr__(self) -> str:
         return self.__name__
@@ -53,7 +56,7 @@ def _member(owner: Any, name: str) -> Any:
 def evaluated(value: Any) -> Any:
     """A value, or a container of values, with what is postponed replaced by what it stands for."""
     if isinstance(value, Postponed):
-        return value.value()
+        return value._value()
     if type(value) in (list, tuple, set):
         return type(value)(map(evaluated, value))
     return {key: evaluated(each) for key, each in value.items()} if type(value) is dict else value
@@ -68,9 +71,13 @@ def _imported(name: str) -> ModuleType:
     finally:
         if collects:
             gc.enable()
-        # With more, torch would wait for those that Triton and the networks' processes use.
-        if torch := sys.modules.get("torch"):
-            torch.set_num_threads(1)
+        _use_one_thread()
+
+
+def _use_one_thread() -> None:
+    """Where torch is imported: with more threads, it would wait for those of Triton and the networks' processes."""
+    if set_threads := getattr(sys.modules.get("torch"), "set_num_threads", None):
+        set_threads(1)
 
 
 class _Postponing(Loader, MetaPathFinder):
@@ -101,8 +108,8 @@ class _Postponing(Loader, MetaPathFinder):
 _finder = _Postponing()
 
 
-def _within(value: object) -> Iterator[object]:
-    """The defaults of a function, the arguments of a partial one, the contents of a container, what an object has."""
+def _within(value: object, module: str) -> Iterator[object]:
+    """A function's defaults, a partial one's arguments, what a container, an object or a class of the module has."""
     if isinstance(value, FunctionType):
         yield from (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
     elif isinstance(value, partial):
@@ -111,20 +118,42 @@ def _within(value: object) -> Iterator[object]:
         yield from (*value, *value.values())
     elif isinstance(value, list | tuple | set):
         yield from value
-    elif not isinstance(value, type | ModuleType):
-        yield from getattr(value, "__dict__", {}).values()
+    elif not isinstance(value, type | ModuleType) or value.__dict__.get("__module__") == module:
+        fields = getattr(value, "__dict__", {})
+        yield from (each for name, each in fields.items() if name != "__annotations__")
 
 
-def refusals() -> list[str]:
-    """What was imported while tests were collected, and must not be."""
+def _keeps(value: object, module: str, seen: set[int]) -> bool:
+    """Whether something postponed is within a value of this module, at any depth, where it would stay."""
+    if id(value) in seen:
+        return False
+    seen.add(id(value))
+    return any(isinstance(each, Postponed) or _keeps(each, module, seen) for each in _within(value, module))
+
+
+def _keeps_after_evaluation(value: Any, module: str) -> bool:
+    """Whether something postponed would stay within a value that is `evaluated`."""
+    if type(value) in (list, tuple, set):
+        return any(_keeps_after_evaluation(each, module) for each in value)
+    if type(value) is dict:
+        return any(_keeps_after_evaluation(each, module) for each in value.values())
+    return not isinstance(value, Postponed) and _keeps(value, module, set())
+
+
+def refusals(items: Iterable[pytest.Item]) -> list[str]:
+    """What was imported while these tests were collected, and must not be."""
     found = [f"{name} is imported" for name in affected.HEAVY if name in sys.modules]
     for name, module in list(sys.modules.items()):
         is_test = name.rpartition(".")[2].startswith("test_")
         for variable, value in list(vars(module).items()):
             if isinstance(value, Postponed) and not is_test:
                 found.append(f"{name} imports {value!r}: import it within functions")
-            elif is_test and any(isinstance(each, Postponed) for each in _within(value)):
+            elif is_test and not variable.startswith("__") and _keeps(value, name, set()):
                 found.append(f"{name}.{variable} contains what is imported later: make it within functions")
+    functions = [item for item in items if isinstance(item, pytest.Function) and hasattr(item, "callspec")]
+    for item in functions:
+        if _keeps_after_evaluation(item.callspec.params, item.module.__name__):
+            found.append(f"a parameter of {item.nodeid} contains what is imported later: make it within the test")
     return found
 
 
@@ -144,13 +173,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             package, _, own = name.rpartition(".")
             if vars(sys.modules.get(package, session)).get(own) is module:
                 delattr(sys.modules[package], own)
-    if found := refusals():
+    if found := refusals(session.items):
         raise pytest.UsageError("while tests are collected, " + "; ".join(found))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Import what the test's module has postponed."""
+    _use_one_thread()  # a fixture may have imported torch
     if isinstance(item, pytest.Function):
         names = vars(item.module)
         names.update({name: evaluated(value) for name, value in names.items() if isinstance(value, Postponed)})
