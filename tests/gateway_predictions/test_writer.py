@@ -101,6 +101,7 @@ def test_stopped_writer_delays_no_request(tmp_path):
             rows(tmp_path, 1)
             stopped = writer()
             stopped.suspend()
+            client.timeout = 10
             before = outcomes()["queue_full"]
             sent = 1
             while outcomes()["queue_full"] == before:

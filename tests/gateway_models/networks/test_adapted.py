@@ -274,6 +274,7 @@ def test_normalising_network_computes_the_preprocessors_floats():
 def test_network_is_written_for_pixels_in_every_format(tmp_path, save, suffix, written_as):
     source = save(Head(), tmp_path / f"head{suffix}")
     outcome = jobs.do(job(source, tmp_path, format=written_as, **AS_BYTES))
+    assert outcome.format is written_as
     assert outcome.difference < 1e-6
     with torch.no_grad():
         answers = written(tmp_path)(PIXELS)

@@ -82,25 +82,41 @@ def as_tar(trap: Trap) -> bytes:
     return buffer.getvalue()
 
 
+ANY_CODE = "is a pickle: unpickling can run any code"
+NOT_WEIGHTS = "--weights takes a state dict"
+
+
 @pytest.mark.parametrize(
-    "form",
+    ("form", "as_model", "as_weights"),
     [
-        lambda trap: saved({"weights": torch.ones(2), "trap": trap}),
-        lambda trap: saved({"weights": trap}, _use_new_zipfile_serialization=False),
-        lambda trap: saved({"weights": trap}, pickle_protocol=4),
-        pickle.dumps,
-        as_tar,
+        (
+            lambda trap: saved({"weights": torch.ones(2), "trap": trap}),
+            "is a pickled module: loading it would run code from the file",
+            NOT_WEIGHTS,
+        ),
+        (
+            lambda trap: saved({"weights": trap}, _use_new_zipfile_serialization=False),
+            ANY_CODE,
+            NOT_WEIGHTS,
+        ),
+        (
+            lambda trap: saved({"weights": trap}, pickle_protocol=4),
+            ANY_CODE,
+            NOT_WEIGHTS,
+        ),
+        (pickle.dumps, ANY_CODE, NOT_WEIGHTS),
+        (as_tar, "is no model: use a program", "contains no weights"),
     ],
     ids=["zip", "legacy", "protocol 4", "pickle", "tar"],
 )
 @pytest.mark.parametrize("name", ["weights.pth", "weights.pkl", "weights.bin"])
-def test_pickle_with_code_is_refused_unexecuted(tmp_path, form, name):
+def test_pickle_with_code_is_refused_unexecuted(tmp_path, form, as_model, as_weights, name):
     """Whether it would be the model, or its weights."""
     evidence, path = tmp_path / "executed", tmp_path / name
     path.write_bytes(form(Trap(evidence)))
-    with pytest.raises(ModelFileError, match="code"):
+    with pytest.raises(ModelFileError, match=as_model):
         find_source(ModelSpec(str(path), "model"))
-    with pytest.raises(ModelFileError, match=r"--weights takes a state dict|contains no weights"):
+    with pytest.raises(ModelFileError, match=as_weights):
         find_source(ModelSpec("torchvision:resnet18", "model", weights=str(path)))
     with pytest.raises(ModelFileError, match="cannot be read as plain weights, and anything else could run code"):
         read_state_dict(path)

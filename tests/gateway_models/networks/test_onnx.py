@@ -135,7 +135,7 @@ REFUSED = [
     ({"domain": "ai.onnx.contrib"}, "has the operator ai.onnx.contrib::MatMul"),
     ({"operator": "Evil", "domain": "my.library"}, "has the operator my.library::Evil"),
 ]
-"""What is unusual of a graph → why it is refused."""
+"""What differs in a graph → why it is refused."""
 
 
 @pytest.mark.parametrize(("changes", "reason"), REFUSED)

@@ -30,7 +30,7 @@ from gateway_models.repository.preprocessing import reference_transforms
 from gateway_models.repository.spec import Format, ImageTensor, Precision
 from tests.commands import refusal
 from tests.gateway_models.networks.builders import Head, save_onnx, spec_of
-from tests.gateway_models.repository.entries import SMALL, entry, found
+from tests.gateway_models.repository.entries import SMALL, entry, with_outcome
 
 GRAY = Gray(0.4, 0.3)
 
@@ -165,7 +165,7 @@ def test_int8_is_written_in_place_of_the_network_and_made_again_from_it(added_on
 )
 def test_impossible_int8_is_refused_with_advice(added_onnx, changes, stage, reason):
     with pytest.raises(NotQuantized, match=reason):
-        check_int8(found(added_onnx[1], **changes), [stage], Path())
+        check_int8(with_outcome(added_onnx[1], **changes), [stage], Path())
 
 
 def test_int8_for_tensorrt_is_refused(added_onnx):
@@ -174,7 +174,7 @@ def test_int8_for_tensorrt_is_refused(added_onnx):
 
 
 def test_versions_of_another_format_get_no_advice_to_try_formats(added_onnx):
-    one = found(added_onnx[1], format=Format.TORCHSCRIPT).versions[1]
+    one = with_outcome(added_onnx[1], format=Format.TORCHSCRIPT).versions[1]
     two = Entry("head", {1: one, 2: one})
     with pytest.raises(NotQuantized, match=r"is served as torchscript: add it under another name"):
         check_int8(two, [TuneStep.FORMATS, TuneStep.INT8], Path())

@@ -21,7 +21,7 @@ from gateway_models.repository.writing import rewrite
 from gateway_plugins.shared.extras import install
 from tests.commands import gateway
 from tests.gateway_models.networks.framework_files import FILES
-from tests.gateway_models.repository.entries import entry, found
+from tests.gateway_models.repository.entries import entry, with_outcome
 
 BASE = Variant(Format.TORCHSCRIPT, Precision.FP32, Serving())
 EVERY = [
@@ -97,7 +97,7 @@ ON_GPU = ["torchscript fp32", "torchscript bf16", "torchscript fp16"]
         (ONE, Format.TORCHSCRIPT, 0, False, WITHOUT_BF16),
         (ONE, Format.ONNX, 0, True, ["onnx fp32", *EVERY]),
         (ONE, Format.TORCHSCRIPT, 1, True, [*ON_GPU, "onnx fp32", "tensorrt fp32", "onnx fp16", "tensorrt fp16"]),
-        (found(ONE, embedding_size=16), Format.TORCHSCRIPT, 0, True, WITHOUT_BF16),
+        (with_outcome(ONE, embedding_size=16), Format.TORCHSCRIPT, 0, True, WITHOUT_BF16),
         (TWO, Format.TORCHSCRIPT, 0, True, [EVERY[0], "torchscript bf16"]),
         (TWO, Format.TORCHSCRIPT, 1, True, ON_GPU),
         (of_keras(ONE), Format.ONNX, 0, True, ["onnx fp32", "openvino fp32", "openvino bf16"]),

@@ -16,7 +16,7 @@ def entry(**changes) -> Entry:
     return Entry(spec.name, {1: Version(spec, Outcome(5, "logits", 0.0, values["format"]))})
 
 
-def found(entry: Entry, **changes) -> Entry:
-    """The entry, if the job had found other facts."""
+def with_outcome(entry: Entry, **changes) -> Entry:
+    """The entry, with other facts in the outcome of its version; `changes` are fields of it."""
     version = entry.versions[1]
     return replace(entry, versions={1: replace(version, outcome=replace(version.outcome, **changes))})
