@@ -82,11 +82,13 @@ class TritonPool:
         """A replica that is ready for a model and not in `tried`; if there is none, any, whose error is reported."""
         if len(self.in_use) == 1:
             return next(iter(self.in_use.values()))
-        serving = self.serving(model_name, model_version)
-        untried = [replica for replica in serving if replica.address not in tried]
-        replicas = self.ready(model_name, model_version, tried) or untried or serving
-        # A replica with a closed gate would make the call wait.
-        return self.least_loaded([replica for replica in replicas if replica.gate.is_open] or replicas)
+        if ready := self.ready(model_name, model_version, tried):
+            # A replica with a closed gate would make the call wait.
+            replicas = [replica for replica in ready if replica.gate.is_open] or ready
+        else:
+            serving = self.serving(model_name, model_version)
+            replicas = [replica for replica in serving if replica.address not in tried] or serving
+        return self.least_loaded(replicas)
 
     def candidates(self, model_name: str, model_version: str = "") -> list[Replica]:
         """The replicas that may keep the state of a model's sequences.
