@@ -52,7 +52,10 @@ LONG = [
     pytest.param(name, marks=pytest.mark.long)
     for name in ("digits.keras", "digits.h5", "digits_saved", "digits.skops", "compressed.joblib")
 ]
-"""TensorFlow and Keras take ten seconds; the other two are loaded as their neighbour is."""
+"""TensorFlow and Keras take ten seconds; compressed.joblib is loaded as digits.joblib is.
+
+digits.skops is loaded in `test_labels_of_a_pipeline_are_its_classes`, too.
+"""
 CONVERTED = ["digits.joblib", *LONG]
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 GRAY = Preprocessing((8,), 8, "bilinear", **AS_PIXELS)
