@@ -29,6 +29,7 @@ from gateway_local.server import EmbeddedTriton
 from gateway_models.networks import isolation, served_memory
 from gateway_models.networks.export import export_default
 from gateway_models.repository.entry import Entry
+from gateway_plugins.shared.files import locked
 from gateway_predictions import writer
 from tests import leaks, postponed
 from tests.affected import DURATIONS
@@ -288,7 +289,8 @@ def runtime() -> TritonRuntime:
 @pytest.fixture(scope="session")
 def model_repository() -> Path:
     """The project's own model repository, with the default model exported into it."""
-    export_default(DEFAULT_MODEL_REPOSITORY, print)
+    with locked(DEFAULT_MODEL_REPOSITORY):  # the first of several workers exports it
+        export_default(DEFAULT_MODEL_REPOSITORY, print)
     return DEFAULT_MODEL_REPOSITORY
 
 

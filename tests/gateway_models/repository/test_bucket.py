@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway_models.repository import bucket as bucket_module
 from gateway_models.repository.bucket import (
     MAX_OBJECT_BYTES,
-    MAX_OBJECTS,
     MAX_WORKING_BYTES,
     WHOLE_BYTES,
     BucketError,
@@ -292,12 +292,14 @@ def test_small_files_of_a_copy_are_limited_together(foreign):
         assert (copy.folder / "net/1.txt").is_file()
 
 
-def test_number_of_objects_is_limited(foreign):
-    names = [f"models/team/production/net/{number}" for number in range(MAX_OBJECTS - 2)]
+def test_number_of_objects_is_limited(foreign, monkeypatch):
+    assert bucket_module.MAX_OBJECTS == 100_000
+    monkeypatch.setattr(bucket_module, "MAX_OBJECTS", 100)
+    names = [f"models/team/production/net/{number}" for number in range(98)]
     foreign.objects |= dict.fromkeys(names, b"")
-    assert len(RepositoryBucket(URL).objects()) == MAX_OBJECTS
+    assert len(RepositoryBucket(URL).objects()) == 100
     foreign.objects["models/team/production/one-more"] = b""
-    with pytest.raises(BucketError, match="more than 100,000 objects"):
+    with pytest.raises(BucketError, match="more than 100 objects"):
         RepositoryBucket(URL).objects()
 
 
