@@ -37,8 +37,8 @@ CAN_INSTALL := import sys; v = sys.version_info; ok = (3, 11) <= v[:2] <= (3, 13
 # A file's tests run in one worker, so that they share what they start; --max-worker-restart: a crash is a failure.
 PYTEST := $(BIN)/pytest -q
 # The order is that of tests/conftest.py: without --no-loadscope-reorder, files of few and long tests would come last.
-# Four workers for each core of two: three quarters of the time of a worker is a wait for a process, a deadline or a peer.
-WORKERS = -n 8 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --hypothesis-profile $(PROFILE) $(ORDER)
+# Three workers for each core of two: two thirds of the time of a worker is a wait for a process, a deadline or a peer.
+WORKERS = -n 6 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --hypothesis-profile $(PROFILE) $(ORDER)
 # A number makes the order of the tests random; the same number, the same order.
 SHUFFLE =
 ORDER = $(if $(SHUFFLE),--random-order --random-order-seed $(SHUFFLE))

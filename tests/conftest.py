@@ -78,34 +78,7 @@ WITH_THE_NETWORK = (
     "tests/triton_models/test_preprocessor.py",
 )
 """Files that use `triton`: in one worker, so that its processes import torch once."""
-LONGEST = (
-    "tests/gateway_models/proof/test_round_trips.py",
-    "tests/docs/",
-    *WITH_THE_NETWORK,
-    "tests/reliability/",
-    "tests/browser/",
-    "tests/gateway_models/proof/test_tune.py",
-    "tests/gateway_models/proof/test_vectors.py",
-    "tests/e2e/test_versions.py",
-    "tests/triton_models/",
-    "tests/gateway/triton/test_batching.py",
-    "tests/e2e/",
-    "tests/gateway_local/",
-    "tests/gateway_cli/",
-    "tests/gateway_models/",
-    "tests/test_",
-    "tests/gateway_predictions/",
-    "tests/gateway_client/",
-    "tests/plugins/",
-    "tests/gateway_decoder/",
-)
-"""Files and folders that take longest, the longest first: started last, one of them would prolong the whole run."""
-
-
 TOGETHER = (
-    WITH_THE_NETWORK,
-    ("tests/browser/",),
-    ("tests/deploy/test_chart.py", "tests/deploy/test_value_sets.py"),
     (
         "tests/gateway_models/networks/",
         "tests/gateway_cli/test_models.py",
@@ -120,6 +93,8 @@ TOGETHER = (
         "tests/reliability/test_model_recovery.py",
         "tests/triton_backends/",
     ),
+    ("tests/browser/",),
+    WITH_THE_NETWORK,
     (
         "tests/gateway_decoder/test_decoding.py",
         "tests/gateway_decoder/test_decoders.py",
@@ -127,8 +102,30 @@ TOGETHER = (
         "tests/gateway/ingest/test_decode_policy.py",
         "tests/gateway/ingest/test_costly_headers.py",
     ),
+    ("tests/deploy/test_chart.py", "tests/deploy/test_value_sets.py"),
 )
 """Files that run in one worker, since they share what takes seconds: Triton, torch, a browser, encoded samples."""
+LONGEST = (
+    *TOGETHER[0],
+    *TOGETHER[1],
+    "tests/reliability/test_up.py",
+    *(name for names in TOGETHER[2:] for name in names),
+    "tests/reliability/",
+    "tests/gateway/triton/test_batching.py",
+    "tests/e2e/",
+    "tests/gateway_local/",
+    "tests/gateway_cli/",
+    "tests/gateway_models/",
+    "tests/test_",
+    "tests/gateway_predictions/",
+    "tests/gateway_client/",
+    "tests/plugins/",
+    "tests/gateway_decoder/",
+    "tests/native/",
+    "tests/gateway/test_",
+    "tests/gateway/server/",
+)
+"""Files and folders that take longest, the longest first: started last, one of them would prolong the whole run."""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,8 @@ class Child:
     def close(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            pipe.close()
+            with suppress(BrokenPipeError):  # a file that the process has not read
+                pipe.close()
         self._process.kill()
         self._process.wait()
         self._stderr.close()

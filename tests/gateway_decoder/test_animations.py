@@ -131,13 +131,13 @@ async def test_frame_past_the_limit_is_refused_if_only_times_are_known(pool):
 @pytest.mark.parametrize("frames", ["1", "all", "every:1s"])
 @pytest.mark.parametrize(
     "bomb",
-    [gif_of(1_000_000), apng_that_promises(10**9), avi_that_promises(10**9)],
+    [lambda: gif_of(1_000_000), lambda: apng_that_promises(10**9), lambda: avi_that_promises(10**9)],
     ids=["a million", "a promise", "a video's promise"],
 )
 async def test_file_of_countless_frames_is_refused_at_little_cost(pool, bomb, frames):
     worker = await only_worker(pool)
     with pytest.raises(TooManyFrames, match=f"more than {MOST_IN_FILE:,} frames"):
-        await read(pool, bomb, frames)
+        await read(pool, bomb(), frames)
     assert worker.alive()
     assert await works(pool)
 

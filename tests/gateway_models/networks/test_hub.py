@@ -25,7 +25,12 @@ from tests.gateway_models.networks.pretrained import LABELS, save_vit, timm_netw
 from tests.gateway_models.networks.pretrained import vit as vit_network
 
 IMAGES = torch.rand(2, 3, 32, 32)
-PICTURE = Image.fromarray((np.random.default_rng(0).random((90, 120, 3)) * 255).astype(np.uint8)).resize((240, 180))
+
+
+@pytest.fixture(scope="module")
+def picture() -> Image.Image:
+    pixels = np.random.default_rng(0).random((90, 120, 3)) * 255
+    return Image.fromarray(pixels.astype(np.uint8)).resize((240, 180))
 
 
 @pytest.fixture(scope="module")
@@ -184,26 +189,26 @@ def test_unreachable_hub_is_reported(monkeypatch):
         ("DeiTImageProcessor", {"size": {"height": 72, "width": 72}, "crop_size": {"height": 64, "width": 64}}),
     ],
 )
-def test_images_are_prepared_as_the_librarys_own_processor_does(tmp_path, name, options):
+def test_images_are_prepared_as_the_librarys_own_processor_does(tmp_path, picture, name, options):
     import transformers
 
     processor = getattr(transformers, f"{name}Pil", getattr(transformers, name))(**options)
     processor.save_pretrained(tmp_path)
-    expected = processor(PICTURE, return_tensors="np")["pixel_values"][0]
-    ours = reference_transforms(from_file(tmp_path / "preprocessor_config.json"))(PICTURE).numpy()
+    expected = processor(picture, return_tensors="np")["pixel_values"][0]
+    ours = reference_transforms(from_file(tmp_path / "preprocessor_config.json"))(picture).numpy()
     assert ours.shape == expected.shape
     assert np.abs(ours - expected).max() < 1e-5
 
 
 @pytest.mark.parametrize("architecture", ["test_vit", "resnet50.a1_in1k", "vit_base_patch16_clip_224.openai_ft_in1k"])
-def test_images_are_prepared_as_timm_does(architecture):
+def test_images_are_prepared_as_timm_does(picture, architecture):
     from timm.data import create_transform
 
     config = timm_config(architecture)
     keys = ("input_size", "interpolation", "mean", "std", "crop_pct", "crop_mode")
     theirs = create_transform(**{key: config[key] for key in keys if key in config})
     ours = reference_transforms(timm_preprocessing(config))
-    assert torch.allclose(ours(PICTURE), theirs(PICTURE), atol=1e-5)
+    assert torch.allclose(ours(picture), theirs(picture), atol=1e-5)
 
 
 def test_unknown_timm_architecture_is_refused_with_suggestions():
