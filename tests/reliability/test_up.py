@@ -120,6 +120,17 @@ def test_second_up_reports_the_port_in_use(shared_up):
     assert classified(shared_up)
 
 
+@pytest.mark.parametrize("step", ["preprocessor", "classifier"])
+def test_model_process_ignores_sigterm(shared_up, step):
+    up = shared_up
+    # Each of the two workers finds out for itself that the models are ready.
+    wait_for(lambda: all(classified(up) for _ in range(8)), timeout_seconds=90)
+    process = wait_for(lambda: up.find(step), timeout_seconds=90)
+    process.terminate()
+    assert all(classified(up) for _ in range(4))
+    assert up.find(step).pid == process.pid
+
+
 @pytest.mark.parametrize(
     ("name", "number"),
     [
@@ -152,16 +163,6 @@ def test_service_recovers_from_the_death_of_any_process(shared_up, name, number)
     assert successor.pid != process.pid
     wait_for(lambda: classified(up), timeout_seconds=90)
     assert up.process.poll() is None
-
-
-@pytest.mark.parametrize("step", ["preprocessor", "classifier"])
-def test_model_process_ignores_sigterm(shared_up, step):
-    up = shared_up
-    wait_for(lambda: classified(up), timeout_seconds=90)
-    process = wait_for(lambda: up.find(step), timeout_seconds=90)
-    process.terminate()
-    assert all(classified(up) for _ in range(4))
-    assert up.find(step).pid == process.pid
 
 
 def test_killed_up_leaves_no_process_behind(shared_up):
