@@ -42,9 +42,11 @@ WORKERS = -n 6 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --h
 # A number makes the order of the tests random; the same number, the same order.
 SHUFFLE =
 ORDER = $(if $(SHUFFLE),--random-order --random-order-seed $(SHUFFLE))
-# A test that fails beside others is run once more after a while, and the summary names it. If more than five fail, the cause is
-# not a busy machine: the sixth is not run again.
-RERUNS := --reruns 1 --reruns-delay 5 --max-suite-reruns 5 --rerun-show-tracebacks -raR
+# Up to five tests that failed beside others are run once more, without others; what failed before stays on the screen. If more
+# fail, the cause is not a busy machine. Plug-ins that run a test again at once talk to each other for each test, 40 ms.
+FAILED := .pytest_cache/v/cache/lastfailed
+ONCE_MORE = [ $$code = 1 ] && [ "$$(grep -c :: $(FAILED))" -le 5 ] && echo "failed tests once more, without others:" && \
+  $(PYTEST) --last-failed -rp && code=0
 # To collect the other files would take longer than to run the tests of these.
 ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
 # Hypothesis tries the same examples in every run, and more of them in test-long; with PROFILE=random others, which may find more.
@@ -117,11 +119,13 @@ test: ready ## lint, type-check and test against a real Triton: all but test-lon
 	@$(KEEP_GREEN)
 
 test-most:
-	@$(PYTEST) $(WORKERS) $(RERUNS) -m "not alone and not long"; code=$$?; $(PYTEST) -m alone $(ALONE) && [ $$code = 0 ]
+	@rm -f $(FAILED)
+	@$(PYTEST) $(WORKERS) -m "not alone and not long"; code=$$?; $(ONCE_MORE); $(PYTEST) -m alone $(ALONE) && [ $$code = 0 ]
 
 # They wait less than others, so fewer workers.
 test-long: ready ## the tests that take minutes: tutorials, round trips of many networks, property tests with more examples
-	@$(PYTEST) $(WORKERS) -n 4 $(RERUNS) -m "(long or hypothesis) and not alone"
+	@rm -f $(FAILED)
+	@$(PYTEST) $(WORKERS) -n 4 -m "(long or hypothesis) and not alone"; code=$$?; $(ONCE_MORE); exit $$code
 
 check: ready ## the inner loop, within a minute: lint, types and the tests that a change concerns, without Triton, torch and browsers
 	@$(MAKE) $(BESIDE_EACH_OTHER) check-tests check-style check-types check-imports

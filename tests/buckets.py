@@ -1,6 +1,7 @@
 """A real S3 server on loopback: rclone's, over a folder."""
 
 import asyncio
+import functools
 import subprocess
 import sysconfig
 from collections.abc import Iterator
@@ -8,7 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import botocore.loaders
 import fsspec.asyn
+import pytest
 
 from tests.leaks import lasting
 from tests.processes import free_port, listens, wait_for
@@ -49,7 +52,11 @@ def s3_server(folder: Path, *buckets: str) -> Iterator[S3]:
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         wait_for(lambda: listens(port))
-        yield S3(f"http://127.0.0.1:{port}", folder)
+        with pytest.MonkeyPatch.context() as patch:
+            # Each client of botocore would read a megabyte of JSON about the service.
+            read = functools.cache(botocore.loaders.JSONFileLoader().load_file)
+            patch.setattr(botocore.loaders.JSONFileLoader, "load_file", lambda _, path: read(path))
+            yield S3(f"http://127.0.0.1:{port}", folder)
     finally:
         process.kill()
         process.wait()

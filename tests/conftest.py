@@ -31,7 +31,7 @@ from gateway_models.networks.export import export_default
 from gateway_models.repository.entry import Entry
 from gateway_plugins.shared.files import locked
 from gateway_predictions import writer
-from tests import leaks, postponed
+from tests import leaks, postponed, workers
 from tests.affected import DURATIONS
 from tests.gateway_models.networks.warm_jobs import WarmProcess
 from tests.gateway_predictions.warm_writers import start as warm_writer
@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     It also makes tracebacks of applications without configured logs fast: structlog's own take a second.
     """
     # As a plug-in of its own, since the hooks of a conftest.py are not called for fixtures of the session.
-    for plugin in (leaks, postponed):
+    for plugin in (leaks, postponed, workers):
         config.pluginmanager.register(plugin)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     *processors, _ = structlog.get_config()["processors"]
@@ -67,93 +67,17 @@ MEASURE = served_memory.measure
 START_WRITER = writer.start
 STARTS_TRITON = {"runtime", "triton", "start_triton"}
 """The fixtures behind every Triton that a test starts."""
-WITH_THE_NETWORK = (
-    "tests/e2e/test_answers.py",
-    "tests/e2e/test_api_docs.py",
-    "tests/e2e/test_hostile.py",
-    "tests/e2e/test_ingest_damage.py",
-    "tests/e2e/test_ingest_forms.py",
-    "tests/e2e/test_v2.py",
-    "tests/reliability/test_cache.py",
-    "tests/triton_models/test_preprocessor.py",
-)
-"""Files that use `triton`: in one worker, so that its processes import torch once."""
-TOGETHER = (
-    (
-        "tests/gateway_models/networks/",
-        "tests/gateway_cli/test_models.py",
-        "tests/gateway_models/repository/",
-        "tests/triton_models/",
-    ),
-    (
-        "tests/gateway_models/proof/",
-        "tests/docs/",
-        "tests/e2e/test_versions.py",
-        "tests/plugins/tensors/test_on_triton.py",
-        "tests/reliability/test_model_recovery.py",
-        "tests/triton_backends/",
-    ),
-    ("tests/browser/",),
-    WITH_THE_NETWORK,
-    (
-        "tests/gateway_decoder/test_decoding.py",
-        "tests/gateway_decoder/test_decoders.py",
-        "tests/gateway/ingest/test_inspection.py",
-        "tests/gateway/ingest/test_decode_policy.py",
-        "tests/gateway/ingest/test_costly_headers.py",
-    ),
-    ("tests/deploy/test_chart.py", "tests/deploy/test_value_sets.py"),
-)
-"""Files that run in one worker, since they share what takes seconds: Triton, torch, a browser, encoded samples."""
-LONGEST = (
-    *TOGETHER[0],
-    *TOGETHER[1],
-    "tests/reliability/test_up.py",
-    *(name for names in TOGETHER[2:] for name in names),
-    "tests/reliability/",
-    "tests/gateway/triton/test_batching.py",
-    "tests/e2e/",
-    "tests/gateway_local/",
-    "tests/gateway_cli/",
-    "tests/gateway_models/",
-    "tests/test_",
-    "tests/gateway_predictions/",
-    "tests/gateway_client/",
-    "tests/plugins/",
-    "tests/gateway_decoder/",
-    "tests/native/",
-    "tests/gateway/test_",
-    "tests/gateway/server/",
-)
-"""Files and folders that take longest, the longest first: started last, one of them would prolong the whole run."""
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Assign whole files to each worker, and some groups of files to one worker; see TOGETHER."""
-    from xdist.scheduler import LoadFileScheduling
-
-    class Together(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            for files in TOGETHER:
-                if nodeid.startswith(files):
-                    return files[0]
-            return super()._split_scope(nodeid)
-
-    return Together(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start a Triton or a browser, so that `make check` skips them; sort files by duration."""
+    """Mark tests that start a Triton or a browser, so that `make check` skips them; the longest come first."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if STARTS_TRITON & fixtures:
             item.add_marker(pytest.mark.triton)
         if "browser" in fixtures:
             item.add_marker(pytest.mark.slow)
-    items.sort(
-        key=lambda item: next((i for i, name in enumerate(LONGEST) if item.nodeid.startswith(name)), len(LONGEST))
-    )
+    items.sort(key=lambda item: workers.position(item.nodeid))
 
 
 LEFT_OUT = {"triton", "torch", "browser", "slow", "long", "alone"}
