@@ -37,8 +37,8 @@ CAN_INSTALL := import sys; v = sys.version_info; ok = (3, 11) <= v[:2] <= (3, 13
 # A file's tests run in one worker, so that they share what they start; --max-worker-restart: a crash is a failure.
 PYTEST := $(BIN)/pytest -q
 # The order is that of tests/conftest.py: without --no-loadscope-reorder, files of few and long tests would come last.
-# Three workers for each core of two: two thirds of the time of a worker is a wait for a process, a deadline or a peer.
-WORKERS = -n 6 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --hypothesis-profile $(PROFILE) $(ORDER)
+# Two workers for each core of two: a third of the time of a worker is a wait for a process, a deadline or a peer. Six take longer.
+WORKERS = -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --hypothesis-profile $(PROFILE) $(ORDER)
 # A number makes the order of the tests random; the same number, the same order.
 SHUFFLE =
 ORDER = $(if $(SHUFFLE),--random-order --random-order-seed $(SHUFFLE))
@@ -122,10 +122,9 @@ test-most:
 	@rm -f $(FAILED)
 	@$(PYTEST) $(WORKERS) -m "not alone and not long"; code=$$?; $(ONCE_MORE); $(PYTEST) -m alone $(ALONE) && [ $$code = 0 ]
 
-# They wait less than others, so fewer workers.
 test-long: ready ## the tests that take minutes: tutorials, round trips of many networks, property tests with more examples
 	@rm -f $(FAILED)
-	@$(PYTEST) $(WORKERS) -n 4 -m "(long or hypothesis) and not alone"; code=$$?; $(ONCE_MORE); exit $$code
+	@$(PYTEST) $(WORKERS) -m "(long or hypothesis) and not alone"; code=$$?; $(ONCE_MORE); exit $$code
 
 check: ready ## the inner loop, within a minute: lint, types and the tests that a change concerns, without Triton, torch and browsers
 	@$(MAKE) $(BESIDE_EACH_OTHER) check-tests check-style check-types check-imports
