@@ -38,7 +38,7 @@ CAN_INSTALL := import sys; v = sys.version_info; ok = (3, 11) <= v[:2] <= (3, 13
 PYTEST := $(BIN)/pytest -q
 # The order is that of tests/conftest.py: without --no-loadscope-reorder, files of few and long tests would come last.
 # Two workers for each core of two: a third of the time of a worker is a wait for a process, a deadline or a peer. Six take longer.
-WORKERS = -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 --hypothesis-profile $(PROFILE) $(ORDER)
+WORKERS = -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(EXAMPLES) $(ORDER)
 # A number makes the order of the tests random; the same number, the same order.
 SHUFFLE =
 ORDER = $(if $(SHUFFLE),--random-order --random-order-seed $(SHUFFLE))
@@ -46,12 +46,13 @@ ORDER = $(if $(SHUFFLE),--random-order --random-order-seed $(SHUFFLE))
 # fail, the cause is not a busy machine. Plug-ins that run a test again at once talk to each other for each test, 40 ms.
 FAILED := .pytest_cache/v/cache/lastfailed
 ONCE_MORE = [ $$code = 1 ] && [ "$$(grep -c :: $(FAILED))" -le 5 ] && echo "failed tests once more, without others:" && \
-  $(PYTEST) --last-failed -rp && code=0
+  $(PYTEST) $(EXAMPLES) --last-failed -rp && code=0
 # To collect the other files would take longer than to run the tests of these.
-ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)
+ALONE = $(shell grep -rlE --include='test_*.py' '^(@|pytestmark = )pytest\.mark\.alone' tests)
 # Hypothesis tries the same examples in every run, and more of them in test-long; with PROFILE=random others, which may find more.
 PROFILE = repeatable
 test-long: PROFILE = thorough
+EXAMPLES = --hypothesis-profile $(PROFILE)
 PACKAGES := gateway gateway_plugins gateway_cli gateway_client gateway_decoder gateway_local gateway_machine gateway_models gateway_predictions triton_models triton_backends native bench deploy tests docs examples
 
 # Images of containers often set it. Here every process would compile the gateway again, and pytest all of the tests.

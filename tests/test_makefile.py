@@ -125,7 +125,12 @@ def run_suite(folder: Path, files: dict[str, str]) -> subprocess.CompletedProces
     for name, text in files.items():
         (folder / name).write_text(text)
     plugins = f"-p no:schemathesis -p no:hypothesispytest --basetemp={folder / 'tmp'}"
-    variables = [f"VENV={ROOT / '.venv'}", "WORKERS=-n 1 --dist loadfile --max-worker-restart 0", "ALONE=."]
+    variables = [
+        f"VENV={ROOT / '.venv'}",
+        "WORKERS=-n 1 --dist loadfile --max-worker-restart 0",
+        "ALONE=.",
+        "EXAMPLES=",
+    ]
     command = ["make", "--file", ROOT / "Makefile", "--directory", folder, "test-most", *variables]
     environment = {**os.environ, "PYTEST_ADDOPTS": plugins, "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
