@@ -48,7 +48,7 @@ FAILED := .pytest_cache/v/cache/lastfailed
 ONCE_MORE = [ $$code = 1 ] && [ "$$(grep -c :: $(FAILED))" -le 5 ] && echo "failed tests once more, without others:" && \
   $(PYTEST) $(EXAMPLES) --last-failed -rp && code=0
 # To collect the other files would take longer than to run the tests of these.
-ALONE = $(shell grep -rlE --include='test_*.py' '^(@|pytestmark = )pytest\.mark\.alone' tests)
+ALONE = $(shell grep -rlE --include='test_*.py' '^(@|[A-Za-z]+ = )pytest\.mark\.alone' tests)
 # Hypothesis tries the same examples in every run, and more of them in test-long; with PROFILE=random others, which may find more.
 PROFILE = repeatable
 test-long: PROFILE = thorough
