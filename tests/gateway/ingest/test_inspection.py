@@ -16,7 +16,7 @@ from gateway.errors import (
 )
 from gateway.ingest.image_formats import AVAILABLE, ImageFormat
 from gateway.ingest.image_info import ImageInfo, Unopened
-from gateway.ingest.inspection import DecodePolicy, check_size, examine, inspect
+from gateway.ingest.inspection import DecodePolicy, check_size, examine, inspect, recognize
 from gateway.ingest.upload import Upload
 from gateway.settings import DecodeMode
 from gateway_decoder.in_process import inspect_whole, prepare
@@ -51,6 +51,36 @@ OTHERS = {
 PASSED_ON = {"JPEG", "PNG", "WebP", "BMP"}
 # Whole images with something behind them, which may well be cut.
 HARMLESS_TAILS = {"JPEG with a video behind", "JPEG padded with zeros"}
+
+
+def ftyp(*brands: bytes, size: int = 0, version: bytes = bytes(4)) -> bytes:
+    """A file type box: the major brand, a version, and compatible brands (ISO/IEC 14496-12, 4.3)."""
+    content = b"ftyp" + brands[0] + version + b"".join(brands[1:])
+    return (size or 4 + len(content)).to_bytes(4, "big") + content
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (ftyp(b"avif"), ImageFormat.AVIF),
+        (ftyp(b"isom", b"avif"), ImageFormat.AVIF),
+        (ftyp(b"mif1", b"iso2", b"iso3", b"avif"), ImageFormat.AVIF),
+        (ftyp(b"mif1", b"iso2"), ImageFormat.HEIC),
+        (ftyp(b"isom", version=b"avif"), ImageFormat.VIDEO),
+        (ftyp(b"isom", b"xxav", b"ifxx"), ImageFormat.VIDEO),
+        (ftyp(b"isom", b"avif", size=20), ImageFormat.AVIF),
+        (ftyp(b"isom", b"avif", size=19), ImageFormat.VIDEO),
+        (ftyp(b"isom", b"avif")[:-1], ImageFormat.VIDEO),
+        (ftyp(b"isom", *[b"iso2"] * 251, b"avif"), ImageFormat.AVIF),
+        (ftyp(b"isom", *[b"iso2"] * 252, b"avif"), ImageFormat.VIDEO),
+    ],
+    ids=[
+        "major", "compatible", "last", "first known", "version", "between two", "whole box", "behind the box", "cut",
+        "at 1,020 bytes", "at 1,024 bytes",
+    ],
+)  # fmt: skip
+def test_media_files_are_recognised_by_their_brands(data, expected):
+    assert recognize(data) is expected
 
 
 def code(data, limits=LIMITS):
