@@ -42,8 +42,8 @@ WORKERS = -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(E
 # A number makes the order of the tests random; the same number, the same order.
 SHUFFLE =
 ORDER = $(if $(SHUFFLE),--random-order --random-order-seed $(SHUFFLE))
-# Up to five tests that failed beside others are run once more, without others; what failed before stays on the screen. If more
-# fail, the cause is not a busy machine. Plug-ins that run a test again at once talk to each other for each test, 40 ms.
+# Up to five tests that failed beside others are run once more, without others; the first report stays on the screen. If more
+# fail, the cause is not a busy machine. pytest-rerunfailures would add 40 ms to every test: its workers ask the controller.
 FAILED := .pytest_cache/v/cache/lastfailed
 ONCE_MORE = [ $$code = 1 ] && [ "$$(grep -c :: $(FAILED))" -le 5 ] && echo "failed tests once more, without others:" && \
   $(PYTEST) $(EXAMPLES) --last-failed -rp && code=0

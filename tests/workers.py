@@ -15,38 +15,42 @@ WITH_THE_NETWORK = (
     "tests/triton_models/test_preprocessor.py",
 )
 """Files that use `triton`: in one worker, so that its processes import torch once."""
-TOGETHER = (
-    (
-        "tests/gateway_models/networks/",
-        "tests/gateway_cli/test_models.py",
-        "tests/gateway_models/repository/",
-        "tests/triton_models/",
-    ),
-    (
-        "tests/gateway_models/proof/",
-        "tests/docs/",
-        "tests/e2e/test_versions.py",
-        "tests/plugins/tensors/test_on_triton.py",
-        "tests/reliability/test_model_recovery.py",
-        "tests/triton_backends/",
-    ),
-    ("tests/browser/",),
-    WITH_THE_NETWORK,
-    (
-        "tests/gateway_decoder/test_decoding.py",
-        "tests/gateway_decoder/test_decoders.py",
-        "tests/gateway/ingest/test_inspection.py",
-        "tests/gateway/ingest/test_decode_policy.py",
-        "tests/gateway/ingest/test_costly_headers.py",
-    ),
-    ("tests/deploy/test_chart.py", "tests/deploy/test_value_sets.py"),
+NETWORKS = (
+    "tests/gateway_models/networks/",
+    "tests/gateway_cli/test_models.py",
+    "tests/gateway_models/repository/",
+    "tests/triton_models/",
 )
-"""Files that run in one worker, since they share what takes seconds: Triton, torch, a browser, encoded samples."""
+PROOFS = (
+    "tests/gateway_models/proof/",
+    "tests/docs/",
+    "tests/e2e/test_versions.py",
+    "tests/plugins/tensors/test_on_triton.py",
+    "tests/reliability/test_model_recovery.py",
+    "tests/triton_backends/",
+)
+SAMPLES = (
+    "tests/gateway_decoder/test_decoding.py",
+    "tests/gateway_decoder/test_decoders.py",
+    "tests/gateway/ingest/test_inspection.py",
+    "tests/gateway/ingest/test_decode_policy.py",
+    "tests/gateway/ingest/test_costly_headers.py",
+)
+BROWSER = ("tests/browser/",)
+CHART = ("tests/deploy/test_chart.py", "tests/deploy/test_value_sets.py")
+TOGETHER = (WITH_THE_NETWORK, NETWORKS, PROOFS, SAMPLES, BROWSER, CHART)
+"""Files that run in one worker, since they share what takes seconds: Triton, torch, encoded samples, a browser.
+
+A file belongs to the first group that names it or its folder.
+"""
 LONGEST = (
-    *TOGETHER[0],
-    *TOGETHER[1],
+    *NETWORKS,
+    *PROOFS,
     "tests/reliability/test_up.py",
-    *(name for names in TOGETHER[2:] for name in names),
+    *BROWSER,
+    *WITH_THE_NETWORK,
+    *SAMPLES,
+    *CHART,
     "tests/reliability/",
     "tests/gateway/triton/test_batching.py",
     "tests/e2e/",
