@@ -244,7 +244,10 @@ def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_
     assert entry.serving.decode.value == chosen["variant"]["serving"]["decode"]
     classifier = read_model_config(repository / "head_classifier" / "config.pbtxt")
     assert list(classifier.dynamic_batching.preferred_batch_size) == (chosen["variant"]["serving"]["preferred"] or [])
-    assert [path.name for path in (repository / "head_classifier" / "1").iterdir()] == [entry.format.filename]
+    files = {path.name for path in (repository / "head_classifier" / "1").iterdir()}
+    # Where TorchScript is the fastest, it keeps the form in which it runs on a CPU.
+    of_torchscript = {"cpu.onnx", "cpu.json"} if entry.format is Format.TORCHSCRIPT else set()
+    assert files - of_torchscript == {entry.format.filename}
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "chosen" in output
 
