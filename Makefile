@@ -36,7 +36,7 @@ CAN_INSTALL := import sys; v = sys.version_info; ok = (3, 11) <= v[:2] <= (3, 13
   sys.exit(None if ok else "this is Python %d.%d, and the service needs 3.11, 3.12 or 3.13: make PYTHON=python3.12 …" % v[:2])
 # A file's tests run in one worker, so that they share what they start; --max-worker-restart: a crash is a failure.
 PYTEST := $(BIN)/pytest -q
-# The order is that of tests/conftest.py: without --no-loadscope-reorder, files of few and long tests would come last.
+# The order is that of tests/workers.py: without --no-loadscope-reorder, files of few and long tests would come last.
 # Two workers for each core of two: a third of the time of a worker is a wait for a process, a deadline or a peer. Six take longer.
 WORKERS = -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(EXAMPLES) $(ORDER)
 # A number makes the order of the tests random; the same number, the same order.
@@ -46,7 +46,7 @@ ORDER = $(if $(SHUFFLE),--random-order --random-order-seed $(SHUFFLE))
 # fail, the cause is not a busy machine. pytest-rerunfailures would add 40 ms to every test: its workers ask the controller.
 FAILED := .pytest_cache/v/cache/lastfailed
 ONCE_MORE = [ $$code = 1 ] && [ "$$(grep -c :: $(FAILED))" -le 5 ] && echo "failed tests once more, without others:" && \
-  $(PYTEST) $(EXAMPLES) --last-failed -rp && code=0
+  $(PYTEST) $(EXAMPLES) --last-failed --last-failed-no-failures=none -rp && code=0
 # To collect the other files would take longer than to run the tests of these.
 ALONE = $(shell grep -rlE --include='test_*.py' '^(@|[A-Za-z]+ = )pytest\.mark\.alone' tests)
 # Hypothesis tries the same examples in every run, and more of them in test-long; with PROFILE=random others, which may find more.

@@ -100,6 +100,6 @@ def pytest_testnodedown(node: Any, error: object) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Give the run another exit code than that of failed tests if a worker has crashed: its other tests did not run."""
+    """Exit with INTERNAL_ERROR if a worker has crashed: a rerun of its failed test would not run its other tests."""
     if session.config.stash.get(_crashed, False):
         session.exitstatus = pytest.ExitCode.INTERNAL_ERROR

@@ -6,6 +6,7 @@ or memory than the bytes account for.
 """
 
 import contextlib
+import functools
 import json
 import math
 import random
@@ -143,17 +144,14 @@ def run_cases(
         ThreadPoolExecutor(at_once) as pool,
     ):
         server = Server(gateway)
+        answered = functools.partial(exchange, server)
         server.new_log()
         deadline = time.monotonic() + seconds
         while report.requests < requests and time.monotonic() < deadline and len(report.faults) < MOST_FAULTS:
             began = report.requests
             # A separate generator for each case, so that each can be reproduced from the seed and its number.
             cases = [make(random.Random(f"{seed} {began + number}")) for number in range(BATCH)]
-
-            def answers() -> list[str]:
-                return list(pool.map(lambda case: exchange(server, case), cases))  # noqa: B023  # called in this round
-
-            for number, answer in enumerate(answers(), began):
+            for number, answer in enumerate(pool.map(answered, cases), began):
                 report.answers[answer[:60]] += 1
                 if answer.startswith("fault: "):
                     report.faults.append(f"seed {seed}, number {number}: {answer.removeprefix('fault: ')}")
@@ -163,7 +161,7 @@ def run_cases(
                 report.faults.append(f"{which}: it does not answer")
                 break
             if _check(server, report, cases, which):  # the machine may have stalled; such cases are slow again
-                answers()
+                list(pool.map(answered, cases))
                 report.faults += _check(server, report, cases, which)
     return report
 

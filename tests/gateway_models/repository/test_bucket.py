@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway_models.repository import bucket as bucket_module
 from gateway_models.repository.bucket import (
     MAX_OBJECT_BYTES,
+    MAX_OBJECTS,
     MAX_WORKING_BYTES,
     WHOLE_BYTES,
     BucketError,
@@ -293,13 +293,13 @@ def test_small_files_of_a_copy_are_limited_together(foreign):
 
 
 def test_number_of_objects_is_limited(foreign, monkeypatch):
-    assert bucket_module.MAX_OBJECTS == 100_000
-    monkeypatch.setattr(bucket_module, "MAX_OBJECTS", 100)
-    names = [f"models/team/production/net/{number}" for number in range(98)]
+    assert MAX_OBJECTS == 100_000
+    monkeypatch.setattr("gateway_models.repository.bucket.MAX_OBJECTS", 1_000)
+    names = [f"models/team/production/net/{number}" for number in range(998)]
     foreign.objects |= dict.fromkeys(names, b"")
-    assert len(RepositoryBucket(URL).objects()) == 100
+    assert len(RepositoryBucket(URL).objects()) == 1_000
     foreign.objects["models/team/production/one-more"] = b""
-    with pytest.raises(BucketError, match="more than 100 objects"):
+    with pytest.raises(BucketError, match="more than 1,000 objects"):
         RepositoryBucket(URL).objects()
 
 
