@@ -110,7 +110,7 @@ class Gateway:
 
     def events(self, since: int = 0) -> list[dict[str, Any]]:
         """The events of the log from an offset in bytes on."""
-        lines = self.log.read_bytes()[since:].splitlines()
+        lines = self.log.read_bytes()[since:].rpartition(b"\n")[0].splitlines()  # the last one may be half written
         return [json.loads(line) for line in lines if line.startswith(b"{")]
 
     def faults(self, since: int = 0) -> list[dict[str, Any]]:

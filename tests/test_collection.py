@@ -32,7 +32,8 @@ def collected(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
     """A run of pytest on these files, with what postpones imports alone."""
     for name, text in files.items():
         (folder / f"{name}.py").write_text(dedent(text))
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.postponed", "-p", "no:cacheprovider", str(folder)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.postponed", "-p", "no:cacheprovider"]
+    command += [f"--rootdir={folder}", str(folder)]  # which pytest guesses otherwise, from the folders above both
     return subprocess.run(command, cwd=affected.PROJECT, capture_output=True, text=True, check=False)
 
 
