@@ -1,9 +1,8 @@
 """Recovery of one Triton: dead processes, models that fail every probe, models that are not loaded."""
 
-import contextlib
 from collections.abc import Collection
 
-from gateway.errors import GatewayError
+from gateway.errors import DeadlineExceeded, GatewayError
 from gateway.triton.error_table import LoadNotAllowed
 from gateway.triton.health.expected import NOT_LISTED, UNLOADED, has_failed
 from gateway.triton.health.probes import Probes
@@ -11,7 +10,9 @@ from gateway.triton.health.state import NEVER, HealthState, ModelHealthState, St
 from gateway_plugins.recovery.reloading import ModelReloader, ReloadOutcome
 
 FRESH_SECONDS = 1.0
-"""A death seen within this time is not probed again before a reload."""
+"""A death seen within this time is not waited for again: a probe that takes longer than QUICK_SECONDS confirms it."""
+QUICK_SECONDS = 0.3
+"""A probe of a live process takes milliseconds, one of a dead process takes Triton 1 to 2 s."""
 RECENT_USE_SECONDS = 60.0
 """A model unused for this long may be unavailable while it reloads."""
 
@@ -91,15 +92,17 @@ class ModelRecovery:
 
         async def still_fails() -> bool:
             seen_at = max(state.dead.get(step, NEVER) for step in wanted)
-            # A probe of a dead process takes Triton 1 to 2 s. If another gateway has reloaded the step, the death
-            # may have been seen before that reload.
+            # The request that saw the death may have been sent before another gateway's reload.
             fresh = state.recovered_at < seen_at and state.clock() - seen_at < FRESH_SECONDS
-            if fresh and not self._left_to_others.keys() & names:
-                return True
             for model in affected:
-                with contextlib.suppress(GatewayError):  # unloaded or unreachable: another gateway may be reloading it
-                    if await self._probes.failure(model):
+                try:
+                    if await self._probes.failure(model, QUICK_SECONDS if fresh else None):
                         return True
+                except DeadlineExceeded:
+                    if fresh:
+                        return True
+                except GatewayError:
+                    pass  # unloaded or unreachable: another gateway may be reloading it
             return False
 
         try:

@@ -41,11 +41,17 @@ class Probes:
             error = exc
         self._state.record(model, ProbeResult(at, self._state.clock() - sent_at, error), sent_at)
 
-    async def failure(self, model: ModelHealthState) -> StubDied | InferenceFailed | None:
-        """Probe all instances: the first failure, or None; raises GatewayError if the model cannot be reached."""
+    async def failure(
+        self, model: ModelHealthState, timeout_seconds: float | None = None
+    ) -> StubDied | InferenceFailed | None:
+        """Probe all instances: the first failure, or None.
+
+        `timeout_seconds` limits each probe, by default as the schedule does. Raises DeadlineExceeded, or another
+        GatewayError if the model cannot be reached.
+        """
         for _ in range(2 * model.instances):  # Triton gives requests to its instances in rotation
             try:
-                await self._probe(model)
+                await self._probe(model, timeout_seconds)
             except (StubDied, InferenceFailed) as exc:
                 return exc
         return None
@@ -60,9 +66,9 @@ class Probes:
             else:
                 self._no_ensembles.add(name)
 
-    async def _probe(self, model: ModelHealthState) -> None:
+    async def _probe(self, model: ModelHealthState, timeout_seconds: float | None = None) -> None:
         metrics.PROBES.inc()
-        deadline = Deadline.after(self._state.schedule.timeout_seconds)
+        deadline = Deadline.after(timeout_seconds or self._state.schedule.timeout_seconds)
         call = Call(model.codec.probe(), model.name, "", None, deadline, "readiness")
         await self._endpoint.infer(call, class_count=1, codec=model.codec)
 

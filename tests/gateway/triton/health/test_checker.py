@@ -130,14 +130,27 @@ async def test_failed_load_of_a_step_is_retried():
         await wait_until(lambda: checker.state.ready)
 
 
-async def test_outdated_failure_report_does_not_reload():
+@pytest.mark.parametrize("age_seconds", [0, FRESH_SECONDS])
+async def test_outdated_failure_report_does_not_reload(age_seconds):
+    """The request that saw the death was sent before another gateway reloaded the model."""
     clock = Clock()
     triton, checker = await watched(clock=clock)
     checker.state.suspect(MODEL, StubDied("net"), float("inf"))
-    clock.seconds += FRESH_SECONDS  # another gateway has reloaded it meanwhile
+    clock.seconds += age_seconds
     await settled(checker)
     assert checker.state.ready
     assert triton.done == []
+
+
+async def test_fresh_death_is_confirmed_by_a_probe_that_takes_long():
+    """Triton takes 1 to 2 s to answer for a dead process."""
+    triton, checker = await watched()
+    triton.latency_seconds = lambda: 3600.0 if triton.dead else 0.0
+    triton.kill("net")
+    checker.state.suspect(MODEL, StubDied("net"), float("inf"))
+    await checker.recover()
+    assert triton.reloads("net") == 1
+    assert checker.state.ready
 
 
 async def test_probe_sent_before_a_reload_is_ignored():
