@@ -11,6 +11,7 @@ import yaml
 from deploy.generate import CHART
 from deploy.generate.helm import Rendered, render
 from gateway.settings import variable
+from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS
 from gateway_local.server import EXIT_TIMEOUT_SECONDS
 from gateway_machine.capacity import (
     CALL_IMAGES,
@@ -21,7 +22,6 @@ from gateway_machine.capacity import (
     SHARED_BYTES,
     plan,
 )
-from gateway_models.repository.tensorrt import TENSORRT_CACHE
 from tests.deploy.conftest import SETS, compose_file
 from tests.deploy.kubernetes_schemas import FOREIGN, VERSIONS, container, faults, find, pod
 from tests.settings import Settings
@@ -38,9 +38,12 @@ def release(request, releases) -> Rendered:
     return releases[request.param]
 
 
-@pytest.fixture(scope="module")
-def of_sizes() -> list[tuple[float, int, float, Rendered]]:
-    """The chart for Tritons with some cores and GPUs; and how many Tritons there are for each gateway."""
+def variables(release: Rendered) -> dict[str, str]:
+    return find(release, "ConfigMap", "-gateway")["data"]
+
+
+def test_limits_and_shared_memory_fit_the_cores_and_gpus():
+    """Gateways may have in flight what their Tritons process, and shared memory suffices for the processes."""
     cases: list[tuple[float, int, float, dict[str, Any]]] = []
     for cores, text in ((0.5, "500m"), (4, "4"), (16, 16), (64, "64")):
         for gpus in (0, 1, 8):
@@ -50,28 +53,13 @@ def of_sizes() -> list[tuple[float, int, float, Rendered]]:
     scaled = {"autoscaling": {"enabled": True, "maxReplicas": 6}}
     cases.append((4, 1, 2, {"triton": scaled, "gateway": {"autoscaling": {"enabled": True, "maxReplicas": 3}}}))
     releases = render([values for *_, values in cases])
-    return [(*case[:3], release) for case, release in zip(cases, releases, strict=True)]
-
-
-def test_gateways_may_have_in_flight_what_their_tritons_process(of_sizes):
-    for cores, gpus, tritons, release in of_sizes:
+    for (cores, gpus, tritons_of_each_gateway, _), release in zip(cases, releases, strict=True):
         assert not release.error
         found = variables(release)
-        wanted = tritons * (IN_FLIGHT_PER_CORE * cores + IN_FLIGHT_PER_GPU * gpus)
+        wanted = tritons_of_each_gateway * (IN_FLIGHT_PER_CORE * cores + IN_FLIGHT_PER_GPU * gpus)
         assert int(found["GATEWAY_MAX_IMAGES_IN_FLIGHT"]) == max(MIN_IN_FLIGHT, math.ceil(wanted / 8) * 8)
         assert int(found["GATEWAY_MAX_IMAGES_WAITING"]) == max(MIN_WAITING, math.ceil(wanted / 8) * 8)
         assert found["GATEWAY_BATCH_MAX_IMAGES"] == str(CALL_IMAGES)
-
-
-def test_models_are_sized_to_the_requested_processors(releases):
-    for release in releases.values():
-        sources = {each["name"]: each.get("valueFrom") for each in container(release, "triton")["env"]}
-        assert sources["GATEWAY_CORES"] == {"resourceFieldRef": {"resource": "requests.cpu"}}
-        assert {"name": "GATEWAY_TRITON_ALONE", "value": "true"} in container(release, "triton")["env"]
-
-
-def test_shared_memory_suffices_for_the_processes(of_sizes):
-    for cores, gpus, _, release in of_sizes:
         (volume,) = [each for each in pod(release, "triton")["volumes"] if each["name"] == "shared-memory"]
         size = volume["emptyDir"]["sizeLimit"]
         assert size.endswith("Mi")
@@ -81,8 +69,11 @@ def test_shared_memory_suffices_for_the_processes(of_sizes):
         assert processes * SHARED_BYTES <= int(size[:-2]) * 2**20 <= (max(2, cores) + 3) * SHARED_BYTES
 
 
-def variables(release: Rendered) -> dict[str, str]:
-    return find(release, "ConfigMap", "-gateway")["data"]
+def test_models_are_sized_to_the_requested_processors(releases):
+    for release in releases.values():
+        given = {each["name"]: each for each in container(release, "triton")["env"]}
+        assert given["GATEWAY_CORES"]["valueFrom"] == {"resourceFieldRef": {"resource": "requests.cpu"}}
+        assert given["GATEWAY_TRITON_ALONE"]["value"] == "true"
 
 
 def test_a_field_that_kubernetes_does_not_know_is_found(releases):
@@ -99,6 +90,7 @@ def test_every_expected_kind_is_rendered(releases):
         *("PersistentVolumeClaim", "PodDisruptionBudget", "PrometheusRule", "ScaledObject", "Service"),
         *("ServiceAccount", "ServiceMonitor", "TriggerAuthentication", *FOREIGN),
     }
+    assert "PersistentVolumeClaim" not in {each["kind"] for each in releases["existing-claims"].documents}
 
 
 def test_every_variable_is_a_setting_with_an_allowed_value(release):
@@ -135,21 +127,18 @@ def test_ports_have_one_meaning(release):
     assert [each["targetPort"] for each in ports] == [each["name"] for each in (http, *grpc)]
 
 
-def test_probes_use_the_right_paths(release):
+def test_probes_ask_for_health_and_fail_only_after_recovery_had_time(release):
+    """The start waits for the model of the liveness probe."""
     gateway, triton = container(release, "gateway"), container(release, "triton")
     assert gateway["livenessProbe"]["httpGet"]["path"] == "/health/live"
     assert triton["readinessProbe"]["httpGet"]["path"] == "/v2/health/ready"
-    assert triton["livenessProbe"]["exec"]["command"][:3] == ["python3", "/scripts/alive.py", "ensemble_model"]
+    start, alive = triton["startupProbe"]["exec"]["command"], triton["livenessProbe"]["exec"]["command"]
+    assert start[:3] == alive[:3] == ["python3", "/scripts/alive.py", "ensemble_model"]
+    assert "--loaded" in start
     assert "alive.py" in find(release, "ConfigMap", "-triton-scripts")["data"]
-
-
-def test_liveness_of_triton_fails_only_after_recovery_had_time(release):
-    from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS
-
-    probe = container(release, "triton")["livenessProbe"]
+    probe = triton["livenessProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] > LOAD_TIMEOUT_SECONDS
-    *_, own_timeout = probe["exec"]["command"]
-    assert int(own_timeout) < probe["timeoutSeconds"]
+    assert int(alive[-1]) < probe["timeoutSeconds"]
 
 
 @pytest.mark.parametrize("part", ["gateway", "triton"])
@@ -213,6 +202,7 @@ def test_changed_settings_or_models_cause_a_rollout(releases):
 
 
 def test_tritons_scale_by_the_images_of_each(releases):
+    """Whatever the number of gateways and the limits of each."""
     spec = find(releases["autoscaled"], "ScaledObject", "-triton")["spec"]
     (trigger,) = spec["triggers"]
     assert trigger["metricType"] == "AverageValue", "divided by the Tritons, not by the limits of the gateways"
@@ -224,13 +214,8 @@ def test_tritons_scale_by_the_images_of_each(releases):
     assert 0 < up < down
     selectors = set(re.findall(r"\{[^}]*\}", trigger["metadata"]["query"]))
     assert selectors == {'{namespace="vision", service="images-gateway"}'}
-
-
-def test_gateways_do_not_move_the_point_where_a_triton_is_added():
-    """The target is for each Triton, whatever the number of gateways and the limits of each."""
-    sets = [
-        {"gateway": {"replicas": gateways}, "triton": {"autoscaling": {"enabled": True}}} for gateways in (1, 2, 10, 50)
-    ]
+    scaled = {"triton": {"autoscaling": {"enabled": True}}}
+    sets = [{"gateway": {"replicas": gateways}, **scaled} for gateways in (1, 2, 10, 50)]
     triggers = [find(release, "ScaledObject", "-triton")["spec"]["triggers"] for release in render(sets)]
     assert triggers[0]
     assert triggers == [triggers[0]] * len(sets)
@@ -242,29 +227,19 @@ def test_own_arguments_are_those_of_the_images(dockerfile):
     assert profiles["cpu"]["tritonArgs"] == dockerfile.stages["triton-cpu"].words("CMD")
 
 
-def test_start_waits_for_the_model_of_the_liveness_probe(release):
-    triton = container(release, "triton")
-    start, alive = (triton[probe]["exec"]["command"] for probe in ("startupProbe", "livenessProbe"))
-    assert start[:3] == alive[:3]
-    assert "--loaded" in start
-
-
-def test_uploads_of_the_largest_size_pass_an_ingress(releases):
+def test_uploads_of_the_largest_size_and_time_pass_an_ingress_and_a_route(releases):
+    fields = Settings.model_fields
     nginx = find(releases["ingress-cert-manager"], "Ingress", "-gateway")["metadata"]["annotations"]
     prefix = "nginx.ingress.kubernetes.io/"
-    assert int(nginx[f"{prefix}proxy-body-size"]) == Settings.model_fields["max_request_bytes"].default
+    assert int(nginx[f"{prefix}proxy-body-size"]) == fields["max_request_bytes"].default
     assert nginx[f"{prefix}proxy-request-buffering"] == "off"
-    assert int(nginx[f"{prefix}proxy-read-timeout"]) > Settings.model_fields["max_timeout_seconds"].default
+    assert int(nginx[f"{prefix}proxy-read-timeout"]) > fields["max_timeout_seconds"].default
     inc = find(releases["ingress-of-nginx-inc"], "Ingress", "-gateway")["metadata"]["annotations"]
     assert inc["nginx.org/client-max-body-size"] == nginx[f"{prefix}proxy-body-size"]
     assert inc["nginx.org/websocket-services"] == "images-gateway"
     others = find(releases["traefik"], "Ingress", "-gateway")["metadata"]["annotations"]
     assert list(others) == ["traefik.ingress.kubernetes.io/router.entrypoints"]
-
-
-def test_a_route_waits_longer_than_the_gateway_does(releases):
     (rule,) = find(releases["gateway-api"], "HTTPRoute", "-gateway")["spec"]["rules"]
-    fields = Settings.model_fields
     longest = fields["upload_timeout_seconds"].default + fields["max_timeout_seconds"].default
     assert int(rule["timeouts"]["request"].removesuffix("s")) > longest
 
@@ -291,20 +266,18 @@ def test_notes_have_a_working_command(releases):
     assert "WARNING" in releases["network-policy-off"].files["NOTES.txt"]
 
 
-def test_runbook_links_lead_to_the_documents(releases):
+def test_prometheus_operator_gets_links_to_runbooks_and_dashboards(releases):
     (group,) = find(releases["prometheus-operator"], "PrometheusRule", "-gateway")["spec"]["groups"]
     urls = [rule["annotations"]["runbook_url"] for rule in group["rules"]]
     assert urls
     assert all(url.startswith("https://git.example/tig/blob/main/docs/guides/alerts.md#") for url in urls)
-
-
-def test_dashboards_are_config_maps_with_the_sidecars_label(releases):
     maps = [each for each in releases["prometheus-operator"].documents if "-dashboard-" in each["metadata"]["name"]]
     assert len(maps) == len([*(CHART / "files" / "dashboards").glob("*.json")]) > 0
     assert all(each["metadata"]["labels"]["grafana_dashboard"] == "1" for each in maps)
 
 
 REDIS = {"redis": {"host": "redis"}}
+UNITS = ("2GIB", "2 apples", "GiB")
 WRONG = [
     ({"profile": "cpu", "triton": REDIS, "gateway": {"cacheSecret": {"secretName": "s"}}}, "no Redis cache"),
     ({"triton": REDIS}, "gateway.cacheSecret.secretName"),
@@ -315,6 +288,7 @@ WRONG = [
     ({"profile": "tpu"}, "/profile"),
     ({"gateway": {"settings": {"GATEWAY_MAX_WAITING": 3}}}, "'GATEWAY_MAX_WAITING'"),
     ({"gateway": {"settings": {"GATEWAY_WORKERS": 0}}}, "/gateway/settings/GATEWAY_WORKERS"),
+    *(({"gateway": {"settings": {"GATEWAY_MAX_REQUEST_BYTES": each}}}, "GATEWAY_MAX_REQUEST_BYTES") for each in UNITS),
     ({"gateway": {"settings": {"GATEWAY_TRITON_URL": "elsewhere:8001"}}}, "'GATEWAY_TRITON_URL'"),
     ({"gateway": {"settings": {"GATEWAY_CACHE_SECRET": "0123456789abcdef"}}}, "'GATEWAY_CACHE_SECRET'"),
     ({"gateway": {"podSecurityContext": {"runAsUsr": 1}}}, "'runAsUsr'"),
@@ -374,24 +348,13 @@ def test_redis_replaces_the_cache_and_no_other_option(releases, dockerfile):
         option for option in dockerfile.stages["triton"].words("CMD") if not option.startswith("--cache-config=")
     ]
     assert {"--cache-config=redis,host=redis-master.cache.svc", "--cache-config=redis,port=6380"} <= set(cache)
+    compose = compose_file("docker-compose.redis.yml")["services"]["triton"]["command"]
+    waits = {option for option in compose if option.rpartition("=")[0].endswith(("timeout", "pool_size"))}
+    assert len(waits) == 4
+    assert waits <= set(cache)
     password = {"secretKeyRef": {"name": "redis", "key": "redis-password"}}
     assert {"name": "TRITONCACHE_REDIS_PASSWORD", "valueFrom": password} in triton["env"]
     rules = find(release, "NetworkPolicy", "-triton")["spec"]["egress"]
     ports = [port for rule in rules for port in rule.get("ports", [])]
     assert {"port": 6380} in ports
     assert {"port": 443} not in ports
-
-
-def test_waits_for_redis_are_those_of_the_compose_file(releases):
-    compose = compose_file("docker-compose.redis.yml")["services"]["triton"]["command"]
-    limits = {option for option in compose if option.rpartition("=")[0].endswith(("timeout", "pool_size"))}
-    assert len(limits) == 4
-    assert limits <= set(container(releases["redis-cache"], "triton")["args"])
-
-
-def test_engines_of_tensorrt_are_kept_in_a_claim(releases):
-    mounts = {
-        each["name"]: each["mountPath"] for each in container(releases["existing-claims"], "triton")["volumeMounts"]
-    }
-    assert mounts["tensorrt"] == TENSORRT_CACHE
-    assert "tensorrt" not in str(container(releases["as it comes"], "triton")["volumeMounts"])

@@ -42,13 +42,9 @@ def test_every_service_is_built_by_the_dockerfile(compose, dockerfile):
             defaults.items()
             >= {name: dockerfile.arguments[name] for name in defaults.keys() & dockerfile.arguments}.items()
         )
-
-
-def test_gateway_has_the_extras_of_the_dockerfile(compose, dockerfile):
     (default,) = [text for text in dockerfile.stages["gateway-build"].all("ARG") if text.startswith("EXTRAS=")]
-    assert (
-        compose["services"]["gateway"]["build"]["args"]["EXTRAS"] == f"${{EXTRAS:-{default.removeprefix('EXTRAS=')}}}"
-    )
+    wanted = f"${{EXTRAS:-{default.removeprefix('EXTRAS=')}}}"
+    assert compose["services"]["gateway"]["build"]["args"]["EXTRAS"] == wanted
 
 
 def test_cpu_file_uses_another_image_and_requests_no_gpu(gpu_compose, cpu_compose):
@@ -88,28 +84,20 @@ def test_only_the_gateway_can_be_reached_from_outside(compose):
         assert all(str(port).startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
-def test_every_variable_that_is_set_is_a_setting(compose):
-    known = {f"GATEWAY_{field.upper()}" for field in Settings.model_fields}
-    assert set(compose["services"]["gateway"]["environment"]) <= known
-
-
-def test_triton_is_healthy_by_the_check_of_its_image(compose, dockerfile):
+def test_triton_is_healthy_by_the_check_of_its_image_and_the_gateway_when_it_classifies(compose, dockerfile):
     service = compose["services"]["triton"]
     stage = dockerfile.stages[target_of(service)]
     assert service["healthcheck"]["test"] == ["CMD", *stage.words("HEALTHCHECK")]
     for option in ("interval", "timeout", "start_period", "retries"):
         assert f"--{option.replace('_', '-')}={service['healthcheck'][option]}" in stage.last("HEALTHCHECK").split()
-
-
-def test_the_gateway_is_healthy_when_it_classifies(compose):
     *_, code = compose["services"]["gateway"]["healthcheck"]["test"]
     assert "http://127.0.0.1:8080/health/ready" in code
 
 
 def test_a_service_may_finish_its_requests_before_it_is_killed(compose):
-    services = compose["services"]
-    assert seconds(services["gateway"]["stop_grace_period"]) > Settings.model_fields["shutdown_grace_seconds"].default
-    assert seconds(services["triton"]["stop_grace_period"]) > EXIT_TIMEOUT_SECONDS
+    given = {name: service.get("stop_grace_period", "") for name, service in compose["services"].items()}
+    assert int(given["gateway"].removesuffix("s")) > Settings.model_fields["shutdown_grace_seconds"].default
+    assert int(given["triton"].removesuffix("s")) > EXIT_TIMEOUT_SECONDS
 
 
 def test_monitoring_starts_only_with_its_profile(compose):
@@ -157,13 +145,10 @@ def test_own_images_run_on_a_read_only_file_system(gpu_compose, cpu_compose):
         assert service["tmpfs"] == ["/tmp"]  # noqa: S108  # a path inside the container
 
 
-def seconds(text: str) -> int:
-    return int(text.removesuffix("s"))
-
-
-def test_gateway_computes_what_env_leaves_out(gpu_compose, cpu_compose):
+def test_gateway_gets_settings_and_computes_what_env_leaves_out(gpu_compose, cpu_compose):
     for kind, each in {"gpu": gpu_compose, "cpu": cpu_compose}.items():
         environment = each["services"]["gateway"]["environment"]
+        assert set(environment) <= {f"GATEWAY_{field.upper()}" for field in Settings.model_fields}
         assert environment["GATEWAY_BESIDE_TRITON"] == kind
         # `environment` would win over .env.
         assert not {f"GATEWAY_{field.upper()}" for field in plan(16, 1).settings()} & environment.keys()
@@ -175,6 +160,7 @@ def redis_compose(gpu_compose):
 
 
 def test_redis_replaces_the_cache_and_no_other_option(redis_compose, dockerfile):
+    """Only Triton reaches it, and it forgets; the gateways need one secret."""
     command = redis_compose["services"]["triton"]["command"]
     cache = [option for option in command if option.startswith("--cache-config=")]
     assert [option for option in command if option not in cache] == [
@@ -184,18 +170,11 @@ def test_redis_replaces_the_cache_and_no_other_option(redis_compose, dockerfile)
     assert (given["host"], given["port"]) == ("redis", "6379")
     # 0, the default of the first two, is to wait for ever.
     assert all(0 < int(given[name]) <= 100 for name in ("connect_timeout", "socket_timeout", "wait_timeout"))
-
-
-def test_redis_is_reached_by_triton_alone_and_forgets(redis_compose):
     redis = redis_compose["services"]["redis"]
     assert redis["networks"] == ["triton"]
     assert "ports" not in redis
     assert redis["command"][-2:] == ["--maxmemory-policy", "allkeys-lru"]
     assert (redis["cap_drop"], redis["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
     assert redis_compose["services"]["triton"]["depends_on"]["redis"]["condition"] == "service_healthy"
-
-
-def test_gateways_before_redis_need_one_secret(redis_compose):
-    assert redis_compose["services"]["gateway"]["environment"]["GATEWAY_CACHE_SECRET"].startswith(
-        "${GATEWAY_CACHE_SECRET:?"
-    )
+    secret = redis_compose["services"]["gateway"]["environment"]["GATEWAY_CACHE_SECRET"]
+    assert secret.startswith("${GATEWAY_CACHE_SECRET:?")

@@ -1,4 +1,7 @@
-"""What `make dist` builds; that it then serves and classifies, `make dist` itself shows."""
+"""What `make dist` builds; that it then serves and classifies, `make dist` itself shows.
+
+With the archive of the default model, from which images are built without torch.
+"""
 
 import hashlib
 import json
@@ -10,17 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from deploy.default_model import PACKED, export, pack
 from deploy.dist import PROJECT, build, package_chart, wheel, write_bom, write_sums
-from deploy.generate.third_party import extras_of_image
 from gateway import __version__
+from gateway.findings import Level
+from gateway_local.doctor.repository import files, labels, read
 from tests.processes import python
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    build(folder, isolated=False)
-    return folder
 
 
 def test_tag_of_another_version_is_refused():
@@ -29,27 +27,21 @@ def test_tag_of_another_version_is_refused():
 
 
 @pytest.mark.long
-def test_every_distribution_has_an_sdist_and_a_wheel_of_the_version(built):
+def test_distributions_have_their_version_and_no_weights(tmp_path):
+    """An sdist and a wheel each; the wheel has licences, models and a sample, and the sdists have no tests."""
+    build(tmp_path, isolated=False)
     for name in ("triton_image_gateway", "triton_image_gateway_client", "exact_resize"):
-        assert wheel(built, name).name.startswith(f"{name}-{__version__}-")
-        assert (built / f"{name}-{__version__}.tar.gz").exists()
-    assert "-cp311-abi3-" in wheel(built, "exact_resize").name
-
-
-@pytest.mark.long
-def test_wheel_has_licences_models_and_a_sample_but_no_weights(built):
-    with zipfile.ZipFile(wheel(built, "triton_image_gateway")) as archive:
+        assert wheel(tmp_path, name).name.startswith(f"{name}-{__version__}-")
+        assert (tmp_path / f"{name}-{__version__}.tar.gz").exists()
+    assert "-cp311-abi3-" in wheel(tmp_path, "exact_resize").name
+    with zipfile.ZipFile(wheel(tmp_path, "triton_image_gateway")) as archive:
         names = archive.namelist()
     information = f"triton_image_gateway-{__version__}.dist-info/licenses"
     assert {f"{information}/LICENSE", f"{information}/THIRD_PARTY.md"} <= set(names)
     assert "gateway_local/shipped/triton_models/preprocessor/1/model.py" in names
     assert "gateway_local/shipped/examples/cat.jpg" in names
     assert not [name for name in names if name.endswith(("model.pt", "labels.txt", ".pyc"))]
-
-
-@pytest.mark.long
-def test_sdists_have_no_weights_and_no_tests(built):
-    for path in built.glob("*.tar.gz"):
+    for path in tmp_path.glob("*.tar.gz"):
         with tarfile.open(path) as archive:
             names = archive.getnames()
         assert not [name for name in names if name.endswith("model.pt") or "/tests/" in name]
@@ -92,5 +84,69 @@ def test_sums_are_those_of_the_files(tmp_path):
     assert (tmp_path / "SHA256SUMS").read_text() == f"{hashlib.sha256(b'wheel').hexdigest()}  a.whl\n"
 
 
-def test_bom_of_the_image_has_the_extras_of_the_dockerfile(dockerfile):
-    assert f"EXTRAS={extras_of_image()}" in dockerfile.stages["gateway-build"].all("ARG")
+@pytest.fixture
+def exported(tmp_path) -> Path:
+    """A folder with the files that an export writes, and some that Triton and Python leave beside them."""
+    folder = tmp_path / "exported"
+    for name in (
+        "triton_models/classifier/1/model.pt",
+        "triton_models/classifier/labels.txt",
+        "triton_models/ensemble_model/origin.json",
+        "triton_models/preprocessor/config.pbtxt",
+        "onnx_models/classifier/config.pbtxt",
+        "onnx_models/classifier/configs/sized.pbtxt",
+        "onnx_models/preprocessor/1/model.py",
+        "onnx_models/preprocessor/1/__pycache__/model.pyc",
+    ):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    (folder / "onnx_models/ensemble_model/1").mkdir(parents=True)
+    return folder
+
+
+def test_archive_has_what_is_generated_and_folders_of_versions(exported, tmp_path):
+    """Triton loads no ensemble without the empty folder of its version."""
+    pack(exported, tmp_path / "a.tgz")
+    with tarfile.open(tmp_path / "a.tgz") as archive:
+        assert [member.name for member in archive] == [
+            "onnx_models",
+            "onnx_models/classifier",
+            "onnx_models/classifier/config.pbtxt",
+            "onnx_models/ensemble_model",
+            "onnx_models/ensemble_model/1",
+            "onnx_models/preprocessor",
+            "onnx_models/preprocessor/1",
+            "onnx_models/preprocessor/1/model.py",
+            "triton_models/classifier/1",
+            "triton_models/classifier/1/model.pt",
+            "triton_models/classifier/labels.txt",
+            "triton_models/ensemble_model/origin.json",
+        ]
+        assert (
+            archive.extractfile("triton_models/classifier/labels.txt").read() == b"triton_models/classifier/labels.txt"
+        )
+
+
+def test_same_files_make_the_same_archive(exported, tmp_path):
+    pack(exported, tmp_path / "a.tgz")
+    for path in exported.rglob("*"):
+        path.touch()
+    pack(exported, tmp_path / "b.tgz")
+    assert (tmp_path / "a.tgz").read_bytes() == (tmp_path / "b.tgz").read_bytes()
+
+
+@pytest.mark.long
+def test_exported_repositories_are_complete_and_name_no_folder_of_this_machine(tmp_path):
+    exported, unpacked = tmp_path / "exported", tmp_path / "unpacked"
+    export(Path(sys.executable), exported)
+    pack(exported, tmp_path / "model.tgz")
+    with tarfile.open(tmp_path / "model.tgz") as archive:
+        archive.extractall(unpacked, filter="data")
+    assert all((unpacked / name).exists() for name in PACKED)
+    for repository in (exported / "triton_models", unpacked / "onnx_models"):
+        configs, found = read(repository)
+        findings = (found, files(repository, configs), labels(repository, configs))
+        assert {finding.level for finding in findings} == {Level.OK}
+    for record in unpacked.rglob("origin.json"):
+        assert str(tmp_path) not in record.read_text()

@@ -33,43 +33,38 @@ def installs_torch(stages: list[Stage]) -> bool:
     )
 
 
-def test_hadolint_finds_nothing(root):
+def test_hadolint_finds_nothing_and_no_rule_is_switched_off_without_a_reason(root):
     hadolint = Path(sysconfig.get_path("scripts")) / "hadolint"
     completed = subprocess.run(
         [hadolint, "--no-color", "--failure-threshold=style", "Dockerfile"], cwd=root, capture_output=True, text=True
     )
     assert (completed.returncode, completed.stdout) == (0, "")
-
-
-def test_no_lint_rule_is_switched_off_without_a_reason(root):
     lines = (root / "Dockerfile").read_text().splitlines()
     for line in filter(lambda line: "hadolint" in line, lines):
         assert re.search(r"hadolint ignore=\S+ # \w", line), line
 
 
-def test_the_file_builds_every_image_and_the_gateway_by_default(dockerfile):
-    assert set(IMAGES) <= set(dockerfile.stages)
+def test_the_gateway_is_built_by_default_and_bases_can_be_chosen(dockerfile):
+    """The GPU image is a Triton whose restricted APIs work."""
     assert list(dockerfile.stages)[-1] == "gateway"
-
-
-@pytest.mark.parametrize("image", ["gateway", *CPU_TRITONS])
-def test_base_of_the_python_images_can_be_chosen(dockerfile, image):
     assert dockerfile.arguments["PYTHON_IMAGE"] == "python:3.12-slim"
-    assert dockerfile.image_below(image) == "python:3.12-slim"
-
-
-def test_gpu_image_is_a_triton_with_working_restricted_apis(dockerfile):
+    assert {dockerfile.image_below(image) for image in ("gateway", *CPU_TRITONS)} == {"python:3.12-slim"}
     name, year, month = re.fullmatch(r"(\S+):(\d+)\.(\d+)-py3", dockerfile.image_below("triton")).groups()
     assert name == "nvcr.io/nvidia/tritonserver"
     assert (int(year), int(month)) >= (26, 11)
+    for stage in ("torch", "model-export", "triton-cpu"):
+        assert "PIP_EXTRA_INDEX_URL" in dockerfile.stages[stage].all("ARG")
 
 
 @pytest.mark.parametrize("image", IMAGES)
-def test_no_image_runs_as_root(dockerfile, image):
+def test_container_is_not_root_and_installs_nothing_when_it_starts(dockerfile, image):
+    stage = dockerfile.stages[image]
     # By number, so that Kubernetes can see for itself that it is not root.
-    uid, gid = map(int, dockerfile.stages[image].last("USER").split(":"))
+    uid, gid = map(int, stage.last("USER").split(":"))
     assert uid >= 1000
     assert gid >= 1000
+    start = [*stage.all("ENTRYPOINT"), *stage.all("CMD")]
+    assert not re.search(r"pip|apt|fetch|export|\bsh\b", " ".join(start))
 
 
 @pytest.mark.parametrize(
@@ -82,15 +77,12 @@ def test_image_checks_its_health_with_its_own_python(dockerfile, image, asked):
     assert asked in code
 
 
-def test_the_gateway_image_serves_on_every_interface_of_its_container(dockerfile):
+def test_the_gateway_image_serves_on_every_interface_and_has_the_chosen_extras(dockerfile):
     stage = dockerfile.stages["gateway"]
     assert (stage.words("ENTRYPOINT"), stage.words("CMD")) == (["gateway"], ["serve"])
     assert "GATEWAY_HOST=0.0.0.0" in stage.last("ENV").split()
     assert "GATEWAY_PORT=8080" in stage.last("ENV").split()
     assert stage.last("EXPOSE") == "8080"
-
-
-def test_gateway_image_has_the_requirements_and_the_chosen_extras(dockerfile):
     taken = dockerfile.stages["gateway-build"].last("RUN")
     assert taken.endswith('"$(echo /wheels/triton_image_gateway-*.whl)[${EXTRAS}]" /wheels/exact_resize-*.whl')
     assert dockerfile.stages["gateway-build"] in dockerfile.environment("gateway")
@@ -106,25 +98,11 @@ def test_debug_information_of_modules_is_left_out(dockerfile, image):
     assert "import gateway.app, gateway_decoder.__main__, uvloop" in dockerfile.stages["gateway"].last("RUN")
 
 
-@pytest.mark.parametrize("image", IMAGES)
-def test_nothing_is_installed_when_a_container_starts(dockerfile, image):
-    stage = dockerfile.stages[image]
-    start = [*stage.all("ENTRYPOINT"), *stage.all("CMD")]
-    assert not re.search(r"pip|apt|fetch|export|\bsh\b", " ".join(start))
-
-
 def test_everything_that_pip_installs_is_pinned(dockerfile):
     runs = [run for stage in dockerfile.stages.values() for run in stage.all("RUN") if " install " in run]
     runs = [run for run in runs if "pip" in run]
     assert len(runs) == 7
     assert all(re.search(r" install -c \S*constraints\.txt ", run) for run in runs)
-
-
-def test_all_triton_images_carry_the_models_of_one_build(dockerfile):
-    assert "/images/export_models.py /app" in dockerfile.stages["model-export"].last("RUN")
-    for image, folder in (("triton", "/models"), ("triton-cpu", "/app/triton_models")):
-        assert f"--from=model /app/triton_models {folder}" in dockerfile.stages[image].all("COPY")
-    assert "--from=model /app/onnx_models /app/triton_models" in dockerfile.stages["triton-cpu-onnx"].all("COPY")
 
 
 @pytest.mark.parametrize("image", ["gateway", "triton", "triton-cpu-onnx"])
@@ -135,7 +113,18 @@ def test_image_has_no_torch_and_is_built_without_it(dockerfile, parse_dockerfile
     assert installs_torch(dockerfile.needed("triton"))
 
 
-def test_default_model_is_exported_unless_its_archive_is_wanted(dockerfile, gpu_compose):
+def test_images_carry_the_models_of_one_build(dockerfile, gpu_compose):
+    """The default model is exported, unless its archive is wanted, and where the wheel has no Triton.
+
+    The wheel is for x86-64; NVIDIA's image is for arm64 too, and its build needs only the stage `model`.
+    """
+    assert "/images/export_models.py /app" in dockerfile.stages["model-export"].last("RUN")
+    for image, folder in (("triton", "/models"), ("triton-cpu", "/app/triton_models")):
+        assert f"--from=model /app/triton_models {folder}" in dockerfile.stages[image].all("COPY")
+    assert "--from=model /app/onnx_models /app/triton_models" in dockerfile.stages["triton-cpu-onnx"].all("COPY")
+    needed = dockerfile.needed("triton")
+    assert dockerfile.stages["model"] in needed
+    assert not any("triton fetch" in run for stage in needed for run in stage.all("RUN"))
     assert dockerfile.stages["model"].base == "model-export"
     assert gpu_compose["services"]["triton"]["build"]["args"]["DEFAULT_MODEL"] == "${DEFAULT_MODEL:-export}"
     (pattern, target) = dockerfile.stages["model-dist"].last("ADD").split()
@@ -152,28 +141,12 @@ def test_triton_images_classify_while_they_are_built(dockerfile, image):
     assert "python3 /checks/try_models.py ensemble_model " in command
 
 
-def test_model_is_exported_where_the_wheel_has_no_triton(dockerfile):
-    """The wheel is for x86-64; NVIDIA's image is for arm64 too, and its build needs only the stage `model`."""
-    needed = dockerfile.needed("triton")
-    assert dockerfile.stages["model"] in needed
-    assert not any("triton fetch" in run for stage in needed for run in stage.all("RUN"))
-
-
 def test_cpu_images_take_their_triton_out_of_an_image_that_is_named(dockerfile, cpu_compose):
     """With the Python backend alone: the networks run in this project's own backends, as with the wheel."""
     assert "TRITON_FETCH_IMAGE" in dockerfile.stages["fetched"].all("ARG")
     (fetched,) = dockerfile.stages["fetched"].all("RUN")
     assert 'gateway triton fetch ${TRITON_FETCH_IMAGE:+--image "$TRITON_FETCH_IMAGE" --backend python}' in fetched
     assert cpu_compose["services"]["triton"]["build"]["args"]["TRITON_FETCH_IMAGE"] == "${TRITON_FETCH_IMAGE:-}"
-
-
-def test_gpu_image_removes_the_numpy_of_its_base_first(dockerfile):
-    install, *_ = dockerfile.stages["triton"].all("RUN")
-    removed, installed = (
-        install.index("pip uninstall --yes --break-system-packages numpy"),
-        install.index(" install -c "),
-    )
-    assert removed < installed
 
 
 def test_tensorrt_keeps_its_engines_where_compose_has_a_volume(dockerfile, gpu_compose):
@@ -183,19 +156,11 @@ def test_tensorrt_keeps_its_engines_where_compose_has_a_volume(dockerfile, gpu_c
     assert "tensorrt" in gpu_compose["volumes"]
 
 
-def test_gpu_image_has_no_python_based_pytorch_backend(dockerfile):
-    stage = dockerfile.stages["triton"]
-    assert not any("triton_backends" in text for _, text in stage.instructions)
-    assert not any(word.startswith("--backend-directory") for word in stage.words("CMD"))
-
-
-def test_cpu_builds_of_torch_can_be_chosen(dockerfile):
-    for stage in ("torch", "model-export", "triton-cpu"):
-        assert "PIP_EXTRA_INDEX_URL" in dockerfile.stages[stage].all("ARG")
-
-
 def test_the_gpu_image_has_what_the_preprocessor_imports(root, dockerfile):
-    """All but torch, which `resize_library: torch` and a preprocessor on a GPU need: docs/guides/gpu.md."""
+    """All but torch, which `resize_library: torch` and a preprocessor on a GPU need: docs/guides/gpu.md.
+
+    Nor has it this project's backend for PyTorch; and the NumPy of its base is removed first.
+    """
     files = (root / "triton_models/preprocessor/1").glob("*.py")
     trees = [ast.parse(path.read_text()) for path in files if path.name != "on_torch.py"]
     nodes = [node for tree in trees for node in ast.walk(tree)]
@@ -208,6 +173,9 @@ def test_the_gpu_image_has_what_the_preprocessor_imports(root, dockerfile):
     assert imported - set(packages) - sys.stdlib_module_names == {"torch", "triton_python_backend_utils"}
     install, *_ = dockerfile.stages["triton"].all("RUN")
     assert needed <= set(install.split())
+    assert install.index("pip uninstall --yes --break-system-packages numpy") < install.index(" install -c ")
+    assert not any("triton_backends" in text for _, text in dockerfile.stages["triton"].instructions)
+    assert not any(word.startswith("--backend-directory") for word in dockerfile.stages["triton"].words("CMD"))
     # What cannot be imported fails the build, not the first start.
     *_, check = install.split("python3 -c")
     assert {name for name in packages if name in imported} <= set(re.findall(r"\w+", check))

@@ -1,8 +1,10 @@
-"""What a release consists of: generated files, one version everywhere, and pins."""
+"""What a release consists of: generated files, one version everywhere, pins, and no package under the GPL."""
 
+import platform
 import re
 import tomllib
-from importlib.metadata import requires, version
+from email.message import Message
+from importlib.metadata import distribution, requires, version
 
 import pytest
 import yaml
@@ -12,6 +14,7 @@ from packaging.utils import canonicalize_name
 from deploy.generate import CHART
 from deploy.generate.__main__ import files
 from deploy.generate.manifests import files as manifests
+from deploy.generate.third_party import PATH, contained, licence, needed, places
 from deploy.generate.values import described
 from deploy.generate.version import files as files_of_version
 from deploy.generate.version import semantic
@@ -19,17 +22,10 @@ from gateway import __version__
 from tests.processes import PROJECT
 
 
-@pytest.fixture(scope="module")
-def generated():
-    return dict(files())
-
-
-def test_every_generated_file_is_up_to_date(generated):
+def test_every_generated_file_is_up_to_date_and_no_outdated_one_remains():
+    generated = dict(files())
     stale = [str(path.relative_to(PROJECT)) for path, text in generated.items() if path.read_text() != text]
     assert not stale, "run: make docs"
-
-
-def test_no_outdated_generated_file_remains(generated):
     assert set((PROJECT / "deploy" / "kubernetes").iterdir()) <= set(generated)
 
 
@@ -111,3 +107,57 @@ def test_cuda_packages_are_left_to_torch(constraints):
     names = {canonicalize_name(constraint.name) for constraint in constraints}
     assert not [name for name in names if name.startswith(("nvidia-", "cuda-"))]
     assert "torch" in names
+
+
+OF_GPL = {"libx264", "libx265", "libxvidcore", "libpostproc"}
+"""Codecs that wheels contain."""
+
+
+@pytest.fixture(scope="module")
+def installed() -> dict[str, set[str]]:
+    if platform.machine() != "x86_64":
+        pytest.skip("other wheels contain other libraries")
+    return places()
+
+
+def test_distribution_and_images_carry_the_licences_of_others():
+    assert "THIRD_PARTY.md" in (PROJECT / "pyproject.toml").read_text()
+    assert re.search(r"^COPY .*THIRD_PARTY\.md", (PROJECT / "Dockerfile").read_text(), re.MULTILINE)
+
+
+def test_nothing_that_is_installed_by_default_is_under_the_gpl(installed):
+    for name in set().union(*installed.values()):
+        package = distribution(name)
+        assert not re.search(r"(?<!L)GPL|General Public|Proprietary", licence(package)), name
+        assert OF_GPL.isdisjoint(contained(package)), name
+
+
+@pytest.mark.usefixtures("installed")
+def test_library_inside_a_wheel_is_found():
+    """As a package's own licence does not tell."""
+    heif = distribution("pillow-heif")
+    assert licence(heif) == "BSD-3-Clause"
+    assert "libx265" in contained(heif)
+    assert all(name in PATH.read_text() for name in contained(heif))
+
+
+def test_heic_is_installed_only_when_asked_for(installed):
+    assert not [place for place, names in installed.items() if "pillow-heif" in names]
+    assert "pillow-heif" in needed("triton-image-gateway[heic]")
+
+
+def test_images_have_what_they_need_and_no_more(installed):
+    assert {"redis", "opentelemetry-sdk", "fastapi", "tritonclient", "grpcio"} <= installed["gateway"]
+    assert [place for place, names in installed.items() if "torch" in names] == ["triton-cpu", "make up"]
+    assert installed["gateway"].isdisjoint({"torchvision", "scikit-image", "matplotlib", "onnxruntime"})
+    assert installed["triton"] == {"numpy", "opencv-python-headless", "pillow"}
+    assert not [name for names in installed.values() for name in names if name.startswith("nvidia")]
+
+
+def test_package_without_a_licence_is_refused():
+    class Nothing:
+        name = "nothing"
+        metadata = Message()
+
+    with pytest.raises(LookupError, match="nothing declares no licence"):
+        licence(Nothing())

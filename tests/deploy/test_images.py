@@ -60,16 +60,12 @@ def test_build_ends_with_what_triton_answers(root, behaviour, code, message):
     assert not listens(port)
 
 
-@pytest.fixture
-def service(root):
+def test_unit_runs_up_unprivileged_with_settings_and_restarts_it(root):
+    """Requests are finished before systemd kills."""
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str
     unit.read(root / "deploy/systemd/triton-image-gateway.service")
-    return unit["Service"]
-
-
-def test_unit_runs_up_unprivileged_and_restarts_it(service):
-    """Requests are finished before systemd kills."""
+    service = unit["Service"]
     defaults = Settings.model_fields
     needed = defaults["shutdown_delay_seconds"].default + defaults["shutdown_grace_seconds"].default
     assert int(service["TimeoutStopSec"]) > needed
@@ -78,9 +74,6 @@ def test_unit_runs_up_unprivileged_and_restarts_it(service):
     assert {name: service[name] for name in wanted} == wanted
     assert service["ExecStart"].endswith("gateway up")
     assert service["User"] != "root"
-
-
-def test_environment_variables_are_settings(service):
     names = [word.split("=")[0] for word in service["Environment"].split()]
     known = {f"GATEWAY_{field.upper()}" for field in Settings.model_fields}
     assert {name for name in names if name.startswith("GATEWAY_")} <= known

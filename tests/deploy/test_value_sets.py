@@ -7,16 +7,13 @@ from typing import Any
 import pytest
 
 from deploy.generate.helm import render
+from gateway_models.repository.tensorrt import TENSORRT_CACHE
 from tests.deploy.conftest import SETS
 from tests.deploy.kubernetes_schemas import FOREIGN, VERSIONS, at, container, faults, find, pod, template
 
 MONITORING = {"kubernetes.io/metadata.name": "monitoring"}
 SINCE = {"dynamic-resource-allocation": "1.33.0"}
 """Sets that need a newer Kubernetes than the chart does."""
-
-
-def test_there_are_sets_for_many_platforms():
-    assert len(SETS) >= 60
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -82,7 +79,7 @@ def test_pods_have_the_identity_that_is_annotated(releases, name):
     assert pod(release, "triton")["automountServiceAccountToken"] is False, "the cloud mounts a token of its own"
 
 
-def test_labels_reach_pods_and_no_selector(releases):
+def test_labels_reach_pods_and_replace_none_of_a_selector(releases):
     release = releases["ci-common-labels"]
     for each in release.documents:
         assert each["metadata"]["labels"]["example.com/team"] == "vision", each["kind"]
@@ -93,9 +90,6 @@ def test_labels_reach_pods_and_no_selector(releases):
         selector = find(release, "Deployment", f"-{part}")["spec"]["selector"]["matchLabels"]
         assert {key.partition("/")[0] for key in selector} == {"app.kubernetes.io"}
         assert selector.items() <= labels.items()
-
-
-def test_pod_labels_cannot_replace_those_of_the_selector():
     name = "app.kubernetes.io/component"
     (release,) = render([{"commonLabels": {name: "a"}, "gateway": {"podLabels": {name: "b"}}}])
     assert template(release, "gateway")["metadata"]["labels"][name] == "gateway"
@@ -165,6 +159,7 @@ VALUES = [
     ("as it comes", "NetworkPolicy triton", "spec ingress 1 ports", [{"port": 8002}]),
     ("as it comes", "NetworkPolicy triton", "spec ingress 1 from 0 namespaceSelector matchLabels", MONITORING),
     ("as it comes", "NetworkPolicy triton", "spec ingress 1 from 1", None),
+    ("as it comes", "Deployment triton", f"{TRITON} volumeMounts tensorrt", None),
     ("archive-of-models", "NetworkPolicy triton", "spec egress 0 ports 2", {"port": 443}),
     ("archive-of-models", "NetworkPolicy triton", "spec egress 1", None),
     ("batch-scheduler-on-spot-gpus", "Deployment triton", f"{POD} schedulerName", "volcano"),
@@ -190,6 +185,7 @@ VALUES = [
     ("envoy-in-front-of-tritons", "Deployment triton", f"{TRITON} livenessProbe exec command 2", "flowers"),
     ("envoy-in-front-of-tritons", "Deployment triton", f"{TRITON} startupProbe exec command 2", "flowers"),
     ("envoy-in-front-of-tritons", "NetworkPolicy triton", "spec ingress 0 from 1 podSelector matchLabels app", "envoy"),
+    ("existing-claims", "Deployment triton", f"{TRITON} volumeMounts tensorrt mountPath", TENSORRT_CACHE),
     ("few-revisions", "Deployment gateway", "spec revisionHistoryLimit", 3),
     ("few-revisions", "Deployment triton", "spec revisionHistoryLimit", 0),
     ("gateway-api", "NetworkPolicy gateway", "spec ingress 0 ports", [{"port": 8080}, {"port": 8081}]),
@@ -264,13 +260,3 @@ VALUES = [
 def test_set_has_its_values(releases, name, thing, path, value):
     kind, part = thing.split()
     assert at(find(releases[name], kind, f"-{part}"), path) == value
-
-
-def test_existing_claims_are_not_made(releases):
-    assert "PersistentVolumeClaim" not in {each["kind"] for each in releases["existing-claims"].documents}
-
-
-@pytest.mark.parametrize("size", ["2GIB", "2 apples", "GiB"])
-def test_unknown_unit_is_refused(size):
-    (refused,) = render([{"gateway": {"settings": {"GATEWAY_MAX_REQUEST_BYTES": size}}}])
-    assert "GATEWAY_MAX_REQUEST_BYTES" in refused.error
