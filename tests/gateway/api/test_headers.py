@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from tests.doubles.backend import PNG, StubBackend
+from tests.doubles.backend import CAT, PNG, StubBackend
 from tests.services import client_of
 
 ORIGIN = "https://app.example"
-CAT = {"files": ("cat.png", PNG)}
+FILE = {"files": ("cat.png", PNG)}
 
 
 @pytest.fixture(params=["result", "error", "fault", "page", "docs", "script", "metrics", "health", "stream"])
@@ -16,8 +16,8 @@ def answer(request):
     fault = RuntimeError("boom") if request.param == "fault" else None
     with client_of(StubBackend(fault)) as client:
         yield {
-            "result": lambda: client.post("/predict", files=CAT),
-            "stream": lambda: client.post("/predict", files=CAT, headers={"Accept": "application/x-ndjson"}),
+            "result": lambda: client.post("/predict", files=FILE),
+            "stream": lambda: client.post("/predict", files=FILE, headers={"Accept": "application/x-ndjson"}),
             "error": lambda: client.get("/nothing"),
             "fault": lambda: client.get("/models"),
             "page": lambda: client.get("/"),
@@ -28,7 +28,8 @@ def answer(request):
         }[request.param]()
 
 
-def test_every_response_has_each_security_header_once(answer):
+def test_every_response_has_each_security_header_once(answer, request):
+    """A response without an ETag is never stored."""
     for name, value in {
         "x-content-type-options": "nosniff",
         "referrer-policy": "no-referrer",
@@ -37,9 +38,6 @@ def test_every_response_has_each_security_header_once(answer):
         assert answer.headers.get_list(name) == [value]
     (policy,) = answer.headers.get_list("content-security-policy")
     assert "frame-ancestors 'self'" in policy
-
-
-def test_responses_without_an_etag_are_never_stored(answer, request):
     has_etag = request.node.callspec.params["answer"] in {"page", "docs", "script"}
     assert ("etag" in answer.headers) == has_etag
     if not has_etag:
@@ -60,7 +58,7 @@ def test_cors_is_disabled_by_default(client):
 def test_listed_origin_may_call_and_read_the_response():
     with client_of(cors_origins=(ORIGIN, "http://localhost:3000")) as client:
         allowed = preflight(client)
-        answer = client.post("/predict", files=CAT, headers={"Origin": ORIGIN})
+        answer = client.post("/predict", files=FILE, headers={"Origin": ORIGIN})
     assert allowed.status_code == 200
     for each in (allowed, answer):
         assert each.headers.get_list("x-content-type-options") == ["nosniff"]
@@ -83,33 +81,23 @@ def test_unlisted_origin_and_unknown_method_or_header_are_refused(origin):
     assert "access-control-allow-origin" not in answer.headers
 
 
-def test_star_allows_every_origin():
-    with client_of(cors_origins=("*",)) as client:
-        assert preflight(client, origin="https://any.example").headers["access-control-allow-origin"] == "*"
-        answer = client.get("/models", headers={"Origin": "https://any.example"})
-    assert answer.headers["access-control-allow-origin"] == "*"
-
-
-def test_preflight_needs_no_key_and_401_is_readable(tmp_path):
+@pytest.mark.parametrize(
+    ("origins", "backend", "keys", "status"),
+    [("*", None, False, 200), (ORIGIN, None, True, 401), (ORIGIN, RuntimeError("boom"), False, 500)],
+    ids=["every origin", "no key", "fault"],
+)
+def test_preflight_needs_no_key_and_every_response_is_readable(tmp_path, origins, backend, keys, status):
     (tmp_path / "keys").write_text("")
-    with client_of(cors_origins=(ORIGIN,), api_keys_file=tmp_path / "keys") as client:
-        assert preflight(client).status_code == 200
-        answer = client.get("/models", headers={"Origin": ORIGIN})
-    assert answer.status_code == 401
-    assert answer.headers["access-control-allow-origin"] == ORIGIN
+    options = {"api_keys_file": tmp_path / "keys"} if keys else {}
+    with client_of(StubBackend(backend or CAT), cors_origins=(origins,), **options) as client:
+        answers = [preflight(client), client.get("/models", headers={"Origin": ORIGIN})]
+    assert [answer.status_code for answer in answers] == [200, status]
+    assert [answer.headers["access-control-allow-origin"] for answer in answers] == [origins] * 2
 
 
-def test_server_error_is_readable_across_origins():
-    with client_of(StubBackend(RuntimeError("boom")), cors_origins=(ORIGIN,)) as client:
-        answer = client.get("/models", headers={"Origin": ORIGIN})
-    assert answer.status_code == 500
-    assert answer.headers["access-control-allow-origin"] == ORIGIN
-
-
-def request_id(*values: bytes) -> str:
+def request_id(client, *values: bytes) -> str:
     """The request id in the response, for raw X-Request-ID headers."""
-    with client_of() as client:
-        start, *_ = client.ask("GET", "/health/live", [(b"x-request-id", each) for each in values])
+    start, *_ = client.ask("GET", "/health/live", [(b"x-request-id", each) for each in values])
     (returned,) = [value for name, value in start["headers"] if name == b"x-request-id"]
     return returned.decode("ascii")
 
@@ -131,13 +119,13 @@ def request_id(*values: bytes) -> str:
         (b"\r\n" * 5_000 + b"x", "x"),
     ],
 )
-def test_unsafe_characters_of_a_request_id_are_removed(given, cleaned):
+def test_unsafe_characters_of_a_request_id_are_removed(client, given, cleaned):
     """The first of several headers that is left counts."""
-    assert request_id(given) == request_id(b"\x00", given, b"second") == cleaned
+    assert request_id(client, given) == request_id(client, b"\x00", given, b"second") == cleaned
 
 
 @pytest.mark.parametrize("given", [(), (b"",), (b"   ",), ("ключ".encode(),), (b"\r\n",)])
-def test_request_without_a_usable_id_gets_a_new_one(given):
-    first, second = request_id(*given), request_id(*given)
+def test_request_without_a_usable_id_gets_a_new_one(client, given):
+    first, second = request_id(client, *given), request_id(client, *given)
     assert re.fullmatch(r"[0-9a-f]{32}", first)
     assert first != second

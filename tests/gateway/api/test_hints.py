@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-import structlog
 
 from gateway.ingest.multipart import MAX_READ_AHEAD_BYTES
 from tests.doubles.backend import PNG
@@ -116,10 +115,3 @@ def test_field_after_files_that_are_being_classified():
         late = client.post("/predict", files=[*files, ("top_k", (None, "2"))])
     assert (late.status_code, late.json()["code"]) == (422, "invalid_parameter")
     assert "send it before the first file, or in the query, such as ?top_k=…." in late.json()["detail"]
-
-
-def test_log_event_describes_images_without_their_bytes(client):
-    with structlog.testing.capture_logs() as told:
-        client.post("/predict", content=b"", headers={"content-type": "image/png"})
-    (event,) = [event for event in told if event["event"] == "request"]
-    assert (event["images_failed"], event["errors"]) == (1, {"empty_file": 1})

@@ -17,7 +17,7 @@ from gateway.errors import AlreadyLogged, ModelNotFound, TritonUnreachable
 from gateway.ingest.multipart import MAX_READ_AHEAD_BYTES
 from tests.doubles.backend import CAT, PNG, StubBackend
 from tests.otlp import PARENT, TRACE, collecting, place
-from tests.services import Client, client_of
+from tests.services import client_of
 
 Event = dict[str, Any]
 TRACEPARENT = place(1)
@@ -171,41 +171,45 @@ def test_probes_and_assets_are_logged_at_debug_level(client, events, method):
     assert [(event["log_level"], event["method"]) for event in events] == [("debug", method)] * 5
 
 
-def test_server_timing_header_has_the_stages(client):
+def test_stages_are_measured_and_in_the_server_timing_header(client):
+    before = count("gateway_request_duration_seconds_count", stage="infer")
     header = client.post("/predict", files=files(PNG)).headers["Server-Timing"]
+    assert count("gateway_request_duration_seconds_count", stage="infer") == before + 1
     assert re.fullmatch(r"total;dur=\d+\.\d+", client.get("/models").headers["Server-Timing"])
     entries = dict(re.fullmatch(r"([a-z]+);dur=(\d+\.\d+)", entry).groups() for entry in header.split(", "))
     assert list(entries) == ["read", "prepare", "wait", "infer", "total"]
 
 
-def test_no_stage_is_longer_than_its_request(events):
+def test_no_stage_is_longer_than_its_request_and_each_call_is_timed(events):
+    before = count("gateway_triton_call_duration_seconds_count")
+    spent = count("gateway_triton_call_duration_seconds_sum")
     with client_of(StubBackend(seconds=SECONDS), batch_max_images=1, request_max_calls=4) as client:
         header = client.post("/predict", files=files(*[PNG] * 8)).headers["Server-Timing"]
     milliseconds = {name: float(value) for name, value in re.findall(r"(\w+);dur=([\d.]+)", header)}
     assert milliseconds["infer"] >= 2 * SECONDS * 1e3
     assert milliseconds["infer"] <= milliseconds["total"]
     assert all(events[0][stage] <= events[0]["total_seconds"] for stage in STAGES)
-
-
-def test_each_triton_call_is_timed():
-    before = count("gateway_triton_call_duration_seconds_count")
-    spent = count("gateway_triton_call_duration_seconds_sum")
-    with client_of(StubBackend(seconds=SECONDS), batch_max_images=1, request_max_calls=4) as client:
-        client.post("/predict", files=files(*[PNG] * 8))
     assert count("gateway_triton_call_duration_seconds_count") == before + 8
     assert count("gateway_triton_call_duration_seconds_sum") >= spent + 8 * SECONDS * 0.9
 
 
-def test_requests_are_counted_by_route_status_and_code(client):
-    ok = {"route": "/predict", "status": "200", "code": ""}
-    refused = {"route": "/predict", "status": "415", "code": "unsupported_media_type"}
-    before = count("gateway_requests_total", **ok), count("gateway_requests_total", **refused)
-    client.post("/predict", files=files(PNG))
+def test_requests_and_images_are_counted_by_what_came_of_them(client):
+    series = {
+        ("gateway_requests_total", ("route", "/predict"), ("status", "200"), ("code", "")): 1,
+        ("gateway_requests_total", ("route", "/assets/{path:path}"), ("status", "200"), ("code", "")): 1,
+        ("gateway_requests_total", ("route", "/predict"), ("status", "415"), ("code", "unsupported_media_type")): 1,
+        ("gateway_images_total", ("outcome", "ok"), ("model", "ensemble_model"), ("version", "1")): 2,
+        ("gateway_images_total", ("outcome", "unsupported_format"), ("model", ""), ("version", "")): 1,
+    }
+
+    def counts() -> list[float]:
+        return [count(name, **dict(labels)) for name, *labels in series]
+
+    before = counts()
+    client.post("/predict", files=files(PNG, TEXT, PNG))
     client.post("/predict", content=b"x", headers={"Content-Type": "text/plain"})
-    assert (count("gateway_requests_total", **ok), count("gateway_requests_total", **refused)) == (
-        before[0] + 1,
-        before[1] + 1,
-    )
+    client.get("/assets/page.js")
+    assert [now - then for now, then in zip(counts(), before, strict=True)] == list(series.values())
 
 
 def test_client_made_values_never_become_labels():
@@ -220,26 +224,15 @@ def test_client_made_values_never_become_labels():
     assert '"4711"' not in exposed
 
 
-def test_images_are_counted_by_model(client):
-    answered = {"outcome": "ok", "model": "ensemble_model", "version": "1"}
-    refused = {"outcome": "unsupported_format", "model": "", "version": ""}
-    before = count("gateway_images_total", **answered), count("gateway_images_total", **refused)
-    client.post("/predict", files=files(PNG, TEXT, PNG))
-    assert count("gateway_images_total", **answered) == before[0] + 2
-    assert count("gateway_images_total", **refused) == before[1] + 1
-
-
-def ask(client: Client, **headers: str) -> None:
-    client.post("/predict?top_k=1", files=files(PNG, TEXT), headers=headers)
-
-
 def test_request_span_has_http_server_attributes(events):
     with collecting() as collector:
         with client_of(otlp_endpoint=collector.url) as client:
-            ask(client, **{"X-Request-ID": "mine", "User-Agent": "test/1", **TRACEPARENT})
+            headers = {"X-Request-ID": "mine", "User-Agent": "test/1", **TRACEPARENT}
+            client.post("/predict?top_k=1", files=files(PNG, TEXT), headers=headers)
             client.get("/models")
             client.post("/nothing")
-        (server,) = collector.named("POST /predict")
+            client.post("/predict", files=files(PNG))
+        server, other = collector.named("POST /predict")
         assert (server.kind, server.trace_id, server.parent_id, server.failed) == ("server", TRACE, PARENT, False)
         size = server.attributes.pop("http.request.body.size")
         assert size == events[0]["received_bytes"]
@@ -268,15 +261,9 @@ def test_request_span_has_http_server_attributes(events):
         (nowhere,) = collector.named("POST")
         assert (nowhere.attributes["http.response.status_code"], "http.route" in nowhere.attributes) == (404, False)
         assert {span.kind for span in collector.spans} == {"server", "internal"}  # GET /models has none
-
-
-def test_log_contains_the_trace_of_the_span(events):
-    with collecting() as collector, client_of(otlp_endpoint=collector.url) as client:
-        ask(client)
-        client.get("/models")
-    begun, untraced = events
-    assert {span.trace_id for span in collector.spans} == {begun["trace_id"]}
-    assert "trace_id" not in untraced
+    # The log has the trace of the span.
+    traces = [TRACE, None, nowhere.trace_id, other.trace_id]
+    assert [event.get("trace_id") for event in events] == traces
 
 
 def test_service_error_fails_the_span_and_client_error_does_not():

@@ -1,4 +1,4 @@
-"""POST /v2/models/{name}/infer: requests, responses and errors."""
+"""The Open Inference Protocol over HTTP: inferences, metadata and sequences below /v2."""
 
 import json
 import re
@@ -6,15 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from prometheus_client import REGISTRY
 from tritonclient.http import InferRequestedOutput
 
-from gateway.errors import InferenceFailed, ModelNotFound, TritonUnreachable
+from gateway import __version__
+from gateway.errors import InferenceFailed, InternalError, ModelNotFound, TritonUnreachable
 from gateway.inference.backend import Embeddings, InferResult
 from gateway_plugins.keys.key_file import add_key
+from gateway_plugins.oip.client_sequence import ID_BITS, ClientSequence, triton_id
 from gateway_plugins.oip.documents import InferenceBody, InferenceResponse
 from tests.doubles.backend import PNG, VECTOR, StubBackend, scored
 from tests.gateway.api.tensors import INFER, SCORES, TEXT, ask, in_json, prediction, refusal, result, scorer
+from tests.keys import key_of
 from tests.services import client_of
 
 
@@ -32,6 +34,7 @@ def client(backend):
 def test_scores_and_statuses_are_tensors(client):
     answer = ask(client, PNG, PNG, PNG)
     assert answer.headers["content-type"] == "application/octet-stream"
+    assert "infer;dur=" in answer.headers["Server-Timing"]
     read = result(answer)
     assert read.get_response()["model_name"] == "ensemble_model"
     assert read.get_response()["model_version"] == "1"
@@ -101,13 +104,10 @@ def test_outputs_have_the_requested_order_and_encoding(client):
     assert status == {"name": "STATUS", "datatype": "BYTES", "shape": [1], "data": ["ok"]}
     assert scores["parameters"] == {"binary_data_size": 8}
     assert read.as_numpy("PREDICTION").tolist() == [SCORES.tolist()]
-
-
-def test_binary_data_output_can_be_overridden_for_one_output(client):
+    # An output of its own choice takes precedence over that of the request.
     outputs = [{"name": "PREDICTION"}, {"name": "STATUS", "parameters": {"binary_data": False}}]
     body = in_json(PNG, parameters={"binary_data_output": True}, outputs=outputs)
-    answer = client.post(INFER, json=body)
-    scores, status = result(answer).get_response()["outputs"]
+    scores, status = result(client.post(INFER, json=body)).get_response()["outputs"]
     assert "data" not in scores
     assert status["data"] == ["ok"]
 
@@ -156,20 +156,20 @@ def test_several_invalid_images_are_422_and_name_the_first(client):
 
 
 @pytest.mark.parametrize(
-    ("fault", "status"), [(TritonUnreachable(), 503), (InferenceFailed(), 502), (ModelNotFound("No such model."), 404)]
+    ("fault", "status"),
+    [
+        (TritonUnreachable(), 503),
+        (InferenceFailed(), 502),
+        (ModelNotFound("No such model."), 404),
+        (RuntimeError("secret"), 500),
+    ],
 )
 def test_service_errors_keep_their_status(fault, status):
+    """An unexpected one has no internal details."""
     with client_of(scorer(fault)) as client:
         answer = ask(client, PNG)
-        assert refusal(answer) == (status, fault.message)
+        assert refusal(answer) == (status, getattr(fault, "message", InternalError().message))
         assert ("Retry-After" in answer.headers) == (status == 503)
-
-
-def test_unexpected_error_has_no_internal_details():
-    with client_of(scorer(RuntimeError("secret"))) as client:
-        status, sentence = refusal(ask(client, PNG))
-        assert status == 500
-        assert "secret" not in sentence
 
 
 def test_version_is_that_of_the_path(client, backend):
@@ -205,10 +205,6 @@ def test_timeout_is_in_microseconds(client, backend):
     assert 25 < backend.calls[1].deadline.left_seconds <= 30
 
 
-def test_unknown_parameters_are_ignored(client):
-    assert ask(client, PNG, priority=5, parameters={"camera": "left"}).status_code == 200
-
-
 @pytest.mark.parametrize("in_binary", [True, False], ids=["binary", "JSON"])
 def test_upload_limits_apply(in_binary):
     limits = {"max_files": 2, "max_file_bytes": 200, "max_request_bytes": 2_000, "max_header_bytes": 1_024}
@@ -231,18 +227,6 @@ def test_upload_limits_apply(in_binary):
         assert (status, "1 KiB beside its images" in sentence) == (431, True)
 
 
-def test_requests_and_stages_are_measured(client):
-    def measured() -> float:
-        return REGISTRY.get_sample_value("gateway_request_duration_seconds_count", {"stage": "infer"}) or 0.0
-
-    before = measured()
-    answer = ask(client, PNG)
-    assert "infer;dur=" in answer.headers["Server-Timing"]
-    assert measured() == before + 1
-    counted = 'gateway_requests_total{code="",route="/v2/models/{name}/infer",status="200"}'
-    assert counted in client.get("/metrics").text
-
-
 def test_missing_key_uses_the_protocols_format(tmp_path):
     key = add_key(tmp_path / "keys", "someone")
     with client_of(scorer(), api_keys_file=tmp_path / "keys") as client:
@@ -250,7 +234,6 @@ def test_missing_key_uses_the_protocols_format(tmp_path):
         assert refusal(answer)[0] == 401
         assert answer.headers["WWW-Authenticate"] == "Bearer"
         assert ask(client, PNG, headers={"X-API-Key": key}).status_code == 200
-        assert client.get("/v2/health/ready").status_code == 200
         assert refusal(client.get("/v2"))[0] == 401
 
 
@@ -281,3 +264,219 @@ def test_client_may_ask_for_problem_documents(client):
     answer = client.post(INFER, json=in_json(TEXT), headers={"Accept": "application/problem+json, application/json"})
     assert answer.headers["content-type"] == "application/problem+json"
     assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_format")
+
+
+MODEL = "/v2/models/ensemble_model"
+
+
+def test_server_metadata(client):
+    assert client.get("/v2").json() == {
+        "name": "triton-image-gateway",
+        "version": __version__,
+        "extensions": ["binary_tensor_data", "classification", "sequence", "model_configuration", "statistics"],
+    }
+
+
+@pytest.mark.parametrize("path", [MODEL, f"{MODEL}/versions/1"])
+def test_model_metadata_lists_inputs_and_outputs(client, path):
+    assert client.get(path).json() == {
+        "name": "ensemble_model",
+        "versions": ["1"],
+        "platform": "ensemble",
+        "inputs": [{"name": "IMAGE", "datatype": "BYTES", "shape": [-1]}],
+        "outputs": [
+            {"name": "PREDICTION", "datatype": "FP32", "shape": [-1, 2]},
+            {"name": "STATUS", "datatype": "BYTES", "shape": [-1]},
+        ],
+    }
+
+
+@pytest.mark.parametrize(("ready", "status"), [(True, 200), (False, 400)])
+def test_readiness_is_a_status_without_a_body(client, backend, ready, status):
+    """That of another model does not depend on the default model."""
+    backend.ready = ready
+    backend.loaded.add("flowers")
+    paths = ("/v2/health/live", "/v2/health/ready", f"{MODEL}/ready", f"{MODEL}/versions/1/ready")
+    answers = [client.get(path) for path in paths]
+    assert [(answer.status_code, answer.content) for answer in answers] == [(200, b""), *[(status, b"")] * 3]
+    assert (client.get("/health/ready").status_code == 200) == ready
+    assert client.get("/v2/models/flowers/ready").status_code == 200
+
+
+@pytest.mark.parametrize("end", ["", "/ready", "/config", "/stats"])
+def test_unknown_model_or_version_is_404_in_the_protocols_format(client, end):
+    assert refusal(client.get(f"/v2/models/nothing{end}")) == (404, ModelNotFound().message)
+    status, sentence = refusal(client.get(f"{MODEL}/versions/7{end}"))
+    assert (status, sentence) == (404, "There is no version 7 of 'ensemble_model'; it has 1.")
+    assert refusal(client.get(f"{MODEL}/versions/one{end}"))[0] == 422
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v2/nothing", 404),
+        ("GET", "/v2/models", 404),
+        ("GET", "/v2/models/a/b/c", 404),
+        ("POST", "/v2", 405),
+        ("GET", f"{MODEL}/infer", 405),
+        ("POST", MODEL, 405),
+    ],
+)
+def test_unknown_paths_and_methods_use_the_protocols_format(client, method, path, status):
+    """Paths outside of it have problem documents."""
+    assert refusal(client.request(method, path))[0] == status
+    assert client.get("/v2x").headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("end", ["", "/ready"])
+def test_unreachable_triton_uses_the_protocols_format(monkeypatch, end):
+    async def model(self, name):
+        raise TritonUnreachable
+
+    monkeypatch.setattr(StubBackend, "model", model)
+    with client_of() as client:
+        answer = client.get(MODEL + end)
+        assert refusal(answer) == (503, TritonUnreachable().message)
+        assert answer.headers["Retry-After"] == "5"
+
+
+def outputs(answer) -> set[str]:
+    return {output["name"] for output in result(answer).get_response()["outputs"]}
+
+
+def test_images_of_requests_continue_a_sequence(client, backend):
+    first = result(ask(client, PNG, PNG, sequence_id=7, sequence_start=True))
+    assert first.as_numpy("SEQUENCE_PREDICTION").tolist() == [(SCORES / 2).tolist()] * 2
+    assert first.as_numpy("SEQUENCE_FRAMES").tolist() == [1, 2]
+    assert first.as_numpy("PREDICTION").tolist() == [SCORES.tolist()] * 2
+    last = result(ask(client, PNG, sequence_id=7, sequence_end=True))
+    assert last.as_numpy("SEQUENCE_FRAMES").tolist() == [3]
+    ends = [(True, False), (False, False), (False, False), (False, True)]  # the end is a step of its own
+    assert [(step.start, step.end) for step in backend.steps] == ends
+    assert not backend.steps[-1].scores.any()
+    for unknown in (7, 8):
+        assert refusal(ask(client, PNG, sequence_id=unknown)) == (409, "The sequence has no state.")
+
+
+def test_request_without_a_sequence_has_no_outputs_of_one(client, backend):
+    assert outputs(ask(client, PNG)) == {"PREDICTION", "STATUS"}
+    assert outputs(ask(client, PNG, sequence_id=0)) == {"PREDICTION", "STATUS"}
+    assert not backend.steps
+    asked = in_json(PNG, outputs=[{"name": "SEQUENCE_PREDICTION"}])
+    assert refusal(client.post(INFER, json=asked)) == (
+        422,
+        "'outputs': SEQUENCE_PREDICTION needs the parameter 'sequence_id'.",
+    )
+
+
+def test_failed_image_has_no_state(client):
+    answer = result(ask(client, TEXT, PNG, sequence_id="camera", sequence_start=True))
+    assert answer.as_numpy("STATUS").tolist() == [b"unsupported_format", b"ok"]
+    assert np.isnan(answer.as_numpy("SEQUENCE_PREDICTION")[0]).all()
+    assert answer.as_numpy("SEQUENCE_FRAMES").tolist() == [0, 1]
+
+
+def test_sequence_in_json_has_its_best_classes(client):
+    asked = in_json(
+        PNG,
+        parameters={"sequence_id": "camera", "sequence_start": True},
+        outputs=[{"name": "SEQUENCE_PREDICTION", "parameters": {"classification": 1}}, {"name": "SEQUENCE_FRAMES"}],
+    )
+    (best, frames) = client.post(INFER, json=asked).json()["outputs"]
+    assert best == {
+        "name": "SEQUENCE_PREDICTION",
+        "datatype": "BYTES",
+        "shape": [1, 1],
+        "data": ["0.375000:1:dog: large"],
+    }
+    assert frames == {"name": "SEQUENCE_FRAMES", "datatype": "INT32", "shape": [1], "data": [1]}
+
+
+def test_smoothing_reaches_the_stateful_model(client, backend):
+    parameters = {"sequence_id": 1, "sequence_start": True, "smoothing": "majority", "window": 5, "alpha": 0.5}
+    assert client.post(INFER, json=in_json(PNG, parameters=parameters)).status_code == 200
+    assert backend.steps[0].parameters == {"smoothing": "majority", "window": 5, "alpha": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"sequence_id": -1}, "'sequence_id': must be a whole number, or a text of at most 128 characters."),
+        ({"sequence_id": True}, "'sequence_id': must be"),
+        ({"sequence_id": 2**64}, "'sequence_id': must be"),
+        ({"sequence_id": "x" * 129}, "'sequence_id': must be"),
+        ({"sequence_id": 1, "sequence_start": 1}, "'sequence_start': must be true or false."),
+        ({"sequence_id": 1, "sequence_end": "yes"}, "'sequence_end': must be true or false."),
+        ({"sequence_id": 1, "smoothing": "hold"}, "'smoothing': must be exponential"),
+        ({"sequence_id": 1, "alpha": 0}, "'alpha': must be a number above 0"),
+        ({"sequence_id": 1, "window": 10_001}, "'window': must be a whole number from 1"),
+        ({"sequence_id": 1, "enter": 1.1}, "'enter': must be a number from 0"),
+        ({"sequence_id": 1, "leave": -0.1}, "'leave': must be a number from 0"),
+        ({"sequence_id": 1, "leave": 0.7}, "'leave': must not be above 'enter', 0.6."),
+    ],
+)
+def test_invalid_parameters_are_refused(client, backend, parameters, message):
+    status, sentence = refusal(client.post(INFER, json=in_json(PNG, parameters=parameters)))
+    assert (status, sentence[: len(message)]) == (422, message)
+    assert not backend.steps
+
+
+@pytest.mark.parametrize("sequence_id", [2**64 - 1, "x" * 128])
+def test_longest_ids_are_taken(client, sequence_id):
+    parameters = {"sequence_id": sequence_id, "sequence_start": True}
+    assert client.post(INFER, json=in_json(PNG, parameters=parameters)).status_code == 200
+
+
+def start(client, sequence_id: int, headers: dict[str, str] | None = None):
+    return ask(client, PNG, headers=headers or {}, sequence_id=sequence_id, sequence_start=True)
+
+
+def test_client_has_as_many_sequences_as_the_limit(backend):
+    with client_of(backend, max_sequences=3) as client:
+        for sequence_id in (1, 2, 3):
+            assert start(client, sequence_id).status_code == 200
+        refused = client.post(INFER, json=in_json(PNG, parameters={"sequence_id": 4, "sequence_start": True}))
+        assert refused.status_code == 503
+        assert "This client has 3 sequences, the maximum" in refused.json()["error"]
+        assert int(refused.headers["retry-after"]) > 0
+        assert ask(client, PNG, sequence_id=3).status_code == 200
+        assert ask(client, PNG, sequence_id=1, sequence_end=True).status_code == 200
+        assert start(client, 4).status_code == 200
+    assert len(backend.frames) == 3
+
+
+def test_idle_sequence_makes_room_for_the_next_one(backend, monkeypatch):
+    monkeypatch.setattr("gateway_plugins.oip.sequences.IDLE_SECONDS", 0.0)
+    with client_of(backend, max_sequences=2) as client:
+        assert [start(client, sequence_id).status_code for sequence_id in (1, 2)] == [200, 200]
+        assert ask(client, PNG, sequence_id=1).status_code == 200
+        assert start(client, 3).status_code == 200
+        ends = [step for step in backend.steps if step.end]
+        assert len(ends) == 1
+        assert not ends[0].scores.any()
+        assert len(ends[0].scores) == len(SCORES)
+        assert ask(client, PNG, sequence_id=2).status_code == 409
+        assert ask(client, PNG, sequence_id=1).status_code == 200
+
+
+def test_sequences_of_two_keys_are_two(backend, tmp_path):
+    """Each key has its own sequences, and as many as the limit."""
+    keys = tmp_path / "keys"
+    app, nightly = (key_of(keys, name) for name in ("app", "nightly"))
+    with client_of(backend, api_keys_file=keys, max_sequences=1) as client:
+        assert start(client, 1, app).status_code == 200
+        assert ask(client, PNG, headers=nightly, sequence_id=1).status_code == 409
+        assert start(client, 2, app).status_code == 503
+        assert start(client, 2, nightly).status_code == 200
+
+
+def test_ids_of_keys_models_and_types_differ():
+    ids = {
+        triton_id(ClientSequence(given), model, key)
+        for given in (7, "7", 8)
+        for model in ("flowers", "birds")
+        for key in ("", "app", "nightly")
+    }
+    assert len(ids) == 18
+    assert all(0 < each < 2**ID_BITS for each in ids)
+    assert triton_id(ClientSequence(7), "flowers", "app") == triton_id(ClientSequence(7, end=True), "flowers", "app")
