@@ -19,8 +19,12 @@ from gateway_plugins.streams.websockets import WebSocketHandler
 from tests.fuzz.streams import message, request
 from tests.settings import Settings
 
-GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
+
+def post(nbytes: int) -> bytes:
+    return b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % nbytes
+
+
+GET, POST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", post(10)
 UPGRADE = request().removesuffix(b"\r\n")
 LARGE_BYTES = 16 * 2**20
 """More than the buffers of a socket on both sides."""
@@ -261,7 +265,7 @@ async def test_only_a_body_that_is_still_coming_stops_the_reading(nbytes, reads)
     """Both are more than the connection holds of a body, and the application takes none of it."""
     async with service(respond) as running:
         _, writer, connection = await running.connect()
-        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % nbytes + bytes(nbytes))
+        writer.write(post(nbytes) + bytes(nbytes))
         await reaches(connection, Phase.SERVING)
         await until(lambda: not (connection.handler.needs().awaits_client and connection.transport.is_reading()))
         assert connection.transport.is_reading() is reads
@@ -294,8 +298,9 @@ class Held(StartQueue):
         await self.opened.wait()
 
 
-async def served_after_leaving(request: bytes) -> list[str]:
-    """The types of the requests that the application sees of a client that has left while its request waited."""
+@pytest.mark.parametrize("request_bytes", [GET, POST], ids=["GET", "POST"])
+async def test_request_of_a_client_that_left_is_not_begun(request_bytes):
+    """The client leaves while its request waits for its turn."""
     seen = []
 
     async def note(running, scope, receive, send) -> None:
@@ -303,22 +308,13 @@ async def served_after_leaving(request: bytes) -> list[str]:
 
     async with service(note) as running:
         running.pool.first_requests = start_queue = Held()
-        _, writer, connection = await running.connect(request)
+        _, writer, connection = await running.connect(request_bytes)
         await until(lambda: connection.handler.runs)
         writer.transport.abort()
         await reaches(connection, Phase.CLOSED)
         start_queue.opened.set()
         await until(lambda: not running.state.tasks)
-    return seen
-
-
-@pytest.mark.parametrize("request_bytes", [GET, POST], ids=["GET", "POST"])
-async def test_request_of_a_client_that_left_is_not_begun(request_bytes):
-    assert await served_after_leaving(request_bytes) == []
-
-
-def post(nbytes: int) -> bytes:
-    return b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % nbytes
+    assert seen == []
 
 
 def answers(status: int, *, reads: bool = False):

@@ -1,4 +1,4 @@
-"""Workers and the process around them: starting, accepting, open files and stopping."""
+"""Workers and the process around them: starting, accepting, open files, memory that is kept, and stopping."""
 
 import asyncio
 import json
@@ -20,6 +20,7 @@ import uvloop
 from gateway.limits.connections import RESERVED
 from gateway.metrics import SHARED_FOLDER, reserve_space
 from gateway.server import serve as serving
+from gateway.server.allocator import VARIABLES
 from gateway.server.draining import Draining
 from gateway.server.open_files import OWN_FILES
 from gateway.server.serve import ACCEPTED, listening_sockets
@@ -145,16 +146,13 @@ def test_settings_beside_a_triton_are_those_of_the_plan(served, beside, gpus):
     assert {field: environment[variable(field)] for field in wanted} == {field: str(wanted[field]) for field in wanted}
 
 
-def test_settings_that_are_set_stay_beside_a_triton(served):
+def test_settings_that_are_set_and_those_of_a_gateway_alone_stay(served):
     settings, environment = served(beside_triton="gpu", cores=16, workers=3)
     assert settings.workers == 3
     assert settings.max_images_in_flight == plan(16, 16).images_in_flight
     assert environment.get(variable("workers")) is None
-
-
-def test_gateway_alone_keeps_its_defaults(served):
-    settings, _ = served(cores=16)
-    assert settings.workers == Settings.model_fields["workers"].default
+    alone, _ = served(cores=16)
+    assert alone.workers == Settings.model_fields["workers"].default
 
 
 CONNECTIONS = 20
@@ -187,6 +185,41 @@ def test_limit_of_open_files():
     ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=PROJECT)
     assert [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("[")] == cases
     assert ran.stdout.count("connections_limited") == 2
+
+
+FAULTS = """
+import resource
+data = b"x"
+from gateway.server.allocator import keep_freed_memory
+kept = {call}
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        [data * 4_000_000 for _ in range(10)]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(kept, faults())
+"""
+
+
+def page_faults(call: str, **variables: str) -> tuple[str, int]:
+    """Whether the memory is kept, and the page faults of 20 times 40 MB."""
+    command = [sys.executable, "-c", FAULTS.format(call=call)]
+    done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)
+    kept, faults = done.stdout.split()
+    return kept, int(faults)
+
+
+def test_buffers_of_megabytes_cost_no_page_faults():
+    assert page_faults("None")[1] > 20_000
+    kept, faults = page_faults("keep_freed_memory()")
+    assert kept == "True"
+    assert faults < 100
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_variables_of_the_operator_win(name):
+    assert page_faults("keep_freed_memory()", **{name: "131072"})[0] == "False"
 
 
 def test_time_is_left_from_the_first_signal_on():
