@@ -10,12 +10,8 @@ from gateway.errors import clear_frames
 from tests.processes import PROJECT
 
 OPTIONAL = (
-    "gateway_plugins.oip.grpc_api",
-    "gateway_plugins.urls.fetcher",
-    "gateway_plugins.otlp.exporter",
-    "grpc_reflection.",
-    "gateway_predictions.service_log",
-    "pyarrow",
+    *("gateway_plugins.oip.grpc_api", "gateway_plugins.urls.fetcher", "gateway_plugins.otlp.exporter"),
+    *("grpc_reflection.", "gateway_predictions.service_log", "pyarrow"),
 )
 """Packages of optional parts."""
 
@@ -30,21 +26,17 @@ def test_parts_that_are_off_are_not_imported():
     assert done.stdout.strip() == "[]"
 
 
-class Upload:
-    """Something large that a function holds."""
-
-
 def test_error_releases_the_locals_of_its_frames():
     """A client may take a minute to read its error, which must not keep its upload in memory for as long."""
-    held: list[weakref.ref[Upload]] = []
+    held: list[weakref.ref[set[bytes]]] = []
 
     def fail() -> None:
-        upload = Upload()
+        upload: set[bytes] = set()
         held.append(weakref.ref(upload))
         raise ValueError
 
     def fail_again() -> None:
-        upload = Upload()
+        upload: set[bytes] = set()
         held.append(weakref.ref(upload))
         try:
             fail()

@@ -58,17 +58,15 @@ def test_variables_take_precedence_over_the_env_file(monkeypatch, tmp_path):
             ("", {"max_file_bytes": text}, "must be a whole number from 1 to 1073741824")
             for text in ("20 MiBs", "20 s", "1.0000001 KiB", "1,00", "MiB", "-1 MiB")
         ),
+        *(  # of a Service in Kubernetes
+            ("", {name: "10.0.0.1"}, "enableServiceLinks: false")
+            for name in ("service_host", "service_port_http", "port_8080_tcp_addr")
+        ),
     ],
 )
 def test_error_names_what_is_wrong_and_what_to_do(monkeypatch, tmp_path, env_file, variables, words):
     (tmp_path / ".env").write_text(env_file)
     assert words in refusal(monkeypatch, **variables)
-
-
-@pytest.mark.parametrize("name", ["GATEWAY_SERVICE_HOST", "GATEWAY_SERVICE_PORT_HTTP", "GATEWAY_PORT_8080_TCP_ADDR"])
-def test_variables_of_a_kubernetes_service_are_explained(monkeypatch, name):
-    monkeypatch.setenv(name, "10.0.0.1")
-    assert "enableServiceLinks: false" in refusal(monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -96,25 +94,17 @@ def test_invalid_value_error_names_variable_value_and_range(monkeypatch, field, 
     assert refusal(monkeypatch, **{field: value}) == f"{variable(field)}={value!r}: must be {may_be}"
 
 
-@pytest.mark.parametrize("field", Settings.model_fields)
-def test_every_setting_has_a_description_and_its_allowed_values(field):
-    assert Settings.model_fields[field].description
-    assert allowed(field)
-
-
-@pytest.mark.parametrize("field", [name for name in Settings.model_fields if name.startswith(("max_", "min_"))])
-def test_every_limit_is_published(field):
-    """By GET /limits, and in docs/reference/limits.md."""
-    assert field in Settings.all_limits(), f"add {field!r} to `limits` of its section"
+def test_every_setting_is_described_and_every_limit_published():
+    """By GET /limits, and in docs/reference/limits.md: add a limit to `limits` of its section."""
+    fields = Settings.model_fields
+    assert [field for field in fields if not (fields[field].description and allowed(field))] == []
+    assert {field for field in fields if field.startswith(("max_", "min_"))} - set(Settings.all_limits()) == set()
 
 
 def test_every_invalid_variable_has_its_own_line(monkeypatch):
     lines = refusal(monkeypatch, port="x", workers="y", prot="z").splitlines()
-    assert {line.partition("=")[0].partition(" ")[0] for line in lines} == {
-        "GATEWAY_PORT",
-        "GATEWAY_WORKERS",
-        "GATEWAY_PROT",
-    }
+    names = {line.partition("=")[0].partition(" ")[0] for line in lines}
+    assert names == {"GATEWAY_PORT", "GATEWAY_WORKERS", "GATEWAY_PROT"}
 
 
 NOT_ABOVE = Settings.pairs("not_above")
@@ -167,9 +157,16 @@ def test_contradiction_error_names_both_settings(monkeypatch, low, high):
             " flowers = 2:100 , 3:1 ; birds=02:50",
             {"flowers": {"2": 100, "3": 1}, "birds": {"2": 50}},
         ),
+        ("max_file_bytes", "20 MiB", 20 * 2**20),
+        ("max_file_bytes", "20MB", 20_000_000),
+        ("max_file_bytes", "1.5 MiB", 3 * 2**19),
+        ("max_file_bytes", "12,345", 12_345),
+        ("default_timeout_seconds", "2.5 s", 2.5),
+        ("max_image_pixels", "50,000,000", 50_000_000),
     ],
 )
-def test_lists_are_separated_by_commas_and_models_by_semicolons(monkeypatch, field, given, value):
+def test_lists_are_separated_and_numbers_may_have_units(monkeypatch, field, given, value):
+    """The values of a list by commas, and models by semicolons."""
     monkeypatch.setenv(variable(field), given)
     assert getattr(load_settings(), field) == value
 
@@ -183,8 +180,6 @@ NO_SHADOWS = (
     *("flowers", "flowers=2", "flowers=2:", "flowers=2:0", "flowers=2:101", "flowers=2:1,3:0", "flowers=2:0.5"),
     *("flowers=2:10%", "flowers=2:10,02:5", "flowers=-1:10", "=2:10"),
 )
-
-
 NO_PREFIXES = ("a.example", "https://a.example/?x", "ftp://a.example", "https://a.example,s3://*", "https://a b")
 
 
@@ -204,22 +199,6 @@ def test_invalid_list_error_names_its_variable_and_has_an_example(monkeypatch, f
     assert line.startswith(f"{variable(field)}={given!r}: ")
     assert words in line
     assert line.endswith(end)
-
-
-@pytest.mark.parametrize(
-    ("field", "text", "number"),
-    [
-        ("max_file_bytes", "20 MiB", 20 * 2**20),
-        ("max_file_bytes", "20MB", 20_000_000),
-        ("max_file_bytes", "1.5 MiB", 3 * 2**19),
-        ("max_file_bytes", "12,345", 12_345),
-        ("default_timeout_seconds", "2.5 s", 2.5),
-        ("max_image_pixels", "50,000,000", 50_000_000),
-    ],
-)
-def test_numbers_may_have_units(monkeypatch, field, text, number):
-    monkeypatch.setenv(variable(field), text)
-    assert getattr(load_settings(), field) == number
 
 
 def test_documented_defaults_are_valid_values(monkeypatch):

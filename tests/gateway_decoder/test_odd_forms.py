@@ -10,7 +10,7 @@ from gateway.errors import ImageError
 from gateway.ingest.upload import Upload
 from gateway_decoder.in_process import prepare
 from gateway_decoder.opencv import cv2
-from tests.gateway.ingest.test_decode_policy import ALWAYS, AUTO
+from tests.gateway.ingest.reading import ALWAYS, AUTO
 from tests.gateway_decoder.test_decoding import difference
 from tests.samples import by_pillow, encode, photograph
 

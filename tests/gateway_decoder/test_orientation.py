@@ -12,7 +12,7 @@ from gateway.ingest.upload import Upload
 from gateway_decoder.in_process import prepare
 from gateway_decoder.opencv import cv2
 from tests.encoders import png_chunk
-from tests.gateway.ingest.test_decode_policy import ALWAYS, AUTO
+from tests.gateway.ingest.reading import ALWAYS, AUTO
 from tests.samples import by_pillow, encode, exif, photograph
 
 

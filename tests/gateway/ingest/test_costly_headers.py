@@ -13,15 +13,13 @@ from gateway.errors import ImageError, InvalidImage, TooCostly
 from gateway.ingest.decode_budget import decoded_bytes, memory_limit
 from gateway.ingest.formats.jpeg import MOST_SCANNED_PIXELS, MOST_SCANS
 from gateway.ingest.formats.step_limit import Steps
-from gateway.ingest.inspection import DecodePolicy, inspect
+from gateway.ingest.inspection import inspect
 from gateway.ingest.upload import Upload
-from gateway.settings import DecodeMode
 from gateway_decoder.in_process import prepare
 from tests.encoders import png_chunk, png_header
-from tests.gateway.ingest.reading import LIMITS, allocates_at_most
+from tests.gateway.ingest.reading import AUTO, LIMITS, allocates_at_most
 from tests.samples import encode, photograph, sample
 
-AUTO = DecodePolicy(DecodeMode.AUTO, above_pixels=4_000_000, max_side=1_024, limits=LIMITS)
 EMPTY_SCAN = b"\xff\xda" + struct.pack(">HBBBBBB", 8, 1, 1, 0, 1, 63, 0x21) + b"\x2a\xaa"
 """An empty refinement scan: 12 bytes, and a pass over the whole image."""
 

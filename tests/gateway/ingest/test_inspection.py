@@ -16,15 +16,13 @@ from gateway.errors import (
 )
 from gateway.ingest.image_formats import AVAILABLE, ImageFormat
 from gateway.ingest.image_info import ImageInfo, Unopened
-from gateway.ingest.inspection import DecodePolicy, check_size, examine, inspect, recognize
+from gateway.ingest.inspection import check_size, examine, inspect, recognize
 from gateway.ingest.upload import Upload
-from gateway.settings import DecodeMode
 from gateway_decoder.in_process import inspect_whole, prepare
 from tests import encoders
-from tests.gateway.ingest.reading import LIMITS, allocates_at_most, limits
+from tests.gateway.ingest.reading import AUTO, LIMITS, allocates_at_most, limits
 from tests.samples import encode, exif, names, photograph, sample, samples
 
-AUTO = DecodePolicy(DecodeMode.AUTO, above_pixels=4_000_000, max_side=1_024, limits=LIMITS)
 SIGNATURES = [
     b"\xff\xd8\xff",
     encoders.PNG_SIGNATURE,
