@@ -3,17 +3,17 @@
 Each worker of a run collects every test, and runs a share. While it collects, the packages of `affected.HEAVY` and the
 modules of this project that import them are `Postponed`: so are the names that a test module imports from them, and
 what it makes of these, by calls, for a constant or a parameter. Before the first test of a module, its globals become
-what they stand for. No class can be derived from what is postponed, so tests' networks have a module of their own.
+what they stand for; what is within a container, an object or a class stays postponed, and fails the test that uses it.
+No class can be derived from what is postponed, so tests' networks have a module of their own.
 """
 
 import gc
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -35,13 +35,25 @@ class Postponed(ModuleType):
     def __getattr__(self, name: str) -> "Postponed":
         if name.startswith("_"):
             raise AttributeError(f"{self} is imported when a test runs, so it has no {name} yet")
+        self._is_collected()
         return Postponed(f"{self.__name__}.{name}", lambda: _member(evaluated(self), name))
 
     def __call__(self, *arguments: Any, **named: Any) -> "Postponed":
+        self._is_collected()
         return Postponed(f"{self.__name__}()", lambda: evaluated(self)(*evaluated(arguments), **evaluated(named)))
 
     def __bool__(self) -> bool:
         raise TypeError(f"{self} is imported when a test runs, so whether it is true is not known yet")
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or bool(self)
+
+    __hash__ = ModuleType.__hash__
+
+    def _is_collected(self) -> None:
+        """Raise TypeError in a test: what is still postponed there stays so."""
+        if _finder not in sys.meta_path:
+            raise TypeError(f"{self} was imported while tests were collected: make what contains it within functions")
 
     def __repr__(self) -> str:
         return self.__name__
@@ -108,53 +120,15 @@ class _Postponing(Loader, MetaPathFinder):
 _finder = _Postponing()
 
 
-def _within(value: object, module: str) -> Iterator[object]:
-    """A function's defaults, a partial one's arguments, what a container, an object or a class of the module has."""
-    if isinstance(value, FunctionType):
-        yield from (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-    elif isinstance(value, partial):
-        yield from (value.func, *value.args, *value.keywords.values())
-    elif isinstance(value, dict):
-        yield from (*value, *value.values())
-    elif isinstance(value, list | tuple | set):
-        yield from value
-    elif not isinstance(value, type | ModuleType) or value.__dict__.get("__module__") == module:
-        fields = getattr(value, "__dict__", {})
-        yield from (each for name, each in fields.items() if name != "__annotations__")
-
-
-def _keeps(value: object, module: str, seen: set[int]) -> bool:
-    """Whether something postponed is within a value of this module, at any depth, where it would stay."""
-    if id(value) in seen:
-        return False
-    seen.add(id(value))
-    return any(isinstance(each, Postponed) or _keeps(each, module, seen) for each in _within(value, module))
-
-
-def _keeps_after_evaluation(value: Any, module: str) -> bool:
-    """Whether something postponed would stay within a value that is `evaluated`."""
-    if type(value) in (list, tuple, set):
-        return any(_keeps_after_evaluation(each, module) for each in value)
-    if type(value) is dict:
-        return any(_keeps_after_evaluation(each, module) for each in value.values())
-    return not isinstance(value, Postponed) and _keeps(value, module, set())
-
-
-def refusals(items: Iterable[pytest.Item]) -> list[str]:
-    """What was imported while these tests were collected, and must not be."""
-    found = [f"{name} is imported" for name in affected.HEAVY if name in sys.modules]
-    for name, module in list(sys.modules.items()):
-        is_test = name.rpartition(".")[2].startswith("test_")
-        for variable, value in list(vars(module).items()):
-            if isinstance(value, Postponed) and not is_test:
-                found.append(f"{name} imports {value!r}: import it within functions")
-            elif is_test and not variable.startswith("__") and _keeps(value, name, set()):
-                found.append(f"{name}.{variable} contains what is imported later: make it within functions")
-    functions = [item for item in items if isinstance(item, pytest.Function) and hasattr(item, "callspec")]
-    for item in functions:
-        if _keeps_after_evaluation(item.callspec.params, item.module.__name__):
-            found.append(f"a parameter of {item.nodeid} contains what is imported later: make it within the test")
-    return found
+def refusals() -> list[str]:
+    """What was imported while tests were collected, and must not be."""
+    return [f"{name} is imported" for name in affected.HEAVY if name in sys.modules] + [
+        f"{name} imports {value!r}: import it within functions"
+        for name, module in sys.modules.items()
+        if not name.rpartition(".")[2].startswith("test_")
+        for value in vars(module).values()
+        if isinstance(value, Postponed)
+    ]
 
 
 def pytest_collection() -> None:
@@ -173,7 +147,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             package, _, own = name.rpartition(".")
             if vars(sys.modules.get(package, session)).get(own) is module:
                 delattr(sys.modules[package], own)
-    if found := refusals(session.items):
+    if found := refusals():
         raise pytest.UsageError("while tests are collected, " + "; ".join(found))
 
 

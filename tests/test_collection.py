@@ -1,16 +1,19 @@
-"""Collecting the tests imports nothing that takes long, since each worker does it; and no test only waits."""
+"""The suite itself: its collection imports nothing that takes long, no test only waits, no loop disturbs the next."""
 
 import ast
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
-from types import SimpleNamespace
+from typing import Any
 
+import grpc
 import pytest
 
 from tests import affected
-from tests.postponed import Postponed, evaluated
+from tests.loops import Loop
+from tests.processes import free_port
 
 # Indented: imports at the beginning of a line count as this file's, and `make check` would leave it out.
 USED = """
@@ -21,10 +24,28 @@ USED = """
     ERROR = Error("as a constant")
 
 
-    @pytest.mark.parametrize("error", [Error("as a parameter")])
-    def test_is_imported(error):
-        assert {type(each) for each in (error, ERROR)} == {safetensors.SafetensorError}
+    @pytest.mark.parametrize("errors", [[Error("in a parameter")]])
+    def test_is_imported(errors):
+        assert {type(each) for each in (*errors, ERROR)} == {safetensors.SafetensorError}
         assert torch.save_file.__module__ == "safetensors.torch"
+"""
+
+KEPT = """
+    from functools import partial
+
+    import pytest
+    from safetensors import torch
+
+    NESTED = {"a": [torch]}
+
+    def save(by=torch):
+        by.save_file()
+
+    READS = [lambda: NESTED["a"][0].save_file, lambda: NESTED["a"] == [torch], save, partial(save, torch)]
+
+    @pytest.mark.parametrize("read", READS)
+    def test_reads(read):
+        read()
 """
 
 
@@ -37,63 +58,27 @@ def collected(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=affected.PROJECT, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
-def test_import_waits_for_the_test(tmp_path):
-    run = collected(tmp_path, test_used=USED)
-    assert (run.returncode, "1 passed" in run.stdout) == (0, True), run.stdout
-
-
 REFUSED = {
     "conftest": "import safetensors",
     "helper": "from matplotlib import figure",
-    "test_it": """
-        from argparse import Namespace
-        from functools import partial
-
-        import helper
-        import pytest
-        from matplotlib import figure
-
-        DRAWN = partial(print, figure)
-        OBJECT = Namespace(on=figure)
-        NESTED = {"a": [(figure,)]}
-
-
-        class Drawing:
-            on = [figure]
-
-
-        def plotted(on=figure): ...
-
-
-        @pytest.mark.parametrize("draw", [figure, [figure], partial(print, figure)], ids=["itself", "list", "partial"])
-        def test_drawn(draw): ...
-    """,
+    "test_it": "import helper",
 }
 
 
 def test_import_while_collecting_fails_the_run(tmp_path):
     run = collected(tmp_path, **REFUSED)
     assert run.returncode == pytest.ExitCode.USAGE_ERROR
-    for refusal in (
-        "safetensors is imported",
-        "helper imports matplotlib.figure: import it within functions",
-        *(
-            f"test_it.{name} contains what is imported later: make it within functions"
-            for name in ("DRAWN", "OBJECT", "NESTED", "Drawing", "plotted")
-        ),
-        "a parameter of test_it.py::test_drawn[partial] contains what is imported later: make it within the test",
-    ):
-        assert refusal in run.stderr
-    assert "test_drawn[itself]" not in run.stderr
-    assert "test_drawn[list]" not in run.stderr
+    assert "safetensors is imported" in run.stderr
+    assert "helper imports matplotlib.figure: import it within functions" in run.stderr
 
 
-def test_stand_in_has_each_member_but_no_truth():
-    stand_in = Postponed("Kind.A", lambda: SimpleNamespace(value=3))
-    assert evaluated({"a": (stand_in.value,)}) == {"a": (3,)}
-    with pytest.raises(TypeError, match="whether it is true is not known yet"):
-        bool(stand_in)
+@pytest.mark.slow
+def test_import_waits_for_the_test(tmp_path):
+    """A name that is within something else stays postponed, and fails the test that uses it."""
+    run = collected(tmp_path, test_used=USED, test_kept=KEPT)
+    assert "4 failed, 1 passed" in run.stdout, run.stdout
+    assert "make what contains it within functions" in run.stdout
+    assert "whether it is true is not known yet" in run.stdout
 
 
 def test_check_can_choose_most_files():
@@ -138,3 +123,32 @@ def test_tests_wait_for_conditions():
     sources = {path: (affected.PROJECT / path).read_text() for path in paths}
     found = {path: fixed_sleeps(source) for path, source in sources.items() if "sleep(" in source}
     assert not any(found.values()), found
+
+
+def test_event_of_a_closed_loop_leaves_the_next_loop_alone():
+    unhandled: list[dict[str, Any]] = []
+    tasks: list[asyncio.Task[None]] = []
+    earlier, later = Loop(), Loop()
+    later.set_exception_handler(lambda _, context: unhandled.append(context))
+
+    def channel() -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(f"127.0.0.1:{free_port()}")
+
+    async def begin_to_wait() -> grpc.aio.Channel:
+        waiting = channel()
+        # Unlike a call, this wait goes on in the queue when its task is cancelled, and so outlives the loop.
+        tasks.append(asyncio.create_task(waiting.wait_for_state_change(waiting.get_state())))
+        await asyncio.sleep(0)
+        return waiting
+
+    async def end(waiting: grpc.aio.Channel) -> None:
+        async with asyncio.timeout(10), channel():
+            await waiting.close()
+            while not (earlier.ignored or unhandled):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+    with asyncio.Runner(loop_factory=lambda: earlier) as runner:
+        waiting = runner.run(begin_to_wait())
+    with asyncio.Runner(loop_factory=lambda: later) as runner:
+        runner.run(end(waiting))
+    assert not unhandled

@@ -1,6 +1,7 @@
-"""The documents of operators and the alerts match the metrics, the log and the settings."""
+"""The documents of operators, the alerts and the reference pages match the metrics, the log and the settings."""
 
 import re
+import runpy
 from typing import Any
 
 import promql_parser
@@ -8,6 +9,7 @@ import pytest
 import structlog
 
 from gateway import errors
+from gateway.plugins import errors_of, installed
 from gateway.settings import variable
 from gateway_plugins.keys.key_file import add_key
 from tests.deploy.test_alerts import RULES as BY_NAME
@@ -30,8 +32,7 @@ METRICS_PAGE, LOG_PAGE, ALERTS_PAGE, *OTHER_PAGES = (
     )
 )
 TEXT = "\n".join((METRICS_PAGE, LOG_PAGE, ALERTS_PAGE, *OTHER_PAGES))
-
-
+TABLES = runpy.run_path(str(PROJECT / "docs" / "tables.py"))
 RULES = list(BY_NAME.values())
 
 
@@ -120,3 +121,21 @@ def test_every_image_error_has_an_alert():
 @pytest.mark.parametrize("expression", re.findall(r"```\n(\(?sum.*?)\n```", TEXT, re.DOTALL))
 def test_documented_expressions_use_existing_metrics(expression):
     assert {selector.name for selector in selectors(expression)} <= set(SERIES)
+
+
+@pytest.mark.parametrize("name", TABLES["TABLES"])
+def test_reference_table_matches_code(name):
+    page = (TABLES["REFERENCE"] / f"{name}.md").read_text()
+    assert TABLES["with_table"](name, page) == page, "run: make docs"
+
+
+def test_error_modules_tree_has_every_code():
+    for error in errors_of(()):
+        assert re.search(rf"{error.__name__} +{int(error.status)} {error.code}\b", errors.__doc__), error
+
+
+def test_page_repeats_no_image_whose_file_is_at_fault():
+    script = (PROJECT / "gateway_plugins" / "page" / "static" / "entry.js").read_text()
+    known = re.findall(r'"(\w+)"', re.search(r"FILE_FAULTS = new Set\(\[(.*?)\]", script, re.DOTALL)[1])
+    faults = {error.code for error in errors_of(installed()) if issubclass(error, errors.ImageError)}
+    assert set(known) == faults | {"unreadable_file"}
