@@ -136,13 +136,9 @@ for await (const line of createInterface({ input: process.stdin })) {
 
 
 @pytest.fixture(scope="module")
-def node() -> str:
-    return shutil.which("node") or pytest.skip("node is not installed")
-
-
-@pytest.fixture(scope="module")
-def evaluate(node: str) -> Iterator[Callable[..., Any]]:
+def evaluate() -> Iterator[Callable[..., Any]]:
     """The value of a JavaScript expression that uses names of one of the page's modules."""
+    node = shutil.which("node") or pytest.skip("node is not installed")
     command = [node, "--input-type=module", "--eval", EVALUATE]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
 

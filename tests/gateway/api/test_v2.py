@@ -19,6 +19,8 @@ from tests.gateway.api.tensors import INFER, SCORES, TEXT, ask, in_json, predict
 from tests.keys import key_of
 from tests.services import client_of
 
+LENGTH = "Inference-Header-Content-Length"
+
 
 @pytest.fixture
 def backend() -> StubBackend:
@@ -44,9 +46,10 @@ def test_scores_and_statuses_are_tensors(client):
 
 
 def test_json_request_gets_a_json_response(client):
+    """With the length of its header or without."""
     answer = client.post(INFER, json=in_json(PNG, PNG, id="7"))
     assert answer.headers["content-type"] == "application/json"
-    assert "Inference-Header-Content-Length" not in answer.headers
+    assert LENGTH not in answer.headers
     assert answer.json() == {
         "model_name": "ensemble_model",
         "model_version": "1",
@@ -57,6 +60,8 @@ def test_json_request_gets_a_json_response(client):
         ],
     }
     assert InferenceResponse.model_validate(answer.json()).model_dump(exclude_none=True) == answer.json()
+    body = json.dumps(in_json(PNG, PNG, id="7")).encode()
+    assert client.post(INFER, content=body, headers={LENGTH: str(len(body))}).json() == answer.json()
 
 
 def test_openapi_document_has_the_request_schema(client):
@@ -110,15 +115,6 @@ def test_outputs_have_the_requested_order_and_encoding(client):
     scores, status = result(client.post(INFER, json=body)).get_response()["outputs"]
     assert "data" not in scores
     assert status["data"] == ["ok"]
-
-
-def test_json_may_be_sent_with_a_header_length(client):
-    body = json.dumps(in_json(PNG)).encode()
-    headers = {"Inference-Header-Content-Length": str(len(body))}
-    assert client.post(INFER, content=body, headers=headers).status_code == 200
-
-
-LENGTH = "Inference-Header-Content-Length"
 
 
 @pytest.mark.parametrize(

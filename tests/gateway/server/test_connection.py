@@ -131,12 +131,6 @@ async def respond_at_length(running, scope, receive, send) -> None:
     await send({"type": "http.response.body", "body": bytes(LARGE_BYTES)})
 
 
-async def read_body(running, scope, receive, send) -> None:
-    while (await receive()).get("more_body"):
-        pass
-    await respond(running, scope, receive, send)
-
-
 async def stream(running, scope, receive, send) -> None:
     """Accept once the test goes on, and close at the first message."""
     await receive()
@@ -189,7 +183,7 @@ async def flushing_phases() -> set[Phase]:
 
 
 async def upload_phases() -> set[Phase]:
-    async with service(read_body, max_connections=1) as running:
+    async with service(answers(200, reads=True), max_connections=1) as running:
         _, writer, connection = await running.connect(POST + b"x")
         await reaches(connection, Phase.SERVING)
         writer.transport.abort()
@@ -321,7 +315,7 @@ def answers(status: int, *, reads: bool = False):
     """An application that responds without reading the body, or after it."""
 
     async def application(running, scope, receive, send) -> None:
-        while reads and (await receive())["more_body"]:
+        while reads and (await receive()).get("more_body"):
             pass
         await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"1")]})
         await send({"type": "http.response.body", "body": b"x"})

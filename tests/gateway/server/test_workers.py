@@ -11,7 +11,6 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 import uvicorn
@@ -26,6 +25,7 @@ from gateway.server.open_files import OWN_FILES
 from gateway.server.serve import ACCEPTED, listening_sockets
 from gateway.server.workers import METRICS_BYTES, WORKERS_FOLDER, NoSpaceForWorkers, sharing
 from gateway.settings import variable
+from gateway_local.children import is_ok
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_machine.capacity import plan
 from tests.processes import PROJECT, children, environment, wait_for
@@ -262,16 +262,10 @@ def test_workers_that_start_slowly_are_not_replaced(tmp_path):
         def workers() -> set[psutil.Process]:
             return set(children(process.pid, "spawn_main"))
 
-        def is_served() -> bool:
-            try:
-                return httpx.get(f"http://{LOOPBACK}:{port}/health/live").status_code == 200
-            except httpx.TransportError:
-                return False
-
         try:
             wait_for(lambda: len(workers()) == 2, process=process)
             first = workers()
-            wait_for(is_served, process=process)
+            wait_for(lambda: is_ok(LOOPBACK, port, "/health/live", timeout_seconds=60), process=process)
             assert workers() == first
         finally:
             process.terminate()
