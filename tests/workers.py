@@ -7,10 +7,8 @@ import pytest
 WITH_THE_NETWORK = (
     "tests/e2e/test_answers.py",
     "tests/e2e/test_api_docs.py",
-    "tests/e2e/test_hostile.py",
     "tests/e2e/test_ingest_damage.py",
     "tests/e2e/test_ingest_forms.py",
-    "tests/e2e/test_v2.py",
     "tests/reliability/test_cache.py",
     "tests/triton_models/test_preprocessor.py",
 )

@@ -1,4 +1,4 @@
-"""Small forms of the attacks of `make attack` on the parsers cost little, against a gateway without a Triton."""
+"""Small forms of the attacks of `make attack` on the parsers and by URL cost little, against no Triton."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ import httpx
 import psutil
 import pytest
 
-from bench.attack.parsers import CASES
+from bench.attack import parsers, urls
 from bench.attack.target import Case, Target
 from tests.doubles.backend import PNG
 from tests.gateway_decoder.hostile_headers import heic_of_headers
@@ -15,7 +15,7 @@ from tests.processes import Gateway
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = {"max_request_bytes": 30_000_000}
+SETTINGS = dict(urls.OPTIONS.settings)
 NBYTES = 4_000_000
 # Five times the promised limits, since other processes may slow the service down.
 LONGEST_PAUSE_SECONDS = 0.25
@@ -51,9 +51,16 @@ def cheap(gateway: Gateway) -> Iterator[None]:
     assert max(pauses, default=0.0) < LONGEST_PAUSE_SECONDS
 
 
-@pytest.mark.parametrize("attack", [*CASES, HEADERS], ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", [*parsers.CASES, HEADERS], ids=lambda attack: attack.name)
 def test_attack_is_cheap_and_affects_no_other_client(gateway: Gateway, attack: Case):
     with cheap(gateway):
         answer = attack.send(Target("127.0.0.1", gateway.port, NBYTES, folded=attack.folded))
         assert "50" not in answer.split(), answer
         assert not answer.startswith("5"), answer
+
+
+@pytest.mark.parametrize("attack", urls.CASES, ids=lambda attack: attack.name)
+def test_attack_by_url_is_cheap_and_reaches_nothing(gateway: Gateway, attack: Case):
+    with cheap(gateway):
+        answer = attack.send(Target("127.0.0.1", gateway.port))
+        assert answer.startswith("422 "), answer

@@ -1,15 +1,20 @@
 """The default model behind the gateway: its results are those of PIL, torchvision and eager PyTorch, in batches."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import httpx
 import numpy as np
 import pytest
+from PIL import Image
+from tritonclient.http import InferenceServerClient
 
-from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
+from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR
+from tests.asking import encode
+from tests.gateway.api.tensors import images
 from tests.photos import PHOTOS, SAVED_AS, photo, unlike_any
-from tests.processes import Gateway
+from tests.processes import PROJECT, Gateway
 from tests.reference import reference_probabilities
 
 TOLERANCE = 1e-3
@@ -76,3 +81,59 @@ def test_single_images_of_many_clients_run_as_batches(real_gateway: Gateway, tri
     for model, (inferences, executions) in counts().items():
         assert inferences - before[model][0] >= 100
         assert executions - before[model][1] < inferences - before[model][0]
+
+
+def test_client_of_triton_gets_the_scores_of_predict(real_gateway: Gateway, real_client: httpx.Client):
+    with InferenceServerClient(real_gateway.url.removeprefix("http://")) as client:
+        result = client.infer(ENSEMBLE_MODEL, [images(photo("cat"))], request_id="mine")
+    assert result.get_response()["id"] == "mine"
+    assert (result.get_response()["model_name"], result.get_response()["model_version"]) == (ENSEMBLE_MODEL, "1")
+    scores = result.as_numpy("PREDICTION")
+    assert (scores.shape, scores.dtype) == ((1, 1000), np.float32)
+    assert scores.sum() == pytest.approx(1, abs=1e-4)
+    assert result.as_numpy("STATUS").tolist() == [b"ok"]
+    answer = real_client.post("/predict", params={"top_k": 1000}, files={"f": photo("cat")}).json()
+    by_id = {each["class_id"]: each["score"] for each in answer["results"][0]["predictions"]}
+    # /predict reads Triton's six digits; these are the model's own numbers.
+    assert scores[0] == pytest.approx([by_id[number] for number in range(1000)], abs=1e-6)
+
+
+EXAMPLE = PROJECT / "examples" / "cat.jpg"
+LABEL = "Egyptian cat"
+PART = 0.25
+"""The share of the image that is hidden: its hottest part, then its coldest part."""
+
+
+def score(http: httpx.Client, pixels: np.ndarray) -> float:
+    files = {"files": ("a.png", encode(pixels, ".png"))}
+    answer = http.post("/predict", params={"labels": LABEL, "threshold": 0}, files=files)
+    (prediction,) = answer.json()["results"][0]["predictions"]
+    return prediction["score"]
+
+
+@pytest.mark.parametrize("parameters", [{"masks": 120}, {"method": "occlusion", "grid": 6}], ids=str)
+def test_hidden_hot_part_of_an_explanation_costs_score_and_a_cold_one_none(
+    real_client: httpx.Client, parameters: dict[str, str | int]
+):
+    files = {"files": ("cat.jpg", EXAMPLE.read_bytes())}
+    headers = {"Accept": "application/x-ndjson"}
+    with real_client.stream(
+        "POST", "/explain", params=parameters, files=files, headers=headers, timeout=300
+    ) as response:
+        *lines, last = map(json.loads, response.iter_lines())
+    found = last["explanation"]
+    assert (found["label"], found["class_id"]) == (LABEL, 285)
+    done = [line["progress"]["done"] for line in lines]
+    assert done == sorted(done)
+    assert {line["progress"]["total"] for line in lines} <= {found["masks"] + 1}
+    pixels = np.asarray(Image.open(EXAMPLE).convert("RGB"))
+    heat = Image.fromarray(np.array(found["values"], np.float32)).resize((pixels.shape[1], pixels.shape[0]))
+    order = np.argsort(np.asarray(heat).reshape(-1))
+    count = int(PART * len(order))
+    scores = {}
+    for name, hidden in (("cold", order[:count]), ("hot", order[-count:])):
+        masked = pixels.reshape(-1, 3).copy()
+        masked[hidden] = pixels.mean(axis=(0, 1))
+        scores[name] = score(real_client, masked.reshape(pixels.shape))
+    assert scores["hot"] < 0.9 * found["score"]
+    assert scores["cold"] > found["score"]

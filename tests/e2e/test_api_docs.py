@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.processes import PROJECT, Gateway, python
 
-TUTORIAL, TEXT = (
-    (PROJECT / "docs" / page).read_text() for page in ("tutorials/first-service.md", "reference/http-api.md")
+TUTORIAL, TEXT, README = (
+    (PROJECT / page).read_text()
+    for page in ("docs/tutorials/first-service.md", "docs/reference/http-api.md", "README.md")
 )
 EXAMPLES = re.findall(r"^```\n\$ (curl .+)\n((?:.+\n)+)```$", TUTORIAL + TEXT, re.MULTILINE)
 
@@ -58,6 +59,13 @@ def test_tutorial_code_prints_its_documented_output(real_gateway: Gateway):
     lines = python("-c", code).stdout.splitlines()
     assert all(f"`{line}`" in TUTORIAL for line in lines)
     assert len(lines) == 2
+
+
+def test_readme_example_of_tritonclient_prints_its_documented_output(real_gateway: Gateway):
+    (code,) = re.findall(r"```python\n(.*?/infer.*?)```", README, re.DOTALL)
+    documented = re.search(r"print\(.*\)  # (.*)", code)
+    assert documented
+    assert python("-c", code.replace("http://127.0.0.1:8080", real_gateway.url)).stdout.strip() == documented[1]
 
 
 def test_every_parameter_is_documented():

@@ -1,16 +1,20 @@
-"""Requests of many files."""
+"""Requests of many files need bounded memory, and leave none behind."""
 
 import json
 from collections.abc import Iterator
 from itertools import chain
 
+import httpx
+import numpy as np
 import pytest
 
 from gateway.settings import MIB
-from tests.photos import pixels, unlike_any
+from tests.photos import photo, pixels, unlike_any
+from tests.processes import Gateway
 from tests.samples import encode
 
 COUNT = 1_000
+BAD_FILES = 10_000
 
 
 def images() -> Iterator[bytes]:
@@ -54,3 +58,22 @@ def test_thousand_large_files_need_bounded_memory(start_gateway, light_triton, p
         answer = http.post(path, content=watched(), headers=headers, timeout=600).json()
     assert answer.get("summary") == {"ok": COUNT, "failed": 0} or answer["outputs"][0]["data"] == ["ok"] * COUNT
     assert peak - before < 300 * MIB
+
+
+def test_ten_thousand_bad_files_leave_no_memory_behind(gateway: Gateway, client: httpx.Client):
+    chance = np.random.default_rng(3)
+    cat = photo("cat")
+    kinds = [
+        b"",
+        b"text",
+        cat[:5_000],
+        chance.bytes(20_000),
+        b"GIF89a" + chance.bytes(500),
+        photo("cat", "PNG")[:9_000],
+    ]
+    batch = [("f", (f"{n}", kinds[n % len(kinds)])) for n in range(1_000)]
+    client.post("/predict", files=batch)
+    before = gateway.resident_bytes()
+    for _ in range(BAD_FILES // 1_000):
+        assert client.post("/predict", files=batch).json()["summary"] == {"ok": 0, "failed": 1_000}
+    assert gateway.resident_bytes() - before < 50 * MIB

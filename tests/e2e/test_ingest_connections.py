@@ -14,7 +14,6 @@ import pytest
 from gateway.settings import MIB
 from tests.photos import photo
 from tests.processes import Gateway
-from tests.settings import Settings
 
 IDLE_SECONDS = 2.0
 LIMITS = {
@@ -24,7 +23,6 @@ LIMITS = {
     "upload_timeout_seconds": 6,
     "max_header_bytes": 8_192,
 }
-HEADER_BYTES = Settings.model_fields["max_header_bytes"].default
 
 
 @pytest.fixture(scope="module")
@@ -112,48 +110,49 @@ def test_too_large_content_length_gets_no_100_continue(impatient: Gateway, conte
     assert f'"limit":"{limit}","value":{LIMITS[limit]}'.encode() in refused
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def curl(*arguments: str | Path) -> dict:
+    """The JSON that curl prints."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    run = subprocess.run(["curl", "-sS", *arguments], capture_output=True, text=True, timeout=30, check=True)
+    return json.loads(run.stdout)
+
+
 @pytest.mark.parametrize("options", [[], ["-H", "Expect:"], ["-H", "Transfer-Encoding: chunked"], ["--http2"]], ids=str)
 def test_curl_sees_why_its_upload_was_refused(impatient: Gateway, tmp_path: Path, options: list[str]):
     upload = tmp_path / "large.jpg"
     with upload.open("wb") as file:
         file.truncate(20 * MIB)
-    command = ["curl", "-sS", "-o", "-", *options, "-F", f"files=@{upload}", f"{impatient.url}/predict"]
-    curl = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    assert json.loads(curl.stdout)["limit"] == "max_request_bytes"
+    answer = curl("-o", "-", *options, "-F", f"files=@{upload}", f"{impatient.url}/predict")
+    assert answer["limit"] == "max_request_bytes"
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize("option", ["--http1.0", "--http1.1", "--http2"])
 def test_curl_is_served_whatever_protocol_it_offers(gateway: Gateway, tmp_path: Path, option: str):
     upload = tmp_path / "cat.jpg"
     upload.write_bytes(photo("cat"))
-    command = ["curl", "-sS", option, "-F", f"files=@{upload}", f"{gateway.url}/predict?top_k=1"]
-    curl = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    assert json.loads(curl.stdout)["results"][0]["predictions"][0]["label"] == "Egyptian cat"
+    answer = curl(option, "-F", f"files=@{upload}", f"{gateway.url}/predict?top_k=1")
+    assert answer["results"][0]["predictions"][0]["label"] == "Egyptian cat"
 
 
-def test_max_header_bytes(gateway: Gateway):
+@pytest.mark.parametrize("part", ["a header", "the URL"])
+def test_max_header_bytes(impatient: Gateway, part: str):
+    most = LIMITS["max_header_bytes"]
+
     def answer(nbytes: int) -> bytes:
         lines = b"Host: x\r\nConnection: close\r\n"
-        lines += b"X-Filler: " + b"x" * (nbytes - len(lines) - len(b"X-Filler: \r\n")) + b"\r\n"
-        with gateway.connect() as client:
-            client.sendall(b"GET /health/live HTTP/1.1\r\n" + lines + b"\r\n")
+        if part == "a header":
+            lines += b"X-Filler: " + b"x" * (nbytes - len(lines) - len(b"X-Filler: \r\n")) + b"\r\n"
+        path = b"/health/live" + (b"" if part == "a header" else b"?" + b"x" * (nbytes - len(b"/health/live?")))
+        with impatient.connect() as client:
+            client.sendall(b"GET %b HTTP/1.1\r\n%b\r\n" % (path, lines))
             return b"".join(iter(lambda: client.recv(65_536), b""))
 
-    assert answer(HEADER_BYTES).startswith(b"HTTP/1.1 200 ")
-    refused = answer(HEADER_BYTES + 1)
+    assert answer(most).startswith(b"HTTP/1.1 200 ")
+    refused = answer(most + 1)
     assert refused.startswith(b"HTTP/1.1 431 ")
-    assert b'"limit":"max_header_bytes","value":%d' % HEADER_BYTES in refused
-
-
-def test_url_counts_towards_max_header_bytes(impatient: Gateway):
-    path, most = "/predict?x=", LIMITS["max_header_bytes"]
-    with impatient.client() as client:
-        assert client.post(path + "x" * (most - len(path))).status_code == 422
-        refused = client.post(path + "x" * (most + 1 - len(path)))
-    assert refused.headers["content-type"] == "application/problem+json"
-    assert (refused.status_code, refused.json()["limit"], refused.json()["value"]) == (431, "max_header_bytes", most)
+    assert b"content-type: application/problem+json" in refused.lower()
+    assert b'"limit":"max_header_bytes","value":%d' % most in refused
 
 
 @pytest.mark.parametrize("filler", [b"x" * 1_000 + b"\r\nA: ", b"x" * 50_000])

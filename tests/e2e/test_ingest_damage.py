@@ -4,8 +4,10 @@ import io
 import json
 import random
 import struct
+import threading
 import zipfile
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -18,7 +20,7 @@ from gateway.plugins import errors_of, installed
 from gateway_decoder.damage import DamageDetector
 from tests import encoders
 from tests.gateway_client.bulk.running import run
-from tests.photos import photo
+from tests.photos import photo, undecodable, unlike_any
 from tests.processes import Gateway
 from tests.samples import encode, photograph, samples
 
@@ -98,7 +100,7 @@ def flipped() -> bytes:
 
 @pytest.mark.parametrize("decode", ["auto", "always"])
 def test_damaged_jpeg_has_a_warning_and_strict_refuses_it(
-    decode: str, real_gateway: Gateway, decoding_gateway: Gateway
+    decode: str, real_gateway: Gateway, decoding_gateway: Gateway, tmp_path: Path
 ):
     """The preprocessor decodes for the one gateway, and the gateway itself for the other."""
     files = [("f", ("sound", photo("cat"))), ("f", ("damaged", flipped()))]
@@ -113,22 +115,38 @@ def test_damaged_jpeg_has_a_warning_and_strict_refuses_it(
         assert (refused["error"]["code"], "warning" in refused) == ("damaged_image", False)
         assert client.post("/predict?strict=true", files=files[1:]).status_code == 422
     assert gateway.metric("gateway_damaged_images_total") == before + 3
-
-
-def test_bulk_run_counts_damaged_images(real_gateway: Gateway, tmp_path: Path):
-    (tmp_path / "damaged.jpg").write_bytes(flipped())
-    (tmp_path / "sound.jpg").write_bytes(photo("cat"))
-    done = run(tmp_path, "--gateway", real_gateway.url)
+    with connect(f"{gateway.url.replace('http', 'ws', 1)}/stream", proxy=None) as stream:
+        for _, (name, data) in files:
+            stream.send(data)
+            assert json.loads(stream.recv(60)).get("warning") == {"sound": None, "damaged": "damaged"}[name]
+    for _, (name, data) in files:
+        (tmp_path / f"{name}.jpg").write_bytes(data)
+    done = run(tmp_path, "--gateway", gateway.url)
     assert "1 damaged image: some pixels are wrong" in done.stderr
     rows = {row["path"].rpartition("/")[2]: row["warning"] for row in map(json.loads, done.stdout.splitlines())}
     assert rows == {"damaged.jpg": "damaged", "sound.jpg": None}
 
 
-def test_damaged_frame_of_a_stream_has_the_warning(real_gateway: Gateway):
-    with connect(f"{real_gateway.url.replace('http', 'ws', 1)}/stream", proxy=None) as stream:
-        for data, warning in ((photo("cat"), None), (flipped(), "damaged")):
-            stream.send(data)
-            assert json.loads(stream.recv(60)).get("warning") == warning
+def test_client_with_only_bad_images_does_not_affect_others(real_gateway: Gateway):
+    stop = threading.Event()
+
+    def attack() -> None:
+        files = [("f", ("x", undecodable()))] * 8
+        with real_gateway.client() as http:
+            while not stop.is_set():
+                results = http.post("/predict", files=files).json()["results"]
+                assert {result["error"]["code"] for result in results} == {"undecodable_image"}
+
+    with ThreadPoolExecutor(2) as attackers, real_gateway.client() as http:
+        attacks = [attackers.submit(attack) for _ in range(2)]
+        try:
+            for _ in range(40):
+                answer = http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}).json()
+                assert answer["results"][0]["predictions"][0]["label"] == "Egyptian cat"
+        finally:
+            stop.set()
+    for each in attacks:
+        each.result()
 
 
 def test_largest_allowed_images_are_decoded_and_memory_is_freed(start_gateway, light_triton):

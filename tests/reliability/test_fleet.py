@@ -194,20 +194,6 @@ def test_flooding_keys_have_their_rate_and_their_share(fleet):
     fleet.check()
 
 
-def test_killed_triton_fails_no_request(fleet):
-    lost = fleet.tritons[0]
-    metric = f'gateway_triton_ready{{triton="{lost.url}"}}'
-    with fleet.loaded():
-        os.kill(lost.pid, signal.SIGKILL)
-        fleet.wait_metric(metric, 0)
-        fleet.wait_served()
-        lost.stop(grace_seconds=0)
-        lost.start()
-        fleet.wait_metric(metric, 1)
-        fleet.wait_metric(f'gateway_triton_ready{{triton="{fleet.tritons[1].url}"}}', 1)
-    fleet.check()
-
-
 def test_killed_gateway_fails_only_its_own_requests(fleet):
     with fleet.loaded():
         fleet.members[0].kill()
