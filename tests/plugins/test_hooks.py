@@ -1,98 +1,34 @@
-"""Hooks of plug-ins from outside the repository: a check of keys, ASGI middleware, a step of an image.
+"""Hooks of plug-ins from outside the repository, such as ASGI middleware or a step of an image; then the lists that
+name the hooks and the plug-ins of this repository.
 
 A check of keys by signed tokens is in test_third_party.py, as the guide has it.
 """
 
-from collections.abc import Iterator, Sequence
+import inspect
+import re
+import tomllib
+from collections.abc import Sequence
 from hashlib import sha256
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from structlog.testing import capture_logs
 
+from gateway import hooks
 from gateway.app import create_app
-from gateway.errors import Forbidden, ImageTooLarge, RateLimited, UserError
-from gateway.hooks import Authenticator, Identity, Plugin
+from gateway.errors import ImageTooLarge, UserError
+from gateway.hooks import Plugin
 from gateway.inference.steps import ImageTask, Step
-from gateway.limits.caller import Caller, Stages
 from gateway.plugins import installed
 from gateway_plugins.keys.plugin import ApiKeys
 from tests.asking import encode
 from tests.doubles.backend import PNG, StubBackend
-from tests.services import Client, client_of_app
+from tests.processes import PROJECT
+from tests.services import client_of_app
 from tests.settings import Settings
-
-
-class Guest(Caller):
-    """May send one image, to /predict, for one model."""
-
-    def __init__(self) -> None:
-        self.left = 1
-
-    def check_route(self, path: str) -> None:
-        if path != "/predict":
-            raise Forbidden("Guests may use /predict alone.")
-
-    async def charge(self, most_seconds: float, stages: Stages, images: int = 1) -> None:
-        if self.left < images:
-            raise RateLimited("Guests may send one image.")
-        self.left -= images
-
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        return [(b"x-images-left", b"%d" % self.left)]
-
-
-class Names:
-    """Whoever sends the name `owner` is an admin; `ann` and `bob` are guests."""
-
-    admin_only = False
-
-    def __init__(self) -> None:
-        self._guests = {b"ann": Guest(), b"bob": Guest()}
-
-    def identify(self, key: bytes) -> Identity | None:
-        if key == b"owner":
-            return Identity("owner", admin=True)
-        return Identity(key.decode(), caller=self._guests[key]) if key in self._guests else None
-
-
-class ByName(Plugin):
-    def authenticator(self) -> Authenticator:
-        return Names()
-
-
-def key(name: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {name}"}
-
-
-@pytest.fixture
-def client() -> Iterator[Client]:
-    app = create_app(Settings(_env_file=None), StubBackend(), plugins=(ByName, *installed()))
-    with client_of_app(app) as client:
-        yield client
-
-
-@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer ann.0"}, {"X-API-Key": "x"}])
-def test_request_without_a_known_key_is_refused(client, headers):
-    refused = client.get("/models", headers=headers)
-    assert (refused.status_code, refused.json()["code"]) == (401, "unauthorized")
-    assert client.get("/health/live", headers=headers).status_code == 200
-
-
-def test_known_key_names_the_client_in_the_log(client):
-    with capture_logs() as events:
-        assert client.get("/models", headers=key("owner")).status_code == 200
-    assert [event["key"] for event in events if event["event"] == "request"] == ["owner"]
-
-
-def test_caller_of_a_plugin_limits_its_requests(client):
-    answers = [client.post("/predict", files={"f": PNG}, headers=key("ann")) for _ in range(2)]
-    assert [answer.status_code for answer in answers] == [200, 429]
-    assert answers[0].headers["x-images-left"] == "0"
-    assert client.post("/predict", files={"f": PNG}, headers=key("bob")).status_code == 200
-    assert client.get("/models", headers=key("bob")).status_code == 403
 
 
 def test_service_with_admins_or_metrics_for_keys_does_not_start_without_a_check_of_keys():
@@ -102,23 +38,17 @@ def test_service_with_admins_or_metrics_for_keys_does_not_start_without_a_check_
         def has_admins(self) -> bool:
             return True
 
-    class OnlyAdmins(Names):
-        admin_only = True
+    class AdminKeys(Plugin):
+        def authenticator(self) -> Any:
+            return SimpleNamespace(admin_only=True)
 
-    class AdminNames(Plugin):
-        def authenticator(self) -> Authenticator:
-            return OnlyAdmins()
-
-    with pytest.raises(UserError, match="no plug-in checks keys"):
-        create_app(Settings(_env_file=None), StubBackend(), plugins=(Admins,))
-    with pytest.raises(UserError, match="GATEWAY_METRICS_ACCESS"):
-        create_app(Settings(_env_file=None, metrics_access="key"), StubBackend(), plugins=(AdminNames,))
-
-
-def test_openapi_document_declares_the_key(client):
-    operation = client.get("/openapi.json", headers=key("owner")).json()["paths"]["/predict"]["post"]
-    assert operation["security"]
-    assert "401" in operation["responses"]
+    for settings, plugins, words in (
+        ({}, (Admins,), "no plug-in checks keys"),
+        ({"metrics_access": "key"}, (), "GATEWAY_METRICS_ACCESS=key, and no plug-in checks keys"),
+        ({"metrics_access": "key"}, (AdminKeys,), "GATEWAY_METRICS_ACCESS=key, and only the keys of admins"),
+    ):
+        with pytest.raises(UserError, match=words):
+            create_app(Settings(_env_file=None, **settings), StubBackend(), plugins=plugins)
 
 
 class AddsHeader:
@@ -191,3 +121,24 @@ def test_step_refuses_one_image_and_costs_no_other():
     refused, classified = answer.json()["results"]
     assert refused["error"] == {"code": "image_too_large", "message": "a.png is 101 pixels wide."}
     assert (classified["status"], refused["width"]) == ("ok", 101)
+
+
+FOLDERS = sorted(path.parent.name for path in (PROJECT / "gateway_plugins").glob("*/plugin.py"))
+ENTRY_POINTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["entry-points"][hooks.GROUP]
+HOOKS = {name for name in vars(hooks.Plugin) if not name.startswith("_")} - {"idle_hooks"}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_plugin_is_installed_and_listed(folder):
+    module = f"gateway_plugins.{folder}.plugin"
+    modules = {target.partition(":")[0] for target in ENTRY_POINTS.values()}
+    assert module in modules, f"add the entry point {folder} of {module} to pyproject.toml, then: pip install -e ."
+    assert module in {kind.__module__ for kind in installed()}, "the entry point is not installed: pip install -e ."
+    rows = re.findall(r"^\| `(\w+)/` \|", (PROJECT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    assert folder in rows, f"add {folder}/ to the table of plug-ins in ARCHITECTURE.md"
+
+
+def test_hooks_are_listed():
+    listed = re.findall(r"^    ([a-z_]+(?:, [a-z_]+)*)  ", inspect.getdoc(hooks) or "", re.MULTILINE)
+    names = {name for cell in listed for name in cell.split(", ")} - {"hook"}
+    assert names == HOOKS, "each hook has a line in the table at the top of gateway/hooks.py"
