@@ -138,21 +138,18 @@ def test_unreadable_file_is_an_error(path, tmp_path):
             read_keys(each)
 
 
-def test_last_key_can_be_removed(path):
-    key = add_key(path, "first")
+def test_file_is_read_again_once_it_has_changed(path):
+    """Also within one second, and when its last key is removed."""
+    key = add_key(path, "first").encode()
     file = KeyFile(path)
-    remove_key(path, "first")
-    assert file.keys.name_of(key.encode()) is None
-
-
-def test_change_within_one_second_is_detected(path):
-    key = add_key(path, "first")
-    file = KeyFile(path)
-    assert file.keys.name_of(key.encode()) == "first"
+    assert file.keys is file.keys
+    assert file.keys.name_of(key) == "first"
     path.write_text(path.read_text().replace("first", "other"))
     stat = path.stat()
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
-    assert file.keys.name_of(key.encode()) == "other"
+    assert file.keys.name_of(key) == "other"
+    remove_key(path, "other")
+    assert file.keys.name_of(key) is None
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.write_text("half a li"), Path.unlink])
@@ -166,20 +163,18 @@ def test_damaged_file_keeps_the_old_keys_and_is_logged_once(path, damage, capfd)
     assert key not in said
 
 
-def test_unchanged_file_is_not_read_again(path, monkeypatch):
-    add_key(path, "first")
-    file, read = KeyFile(path), []
-    monkeypatch.setattr("gateway_plugins.keys.key_file.read_keys", lambda path: read.append(path))
-    assert file.keys is file.keys
-    assert read == []
-
-
-def test_commands_print_a_new_key_and_list_names(path):
-    made = gateway("key", "new", "--name", "mobile", "--file", path)
-    assert read_keys(path).name_of(made.stdout.strip().encode()) == "mobile"
-    assert made.stdout.strip() not in made.stderr
-    assert gateway("key", "list", "--file", path).stdout == "mobile\n"
+def test_commands_add_list_and_remove_keys(path):
+    options = ("--rate", "90/min", "--burst", "4", "--share", "0.5", "--priority", "bulk", "--models", "a,b")
+    plain = gateway("key", "new", "--name", "mobile", "--file", path)
+    limited = gateway("key", "add", "team", "--routes", "/predict", *options, "--file", path)
+    for name, made in (("mobile", plain), ("team", limited)):
+        assert read_keys(path).name_of(made.stdout.strip().encode()) == name
+        assert made.stdout.strip() not in made.stderr
+    team = "team rate=90/min burst=4 share=0.5 priority=bulk models=a,b routes=/predict\n"
+    assert gateway("key", "list", "--file", path).stdout == f"mobile\n{team}"
     gateway("key", "remove", "mobile", "--file", path)
+    assert gateway("key", "list", "--file", path).stdout == team
+    gateway("key", "remove", "team", "--file", path)
     assert gateway("key", "list", "--file", path).stdout == ""
 
 
@@ -306,16 +301,6 @@ def test_routes_include_all_below_them_and_nothing_beside():
     quota = read_quota({"routes": "/predict,/v2"})
     assert [path for path in ("/predict", "/v2", "/v2/models/{name}/infer") if not quota.allows_route(path)] == []
     assert [path for path in ("/predictx", "/v20", "/embed", "/") if quota.allows_route(path)] == []
-
-
-def test_command_adds_a_key_with_a_quota_and_lists_it(path):
-    options = ("--rate", "90/min", "--burst", "4", "--share", "0.5", "--priority", "bulk", "--models", "a,b")
-    made = gateway("key", "add", "team", "--routes", "/predict", *options, "--file", path)
-    assert read_keys(path).name_of(made.stdout.strip().encode()) == "team"
-    quota = "rate=90/min burst=4 share=0.5 priority=bulk models=a,b routes=/predict"
-    assert gateway("key", "list", "--file", path).stdout == f"team {quota}\n"
-    gateway("key", "add", "plain", "--file", path)
-    assert gateway("key", "list", "--file", path).stdout.splitlines()[1] == "plain"
 
 
 @pytest.mark.parametrize(
