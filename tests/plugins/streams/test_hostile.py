@@ -1,4 +1,7 @@
-"""Hostile WebSocket clients: they harm only themselves, and leave no resources."""
+"""Hostile WebSocket clients: they harm only themselves.
+
+That they leave no connection, stream or buffered byte behind is asserted for every test, see tests/leaks.py.
+"""
 
 import contextlib
 import json
@@ -17,53 +20,25 @@ from websockets.sync.client import connect
 
 from gateway_plugins.streams.websockets import MAX_FRAGMENTS
 from tests.doubles.backend import frame, frame_backend
-from tests.fuzz.streams import BINARY, CLOSE, PING, TEXT, message
+from tests.fuzz.streams import BINARY, CLOSE, GOOD, PING, TEXT, message
+from tests.fuzz.streams import request as handshake
 from tests.processes import wait_for
 from tests.services import stream_service
 
 MIB = 2**20
 TIMEOUT_SECONDS = 60
-WAITING = "gateway_waiting_bytes"
-
-
-def counted(gauge: str) -> float:
-    """A gauge of this process, which services of other tests may have changed."""
-    return REGISTRY.get_sample_value(gauge) or 0.0
 
 
 @pytest.fixture(scope="module")
-def before() -> dict[str, float]:
-    return {gauge: counted(gauge) for gauge in ("gateway_connections", "gateway_streams", WAITING)}
-
-
-@pytest.fixture(scope="module")
-def address(before) -> Iterator[str]:
+def address() -> Iterator[str]:
     limits = {"answer_timeout_seconds": 0.5, "stream_idle_seconds": 2, "upload_idle_timeout_seconds": 1}
     with stream_service(frame_backend(), max_streams=8, **limits) as (address, _):
         yield address
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left(address, before):
-    def as_before() -> bool:
-        return all(counted(gauge) == value for gauge, value in before.items())
-
-    wait_for(as_before)
-    yield
-    wait_for(as_before)
-
-
-def request(address: str, path: str = "/stream", **headers: str) -> bytes:
-    fields = {
-        "Host": address,
-        "Connection": "Upgrade",
-        "Upgrade": "websocket",
-        "Sec-WebSocket-Version": "13",
-        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
-        **{name.replace("_", "-"): value for name, value in headers.items()},
-    }
-    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-    return f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode()
+def request(address: str, query: bytes = b"", **headers: str) -> bytes:
+    changed = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+    return handshake({**dict(GOOD), b"Host": address.encode(), **changed}.items(), query)
 
 
 @contextlib.contextmanager
@@ -79,9 +54,9 @@ def raw(address: str, first: bytes) -> Iterator[socket.socket]:
 
 
 @contextlib.contextmanager
-def opened(address: str, path: str = "/stream", **headers: str) -> Iterator[socket.socket]:
+def opened(address: str, query: bytes = b"") -> Iterator[socket.socket]:
     """A connection that has become a stream."""
-    with raw(address, request(address, path, **headers)) as connection:
+    with raw(address, request(address, query)) as connection:
         head(connection)
         yield connection
 
@@ -160,10 +135,9 @@ def test_message_in_endless_fragments_is_refused(address):
         assert close_code(connection) == 1008
 
 
-@pytest.fixture
-def waiting(before):
-    """Buffered bytes of these tests' services."""
-    return lambda: counted(WAITING) - before[WAITING]
+def waiting() -> float:
+    """Buffered bytes of the services of this process."""
+    return REGISTRY.get_sample_value("gateway_waiting_bytes")
 
 
 def until(connection: socket.socket, words: bytes) -> bytes:
@@ -175,9 +149,9 @@ def until(connection: socket.socket, words: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("final", [True, False], ids=["one part", "two parts"])
-def test_incomplete_message_counts_as_buffered(address, waiting, final):
+def test_incomplete_message_counts_as_buffered(address, final):
     data = frame(255) + bytes(60_000)
-    with opened(address, "/stream?top_k=1") as connection:
+    with opened(address, b"?top_k=1") as connection:
         half = message(BINARY, data)[:40_000] if final else message(BINARY, data[:40_000], final=False)
         connection.sendall(half)
         wait_for(lambda: 39_900 < waiting() <= 40_100)
@@ -186,7 +160,7 @@ def test_incomplete_message_counts_as_buffered(address, waiting, final):
         wait_for(lambda: waiting() == 0)
 
 
-def test_incomplete_message_is_evicted_for_another(waiting):
+def test_incomplete_message_is_evicted_for_another():
     limits = {"max_bytes_waiting": 2**20, "max_file_bytes": 2**20, "stream_frame_bytes": 2**20}
     part = message(BINARY, bytes(700_000))[:600_000]
     with stream_service(frame_backend(), **limits) as (address, _), contextlib.ExitStack() as stack:
@@ -205,7 +179,7 @@ def test_incomplete_message_is_evicted_for_another(waiting):
         assert b"unsupported_format" in until(other, b"unsupported_format")
 
 
-def test_waiting_frames_count_as_buffered(waiting):
+def test_waiting_frames_count_as_buffered():
     backend = frame_backend()
     data = frame(255) + bytes(100_000)
     with (
@@ -301,12 +275,8 @@ def test_pipelined_handshake_is_served_as_a_request(address):
 
 
 def test_bytes_after_the_handshake_are_the_first_messages(address):
-    with raw(address, request(address, "/stream?top_k=1") + message(BINARY, frame(255))) as connection:
-        received = head(connection)
-        while b'"bright"' not in received:
-            received += connection.recv(4_096)
-        connection.sendall(message(CLOSE, struct.pack("!H", 1000)))
-        everything(connection)
+    with raw(address, request(address, b"?top_k=1") + message(BINARY, frame(255))) as connection:
+        assert b'"bright"' in until(connection, b'"bright"')
 
 
 def test_random_bytes_do_not_affect_other_streams(address):

@@ -101,13 +101,17 @@ def test_each_frame_gets_its_scores_and_those_of_the_sequence(service):
     assert second["latency_ms"] > 0
 
 
-def test_unreadable_frame_does_not_affect_the_sequence(service):
+def test_failed_frame_affects_neither_the_sequence_nor_those_after_it(backend, service):
     with opened(service) as client:
         ask(client, frame(255))
         broken = ask(client, b"no picture")
+        backend.fault = InferenceFailed()
+        failed = ask(client, frame(0))
+        backend.fault = None
         after = ask(client, frame(255))
     assert (broken["status"], broken["error"]["code"], broken["sequence"]) == ("error", "unsupported_format", None)
-    assert (after["frame"], after["sequence"]["frames"]) == (2, 2)
+    assert failed["error"]["code"] == "inference_failed"
+    assert (after["status"], after["frame"], after["sequence"]["frames"]) == ("ok", 3, 2)
 
 
 def test_results_keep_the_order_of_frames_without_drops(service):
@@ -198,12 +202,9 @@ def test_wrong_parameter_refuses_the_handshake_and_a_plain_request(service, quer
     assert (response.status_code, response.json()["code"]) == (status, code)
 
 
-def test_request_without_an_upgrade_is_426(service):
+def test_stream_is_opened_by_an_upgrade_of_its_route_alone(service):
     response = httpx.get(f"http://{service}/stream", timeout=TIMEOUT_SECONDS)
     assert (response.status_code, response.json()["code"]) == (426, "upgrade_required")
-
-
-def test_upgrade_of_another_route_is_ignored(service):
     with pytest.raises(InvalidStatus) as caught, connect(f"ws://{service}/limits", proxy=None):
         pass
     assert caught.value.response.status_code == 200
@@ -229,14 +230,6 @@ def test_failed_sequence_does_not_fail_the_frame(backend, service):
         assert told["predictions"][0]["label"] == "bright"
         backend.sequence_fault = None
         assert ask(client, frame(255))["sequence"]["frames"] == 1
-
-
-def test_service_error_fails_one_frame_only(backend, service):
-    with opened(service) as client:
-        backend.fault = InferenceFailed()
-        assert ask(client, frame(0))["error"]["code"] == "inference_failed"
-        backend.fault = None
-        assert ask(client, frame(0))["status"] == "ok"
 
 
 def test_oversized_frame_ends_the_stream(service):
