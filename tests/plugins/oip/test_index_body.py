@@ -9,12 +9,6 @@ from tests.doubles.backend import MODEL, StubBackend
 from tests.services import client_of
 
 
-@pytest.fixture
-def client():
-    with client_of() as http:
-        yield http
-
-
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -29,8 +23,9 @@ def client():
         (b'{"ready": 1}', 422),
     ],
 )
-def test_body_is_small_and_valid(client, body, status):
-    answer = client.post("/v2/repository/index", content=body)
+def test_body_is_small_and_valid(body, status):
+    with client_of() as http:
+        answer = http.post("/v2/repository/index", content=body)
     assert answer.status_code == status
     if status != 200:
         assert set(answer.json()) == {"error"}

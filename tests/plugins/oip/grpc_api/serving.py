@@ -20,13 +20,6 @@ from tests.settings import Settings
 METHODS = "/inference.GRPCInferenceService"
 
 
-def gated() -> StubBackend:
-    """A backend that answers once its gate is open."""
-    backend = scorer()
-    backend.gate.clear()
-    return backend
-
-
 @asynccontextmanager
 async def serving(backend: StubBackend | None = None, **settings: Any) -> AsyncIterator[str]:
     """The address of the gRPC port of an application with these settings and no others."""

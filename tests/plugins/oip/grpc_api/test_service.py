@@ -1,4 +1,7 @@
-"""The gRPC port: GRPCInferenceService, as tritonclient.grpc and KServe's clients call it, health and reflection."""
+"""The gRPC port: GRPCInferenceService, as tritonclient.grpc and KServe's clients call it, health and reflection.
+
+Then tensors that pass through to models of Triton that classify no images, and the blocks of messages that arrive.
+"""
 
 import asyncio
 import socket
@@ -8,31 +11,42 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import REGISTRY
-from tritonclient.grpc import InferRequestedOutput, service_pb2
+from tritonclient.grpc import InferInput, InferRequestedOutput, service_pb2
 from tritonclient.grpc.aio import InferenceServerClient
-from tritonclient.utils import InferenceServerException
 
 from gateway import __version__
 from gateway.app import create_app
-from gateway.errors import DeadlineExceeded, Forbidden, ModelNotFound, Overloaded, RequestTooLarge, TritonUnreachable
+from gateway.errors import (
+    DeadlineExceeded,
+    Forbidden,
+    ModelNotFound,
+    Overloaded,
+    RequestTooLarge,
+    SequenceUnknown,
+    TritonUnreachable,
+)
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import MIB
 from gateway_plugins.keys.key_file import add_key
-from gateway_plugins.keys.quota import read_quota
+from gateway_plugins.oip.grpc_api.blocks import BLOCK_BYTES, Blocks
 from gateway_plugins.oip.grpc_api.requirements import GrpcUnavailable
 from gateway_plugins.oip.routes.metadata import EXTENSIONS
 from tests.doubles.backend import PNG, StubBackend
 from tests.gateway.api.tensors import SCORES, TEXT, scorer
 from tests.gateway.triton.fleet import wait_until
+from tests.keys import key_of
+from tests.plugins.oip.echo import MODEL as ECHO
+from tests.plugins.oip.echo import EchoBackend
 from tests.plugins.oip.grpc_api.serving import (
     METHODS,
     channel_to,
     connected,
     details,
     failure,
-    gated,
     images,
     request,
     serving,
@@ -60,10 +74,12 @@ async def test_server_and_model_are_described():
         assert [(each.name, list(each.shape)) for each in model.outputs] == [("PREDICTION", [-1, 2]), ("STATUS", [-1])]
 
 
-async def test_scores_and_statuses_are_tensors():
+async def test_scores_statuses_and_best_classes_are_tensors():
     backend = scorer()
     async with serving(backend) as address, InferenceServerClient(address) as client:
         result = await client.infer(MODEL, images(PNG, TEXT), request_id="mine", model_version="1", timeout=5_000_000)
+        outputs = [InferRequestedOutput("PREDICTION", class_count=1)]
+        best = await client.infer(MODEL, images(PNG), outputs=outputs)
     assert result.get_response().id == "mine"
     assert (result.get_response().model_name, result.get_response().model_version) == (MODEL, "1")
     scores = result.as_numpy("PREDICTION")
@@ -71,14 +87,8 @@ async def test_scores_and_statuses_are_tensors():
     assert result.as_numpy("STATUS").tolist() == [b"ok", b"unsupported_format"]
     assert 4 < backend.calls[0].deadline.left_seconds <= 5
     assert backend.calls[0].model_version == "1"
-
-
-async def test_best_classes_are_texts():
-    async with serving() as address, InferenceServerClient(address) as client:
-        outputs = [InferRequestedOutput("PREDICTION", class_count=1)]
-        result = await client.infer(MODEL, images(PNG), outputs=outputs)
-    assert result.as_numpy("PREDICTION").tolist() == [[b"0.750000:1:dog: large"]]
-    assert result.as_numpy("STATUS") is None
+    assert best.as_numpy("PREDICTION").tolist() == [[b"0.750000:1:dog: large"]]
+    assert best.as_numpy("STATUS") is None
 
 
 async def test_images_may_be_in_the_tensor_itself():
@@ -88,16 +98,6 @@ async def test_images_may_be_in_the_tensor_itself():
     async with connected() as channel:
         response = await stub(channel).ModelInfer(message)
     assert [list(output.shape) for output in response.outputs] == [[2, 2], [2]]
-
-
-async def test_sequence_is_driven_by_the_client():
-    async with serving(scorer()) as address, InferenceServerClient(address) as client:
-        first = await client.infer(MODEL, images(PNG), sequence_id=7, sequence_start=True)
-        last = await client.infer(MODEL, images(PNG), sequence_id=7, sequence_end=True)
-        assert [result.as_numpy("SEQUENCE_FRAMES").tolist() for result in (first, last)] == [[1], [2]]
-        with pytest.raises(InferenceServerException) as unknown:
-            await client.infer(MODEL, images(PNG), sequence_id=7)
-    assert unknown.value.status() == "StatusCode.FAILED_PRECONDITION"
 
 
 async def test_headers_and_metadata_are_the_same():
@@ -113,6 +113,7 @@ async def test_headers_and_metadata_are_the_same():
     ("fault", "code", "retry_seconds"),
     [
         (ModelNotFound(), grpc.StatusCode.NOT_FOUND, None),
+        (SequenceUnknown(), grpc.StatusCode.FAILED_PRECONDITION, None),
         (Overloaded(), grpc.StatusCode.UNAVAILABLE, 1),
         (TritonUnreachable(), grpc.StatusCode.UNAVAILABLE, 5),
         (Forbidden(), grpc.StatusCode.PERMISSION_DENIED, None),
@@ -150,10 +151,11 @@ async def test_faults_of_a_request_are_invalid_arguments(message, reason, text):
     assert (details(error)[0].reason, text in error.details()) == (reason, True)
 
 
-async def test_other_methods_are_unimplemented():
+async def test_other_methods_and_compressed_messages_are_unimplemented():
     async with connected() as channel:
         error = await failure(stub(channel).RepositoryModelLoad(service_pb2.RepositoryModelLoadRequest()))
-    assert error.code() is grpc.StatusCode.UNIMPLEMENTED
+        packed = await failure(stub(channel).ModelInfer(request(bytes(10_000)), compression=grpc.Compression.Gzip))
+    assert (error.code(), packed.code()) == (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNIMPLEMENTED)
     assert error.details().startswith("The gateway has no method /inference.GRPCInferenceService/RepositoryModelLoad;")
 
 
@@ -175,9 +177,9 @@ async def test_key_is_metadata(tmp_path):
 
 
 async def test_rate_of_a_key_is_resource_exhausted(tmp_path):
-    key = add_key(tmp_path / "keys", "app", read_quota({"rate": "1/h"}))
+    metadata = tuple((name.lower(), key) for name, key in key_of(tmp_path / "keys", rate="1/h").items())
     async with connected(api_keys_file=tmp_path / "keys") as channel:
-        calls, metadata = stub(channel), (("x-api-key", key),)
+        calls = stub(channel)
         await calls.ModelInfer(request(PNG), metadata=metadata)
         error = await failure(calls.ModelInfer(request(PNG), metadata=metadata))
     info, retry = details(error)
@@ -197,45 +199,36 @@ async def test_message_at_the_limit_is_read_and_a_larger_one_is_not():
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_compressed_message_is_refused():
-    async with connected() as channel:
-        error = await failure(stub(channel).ModelInfer(request(bytes(10_000)), compression=grpc.Compression.Gzip))
-    assert error.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
-async def test_calls_beyond_the_limit_are_refused():
+@pytest.mark.parametrize(
+    ("limit", "code"),
+    [
+        ("grpc_max_calls", grpc.StatusCode.RESOURCE_EXHAUSTED),
+        ("max_streams", grpc.StatusCode.UNAVAILABLE),
+    ],
+)
+async def test_calls_and_streams_beyond_their_limit_are_refused(limit, code):
     """The calls come from several connections: those of one would wait in its client, as HTTP/2 provides."""
-    async with serving(grpc_max_calls=1) as address, channel_to(address) as channel, channel_to(address) as other:
+    async with serving(**{limit: 1}) as address, channel_to(address) as channel, channel_to(address) as other:
         stream = channel.stream_stream(f"{METHODS}/ModelStreamInfer")()
         await stream.write(request(PNG).SerializeToString())
         await stream.read()
-        error = await failure(stub(other).ServerMetadata(service_pb2.ServerMetadataRequest()))
-        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert details(error)[0].metadata["limit"] == "grpc_max_calls"
+        error = await failure(exchange(other, [request(PNG)]))
+        assert (error.code(), details(error)[0].metadata["limit"]) == (code, limit)
         assert (await stub(other).ServerLive(service_pb2.ServerLiveRequest())).live
         await stream.done_writing()
         assert await stream.code() is grpc.StatusCode.OK
+    assert REGISTRY.get_sample_value("gateway_streams") == 0
 
 
 async def test_cancelled_call_counts_as_a_client_that_left():
     before = REGISTRY.get_sample_value("gateway_client_disconnects_total")
-    backend = gated()
+    backend = scorer()
+    backend.gate.clear()
     async with connected(backend) as channel:
         call = stub(channel).ModelInfer(request(PNG))
         await wait_until(lambda: bool(backend.calls))
         call.cancel()
         await wait_until(lambda: REGISTRY.get_sample_value("gateway_client_disconnects_total") == before + 1)
-
-
-async def test_calls_in_progress_finish_before_the_server_stops():
-    backend = gated()
-    async with serving(backend) as address:
-        channel = grpc.aio.insecure_channel(address)
-        call = asyncio.ensure_future(stub(channel).ModelInfer(request(PNG)))
-        await wait_until(lambda: bool(backend.calls))
-        asyncio.get_running_loop().call_later(0.05, backend.gate.set)
-    assert len((await call).outputs) == 2
-    await channel.close()
 
 
 async def exchange(channel: grpc.aio.Channel, messages: list, **options) -> list[service_pb2.ModelStreamInferResponse]:
@@ -291,32 +284,25 @@ async def test_idle_stream_ends():
     assert (error.code(), details(error)[0].reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "STREAM_IDLE")
 
 
-async def test_stream_beyond_the_limit_is_refused():
-    async with connected(max_streams=1) as channel:
-        first = channel.stream_stream(f"{METHODS}/ModelStreamInfer")()
-        await first.write(request(PNG).SerializeToString())
-        await first.read()
-        error = await failure(exchange(channel, [request(PNG)]))
-        assert (error.code(), details(error)[0].metadata["limit"]) == (grpc.StatusCode.UNAVAILABLE, "max_streams")
-        await first.done_writing()
-        assert await first.code() is grpc.StatusCode.OK
-    assert REGISTRY.get_sample_value("gateway_streams") == 0
-
-
-async def test_streams_end_when_the_server_stops():
-    """A request in progress is answered before; a stream without one ends at once."""
+async def test_stop_answers_what_is_in_progress_and_ends_the_rest_at_once():
+    """A call and a request of a stream are answered before; a stream without a request and a watch end at once."""
     backend = scorer()
-    async with serving(backend) as address:
-        channel = grpc.aio.insecure_channel(address)
-        idle, busy = (channel.stream_stream(f"{METHODS}/ModelStreamInfer")() for _ in range(2))
-        await idle.write(request(PNG).SerializeToString())
-        await idle.read()
-        backend.gate.clear()
-        await busy.write(request(PNG, id="last").SerializeToString())
-        await wait_until(lambda: len(backend.calls) == 2)
-        asyncio.get_running_loop().call_later(0.05, backend.gate.set)
+    async with asyncio.timeout(20):
+        async with serving(backend, shutdown_grace_seconds=60) as address:
+            channel = grpc.aio.insecure_channel(address)
+            idle, busy = (channel.stream_stream(f"{METHODS}/ModelStreamInfer")() for _ in range(2))
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+            assert (await watch.read()).status == SERVING
+            await idle.write(request(PNG).SerializeToString())
+            await idle.read()
+            backend.gate.clear()
+            await busy.write(request(PNG, id="last").SerializeToString())
+            call = asyncio.ensure_future(stub(channel).ModelInfer(request(PNG)))
+            await wait_until(lambda: len(backend.calls) == 3)
+            asyncio.get_running_loop().call_later(0.05, backend.gate.set)
     response = service_pb2.ModelStreamInferResponse.FromString(await busy.read())
     assert (response.infer_response.id, response.error_message) == ("last", "")
+    assert len((await call).outputs) == 2
     assert [await stream.code() for stream in (idle, busy)] == [grpc.StatusCode.UNAVAILABLE] * 2
     await channel.close()
 
@@ -352,15 +338,6 @@ async def test_watchers_have_a_part_of_the_calls():
         assert await check(channel) == SERVING
 
 
-async def test_watched_server_stops_at_once():
-    async with asyncio.timeout(20):
-        async with serving(shutdown_grace_seconds=60) as address:
-            channel = grpc.aio.insecure_channel(address)
-            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
-            assert (await watch.read()).status == SERVING
-    await channel.close()
-
-
 async def test_reflection_lists_and_describes_the_services():
     request = reflection_pb2.ServerReflectionRequest
     async with connected() as channel:
@@ -372,14 +349,11 @@ async def test_reflection_lists_and_describes_the_services():
     assert described.file_descriptor_response.file_descriptor_proto
 
 
-def test_taken_port_is_named():
+def test_port_that_cannot_be_used_is_named():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         settings = Settings(_env_file=None, port=free_port(), grpc_port=listener.getsockname()[1])
         with pytest.raises(AddressUnusable, match="GATEWAY_GRPC_PORT"):
             check_address(settings)
-
-
-def test_port_of_the_http_api_is_refused():
     with pytest.raises(ValueError, match="GATEWAY_GRPC_PORT and GATEWAY_PORT are the same port"):
         Settings(_env_file=None, port=8080, grpc_port=8080)
 
@@ -388,3 +362,58 @@ def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setattr("gateway_plugins.oip.grpc_api.requirements.PACKAGES", ("nothing_of_this_name",))
     with pytest.raises(GrpcUnavailable, match=r"nothing_of_this_name.*\[grpc\]"):
         create_app(Settings(_env_file=None, grpc_port=free_port()), scorer())
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16, np.int64, np.bool_, np.object_])
+async def test_tensors_of_each_type_come_back(kind):
+    values = np.array([["a", "é"], ["", "b"]], np.object_) if kind is np.object_ else np.eye(2, 3).astype(kind)
+    names = {np.float32: "FP32", np.float16: "FP16", np.int64: "INT64", np.bool_: "BOOL", np.object_: "BYTES"}
+    inputs = [
+        InferInput("ONE", values.shape, names[kind]).set_data_from_numpy(values),
+        InferInput("IDS", [2], "INT32").set_data_from_numpy(np.array([4, 5], np.int32)),
+    ]
+    async with serving(EchoBackend(), v2_models=ECHO) as address, InferenceServerClient(address) as client:
+        answer = await client.infer(ECHO, inputs, request_id="7")
+        assert await client.is_model_ready(ECHO)
+        assert (await client.get_model_metadata(ECHO)).platform == "python"
+    found = answer.as_numpy("ONE")
+    expected = (
+        np.array([[each.encode() for each in row] for row in values], np.object_) if kind is np.object_ else values
+    )
+    assert (found.dtype, found.tolist()) == (expected.dtype, expected.tolist())
+    assert answer.as_numpy("IDS").tolist() == [4, 5]
+    assert answer.get_response().id == "7"
+
+
+async def test_values_in_typed_contents_are_refused():
+    """As KServe's clients may send them: nothing may be inferred from a tensor without its values."""
+    message = service_pb2.ModelInferRequest(model_name=ECHO)
+    message.inputs.add(name="IDS", datatype="INT32", shape=[1, 2]).contents.int_contents.extend([1, 2])
+    backend = EchoBackend()
+    async with connected(backend, v2_models=ECHO) as channel:
+        error = await failure(stub(channel).ModelInfer(message))
+    assert (error.code(), details(error)[0].reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_PARAMETER")
+    assert "raw_input_contents" in error.details()
+    assert not backend.requests
+
+
+@given(st.lists(st.sampled_from([0, 1, 5, 100, BLOCK_BYTES - 1, BLOCK_BYTES, 3 * BLOCK_BYTES]), max_size=8), st.data())
+def test_bytes_leave_in_the_order_of_their_arrival(lengths: list[int], data):
+    blocks, whole = Blocks(), b""
+    for number, length in enumerate(lengths):
+        piece = bytes((number + place) % 256 for place in range(length))
+        blocks.append(piece)
+        whole += piece
+        assert blocks.first(5) == whole[:5]
+        nbytes = data.draw(st.integers(0, len(whole)))
+        assert blocks.take(nbytes) == whole[:nbytes]
+        whole = whole[nbytes:]
+        assert len(blocks) == len(whole)
+
+
+def test_small_pieces_share_a_block():
+    """A client that sends a byte in each frame would otherwise cost more than what is counted."""
+    blocks = Blocks()
+    for _ in range(2 * BLOCK_BYTES):
+        blocks.append(b"x")
+    assert len(blocks._blocks) == 2

@@ -1,8 +1,12 @@
-"""What Triton's tools read, by tritonclient over HTTP and gRPC: with a real Triton."""
+"""With a real Triton: what Triton's tools read, by tritonclient over HTTP and gRPC; then its models that classify no
+images, under /v2 by an allow-list.
+"""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc
@@ -11,45 +15,49 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from tritonclient.utils import InferenceServerException
 
 from gateway_local.server import EmbeddedTriton
-from gateway_plugins.keys.key_file import add_key
-from gateway_plugins.keys.quota import read_quota
 from gateway_plugins.oip.triton_calls import as_document
+from tests.keys import key_of
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, free_port, running_gateway
 
 MODEL = "ensemble_model"
 MAX_FILES = 7
+INPUT = {"name": "input__0", "datatype": "FP32", "shape": [2, 3, 8, 8]}
+IMAGES = np.zeros((2, 3, 8, 8), np.float32)
+INFER = "/v2/models/classifier/infer"
+HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
 @pytest.fixture(scope="module")
-def file_of_keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
-    """A file of keys, a key for any model, and one for another model only."""
-    path = tmp_path_factory.mktemp("keys") / "keys"
-    return path, add_key(path, "any"), add_key(path, "other", read_quota({"models": "flowers"}))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("v2")
+
+
+@pytest.fixture(scope="module")
+def keys(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """A key for any model, and one for another model only, with names that gRPC allows."""
+    any_model, other = key_of(folder / "keys", "any"), key_of(folder / "keys", "other", models="flowers")
+    return {"x-api-key": any_model["X-API-Key"]}, {"x-api-key": other["X-API-Key"]}
 
 
 @pytest.fixture
-def headers(file_of_keys: tuple[Path, str, str]) -> dict[str, str]:
+def headers(keys: tuple[dict[str, str], ...]) -> dict[str, str]:
     """The key for any model; of each test its own, since Triton's client adds to them."""
-    return {"x-api-key": file_of_keys[1]}
-
-
-@pytest.fixture
-def others(file_of_keys: tuple[Path, str, str]) -> dict[str, str]:
-    """The key for another model."""
-    return {"x-api-key": file_of_keys[2]}
+    return dict(keys[0])
 
 
 @pytest.fixture(scope="module")
 def gateway(
-    light_triton: EmbeddedTriton, tmp_path_factory: pytest.TempPathFactory, file_of_keys: tuple[Path, str, str]
+    light_triton: EmbeddedTriton, folder: Path, keys: tuple[dict[str, str], ...]
 ) -> Iterator[tuple[Gateway, str]]:
     """A gateway and the address of its gRPC port."""
     port = free_port()
-    options = {"grpc_port": port, "v2_models": "classifier", "max_files": MAX_FILES, "api_keys_file": file_of_keys[0]}
-    log = tmp_path_factory.mktemp("inspection") / "log"
-    with running_gateway(log, triton_url=light_triton.url, **options) as running:
+    options = {"grpc_port": port, "v2_models": "classifier,missing", "max_files": MAX_FILES}
+    with running_gateway(
+        folder / "log", triton_url=light_triton.url, api_keys_file=folder / "keys", **options
+    ) as running:
         yield running, f"127.0.0.1:{port}"
+        assert not running.faults()
 
 
 @pytest.fixture(scope="module")
@@ -114,22 +122,19 @@ def test_calls_of_a_measurement(clients, headers):
         assert counts[1] == counts[0] + 1
 
 
-def test_statistics_of_all_models(clients, headers, others):
+def test_key_sees_the_statistics_and_the_index_of_its_models(clients, headers, keys):
     over_http, over_grpc = clients
+    others = keys[1]
     found = over_http.get_inference_statistics(headers=headers)["model_stats"]
     assert {each["name"] for each in found} == {MODEL}
     assert {each.name for each in over_grpc.get_inference_statistics(headers=headers).model_stats} == {MODEL}
-    assert over_http.get_inference_statistics(headers=others) == {"model_stats": []}
-
-
-def test_index_lists_what_the_key_may_use(clients, headers, others):
-    over_http, over_grpc = clients
+    assert over_http.get_inference_statistics(headers=dict(others)) == {"model_stats": []}
     expected = [{"name": MODEL, "version": "1", "state": "READY", "reason": ""}]
     assert over_http.get_model_repository_index(headers=headers) == expected
-    assert over_http.get_model_repository_index(headers=others) == []
+    assert over_http.get_model_repository_index(headers=dict(others)) == []
     (model,) = over_grpc.get_model_repository_index(headers=headers).models
     assert (model.name, model.version, model.state) == (MODEL, "1", "READY")
-    assert not over_grpc.get_model_repository_index(headers=others).models
+    assert not over_grpc.get_model_repository_index(headers=dict(others)).models
 
 
 def test_missing_model_is_not_found_over_grpc(clients, headers):
@@ -148,3 +153,71 @@ def test_fields_have_tritons_names_and_numbers():
     assert document["input"][0]["data_type"] == "TYPE_INT64"
     assert document["parameters"] == {"speed": {"string_value": "fast"}}
     assert "dynamic_batching" not in document
+
+
+@pytest.fixture
+def client(gateway: tuple[Gateway, str], headers: dict[str, str]) -> Iterator[httpx.Client]:
+    with gateway[0].client(headers=headers) as http:
+        yield http
+
+
+def body(**changes: object) -> dict[str, object]:
+    return {"inputs": [{**INPUT, "data": IMAGES.tolist(), **changes}]}
+
+
+def test_json_becomes_tensors_and_back(client):
+    answer = client.post(INFER, json={"id": "7", **body()})
+    assert answer.status_code == 200, answer.text
+    document = answer.json()
+    assert (document["id"], document["model_name"], document["model_version"]) == ("7", "classifier", "1")
+    (output,) = document["outputs"]
+    assert (output["name"], output["datatype"], output["shape"]) == ("output__0", "FP32", [2, 1000])
+    assert np.array(output["data"]).reshape(2, 1000).argmax(1).tolist() == [285, 285]
+
+
+def test_binary_data_is_passed_on(client):
+    parameters = {"binary_data_size": IMAGES.nbytes}
+    head = json.dumps(
+        {"inputs": [{**INPUT, "parameters": parameters}], "parameters": {"binary_data_output": True}}
+    ).encode()
+    answer = client.post(
+        "/v2/models/classifier/versions/1/infer",
+        content=head + IMAGES.tobytes(),
+        headers={HEADER_LENGTH: str(len(head))},
+    )
+    assert answer.status_code == 200, answer.text
+    end = int(answer.headers[HEADER_LENGTH])
+    (output,) = json.loads(answer.content[:end])["outputs"]
+    scores = np.frombuffer(answer.content[end:], np.float32).reshape(output["shape"])
+    assert output["parameters"]["binary_data_size"] == scores.nbytes
+    assert scores.argmax(1).tolist() == [285, 285]
+
+
+def test_classification_returns_labels(client):
+    outputs = [{"name": "output__0", "parameters": {"classification": 1}}]
+    answer = client.post(INFER, json={**body(), "outputs": outputs})
+    (output,) = answer.json()["outputs"]
+    assert (output["datatype"], output["shape"]) == ("BYTES", [2, 1])
+    assert output["data"] == ["1.000000:285:Egyptian cat"] * 2
+
+
+def test_metadata_and_readiness_are_tritons(client):
+    document = client.get("/v2/models/classifier").json()
+    assert document["inputs"] == [{"name": "input__0", "datatype": "FP32", "shape": [-1, 3, 8, 8]}]
+    assert document["versions"] == ["1"]
+    assert client.get("/v2/models/classifier/ready").status_code == 200
+    assert client.get("/v2/models/missing/ready").status_code in {400, 404}
+    assert client.get("/v2/models/missing").status_code == 404
+
+
+def test_models_beyond_the_list_are_not_reached(client):
+    assert client.post("/v2/models/preprocessor/infer", json=body()).status_code == 400  # it has no IMAGE
+    assert client.get("/v2/models/preprocessor").status_code == 404
+    answer = client.get("/v2/models/ensemble_model").json()
+    assert answer["inputs"][0]["name"] == "IMAGE"
+
+
+def test_refusal_of_triton_is_the_clients_error(client):
+    answer = client.post(INFER, json=body(name="other"))
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["error"].startswith("Triton refuses the request: ")
