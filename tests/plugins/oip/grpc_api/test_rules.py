@@ -46,6 +46,7 @@ from tests.processes import Gateway, free_port, running_gateway, wait_for
 
 MIB = 2**20
 SERVERS = ("http", "grpc")
+BOTH = pytest.mark.parametrize("server", SERVERS)
 MAX_CONNECTIONS, MAX_CALLS = 20, 12
 UPLOAD = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Type: image/png\r\nContent-Length: 4000000\r\n\r\n"
 MESSAGE_PREFIX = b"\0" + (20 * MIB).to_bytes(4, "big")
@@ -141,7 +142,8 @@ def hasty_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]
         yield service
 
 
-def connections_are_owned(service: Service, server: str) -> None:
+@BOTH
+def test_connections_are_owned(service: Service, server: str):
     """Each is counted from accept to close, by both servers together."""
     wait_for(lambda: service.gateway.metric("gateway_connections") <= 1)
     with ExitStack() as stack:
@@ -151,8 +153,9 @@ def connections_are_owned(service: Service, server: str) -> None:
     wait_for(lambda: service.gateway.metric("gateway_connections") <= 1)
 
 
-def first_request_has_a_deadline(service: Service, server: str) -> None:
-    with service.connect(server) as connection:
+@BOTH
+def test_first_request_has_a_deadline(hasty_service: Service, server: str):
+    with hasty_service.connect(server) as connection:
         connection.sendall(b"POST /pre" if server == "http" else b"PRI * HTT")
         began = time.monotonic()
         with contextlib.suppress(ConnectionError):
@@ -161,12 +164,14 @@ def first_request_has_a_deadline(service: Service, server: str) -> None:
         assert 0.5 < time.monotonic() - began < 20
 
 
-def message_has_a_deadline(service: Service, server: str) -> None:
+@BOTH
+def test_message_has_a_deadline(hasty_service: Service, server: str):
     with ExitStack() as stack:
-        assert service.upload(server, stack, 10)()[0] == (408 if server == "http" else DEADLINE)
+        assert hasty_service.upload(server, stack, 10)()[0] == (408 if server == "http" else DEADLINE)
 
 
-def bytes_are_counted_as_they_arrive(service: Service, server: str, path: str = INFER) -> None:
+@pytest.mark.parametrize(("server", "path"), [("http", ""), ("grpc", INFER), ("grpc", STREAM)])
+def test_bytes_are_counted_as_they_arrive(service: Service, server: str, path: str):
     """64 streams uploaded 1.6 GB of which nothing was counted."""
     with ExitStack() as stack:
         for _ in range(4):
@@ -176,7 +181,7 @@ def bytes_are_counted_as_they_arrive(service: Service, server: str, path: str = 
     wait_for(lambda: service.gateway.metric("gateway_waiting_bytes") == 0)
 
 
-def members_of_json_are_counted(service: Service, server: str) -> None:
+def test_members_of_json_are_counted(service: Service):
     """A description beyond `max_header_bytes` is refused, however it is nested."""
     body = b'{"inputs":[' + b"{}," * 10_000 + b"{}]}"
     headers = {"Inference-Header-Content-Length": str(len(body)), "Content-Type": "application/octet-stream"}
@@ -200,7 +205,7 @@ MEMBERS = {
 }
 
 
-def members_of_messages_are_counted(service: Service, server: str) -> None:
+def test_members_of_messages_are_counted(service: Service):
     """1 MB of empty members took 9.6 s of the event loop and 492 MB."""
     before = service.gateway.resident_bytes()
     for name, message in MEMBERS.items():
@@ -211,39 +216,40 @@ def members_of_messages_are_counted(service: Service, server: str) -> None:
     assert service.gateway.resident_bytes() - before < 50 * MIB
 
 
-def unread_response_ends_its_connection(service: Service, server: str) -> None:
+def test_unread_response_ends_its_connection(hasty_service: Service):
     closed = 'gateway_connections_closed_total{reason="unread"}'
-    before = service.gateway.metric(closed)
+    before = hasty_service.gateway.metric(closed)
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        connection.connect(("127.0.0.1", service.gateway.port))
+        connection.connect(("127.0.0.1", hasty_service.gateway.port))
         connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 200)
-        wait_for(lambda: service.gateway.metric(closed) > before)
+        wait_for(lambda: hasty_service.gateway.metric(closed) > before)
 
 
-def unread_responses_give_way(service: Service, server: str) -> None:
+def test_unread_responses_give_way(hasty_service: Service):
     """300 calls whose client reads nothing held every call for 70 minutes."""
     with ExitStack() as stack:
         unread = []
         for _ in range(MAX_CALLS):
-            raw = stack.enter_context(client(service.grpc_port, window=0))
+            raw = stack.enter_context(client(hasty_service.grpc_port, window=0))
             unread.append((raw, raw.call(READY, b"")))
-        wait_for(service.is_served)
+        wait_for(hasty_service.is_served)
         for raw, call in unread[2:]:
             assert raw.status(call) == -1, "reset after answer_timeout_seconds"
 
 
-def headers_are_bounded(service: Service, server: str) -> None:
+def test_headers_are_bounded(service: Service):
     answer = httpx.get(f"{service.gateway.url}/health/live", headers={"x": "y" * 20_000}, timeout=60)
     assert answer.status_code == 431
 
 
-def header_blocks_are_bounded(service: Service, server: str) -> None:
+def test_header_blocks_are_bounded(service: Service):
     block = frame(HEADERS, 0, 1, b"\x82") + frame(CONTINUATION, 0, 1, bytes(10_000)) * 2
     assert goaway_after(service.grpc_port, block) == ErrorCodes.ENHANCE_YOUR_CALM
 
 
-def connections_are_bounded(service: Service, server: str) -> None:
+@BOTH
+def test_connections_are_bounded(service: Service, server: str):
     """Idle connections beyond the limit keep no newcomer out, of either server."""
     with ExitStack() as stack:
         for _ in range(4 * MAX_CONNECTIONS):
@@ -251,7 +257,8 @@ def connections_are_bounded(service: Service, server: str) -> None:
         assert all(service.is_served(each) for each in SERVERS)
 
 
-def silent_clients_are_evicted(service: Service, server: str) -> None:
+@BOTH
+def test_silent_clients_are_evicted(service: Service, server: str):
     """Uploads that have stopped hold every connection, and new clients and health checks are served."""
     with ExitStack() as stack:
         for _ in range(2 * MAX_CONNECTIONS):
@@ -262,7 +269,8 @@ def silent_clients_are_evicted(service: Service, server: str) -> None:
         assert all(service.is_served(each) for each in SERVERS)
 
 
-def fast_uploads_evict_slow_ones(service: Service, server: str) -> None:
+@BOTH
+def test_fast_uploads_evict_slow_ones(service: Service, server: str):
     before = service.gateway.metric("gateway_uploads_displaced_total")
     with ExitStack() as stack:
         responses = [service.upload(server, stack, MIB) for _ in range(10)]
@@ -274,29 +282,7 @@ def fast_uploads_evict_slow_ones(service: Service, server: str) -> None:
         assert any(status == evicted and why in body for status, body in (response() for response in responses))
 
 
-RULES: dict[str, dict[str, Callable[[Service, str], None]]] = {
-    "owner of each connection": dict.fromkeys(SERVERS, connections_are_owned),
-    "deadline of the first request": dict.fromkeys(SERVERS, first_request_has_a_deadline),
-    "deadline of a message": dict.fromkeys(SERVERS, message_has_a_deadline),
-    "deadline of a response": {"http": unread_response_ends_its_connection, "grpc": unread_responses_give_way},
-    "counting before translating": {"http": members_of_json_are_counted, "grpc": members_of_messages_are_counted},
-    "bytes that arrive": dict.fromkeys(SERVERS, bytes_are_counted_as_they_arrive),
-    "connections and files": dict.fromkeys(SERVERS, connections_are_bounded),
-    "header blocks": {"http": headers_are_bounded, "grpc": header_blocks_are_bounded},
-    "fairness between peers, and probes": dict.fromkeys(SERVERS, silent_clients_are_evicted),
-    "eviction of uploads": dict.fromkeys(SERVERS, fast_uploads_evict_slow_ones),
-}
-"""The table: what holds each rule for each server. The stop ends the service, and has a test of its own."""
-
-
-@pytest.mark.parametrize("server", SERVERS)
-@pytest.mark.parametrize("rule", RULES)
-def test_rule_holds(request: pytest.FixtureRequest, rule: str, server: str):
-    service = request.getfixturevalue("hasty_service" if rule.startswith("deadline") else "service")
-    RULES[rule][server](service, server)
-
-
-@pytest.mark.parametrize("server", SERVERS)
+@BOTH
 def test_stop_has_a_deadline(tmp_path, server: str):
     """A client that has begun a message, and one that has none."""
     with ExitStack() as stack:
@@ -317,10 +303,6 @@ def test_stop_waits_for_no_client_that_does_not_read(tmp_path):
                 raw.call(READY, b"")
             began = time.monotonic()
         assert time.monotonic() - began < 10
-
-
-def test_messages_of_streams_are_counted_as_they_arrive(service: Service):
-    bytes_are_counted_as_they_arrive(service, "grpc", STREAM)
 
 
 def test_unread_streams_give_way(tmp_path):

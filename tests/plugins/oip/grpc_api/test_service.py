@@ -200,19 +200,24 @@ async def test_message_at_the_limit_is_read_and_a_larger_one_is_not():
 
 
 @pytest.mark.parametrize(
-    ("limit", "code"),
+    ("limit", "code", "ask"),
     [
-        ("grpc_max_calls", grpc.StatusCode.RESOURCE_EXHAUSTED),
-        ("max_streams", grpc.StatusCode.UNAVAILABLE),
+        (
+            "grpc_max_calls",
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            lambda channel: stub(channel).ServerMetadata(service_pb2.ServerMetadataRequest()),
+        ),
+        ("max_streams", grpc.StatusCode.UNAVAILABLE, lambda channel: exchange(channel, [request(PNG)])),
     ],
+    ids=["call", "stream"],
 )
-async def test_calls_and_streams_beyond_their_limit_are_refused(limit, code):
+async def test_calls_and_streams_beyond_their_limit_are_refused(limit, code, ask):
     """The calls come from several connections: those of one would wait in its client, as HTTP/2 provides."""
     async with serving(**{limit: 1}) as address, channel_to(address) as channel, channel_to(address) as other:
         stream = channel.stream_stream(f"{METHODS}/ModelStreamInfer")()
         await stream.write(request(PNG).SerializeToString())
         await stream.read()
-        error = await failure(exchange(other, [request(PNG)]))
+        error = await failure(ask(other))
         assert (error.code(), details(error)[0].metadata["limit"]) == (code, limit)
         assert (await stub(other).ServerLive(service_pb2.ServerLiveRequest())).live
         await stream.done_writing()
