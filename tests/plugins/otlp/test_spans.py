@@ -119,26 +119,20 @@ def test_call_of_several_requests_is_linked_to_all_of_them(collector):
     assert (shared.parent_id, shared.links) == (first.span_id, (second.span_id,))
 
 
-def test_request_without_a_trace_starts_one(collector):
+def test_request_without_a_trace_starts_one_and_an_unsampled_trace_is_propagated_alone(collector):
     exporter = Exporter(f"{collector.url}/v1/traces")  # the whole address is taken too
     end(begin(exporter, NO_TRACE), 500, code="internal_error")
-    exporter.close()
-    (span,) = collector.spans
-    assert len(span.trace_id) == 32
-    assert (span.parent_id, span.failed, span.attributes["error.type"]) == ("", True, "internal_error")
-
-
-def test_unsampled_trace_is_not_exported_but_propagated(collector):
-    exporter = Exporter(collector.url)
-    span = begin(exporter, context(place(0, "a=1")))
-    span.stage("read", 0.0, 1.0, 1.0)
+    unsampled = begin(exporter, context(place(0, "a=1")))
+    unsampled.stage("read", 0.0, 1.0, 1.0)
     with call("Call", {}) as headers:
         assert headers["traceparent"].startswith(f"00-{TRACE}-")
         assert headers["traceparent"].endswith("-00")
         assert headers["tracestate"] == "a=1"
-    end(span)
+    end(unsampled)
     exporter.close()
-    assert collector.spans == []
+    (span,) = collector.spans
+    assert len(span.trace_id) == 32
+    assert (span.parent_id, span.failed, span.attributes["error.type"]) == ("", True, "internal_error")
 
 
 def test_variables_of_the_sdk_apply(collector, monkeypatch):

@@ -11,12 +11,6 @@ from gateway_plugins.shared.json_text import MAX_DEPTH, MAX_DIGITS, JsonError, d
 MOST = 100_000
 
 
-def reason(text: str | bytes) -> str:
-    with pytest.raises(JsonError) as caught:
-        decode(text, max_bytes=MOST)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -48,7 +42,8 @@ def reason(text: str | bytes) -> str:
     ],
 )
 def test_refusal_names_the_reason(text, words):
-    assert words in reason(text)
+    with pytest.raises(JsonError, match=words):
+        decode(text, max_bytes=MOST)
 
 
 def test_text_may_be_as_long_as_its_limit():

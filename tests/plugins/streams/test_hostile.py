@@ -5,7 +5,6 @@ That they leave no connection, stream or buffered byte behind is asserted for ev
 
 import contextlib
 import json
-import os
 import select
 import socket
 import struct
@@ -277,12 +276,3 @@ def test_pipelined_handshake_is_served_as_a_request(address):
 def test_bytes_after_the_handshake_are_the_first_messages(address):
     with raw(address, request(address, b"?top_k=1") + message(BINARY, frame(255))) as connection:
         assert b'"bright"' in until(connection, b'"bright"')
-
-
-def test_random_bytes_do_not_affect_other_streams(address):
-    for size in (1, 100, 10_000):
-        with opened(address) as connection, contextlib.suppress(OSError):
-            connection.sendall(os.urandom(size))
-            connection.shutdown(socket.SHUT_WR)
-            everything(connection)
-    assert serves(address)

@@ -457,20 +457,26 @@ LABELS = ("cat", "dog", "cow")
 MARGIN = 0.15
 
 
-def shown(*frames, selection=None, margin=MARGIN):
-    """The first label after each frame's scores, "" if there is none."""
-    held, firsts = HeldLabel(), []
+@pytest.mark.parametrize(
+    ("frames", "selection", "firsts"),
+    [
+        (((0.5, 0.25, 0), (0.25, 0.3984375, 0)), Selection(), ["cat", "cat"]),
+        (((0.5, 0.25, 0), (0.25, 0.40625, 0)), Selection(), ["cat", "dog"]),
+        (((0.6, 0.3, 0.1),), Selection(labels=("dog", "cow")), ["dog"]),
+        (
+            ((0.6, 0.3, 0), (0.45, 0.55, 0), (0.4, 0.4, 0), (0.1, 0.9, 0)),
+            Selection(threshold=0.5),
+            ["cat", "dog", "", "dog"],
+        ),
+    ],
+    ids=["lead below the margin", "lead above the margin", "not selected", "below the threshold"],
+)
+def test_selected_label_is_held_until_another_leads_by_the_margin(frames, selection, firsts):
+    held, found = HeldLabel(), []
     for scores in frames:
-        best = held.predictions(
-            np.array(scores, np.float32), LABELS, selection or Selection(), margin, multi_label=False
-        )
-        firsts.append(best[0]["label"] if best else "")
-    return firsts
-
-
-@pytest.mark.parametrize(("lead", "label"), [(0.1484375, "cat"), (0.15625, "dog")], ids=["below", "above"])
-def test_another_label_must_lead_by_the_margin(lead, label):
-    assert shown((0.5, 0.25, 0), (0.25, 0.25 + lead, 0)) == ["cat", label]
+        best = held.predictions(np.array(scores, np.float32), LABELS, selection, MARGIN, multi_label=False)
+        found.append(best[0]["label"] if best else "")
+    assert found == firsts
 
 
 def test_held_label_comes_first_and_keeps_its_score():
@@ -478,17 +484,6 @@ def test_held_label_comes_first_and_keeps_its_score():
     for scores in ((0.5, 0.3, 0.2), (0.375, 0.5, 0.125)):
         best = held.predictions(np.array(scores, np.float32), LABELS, Selection(top_k=2), MARGIN, multi_label=False)
     assert [(each["label"], each["score"]) for each in best] == [("cat", 0.375), ("dog", 0.5)]
-
-
-def test_label_that_is_not_selected_is_not_held():
-    assert shown((0.6, 0.3, 0.1), selection=Selection(labels=("dog", "cow"))) == ["dog"]
-    below = Selection(threshold=0.5)
-    assert shown((0.6, 0.3, 0), (0.45, 0.55, 0), (0.4, 0.4, 0), (0.1, 0.9, 0), selection=below) == [
-        "cat",
-        "dog",
-        "",
-        "dog",
-    ]
 
 
 def test_model_with_fewer_classes_has_another_label():
