@@ -21,12 +21,10 @@ BATCHING = tuple(f"{INFERENCE}/test_{name}.py" for name in ("batching", "service
 TESTS = {
     "gateway/limits/admission.py": (
         *(f"{LIMITS}/test_{name}.py" for name in ("admission", "fair_share")),
-        "tests/gateway/inference/test_uncancelled.py",
+        "tests/gateway/inference/test_service.py",
         "tests/plugins/rollouts/test_spare_capacity.py",
     ),
-    "gateway/limits/lease.py": tuple(
-        f"{LIMITS}/test_{name}.py" for name in ("lease", "pools", "round_robin", "fair_share")
-    ),
+    "gateway/limits/lease.py": tuple(f"{LIMITS}/test_{name}.py" for name in ("lease", "pools", "fair_share")),
     "gateway/ingest/inspection.py": tuple(
         f"{INGEST}/test_{name}.py" for name in ("inspection", "costly_headers", "decode_policy")
     ),

@@ -52,6 +52,8 @@ class Loop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1_000.0
+        self.services: list[Scripted] = []
+        """Those that a test has made."""
         self.unhandled: list[dict[str, Any]] = []
         self.set_exception_handler(lambda _, context: self.unhandled.append(context))
         self._clocks = [
@@ -344,6 +346,7 @@ class Scripted:
         self.backend.limits = calls
         self.decoders = ScriptedDecoders()
         self.service = service_of(self.backend, decoders=self.decoders, **options)
+        loop.services.append(self)
 
     @property
     def calls(self) -> list[PendingCall]:

@@ -10,8 +10,10 @@ from tests.doubles.scripted import Loop
 
 @pytest.fixture
 def loop() -> Iterator[Loop]:
+    """After the test no task is left, and every service is idle."""
     with_loop = Loop()
     yield with_loop
     assert not asyncio.all_tasks(with_loop)
+    assert [service for service in with_loop.services if not service.idle] == []
     assert not with_loop.unhandled
     with_loop.close()

@@ -89,7 +89,6 @@ def test_images_of_requests_that_wait_share_the_next_call(loop):
     assert on.sizes == [1, 8, 2]
     assert on.calls[1].call.request_id == ",".join("r" * 8)
     assert [labels(on, request) for request in requests] == [[label_of(image(n))] for n in range(10)]
-    assert on.idle
 
 
 def test_limits_are_unknown_before_the_first_call(loop):
@@ -128,7 +127,6 @@ def test_limits_are_read_again_after_a_while(loop):
         assert on.sizes == sizes
         loop.pass_time(LIMITS_SECONDS / 2)
     on.answer_all()
-    assert on.idle
 
 
 def test_model_without_padding_gets_images_of_one_length_in_a_call(loop):
@@ -320,7 +318,6 @@ def test_late_image_of_a_shared_call_does_not_affect_the_others(loop):
     on.answer()
     assert labels(on, patient) == [label_of(image(2))]
     assert not on.calls[1].cancelled
-    assert on.idle
 
 
 def test_image_whose_deadline_passes_while_it_waits_is_not_sent(loop):
@@ -330,7 +327,6 @@ def test_image_whose_deadline_passes_while_it_waits_is_not_sent(loop):
     assert isinstance(loop.finish(late)[0].error, DeadlineExceeded)
     on.answer_all()
     assert on.sizes == [1]
-    assert on.idle
 
 
 @pytest.mark.parametrize(("calls", "sent"), [(3, [1]), (1, [])], ids=["idle", "busy"])
@@ -344,7 +340,6 @@ def test_image_decoded_at_its_deadline_is_not_sent(loop, calls, sent):
     assert [type(result.error) for result in on.results(request)] == [DeadlineExceeded] * 2
     assert on.sizes == [1, *sent]
     on.answer_all()
-    assert on.idle
 
 
 @pytest.mark.parametrize("supports_cancellation", [True, False])
@@ -358,7 +353,6 @@ def test_disconnect_from_a_shared_call_does_not_affect_others(loop, supports_can
     assert not on.calls[1].cancelled
     on.answer()
     assert labels(on, requests[2]) == [label_of(image(2))]
-    assert on.idle
 
 
 @pytest.mark.parametrize("supports_cancellation", [True, False])
@@ -375,7 +369,6 @@ def test_call_is_cancelled_once_every_client_has_left(loop, supports_cancellatio
     assert on.held == (1 if supports_cancellation else 3)
     on.answer_all()
     assert labels(on, waiting) == [label_of(image(9))]
-    assert on.idle
 
 
 def test_waiting_images_of_a_request_that_ends_do_not_follow_its_call(loop):
@@ -384,7 +377,6 @@ def test_waiting_images_of_a_request_that_ends_do_not_follow_its_call(loop):
     assert on.sizes == [1]
     on.answer_all()
     assert on.sizes == [1]
-    assert on.idle
 
 
 def test_failure_of_a_shared_call_is_only_that_of_its_cause(loop):
@@ -401,7 +393,6 @@ def test_failure_of_a_shared_call_is_only_that_of_its_cause(loop):
             pending.answer()
     errors = [type(loop.finish(request)[0].error) for request in requests]
     assert errors == [type(None), InferenceFailed]
-    assert on.idle
 
 
 def test_failure_of_one_requests_call_is_that_of_its_images(loop):
@@ -419,7 +410,6 @@ def test_unreachable_triton_is_an_error_of_every_image(loop):
     on.answer()
     on.fail(TritonUnreachable())
     assert [type(loop.finish(request)[0].error) for request in requests] == [TritonUnreachable] * 3
-    assert on.idle
 
 
 def test_request_error_ends_every_request_of_the_call(loop):
@@ -430,7 +420,6 @@ def test_request_error_ends_every_request_of_the_call(loop):
     assert isinstance(plain.exception(), ModelNotFound)
     assert isinstance(split.exception(), ModelUnavailable)
     assert len(on.calls) == 2
-    assert on.idle
 
 
 def test_shadow_gets_the_rows_of_each_request(loop):
@@ -492,7 +481,6 @@ def test_observer_and_request_get_what_they_ask_for(loop, wanted, sent):
     answer, images = watching.calls[1]
     assert (answer.rows, answer.model_version) == (rows, "7")
     assert images == [CallImage(image(n), image(n), results[n], records[n]) for n in range(4)]
-    assert on.idle
 
 
 def test_observer_that_fails_ends_its_request_alone(loop):
@@ -501,7 +489,6 @@ def test_observer_that_fails_ends_its_request_alone(loop):
     on.answer_all()
     assert isinstance(bad.exception(), KeyError)
     assert labels(on, good) == [label_of(image(2))]
-    assert on.idle
 
 
 def test_image_decoded_when_its_request_has_failed_is_not_sent(loop):
@@ -519,7 +506,6 @@ def test_image_decoded_when_its_request_has_failed_is_not_sent(loop):
     loop.settle()
     assert isinstance(request.exception(), KeyError)
     assert not on.calls
-    assert on.idle
 
 
 @pytest.mark.parametrize("over", [0, 1])

@@ -228,7 +228,6 @@ def test_failing_shadow_is_counted_and_affects_no_client(loop, answer, outcome):
     assert found == {outcome: 1}
     assert differences() == before
     assert on.service.shadows.spare.images.held == 0
-    assert on.idle
 
 
 def test_shadow_outlives_the_request_and_ends_with_the_service(loop):
