@@ -95,22 +95,13 @@ async def test_cancelled_waiter_admits_those_behind_it():
     assert gate.permits().try_acquire(100) is not None
 
 
-async def test_permit_granted_during_cancellation_is_released():
-    gate = admission(max_images=1)
-    held = await gate.permits().acquire(1)
-    (waiting,) = await waits(gate.permits().acquire(1))
-    held.release()
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    assert gate.permits().try_acquire(1) is not None
-
-
-async def test_waiter_cancelled_during_admission_is_skipped():
+@pytest.mark.parametrize("granted", [False, True])
+async def test_waiter_cancelled_before_or_after_its_admission_is_skipped(granted):
     gate = admission(max_images=1)
     held = await gate.permits().acquire(1)
     leaving, staying = await waits(gate.permits().acquire(1), gate.permits().acquire(1))
-    leaving.cancel()
-    held.release()
+    for step in (held.release, leaving.cancel) if granted else (leaving.cancel, held.release):
+        step()
     assert isinstance((await asyncio.gather(leaving, return_exceptions=True))[0], asyncio.CancelledError)
     (await staying).release()
     assert gate.permits().try_acquire(1) is not None

@@ -17,9 +17,25 @@ DEFAULTS = settings()
 FULL = WORKER_BYTES + sum(getattr(DEFAULTS, name) for name in (*HELD, "decode_memory_bytes"))
 
 
-@pytest.mark.parametrize(("budget", "lowered"), [(FULL, False), (FULL - 1, True)])
-def test_defaults_are_lowered_only_where_they_do_not_fit(budget, lowered):
-    assert bool(fitted(DEFAULTS, budget, with_triton=False)) is lowered
+CACHE = DEFAULTS.triton_cache_bytes
+
+
+@pytest.mark.parametrize(
+    ("workers", "budget", "with_triton", "lowered"),
+    [
+        (1, FULL, False, False),
+        (1, FULL - 1, False, True),
+        (2, 2 * FULL, False, False),
+        (2, FULL, False, True),
+        # Triton's response cache counts once, with Triton.
+        (1, FULL + CACHE, True, False),
+        (1, FULL, True, True),
+    ],
+)
+def test_defaults_are_lowered_only_where_they_do_not_fit(workers, budget, with_triton, lowered):
+    found = fitted(settings(workers=workers), budget, with_triton=with_triton)
+    assert bool(found) is lowered
+    assert ("triton_cache_bytes" in found) is (lowered and with_triton)
 
 
 def test_lowered_sizes_fit_the_budget():
@@ -27,17 +43,6 @@ def test_lowered_sizes_fit_the_budget():
     found = DEFAULTS.model_copy(update=fitted(DEFAULTS, budget, with_triton=False))
     assert needed(found) + found.decode_memory_bytes <= budget
     assert found.max_bytes_waiting < DEFAULTS.max_bytes_waiting
-
-
-def test_workers_share_the_budget():
-    assert fitted(settings(workers=2), FULL, with_triton=False)
-    assert not fitted(settings(workers=2), 2 * FULL, with_triton=False)
-
-
-def test_response_cache_counts_once_with_triton():
-    assert not fitted(DEFAULTS, FULL + DEFAULTS.triton_cache_bytes, with_triton=True)
-    assert "triton_cache_bytes" in fitted(DEFAULTS, FULL, with_triton=True)
-    assert "triton_cache_bytes" not in fitted(DEFAULTS, FULL - 1, with_triton=False)
 
 
 def test_no_size_goes_below_its_least():

@@ -83,22 +83,9 @@ def test_newcomer_beyond_the_limit_is_refused_if_all_are_at_work(connections):
     connections.remove(members[0])
     assert connections.start(newcomer)
     assert len(connections) == MOST
-
-
-def test_health_needs_no_slot(connections):
-    for _ in range(MOST):
-        busy(connections)
     probe = new(connections)
-    assert connections.start(probe, health=True)
+    assert connections.start(probe, health=True), "it needs no slot"
     assert (connections.reserves(probe), len(connections)) == (True, MOST)
-
-
-def test_newcomer_displaces_none_before_its_request(connections):
-    idle = [new(connections) for _ in range(MOST)]
-    newcomer = new(connections)
-    assert not any(each.displaced for each in idle)
-    assert connections.start(newcomer)
-    assert [bool(each.displaced) for each in idle] == [True, False, False]
 
 
 def test_full_reserve_closes_its_oldest(connections):
@@ -111,9 +98,10 @@ def test_full_reserve_closes_its_oldest(connections):
 
 
 def test_idle_without_a_request_goes_first(connections):
-    first, older, newer = answered(connections), new(connections), new(connections)
-    before = closed("idle")
-    busy(connections)
+    first, older, newer = idle = answered(connections), new(connections), new(connections)
+    before, newcomer = closed("idle"), new(connections)
+    assert not any(each.displaced for each in idle), "the newcomer has sent no request yet"
+    assert connections.start(newcomer)
     assert closed("idle") == before + 1
     assert [bool(each.displaced) for each in (first, older, newer)] == [False, True, False]
 

@@ -1,4 +1,7 @@
-"""Leases: what is given back, when, and that whoever waits hears of it."""
+"""Leases: what is given back, when, and that whoever waits hears of it.
+
+At the end, those that alternate between clients, between the requests of each, and that are given up for others.
+"""
 
 import asyncio
 
@@ -6,6 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from gateway.limits.lease import Bound, Lease, admission
+from gateway.limits.round_robin import RoundRobin
 
 
 class Freed:
@@ -92,3 +96,55 @@ async def test_cancelled_wait_gives_back_or_leaves():
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert (bound.held, leave.count) == (0, left), outcome
+
+
+@pytest.fixture
+def slots():
+    return RoundRobin(Bound("slots", 1))
+
+
+async def order_of(slots, waiting):
+    """The order in which clients and requests, in their order of arrival, get the one slot."""
+    order = []
+
+    async def use(client, request):
+        async with slots.lease(request, 1, client=client):
+            order.append(client + request)
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group, slots.lease("holder", 1):
+        for name in waiting:
+            group.create_task(use(name[0], name[1:]))
+        await asyncio.sleep(0)
+    return order
+
+
+async def test_requests_of_one_client_alternate(slots):
+    assert await order_of(slots, ["a1", "a1", "a1", "a2"]) == ["a1", "a2", "a1", "a1"]
+
+
+async def test_clients_alternate_whatever_their_requests(slots):
+    """One client's third request is served after the other client's only one."""
+    assert await order_of(slots, ["a1", "a2", "a3", "b1"]) == ["a1", "b1", "a2", "a3"]
+
+
+async def test_lease_is_given_up_for_another_that_comes_or_waits(slots):
+    lease = await slots.acquire("a", 1)
+    slots.offer(lease.release)
+    assert slots.bounds[0].free == 0  # nobody waits
+    lease = await slots.acquire("b", 1)
+    waiting = asyncio.ensure_future(slots.acquire("c", 1))
+    await asyncio.sleep(0)
+    slots.offer(lease.release)
+    (await waiting).release()
+
+
+async def test_withdrawn_offer_is_not_taken(slots):
+    lease = await slots.acquire("a", 1)
+    slots.offer(lease.release)
+    slots.withdraw(lease.release)
+    waiting = asyncio.ensure_future(slots.acquire("b", 1))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    lease.release()
+    (await waiting).release()
