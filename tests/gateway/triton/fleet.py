@@ -110,10 +110,10 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet_of(
-    number: int = 1, *, heal: bool = True, aperture: int = 0, quarantine: Quarantine | None = None, **triton: object
+    number: int = 1, *, heal: bool = True, aperture: int = 0, hold_seconds: float = 0.0, **triton: object
 ) -> AsyncIterator[Fleet]:
     tritons = {f"10.0.0.{index}:8001": FakeTriton(**triton) for index in range(1, number + 1)}
-    fleet = Fleet(tritons, quarantine or Quarantine(600), heal=heal, aperture=aperture)
+    fleet = Fleet(tritons, Quarantine(600), heal=heal, aperture=aperture, hold_seconds=hold_seconds)
     await fleet.backend.start()
     try:
         await fleet.all_ready()

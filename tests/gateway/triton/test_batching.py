@@ -163,17 +163,11 @@ async def test_queue_policy_with_a_delay_loses_instances(url):
     assert await peak_reaches(lambda most: most < INSTANCES, url, "impatient")
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [{"max_queue_size": 1}, {"default_timeout_microseconds": 1}, {"allow_timeout_override": True}],
-    ids=lambda policy: next(iter(policy)),
-)
-def test_bound_timeout_and_override_are_queue_policies(policy):
-    batching = ModelDynamicBatching(max_queue_delay_microseconds=1)
-    assert not has_queue_policy(slow(batching))
-    batching.default_queue_policy.CopyFrom(ModelQueuePolicy(**policy))
-    assert has_queue_policy(slow(batching))
-
-
-def test_priorities_are_a_queue_policy():
-    assert has_queue_policy(slow(ModelDynamicBatching(priority_levels=2, default_priority_level=1)))
+def test_bound_timeout_override_and_priorities_are_queue_policies():
+    assert not has_queue_policy(slow(ModelDynamicBatching(max_queue_delay_microseconds=1)))
+    policies = [{"max_queue_size": 1}, {"default_timeout_microseconds": 1}, {"allow_timeout_override": True}]
+    for options in (
+        *({"default_queue_policy": ModelQueuePolicy(**policy)} for policy in policies),
+        {"priority_levels": 2, "default_priority_level": 1},
+    ):
+        assert has_queue_policy(slow(ModelDynamicBatching(**options))), options

@@ -117,11 +117,6 @@ async def test_class_count_none_returns_all_scores_without_labels(endpoint):
         assert row.embedding is None
 
 
-async def test_class_count_zero_fails(endpoint):
-    with pytest.raises(InferenceFailed):
-        await endpoint.infer(call(), class_count=0)
-
-
 @pytest.mark.parametrize("class_count", [None, 1])
 async def test_embeddings_come_with_classes_and_scores(endpoint, class_count):
     (row,) = (await endpoint.infer(call(), class_count=class_count, embeddings=True)).rows
@@ -144,16 +139,14 @@ async def test_unknown_model_or_version_is_not_found(endpoint, model, version):
         await endpoint.infer(call(model=model, version=version), class_count=1)
     with pytest.raises(ModelNotFound):
         await endpoint.config(model, version)
-
-
-async def test_version_may_be_given(endpoint):
     assert (await endpoint.infer(call(version="1"), class_count=1)).model_version == "1"
     assert (await endpoint.config(MODEL, "1")).name == MODEL
 
 
-async def test_failure_of_a_model_is_an_error(endpoint):
+@pytest.mark.parametrize(("images", "class_count"), [((b"image", FAILS), 1), ((b"image",), 0)])
+async def test_failure_of_a_model_is_an_error(endpoint, images, class_count):
     with pytest.raises(InferenceFailed):
-        await endpoint.infer(call(b"image", FAILS), class_count=1)
+        await endpoint.infer(call(*images), class_count=class_count)
     await endpoint.infer(call(), class_count=1)
 
 
@@ -208,7 +201,7 @@ async def test_configuration_has_outputs_and_steps(endpoint):
     assert prediction.label_filename == "labels.txt"
 
 
-async def test_statistics_of_all_models_count_answers(endpoint):
+async def test_statistics_count_the_answers_of_loaded_models(endpoint):
     async def answers() -> int:
         models = (await endpoint.statistics("")).model_stats
         return sum(model.inference_stats.success.count for model in models if model.name == MODEL)
@@ -216,10 +209,6 @@ async def test_statistics_of_all_models_count_answers(endpoint):
     before = await answers()
     await endpoint.infer(call(), class_count=1)
     assert await answers() == before + 1
-
-
-async def test_statistics_are_those_of_a_loaded_model(endpoint):
-    await endpoint.infer(call(), class_count=1)
     assert {model.name for model in (await endpoint.statistics(MODEL)).model_stats} <= {MODEL}
     await endpoint.unload("net")
     for model in ("net", "unknown"):
@@ -229,12 +218,9 @@ async def test_statistics_are_those_of_a_loaded_model(endpoint):
     await endpoint.load(MODEL)
 
 
-async def test_force_reload_keeps_the_model_in_service(endpoint):
+async def test_force_reload_keeps_a_known_model_in_service(endpoint):
     await endpoint.force_reload("net")
     assert (await endpoint.infer(call(), class_count=1)).rows[0].decoded
-
-
-async def test_unknown_model_cannot_be_loaded(endpoint):
     with pytest.raises(InferenceFailed):
         await endpoint.load("unknown")
     with pytest.raises(ModelNotFound):
@@ -247,13 +233,9 @@ async def test_sequence_counts_its_frames_until_it_ends(endpoint):
         assert (answer.frames, answer.scores.dtype, answer.restarted) == (frame, np.float32, False)
         assert answer.scores.tolist() == pytest.approx([0.25, 0.75])
     await endpoint.infer_sequence(step(42, end=True))
-    with pytest.raises(SequenceLost):
-        await endpoint.infer_sequence(step(42))
-
-
-async def test_sequence_that_was_not_started_is_lost(endpoint):
-    with pytest.raises(SequenceLost):
-        await endpoint.infer_sequence(step(43))
+    for ended_or_not_started in (42, 43):
+        with pytest.raises(SequenceLost):
+            await endpoint.infer_sequence(step(ended_or_not_started))
 
 
 async def test_server_metadata_is_a_version(endpoint):

@@ -1,7 +1,6 @@
 """Requests and responses of Triton: their encoding, their seal, and their errors."""
 
 import struct
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -123,6 +122,11 @@ def parsed(
     return ModelInferRequest.FromString(infer_request(call, class_count, 1.5, embeddings=embeddings))
 
 
+def rows_of(request: ModelInferRequest) -> np.ndarray:
+    """The padded images of a request."""
+    return np.frombuffer(request.raw_input_contents[0], np.uint8).reshape(request.inputs[0].shape)
+
+
 @given(
     st.lists(st.binary(max_size=300), min_size=1, max_size=9),
     st.sampled_from(["", "1", "12"]),
@@ -151,7 +155,7 @@ def test_seal_is_at_the_end_of_its_row(images):
     codes = [Seal(b"secret of a test").code(image) for image in images]
     request = parsed(Batch(images, codes))
 
-    rows = np.frombuffer(request.raw_input_contents[0], np.uint8).reshape(request.inputs[0].shape)
+    rows = rows_of(request)
     assert rows.shape[1] == max(map(len, images)) + SEAL_BYTES
     assert [row[-SEAL_BYTES:].tobytes() for row in rows] == codes
     for row, image in zip(rows, images, strict=True):
@@ -192,11 +196,7 @@ def test_other_outputs_have_another_cache_key():
     classes, both = (parsed(batch, embeddings=embeddings) for embeddings in (False, True))
     assert [output.name for output in classes.outputs] == [PREDICTION, IMAGE_STATUS]
     assert [output.name for output in both.outputs] == [PREDICTION, IMAGE_STATUS, FEATURES]
-    rows = [
-        np.frombuffer(request.raw_input_contents[0], np.uint8).reshape(request.inputs[0].shape)
-        for request in (classes, both)
-    ]
-    for one, other in zip(*rows, strict=True):
+    for one, other in zip(rows_of(classes), rows_of(both), strict=True):
         assert (one[:-SEAL_BYTES] == other[:-SEAL_BYTES]).all()
         assert (one[-SEAL_BYTES:] != other[-SEAL_BYTES:]).any()
     # The codes that identify the images, for example in the quarantine, are the same.
@@ -229,13 +229,6 @@ def test_seal_separates_images_with_colliding_cache_keys():
     assert len(keys) == 2
 
 
-def test_sealing_takes_little_time():
-    image, seal = bytes(8 * 2**20), Seal(b"secret of a test")
-    started = time.process_time()
-    seal.code(image)
-    assert time.process_time() - started < 0.5  # some 7 ms on an idle core
-
-
 @pytest.mark.parametrize("status", grpc.StatusCode)
 def test_status_without_known_text_is_translated(status):
     error = translate(InferenceServerException("words never heard", status=str(status)))
@@ -250,7 +243,6 @@ def test_status_without_known_text_is_translated(status):
         ("StatusCode.UNAVAILABLE", "Request timeout expired", DeadlineExceeded),
         ("StatusCode.NOT_FOUND", "Request for unknown model: 'x' is not found", ModelNotFound),
         ("StatusCode.NOT_FOUND", "Request for unknown model: 'x' has no available versions", ModelUnavailable),
-        ("StatusCode.INTERNAL", "Stub process 'a_b_0_1' is not healthy.", StubDied),
     ],
 )
 def test_known_text_takes_precedence_over_the_status(status: str, words: str, meaning: type[GatewayError]):

@@ -51,23 +51,15 @@ def test_notes_are_shared_by_all_workers(path):
     assert [other.is_suspect(code) for code in (b"a", b"b", b"c", b"d")] == [True, True, True, False]
     other.clear(b"a")
     other.refuse(b"b")
-    for worker in (one, other):
+    new = Quarantine(60, lambda: now, Notes(path))
+    for worker in (one, other, new):
         assert [worker.is_suspect(code) for code in (b"a", b"b", b"c")] == [False, False, True]
         assert [worker.is_refused(code) for code in (b"a", b"b", b"c")] == [False, True, False]
     now += 60
     assert not one.is_suspect(b"c")
     assert not one.is_refused(b"b")
-    one.close()
-    other.close()
-
-
-def test_new_worker_reads_earlier_notes(path):
-    first = Quarantine(60, notes=Notes(path))
-    first.refuse(b"a")
-    later = Quarantine(60, notes=Notes(path))
-    assert later.is_refused(b"a")
-    first.close()
-    later.close()
+    for worker in (one, other, new):
+        worker.close()
 
 
 def test_answers_write_no_note_and_the_file_is_bounded(path, monkeypatch):

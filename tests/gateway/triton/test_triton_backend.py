@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,8 +26,6 @@ from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.error_table import StubDied
 from gateway.triton.quarantine import Quarantine
 from gateway.triton.retries import RetryBudget
-from gateway.triton.seal import Seal
-from gateway.triton.triton_backend import TritonBackend
 from tests.doubles.triton import KILLER, FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, Fleet, call_of, fleet_of, wait_until
 
@@ -50,18 +49,15 @@ async def test_requests_succeed_when_one_triton_disappears():
             assert outcomes(await fleet.backend.infer(call_of(b"image %d" % number))) == ["ok"]
 
 
-async def test_unknown_model_error_has_the_requested_name():
+async def test_unknown_model_error_has_the_requested_name_and_suggests_another():
     async with fleet_of(2) as fleet:
-        with pytest.raises(ModelNotFound, match="'nope' version 3"):
-            await fleet.backend.infer(call_of(b"image", model="nope", version="3"))
-
-
-async def test_misspelt_model_error_suggests_a_model():
-    async with fleet_of(1) as fleet:
-        with pytest.raises(ModelNotFound, match="did you mean 'ensemble_model'"):
-            await fleet.backend.infer(call_of(b"image", model="ensemble_modle"))
-        with pytest.raises(ModelNotFound, match="GET /models lists"):
-            await fleet.backend.infer(call_of(b"image", model="zzz"))
+        for model, version, words in (
+            ("nope", "3", "'nope' version 3"),
+            ("ensemble_modle", "", "did you mean 'ensemble_model'"),
+            ("zzz", "", "GET /models lists"),
+        ):
+            with pytest.raises(ModelNotFound, match=words):
+                await fleet.backend.infer(call_of(b"image", model=model, version=version))
 
 
 async def test_crashing_image_ends_at_most_two_processes():
@@ -185,23 +181,14 @@ async def test_best_effort_call_does_not_affect_the_quarantine():
 
 @pytest.mark.parametrize("dead", [False, True])
 async def test_best_effort_call_does_not_affect_model_health(dead):
-    class RecordedHealth:
-        def __init__(self) -> None:
-            self.results: list[str] = []
-
-        def answered(self, ensemble: str, sent_at: float) -> None:
-            self.results.append("answered")
-
-        def suspect(self, ensemble: str, error: GatewayError, sent_at: float) -> None:
-            self.results.append("suspect")
-
-    health = RecordedHealth()
+    seen: list[str] = []
+    health = SimpleNamespace(answered=lambda *_: seen.append("answered"), suspect=lambda *_: seen.append("suspect"))
     triton = FakeTriton(dead={"net"} if dead else set())
     models = Models(FakeEndpoint("10.0.0.1:8001", triton), health)
     for call in (aside(b"image"), call_of(b"image")):
         with contextlib.suppress(StubDied):
             await models.infer(call)
-    assert health.results == ["suspect" if dead else "answered"]  # recorded for the second call only
+    assert seen == ["suspect" if dead else "answered"]  # recorded for the second call only
 
 
 def allowed(budget: RetryBudget) -> int:
@@ -212,14 +199,9 @@ def allowed(budget: RetryBudget) -> int:
     return count
 
 
-def test_new_budget_has_its_reserve():
-    budget = RetryBudget(reserve=3)
-    assert allowed(budget) == 3
-    assert not budget.withdraw()
-
-
-def test_balance_never_exceeds_the_reserve():
+def test_reserve_is_the_first_and_the_largest_balance():
     budget = RetryBudget(earned=0.5, reserve=2)
+    assert allowed(budget) == 2
     for _ in range(1_000):
         budget.requests += 1
     assert allowed(budget) == 2
@@ -235,17 +217,6 @@ def test_retries_are_limited_when_every_request_fails():
     assert retries == 1_000
 
 
-def holding(fleet: Fleet, seconds: float) -> TritonBackend:
-    """A second backend over the fleet's Tritons, which holds calls."""
-    return TritonBackend(
-        fleet.pool,
-        model_name=MODEL,
-        seal=Seal(b"secret of a test"),
-        quarantine=Quarantine(600),
-        hold_seconds=seconds,
-    )
-
-
 async def all_away(fleet: Fleet) -> None:
     for triton in fleet.tritons.values():
         triton.away = True
@@ -253,10 +224,9 @@ async def all_away(fleet: Fleet) -> None:
 
 
 async def test_held_calls_are_answered_once_a_triton_is_ready():
-    async with fleet_of(2) as fleet:
+    async with fleet_of(2, hold_seconds=60) as fleet:
         await all_away(fleet)
-        backend = holding(fleet, 60)
-        calls = [asyncio.ensure_future(backend.infer(call_of(b"image %d" % n, seconds=60))) for n in range(3)]
+        calls = [asyncio.ensure_future(fleet.backend.infer(call_of(b"image %d" % n, seconds=60))) for n in range(3)]
         done, _ = await asyncio.wait(calls, timeout=0.3)
         assert not done, "no Triton was ready to answer"
         for triton in fleet.tritons.values():
@@ -265,29 +235,24 @@ async def test_held_calls_are_answered_once_a_triton_is_ready():
             assert result.rows[0].error is None
 
 
-async def test_held_call_is_refused_after_the_hold_time():
-    async with fleet_of(1) as fleet:
+@pytest.mark.parametrize("hold_seconds", [0.0, 0.3])
+async def test_call_is_refused_after_the_hold_time(hold_seconds):
+    """At once without the setting."""
+    async with fleet_of(1, hold_seconds=hold_seconds) as fleet:
         await all_away(fleet)
         started = time.monotonic()
-        with pytest.raises(TritonUnreachable):
-            await holding(fleet, 0.3).infer(call_of(b"image", seconds=60))
-        assert time.monotonic() - started >= 0.3
-
-
-async def test_call_is_not_held_beyond_its_deadline():
-    async with fleet_of(1) as fleet:
-        await all_away(fleet)
-        async with asyncio.timeout(20):
-            with pytest.raises(GatewayError):
-                await holding(fleet, 3600).infer(call_of(b"image", seconds=0.3))
-
-
-async def test_call_is_refused_at_once_without_the_setting():
-    async with fleet_of(1) as fleet:
-        await all_away(fleet)
         async with asyncio.timeout(20):
             with pytest.raises(TritonUnreachable):
                 await fleet.backend.infer(call_of(b"image", seconds=3600))
+        assert time.monotonic() - started >= hold_seconds
+
+
+async def test_call_is_not_held_beyond_its_deadline():
+    async with fleet_of(1, hold_seconds=3600) as fleet:
+        await all_away(fleet)
+        async with asyncio.timeout(20):
+            with pytest.raises(GatewayError):
+                await fleet.backend.infer(call_of(b"image", seconds=0.3))
 
 
 def sequence_step(sequence_id: int, *, start: bool = False, end: bool = False) -> SequenceStep:

@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,20 +18,14 @@ from tests.doubles.triton import FakeEndpoint, FakeTriton
 SCORES = np.array([0.25, 0.75], np.float32)
 
 
-class FakeHealth:
-    def __init__(self) -> None:
-        self.dead: list[str] = []
-
-    def process_died(self, model: str) -> None:
-        self.dead.append(model)
-
-
 class FakeReplica:
     """The attributes of a Replica that a sequence uses."""
 
     def __init__(self, address: str) -> None:
         self.endpoint = FakeEndpoint(address, FakeTriton())
-        self.health, self.load, self.address = FakeHealth(), TritonLoad(), address
+        self.dead: list[str] = []
+        self.health = SimpleNamespace(process_died=self.dead.append)
+        self.load, self.address = TritonLoad(), address
 
     @property
     def triton(self) -> FakeTriton:
@@ -81,29 +76,21 @@ async def test_streams_are_balanced_by_their_number(replicas):
     assert {(await begun()).address for _ in range(3)} == {"b:1"}
 
 
-async def test_sequence_restarts_on_another_triton_and_reports_it_once(replicas, sequence):
+@pytest.mark.parametrize(
+    ("fault", "stays", "dead"),
+    [
+        (lambda triton: setattr(triton, "away", True), False, []),
+        (lambda triton: triton.sequences.clear(), True, []),  # idle for too long, or the model was reloaded
+        (lambda triton: triton.dead.add("sequence_model"), False, ["sequence_model"]),
+    ],
+    ids=["away", "lost state", "dead process"],
+)
+async def test_sequence_restarts_after_a_fault_and_reports_it_once(replicas, sequence, fault, stays, dead):
     await add(sequence, 3)
     first = at(replicas, sequence)
-    first.triton.away = True
+    fault(first.triton)
     assert await add(sequence, 2) == [(1, True), (2, False)]
-    assert at(replicas, sequence) is not first
-
-
-async def test_sequence_with_lost_state_restarts_on_the_same_triton(replicas, sequence):
-    await add(sequence, 3)
-    first = at(replicas, sequence)
-    first.triton.sequences.clear()  # idle for too long, or the model was reloaded
-    assert await add(sequence) == [(1, True)]
-    assert at(replicas, sequence) is first
-
-
-async def test_dead_stateful_process_is_reported_and_left(replicas, sequence):
-    await add(sequence)
-    first = at(replicas, sequence)
-    first.triton.dead.add("sequence_model")
-    assert await add(sequence) == [(1, True)]
-    assert first.health.dead == ["sequence_model"]
-    assert at(replicas, sequence) is not first
+    assert (at(replicas, sequence) is first, first.dead) == (stays, dead)
 
 
 async def test_next_frame_restarts_the_sequence_without_another_triton(replicas, sequence):

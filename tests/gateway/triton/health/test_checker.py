@@ -7,8 +7,6 @@ import pytest
 
 from gateway import metrics
 from gateway.errors import InferenceFailed, ModelUnavailable, TritonUnreachable
-from gateway.inference.backend import Call, InferResult
-from gateway.triton.codec import CONTRACT, Codec
 from gateway.triton.error_table import StubDied
 from gateway.triton.health.checker import HealthChecker
 from gateway_plugins.recovery import reloading
@@ -23,24 +21,6 @@ THREE = {
     "flowers": ("flowers_preprocessor", "flowers_net"),
     "flowers.v1": ("flowers_preprocessor", "flowers_net"),
 }
-
-
-class LateEndpoint(FakeEndpoint):
-    """Delivers one answer only once `delivered` is set."""
-
-    def __init__(self, address: str, triton: FakeTriton) -> None:
-        super().__init__(address, triton)
-        self.answer_is_late, self.delivered = False, asyncio.Event()
-
-    async def infer(
-        self, call: Call, *, class_count: int | None, embeddings: bool = False, codec: Codec = CONTRACT
-    ) -> InferResult:
-        try:
-            return await super().infer(call, class_count=class_count, embeddings=embeddings, codec=codec)
-        finally:
-            if self.answer_is_late:
-                self.answer_is_late = False
-                await self.delivered.wait()
 
 
 async def settled(checker) -> None:
@@ -97,8 +77,9 @@ async def test_single_failed_probe_does_not_reload():
 
 
 async def test_ineffective_reload_is_reported_and_backed_off(monkeypatch):
+    """It does not delay other recoveries."""
     monkeypatch.setattr(reloading, "FIRST_BACKOFF_SECONDS", 600.0)
-    triton, checker = await watched(FakeTriton(recovers_on_reload=False))
+    triton, checker = await watched(FakeTriton(ensembles=THREE, recovers_on_reload=False))
     before = HEALINGS.labels("in vain")._value.get()
     triton.failing.add("net")
     async with running(checker):
@@ -109,13 +90,6 @@ async def test_ineffective_reload_is_reported_and_backed_off(monkeypatch):
         probes = len(triton.calls)
         await wait_until(lambda: len(triton.calls) > probes + 20)
         assert triton.reloads("net") == reloads  # probes continue, reloads do not
-
-
-async def test_unrecoverable_model_does_not_delay_other_recoveries():
-    triton, checker = await watched(FakeTriton(ensembles=THREE, recovers_on_reload=False))
-    triton.failing.add("net")
-    async with running(checker):
-        await wait_until(lambda: "does not repair" in checker.health().healing)
         triton.kill("flowers_net")
         await wait_until(lambda: triton.reloads("flowers_net") == 1 and checker.state.answers("flowers"))
 
@@ -153,20 +127,31 @@ async def test_fresh_death_is_confirmed_by_a_probe_that_takes_long():
     assert checker.state.ready
 
 
-async def test_probe_sent_before_a_reload_is_ignored():
+async def test_probe_sent_before_a_reload_is_ignored(monkeypatch):
     triton = FakeTriton()
-    endpoint = LateEndpoint("10.0.0.1:8001", triton)
+    endpoint = FakeEndpoint("10.0.0.1:8001", triton)
     checker = checker_of(triton, endpoint=endpoint)
     await settled(checker)
+    infer, answered, delivered = endpoint.infer, asyncio.Event(), asyncio.Event()
+
+    async def late(call, **options):
+        """The first answer comes only once it may be delivered."""
+        try:
+            return await infer(call, **options)
+        finally:
+            if not answered.is_set():
+                answered.set()
+                await delivered.wait()
+
+    monkeypatch.setattr(endpoint, "infer", late)
     triton.kill("net")
-    endpoint.answer_is_late = True
     checker.state.suspect(MODEL, StubDied("net"), float("inf"))
     probe = asyncio.create_task(checker.probe_all())
-    await wait_until(lambda: not endpoint.answer_is_late)
+    await answered.wait()
     await checker.recover()
     assert triton.reloads("net") == 1
     assert checker.state.ready
-    endpoint.delivered.set()
+    delivered.set()
     await probe
     assert checker.state.ready
     await settled(checker)
@@ -286,10 +271,6 @@ VERSIONS = {
 }
 
 
-def ready_models(checker: HealthChecker) -> set[str]:
-    return {name for name, answers in ready(checker).items() if answers}
-
-
 async def probed(checker: HealthChecker) -> None:
     """Probe every model, and reload those that fail."""
     for _ in range(3):
@@ -303,20 +284,8 @@ async def versions(**options: object) -> tuple[FakeTriton, HealthChecker]:
     triton = FakeTriton(ensembles=VERSIONS, **options)
     checker = checker_of(triton)
     await probed(checker)
-    assert ready_models(checker) == set(VERSIONS)
+    assert ready(checker) == dict.fromkeys(VERSIONS, True)
     return triton, checker
-
-
-async def test_dead_version_gets_a_rolling_reload():
-    triton, checker = await versions()
-    triton.kill("net:2")
-    checker.state.suspect(f"{MODEL}.v2", StubDied("net"), float("inf"))
-    assert ready_models(checker) == {MODEL, f"{MODEL}.v1"}
-    assert checker.state.ready
-    await probed(checker)
-    assert ready_models(checker) == set(VERSIONS)
-    assert ("force_reload", "net") in triton.done
-    assert not [what for what, _ in triton.done if what == "unload"]
 
 
 async def test_other_versions_answer_during_a_rolling_reload():
@@ -328,7 +297,9 @@ async def test_other_versions_answer_during_a_rolling_reload():
             assert checker.state.ready
             assert triton.answer(call_of(b"image"), 1).rows
             await asyncio.sleep(0.005)
-        await wait_until(lambda: ready_models(checker) == set(VERSIONS))
+        await wait_until(lambda: ready(checker) == dict.fromkeys(VERSIONS, True))
+    assert ("force_reload", "net") in triton.done
+    assert not [what for what, _ in triton.done if what == "unload"]
 
 
 async def test_rolling_reload_is_limited_to_the_failing_step():
@@ -342,26 +313,21 @@ async def test_rolling_reload_is_limited_to_the_failing_step():
         assert ("force_reload", "preprocessor") not in triton.done
 
 
-async def test_step_shared_by_all_versions_is_unloaded_and_loaded():
+@pytest.mark.parametrize(
+    ("step", "dead", "suspects"),
+    [("preprocessor", {"preprocessor"}, [f"{MODEL}.v2"]), ("net", {"net:1", "net:2"}, VERSIONS)],
+)
+async def test_step_dead_in_all_versions_is_unloaded_and_loaded_once(step, dead, suspects):
     triton, checker = await versions()
-    triton.kill("preprocessor")
-    checker.state.suspect(f"{MODEL}.v2", StubDied("preprocessor"), float("inf"))
-    assert ready_models(checker) == set()
+    triton.dead = dead
+    for name in suspects:
+        checker.state.suspect(name, StubDied(step), float("inf"))
+    assert ready(checker) == dict.fromkeys(VERSIONS, False)
     await probed(checker)
-    assert ready_models(checker) == set(VERSIONS)
-    assert triton.done[:2] == [("unload", "preprocessor"), ("load", "preprocessor")]
-
-
-async def test_single_reload_recovers_all_dead_versions():
-    triton, checker = await versions()
-    triton.dead = {"net:1", "net:2"}
-    for name in VERSIONS:
-        checker.state.suspect(name, StubDied("net"), float("inf"))
-    assert ready_models(checker) == set()
-    await probed(checker)
-    assert ready_models(checker) == set(VERSIONS)
-    assert triton.reloads("net") == 1
-    assert ("force_reload", "net") not in triton.done
+    assert ready(checker) == dict.fromkeys(VERSIONS, True)
+    assert triton.done[:2] == [("unload", step), ("load", step)]
+    assert triton.reloads(step) == 1
+    assert ("force_reload", step) not in triton.done
 
 
 @pytest.mark.parametrize("used", [False, True])
@@ -374,7 +340,7 @@ async def test_failed_rolling_reload_unloads_only_models_in_use(used):
         if used:
             checker.state.suspect(f"{MODEL}.v2", ModelUnavailable(), float("inf"))
             await wait_until(lambda: triton.reloads("net") == 1)
-            await wait_until(lambda: ready_models(checker) == set(VERSIONS))
+            await wait_until(lambda: ready(checker) == dict.fromkeys(VERSIONS, True))
         else:
             await wait_until(lambda: triton.done.count(("force_reload", "net")) >= 2)
             assert triton.reloads("net") == 0

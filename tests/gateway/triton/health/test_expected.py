@@ -238,28 +238,27 @@ def lacking(checker) -> list[str]:
     return [warning for warning in checker.health().warnings if "so its share of the requests" in warning]
 
 
-async def test_missing_version_of_a_split_is_a_warning_with_a_remedy():
-    checker = checker_of(FakeTriton(), splits=[{MODEL: {"1": 90, "7": 10}}])
-    await checker.probe_all()
-    (warning,) = lacking(checker)
-    assert warning.startswith(f"{MODEL} has no version 7 ")
-    assert "--version 7" in warning
-    assert f"POST /models/{MODEL}/load" in warning
-    assert "GATEWAY_MODEL_SPLIT" in warning
-
-
 @pytest.mark.parametrize(
-    ("names", "split", "warnings"),
+    ("names", "split", "words"),
     [
-        ([MODEL], {"7": 100}, 1),
-        ([MODEL, f"{MODEL}.v7"], {"7": 100}, 0),  # a version may have its own ensemble
-        ([MODEL], None, 0),
+        (
+            [MODEL],
+            {"1": 90, "7": 10},
+            (f"{MODEL} has no version 7 ", "--version 7", f"POST /models/{MODEL}/load", "GATEWAY_MODEL_SPLIT"),
+        ),
+        ([MODEL, f"{MODEL}.v7"], {"7": 100}, ()),  # a version may have its own ensemble
+        ([MODEL], None, ()),
     ],
 )
-async def test_triton_stays_ready_for_the_served_versions(names, split, warnings):
+async def test_missing_version_of_a_split_is_a_warning_with_a_remedy(names, split, words):
+    """The Triton stays ready for the served versions."""
     checker = checker_of(FakeTriton(ensembles=dict.fromkeys(names, STEPS)), splits=[{MODEL: split}] if split else [])
     await checker.probe_all()
-    assert (len(lacking(checker)), checker.state.ready) == (warnings, True)
+    warnings = lacking(checker)
+    assert (len(warnings), checker.state.ready) == (bool(words), True)
+    for warning in warnings:
+        assert warning.startswith(words[0])
+        assert all(word in warning for word in words)
 
 
 async def test_unloaded_version_is_missing_and_logged_once():
