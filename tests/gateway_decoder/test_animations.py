@@ -103,14 +103,6 @@ async def test_images_are_decoded_between_the_frames_of_an_animation(pool):
     await only_worker(pool)
 
 
-async def test_process_of_a_finished_animation_is_reused(pool):
-    worker = await only_worker(pool)
-    await read(pool, animated("GIF", range(3)))
-    assert pool._idle == [worker]
-    assert await works(pool)
-    assert pool._idle == [worker]
-
-
 async def test_abandoned_animation_ends_its_process(pool):
     async with opened(pool, animated("GIF", range(3))) as reader:
         await reader.next()

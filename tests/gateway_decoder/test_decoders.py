@@ -134,13 +134,6 @@ async def test_end_of_a_process_fails_only_its_image_and_is_charged(pool, ending
     assert account.spent_seconds >= worker.start_seconds > 0.02
 
 
-async def test_decoder_has_one_thread(pool):
-    """A second thread could start under an image's memory limit, and crash."""
-    (worker,) = pool._idle
-    await decoded(pool, cat())
-    assert psutil.Process(worker.pid).num_threads() == 1
-
-
 async def test_killed_idle_decoder_is_replaced(pool):
     (idle,) = pool._idle
     os.kill(idle.pid, signal.SIGKILL)
@@ -262,15 +255,6 @@ def test_decoder_that_cannot_be_started_keeps_no_files(monkeypatch):
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
-async def test_pool_leaves_no_processes():
-    before = children()
-    async with decoders(2) as pool:
-        data = cat()
-        await asyncio.gather(*(decoded(pool, data) for _ in range(4)))
-        assert children() - before
-    assert children() == before
-
-
 async def test_decoder_ends_with_its_parent_amid_an_image():
     script = """
 import asyncio, os, signal
@@ -299,11 +283,13 @@ async def test_opencv_refuses_images_past_the_pixel_limit():
             await decoded(pool, cat())
 
 
-async def test_environment_of_a_decoder_has_no_secrets(monkeypatch):
+async def test_decoder_has_one_thread_and_no_secrets(monkeypatch):
+    """A second thread could start under an image's memory limit, and crash."""
     monkeypatch.setenv("GATEWAY_SECRET", "a secret")
     async with decoders() as pool:
         (worker,) = pool._idle
         await decoded(pool, cat())
+        assert psutil.Process(worker.pid).num_threads() == 1
         assert "GATEWAY_SECRET" not in psutil.Process(worker.pid).environ()
 
 
@@ -329,14 +315,6 @@ async def test_request_beyond_its_account_gets_no_process():
         assert await works(pool)
 
 
-async def test_images_that_wait_for_the_account_are_all_decoded():
-    """Each reserves all there is and takes little; none is refused while another one may give back the rest."""
-    async with decoders(2, request_cpu_seconds=0.2) as pool:
-        account = pool.account()
-        answers = await asyncio.gather(*(decoded(pool, cat(), account) for _ in range(12)))
-        assert all(answer.startswith(b"P6") for answer in answers)
-
-
 async def test_charges_equal_the_cpu_time_of_the_processes():
     """All of it: what ends a process, and starting another one, included."""
     before = cpu_seconds_of_children()
@@ -355,7 +333,7 @@ async def test_charges_equal_the_cpu_time_of_the_processes():
     assert account.spent_seconds <= cpu_seconds_of_children() - before
 
 
-async def test_processes_of_animations_are_reused():
+async def test_processes_of_animations_are_reused_and_end_with_their_pool():
     """Starting one takes longer than decoding most images."""
     gif = encode(photograph(), "GIF")
     before = children()
@@ -368,6 +346,7 @@ async def test_processes_of_animations_are_reused():
                     pass
             started |= children() - before
         assert len(started) == 2
+    assert children() == before
 
 
 def test_time_limit_grows_with_the_image():

@@ -28,10 +28,6 @@ def decoded(data, max_side=16_384):
     return pixels(decode(data, inspect_whole(data, LIMITS), max_side).to_bytes())
 
 
-def decoded_bytes(data):
-    return decode(data, inspect_whole(data, LIMITS), 256).to_bytes()
-
-
 def difference(one, other):
     assert one.shape == other.shape
     return np.abs(one.astype(int) - other).mean()
@@ -118,13 +114,13 @@ def test_header_with_another_size_is_undecodable():
 
 
 def test_decoding_is_thread_safe():
-    chosen = [one for one in samples(67, 45) if one.format != "AVIF"]
-    expected = [decoded_bytes(one.data) for one in chosen]
+    def decoded_bytes(data):
+        return decode(data, inspect_whole(data, LIMITS), 256).to_bytes()
+
+    chosen = [one.data for one in samples(67, 45) if one.format != "AVIF"]
+    expected = list(map(decoded_bytes, chosen))
     with ThreadPoolExecutor(8) as pool:
-        again = list(
-            pool.map(lambda one: decode(one.data, inspect_whole(one.data, LIMITS), 256).to_bytes(), chosen * 4)
-        )
-    assert again == expected * 4
+        assert list(pool.map(decoded_bytes, chosen * 4)) == expected * 4
 
 
 def test_tall_transparent_image_is_composited_on_white():

@@ -74,15 +74,6 @@ async def test_map_is_the_difference_of_mean_scores(pool):
     assert heat.overlay.startswith(b"\x89PNG")
 
 
-async def test_next_image_is_decoded_after_one_is_left_open(pool):
-    """An explanation that is given up ends its process, which holds the image."""
-    async with opened(pool, Masking.of(Method.RISE, GRID, 5)) as image:
-        await image.next()
-    data = encode(picture(), ".png")
-    decoded = await pool.decode(data, inspect(data, LIMITS), 1_024, pool.account())
-    assert np.array_equal(pixels_of(decoded.pixels), picture())
-
-
 @pytest.mark.parametrize("method", Method)
 async def test_image_that_made_room_has_the_same_copies_and_map(pool, monkeypatch, method):
     masking = Masking.of(method, GRID, 20)

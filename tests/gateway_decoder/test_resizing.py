@@ -11,7 +11,6 @@ from PIL import Image
 
 from gateway.ingest.decode_budget import peak_bytes, reduction, shrunk_bytes
 from gateway.ingest.resizing import Resize, resize_of
-from gateway_decoder import resampling
 from gateway_decoder.decoding import decode
 from gateway_decoder.in_process import inspect_whole
 from gateway_decoder.resampling import resample
@@ -31,8 +30,8 @@ def photograph(height: int = 1_200, width: int = 1_600) -> bytes:
     return encode(smooth, ".jpg")
 
 
-def pixels_of(ppm: bytes) -> np.ndarray:
-    return cv2.imdecode(np.frombuffer(ppm, np.uint8), cv2.IMREAD_COLOR_RGB)
+def pixels_of(image: bytes) -> np.ndarray:
+    return cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR_RGB)
 
 
 @settings(deadline=None)
@@ -59,35 +58,19 @@ def test_resized_image_gives_the_same_preprocessor_output(height, width, size, i
     assert before.size <= picture.size
 
 
-def test_pillow_gives_the_same_pixels_without_the_kernel(monkeypatch):
-    resize, picture = Resize((64,), "bicubic"), noise(200, 700)
-    by_kernel = resample(picture, resize)
-    monkeypatch.setattr(resampling, "_kernel_is_exact", lambda interpolation: False)
-    assert np.array_equal(resample(picture, resize), by_kernel)
-
-
 def test_large_image_is_decoded_in_full_and_resized_like_pillow():
     data = photograph()
-    info, resize = (
-        inspect_whole(data, LIMITS),
-        resize_of({"resize_size": "64,64", "interpolation": "bicubic", "resize_library": "pillow"}, fast=False),
-    )
-    whole = Image.fromarray(cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB))
-
-    assert np.array_equal(
-        pixels_of(decode(data, info, resize).to_bytes()), np.asarray(whole.resize((64, 64), Image.Resampling.BICUBIC))
-    )
+    info, resize = inspect_whole(data, LIMITS), Resize((64, 64), "bicubic")
+    expected = Image.fromarray(pixels_of(data)).resize((64, 64), Image.Resampling.BICUBIC)
+    assert np.array_equal(pixels_of(decode(data, info, resize).to_bytes()), np.asarray(expected))
     assert shrunk_bytes(info, resize) == 64 * 64 * 3
     assert peak_bytes(info, resize) >= 2 * 3 * info.width * info.height
 
 
 def test_fast_decoding_keeps_four_times_the_target_size():
     data = photograph()
-    info, exact, fast = (
-        inspect_whole(data, LIMITS),
-        Resize((64, 48), "bicubic"),
-        Resize((64, 48), "bicubic", fast=True),
-    )
+    info = inspect_whole(data, LIMITS)
+    exact, fast = (Resize((64, 48), "bicubic", fast=fast) for fast in (False, True))
     assert [reduction(info, size) for size in (exact, fast, 300)] == [1, 4, 4]
     assert reduction(info, Resize((301,), "bicubic", fast=True)) == 1
 
