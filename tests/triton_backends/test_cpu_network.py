@@ -86,11 +86,16 @@ def test_request_that_fails_does_not_fail_the_others(load):
     assert "input" in str(second.error)
 
 
-def test_network_without_a_record_runs_by_torch(load, version):
+@pytest.mark.parametrize(
+    ("recorded", "reason"), [(False, f"there is no {RECORD} beside it"), (True, "it computes in bf16")]
+)
+def test_torch_runs_a_network_without_a_record_or_by_it(load, version, recorded, reason):
     (version / RECORD).unlink()
+    if recorded:
+        cpu_network.write(cpu_network.CpuNetwork(CpuRuntime.TORCHSCRIPT, reason), version / "model.pt")
     model = load()
     assert "by torch" in model.log[-1]
-    assert f"there is no {RECORD} beside it" in model.log[-1]
+    assert model.log[-1].endswith(reason)
     assert model.warnings == []
 
 
@@ -149,15 +154,6 @@ def test_other_outputs_than_configured_are_an_error_and_no_answer(load):
     assert "it has 1 inputs and 1 outputs, config.pbtxt has 1 and 2" in model.warnings[0]
     (response,) = model.execute([request(*noise(1))])
     assert "the model has 1 outputs, config.pbtxt has 2" in str(response.error)
-
-
-def test_choice_of_torchscript_is_logged_with_its_reason(load, version):
-    found = cpu_network.CpuNetwork(CpuRuntime.TORCHSCRIPT, "it computes in bf16")
-    cpu_network.write(found, version / "model.pt")
-    model = load()
-    assert "by torch" in model.log[-1]
-    assert model.log[-1].endswith("it computes in bf16")
-    assert model.warnings == []
 
 
 @pytest.mark.parametrize(("nbytes", "runtime"), [(2**16, CpuRuntime.ONNXRUNTIME), (2**16 + 1, CpuRuntime.TORCHSCRIPT)])
