@@ -1,7 +1,6 @@
 """The repository of docs/guides/own-repository.md, served by a real Triton as the page has it, but on the CPU."""
 
 import asyncio
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +8,6 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from websockets.sync.client import connect
 
 from gateway.findings import Level
 from gateway_local.doctor.tritons import tritons
@@ -21,6 +19,7 @@ from tests.photos import PHOTOS, photo, undecodable, unlike_any
 from tests.processes import PROJECT, Gateway, running_gateway, wait_for
 from tests.samples import sample
 from tests.settings import Settings
+from tests.streaming import ask, opened
 from tests.tritons import running_triton, stub_processes
 
 PAGE = PROJECT / "docs" / "guides" / "own-repository.md"
@@ -154,10 +153,8 @@ def test_bulk_and_a_stream_are_answered(gateway, photos, tmp_path):
     run(photos, "--url", gateway.url, "--out", tmp_path / "out.jsonl")
     rows = rows_of(tmp_path / "out.jsonl")
     assert [row["status"] for row in rows] == ["ok"] * len(PHOTOS)
-    address = gateway.url.replace("http", "ws", 1)
-    with connect(f"{address}/stream?smoothing=none&top_k=1", proxy=None) as stream:
-        stream.send(photo("cat"))
-        assert len(json.loads(stream.recv(60))["predictions"]) == 1
+    with opened(gateway.url, "?smoothing=none&top_k=1") as stream:
+        assert len(ask(stream, photo("cat"))["predictions"]) == 1
 
 
 def test_probe_of_the_chart_gets_its_inference(own_triton):

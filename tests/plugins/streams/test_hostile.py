@@ -4,7 +4,6 @@ That they leave no connection, stream or buffered byte behind is asserted for ev
 """
 
 import contextlib
-import json
 import select
 import socket
 import struct
@@ -15,17 +14,18 @@ from collections.abc import Iterator
 
 import pytest
 from prometheus_client import REGISTRY
-from websockets.sync.client import connect
 
 from gateway_plugins.streams.websockets import MAX_FRAGMENTS
+from tests import streaming
 from tests.doubles.backend import frame, frame_backend
 from tests.fuzz.streams import BINARY, CLOSE, GOOD, PING, TEXT, message
 from tests.fuzz.streams import request as handshake
 from tests.processes import wait_for
 from tests.services import stream_service
+from tests.streaming import TIMEOUT_SECONDS
 
 MIB = 2**20
-TIMEOUT_SECONDS = 60
+HEAD_END = b"\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -56,37 +56,29 @@ def raw(address: str, first: bytes) -> Iterator[socket.socket]:
 def opened(address: str, query: bytes = b"") -> Iterator[socket.socket]:
     """A connection that has become a stream."""
     with raw(address, request(address, query)) as connection:
-        head(connection)
+        until(connection, HEAD_END)
         yield connection
 
 
-def everything(connection: socket.socket) -> bytes:
-    """All bytes until the gateway closes the connection."""
+def until(connection: socket.socket, words: bytes | None = None) -> bytes:
+    """The bytes up to these words, or all until the gateway closes the connection."""
     received = b""
     with contextlib.suppress(ConnectionResetError):
-        while data := connection.recv(65_536):
+        while (words is None or words not in received) and (data := connection.recv(65_536)):
             received += data
     return received
 
 
-def head(connection: socket.socket) -> bytes:
-    received = b""
-    while not received.endswith(b"\r\n\r\n"):
-        received += connection.recv(1)
-    return received
-
-
 def close_code(connection: socket.socket) -> int:
-    received = everything(connection)
+    received = until(connection)
     position = received.rindex(bytes([0x80 | CLOSE]))
     return int(struct.unpack_from("!H", received, position + 2)[0])
 
 
 def serves(address: str) -> bool:
     """Whether another client is served meanwhile."""
-    with connect(f"ws://{address}/stream", proxy=None, compression=None, open_timeout=TIMEOUT_SECONDS) as client:
-        client.send(frame(255))
-        return json.loads(client.recv(TIMEOUT_SECONDS))["status"] == "ok"
+    with streaming.opened(address) as client:
+        return streaming.ask(client, frame(255))["status"] == "ok"
 
 
 @pytest.mark.parametrize("kind", [TEXT, PING])
@@ -115,7 +107,7 @@ def test_texts_are_not_read_ahead_of_their_rate():
     flood = message(TEXT, b'{"top_k": 1}') * 1_000
     with stream_service(frame_backend()) as (address, server), opened(address) as connection:
         (served,) = server.server_state.connections
-        reading = threading.Thread(target=everything, args=(connection,))
+        reading = threading.Thread(target=until, args=(connection,))
         reading.start()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
         sent = 0
@@ -137,14 +129,6 @@ def test_message_in_endless_fragments_is_refused(address):
 def waiting() -> float:
     """Buffered bytes of the services of this process."""
     return REGISTRY.get_sample_value("gateway_waiting_bytes")
-
-
-def until(connection: socket.socket, words: bytes) -> bytes:
-    """The bytes up to these words, or all of them."""
-    received = b""
-    while words not in received and (data := connection.recv(4_096)):
-        received += data
-    return received
 
 
 @pytest.mark.parametrize("final", [True, False], ids=["one part", "two parts"])
@@ -183,7 +167,7 @@ def test_waiting_frames_count_as_buffered():
     data = frame(255) + bytes(100_000)
     with (
         stream_service(backend, max_images_in_flight=1, batch_max_images=1, max_wait_seconds=60) as (address, _),
-        connect(f"ws://{address}/stream?drop=never", proxy=None, compression=None) as client,
+        streaming.opened(address, "?drop=never") as client,
     ):
         backend.gate.clear()
         try:
@@ -193,7 +177,7 @@ def test_waiting_frames_count_as_buffered():
             wait_for(lambda: waiting() >= 4 * len(data))
         finally:
             backend.gate.set()
-        answers = [json.loads(client.recv(TIMEOUT_SECONDS)) for _ in range(6)]
+        answers = [streaming.answer(client) for _ in range(6)]
         assert [(each["frame"], each["status"]) for each in answers] == [(number, "ok") for number in range(6)]
         wait_for(lambda: waiting() == 0)
 
@@ -238,7 +222,7 @@ def test_compressed_message_is_refused_unread(address, opcode):
     bomb = compressor.compress(bytes(10**8)) + compressor.flush(zlib.Z_SYNC_FLUSH)
     offered = request(address, Sec_WebSocket_Extensions="permessage-deflate; client_max_window_bits")
     with raw(address, offered) as connection:
-        assert b"sec-websocket-extensions" not in head(connection).lower()
+        assert b"sec-websocket-extensions" not in until(connection, HEAD_END).lower()
         compressed = bytearray(message(opcode, bomb))
         compressed[0] |= 0x40
         with contextlib.suppress(OSError):

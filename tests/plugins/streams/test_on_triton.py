@@ -2,22 +2,19 @@
 
 import asyncio
 import itertools
-import json
 from collections.abc import Iterator
 
 import cv2
 import numpy as np
 import pytest
-from websockets.sync.client import ClientConnection, connect
 
 from bench.stream import PHOTO, cameras, picture
 from bench.stream import main as bench_stream
 from gateway_local.server import EmbeddedTriton
 from tests.photos import photo
 from tests.processes import Gateway, running_gateway, wait_for
+from tests.streaming import ask, opened
 from tests.tritons import stub_processes
-
-TIMEOUT_SECONDS = 120
 
 
 @pytest.fixture(scope="module")
@@ -25,16 +22,6 @@ def service(triton: EmbeddedTriton, tmp_path_factory) -> Iterator[Gateway]:
     log = tmp_path_factory.mktemp("streams") / "gateway.log"
     with running_gateway(log, triton_url=triton.url, max_wait_seconds=30) as gateway:
         yield gateway
-
-
-def opened(service: Gateway, query: str = "") -> ClientConnection:
-    address = service.url.replace("http", "ws", 1)
-    return connect(f"{address}/stream{query}", proxy=None, compression=None, open_timeout=TIMEOUT_SECONDS)
-
-
-def ask(client: ClientConnection, data: bytes) -> dict:
-    client.send(data)
-    return json.loads(client.recv(TIMEOUT_SECONDS))
 
 
 def drawn(brightness: float) -> bytes:
@@ -57,7 +44,7 @@ def test_sequence_labels_change_less_often_than_frame_labels(service):
     light = [1.0 if number % 3 else generator.uniform(0.0, 0.015) for number in range(30)]
     flicker = {}
     for smoothing in ("hold", "exponential", "majority"):
-        with opened(service, f"?top_k=1&smoothing={smoothing}&alpha=0.2") as client:
+        with opened(service.url, f"?top_k=1&smoothing={smoothing}&alpha=0.2") as client:
             answers = [ask(client, drawn(each)) for each in light]
         assert [each["status"] for each in answers] == ["ok"] * 30
         single = changes([best(each, sequence=False) for each in answers])
@@ -84,7 +71,7 @@ def test_ended_streams_leave_no_resources(service, capsys):
 
 
 def test_stateful_model_recovers_from_a_crash_and_reports_the_restart(service, triton):
-    with opened(service) as client:
+    with opened(service.url) as client:
         assert ask(client, picture(PHOTO.read_bytes()))["sequence"]["frames"] == 1
         for process in stub_processes(triton, "sequence_model"):
             process.kill()

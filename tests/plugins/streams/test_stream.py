@@ -5,7 +5,6 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import httpx
 import numpy as np
@@ -28,8 +27,7 @@ from tests.doubles.backend import StubBackend, frame, frame_backend
 from tests.keys import key_of
 from tests.processes import listens, wait_for
 from tests.services import stream_service
-
-TIMEOUT_SECONDS = 60
+from tests.streaming import TIMEOUT_SECONDS, answer, ask, opened
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +51,6 @@ def healthy(backend):
     wait_for(lambda: all(sequence.closed for sequence in backend.sequences))
 
 
-@contextmanager
-def opened(address: str, query: str = "", **options) -> Iterator[ClientConnection]:
-    with connect(f"ws://{address}/stream{query}", proxy=None, compression=None, **options) as client:
-        yield client
-
-
 def refused(address: str, query: str = "", **options) -> tuple[int, str]:
     """The status and the code of a handshake that is refused, which has a problem document with the request's ID."""
     with pytest.raises(InvalidStatus) as caught, opened(address, query, **options):
@@ -66,15 +58,6 @@ def refused(address: str, query: str = "", **options) -> tuple[int, str]:
     response = caught.value.response
     assert response.headers["x-request-id"]
     return response.status_code, json.loads(response.body)["code"]
-
-
-def answer(client: ClientConnection) -> dict:
-    return json.loads(client.recv(TIMEOUT_SECONDS))
-
-
-def ask(client: ClientConnection, data: bytes | str) -> dict:
-    client.send(data)
-    return answer(client)
 
 
 def rest(client: ClientConnection) -> tuple[list[dict], Close]:
@@ -293,22 +276,26 @@ def test_text_messages_are_rate_limited():
         assert time.monotonic() - began > 0.9
 
 
-def test_removed_key_ends_its_streams(tmp_path, monkeypatch):
+def test_stream_needs_a_valid_key_for_as_long_as_it_is_open(tmp_path, monkeypatch):
+    """Pages send it as a subprotocol."""
     monkeypatch.setattr(session, "KEY_CHECK_SECONDS", 0.05)
     path = tmp_path / "keys"
-    leaves, stays = key_of(path, "leaves"), key_of(path, "stays")
-    with (
-        stream_service(frame_backend(), api_keys_file=path) as (address, _),
-        opened(address, additional_headers=leaves) as client,
-        opened(address, additional_headers=stays) as other,
-    ):
-        assert ask(client, frame(0))["status"] == "ok"
-        remove_key(path, "leaves")
-        answers, end = rest(client)
-        assert answers[-1]["error"]["code"] == "unauthorized"
-        assert "has been removed" in answers[-1]["error"]["message"]
-        assert (end.code, end.reason) == (4401, "unauthorized")
-        assert ask(other, frame(0))["status"] == "ok"
+    leaves, stays = add_key(path, "leaves"), add_key(path, "stays")
+    with stream_service(frame_backend(), api_keys_file=path) as (address, _):
+        for headers in ({}, {"X-API-Key": "wrong"}):
+            assert refused(address, additional_headers=headers) == (401, "unauthorized")
+        with (
+            opened(address, additional_headers={"Authorization": f"Bearer {leaves}"}) as client,
+            opened(address, subprotocols=["gateway-stream", f"gateway-key.{stays}"]) as page,
+        ):
+            assert page.subprotocol == "gateway-stream"
+            assert ask(client, frame(0))["status"] == "ok"
+            remove_key(path, "leaves")
+            answers, end = rest(client)
+            assert answers[-1]["error"]["code"] == "unauthorized"
+            assert "has been removed" in answers[-1]["error"]["message"]
+            assert (end.code, end.reason) == (4401, "unauthorized")
+            assert ask(page, frame(0))["status"] == "ok"
 
 
 def test_stream_without_frames_makes_room_for_another(backend, monkeypatch):
@@ -355,19 +342,6 @@ def test_shutdown_sends_pending_results_and_asks_to_reconnect():
         _, end = rest(client)
     assert (end.code, end.reason) == (1012, "the server is stopping; connect again")
     assert backend.sequences[0].closed
-
-
-def test_stream_needs_a_key_which_pages_send_as_a_subprotocol(tmp_path):
-    path = tmp_path / "keys"
-    key = add_key(path, "camera")
-    with stream_service(frame_backend(), api_keys_file=path) as (address, _):
-        for headers in ({}, {"X-API-Key": "wrong"}):
-            assert refused(address, additional_headers=headers) == (401, "unauthorized")
-        with opened(address, additional_headers={"Authorization": f"Bearer {key}"}) as client:
-            assert ask(client, frame(0))["status"] == "ok"
-        with opened(address, subprotocols=["gateway-stream", f"gateway-key.{key}"]) as client:
-            assert client.subprotocol == "gateway-stream"
-            assert ask(client, frame(0))["status"] == "ok"
 
 
 def test_only_pages_of_listed_origins_open_a_stream():
@@ -426,31 +400,21 @@ def test_costly_frames_fail_and_the_stream_goes_on(backend, monkeypatch):
         assert ask(client, '{"top_k": 1}')["type"] == "parameters"
 
 
-def test_stream_is_slowed_to_the_rate_of_its_key(tmp_path):
-    """Frames wait for the rate; no frame fails as long as the next one is due within `max_wait_seconds`."""
+def test_frames_wait_for_the_rate_of_their_key_or_have_an_error(tmp_path):
+    """None fails as long as the next one is due within `max_wait_seconds`; the stream goes on after one that fails."""
     path = tmp_path / "keys"
-    key = key_of(path, rate="20/s", burst="1")
-    with (
-        stream_service(frame_backend(), api_keys_file=path) as (address, _),
-        opened(address, "?drop=never", additional_headers=key) as client,
-    ):
-        began = time.monotonic()
-        for _ in range(8):
-            client.send(frame(0))
-        assert [answer(client)["status"] for _ in range(8)] == ["ok"] * 8
-        assert time.monotonic() - began >= 7 / 20 - 0.01
-
-
-def test_frame_beyond_the_rate_has_an_error_and_the_stream_goes_on(tmp_path):
-    path = tmp_path / "keys"
-    key = key_of(path, rate="1/h", burst="1")
-    with (
-        stream_service(frame_backend(), api_keys_file=path, max_wait_seconds=0.001) as (address, _),
-        opened(address, additional_headers=key) as client,
-    ):
-        assert ask(client, frame(0))["status"] == "ok"
-        for _ in range(2):
-            assert ask(client, frame(0))["error"]["code"] == "rate_limited"
+    steady, spent = key_of(path, "steady", rate="20/s", burst="1"), key_of(path, "spent", rate="1/h", burst="1")
+    with stream_service(frame_backend(), api_keys_file=path) as (address, _):
+        with opened(address, "?drop=never", additional_headers=steady) as client:
+            began = time.monotonic()
+            for _ in range(8):
+                client.send(frame(0))
+            assert [answer(client)["status"] for _ in range(8)] == ["ok"] * 8
+            assert time.monotonic() - began >= 7 / 20 - 0.01
+        with opened(address, additional_headers=spent) as client:
+            assert ask(client, frame(0))["status"] == "ok"
+            for _ in range(2):
+                assert ask(client, frame(0))["error"]["code"] == "rate_limited"
 
 
 LABELS = ("cat", "dog", "cow")

@@ -4,7 +4,6 @@ The wheel's Triton has no ONNX Runtime and no libtorch: the project's own Python
 """
 
 import asyncio
-import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from pathlib import Path
 import httpx
 import pytest
 from PIL import Image
-from websockets.sync.client import connect
 
 from gateway.findings import Level
 from gateway_local.doctor.tritons import tritons
@@ -25,6 +23,7 @@ from tests.photos import PHOTOS, photo
 from tests.processes import PROJECT, Gateway, running_gateway, wait_for
 from tests.samples import encode, names, sample
 from tests.settings import Settings
+from tests.streaming import ask, opened
 from tests.tritons import running_triton, stub_processes
 
 PAGE = PROJECT / "docs" / "guides" / "bare-model.md"
@@ -226,10 +225,8 @@ def test_embeddings_heat_maps_and_v2_are_answered(client):
 def test_bulk_and_a_stream_are_answered(gateway, photos, tmp_path, model):
     run(photos, "--url", gateway.url, "--model", model, "--out", tmp_path / "out.jsonl")
     assert [row["status"] for row in rows_of(tmp_path / "out.jsonl")] == ["ok"] * len(PHOTOS)
-    address = gateway.url.replace("http", "ws", 1)
-    with connect(f"{address}/stream?smoothing=none&top_k=1&model={model}", proxy=None) as stream:
-        stream.send(photo("cat"))
-        assert len(json.loads(stream.recv(60))["predictions"]) == 1
+    with opened(gateway.url, f"?smoothing=none&top_k=1&model={model}") as stream:
+        assert len(ask(stream, photo("cat"))["predictions"]) == 1
 
 
 @pytest.mark.parametrize("model", [ONNX, TORCH, PIXELS])
