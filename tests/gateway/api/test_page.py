@@ -10,6 +10,7 @@ import sys
 import venv
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,13 @@ def test_page_knows_the_errors_that_are_worth_a_retry():
 
 def test_no_key_is_stored():
     assert not [name for name in SCRIPTS if re.search(r"localStorage|sessionStorage|\.cookie", text_of(name))]
+
+
+def test_modules_import_no_circle():
+    """They import one way, as the packages do."""
+    imports = {name: set(re.findall(r'(?m)^import .* from "\./([\w.]+)";$', text_of(name))) for name in SCRIPTS}
+    order = list(TopologicalSorter(imports).static_order())  # raises CycleError, which names the modules
+    assert order.index("service.js") < order.index("feedback.js") < order.index("page.js")
 
 
 EVALUATE = """

@@ -14,6 +14,7 @@ from gateway.inference.backend import Embeddings, InferResult
 from gateway_plugins.keys.key_file import add_key
 from gateway_plugins.oip.client_sequence import ID_BITS, ClientSequence, triton_id
 from gateway_plugins.oip.documents import InferenceBody, InferenceResponse
+from gateway_plugins.oip.routes.inspection import MAX_INDEX_BYTES
 from tests.doubles.backend import PNG, VECTOR, StubBackend, scored
 from tests.gateway.api.tensors import INFER, SCORES, TEXT, ask, in_json, prediction, refusal, result, scorer
 from tests.keys import key_of
@@ -334,6 +335,36 @@ def test_unreachable_triton_uses_the_protocols_format(monkeypatch, end):
         answer = client.get(MODEL + end)
         assert refusal(answer) == (503, TritonUnreachable().message)
         assert answer.headers["Retry-After"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 200),
+        (b"{}", 200),
+        (b'{"ready": true}', 200),
+        (b"{}" + b" " * (MAX_INDEX_BYTES - 2), 200),
+        (b"{}" + b" " * (MAX_INDEX_BYTES - 1), 413),
+        (b"\0", 400),
+        (b"[]", 400),
+        (b'{"ready": NaN}', 400),
+        (b'{"ready": 1}', 422),
+    ],
+)
+def test_body_of_the_index_is_small_and_valid(client, body, status):
+    answer = client.post("/v2/repository/index", content=body)
+    assert answer.status_code == status
+    if status != 200:
+        assert set(answer.json()) == {"error"}
+
+
+def test_model_that_is_not_loaded_is_listed_with_its_reason(client, backend):
+    backend.infos.append(replace(backend.infos[0], name="missing", versions=(), ready=False, reason="out of memory"))
+    listed = client.post("/v2/repository/index").json()
+    ready = client.post("/v2/repository/index", json={"ready": True}).json()
+    assert listed[-1] == {"name": "missing", "version": "", "state": "UNAVAILABLE", "reason": "out of memory"}
+    assert [each["name"] for each in ready] == ["ensemble_model"]
+    assert client.get("/v2/models/stats").status_code == 200
 
 
 def outputs(answer) -> set[str]:

@@ -48,15 +48,6 @@ async def taken(rates: StoredRates, count: int = 20) -> int:
     return sum([(await rates.take("a", SLOW, 0.0)).admitted for _ in range(count)])
 
 
-async def test_gateways_share_one_rate(store):
-    fleet = [StoredRates(store.url, ProcessRates()) for _ in range(3)]
-    grants = await asyncio.gather(*(rates.take("a", SLOW, 0.0) for rates in fleet * 7))
-    assert sum(grant.admitted for grant in grants) == SLOW.burst
-    assert (await fleet[0].take("b", SLOW, 0.0)).admitted
-    for rates in fleet:
-        await rates.close()
-
-
 def test_applications_share_the_rate_of_a_key(store, path):
     key = key_of(path, rate="1/h", burst="3")
     settings = {"api_keys_file": path, "rate_store_url": store.url, "max_wait_seconds": 0.001}

@@ -7,17 +7,15 @@ import pytest
 from gateway_plugins.shared.files import locked, locked_where_writable, whole_file, whole_folder
 
 
-def test_lock_is_exclusive_and_released_with_its_context(tmp_path):
-    with locked(tmp_path / "lock") as first, locked(tmp_path / "lock", busy=lambda: False) as second:
+@pytest.mark.parametrize(("name", "left"), [("lock", ["lock"]), (".", [])], ids=["file", "folder"])
+def test_lock_is_exclusive_and_released_with_its_context(tmp_path, name, left):
+    """A folder that is locked stays empty."""
+    path = tmp_path / name
+    with locked(path) as first, locked(path, busy=lambda: False) as second:
         assert (first, second) == (True, False)
-    with locked(tmp_path / "lock", busy=lambda: False) as later:
+    with locked(path, busy=lambda: False) as later:
         assert later
-
-
-def test_folder_can_be_locked_and_stays_empty(tmp_path):
-    with locked(tmp_path), locked(tmp_path, busy=lambda: False) as second:
-        assert not second
-    assert list(tmp_path.iterdir()) == []
+    assert [each.name for each in tmp_path.iterdir()] == left
 
 
 def test_wait_for_a_lock_is_announced_and_ends_with_its_release(tmp_path):
