@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import EmptyFile, FileTooLarge, ImageError, TruncatedImage, UndecodableImage, UnsupportedFormat
+from gateway.errors import EmptyFile, ImageError, TruncatedImage, UndecodableImage, UnsupportedFormat
 from gateway.ingest.inspection import DecodePolicy, examine, needs_decoding
 from gateway.ingest.upload import MAX_FILENAME_CHARACTERS, Upload, clean_filename
 from gateway.settings import DecodeMode
@@ -108,11 +108,6 @@ def test_only_the_first_frame_of_an_animated_png_is_passed_on():
     assert b"fdAT" in one.data
     assert not any(kind in payload for kind in (b"acTL", b"fcTL", b"fdAT"))
     assert payload.endswith(b"IEND\xaeB`\x82")
-
-
-def test_error_of_an_upload_is_raised():
-    with pytest.raises(FileTooLarge):
-        prepare(Upload(0, "a", b"", FileTooLarge()), AUTO)
 
 
 @pytest.mark.parametrize("policy", [AUTO, ALWAYS, NEVER], ids=lambda policy: policy.mode.value)

@@ -3,6 +3,7 @@
 import asyncio
 import time
 
+import pytest
 import structlog
 from prometheus_client import REGISTRY
 
@@ -42,32 +43,26 @@ def test_long_pause_is_logged_after_its_second():
     assert captured == [expected]
 
 
-def test_pauses_of_a_busy_machine_are_logged_once_a_minute():
-    pauses = Pauses(100.0)
+MINUTES = [(second + 0.5, BUSY_SECONDS + second / 1000, 0.01) for second in range(100, 102 + 2 * QUIET_SECONDS)]
+ENDING = [(100.5, 2 * BUSY_SECONDS, 0.0), (101.5, 3 * BUSY_SECONDS, 0.0), (101.0 + QUIET_SECONDS, 0.0, 0.0)]
+OWN = [(100.5, 2 * LONG_SECONDS, LONG_SECONDS), (101.5, 3 * LONG_SECONDS, 2 * LONG_SECONDS), (102.5, 0.0, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("has_clients", "notes", "logged"),
+    [
+        (True, MINUTES, [(1, 0.35), (QUIET_SECONDS, 0.41), (QUIET_SECONDS, 0.47)]),
+        (True, ENDING, [(1, 0.5), (1, 0.75)]),
+        (False, OWN, [(1, 0.15)]),
+    ],
+    ids=["once a minute", "the last when its minute ends", "without clients, what the loop computed itself"],
+)
+def test_pauses_of_a_busy_machine_are_logged(has_clients, notes, logged):
+    pauses = Pauses(100.0, lambda: has_clients)
     with structlog.testing.capture_logs() as captured:
-        for second in range(100, 100 + 2 * QUIET_SECONDS + 2):
-            pauses.note(second + 0.5, BUSY_SECONDS + second / 1000, 0.01)
-    assert [event["count"] for event in captured] == [1, QUIET_SECONDS, QUIET_SECONDS]
-    assert [event["seconds"] for event in captured] == [0.35, 0.41, 0.47]
-
-
-def test_pauses_of_the_machine_without_clients_are_not_logged():
-    """What the loop computed itself is logged in any case."""
-    pauses = Pauses(100.0, lambda: False)
-    with structlog.testing.capture_logs() as captured:
-        pauses.note(100.5, 2 * LONG_SECONDS, LONG_SECONDS)
-        pauses.note(101.5, 3 * LONG_SECONDS, 2 * LONG_SECONDS)
-        pauses.note(102.5, 0.0, 0.0)
-    assert [(event["count"], event["seconds"]) for event in captured] == [(1, 0.15)]
-
-
-def test_last_pause_is_logged_when_its_minute_ends():
-    pauses = Pauses(100.0)
-    with structlog.testing.capture_logs() as captured:
-        pauses.note(100.5, 2 * BUSY_SECONDS, 0.0)
-        pauses.note(101.5, 3 * BUSY_SECONDS, 0.0)
-        pauses.note(101.0 + QUIET_SECONDS, 0.0, 0.0)
-    assert [(event["count"], event["seconds"]) for event in captured] == [(1, 0.5), (1, 0.75)]
+        for note in notes:
+            pauses.note(*note)
+    assert [(event["count"], event["seconds"]) for event in captured] == logged
 
 
 def test_pauses_by_the_gateway_are_logged_every_second():

@@ -5,13 +5,13 @@ What holds for HTTP and gRPC alike is in tests/plugins/oip/grpc_api/test_rules.p
 
 import contextlib
 import json
-import re
 import socket
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from bench.attack.target import receive
 from tests.doubles.backend import PNG
 from tests.doubles.program import PROGRAM
 from tests.processes import Gateway, running_gateway, wait_for
@@ -82,13 +82,7 @@ def begin(gateway: Gateway, length: int = 50 * MIB) -> socket.socket:
 
 def answer_of(client: socket.socket) -> tuple[int, str]:
     """Status and complete body of a response."""
-    received = b""
-    while piece := client.recv(65536):
-        received += piece
-        head, blank, body = received.partition(b"\r\n\r\n")
-        length = re.search(rb"content-length: (\d+)", head)
-        if blank and length and len(body) >= int(length[1]):
-            break
+    received = receive(client, 60)
     return int(received[9:12]), received.partition(b"\r\n\r\n")[2].decode()
 
 
