@@ -19,7 +19,7 @@ from gateway.errors import ImageError
 from gateway.plugins import errors_of, installed
 from gateway_decoder.damage import DamageDetector
 from tests import encoders
-from tests.gateway_client.bulk.running import run
+from tests.gateway_client.bulk.running import rows_of, run
 from tests.photos import photo, undecodable, unlike_any
 from tests.processes import Gateway
 from tests.samples import encode, photograph, samples
@@ -121,9 +121,9 @@ def test_damaged_jpeg_has_a_warning_and_strict_refuses_it(
             assert json.loads(stream.recv(60)).get("warning") == {"sound": None, "damaged": "damaged"}[name]
     for _, (name, data) in files:
         (tmp_path / f"{name}.jpg").write_bytes(data)
-    done = run(tmp_path, "--gateway", gateway.url)
-    assert "1 damaged image: some pixels are wrong" in done.stderr
-    rows = {row["path"].rpartition("/")[2]: row["warning"] for row in map(json.loads, done.stdout.splitlines())}
+    printed = run(tmp_path, "--out", tmp_path / "out.jsonl", "--gateway", gateway.url)
+    assert "1 damaged image: some pixels are wrong" in printed
+    rows = {row["path"].rpartition("/")[2]: row["warning"] for row in rows_of(tmp_path / "out.jsonl")}
     assert rows == {"damaged.jpg": "damaged", "sound.jpg": None}
 
 

@@ -1,18 +1,18 @@
 """Hostile servers, over real sockets: the client ends in time with a documented error."""
 
 import gzip
-import itertools
 import json
 import socket
-import threading
 import time
 import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
 from gateway_client import Gateway, GatewayError, UnexpectedAnswer, Unreachable, documents
 from gateway_client.errors import Overloaded
+from tests.doubles.origin import Answer, drip, origin_on, repeat
 
 LINE = {"index": 0, "width": 1, "height": 1, "predictions": [], "error": None, "model": {"name": "m", "version": "1"}}
 NDJSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nConnection: close\r\n"
@@ -21,38 +21,21 @@ GONE = b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n" + b'{"code":"not_f
 
 
 @contextmanager
-def server(answer, *, limits=GONE):
-    """A server that sends what `answer` yields to each request, except for `/limits`, until the client disconnects."""
-    requests = []
+def server(answer: Answer, *, limits: bytes = GONE) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that answers each request in this way, except for `/limits`, and the heads of its requests."""
 
-    def serve(connection):
-        with connection:
-            try:
-                head = b""
-                while b"\r\n\r\n" not in head:
-                    head += connection.recv(65_536)
-                requests.append(head)
-                for piece in [limits] if head.startswith(b"GET /limits") else answer():
-                    connection.sendall(piece)
-                connection.shutdown(socket.SHUT_WR)
-                connection.settimeout(1)
-                while connection.recv(65_536):
-                    pass
-            except OSError:
-                pass
+    def serve(connection: socket.socket) -> None:
+        if callable(answer):
+            answer(connection)
+        else:
+            connection.sendall(answer)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(65_536):  # an unread body would end the connection before the client has the answer
+            pass
 
-    def accept():
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=serve, args=(connection,), daemon=True).start()
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=accept, daemon=True).start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", requests
-        listener.shutdown(socket.SHUT_RDWR)
+    with origin_on() as origin:
+        origin.answers |= {"/predict": serve, "/models": serve, "/limits": limits}
+        yield origin.url(""), origin.heads
 
 
 def classify(url, **options):
@@ -69,16 +52,6 @@ def classify(url, **options):
 
 def line(**changes):
     return NDJSON + b"\r\n" + json.dumps(LINE | changes).encode() + b"\n"
-
-
-def dripping(head):
-    def answer():
-        yield head
-        while True:
-            time.sleep(0.1)
-            yield b" "
-
-    return answer
 
 
 PREDICTION = {"label": "a", "class_id": 0, "score": 0.5}
@@ -126,7 +99,7 @@ PREDICTION = {"label": "a", "class_id": 0, "score": 0.5}
     ids=lambda answer: f"{zlib.crc32(answer):08x}",
 )
 def test_invalid_responses_raise_unexpected_answer(answer):
-    with server(lambda: [answer]) as (url, _):
+    with server(answer) as (url, _):
         found = classify(url)
     assert type(found) is UnexpectedAnswer, found
     assert str(found).isprintable()
@@ -135,17 +108,17 @@ def test_invalid_responses_raise_unexpected_answer(answer):
 @pytest.mark.parametrize(
     "answer",
     [
-        dripping(b"HTTP/1.1 200"),
-        dripping(NDJSON + b"\r\n"),
-        dripping(NDJSON + b"Content-Length: 1000000\r\n\r\n"),
-        lambda: itertools.repeat(b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
-        lambda: itertools.chain([b"HTTP/1.1 200 OK\r\n"], (b"X-%d: %s\r\n" % (n, b"x" * 9000) for n in range(10**6))),
-        lambda: [line()[:-20]],
-        lambda: [NDJSON + b"Content-Length: 1000\r\n\r\n{"],
-        lambda: [b""],
-        lambda: [b"garbage\r\n\r\n"],
-        lambda: [NDJSON + b"\r\n"],
-        lambda: [line(index=1)],
+        drip(b"HTTP/1.1 200"),
+        drip(NDJSON + b"\r\n"),
+        drip(NDJSON + b"Content-Length: 1000000\r\n\r\n"),
+        repeat(b"HTTP/1.1 100 Continue\r\n\r\n" * 100, b""),
+        repeat(b"X-A: " + b"x" * 9000 + b"\r\n", b"HTTP/1.1 200 OK\r\n"),
+        line()[:-20],
+        NDJSON + b"Content-Length: 1000\r\n\r\n{",
+        b"",
+        b"garbage\r\n\r\n",
+        NDJSON + b"\r\n",
+        line(index=1),
     ],
 )
 def test_missing_responses_raise_connection_lost(answer):
@@ -158,27 +131,25 @@ def test_missing_responses_raise_connection_lost(answer):
 
 def test_response_line_and_document_sizes_are_limited(monkeypatch):
     monkeypatch.setattr(documents, "MAX_DOCUMENT_BYTES", 100_000)
-    endless = itertools.repeat(b"x" * 65_536)
-    with server(lambda: itertools.chain([NDJSON + b"\r\n"], endless)) as (url, _):
-        assert "a line of more than" in str(classify(url))
-    with server(lambda: itertools.chain([b"HTTP/1.1 500 Oops\r\n\r\n"], endless)) as (url, _):
-        assert "sends more than 1 MiB" in str(classify(url))
-    with server(lambda: itertools.chain([NDJSON + b"\r\n"], itertools.repeat(line(index=9)[len(NDJSON) + 2 :]))) as (
-        url,
-        _,
+    piece, unasked = b"x" * 65_536, line(index=9)[len(NDJSON) + 2 :]
+    for answer, words in (
+        (repeat(piece, NDJSON + b"\r\n"), "a line of more than"),
+        (repeat(piece, b"HTTP/1.1 500 Oops\r\n\r\n"), "sends more than 1 MiB"),
+        (repeat(unasked, NDJSON + b"\r\n"), "more results than images"),
     ):
-        assert "more results than images" in str(classify(url))
+        with server(answer) as (url, _):
+            assert words in str(classify(url))
 
 
 def test_redirect_is_not_followed_and_key_is_not_leaked():
-    with server(lambda: [line()]) as (other, elsewhere):
+    with server(line()) as (other, elsewhere):
         redirect = f"HTTP/1.1 307 Go\r\nLocation: {other}/predict\r\nContent-Length: 0\r\n\r\n".encode()
-        with server(lambda: [redirect]) as (url, requests):
+        with server(redirect) as (url, requests):
             found = classify(url)
         assert f"redirects to {other}/predict" in str(found)
         assert any(b"secret-key" in request for request in requests)
         assert not elsewhere
-        with server(lambda: [redirect], limits=redirect) as (url, _):
+        with server(redirect, limits=redirect) as (url, _):
             assert isinstance(classify(url), UnexpectedAnswer)
         assert not elsewhere
 
@@ -199,7 +170,7 @@ def test_redirect_is_not_followed_and_key_is_not_leaked():
 def test_retry_after_is_bounded(given, most):
     body = b'{"code":"overloaded","detail":"Full."}'
     head = f"HTTP/1.1 503 Full\r\nRetry-After: {given}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    with server(lambda: [head.encode() + body]) as (url, _):
+    with server(head.encode() + body) as (url, _):
         error = classify(url).error
     assert type(error) is Overloaded
     assert error.retry_after_seconds == most
@@ -218,13 +189,13 @@ def test_retry_after_is_bounded(given, most):
     ],
 )
 def test_invalid_or_missing_limits_are_errors(limits, kind):
-    with server(lambda: [line()], limits=JSON + limits) as (url, _):
+    with server(line(), limits=JSON + limits) as (url, _):
         assert isinstance(classify(url), kind)
 
 
 def test_excessive_limits_are_capped():
     limits = json.dumps({"limits": [{"name": "max_file_bytes", "value": 2**60}, {"name": "max_files", "value": 0}]})
-    with server(lambda: [line()], limits=JSON + b"\r\n" + limits.encode()) as (url, _), Gateway(url) as gateway:
+    with server(line(), limits=JSON + b"\r\n" + limits.encode()) as (url, _), Gateway(url) as gateway:
         assert (gateway.limits().max_file_bytes, gateway.limits().max_files) == (2**30, 1)
 
 
@@ -232,7 +203,7 @@ def test_excessive_limits_are_capped():
     "models", [b"{}", b'{"models":[{"name":"a"}]}', b'{"models":[{"name":"a","versions":[1],"labels":[]}]}']
 )
 def test_invalid_models_raise_unexpected_answer(models):
-    with server(lambda: [JSON + b"\r\n" + models]) as (url, _), Gateway(url) as gateway:
+    with server(JSON + b"\r\n" + models) as (url, _), Gateway(url) as gateway:
         if models == b"{}":
             assert gateway.models() == []
         else:
@@ -242,7 +213,7 @@ def test_invalid_models_raise_unexpected_answer(models):
 
 def test_cookies_are_not_kept():
     cookie = b"200 OK\r\nSet-Cookie: a=b\r\n"
-    with server(lambda: [line().replace(b"200 OK\r\n", cookie)]) as (url, requests), Gateway(url) as gateway:
+    with server(line().replace(b"200 OK\r\n", cookie)) as (url, requests), Gateway(url) as gateway:
         list(gateway.classify([b"a"]))
         list(gateway.classify([b"a"]))
     assert len(requests) == 3

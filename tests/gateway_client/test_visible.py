@@ -59,11 +59,8 @@ def test_other_text_stays_as_it_is(text):
     assert neutral(text) == text
 
 
-def test_numbers_stay_numbers():
+def test_numbers_stay_numbers_and_separators_are_quoted():
     assert csv_line([-1, -0.5, None, True]) == "-1,-0.5,,True\r\n"
-
-
-def test_separators_are_quoted():
     assert csv_line(["a;=1", "b|=1", 'c"d']) == '"a;=1","b|=1","c""d"\r\n'
 
 

@@ -5,7 +5,6 @@ import json
 import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,8 @@ from gateway_client.bulk.sources import Sources
 from tests import warm
 from tests.processes import environment
 
-TOO_LARGE = "too large"
+LIMIT, TOO_LARGE = 100_000, "too large"
+"""Bytes of an image that are read, and what `reading` gives for more."""
 
 
 def command(*arguments: object) -> list[str]:
@@ -35,47 +35,39 @@ def start(*arguments: object, **variables: str) -> warm.Process:
         )
 
 
-@dataclass(frozen=True)
-class Done:
-    """The outcome of a command."""
-
-    stdout: str
-    stderr: str
-
-
-def run(*arguments: object, code: int = 0) -> Done:
-    """Run the command in this process, as starting another takes longer than most tests; it must exit with `code`."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+def run(*arguments: object, code: int = 0) -> str:
+    """Run the command in this process, as another takes long to start; it must exit with `code`. Returns its stderr."""
+    err = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()), redirect_stderr(err):
         patch.setattr(sys, "argv", ["gateway", "classify", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             main()
     assert ended.value.code == code, err.getvalue()
-    return Done(out.getvalue(), err.getvalue())
+    return err.getvalue()
 
 
 def rows_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def outcomes(*sources: object, limit: int = 100_000) -> dict[str, str | bytes]:
+def outcomes(*sources: object) -> dict[str, str | bytes]:
     """The content of each image, or why it cannot be read, by the end of its name."""
     found: dict[str, str | bytes] = {}
-    for image in Sources(map(str, sources)).images(limit):
+    for image in Sources(map(str, sources)).images(LIMIT):
         name = image.name.rpartition("/")[2]
         assert name not in found
-        found[name] = reading(image, limit)
+        found[name] = reading(image)
     return found
 
 
-def reading(image: NamedImage, limit: int = 100_000) -> str | bytes:
+def reading(image: NamedImage) -> str | bytes:
     """The content of an image, or why it cannot be read."""
     try:
         data = image.read()
     except OSError as exc:
         return exc.strerror or str(exc)
-    assert len(data) <= limit + 1
-    return data if len(data) <= limit else TOO_LARGE
+    assert len(data) <= LIMIT + 1
+    return data if len(data) <= LIMIT else TOO_LARGE
 
 
 def folder_of(folder: Path, count: int, content: bytes) -> Path:

@@ -1,6 +1,7 @@
-"""`gateway classify` against a service: rows, formats, exit codes."""
+"""`gateway classify` against a service: rows, formats, exit codes, and runs that end early."""
 
 import csv
+import errno
 import json
 import os
 import pty
@@ -15,8 +16,12 @@ import pyarrow.parquet
 import pytest
 
 from gateway.errors import Overloaded
+from gateway_cli import classify
 from gateway_cli.classify import Exit
+from gateway_cli.terminal import print_status
 from gateway_client.bulk.archives import ARCHIVE_SUFFIXES
+from gateway_client.bulk.journal import Journal
+from gateway_client.bulk.meter import Meter
 from gateway_client.bulk.rows import COLUMNS
 from gateway_client.bulk.tables import COLUMNS as PATH_COLUMNS
 from gateway_plugins.keys.key_file import add_key
@@ -30,11 +35,16 @@ from tests.services import stub_service
 
 @pytest.fixture
 def photos(tmp_path):
-    return folder_of(tmp_path / "photos", 150, PNG)
+    return folder_of(tmp_path / "photos", 5, PNG)
 
 
-def test_each_image_of_a_folder_has_a_row(url, photos, tmp_path):
-    done = run(photos, "--out", tmp_path / "new" / "out.jsonl", "--gateway", url)
+def spoil(photos: Path, number: int) -> None:
+    (photos / "000" / f"bad{number}.png").write_bytes(b"text")
+
+
+def test_each_image_of_a_folder_has_a_row(url, tmp_path):
+    photos = folder_of(tmp_path / "photos", 150, PNG)
+    printed = run(photos, "--out", tmp_path / "new" / "out.jsonl", "--gateway", url)
     rows = rows_of(tmp_path / "new" / "out.jsonl")
     assert sorted(row["path"] for row in rows) == sorted(map(str, photos.rglob("*.png")))
     assert {key: rows[0][key] for key in rows[0] if key != "path"} == {
@@ -53,7 +63,7 @@ def test_each_image_of_a_folder_has_a_row(url, photos, tmp_path):
         "options": {},
     }
     assert set(rows[1]) == set(rows[0]) - {"options"}
-    assert "150 rows" in done.stderr
+    assert "150 rows" in printed
     assert not list(tmp_path.glob("new/*.part"))
 
 
@@ -67,19 +77,19 @@ def test_rows_of_animated_files_have_frames(url, tmp_path):
     assert {frame["predictions"][0]["label"] for frame in rows["a.gif"]["frames"]} == {"cat"}
     assert len(rows["b.png"]["frames"]) == 1
     refused = run(tmp_path, "--frames", "all", "--out", tmp_path / "out.csv", "--gateway", url, code=2)
-    assert "JSON lines" in refused.stderr
+    assert "JSON lines" in refused
 
 
 def test_csv_and_parquet_have_the_same_rows(url, photos, tmp_path):
-    (photos / "bad.png").write_bytes(b"text")
+    spoil(photos, 1)
     for kind in ("csv", "parquet"):
         run(photos, "-o", tmp_path / f"out.{kind}", "--gateway", url, code=3)
     with (tmp_path / "out.csv").open(newline="") as file:
         in_csv = {row["path"]: row for row in csv.DictReader(file)}
     in_parquet = {row["path"]: row for row in pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()}
     assert in_csv.keys() == in_parquet.keys()
-    assert len(in_csv) == 151
-    bad, good = str(photos / "bad.png"), str(photos / "000" / "000007.png")
+    assert len(in_csv) == 6
+    bad, good = str(photos / "000" / "bad1.png"), str(photos / "000" / "000003.png")
     assert (in_csv[bad]["error"], in_parquet[bad]["error"]) == ("unsupported_format", "unsupported_format")
     assert (in_csv[good]["label"], in_parquet[good]["label"]) == ("cat", "cat"), (in_csv[good], in_parquet[good])
     assert json.loads(in_csv[good]["predictions"])[0]["label"] == in_parquet[good]["predictions"][0]["label"]
@@ -97,15 +107,21 @@ def test_non_utf_8_names_leave_the_output_readable(url, tmp_path):
     assert pyarrow.parquet.read_table(tmp_path / "out.parquet")["path"].to_pylist() == [expected]
 
 
-def test_max_failures_stops_the_run_and_keeps_its_rows(url, photos, tmp_path):
-    for number in range(5):
-        (photos / "000" / f"0bad{number}.png").write_bytes(b"text")
-    done = run(photos, "--out", tmp_path / "out.jsonl", "--gateway", url, "--max-failures", 2, code=4)
-    assert "more than --max-failures" in done.stderr
-    assert "--resume with a larger --max-failures continues" in done.stderr
-    assert not (tmp_path / "out.jsonl").exists()
-    run(photos, "--out", tmp_path / "out.jsonl", "--gateway", url, "--resume", code=3)
-    assert len(rows_of(tmp_path / "out.jsonl")) == 155
+def test_failures_of_earlier_runs_count_for_max_failures_and_the_rows_are_kept(url, photos, tmp_path):
+    out = tmp_path / "out.jsonl"
+    spoil(photos, 1)
+    run(photos, "--out", out, "--gateway", url, code=3)
+    spoil(photos, 2)
+    printed = run(photos, "--out", out, "--gateway", url, "--resume", "--max-failures", 2, code=3)
+    assert "2 images failed:\ngateway |   2 unsupported_format\n" in printed
+    spoil(photos, 3)
+    printed = run(photos, "--out", out, "--gateway", url, "--resume", "--max-failures", 2, code=4)
+    assert "3 images failed, more than --max-failures: 3 unsupported_format; " in printed
+    assert "--resume with a larger --max-failures continues" in printed
+    assert not out.exists()
+    assert len(rows_of(Path(f"{out}.part"))) == 8
+    run(photos, "--out", out, "--gateway", url, "--resume", code=3)
+    assert len(rows_of(out)) == 8
 
 
 def test_existing_output_needs_overwrite(url, photos, tmp_path):
@@ -113,9 +129,9 @@ def test_existing_output_needs_overwrite(url, photos, tmp_path):
     out.write_text("mine\n")
     refused = run(photos, "--out", out, "--gateway", url, code=1)
     assert out.read_text() == "mine\n"
-    assert "--resume" in refused.stderr
+    assert "--resume" in refused
     run(photos, "--out", out, "--gateway", url, "--overwrite")
-    assert len(rows_of(out)) == 150
+    assert len(rows_of(out)) == 5
 
 
 @pytest.mark.parametrize(
@@ -129,10 +145,10 @@ def test_existing_output_needs_overwrite(url, photos, tmp_path):
 )
 def test_finished_output_is_not_resumed_with_other_options(url, photos, tmp_path, before, now, reason):
     out = tmp_path / "out.jsonl"
-    run(photos / "000", "--out", out, "--gateway", url, *before)
+    run(photos, "--out", out, "--gateway", url, *before)
     rows = out.read_text()
     refused = run(photos, "--out", out, "--gateway", url, "--resume", *now, code=1)
-    assert reason in refused.stderr
+    assert reason in refused
     assert out.read_text() == rows
     assert [path.name for path in tmp_path.glob("out*")] == ["out.jsonl"]
 
@@ -148,9 +164,9 @@ def test_paths_come_from_stdin_and_rows_go_to_stdout(url, photos):
 
 def test_terminal_output_is_a_table(url, photos):
     controller, terminal = pty.openpty()
-    (photos / "000" / "bad.png").write_bytes(b"text")
+    spoil(photos, 1)
     process = subprocess.Popen(
-        command(photos / "000" / "000001.png", photos / "000" / "bad.png", "--gateway", url),
+        command(photos / "000" / "000001.png", photos / "000" / "bad1.png", "--gateway", url),
         stdout=terminal,
         stderr=subprocess.DEVNULL,
         env={**environment(), "COLUMNS": "300", "TERM": "xterm"},
@@ -175,18 +191,19 @@ def test_terminal_output_is_a_table(url, photos):
         (["none.png", "--out", "out.jsonl"], 1, "there is no file or folder 'none.png'"),
         (["photos", "--out", "out.xlsx"], 1, "must be .jsonl, .csv or .parquet"),
         (["photos", "--out", "s3://bucket/out.jsonl"], 2, "such as s3://bucket/out/"),
+        (["photos", "--out", "photos/000/000000.png/out.csv"], 1, "cannot be written: "),
     ],
 )
 def test_faults_are_reported_in_one_sentence(photos, tmp_path, monkeypatch, arguments, code, message):
     monkeypatch.chdir(tmp_path)
-    done = run(*arguments, "--gateway", "http://127.0.0.1:9", code=code)
-    assert message in " ".join(done.stderr.split())
+    printed = run(*arguments, "--gateway", "http://127.0.0.1:9", code=code)
+    assert message in " ".join(printed.split())
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_ctrl_c_keeps_the_rows(photos, tmp_path, number):
-    (photos / "000" / "000bad.png").write_bytes(b"text")
+    spoil(photos, 1)
     journal = tmp_path / "out.jsonl.part"
     with stub_service(StubBackend(Overloaded())) as url:
         process = subprocess.Popen(
@@ -201,6 +218,99 @@ def test_ctrl_c_keeps_the_rows(photos, tmp_path, number):
     assert (process.returncode, stderr.count(b"Traceback")) == (130, 0), stderr
     assert b"--resume continues" in stderr
     assert [row["error"] for row in rows_of(journal)] == ["unsupported_format"]
+
+
+def test_closed_stdout_ends_the_run_silently(url, tmp_path):
+    photos = folder_of(tmp_path / "photos", 600, PNG)  # more rows than a pipe holds
+    with subprocess.Popen(
+        command(photos, "--gateway", url), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as process:
+        assert process.stdout.readline().startswith(b"{")
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode
+
+
+def test_full_disk_under_stdout_is_reported(url, photos):
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command(photos, "--gateway", url), stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=120
+        )
+    assert done.returncode == 1
+    assert b"error: the rows cannot be written: No space left on device" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("step", ["write", "finish"])
+def test_full_disk_loses_no_written_row(url, photos, tmp_path, monkeypatch, step):
+    out = tmp_path / "out.csv"
+    work, calls = getattr(Journal, step), 0
+
+    def full(*arguments):
+        nonlocal calls
+        calls += 1
+        if calls == 3 or step == "finish":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return work(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, step, full)
+        printed = run(photos, "--out", out, "--gateway", url, code=1)
+    assert "cannot be written: No space left on device; " in printed
+    assert f"{out}.part has the rows so far; --resume continues" in printed
+    assert not out.exists()
+    again = run(photos, "--out", out, "--gateway", url, "--resume")
+    assert f"rows from before: {5 if step == 'finish' else 2}" in again
+    assert len(out.read_text().splitlines()) == 6
+
+
+def test_run_without_rows_leaves_no_files(url, photos, tmp_path):
+    out = tmp_path / "out.jsonl"
+    for wrong, words in (
+        (["--gateway", "http://127.0.0.1:9"], "There is no gateway at"),
+        (["--gateway", url, "--top-k", 99999], "'top_k': must be at most"),
+    ):
+        printed = run(photos, "--out", out, *wrong, code=1)
+        assert words in printed
+        assert "--resume" not in printed
+        assert not Path(f"{out}.part").exists()
+    run(photos, "--out", out, "--gateway", url)
+
+
+def test_stalled_run_shows_no_time_left():
+    meter = Meter(before=5, failed_before={"empty_file": 1})
+    meter.total = 10
+    meter.waiting = "More images are in flight than the limits allow."
+    assert meter.summary() == "5 of 10, 0.0/s, 1 failed, waiting: More images are in flight than the limits allow."
+
+
+@pytest.mark.parametrize("to_file", [True, False])
+def test_waiting_and_its_reason_are_shown(photos, tmp_path, monkeypatch, to_file):
+    monkeypatch.setattr(classify, "SECONDS_BETWEEN_LINES", 0.0)
+    backend = StubBackend(Overloaded())
+
+    def recover(text):
+        if "waiting: " in text:
+            backend.fault = None
+        print_status(text)
+
+    monkeypatch.setattr(classify, "print_status", recover)
+    with stub_service(backend) as url:
+        printed = run(photos, *(["--out", tmp_path / "out.jsonl"] if to_file else []), "--gateway", url)
+    assert "waiting: " in printed
+
+
+@pytest.mark.parametrize("to_file", [True, False])
+def test_sources_without_images_are_an_error(url, tmp_path, to_file):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / "noending").write_bytes(PNG)
+    printed = run(photos, *(["--out", tmp_path / "out.jsonl"] if to_file else []), "--gateway", url, code=1)
+    assert not list(tmp_path.glob("out*"))
+    assert f"skipped 1 file without an image's suffix, such as '{photos / 'noending'}'" in printed
+    assert f"no images in {photos}\n" in printed
+    run(f"{photos}/*", "--out", tmp_path / "all.jsonl", "--gateway", url)
+    assert len(rows_of(tmp_path / "all.jsonl")) == 1
 
 
 def test_rows_have_embeddings(tmp_path):
@@ -222,8 +332,8 @@ def test_rows_have_embeddings(tmp_path):
             ("", []),
             *[("cat", VECTOR.tolist())] * 3,
         ]
-    assert "--embeddings excludes --threshold and --labels" in " ".join(refused.stderr.split())
-    assert "was written with --embeddings, not without" in " ".join(other.stderr.split())
+    assert "--embeddings excludes --threshold and --labels" in " ".join(refused.split())
+    assert "was written with --embeddings, not without" in " ".join(other.split())
 
 
 def test_missing_key_error_names_the_option(tmp_path):
@@ -233,7 +343,7 @@ def test_missing_key_error_names_the_option(tmp_path):
     with stub_service(api_keys_file=tmp_path / "keys") as url:
         refused = run(photo, "--gateway", url, code=1)
         run(photo, "--gateway", url, "--api-key", key)
-    assert "by --api-key KEY, or by the variable TRITON_GATEWAY_KEY" in " ".join(refused.stderr.split())
+    assert "by --api-key KEY, or by the variable TRITON_GATEWAY_KEY" in " ".join(refused.split())
 
 
 TEXT = (PROJECT / "docs" / "guides" / "bulk.md").read_text()

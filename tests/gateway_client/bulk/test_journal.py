@@ -20,10 +20,6 @@ def images(*names):
     return [NamedImage(name, bytes) for name in names]
 
 
-def names(found):
-    return [image.name for image in found]
-
-
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "out.jsonl.part"
@@ -45,10 +41,25 @@ def resumed(path, **options):
     return journal
 
 
-def test_image_listed_twice_has_two_rows(path):
-    journal(path, row("a"))
+@pytest.mark.parametrize(
+    ("rows", "listed", "kept", "dropped", "left"),
+    [
+        # An image that is listed twice has two rows.
+        ([row("a")], ("a", "a", "b"), 1, 0, ["a", "b"]),
+        # Temporary errors are retried.
+        *(
+            ([row("a", code), row("b")], ("a", "b"), 1, 0, ["a"])
+            for code in ("overloaded", "triton_unreachable", "connection_lost", "http_429")
+        ),
+        # An output has no duplicate rows, and no rows that contradict each other.
+        ([row("a"), row("b"), row("a"), row("b", "invalid_image"), row("c")], ("a", "b", "c"), 2, 3, ["b"]),
+    ],
+)
+def test_rows_that_are_kept_and_images_that_are_left(path, rows, listed, kept, dropped, left):
+    journal(path, *rows)
     again = resumed(path)
-    assert names(again.left(images("a", "a", "b"))) == ["a", "b"]
+    assert (again.rows, again.dropped) == (kept, dropped)
+    assert [image.name for image in again.left(images(*listed))] == left
 
 
 def test_torn_last_line_is_dropped(path):
@@ -61,13 +72,6 @@ def test_torn_last_line_is_dropped(path):
     assert again.torn
     assert not resumed(path).torn
     assert [each["path"] for each in again.read()] == ["a", "b"]
-
-
-@pytest.mark.parametrize("code", ["overloaded", "triton_unreachable", "connection_lost", "http_429"])
-def test_temporary_errors_are_retried(path, code):
-    journal(path, row("a", code), row("b"))
-    again = resumed(path)
-    assert names(again.left(images("a", "b"))) == ["a"]
 
 
 def test_non_utf_8_name_is_recognised_on_resume(path):
@@ -112,14 +116,6 @@ def test_rows_without_recorded_options_are_checked_by_content(path):
         with pytest.raises(OptionsDiffer, match="--overwrite"):
             resumed(path, **options)
     resumed(path, model="flowers", version=1, top_k=3)
-
-
-def test_resume_keeps_one_of_equal_rows_and_drops_conflicting_ones(path):
-    """An output has no duplicate rows, and no rows that contradict each other."""
-    journal(path, row("a"), row("b"), row("a"), row("b", "invalid_image"), row("c"))
-    again = resumed(path)
-    assert (again.rows, again.dropped) == (2, 3)
-    assert names(again.left(images("a", "b", "c"))) == ["b"]
 
 
 @pytest.mark.parametrize(

@@ -86,11 +86,16 @@ def write_table(folder, kind, rows):
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_tables_paths_are_relative_to_its_folder(photos, kind):
-    table = write_table(photos, kind, ["b.png", str(photos / "a.JPG")])
-    assert read(table) == [(str(photos / "b.png"), b"b.png"), (str(photos / "a.JPG"), b"a.JPG")]
-    assert count([str(table)]) == 2
-    assert len(read(table, column="path")) == 2
+def test_paths_of_a_table_are_relative_to_its_folder_and_a_missing_one_is_an_error(photos, kind):
+    table = write_table(photos, kind, ["b.png", "" if kind == "csv" else None, str(photos / "a.JPG")])
+    assert count([str(table)]) == 3
+    for column in (None, "path"):
+        first, second, third = Sources([str(table)], column=column).images()
+        assert (first.name, first.read()) == (str(photos / "b.png"), b"b.png")
+        assert (third.name, third.read()) == (str(photos / "a.JPG"), b"a.JPG")
+        assert second.name == f"{table}:2"
+        with pytest.raises(OSError, match="has no path"):
+            second.read()
 
 
 @pytest.mark.parametrize(
@@ -110,15 +115,6 @@ def test_source_that_cannot_be_read_is_refused(photos, name, text, column, words
         (photos / name).write_text(text)
     with pytest.raises(BulkError, match=words):
         read(photos / name, column=column)
-
-
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_row_without_a_path_has_its_own_error(photos, kind):
-    table = write_table(photos, kind, ["b.png", "" if kind == "csv" else None, "a.JPG"])
-    found = list(Sources([str(table)]).images())
-    assert [image.name for image in found] == [str(photos / "b.png"), f"{table}:2", str(photos / "a.JPG")]
-    with pytest.raises(OSError, match="has no path"):
-        found[1].read()
 
 
 @pytest.mark.parametrize("ending", ["tar", "tar.gz", "tgz", "zip"])
@@ -173,13 +169,10 @@ def bucket(tmp_path):
     files.rm(root, recursive=True)
 
 
-def test_bucket_is_read_below_a_prefix_by_a_glob_or_by_one_name(bucket):
+def test_bucket_is_read_below_a_prefix_by_a_glob_by_one_name_or_by_a_table(bucket, tmp_path):
     assert read(bucket) == [(f"{bucket}/a.png", b"a.png"), (f"{bucket}/deep/b.jpg", b"deep/b.jpg")]
     assert read(f"{bucket}/notes.txt") == [(f"{bucket}/notes.txt", b"notes.txt")]
     assert names(read(f"{bucket}/**/*.jpg")) == ["b.jpg"]
-
-
-def test_table_may_name_objects(bucket, tmp_path):
     table = tmp_path / "t.csv"
     table.write_text(f"url\n{bucket}/a.png\n")
     assert read(table) == [(f"{bucket}/a.png", b"a.png")]
