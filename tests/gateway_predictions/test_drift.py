@@ -87,6 +87,7 @@ def test_mean_discrepancy_is_unbiased():
     within = (first.sum() - 12) / (12 * 11) + (second.sum() - 9) / (9 * 8)
     expected = math.sqrt(within - 2 * kernel[:12, 12:].mean())
     assert MeanDiscrepancy(vectors).between(*groups(12, 9)) == pytest.approx(expected, rel=1e-3)
+    assert MeanDiscrepancy(np.ones((8, 3), np.float32)).between(*groups(4, 4)) == 0
 
 
 def test_images_that_a_bootstrap_draws_twice_are_not_compared_with_themselves():
@@ -94,10 +95,6 @@ def test_images_that_a_bootstrap_draws_twice_are_not_compared_with_themselves():
     reference, window = np.array([2.0, 2, 2, 0, 0, 0]), np.array([0.0, 0, 0, 1, 1, 1])
     once = MeanDiscrepancy(vectors).between(*groups(3, 3))
     assert MeanDiscrepancy(vectors).between(reference, window) == pytest.approx(once, rel=1e-4)
-
-
-def test_equal_vectors_have_no_distance():
-    assert MeanDiscrepancy(np.ones((8, 3), np.float32)).between(*groups(4, 4)) == 0
 
 
 def test_p_values_are_adjusted_for_the_number_of_properties():
@@ -301,10 +298,14 @@ def log(tmp_path):
     return tmp_path / "log"
 
 
-def test_command_reports_no_drift(log, tmp_path):
-    write_rows(log, images(80, 50), NOW)
+def test_command_needs_a_reference_and_images_and_reports_no_drift(log, tmp_path):
     page = tmp_path / "page.html"
     options = ("--reference", 7, "--report", page, "--confidence", 0.99)
+    refusal("model", "drift", "m", "--log", log, *options, kind=TooFewImages)
+    write_rows(log, images(80, 50), NOW)
+    for reference in ("nothing", "nan", "-1", "0", "10001"):
+        gateway("model", "drift", "m", "--log", log, "--reference", reference, "--report", page, code=2)
+    assert not page.exists()
     assert "no drift at a confidence of 99 %" in gateway("model", "drift", "m", "--log", log, *options).output
     text = page.read_text()
     assert text.count("<img ") == text.count("data:image/png;base64,") == text.count("<tr>") - 1 >= 6
@@ -320,15 +321,6 @@ def test_command_exits_with_3_on_drift(log, tmp_path):
     assert "brightness" in [each["name"] for each in document["properties"] if each["drift"]]
     assert document["images"] == {"reference": 240, "window": 80}
     assert "<tr class=drift><td>brightness</td>" in page.read_text()
-
-
-def test_command_needs_images_and_a_reference(log, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    refusal("model", "drift", "m", "--log", log, "--reference", 7, kind=TooFewImages)
-    write_rows(log, images(60, 50), NOW)
-    for reference in ("nothing", "nan", "-1", "0", "10001"):
-        gateway("model", "drift", "m", "--log", log, "--reference", reference, code=2)
-    assert not list(tmp_path.glob("*.html"))
 
 
 READING_COMMANDS = pytest.mark.parametrize(

@@ -2,10 +2,16 @@
 
 import pytest
 
-from gateway_plugins.keys.key_file import add_key
 from gateway_predictions.reader import LogReader
-from tests.gateway_predictions.logged import logging_service, rows, send, send_many
+from tests.gateway_predictions.logged import EVERYTHING, logging_service, rows, scores_backend, send, send_many
 from tests.services import client_of
+
+
+@pytest.fixture
+def client(tmp_path):
+    """A client of a service with a log."""
+    with client_of(scores_backend(), log_predictions=str(tmp_path), **EVERYTHING) as client:
+        yield client
 
 
 def give(client, **members):
@@ -89,35 +95,22 @@ def test_last_feedback_counts(tmp_path, given, expected):
         ([1], 400, "JSON object"),
     ],
 )
-def test_feedback_is_checked(tmp_path, members, status, words):
-    with logging_service(tmp_path) as client:
-        answer = client.post("/feedback", json=members)
+def test_feedback_is_checked(client, members, status, words):
+    answer = client.post("/feedback", json=members)
     assert (answer.status_code, words in answer.text) == (status, True), answer.text
 
 
-def test_feedback_has_a_bound(tmp_path):
-    with logging_service(tmp_path) as client:
-        body = b'{"request_id": "r", "wrong": true'
-        fits = body + b" " * (4096 - len(body) - 1) + b"}"
-        assert client.post("/feedback", content=fits).status_code == 202
-        answer = client.post("/feedback", content=b" " + fits)
+def test_feedback_has_a_bound(client):
+    body = b'{"request_id": "r", "wrong": true'
+    fits = body + b" " * (4096 - len(body) - 1) + b"}"
+    assert client.post("/feedback", content=fits).status_code == 202
+    answer = client.post("/feedback", content=b" " + fits)
     assert (answer.status_code, answer.json()["code"]) == (413, "request_too_large")
 
 
-def test_feedback_needs_a_key_where_requests_do(tmp_path):
-    key = add_key(tmp_path / "keys", "labellers")
-    with logging_service(tmp_path / "log", api_keys_file=tmp_path / "keys") as client:
-        assert give(client, request_id="r", wrong=True).status_code == 401
-        answer = client.post("/feedback", json={"request_id": "r", "wrong": True}, headers={"X-API-Key": key})
-        assert answer.status_code == 202
-        (row,) = rows(tmp_path / "log", 1, "feedback")
-    assert row["key"] == "labellers"
-
-
-def test_without_a_log_there_is_no_feedback(tmp_path):
-    with client_of() as client:
-        answer = client.post("/feedback", json={"request_id": "r", "wrong": True})
+def test_without_a_log_there_is_no_feedback(client):
+    assert client.get("/models").json()["feedback"] is True
+    with client_of() as other:
+        answer = give(other, request_id="r", wrong=True)
         assert (answer.status_code, "GATEWAY_LOG_PREDICTIONS" in answer.json()["detail"]) == (404, True)
-        assert client.get("/models").json()["feedback"] is False
-    with logging_service(tmp_path) as client:
-        assert client.get("/models").json()["feedback"] is True
+        assert other.get("/models").json()["feedback"] is False

@@ -168,7 +168,7 @@ def circle(tmp_path):
 
 
 def test_circle_of_export_import_and_evaluation(circle):
-    """The most uncertain images are exported, labelled, sent back, and evaluated."""
+    """The most uncertain images are exported, labelled, sent back, and evaluated; one is forgotten."""
     client, log, folder = circle
     out = folder / "out"
     assert (
@@ -198,6 +198,9 @@ def test_circle_of_export_import_and_evaluation(circle):
     assert found["calibration"]["all"]["images"] == 2
     gateway("model", "evaluate", "ensemble_model", "--log", log, "--version", 7, code=1)
     gateway("model", "evaluate", "ensemble_model", "--log", log, folder, code=2)
+    digest = hashlib.sha256(image(10)).hexdigest()
+    assert "1 rows, 0 feedbacks, 1 image files" in gateway("log", "forget", digest, "--log", log).output
+    assert len(rows(log)) == 4
 
 
 def test_label_studio_has_tasks_and_its_export_comes_back(circle):
@@ -232,13 +235,6 @@ def test_other_files_of_labels_are_refused(tmp_path, text):
     path = tmp_path / ("labels.csv" if text[0] == "a" else "labels.json")
     path.write_text(text)
     assert "neither the labels.csv" in refusal("log", "import", path)
-
-
-def test_forget_by_the_command(circle):
-    _, log, _ = circle
-    digest = hashlib.sha256(image(10)).hexdigest()
-    assert "1 rows, 0 feedbacks, 1 image files" in gateway("log", "forget", digest, "--log", log).output
-    assert len(rows(log)) == 4
 
 
 def log_with(image: str, folder: Path) -> LogReader:

@@ -21,7 +21,7 @@ from gateway_predictions.drift.sample import LoggedImage, sample_of
 from gateway_predictions.requirements import LogUnavailable
 from gateway_predictions.service_log import MEASURE_SECONDS
 from tests.asking import encode
-from tests.doubles.backend import PNG, StubBackend, scored
+from tests.doubles.backend import PNG
 from tests.gateway_predictions.logged import logging_service, rows, scores_backend, send
 from tests.processes import wait_for
 
@@ -59,10 +59,7 @@ def test_reference_survives_its_text():
         assert read.shares[name] == pytest.approx(reference.shares[name], abs=1e-6)
         assert sum(read.shares[name]) == pytest.approx(1, abs=1e-4)
         assert len(read.shares[name]) == len(bin_names(bounds))
-
-
-def test_every_share_of_a_reference_has_a_logarithm():
-    reference = reference_of(answered())
+    # Every share has a logarithm.
     assert min(min(shares) for shares in reference.shares.values()) > 0
     assert sum(share for _, share in reference.classes.values()) < 1
 
@@ -128,27 +125,19 @@ def test_replaced_reference_leaves_no_share():
 
 
 def test_service_counts_every_image(tmp_path):
-    """Whatever the share of the log is, and whatever the client selects."""
-    backend, settings = scores_backend(), {"log_predictions_share": {"*": 0.0}}
+    """Whatever the share of the log is, and whatever the client selects: one class, or the scores of all."""
+    backend, settings = scores_backend(0.1, 0.85, 0.05), {"log_predictions_share": {"*": 0.0}}
     backend.drift_reference = reference_of(answered()).text()
+    image = {"name": "IMAGE", "datatype": "BYTES", "shape": [1], "data": [b64encode(PNG).decode()]}
     with logging_service(tmp_path, backend, **settings) as client:
         for _ in range(3):
             send(client, path="/predict?model=followed&top_k=1")
         send(client, b"no image", path="/predict?model=followed")
+        assert client.post("/v2/models/followed/infer", json={"inputs": [image]}).status_code == 200
     found = shown("followed")
-    assert found["class", "cat"][0] == 3
-    assert found["score", "up to 0.6"][0] == 3
-    assert sum(count for (name, _), (count, _) in found.items() if name == "entropy") == 3
-
-
-def test_service_counts_scores_of_all_classes(tmp_path):
-    backend = StubBackend(scored(0.1, 0.85, 0.05))
-    backend.drift_reference = reference_of(answered()).text()
-    image = {"name": "IMAGE", "datatype": "BYTES", "shape": [1], "data": [b64encode(PNG).decode()]}
-    with logging_service(tmp_path, backend) as client:
-        assert client.post("/v2/models/tensor/infer", json={"inputs": [image]}).status_code == 200
-    found = shown("tensor")
-    assert (found["class", "dog"][0], found["score", "up to 0.9"][0]) == (1, 1)
+    assert found["class", "dog"][0] == 4
+    assert found["score", "up to 0.9"][0] == 4
+    assert sum(count for (name, _), (count, _) in found.items() if name == "entropy") == 4
 
 
 GRAY = encode(np.full((8, 8, 3), 51, np.uint8), ".png")

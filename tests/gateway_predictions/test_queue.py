@@ -48,9 +48,11 @@ def offered(queue: LabelQueue, model: str = "m") -> list[str]:
 
 
 def test_most_uncertain_unlabelled_images_come_first(tmp_path):
+    """None is offered that is old, has no picture or an error, is the same as another, or of another model."""
     rows = [row(number, margin=number / 10) for number in (5, 1, 9, 3)]
     rows += [row(7, margin=0.0, image=None), row(8, margin=0.0, error="too_costly"), row(2, margin=0.0)]
     rows += [row(6, margin=0.05, sha256=f"{1:064x}"), row(4, margin=0.0, model="other")]
+    rows += [row(10, margin=0.0, time=TODAY - timedelta(days=40))]
     queue = queue_of(log(tmp_path, rows, [{"request_id": "r2", "label": "cat"}]))
     assert offered(queue) == ["r1", "r3", "r5", "r9"]
     assert offered(queue, "other") == []
@@ -151,8 +153,3 @@ def test_drift_is_seen_and_chance_is_not_drift():
 def test_first_days_are_the_reference(first, days):
     classes = {"2026-01-01": Counter({0: first}), "2026-01-02": Counter({0: 5})}
     assert len(drift_by_day(classes)) == days
-
-
-def test_old_images_are_not_offered(tmp_path):
-    old = row(1, time=TODAY - timedelta(days=40))
-    assert offered(queue_of(log(tmp_path, [old, row(2)]))) == ["r2"]

@@ -209,22 +209,15 @@ def test_forgotten_image_leaves_nothing(tmp_path):
         for index in (0, 1):
             client.post("/feedback", json={"request_id": "r1", "index": index, "wrong": True})
     log = LogReader(str(tmp_path))
+    schemas = {path.parent: pq.read_schema(path) for path in files(tmp_path)}
     assert forget(log, forgotten.upper()) == Forgotten(rows=2, feedback=1, images=1)
     assert [path.read_bytes() for path in files(tmp_path, "images")] == [other]
     assert [row["sha256"] for row in rows(tmp_path)] == [kept]
+    (path,) = files(tmp_path)
+    assert pq.read_schema(path).equals(schemas[path.parent], check_metadata=True)
     assert [row["index"] for row in rows(tmp_path, below="feedback")] == [1]
     assert not (tmp_path / model_folder("m")).exists()
     assert forget(log, forgotten) == Forgotten()
-
-
-def test_forget_keeps_the_schema_of_other_rows(tmp_path):
-    with logging_service(tmp_path, log_predictions_file_seconds=3600) as client:
-        send(client, PNG)
-        send(client, PNG + b"another")
-    (path,) = files(tmp_path)
-    before = pq.read_schema(path)
-    forget(LogReader(str(tmp_path)), hashlib.sha256(PNG).hexdigest())
-    assert pq.read_schema(path).equals(before, check_metadata=True)
 
 
 @pytest.mark.parametrize("writes", ["the file as it was", "another file"])

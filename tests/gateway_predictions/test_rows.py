@@ -51,12 +51,6 @@ def test_row_has_the_answer_and_the_image_but_not_its_name(tmp_path):
     assert row["entropy"] == pytest.approx(-sum(score * math.log(score) for score in rest), abs=1e-6)
     assert "secret name" not in str(row)
     assert not files(tmp_path, "images")
-
-
-def test_file_has_the_schema_and_its_version(tmp_path):
-    with logging_service(tmp_path) as client:
-        send(client)
-        rows(tmp_path, 1)
     (path,) = files(tmp_path)
     schema = pq.read_schema(path)
     assert schema.equals(PREDICTIONS)
@@ -64,13 +58,17 @@ def test_file_has_the_schema_and_its_version(tmp_path):
     assert path.parent.parent == tmp_path / "rows" / "ensemble_model"
 
 
-@pytest.mark.parametrize("top_k", [1, 2, 6])
-def test_rows_have_five_classes_whatever_the_client_selects(tmp_path, top_k):
-    with logging_service(tmp_path) as client:
-        answer = send(client, path=f"/predict?top_k={top_k}&threshold=0.01").json()
-        (row,) = rows(tmp_path, 1)
-    assert len(answer["results"][0]["predictions"]) == top_k
-    assert row["class_ids"] == [0, 1, 2, 3, 4]
+def test_rows_have_the_five_best_classes_whatever_the_client_selects(tmp_path):
+    """A request of the Open Inference Protocol gets every score."""
+    image = {"name": "IMAGE", "datatype": "BYTES", "shape": [1], "data": [b64encode(PNG).decode()]}
+    with logging_service(tmp_path, scores_backend(0.1, 0.5, 0.05, 0.3, 0.04, 0.01)) as client:
+        for top_k in (1, 2, 6):
+            answer = send(client, path=f"/predict?top_k={top_k}&threshold=0.01").json()
+            assert len(answer["results"][0]["predictions"]) == top_k
+        assert client.post("/v2/models/ensemble_model/infer", json={"inputs": [image]}).status_code == 200
+        found = rows(tmp_path, 4)
+    assert [row["class_ids"] for row in found] == [[1, 3, 0, 2, 4]] * 4
+    assert [row["margin"] for row in found] == pytest.approx([0.2] * 4)
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -86,8 +84,11 @@ def test_client_fields_and_key_are_logged(tmp_path):
     key = add_key(tmp_path / "keys", "camera-team")
     with logging_service(tmp_path / "log", api_keys_file=tmp_path / "keys") as client:
         send(client, x_api_key=key, x_log_fields="camera=7, site=a%20b")
+        client.post("/feedback", json={"request_id": "r", "wrong": True}, headers={"X-API-Key": key})
         (row,) = rows(tmp_path / "log", 1)
+        (feedback,) = rows(tmp_path / "log", 1, "feedback")
     assert (row["key"], row["fields"]) == ("camera-team", [("camera", "7"), ("site", "a b")])
+    assert feedback["key"] == "camera-team"
 
 
 @pytest.mark.parametrize(
@@ -154,16 +155,6 @@ def test_errors_are_logged_unless_they_are_switched_off(tmp_path, wanted):
     assert found == (expected if wanted else [])
 
 
-def test_scores_of_all_classes_are_reduced_to_the_best(tmp_path):
-    """A request of the Open Inference Protocol gets every score; a row has the five best."""
-    image = {"name": "IMAGE", "datatype": "BYTES", "shape": [1], "data": [b64encode(PNG).decode()]}
-    with logging_service(tmp_path, scores_backend(0.1, 0.5, 0.05, 0.3, 0.04, 0.01)) as client:
-        assert client.post("/v2/models/ensemble_model/infer", json={"inputs": [image]}).status_code == 200
-        (row,) = rows(tmp_path, 1)
-    assert row["class_ids"] == [1, 3, 0, 2, 4]
-    assert row["margin"] == pytest.approx(0.2)
-
-
 def test_disagreement_of_a_shadow_is_logged(tmp_path):
     backend = scores_backend()
     known, other = backend.answer, scored(0.1, 0.2, 0.1, 0.5, 0.05, 0.05)
@@ -187,8 +178,9 @@ def test_images_are_stored_by_their_hash(tmp_path):
     assert {row["image"] for row in found} == {path.relative_to(tmp_path).as_posix(), None}
 
 
-def test_animation_has_one_row(tmp_path):
+def test_animation_has_one_row_and_masked_copies_of_an_explanation_have_none(tmp_path):
     with logging_service(tmp_path) as client:
+        assert send(client, path="/explain?masks=5").status_code == 200
         answer = client.post("/predict?frames=all", content=gif_of(3), headers={"content-type": "image/gif"})
         assert len(answer.json()["results"][0]["frames"]) == 3
     (row,) = rows(tmp_path)
@@ -236,11 +228,3 @@ def test_missing_package_stops_the_start(monkeypatch, url, missing, hint):
     with pytest.raises(requirements.LogUnavailable, match="GATEWAY_LOG_PREDICTIONS") as refused:
         create_app(Settings(_env_file=None, log_predictions=url), StubBackend())
     assert hint in str(refused.value)
-
-
-def test_masked_copies_of_an_explanation_are_not_logged(tmp_path):
-    with logging_service(tmp_path) as client:
-        assert send(client, path="/explain?masks=5").status_code == 200
-        assert send(client, X_Request_ID="after").status_code == 200
-        rows(tmp_path, 1)
-    assert [row["request_id"] for row in rows(tmp_path)] == ["after"]

@@ -44,13 +44,17 @@ def collector(port: int = 0) -> Iterator[Collector]:
         yield server
 
 
-def test_collector_gets_the_events_of_kserves_logger():
+def test_collector_gets_the_events_of_kserves_logger_and_feedback():
     with collector() as server, counted() as found:
         with logging_service(server.url, log_predictions_images=True) as client:
             send(client, X_Request_ID="r1", X_Log_Fields="camera=a%22b")
             wait_for(lambda: len(server.events) == 2)
-        (request, instance), (response, prediction) = server.events
-    assert found == {"written": 1}
+            client.post("/feedback", json={"request_id": "r1", "label": "class 2"})
+            wait_for(lambda: len(server.events) == 3)
+        (request, instance), (response, prediction), (headers, feedback) = server.events
+    assert found == {"written": 2}
+    assert headers["ce-type"] == "triton-image-gateway.feedback"
+    assert (feedback["request_id"], feedback["label"], feedback["class_id"]) == ("r1", "class 2", 2)
     assert (request["ce-type"], response["ce-type"]) == (REQUEST, RESPONSE)
     assert request["ce-id"] == response["ce-id"] == "r1/0"  # by which a collector joins the two
     for headers in (request, response):
@@ -66,15 +70,6 @@ def test_collector_gets_the_events_of_kserves_logger():
     (answer,) = prediction["predictions"]
     assert answer["labels"][0] == "class 0"
     assert prediction["reasons"] == ["sample"]
-
-
-def test_collector_gets_feedback():
-    with collector() as server, logging_service(server.url) as client:
-        client.post("/feedback", json={"request_id": "r1", "label": "class 2"})
-        wait_for(lambda: bool(server.events))
-        ((headers, data),) = server.events
-    assert headers["ce-type"] == "triton-image-gateway.feedback"
-    assert (data["request_id"], data["label"], data["class_id"]) == ("r1", "class 2", 2)
 
 
 def test_collector_that_is_away_gets_the_rows_later():
