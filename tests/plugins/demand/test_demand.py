@@ -70,14 +70,17 @@ async def test_models_that_stay_are_never_unloaded():
             assert {MODEL, "m0"} < loaded(gateway.triton)
 
 
-async def test_model_with_images_in_flight_stays():
-    async with gateways_of(room=2, load_seconds=1.5) as (gateway,):
+@pytest.mark.parametrize("reason", ["images in flight", "loaded a moment ago"])
+async def test_model_in_use_stays(reason):
+    in_flight = reason == "images in flight"
+    async with gateways_of(room=2, kept_seconds=0 if in_flight else 60, load_seconds=1.5) as (gateway,):
         await classify(gateway, "m0")
-        with gateway.loader.call("m0", 1):
+        with gateway.loader.call("m0", 1) if in_flight else contextlib.nullcontext():
             with pytest.raises(ModelUnavailable, match="no memory"):
                 await gateway.wait_for("m1")
             assert loaded(gateway.triton) == {MODEL, "m0"}
-        assert await classify_until_room(gateway, "m1") == "m1"
+        if in_flight:
+            assert await classify_until_room(gateway, "m1") == "m1"
 
 
 async def test_busy_models_make_room_in_turns():
@@ -102,14 +105,6 @@ async def classify_until_room(gateway: DemandGateway, model: str) -> str:
         with contextlib.suppress(ModelUnavailable):
             return await classify(gateway, model)
     raise TimeoutError
-
-
-async def test_model_loaded_a_moment_ago_stays():
-    async with gateways_of(room=2, kept_seconds=60, load_seconds=1.5) as (gateway,):
-        await classify(gateway, "m0")
-        with pytest.raises(ModelUnavailable, match="no memory"):
-            await gateway.wait_for("m1")
-        assert loaded(gateway.triton) == {MODEL, "m0"}
 
 
 async def test_wait_ends_at_the_deadline_and_the_load_goes_on():
@@ -137,11 +132,6 @@ async def test_model_that_cannot_be_loaded_is_refused(options, model, error, wor
         with pytest.raises(error, match=words):
             await gateway.wait_for(model)
         assert error is ModelUnavailable or loads(gateway) == []
-
-
-async def test_model_as_large_as_the_budget_is_loaded():
-    async with gateways_of(room=3, model_bytes={"m0": 200}) as (gateway,):
-        assert await classify(gateway, "m0") == "m0"
 
 
 async def test_images_that_wait_have_a_limit():
@@ -224,21 +214,16 @@ async def test_model_that_another_gateway_unloads_is_loaded_again():
         assert await classify_until_room(second, "m1") == "m1"
 
 
-async def test_call_loads_a_model_that_was_unloaded_since_its_wait():
-    async with gateways_of() as (gateway,):
-        await classify(gateway, "m0")
-        gateway.triton.unloaded |= {"m0", *gateway.triton.ensembles["m0"]}
-        result = await gateway.backend.infer(call_of(b"image", model="m0"))
-        assert result.model_name == "m0"
-        assert loaded(gateway.triton) == {MODEL, "m0"}
-
-
-async def test_unknown_version_loads_nothing_again():
+async def test_call_loads_a_model_that_was_unloaded_since_its_wait_and_none_for_an_unknown_version():
     async with gateways_of() as (gateway,):
         await classify(gateway, "m0")
         with pytest.raises(ModelNotFound):
             await gateway.backend.infer(call_of(b"image", model="m0", version="7"))
         assert loads(gateway) == ["m0"]
+        gateway.triton.unloaded |= {"m0", *gateway.triton.ensembles["m0"]}
+        result = await gateway.backend.infer(call_of(b"image", model="m0"))
+        assert result.model_name == "m0"
+        assert loaded(gateway.triton) == {MODEL, "m0"}
 
 
 async def test_model_that_another_gateway_uses_stays():
@@ -387,15 +372,6 @@ async def test_model_of_another_client_stays_while_one_requests_all_in_rotation(
         assert len(loads(gateway)) > 5
 
 
-async def test_client_without_a_model_gets_one_from_a_client_with_several():
-    async with gateways_of(room=3) as (gateway,):
-        for name in ("m0", "m1"):
-            await classify(gateway, name, client="first")
-        assert await classify(gateway, "m2", client="second") == "m2"
-        assert await classify(gateway, "m1", client="first") == "m1"
-        assert loaded(gateway.triton) == {MODEL, "m1", "m2"}
-
-
 async def test_one_client_cannot_take_all_waits():
     async with gateways_of(triton={"load_seconds": 0.3}, max_waiting=8) as (gateway,):
         waiting = [asyncio.create_task(classify(gateway, "m1", client="greedy")) for _ in range(6)]
@@ -420,7 +396,7 @@ async def test_model_that_is_used_elsewhere_is_not_expected():
         assert not gateway.backend.health()[0].models_not_ready
 
 
-async def test_list_has_models_that_are_not_loaded():
+async def test_list_has_models_that_are_not_loaded_and_a_description_loads_one():
     async with gateways_of(models=2) as (gateway,):
         await classify(gateway, "m0")
         found = {info.name: info for info in await gateway.backend.models()}
@@ -429,10 +405,6 @@ async def test_list_has_models_that_are_not_loaded():
         assert found["m0"].load_times.loads == 1
         assert not found["m1"].ready
         assert found["m1"].load_times is None
-
-
-async def test_description_of_a_new_model_loads_it():
-    async with gateways_of() as (gateway,):
         info = await gateway.backend.model("m1")
         assert (info.loaded, info.ready, info.classes) == (True, True, 2)
         with pytest.raises(ModelNotFound, match="did you mean"):

@@ -82,29 +82,29 @@ def test_libraries_are_counted_once_and_weights_in_each_process(tmp_path):
     assert found.least_bytes == 4 * (cost.loaded_bytes + MIB) + SERVER_BYTES
 
 
-def recorded(repository: Path, name: str, record: MemoryRecord | str, extra: str = "") -> None:
-    """Write a model in ONNX with 10 MiB of weights, if there is none, and one more ensemble of it with a record."""
-    if not (repository / name).exists():
-        model(repository, name, f"{ONNX} {extra}", weights=10 * MIB)
-    text = (record if isinstance(record, str) else record.text).replace('"', '\\"')
-    ensemble(repository, f"of_{name}_{len(list(repository.iterdir()))}", name)
-    (path,) = repository.glob(f"of_{name}_{len(list(repository.iterdir())) - 1}/config.pbtxt")
-    parameter = f'parameters {{ key: "{PROCESS_MEMORY_PARAMETER}" value: {{ string_value: "{text}" }} }}'
+def recorded(repository: Path, text: str, extra: str = "", *, name: str = "e") -> Path:
+    """Write the model `m` in ONNX with 10 MiB of weights, if there is none, and an ensemble of it with a record."""
+    if not (repository / "m").exists():
+        model(repository, "m", f"{ONNX} {extra}", weights=10 * MIB)
+    ensemble(repository, name, "m")
+    path = repository / name / "config.pbtxt"
+    value = text.replace('"', '\\"')
+    parameter = f'parameters {{ key: "{PROCESS_MEMORY_PARAMETER}" value: {{ string_value: "{value}" }} }}'
     path.write_text(f"{path.read_text()} {parameter}")
+    return path
 
 
 def test_record_of_the_addition_replaces_the_table(tmp_path):
     """The largest one of several versions, which have an ensemble each."""
-    recorded(tmp_path, "m", MemoryRecord(NetworkRuntime.ONNX, 100 * MIB, 110 * MIB))
-    recorded(tmp_path, "m", MemoryRecord(NetworkRuntime.ONNX, 90 * MIB, 120 * MIB))
+    recorded(tmp_path, MemoryRecord(NetworkRuntime.ONNX, 100 * MIB, 110 * MIB).text)
+    recorded(tmp_path, MemoryRecord(NetworkRuntime.ONNX, 90 * MIB, 120 * MIB).text, name="e2")
     (found,) = need(tmp_path, read_model_configs(tmp_path)).footprints
     assert (found.measured, found.least_bytes, found.usual_bytes) == (True, 100 * MIB, 120 * MIB)
 
 
 def test_record_is_of_the_network_before_a_step_after_it(tmp_path):
-    recorded(tmp_path, "m", MemoryRecord(NetworkRuntime.ONNX, 100 * MIB, 110 * MIB))
+    path = recorded(tmp_path, MemoryRecord(NetworkRuntime.ONNX, 100 * MIB, 110 * MIB).text)
     model(tmp_path, "after", 'backend: "python"')
-    (path,) = tmp_path.glob("of_m_*/config.pbtxt")
     step = '{ model_name: "after" model_version: -1 } ] }'
     text = f'parameters {{ key: "{AFTER_PARAMETER}" value: {{ string_value: "{{}}" }} }}'
     path.write_text(f"{path.read_text().replace('] }', ', ' + step, 1)} {text}")
@@ -113,25 +113,25 @@ def test_record_is_of_the_network_before_a_step_after_it(tmp_path):
     assert not found["after"].measured
 
 
-def test_record_of_another_runtime_is_not_used(tmp_path):
-    """Such as of PyTorch without CUDA, on a machine with a CUDA build."""
-    recorded(tmp_path, "m", MemoryRecord(NetworkRuntime.OPENVINO, 100 * MIB, 120 * MIB))
+@pytest.mark.parametrize(
+    "text",
+    [
+        # Such as of PyTorch without CUDA, on a machine with a CUDA build.
+        MemoryRecord(NetworkRuntime.OPENVINO, 100 * MIB, 120 * MIB).text,
+        *("", "{", "[]", "{}", '{"runtime": "?", "loaded_bytes": 1}'),
+    ],
+)
+def test_record_that_is_damaged_or_of_another_runtime_is_not_used(tmp_path, text):
+    recorded(tmp_path, text)
     (found,) = need(tmp_path, read_model_configs(tmp_path)).footprints
     assert (found.measured, found.least_bytes) == (False, PROCESS_MEMORY[NetworkRuntime.ONNX].loaded_bytes + 10 * MIB)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"runtime": "?", "loaded_bytes": 1}'])
-def test_damaged_record_is_ignored(tmp_path, text):
-    recorded(tmp_path, "m", text)
-    (found,) = need(tmp_path, read_model_configs(tmp_path)).footprints
-    assert not found.measured
 
 
 def test_network_on_gpus_has_its_weights_and_activations_there(tmp_path):
     """The libraries stay in host memory."""
     cost, record = PROCESS_MEMORY[NetworkRuntime.ONNX], MemoryRecord(NetworkRuntime.ONNX, 100 * MIB, 120 * MIB)
     on_gpus = "instance_group [ { kind: KIND_GPU count: 2 } ]"
-    recorded(tmp_path, "m", record, on_gpus)
+    recorded(tmp_path, record.text, on_gpus)
     model(tmp_path, "unmeasured", f"{ONNX} {on_gpus}", weights=10 * MIB)
     found, unmeasured = need(tmp_path, read_model_configs(tmp_path), gpus=2).footprints
     assert found.gpu_bytes == 2 * (record.peak_bytes - cost.loaded_bytes)

@@ -35,10 +35,6 @@ def url() -> Iterator[str]:
         yield url
 
 
-def test_there_are_examples():
-    assert len(EXAMPLES) == TEXT.count("```\n$ curl") == 2
-
-
 @pytest.mark.parametrize(("command", "documented"), EXAMPLES, ids=["native", "openai"])
 def test_documented_request_gets_its_documented_response(url: str, command: str, documented: str):
     command = command.replace("http://127.0.0.1:8080", url)
@@ -46,7 +42,8 @@ def test_documented_request_gets_its_documented_response(url: str, command: str,
     assert matches(values(documented), values(answer)), answer
 
 
-def test_every_parameter_is_documented():
+def test_every_parameter_is_documented_and_every_example_is_found():
+    assert len(EXAMPLES) == TEXT.count("```\n$ curl") == 2
     assert set(re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE)) == set(EmbeddingParameters.model_fields)
 
 

@@ -49,14 +49,11 @@ def test_each_file_has_an_embedding_or_an_error(client):
     assert (bad["embedding"], bad["error"]["code"]) == (None, "unsupported_format")
 
 
-def test_embeddings_can_be_normalised_and_base64_encoded(client):
+def test_embeddings_can_be_normalised_and_base64_encoded_and_classes_included(client):
     (one,) = embedded(client, PNG, normalize="true", encoding_format="base64")["results"]
     assert np.allclose(decoded(one["embedding"]), [0.6, 0, -0.8, 0])
     (other,) = embedded(client, PNG, encoding_format="base64")["results"]
     assert decoded(other["embedding"]).tolist() == VECTOR.tolist()
-
-
-def test_classes_are_included_on_request(client):
     (one,) = embedded(client, PNG, top_k=3)["results"]
     assert one["predictions"] == [{"label": "cat", "class_id": 0, "score": 0.9}]
 
@@ -70,11 +67,9 @@ def test_openai_client_can_read_the_response(client):
     assert first == {"object": "embedding", "index": 0, "embedding": VECTOR.tolist()}
     assert second["embedding"] is None
     assert second["error"]["code"] == "unsupported_format"
-
-
-def test_single_failed_file_is_a_problem_in_the_openai_shape(client):
-    answer = client.post("/embed", files=files(b"no picture"), params={"format": "openai"})
-    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_format")
+    # A single file that fails is a problem document.
+    alone = client.post("/embed", files=files(b"no picture"), params={"format": "openai"})
+    assert (alone.status_code, alone.json()["code"]) == (415, "unsupported_format")
 
 
 def test_parameters_may_be_form_fields_and_images_json(client):

@@ -149,12 +149,22 @@ def test_error_after_the_first_line_is_a_line(lines_of):
     assert lines[-1]["error"]["code"] == "inference_failed"
 
 
-def test_failing_model_costs_one_image():
-    backend = quarters_backend(InferenceFailed())
-    with client_of(backend) as client:
-        answer = post(client)
-    assert (answer.status_code, answer.json()["code"]) == (502, "inference_failed")
-    assert len(backend.images) == 1
+@pytest.mark.parametrize(
+    ("answer", "settings", "images", "status", "code", "words", "most"),
+    [
+        (InferenceFailed(), {}, [picture()], 502, "inference_failed", "", 1),
+        (None, {}, [picture(), picture()], 413, "too_many_files", "", 0),
+        (None, {}, [b"no picture"], 415, "unsupported_format", "", 0),
+        (None, {"decode": "never"}, [picture()], 415, "unsupported_format", "GATEWAY_DECODE=never", 0),
+    ],
+    ids=["failing model", "second image", "no image", "nothing is decoded"],
+)
+def test_request_that_cannot_be_explained_costs_at_most_one_image(answer, settings, images, status, code, words, most):
+    backend = quarters_backend(answer)
+    with client_of(backend, **settings) as client:
+        refused = post(client, *images)
+    assert (refused.status_code, refused.json()["code"], len(backend.images)) == (status, code, most)
+    assert words in refused.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -214,38 +224,15 @@ def test_masking_is_charged_to_the_account_of_the_request(monkeypatch):
     assert answer.json()["limit"] == "request_cpu_seconds"
 
 
-def test_even_image_has_a_transparent_overlay(client):
+@pytest.mark.parametrize("size", [(40, 40), (1, 1), (1, 300), (300, 2), (5, 7)], ids=str)
+def test_even_tiny_and_narrow_images_have_maps_and_transparent_overlays(client, size):
     """Differences of nothing but rounding errors are not drawn."""
-    answer = post(client, encode(np.full((40, 40, 3), 90, np.uint8), ".png"), masks=30)
-    png = base64.b64decode(answer.json()["explanation"]["overlay"])
-    assert cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED)[..., 3].max() < 5
-
-
-def test_second_image_is_refused_before_the_first_is_classified():
-    backend = quarters_backend()
-    with client_of(backend) as client:
-        answer = post(client, picture(), picture())
-    assert (answer.status_code, answer.json()["code"]) == (413, "too_many_files")
-    assert backend.images == []
-
-
-def test_file_that_is_no_image_has_its_own_error(client):
-    answer = post(client, b"no picture")
-    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_format")
-
-
-def test_service_that_decodes_nothing_explains_nothing():
-    with client_of(quarters_backend(), decode="never") as client:
-        answer = post(client)
-    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_format")
-    assert "GATEWAY_DECODE=never" in answer.json()["detail"]
-
-
-@pytest.mark.parametrize("size", [(1, 1), (1, 300), (300, 2), (5, 7)], ids=str)
-def test_tiny_and_narrow_images_have_maps(client, size):
-    answer = post(client, encode(np.full((*size, 3), 90, np.uint8), ".png"), masks=20)
+    answer = post(client, encode(np.full((*size, 3), 90, np.uint8), ".png"), masks=30)
     assert answer.status_code == 200, answer.text
-    assert np.isfinite(answer.json()["explanation"]["values"]).all()
+    found = answer.json()["explanation"]
+    assert np.isfinite(found["values"]).all()
+    overlay = cv2.imdecode(np.frombuffer(base64.b64decode(found["overlay"]), np.uint8), cv2.IMREAD_UNCHANGED)
+    assert overlay[..., 3].max() < 5
 
 
 def test_raw_image_is_a_body(client):

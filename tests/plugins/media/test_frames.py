@@ -1,4 +1,4 @@
-"""`frames` on POST /predict: an answer for each frame of an animated file."""
+"""`frames` on POST /predict: an answer for each frame of a file, which needs a permit like an image."""
 
 import asyncio
 import base64
@@ -10,15 +10,16 @@ from PIL import Image
 from prometheus_client import REGISTRY
 
 from gateway.api.schemas import PredictResponse
-from gateway.errors import InferenceFailed
+from gateway.errors import InferenceFailed, TooCostly
 from gateway.inference.backend import Call, Row
 from gateway.inference.prediction import Prediction
 from gateway_decoder.choice import Choice
 from gateway_decoder.pillow import count_gif_frames
-from gateway_plugins.media.animation import read_frames
+from gateway_plugins.media.animation import AnimationResult, Frames, read_frames
 from gateway_plugins.media.frames import FrameSelection
 from tests.animations import FORMATS, animated, apng_that_promises, avi_that_promises, gif_of, video
 from tests.doubles.backend import PNG, StubBackend, brightness
+from tests.doubles.scripted import Loop, Scripted
 from tests.keys import key_of
 from tests.services import Client, client_of
 
@@ -68,15 +69,6 @@ def test_each_frame_has_its_time_and_predictions(client, image_format):
     assert result["predictions"] == result["frames"][0]["predictions"]
 
 
-@pytest.mark.parametrize(
-    ("frames", "expected"),
-    [("3", [0, 3, 6]), ("every:0.5s", [0, 5]), ("every:0.3s", [0, 3, 6, 9]), ("1", [0]), ("100", list(range(10)))],
-)
-def test_only_requested_frames_are_answered(client, frames, expected):
-    (result,) = ask(client, animated("GIF", range(10)), frames=frames)["results"]
-    assert [frame["index"] for frame in result["frames"]] == expected
-
-
 def test_frames_are_answered_in_every_kind_of_body(client):
     data = animated("GIF", range(3))
     form = client.post("/predict", data={"frames": "2"}, files=[("f", ("x.gif", data))])
@@ -86,15 +78,13 @@ def test_frames_are_answered_in_every_kind_of_body(client):
         assert [frame["index"] for frame in answer.json()["results"][0]["frames"]] == [0, 1], answer.text
 
 
-def test_first_frame_is_answered_without_the_parameter(client):
+def test_without_the_parameter_the_first_frame_is_answered_and_a_video_refused(client):
     (result,) = ask(client, animated("GIF", [200, 100]), frames=None)["results"]
     assert levels([result]) == [200]
     assert "frames" not in result
-
-
-def test_still_image_has_one_frame(client):
-    (result,) = ask(client, PNG)["results"]
-    assert result["frames"] == [{"index": 0, "time_s": 0.0, "predictions": result["predictions"], "error": None}]
+    answer = client.post("/predict", files=[("f", ("x.mp4", video("mp4", "mp4v", (1, 2))))])
+    assert (answer.status_code, answer.json()["results"][0]["error"]["code"]) == (415, "unsupported_format")
+    assert "frames=10" in answer.json()["results"][0]["error"]["message"]
 
 
 def test_each_file_has_one_result_and_frames_count_as_images(client):
@@ -102,6 +92,8 @@ def test_each_file_has_one_result_and_frames_count_as_images(client):
     answer = ask(client, PNG, animated("GIF", range(5)), b"no image", animated("GIF", [7]))
     assert [result["index"] for result in answer["results"]] == [0, 1, 2, 3]
     assert [len(result["frames"]) for result in answer["results"]] == [1, 5, 0, 1]
+    still = answer["results"][0]
+    assert still["frames"] == [{"index": 0, "time_s": 0.0, "predictions": still["predictions"], "error": None}]
     assert answer["results"][2]["error"]["code"] == "unsupported_format"
     assert answer["summary"] == {"ok": 3, "failed": 1}
     assert images_ok() - before == 7
@@ -206,12 +198,6 @@ def test_video_has_frames(client):
     assert (result["width"], result["height"]) == (64, 48)
 
 
-def test_video_without_the_parameter_is_refused(client):
-    answer = client.post("/predict", files=[("f", ("x.mp4", video("mp4", "mp4v", (1, 2))))])
-    assert (answer.status_code, answer.json()["results"][0]["error"]["code"]) == (415, "unsupported_format")
-    assert "frames=10" in answer.json()["results"][0]["error"]["message"]
-
-
 def test_limits_of_images_apply_to_videos():
     small, large = video("mp4", "mp4v", (1, 2)), video("mp4", "mp4v", (1, 2), (640, 480))
     with client_of(StubBackend(shades), max_image_side=500) as client:
@@ -259,13 +245,112 @@ def test_interval_selects_the_first_frame_of_each_period(every, times, expected)
 
 @pytest.mark.parametrize("data", [animated("GIF", range(5)), animated("GIF", [3]), gif_of(300), gif_of(1)])
 def test_gif_frame_count_equals_that_of_pillow(data):
-    assert count_gif_frames(data, 1_000) == getattr(Image.open(io.BytesIO(data)), "n_frames", 1)
-
-
-def test_frame_count_stops_at_its_limit():
-    assert count_gif_frames(gif_of(300), 10) == 11
+    number = getattr(Image.open(io.BytesIO(data)), "n_frames", 1)
+    assert count_gif_frames(data, 1_000) == number
+    assert count_gif_frames(data, 10) == min(number, 11), "it counts no further than one past the limit"
 
 
 @pytest.mark.parametrize("length", range(13, 200, 7))
 def test_frames_of_a_truncated_gif_are_counted(length):
     assert count_gif_frames(animated("GIF", range(5))[:length] + b";", 100) <= 5
+
+
+class Asked(Scripted):
+    """A request for frames of one animated file."""
+
+    def __init__(self, timeout_seconds: float = 30.0, **limits: int) -> None:
+        super().__init__(Loop(), **limits)
+        self.task = self.send(
+            animated("GIF", range(3)), timeout_seconds=timeout_seconds, expansion=Frames(FrameSelection(10, 3))
+        )
+
+    @property
+    def work(self) -> tuple[int, int, int]:
+        """Permits, decodes and calls."""
+        return self.held, len(self.decoders.pending), len(self.pending)
+
+    @property
+    def result(self) -> AnimationResult:
+        (result,) = self.results(self.task)
+        assert isinstance(result, AnimationResult)
+        return result
+
+    @property
+    def frames(self) -> list[tuple[int, str | None]]:
+        """The number and the error of each frame."""
+        return [(frame.index, frame.error and frame.error.code) for frame in self.result.frames]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    # The stand-in opens the file itself.
+    monkeypatch.setattr("gateway_plugins.media.animation.animation", lambda decoders, *rest: decoders.animation(*rest))
+    made: list[Asked] = []
+
+    def make(**options) -> Asked:
+        made.append(Asked(**options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        assert each.task.done()
+        assert each.idle
+        assert not each.loop.unhandled
+        assert all(animation.closed for animation in each.decoders.animations)
+        each.loop.close()
+
+
+def test_next_frame_is_decoded_while_the_last_one_is_inferred(asked):
+    request = asked()
+    assert request.work == (1, 1, 0)
+    request.decode()
+    assert request.work == (2, 1, 1)
+    request.decode()
+    request.decode()
+    request.answer_all()
+    assert request.frames == [(0, None), (1, None), (2, None)]
+    assert [frame.seconds for frame in request.result.frames] == [0.0, 0.1, 0.2]
+
+
+def test_no_frame_is_decoded_without_a_permit(asked):
+    request = asked(max_images=1)
+    request.decode()
+    assert request.work == (1, 0, 1)
+    request.answer()
+    assert request.work == (1, 1, 0)
+    for _ in range(2):
+        request.decode()
+        request.answer()
+    assert len(request.frames) == 3
+
+
+def test_frames_answered_before_the_deadline_are_kept(asked):
+    request = asked(timeout_seconds=5)
+    request.decode()
+    request.answer()
+    request.pass_time(6)
+    assert request.frames == [(0, None), (1, "deadline_exceeded")]
+    assert (request.result.error, request.result.frames[1].seconds) == (None, None)
+
+
+def test_file_without_an_answered_frame_has_the_error(asked):
+    request = asked(timeout_seconds=5)
+    request.pass_time(6)
+    assert (request.result.error.code, request.result.frames) == ("deadline_exceeded", ())
+
+
+def test_costly_frame_releases_its_permit_and_ends_the_file(asked):
+    request = asked()
+    request.decode()
+    request.decode(TooCostly())
+    assert request.held == 1
+    request.answer()
+    assert request.frames == [(0, None), (1, "too_costly")]
+
+
+def test_disconnect_during_a_file_releases_everything(asked):
+    request = asked()
+    request.decode()
+    assert request.held == 2
+    request.cancel(request.task)
+    assert request.task.cancelled()

@@ -21,20 +21,12 @@ from gateway_plugins.media.masking import Masking, Method
 from gateway_plugins.rollouts import metrics
 from gateway_plugins.rollouts.shadow import TIMEOUT_SECONDS, Shadows, difference
 from gateway_plugins.rollouts.spare_capacity import SpareCapacity
-from tests.doubles.backend import MODEL, PNG, StubBackend, scored
-from tests.doubles.scripted import (
-    Loop,
-    PendingCall,
-    Scripted,
-    ScriptedBackend,
-    query,
-    service_of,
-    start,
-)
-from tests.services import client_of
+from tests.doubles.backend import CAT, PNG, scored
+from tests.doubles.scripted import Loop, PendingCall, Scripted, ScriptedBackend, query, service_of, start
 
 ALWAYS = {"m": {"2": 100}}
 IMAGES = [CallImage(PNG, b"seal", Result(0, "a.png"), None)]
+ANSWERED = InferResult("m", "1", (CAT,))
 
 
 def shadowed(loop: Loop, **options: Any) -> Scripted:
@@ -45,6 +37,11 @@ def shadowed(loop: Loop, **options: Any) -> Scripted:
             pending.answer()
 
     return Scripted(loop, at_once=at_once, shadow=ALWAYS, **options)
+
+
+def classes(scores: dict[int, float]) -> Row:
+    """A row with some classes."""
+    return Row(decoded=True, predictions=tuple(Prediction(str(number), number, p) for number, p in scores.items()))
 
 
 def looks(pending: PendingCall, *scores: float) -> None:
@@ -107,7 +104,7 @@ def test_shadows_get_their_shares(loop, shares, throws, versions):
     backend = ScriptedBackend()
     shadows, _ = shadows_of(backend, {"m": shares}, throws, max_images=40)
     for _ in range(len(throws) // len(shares)):
-        loop.call_soon(shadows.call_done, query(), answered(), IMAGES)
+        loop.call_soon(shadows.call_done, query(), ANSWERED, IMAGES)
     loop.settle()
     assert [pending.call.model_version for pending in backend.calls] == versions
     close(loop, shadows)
@@ -116,7 +113,7 @@ def test_shadows_get_their_shares(loop, shares, throws, versions):
 @pytest.mark.parametrize(
     ("asked", "answer"),
     [
-        (query(), InferResult("m", "2", (Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),)),))),
+        (query(), InferResult("m", "2", (CAT,))),
         (RequestSpec("other", "", None, 30, "r"), None),
         (RequestSpec("m", "", Selection(labels=("cat",)), 30, "r"), None),
         (RequestSpec("m", "", None, 30, "r", expansion=MaskedCopies(Masking(Method.RISE, 8, 5), 2**20)), None),
@@ -129,7 +126,7 @@ def test_shadows_get_their_shares(loop, shares, throws, versions):
 def test_incomparable_requests_are_not_sent_to_the_shadow(loop, asked, answer):
     backend = ScriptedBackend()
     shadows, spare = shadows_of(backend)
-    loop.call_soon(shadows.call_done, asked, answer or answered(), IMAGES)
+    loop.call_soon(shadows.call_done, asked, answer or ANSWERED, IMAGES)
     loop.settle()
     assert not backend.calls
     assert spare.images.held == 0
@@ -138,10 +135,8 @@ def test_incomparable_requests_are_not_sent_to_the_shadow(loop, asked, answer):
 def test_only_answered_images_of_a_batch_are_sent(loop):
     backend = ScriptedBackend()
     shadows, _ = shadows_of(backend)
-    rows = (Row(decoded=False), answered().rows[0])
-    loop.call_soon(
-        shadows.call_done, query(), InferResult("m", "1", rows), [replace(IMAGES[0], payload=b"broken"), *IMAGES]
-    )
+    images = [replace(IMAGES[0], payload=b"broken"), *IMAGES]
+    loop.call_soon(shadows.call_done, query(), InferResult("m", "1", (Row(decoded=False), CAT)), images)
     loop.settle()
     assert [list(pending.call.batch.images) for pending in backend.calls] == [[PNG]]
     close(loop, shadows)
@@ -151,7 +146,7 @@ def test_part_of_a_batch_beyond_spare_capacity_is_sent(loop):
     backend = ScriptedBackend()
     shadows, _ = shadows_of(backend, max_images=8)
     with counted() as found:
-        loop.call_soon(shadows.call_done, query(), InferResult("m", "1", answered().rows * 3), IMAGES * 3)
+        loop.call_soon(shadows.call_done, query(), InferResult("m", "1", (CAT,) * 3), IMAGES * 3)
         loop.settle()
     assert [len(pending.call.batch) for pending in backend.calls] == [2]
     assert found == {"skipped": 1}
@@ -211,8 +206,8 @@ def test_slow_shadow_times_out_and_releases_its_lease(loop, supports_cancellatio
         (RuntimeError("a bug"), "internal_error"),
         (Row(decoded=False), "undecodable_image"),
         (Row(decoded=True, error=ImageQuarantined()), "image_quarantined"),
-        (Row(decoded=True, scores=np.array([np.nan, 0.1], np.float32)), "inference_failed"),
-        (Row(decoded=True, scores=np.zeros(0, np.float32)), "contract_broken"),
+        (scored(np.nan, 0.1), "inference_failed"),
+        (scored(), "contract_broken"),
     ],
 )
 def test_failing_shadow_is_counted_and_affects_no_client(loop, answer, outcome):
@@ -254,33 +249,22 @@ def test_uncancellable_shadow_call_is_left_to_its_owner(loop):
 
 
 @pytest.mark.parametrize(
-    ("answer", "scores", "same", "apart"),
+    ("row", "scores", "same", "apart"),
     [
-        ({1: 0.7, 0: 0.2}, (0.2, 0.7, 0.1), True, 0.0),
-        ({1: 0.7, 0: 0.2}, (0.1, 0.8, 0.1), True, 0.1),
-        ({1: 0.7, 0: 0.2}, (0.5, 0.4, 0.1), False, 0.3),
+        (classes({1: 0.7, 0: 0.2}), (0.2, 0.7, 0.1), True, 0.0),
+        (classes({1: 0.7, 0: 0.2}), (0.1, 0.8, 0.1), True, 0.1),
+        (classes({1: 0.7, 0: 0.2}), (0.5, 0.4, 0.1), False, 0.3),
         # Its best class is not told; it had 0.2 at most.
-        ({1: 0.7, 0: 0.2}, (0.0, 0.4, 0.6), False, 0.4),
-        ({1: 0.4}, (0.0, 0.1, 0.9), False, 0.5),
+        (classes({1: 0.7, 0: 0.2}), (0.0, 0.4, 0.6), False, 0.4),
+        (classes({1: 0.4}), (0.0, 0.1, 0.9), False, 0.5),
+        (scored(0.6, 0.3, 0.1), (0.5, 0.3, 0.2), True, 0.1),
     ],
 )
-def test_difference_is_the_largest_among_the_answered_classes(answer, scores, same, apart):
-    row = Row(decoded=True, predictions=tuple(Prediction(str(number), number, p) for number, p in answer.items()))
+def test_difference_is_the_largest_among_the_answered_classes(row, scores, same, apart):
     assert difference(row, np.array(scores, np.float32)) == (same, pytest.approx(apart, abs=1e-6))
 
 
-def test_all_scores_are_compared():
-    row = Row(decoded=True, scores=np.array([0.6, 0.3, 0.1], np.float32))
-    assert difference(row, np.array([0.5, 0.3, 0.2], np.float32)) == (True, pytest.approx(0.1, abs=1e-6))
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        Row(decoded=True, scores=np.ones(3, np.float32)),
-        Row(decoded=True, predictions=(Prediction("c", 2, 1.0),)),
-    ],
-)
+@pytest.mark.parametrize("row", [scored(1, 1, 1), classes({2: 1.0})], ids=["scores", "classes"])
 def test_versions_with_other_classes_cannot_be_compared(row):
     with pytest.raises(ContractBroken):
         difference(row, np.ones(2, np.float32))
@@ -299,10 +283,6 @@ def shadows_of(
     return shadows, shadows.spare
 
 
-def answered() -> InferResult:
-    return InferResult("m", "1", (Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),)),))
-
-
 def close(loop: Loop, shadows: Shadows) -> None:
     loop.finish(start(loop, shadows.close()))
     assert not shadows
@@ -314,7 +294,7 @@ def test_start_and_end_of_a_failure_are_logged_once(loop):
     outcomes: list[GatewayError | None] = [ModelNotFound(), ModelNotFound(), None, None]
     with structlog.testing.capture_logs() as captured:
         for outcome in outcomes:
-            loop.call_soon(shadows.call_done, query(), answered(), IMAGES)
+            loop.call_soon(shadows.call_done, query(), ANSWERED, IMAGES)
             loop.settle()
             (pending,) = backend.pending
             if outcome is None:
@@ -324,11 +304,3 @@ def test_start_and_end_of_a_failure_are_logged_once(loop):
             loop.settle()
     assert [event["event"] for event in captured] == ["shadow_fails", "shadow_answers"]
     assert (captured[0]["model"], captured[0]["version"], captured[0]["code"]) == ("m", "2", "model_not_found")
-
-
-def test_shadow_setting_reaches_the_service():
-    backend = StubBackend()
-    with client_of(backend, model_shadow={MODEL.name: {"2": 100}}) as client:
-        for _ in range(2):  # while the second is answered, the shadow of the first is asked
-            assert client.post("/predict", files={"f": ("a.png", PNG)}).status_code == 200
-    assert ("2", True) in [(call.model_version, call.best_effort) for call in backend.calls]

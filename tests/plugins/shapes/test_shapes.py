@@ -1,6 +1,7 @@
-"""Responses in the shapes of other services."""
+"""Responses in the shapes of other services, and requests of Hugging Face's InferenceClient."""
 
 import base64
+import json
 from dataclasses import replace
 
 import pytest
@@ -19,6 +20,7 @@ from tests.settings import Settings
 
 ROW = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9), Prediction("dog", 1, 0.7)))
 TEXT = b"not an image"
+INPUTS = base64.b64encode(PNG).decode()
 
 
 def seer(*, multi_label: bool = False) -> StubBackend:
@@ -154,6 +156,75 @@ def test_service_without_plugins_has_its_own_format_alone(monkeypatch, tmp_path)
     with client_of_app(app) as client:
         answer = client.post("/predict", params={"format": "torchserve"}, files={"f": PNG})
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
-        answer = client.post("/predict", json={"inputs": base64.b64encode(PNG).decode()})
+        answer = client.post("/predict", json={"inputs": INPUTS})
         assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
         assert client.post("/predict", files={"f": PNG}).json()["summary"] == {"ok": 1, "failed": 0}
+
+
+def ask_in_json(client: Client, body: object, **params: str):
+    """Send a body of Hugging Face's InferenceClient: it sends JSON if there are parameters, else a raw image."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return client.post("/predict", params=params, content=content, headers={"Content-Type": "application/json"})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # Of image_classification(image, top_k=2, function_to_apply="softmax").
+        {"inputs": INPUTS, "parameters": {"function_to_apply": "softmax", "top_k": 2}},
+        # Parameters are optional, and may come first.
+        {"inputs": INPUTS},
+        {"parameters": {"top_k": None}, "inputs": INPUTS},
+    ],
+)
+def test_request_of_hugging_face_gets_its_shape(client, body):
+    answer = ask_in_json(client, body)
+    assert (answer.status_code, answer.json()) == (200, ONE["huggingface"])
+
+
+def test_query_may_request_another_shape(client):
+    answer = ask_in_json(client, {"inputs": INPUTS}, format="native")
+    assert answer.json()["results"][0]["predictions"][0]["label"] == "cat"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"top_k": 100_000}, "'top_k': must be at most"),
+        ({"top_k": "many"}, "'top_k'"),
+        ({"function_to_apply": "none"}, "ends in softmax"),
+        ({"function_to_apply": "sigmoid"}, "ends in softmax"),
+        ({"threshold": 0.5}, "'threshold' is not a parameter: there are top_k and function_to_apply."),
+    ],
+)
+def test_unsupported_parameter_is_refused(client, parameters, said):
+    answer = ask_in_json(client, {"inputs": INPUTS, "parameters": parameters})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
+    assert said in answer.json()["detail"]
+
+
+def test_multi_label_model_accepts_only_sigmoid():
+    with client_of(seer(multi_label=True)) as client:
+        for function, status in (("sigmoid", 200), ("softmax", 422)):
+            answer = ask_in_json(client, {"inputs": INPUTS, "parameters": {"function_to_apply": function}})
+            assert answer.status_code == status
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"inputs": "no base64!"}, "invalid_image"),
+        ({"inputs": ""}, "empty_file"),
+        ({"inputs": [INPUTS]}, "invalid_body"),
+        ({"parameters": {}}, "invalid_body"),
+        ({"inputs": INPUTS, "parameters": 1}, "invalid_body"),
+        ({"inputs": INPUTS, "options": {}}, "unknown_field"),
+        (b'{"inputs": "", "inputs": ""}', "invalid_body"),
+        (b'{"inputs": "" "parameters": {}}', "invalid_body"),
+        (b'{"inputs": ""} x', "invalid_body"),
+        (b'{"inputs": "', "invalid_body"),
+    ],
+)
+def test_invalid_body_has_its_code(client, body, code):
+    answer = ask_in_json(client, body)
+    assert (answer.status_code // 100, answer.json()["code"]) == (4, code)
