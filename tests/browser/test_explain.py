@@ -45,13 +45,6 @@ def test_map_lies_over_the_picture_as_strong_as_wanted(page: Page):
     expect(heat).to_have_css("opacity", "0")
 
 
-@pytest.mark.long
-def test_map_of_a_plain_picture_says_that_no_part_matters(page: Page):
-    open_picture(page)
-    page.get_by_role("button", name="Why?").click()
-    expect(page.locator(".map .nothing")).to_contain_text("No part matters")
-
-
 def test_map_is_shown_from_150_copies_and_becomes_sharper(context: BrowserContext):
     backend = colours_backend()
     backend.seconds = 0.1
@@ -90,12 +83,14 @@ def test_maps_of_two_models_are_side_by_side(page: Page):
 
 @pytest.mark.long
 def test_map_stays_with_its_picture(page: Page):
+    """Of a plain picture, no part matters."""
     page.set_input_files("#files", [file(f"{each}.png", picture(each)) for each in ("blue", "red")])
     expect(page.locator(".card[data-state=ok]")).to_have_count(2)
     page.get_by_role("button", name="Open blue.png").click()
     page.get_by_role("button", name="Why?").click()
     expect(page.locator("#viewer-maps .map")).to_have_count(1)
     expect(page.locator("#viewer").get_by_text("Explaining")).to_have_count(0)
+    expect(page.locator(".map .nothing")).to_contain_text("No part matters")
     page.get_by_role("button", name="Next").click()
     expect(page.locator("#viewer-maps")).to_be_hidden()
     expect(page.locator("#viewer-picture")).to_be_visible()

@@ -51,19 +51,6 @@ def test_right_and_wrong_answers_are_reported_from_their_cards(logged: Page, tmp
     assert labels(tmp_path) == {"blue": ("blue", True), "green": ("red", False), "red": (None, False)}
 
 
-def test_first_click_on_wrong_sends_nothing(logged: Page, tmp_path: Path):
-    add(logged, "blue")
-    asked: list[str] = []
-    logged.on("request", lambda request: asked.append(request.url))
-    wrong = card(logged, "blue.png").get_by_role("button", name="Wrong…")
-    wrong.click()
-    expect(wrong).to_have_attribute("aria-expanded", "true")
-    logged.keyboard.press("Escape")
-    expect(logged.locator(".chooser")).to_have_count(0)
-    expect(wrong).to_be_focused()
-    assert not [url for url in asked if "feedback" in url]
-
-
 def test_any_label_is_found_by_its_text_and_undone(logged: Page, tmp_path: Path):
     add(logged, "blue")
     logged.get_by_role("button", name="Open blue.png").click()
@@ -85,16 +72,20 @@ def test_any_label_is_found_by_its_text_and_undone(logged: Page, tmp_path: Path)
     assert labels(tmp_path) == {}
 
 
-def test_feedback_that_is_not_taken_can_be_sent_again(logged: Page):
+def test_feedback_is_sent_once_it_is_chosen_and_again_if_it_was_not_taken(logged: Page):
     add(logged, "blue")
+    asked: list[str] = []
+    logged.on("request", lambda request: asked.append(request.url))
+    wrong = card(logged, "blue.png").get_by_role("button", name="Wrong…")
+    wrong.click()
+    expect(wrong).to_have_attribute("aria-expanded", "true")
+    logged.keyboard.press("Escape")
+    expect(logged.locator(".chooser")).to_have_count(0)
+    expect(wrong).to_be_focused()
+    assert not [url for url in asked if "feedback" in url]
     logged.route("**/feedback", lambda route: route.fulfill(status=503, json={}))
     logged.get_by_role("button", name="Right").click()
     expect(logged.locator(".verdict .problem")).to_have_text("Not reported. Try again.")
     logged.unroute("**/feedback")
     logged.get_by_role("button", name="Right").click()
     expect(logged.locator(".said-verdict")).to_have_text("Right: blue")
-
-
-def test_service_without_a_log_has_no_button(page: Page):
-    add(page, "blue")
-    expect(page.locator(".verdict")).to_have_count(0)

@@ -55,6 +55,11 @@ def test_each_image_gets_a_card_with_labels_and_model(page: Page):
     expect(page.locator("#tally")).to_have_text("2 classified, 1 failed")
     shows(page, "blue-0.png", "green-0.png", "broken.png")
     labelled(page, ["blue", "green", "red"], ["green", "blue", "red"], [])
+    labels = page.locator(".card .label:visible")
+    expect(labels).to_have_text(["blue", "green"])
+    page.get_by_text("2 more labels").first.click()
+    expect(labels).to_have_text(["blue", "green", "red", "green"])
+    expect(page.locator(".verdict")).to_have_count(0)  # it logs no predictions
     expect(page.locator(".card .model")).to_have_count(0)
     expect(page.locator(".card code")).to_have_text("unsupported_format")
     expect(page.locator(".picture:visible")).to_have_count(2)
@@ -91,24 +96,6 @@ def test_model_without_examples_has_a_large_drop_zone(page: Page, backend: StubB
     expect(page.locator("#example-answer .label").first).to_have_text("red")
 
 
-@pytest.mark.parametrize("width", [390, 1280, 1440])
-def test_no_setting_is_outside_of_its_panel(page: Page, width: int):
-    page.set_viewport_size({"width": width, "height": 900})
-    panel = box(page.locator("#settings"))
-    for field in map(box, page.locator("#settings .ask:visible > *:visible > *").all()):
-        assert panel["x"] <= field["x"]
-        assert field["x"] + field["width"] <= panel["x"] + panel["width"]
-
-
-def test_card_shows_one_label_and_folds_the_others(page: Page):
-    add(page, photos(blue=1))
-    labels = page.locator(".card .label")
-    expect(labels).to_have_count(5)
-    expect(page.locator(".card .label:visible")).to_have_text(["blue"])
-    page.get_by_text("4 more labels").click()
-    expect(page.locator(".card .label:visible")).to_have_count(5)
-
-
 @pytest.mark.parametrize("size", [(1280, 800), (390, 844)], ids=str)
 def test_first_of_thirty_cards_is_on_the_first_screen(context: BrowserContext, service: str, size: tuple[int, int]):
     page = context.new_page()
@@ -130,9 +117,13 @@ OFF_CENTRE = """
 """Script: by how many pixels the space above each segmented button differs from the space below it."""
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_segmented_buttons_are_centred(page: Page, width: int):
+@pytest.mark.parametrize("width", [390, 1280, 1440])
+def test_settings_are_within_their_panel_and_segmented_buttons_centred(page: Page, width: int):
     page.set_viewport_size({"width": width, "height": 844})
+    panel = box(page.locator("#settings"))
+    for field in map(box, page.locator("#settings .ask:visible > *:visible > *").all()):
+        assert panel["x"] <= field["x"]
+        assert field["x"] + field["width"] <= panel["x"] + panel["width"]
     add(page, [*photos(blue=1), file("broken.png", b"x")])
     found = page.evaluate(OFF_CENTRE)
     assert len(found) == 2 + 4 + 3
@@ -201,12 +192,20 @@ def test_saved_page_needs_nothing_else(page: Page, context: BrowserContext, tmp_
     assert saved.evaluate("document.querySelector('img').naturalWidth") == 320
 
 
-def test_link_to_the_settings_is_copied(page: Page):
-    page.select_option("#top-k", "3")
+def test_copied_link_has_the_choices(page: Page, context: BrowserContext):
+    choices = {"#model": "colours 1", "#compare": "moods", "#top-k": "3"}
+    for menu, value in choices.items():
+        page.select_option(menu, value)
+    page.locator("#least").fill("0.25")
     page.get_by_role("button", name="Copy link").click()
     expect(page.locator("#link")).to_have_text("Copied")
-    assert page.evaluate("navigator.clipboard.readText()") == page.url
-    assert "top_k=3" in page.url
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert link == page.url
+    other = context.new_page()
+    other.goto(link)
+    expect(other.locator("#model option")).to_have_count(4)
+    for field, value in {**choices, "#least": "0.25"}.items():
+        expect(other.locator(field)).to_have_value(value)
 
 
 def test_another_model_or_number_of_labels_asks_to_run_again(page: Page):
@@ -218,6 +217,10 @@ def test_another_model_or_number_of_labels_asks_to_run_again(page: Page):
     expect(page.locator("#again")).to_have_text("Run again")
     page.get_by_role("button", name="Open blue-0.png").click()
     expect(page.locator("#viewer .model")).to_have_text("colours version 1")
+    page.keyboard.press("Escape")
+    page.select_option("#compare", "colours 2")
+    page.click("#again")
+    expect(page.locator(".card .model")).to_have_text(["colours version 1", "colours version 2"])
 
 
 def test_two_models_answer_side_by_side(page: Page, tmp_path):
@@ -252,12 +255,6 @@ def test_two_models_answer_side_by_side(page: Page, tmp_path):
     ]
 
 
-def test_version_is_shown_where_versions_differ(page: Page):
-    page.select_option("#compare", "colours 1")
-    add(page, photos(blue=1))
-    expect(page.locator(".card .model")).to_have_text(["colours version 2", "colours version 1"])
-
-
 def test_saved_results_name_the_model_and_every_label(page: Page, tmp_path):
     page.select_option("#top-k", "1")
     add(page, [*photos(green=1), file("empty.png", b"")])
@@ -278,38 +275,23 @@ def test_saved_results_name_the_model_and_every_label(page: Page, tmp_path):
     assert saved["model"] == {"name": "colours", "version": "2"}
 
 
-def test_labels_are_counted_and_show_their_images(page: Page):
-    add(page, photos(red=1, blue=3, green=2))
-    expect(page.locator(".chip")).to_have_text(["blue3", "green2", "red1"])
-    page.locator(".chip", has_text="green").click()
-    shows(page, "green-0.png", "green-1.png")
-    page.locator(".chip", has_text="green").click()
-    expect(page.locator(".card")).to_have_count(6)
-
-
-def test_images_are_grouped_by_label(page: Page):
+def test_images_are_grouped_by_label_and_have_the_colours_of_their_classes(page: Page):
     add(page, [*photos(red=1, blue=2), file("broken.png", b"x")])
+    expect(page.locator("[data-hue]")).to_have_count(0)
     page.get_by_label("Group by label").check()
     expect(page.locator(".group h3")).to_have_text(["blue", "red", "Without a label"])
     shows(page, "blue-0.png", "blue-1.png", "red-0.png", "broken.png")
-    page.get_by_label("Group by label").uncheck()
-    expect(page.locator(".group")).to_have_count(0)
-    shows(page, "red-0.png", "blue-0.png", "blue-1.png", "broken.png")
-
-
-def test_groups_have_the_colours_of_their_classes(page: Page):
-    add(page, photos(blue=2, red=1))
-    expect(page.locator("[data-hue]")).to_have_count(0)
-    page.get_by_label("Group by label").check()
-    headings, chips = page.locator(".group"), page.locator(".chip")
-    for each in (headings, chips):
-        expect(each.first).to_have_attribute("data-hue", "0")
-        expect(each.last).to_have_attribute("data-hue", "1")
+    for each in (page.locator(".group"), page.locator(".chip")):
+        expect(each.nth(0)).to_have_attribute("data-hue", "0")
+        expect(each.nth(1)).to_have_attribute("data-hue", "1")
     bars = page.locator(".card .scores li:first-child .fill:visible")
+    expect(bars).to_have_count(3)  # they grow
     colours = bars.evaluate_all("all => all.map((each) => getComputedStyle(each).backgroundColor)")
     assert colours[0] == colours[1] != colours[2]
     page.get_by_label("Group by label").uncheck()
+    expect(page.locator(".group")).to_have_count(0)
     expect(page.locator("[data-hue]")).to_have_count(0)
+    shows(page, "red-0.png", "blue-0.png", "blue-1.png", "broken.png")
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
@@ -346,12 +328,18 @@ def test_phone_shows_its_button_first_in_words_that_fit(browser: Browser, servic
     context.close()
 
 
-def test_slider_hides_labels_below_the_threshold(page: Page):
-    add(page, photos(blue=1, red=1))
+def test_labels_are_counted_and_the_slider_hides_those_below_the_threshold(page: Page):
+    add(page, photos(red=1, blue=3, green=2))
+    expect(page.locator(".chip")).to_have_text(["blue3", "green2", "red1"])
+    green = page.locator(".chip", has_text="green")
+    green.click()
+    shows(page, "green-0.png", "green-1.png")
+    green.click()
+    expect(page.locator(".card")).to_have_count(6)
     page.locator("#least").fill("0.7")
     expect(page.locator(".unsure")).to_have_text("No label reaches 70.0%")
-    labelled(page, ["blue"], [])
-    expect(page.locator(".chip")).to_have_text(["blue1"])
+    labelled(page, [], ["blue"], ["blue"], ["blue"], ["green"], ["green"])
+    expect(page.locator(".chip")).to_have_text(["blue3", "green2"])
     page.locator("#kinds").get_by_text("Unsure").click()
     shows(page, "red-0.png")
     expect(page.locator("#code")).to_have_value(re.compile("threshold=0.7"))
@@ -432,19 +420,7 @@ def test_results_survive_a_reload_until_they_are_cleared(page: Page, backend: St
     shows(page)
 
 
-def test_url_parameters_set_the_choices(page: Page, context: BrowserContext):
-    page.select_option("#model", "colours 1")
-    page.select_option("#compare", "moods")
-    page.locator("#least").fill("0.25")
-    other = context.new_page()
-    other.goto(page.url)
-    expect(other.locator("#model option")).to_have_count(4)
-    expect(other.locator("#model")).to_have_value("colours 1")
-    expect(other.locator("#compare")).to_have_value("moods")
-    expect(other.locator("#least")).to_have_value("0.25")
-
-
-def test_code_is_shown_in_four_ways(page: Page):
+def test_code_is_shown_in_four_ways_beside_its_copy_button(page: Page):
     starts = {
         "curl": "curl -F files=@cat.jpg",
         "Python": r"# pip install httpx\nfrom pathlib",
@@ -454,6 +430,8 @@ def test_code_is_shown_in_four_ways(page: Page):
     for name, start in starts.items():
         page.locator("#languages").get_by_text(name, exact=True).click()
         expect(page.locator("#code")).to_have_value(re.compile(start))
+    code, button = box(page.locator("#code")), box(page.locator("#copy"))
+    assert code["x"] + code["width"] <= button["x"]
 
 
 def test_link_that_is_dropped_is_not_followed(page: Page):
@@ -515,11 +493,6 @@ def test_images_without_a_result_are_sent_when_the_gateway_is_back(browser: Brow
         context.set_offline(False)
         page.click("#health")
         expect(page.locator("#tally")).to_have_text("1 classified")
-
-
-def test_code_does_not_overlap_its_copy_button(page: Page):
-    code, button = box(page.locator("#code")), box(page.locator("#copy"))
-    assert code["x"] + code["width"] <= button["x"]
 
 
 def test_without_a_key_files_wait_for_one(context: BrowserContext, tmp_path):
