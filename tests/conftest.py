@@ -124,16 +124,11 @@ def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def certificates_read_once() -> Iterator[None]:
-    """Load the certificates once: every httpx client would take 20 ms, several times the time of a request."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("httpx._transports.default.create_ssl_context", functools.cache(httpx.create_ssl_context))
-        yield
+def quick_starts() -> Iterator[None]:
+    """Start what most tests need in a fraction of the time; see `measured_memory` and `own_writers`.
 
-
-@pytest.fixture(scope="session", autouse=True)
-def parameters_read_once() -> Iterator[None]:
-    """Prepare the check of a parameter once: an application has 200 of them, which take two thirds of its start."""
+    `tests/gateway_cli/test_models.py` runs commands as processes, which start everything as outside of tests.
+    """
     adapters: dict[object, TypeAdapter[Any]] = {}
 
     def adapter(annotated: Any, *, config: ConfigDict | None) -> TypeAdapter[Any]:
@@ -142,44 +137,17 @@ def parameters_read_once() -> Iterator[None]:
             adapters[key] = TypeAdapter(annotated, config=config)
         return adapters[key]
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, decoders_on_demand():
+        # An application has 200 checks of parameters, whose preparation takes two thirds of its start.
         patch.setattr("fastapi._compat.v2.TypeAdapter", adapter)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def patient_threads() -> Iterator[None]:
-    """Have torch's threads, in processes that tests start, sleep instead of spin while they wait for each other."""
-    with pytest.MonkeyPatch.context() as patch:
+        # Every httpx client would load certificates for 20 ms, several times the time of a request.
+        patch.setattr("httpx._transports.default.create_ssl_context", functools.cache(httpx.create_ssl_context))
+        # In processes that tests start, torch's threads sleep instead of spin while they wait for each other.
         patch.setenv("OMP_WAIT_POLICY", "passive")
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def warm_jobs() -> Iterator[None]:
-    """Have `gateway model add` use processes that have already imported torch, and measure no memory.
-
-    `tests/gateway_cli/test_models.py` runs the command as a process, which starts them as outside of tests; see
-    `measured_memory`.
-    """
-    with pytest.MonkeyPatch.context() as patch:
+        # `gateway model add` and the prediction log use processes that have already imported torch and pyarrow.
         patch.setattr(isolation, "start_process", WarmProcess)
         patch.setattr(served_memory, "measure", lambda *_: {"error": "tests measure it on demand"})
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def warm_writers() -> Iterator[None]:
-    """Have the prediction log use writers that have already imported pyarrow; see `own_writers`."""
-    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "start", warm_writer)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def lean_applications() -> Iterator[None]:
-    """Applications start decoder processes only on demand."""
-    with decoders_on_demand():
         yield
 
 

@@ -44,8 +44,7 @@ FOR_GOOD = ("/dev/urandom", "/dev/null", "/dev/nvidia", "/proc/", "/sys/", "anon
 """Files that libraries open once, at their first use, and keep."""
 OF_LIBRARIES = ("/matplotlib/mpl-data/fonts/", "/.onnxruntime/onnxruntime.db")
 """Parts of the paths of others: matplotlib's fonts and ONNX Runtime's database of its events."""
-OF_EVERY_TEST = {"temporary_files", "certificates_read_once", "patient_threads", "warm_jobs", "lean_applications"}
-OF_EVERY_TEST |= {"shared_by_all_tests", "anyio_backend", "parameters_read_once", "warm_writers"}
+OF_EVERY_TEST = {"temporary_files", "quick_starts", "shared_by_all_tests", "anyio_backend"}
 """Fixtures of a wider scope that open no connection later."""
 ONCE_FOR_A_PROCESS = ("_poll_wrapper", "fsspecIO", "tqdm_monitor")
 """Names of threads that a library starts at its first use and never ends: grpc.aio's poller, fsspec's and tqdm's."""

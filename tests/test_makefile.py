@@ -13,18 +13,18 @@ ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
-def make(*arguments: str, **environment: str) -> str:
+LEFT_OUT = ("MAKE", "MFLAGS", "GATEWAY_", "PIP_EXTRA_INDEX_URL")
+INDEX = ("--eval=show: ; @echo $$PIP_EXTRA_INDEX_URL", "show")
+"""Prints where pip looks for packages."""
+
+
+def make(*arguments: str, folder: Path = ROOT, **environment: str) -> str:
     """The output of a make that was not started by another one."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS", "GATEWAY_"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(LEFT_OUT)}
     command = ["make", "--no-print-directory", *arguments]
     return subprocess.run(
-        command, cwd=ROOT, env={**kept, **environment}, check=True, capture_output=True, text=True
+        command, cwd=folder, env={**kept, **environment}, check=True, capture_output=True, text=True
     ).stdout
-
-
-def started(*arguments: str, **environment: str) -> list[str]:
-    """The words of the command with which `make up` ends."""
-    return make("--dry-run", "up", *arguments, **environment).splitlines()[-1].split()[1:]
 
 
 @pytest.mark.parametrize(
@@ -32,23 +32,16 @@ def started(*arguments: str, **environment: str) -> list[str]:
     [("PORT=9000", {}, "--port 9000"), ("X=", {"PORT": "9000"}, ""), ("ARGS=--workers 2", {}, "--workers 2")],
 )
 def test_make_up_passes_its_variables_and_no_exported_ones(variable, exported, options):
-    assert started(variable, **exported) == [".venv/bin/gateway", "up", *options.split()]
+    command = make("--dry-run", "up", variable, **exported).splitlines()[-1]
+    assert command.split()[1:] == [".venv/bin/gateway", "up", *options.split()]
 
 
 def test_package_index_of_dotenv_is_pips(tmp_path):
     """As for Docker Compose, a variable of the shell wins."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / ".env").write_text("GATEWAY_PORT=9000\nPIP_EXTRA_INDEX_URL=http://127.0.0.1:9/cpu?a=b\n")
-    show = ["make", "--silent", "--eval=show: ; @echo $$PIP_EXTRA_INDEX_URL", "show"]
-    shell = {name: value for name, value in os.environ.items() if name != "PIP_EXTRA_INDEX_URL"}
-
-    def shown(**given: str) -> str:
-        return subprocess.run(
-            show, cwd=tmp_path, env={**shell, **given}, check=True, capture_output=True, text=True
-        ).stdout.strip()
-
-    assert shown() == "http://127.0.0.1:9/cpu?a=b"
-    assert shown(PIP_EXTRA_INDEX_URL="http://127.0.0.1:9/b") == "http://127.0.0.1:9/b"
+    assert make(*INDEX, folder=tmp_path) == "http://127.0.0.1:9/cpu?a=b\n"
+    assert make(*INDEX, folder=tmp_path, PIP_EXTRA_INDEX_URL="http://127.0.0.1:9/b") == "http://127.0.0.1:9/b\n"
 
 
 def test_extras_are_installed_only_when_asked_for():
@@ -149,9 +142,8 @@ def test_faults_fail_make_test(tmp_path, fault):
 
 def test_builds_without_cuda():
     """CPU=1 takes them, over another index of the shell; a machine without a GPU is told of it."""
-    show = ["make", "--silent", "--eval=show: ; @echo $$PIP_EXTRA_INDEX_URL", "show"]
-    shown = subprocess.run([*show, "CPU=1"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
-    assert shown == "https://download.pytorch.org/whl/cpu"
+    index = make(*INDEX, "CPU=1", PIP_EXTRA_INDEX_URL="http://127.0.0.1:9/b")
+    assert index == "https://download.pytorch.org/whl/cpu\n"
     if not Path("/dev/nvidiactl").exists():
         commands = make("--dry-run", "--always-make", "up", "VENV=build/none", PIP_EXTRA_INDEX_URL="")
         assert 'no NVIDIA GPU here: most of the download is CUDA that nothing loads. "make up CPU=1"' in commands

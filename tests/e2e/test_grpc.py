@@ -21,32 +21,26 @@ MODEL = "ensemble_model"
 IMAGE = encode(np.full((48, 64, 3), 128, np.uint8), ".png")
 
 
-@pytest.fixture(scope="module")
-def port() -> int:
-    return free_port()
+PORT = free_port()
 
 
 @pytest.fixture(scope="module")
-def grpc_gateway(start_gateway, light_triton, port) -> Iterator[Gateway]:
-    with start_gateway(triton_url=light_triton.url, grpc_port=port) as running:
+def grpc_gateway(start_gateway, light_triton) -> Iterator[Gateway]:
+    with start_gateway(triton_url=light_triton.url, grpc_port=PORT) as running:
         yield running
 
 
 @pytest.fixture
-def grpc_client(grpc_gateway, port) -> Iterator[InferenceServerClient]:
-    with InferenceServerClient(f"127.0.0.1:{port}") as client:
+def grpc_client(grpc_gateway) -> Iterator[InferenceServerClient]:
+    with InferenceServerClient(f"127.0.0.1:{PORT}") as client:
         yield client
 
 
-def test_scores_are_those_of_http(grpc_gateway, grpc_client):
-    scores = grpc_client.infer(MODEL, images(IMAGE, IMAGE), client_timeout=60).as_numpy("PREDICTION")
+def test_scores_are_those_of_http_and_the_log_says_that_a_call_was_grpc(grpc_gateway, grpc_client):
+    result = grpc_client.infer(MODEL, images(IMAGE, IMAGE), headers={"x-request-id": "by-grpc"}, client_timeout=60)
     with grpc_gateway.client() as http:
         best = http.post("/predict", files={"f": IMAGE}).json()["results"][0]["predictions"][0]
-    assert scores.argmax(axis=1).tolist() == [best["class_id"]] * 2
-
-
-def test_log_says_that_a_call_was_grpc(grpc_gateway, grpc_client):
-    grpc_client.infer(MODEL, images(IMAGE), headers={"x-request-id": "by-grpc"})
+    assert result.as_numpy("PREDICTION").argmax(axis=1).tolist() == [best["class_id"]] * 2
     (event,) = [event for event in grpc_gateway.events() if event.get("request_id") == "by-grpc"]
     assert (event["event"], event["protocol"], event["path"]) == ("request", "grpc", f"/v2/models/{MODEL}/infer")
 
@@ -79,10 +73,10 @@ def http_request(image: bytes, **options: object) -> tuple[bytes, dict[str, str]
 
 
 @pytest.mark.parametrize(("page", "lines"), [("grpc", 1), ("streams", 3)])
-def test_documented_clients_run(grpc_gateway, port, page, lines):
+def test_documented_clients_run(grpc_gateway, page, lines):
     text = (PROJECT / "docs" / "guides" / f"{page}.md").read_text()
     code = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[-1]
-    code = code.replace("127.0.0.1:8081", f"127.0.0.1:{port}").replace(
+    code = code.replace("127.0.0.1:8081", f"127.0.0.1:{PORT}").replace(
         "127.0.0.1:8080", grpc_gateway.url.removeprefix("http://")
     )
     assert len(python("-c", code).stdout.splitlines()) == lines

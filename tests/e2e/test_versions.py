@@ -1,22 +1,22 @@
 """Several models and versions behind one gateway: requested, split, switched and unloaded under load."""
 
 import base64
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 from torch import nn
-from typer.testing import CliRunner
 
-from gateway_cli.main import app
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_plugins.keys.key_file import add_key
+from tests.commands import gateway
 from tests.gateway_models.networks.builders import add_head
 from tests.load import Load
 from tests.photos import photo
@@ -32,11 +32,6 @@ class Served:
 
     repository: Path
     triton: EmbeddedTriton
-
-    def command(self, *arguments: str) -> None:
-        """Run `gateway model …`."""
-        result = CliRunner().invoke(app, ["model", *arguments, "--model-repository", str(self.repository)])
-        assert result.exit_code == 0, result.output
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +66,7 @@ def start(served: Served, admin: tuple[Path, str], tmp_path_factory: pytest.Temp
 
 @pytest.fixture(scope="module")
 def http(start, admin: tuple[Path, str]) -> Iterator[httpx.Client]:
-    with start("plain") as gateway, gateway.client(headers={"X-API-Key": admin[1]}) as client:
+    with start("plain") as running, running.client(headers={"X-API-Key": admin[1]}) as client:
         yield client
 
 
@@ -146,6 +141,8 @@ def load_on(http: httpx.Client, model: str) -> Load:
 
 def test_version_is_added_switched_and_rolled_back_under_load(http, served):
     add_head(served.repository, "fruits")
+    options = ("--triton", served.triton.url, "--model-repository", served.repository)
+    use = partial(gateway, "model", "versions", "fruits", *options, "--use")
     assert http.post("/models/fruits/load").json()["versions"] == ["1"]
     with load_on(http, "fruits") as load:
         wait_for(lambda: load.outcomes()[200, "1"] > 20)
@@ -155,11 +152,11 @@ def test_version_is_added_switched_and_rolled_back_under_load(http, served):
         before = load.outcomes()[200, "1"]
         wait_for(lambda: load.outcomes()[200, "1"] > before + 20)
         assert ask(http, model="fruits", version=2)["model"]["version"] == "2"
-        served.command("versions", "fruits", "--use", "2", "--triton", served.triton.url)
+        use("2")
         wait_for(lambda: load.outcomes()[200, "2"] > 20)
         assert ask(http, model="fruits", version=1)["model"]["version"] == "1"
         before = load.outcomes()[200, "1"]
-        served.command("versions", "fruits", "--use", "1", "--triton", served.triton.url)
+        use("1")
         wait_for(lambda: load.outcomes()[200, "1"] > before + 20)
     assert set(load.outcomes()) == {(200, "1"), (200, "2")}
 
@@ -179,6 +176,9 @@ def test_unloading_a_model_keeps_the_others(http, served):
 
 
 def test_failed_load_reports_the_reason(http, served):
+    for act in ("load", "unload"):
+        answer = http.post(f"/models/nothing/{act}")
+        assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found")
     add_head(served.repository, "broken")
     (served.repository / "broken_classifier" / "1" / "model.onnx").write_bytes(b"no ONNX")
     answer = http.post("/models/broken/load")
@@ -188,32 +188,19 @@ def test_failed_load_reports_the_reason(http, served):
     assert "\n" not in answer.json()["detail"]
 
 
-@pytest.mark.parametrize("act", ["load", "unload"])
-def test_model_that_is_not_in_the_repository_is_not_found(http, act):
-    answer = http.post(f"/models/nothing/{act}")
-    assert (answer.status_code, answer.json()["code"]) == (404, "model_not_found")
-
-
 def test_death_of_a_shadow_version_costs_no_client_a_result(start, served):
     settings = {"model_shadow": "flowers=2:100", "ready_interval_seconds": 0.5}
-    with start("shadow", **settings) as gateway, gateway.client() as http:
+    with start("shadow", **settings) as running, running.client() as http:
 
         def shadowed() -> Counter[str]:
             """Images for the shadow, by outcome."""
-            found: Counter[str] = Counter()
-            for family in text_string_to_metric_families(http.get("/metrics").text):
-                for sample in family.samples:
-                    if sample.name == "gateway_shadow_images_total":
-                        assert (sample.labels["model"], sample.labels["version"]) == ("flowers", "2")
-                        found[sample.labels["outcome"]] += int(sample.value)
-            return found
+            sample = r'^gateway_shadow_images_total\{model="(.*?)",outcome="(.*?)",version="(.*?)"\} (\S+)$'
+            found = re.findall(sample, http.get("/metrics").text, re.MULTILINE)
+            assert {(model, version) for model, _, version, _ in found} <= {("flowers", "2")}
+            return Counter({outcome: int(float(count)) for _, outcome, _, count in found})
 
         def compared() -> int:
-            return sum(count for outcome, count in shadowed().items() if outcome in {"same", "different"})
-
-        def failures() -> int:
-            known = {"same", "different", "skipped"}
-            return sum(count for outcome, count in shadowed().items() if outcome not in known)
+            return shadowed()["same"] + shadowed()["different"]
 
         with load_on(http, "flowers") as load:
             wait_for(lambda: compared() > 10)
@@ -222,9 +209,9 @@ def test_death_of_a_shadow_version_costs_no_client_a_result(start, served):
             for stub in stubs:
                 stub.kill()
             # The shadow version fails and is reloaded, beside the version that answers.
-            wait_for(lambda: failures() > 0)
+            wait_for(lambda: shadowed().keys() - {"same", "different", "skipped"})
             before = compared()
             wait_for(lambda: compared() > before + 10, timeout_seconds=120)
         assert set(load.outcomes()) == {(200, "1")}
-        assert gateway.log.read_text().count("shadow_fails") >= 1
+        assert running.log.read_text().count("shadow_fails") >= 1
         assert scores(ask(http)) != scores(ask(http, version=2))

@@ -32,19 +32,18 @@ def test_every_error_of_a_client_of_streams_is_answered():
     assert report.answers.keys().isdisjoint({"closed", "closed without a code", "close code 1005"})
 
 
-@pytest.mark.slow
-def test_damaged_streams_are_answered_or_closed():
-    """Handshakes and messages of every kind: no 5xx, no close code 1011, no traceback, and the process goes on."""
-    report = streams.run(requests=100, seed=20_261_123)
+@pytest.mark.parametrize(
+    ("kind", "requests"),
+    [
+        pytest.param("", 100, marks=pytest.mark.slow),
+        *(pytest.param(kind, 200, marks=pytest.mark.long) for kind in streams.KINDS),
+    ],
+)
+def test_damaged_streams_are_answered_or_closed(kind, requests):
+    """Of one kind, or of all of them: no 5xx, no close code 1011, no traceback, and the process goes on."""
+    report = streams.run(requests=requests, seed=20_261_123, only=kind)
     assert report.faults == []
-    assert len(report.answers) > 5
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", streams.KINDS)
-def test_many_damaged_streams_are_answered_or_closed(kind):
-    """The same by kind, so that a failure says which part of a connection's life is at fault."""
-    assert streams.run(requests=200, seed=20_261_124, only=kind).faults == []
+    assert kind or len(report.answers) > 5
 
 
 DAMAGES = {

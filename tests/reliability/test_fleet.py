@@ -194,16 +194,6 @@ def test_flooding_keys_have_their_rate_and_their_share(fleet):
     fleet.check()
 
 
-def test_killed_gateway_fails_only_its_own_requests(fleet):
-    with fleet.loaded():
-        fleet.members[0].kill()
-        killed_at = time.monotonic()
-        wait_for(lambda: fleet.loads["app"][1].outcomes(since=killed_at)[200] >= 20)
-        fleet.members[0].start()
-    assert fleet.outcomes("app").keys() > {200}  # some were lost: the kill was seen
-    fleet.check()
-
-
 def test_killed_store_fails_no_request(fleet):
     with fleet.loaded():
         killed_at = time.monotonic()
@@ -252,4 +242,5 @@ def test_all_at_once_fails_only_requests_of_the_killed_gateway(fleet):
         alone_seconds = time.monotonic() - killed_at
         for triton in fleet.tritons:
             fleet.wait_metric(f'gateway_triton_ready{{triton="{triton.url}"}}', 1)
+    assert fleet.outcomes("app").keys() > {200}  # some were lost: the kill was seen
     fleet.check(bursts=2, alone_seconds=alone_seconds)

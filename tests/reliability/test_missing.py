@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -17,48 +17,12 @@ from tests.tritons import running_triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
-Damage = Callable[[Path], Callable[[], object]]
-"""Damages a repository; returns a function that repairs it."""
-
-
-def moved(path: Path) -> Callable[[], object]:
-    away = path.rename(path.with_name(f"{path.name}.away"))
-    return lambda: away.rename(path)
-
-
-def rewritten(path: Path, text: str) -> Callable[[], object]:
-    before = path.read_text()
-    path.write_text(text)
-    return lambda: path.write_text(before)
-
-
-def no_memory(repository: Path) -> Callable[[], object]:
-    return rewritten(repository / "classifier" / "1" / "model.py", "raise MemoryError('no memory')")
-
-
-def broken_config(repository: Path) -> Callable[[], object]:
-    return rewritten(repository / "preprocessor" / "config.pbtxt", "no config {")
-
-
-def not_mounted(repository: Path) -> Callable[[], object]:
-    """Remote storage: the folder is there and empty."""
-    repairs = [moved(repository / name) for name in ("classifier", "preprocessor", "ensemble_model", "sequence_model")]
-    hidden = [path.rename(repository.parent / path.name) for path in sorted(repository.glob("*.away"))]
-
-    def mount() -> None:
-        for path in hidden:
-            path.rename(repository / path.name)
-        for repair in repairs:
-            repair()
-
-    return mount
-
-
-FAULTS: dict[str, tuple[Damage, str]] = {
-    "no memory": (no_memory, "MemoryError: no memory"),
-    "broken config": (broken_config, "config.pbtxt cannot be read"),
-    "not mounted": (not_mounted, "repository does not have it"),
+FAULTS = {
+    "no memory": ({"classifier/1/model.py": "raise MemoryError('no memory')"}, "MemoryError: no memory"),
+    "broken config": ({"preprocessor/config.pbtxt": "no config {"}, "config.pbtxt cannot be read"),
+    "not mounted": ({}, "repository does not have it"),
 }
+"""The texts of changed files, none of them where a remote storage is not there yet; and Triton's reason."""
 
 
 @pytest.fixture(scope="module")
@@ -71,19 +35,24 @@ def own_triton(
         yield server
 
 
-@contextmanager
-def started_broken(triton: EmbeddedTriton, damage: Damage) -> Iterator[Callable[[], object]]:
-    """Kill the server and start it again with a damaged repository; yield a function that repairs it."""
+@pytest.fixture
+def repair(own_triton: EmbeddedTriton, light_repository: Path) -> Iterator[Callable[[], object]]:
+    """A function that restores the repository, which is also called after the test."""
+    restore = partial(shutil.copytree, light_repository, own_triton.model_repository, dirs_exist_ok=True)
+    yield restore
+    restore()
+
+
+def start_damaged(triton: EmbeddedTriton, texts: dict[str, str]) -> None:
+    """Kill the server and start it again with a damaged repository."""
     triton.stop(grace_seconds=0)
-    repair = damage(triton.model_repository)
-    try:
-        with lasting():  # it is the server of all tests of this module
-            triton.start()
-        wait_for(triton.answers)
-        yield repair
-    except BaseException:
-        repair()
-        raise
+    for path, text in texts.items():
+        (triton.model_repository / path).write_text(text)
+    for model in () if texts else triton.model_repository.iterdir():
+        shutil.rmtree(model)
+    with lasting():  # it is the server of all tests of this module
+        triton.start()
+    wait_for(triton.answers)
 
 
 def missing(gateway: Gateway) -> dict[str, str]:
@@ -91,14 +60,11 @@ def missing(gateway: Gateway) -> dict[str, str]:
     return {each["name"]: each["reason"] for each in endpoint["models_not_ready"]}
 
 
-@pytest.mark.parametrize(("damage", "reason"), FAULTS.values(), ids=FAULTS)
-def test_model_that_was_never_loaded_is_loaded_once_it_can_be(own_triton, start_gateway, damage: Damage, reason: str):
-    with (
-        started_broken(own_triton, damage) as repair,
-        start_gateway(
-            triton_url=own_triton.url, load_models="*", ready_interval_seconds=0.5, wait_ready=False
-        ) as gateway,
-    ):
+@pytest.mark.parametrize(("texts", "reason"), FAULTS.values(), ids=FAULTS)
+def test_model_that_was_never_loaded_is_loaded_once_it_can_be(own_triton, repair, start_gateway, texts, reason):
+    start_damaged(own_triton, texts)
+    settings = {"triton_url": own_triton.url, "load_models": "*", "ready_interval_seconds": 0.5}
+    with start_gateway(wait_ready=False, **settings) as gateway:
         wait_for(lambda: any(reason in each for each in missing(gateway).values()))
         assert not ready(gateway)
         problem = classify(gateway)

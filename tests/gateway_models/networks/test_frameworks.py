@@ -123,7 +123,7 @@ def test_weights_alone_are_refused_with_advice():
 
 
 @pytest.mark.parametrize("name", CONVERTED)
-def test_served_answers_are_the_frameworks_own(tmp_path, warm_jobs, name):
+def test_served_answers_are_the_frameworks_own(tmp_path, name):
     needs(name)
     # The name says nothing; the record has the path.
     entry = add_digits(str(copied(name, tmp_path / "model.bin")), tmp_path)
@@ -141,7 +141,7 @@ def test_served_answers_are_the_frameworks_own(tmp_path, warm_jobs, name):
 
 
 @pytest.mark.long
-def test_changed_folder_is_no_original_any_more(tmp_path, warm_jobs):
+def test_changed_folder_is_no_original_any_more(tmp_path):
     needs("digits_saved")
     copy = copied("digits_saved", tmp_path / "saved")
     entry = add_digits(str(copy), tmp_path)
@@ -159,7 +159,7 @@ def test_what_may_run_code_needs_trust(name):
     check_trust(find_source(ModelSpec(str(FILES / name), "model", trust=True)))
 
 
-def test_pickle_is_not_loaded_without_trust(tmp_path, warm_jobs):
+def test_pickle_is_not_loaded_without_trust(tmp_path):
     needs("digits.joblib")
     path = tmp_path / "trap.joblib"
     path.write_bytes(pickle.dumps([untrained("logistic"), Trap(tmp_path / "it ran")]))
@@ -169,7 +169,7 @@ def test_pickle_is_not_loaded_without_trust(tmp_path, warm_jobs):
 
 
 @pytest.mark.slow
-def test_keras_code_needs_trust(tmp_path, warm_jobs):
+def test_keras_code_needs_trust(tmp_path):
     needs("digits.keras")
     with pytest.raises(ModelFileError, match=r"it has a (Lambda|__lambda__) layer, which is code"):
         add_digits("lambda.keras", tmp_path, trust=False)
@@ -230,13 +230,13 @@ def test_description_of_keras_has_layers_and_their_parts(config):
 
 
 @pytest.mark.parametrize("name", [pytest.param("digits.keras", marks=pytest.mark.long), "digits.skops"])
-def test_gray_network_is_told_of_grayscale(tmp_path, warm_jobs, name):
+def test_gray_network_is_told_of_grayscale(tmp_path, name):
     needs(name)
     with pytest.raises(ModelFileError, match="use --grayscale"):
         add_digits(name, tmp_path, grayscale=False)
 
 
-def test_labels_of_a_pipeline_are_its_classes(tmp_path, warm_jobs, capsys):
+def test_labels_of_a_pipeline_are_its_classes(tmp_path, capsys):
     needs("digits.skops")
     entry = add_digits("digits.skops", tmp_path, labels=None, trust=False)
     added(entry, tmp_path / "models", 1, "http://127.0.0.1:8080")
@@ -289,7 +289,7 @@ def untrained(kind: str) -> Any:
     ],
     ids=["another crop", "hundred", "own features", "own function", "no probabilities", "no classifier"],
 )
-def test_pipeline_that_cannot_be_converted_says_why(tmp_path, warm_jobs, kind, size, reason):
+def test_pipeline_that_cannot_be_converted_says_why(tmp_path, kind, size, reason):
     needs("digits.joblib")
     path = tmp_path / "model.joblib"
     path.write_bytes(pickle.dumps(untrained(kind).fit(*rows(size))))
@@ -297,7 +297,7 @@ def test_pipeline_that_cannot_be_converted_says_why(tmp_path, warm_jobs, kind, s
         add_digits(str(path), tmp_path, preprocessing=replace(GRAY, resize_size=(16,), crop_size=16))
 
 
-def test_template_of_a_pipeline_is_a_function_that_works(tmp_path, warm_jobs):
+def test_template_of_a_pipeline_is_a_function_that_works(tmp_path):
     """Its features are a histogram of each colour, 24 numbers."""
     path = write_skeleton("mine", tmp_path, FunctionTemplate.SKLEARN)
     pipeline = untrained("logistic").fit(*rows(24))
