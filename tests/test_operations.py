@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from gateway import errors
-from gateway.plugins import errors_of, installed
+from gateway.plugins import errors_of
 from gateway.settings import variable
 from gateway_plugins.keys.key_file import add_key
 from tests.deploy.test_alerts import RULES as BY_NAME
@@ -132,10 +132,3 @@ def test_reference_table_matches_code(name):
 def test_error_modules_tree_has_every_code():
     for error in errors_of(()):
         assert re.search(rf"{error.__name__} +{int(error.status)} {error.code}\b", errors.__doc__), error
-
-
-def test_page_repeats_no_image_whose_file_is_at_fault():
-    script = (PROJECT / "gateway_plugins" / "page" / "static" / "entry.js").read_text()
-    known = re.findall(r'"(\w+)"', re.search(r"FILE_FAULTS = new Set\(\[(.*?)\]", script, re.DOTALL)[1])
-    faults = {error.code for error in errors_of(installed()) if issubclass(error, errors.ImageError)}
-    assert set(known) == faults | {"unreadable_file"}
