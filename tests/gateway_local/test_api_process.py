@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import threading
-import time
 
 import psutil
 import pytest
@@ -61,12 +60,6 @@ def child_of(file):
     return psutil.Process(int(file.read_text()))
 
 
-def test_wait_ends_when_the_api_is_ready(api):
-    process, _ = api()
-    process.wait_ready(30)
-    assert process.ready()
-
-
 def test_wait_fails_when_the_api_ends(api):
     process, _ = api(script="raise SystemExit(3)")
     with pytest.raises(ApiFailed, match="ended with code 3 while it started"):
@@ -111,23 +104,15 @@ def test_stop_waits_for_shutdown_delay_and_grace_period(api, monkeypatch):
     assert process.poll() == 0
 
 
-def test_stop_kills_the_group_after_the_grace_period(api):
+@pytest.mark.parametrize("grace_seconds", [0.2, 1_000], ids=["after the grace period", "by kill, while stop waits"])
+def test_stop_kills_the_group(api, grace_seconds):
     process, child = api(seconds_to_stop=600)
     process.wait_ready(30)
     worker = child_of(child)
-    process.stop(grace_seconds=0.2)
+    if grace_seconds > 1:
+        threading.Timer(0.3, process.kill).start()
+    process.stop(grace_seconds)
     assert process.poll() == -signal.SIGKILL
-    wait_for(lambda: is_gone(worker))
-
-
-def test_kill_ends_a_waiting_stop(api):
-    process, child = api(seconds_to_stop=600)
-    process.wait_ready(30)
-    worker = child_of(child)
-    started = time.monotonic()
-    threading.Timer(0.3, process.kill).start()
-    process.stop(grace_seconds=100)
-    assert time.monotonic() - started < 50
     wait_for(lambda: is_gone(worker))
 
 
@@ -141,3 +126,4 @@ def test_workers_die_with_the_api_and_it_can_be_restarted(api):
     wait_for(lambda: is_gone(worker))
     process.start()
     process.wait_ready(30)
+    assert process.ready()

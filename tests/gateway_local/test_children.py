@@ -57,16 +57,13 @@ def test_child_that_does_not_answer_is_described(port):
         assert wait_answering(process, LOOPBACK, free_port(), "/", timeout_seconds=60) == "ended with code 3"
 
 
-def test_server_that_refuses_or_is_silent_is_an_error():
+def test_server_that_refuses_or_is_silent_or_speaks_another_protocol_is_an_error():
     unused_port = free_port()
     with pytest.raises(ConnectionRefusedError):
         get(LOOPBACK, unused_port, "/", timeout_seconds=30)
     assert not is_ok(LOOPBACK, unused_port, "/", timeout_seconds=30)
     with socket.create_server((LOOPBACK, 0)) as silent, pytest.raises(TimeoutError):
         get(LOOPBACK, silent.getsockname()[1], "/", timeout_seconds=0.1)
-
-
-def test_response_in_another_protocol_is_an_error():
     with origin_on() as origin:
         origin.answers["/"] = b"220 mail.example ready\r\n\r\n"
         with pytest.raises(OSError, match="not HTTP"):

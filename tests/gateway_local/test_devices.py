@@ -1,12 +1,9 @@
 """The embedded Triton on this machine's GPUs: arguments, environment, and memory between the steps."""
 
-from pathlib import Path
-
 import pytest
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from gateway.triton.model_config import read_model_config
+from gateway.triton.model_config import read_model_configs
 from gateway_local.cuda_pool import DEFAULT_POOL_BYTES, arguments, pool_bytes
 from gateway_local.devices import HIDE, NO_GPU, CacheOnGpu, Devices, choose_devices
 from gateway_local.memory_plan import sized_configs
@@ -90,20 +87,6 @@ def test_cache_is_refused_behind_a_preprocessor_on_a_gpu_alone(repository):
         choose(repository, Gpus(1, (13, 0), (13, 0)))
 
 
-@pytest.fixture
-def configs() -> dict[str, ModelConfig]:
-    """The shipped models, with two instances of the network on each GPU."""
-    paths = Path(DEFAULT_MODEL_REPOSITORY).glob("*/config.pbtxt")
-    found = {path.parent.name: read_model_config(path) for path in paths}
-    place(found["classifier"], "kind: KIND_AUTO count: 2")
-    return found
-
-
-def place(config: ModelConfig, group: str) -> None:
-    del config.instance_group[:]
-    text_format.Merge(f"instance_group [ {{ {group} }} ]", config)
-
-
 @pytest.mark.parametrize(
     ("group", "batch", "gpus", "in_flight", "images"),
     [
@@ -116,8 +99,12 @@ def place(config: ModelConfig, group: str) -> None:
         ("kind: KIND_GPU count: 3 gpus: [ 1 ]", 64, 2, 10, {1: 64 * 3 + 64 * 4 + 10}),
     ],
 )
-def test_pool_holds_running_batches_and_waiting_images(configs, group, batch, gpus, in_flight, images):
-    place(configs["preprocessor"], group)
+def test_pool_holds_running_batches_and_waiting_images(group, batch, gpus, in_flight, images):
+    """The shipped models, with two instances of the network on each GPU."""
+    configs = read_model_configs(DEFAULT_MODEL_REPOSITORY)
+    for name, written in {"classifier": "kind: KIND_AUTO count: 2", "preprocessor": group}.items():
+        del configs[name].instance_group[:]
+        text_format.Merge(f"instance_group [ {{ {written} }} ]", configs[name])
     configs["preprocessor"].max_batch_size = batch
     wanted = {gpu: IMAGE_BYTES * count for gpu, count in images.items()}
     assert pool_bytes(configs, gpus=gpus, images_in_flight=in_flight) == wanted

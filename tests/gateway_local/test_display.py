@@ -14,23 +14,9 @@ from gateway_local.console import PlainConsole, plain
 from gateway_local.display import JsonLines, Lines, Reminders
 from gateway_local.server_log import Event, TritonLogReader, concerns_a_gpu_alone
 from gateway_local.up import run_aloud
+from tests.processes import wait_for
 
 HEAD = "1122 15:46:36.417382 507 model_lifecycle.cc:472]"
-PATIENCE_SECONDS = 60
-
-
-class Reports:
-    """Collects status lines; `came` is set by the first one with the given words."""
-
-    def __init__(self, words: str) -> None:
-        self.lines: list[str] = []
-        self._words = words
-        self.came = threading.Event()
-
-    def __call__(self, text: str) -> None:
-        self.lines.append(text)
-        if self._words in text:
-            self.came.set()
 
 
 @pytest.fixture(autouse=True)
@@ -39,40 +25,37 @@ def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_step_is_reported_at_once_and_periodically_until_it_ends():
-    reports = Reports("s so far")
-    with Reminders(reports).waiting("starting Triton"):
-        assert reports.lines[0] == "starting Triton"
-        assert reports.came.wait(PATIENCE_SECONDS)
-    assert "starting Triton: 0 s so far" in reports.lines
+    said: list[str] = []
+    with Reminders(said.append).waiting("starting Triton"):
+        assert said[0] == "starting Triton"
+        wait_for(lambda: said[1:])
+    assert said[1] == "starting Triton: 0 s so far"
     assert not [thread for thread in threading.enumerate() if thread.name == "reminders"]
 
 
-def test_reminder_names_only_models_still_loading():
-    reports = Reports("loading classifier")
-    lines = Lines(reports, lambda _: None)
-    lines.log(f'triton | I{HEAD} "loading: classifier:1"')
-    lines.log(f'triton | I{HEAD} "loading: preprocessor:1"')
-    lines.log(f"triton | I{HEAD} \"successfully loaded 'preprocessor'\"")
+def test_reminder_names_only_models_still_loading_and_the_log_is_passed_on():
+    said: list[str] = []
+    logged: list[str] = []
+    lines = Lines(said.append, logged.append)
+    log = [
+        f'triton | I{HEAD} "loading: classifier:1"',
+        f'triton | I{HEAD} "loading: preprocessor:1"',
+        f"triton | I{HEAD} \"successfully loaded 'preprocessor'\"",
+    ]
+    for line in log:
+        lines.log(line)
+    assert (said, logged) == ([], log)
     with lines.waiting("starting Triton"):
-        assert reports.came.wait(PATIENCE_SECONDS)
-    assert "preprocessor" not in "".join(reports.lines)
+        wait_for(lambda: said[1:])
+    assert said[1].endswith(" s so far; loading classifier")
 
 
-def test_tritons_log_is_passed_on_line_by_line():
-    said, logged = [], []
-    Lines(said.append, logged.append).log("triton | one")
-    assert (said, logged) == ([], ["triton | one"])
-
-
-def test_json_reminder_is_an_event(capsys: pytest.CaptureFixture[str]):
-    lines = JsonLines()
-    came = threading.Event()
-    lines._reminders._say = lambda text: (lines.say(text), "so far" in text and came.set())
-    with lines.waiting("starting Triton"):
-        assert came.wait(PATIENCE_SECONDS)
-    events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert {event["event"] for event in events} == {"up"}
-    assert any("so far" in event["message"] for event in events)
+def test_json_reminder_is_an_event(monkeypatch: pytest.MonkeyPatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with JsonLines().waiting("starting Triton"):
+        wait_for(lambda: "so far" in stream.getvalue())
+    assert {json.loads(line)["event"] for line in stream.getvalue().splitlines()} == {"up"}
 
 
 def test_output_of_a_command_is_passed_to_the_display():
@@ -83,17 +66,17 @@ def test_output_of_a_command_is_passed_to_the_display():
 
 
 def test_json_lines_have_time_and_level(capsys, monkeypatch):
-    monkeypatch.setattr("gateway_local.display.REMIND_SECONDS", 60.0)
-    display = JsonLines()
-    with display.waiting("starting Triton"):
-        display.log('triton | I1122 15:46:36.417382 507 model_lifecycle.cc:472] "loading: classifier:1"')
-        display.log('triton | E1122 15:48:52.020990 507 scheduler.cc:1468] "unable to create\\na stream"')
-        display.log("triton | | Model | Version |")
-        display.log("triton | ")
-    display.say("ready: \u201copen\u201d")
-    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert all(line.pop("timestamp").endswith("Z") for line in lines)
-    assert lines == [
+    monkeypatch.setattr(display, "REMIND_SECONDS", 60.0)
+    lines = JsonLines()
+    with lines.waiting("starting Triton"):
+        lines.log('triton | I1122 15:46:36.417382 507 model_lifecycle.cc:472] "loading: classifier:1"')
+        lines.log('triton | E1122 15:48:52.020990 507 scheduler.cc:1468] "unable to create\\na stream"')
+        lines.log("triton | | Model | Version |")
+        lines.log("triton | ")
+    lines.say("ready: \u201copen\u201d")
+    events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert all(event.pop("timestamp").endswith("Z") for event in events)
+    assert events == [
         {"level": "info", "event": "up", "message": "starting Triton"},
         {"level": "info", "event": "triton", "message": "loading: classifier:1"},
         {"level": "error", "event": "triton", "message": "unable to create\\na stream"},

@@ -10,7 +10,7 @@ from gateway.settings import GIB, MIB, MemoryCheck
 from gateway.triton.model_config import read_model_configs
 from gateway_local import memory_plan
 from gateway_local.cost_record import RECORD, record_costs, recorded_costs
-from gateway_local.memory_fit import Fit, MemoryShort, check, fit, table
+from gateway_local.memory_fit import Fit, MemoryShort, fit
 from gateway_local.memory_plan import models_to_start, plan_start, sized_configs, warn_of_memory
 from gateway_machine import capacity
 from gateway_machine.memory import MACHINE, Memory
@@ -83,6 +83,8 @@ def test_one_gibibyte_runs_one_process_for_each_step(repository):
     assert plan.settings.max_bytes_waiting == LEAST["max_bytes_waiting"]
     assert said[0].startswith("sized for 1 of 2 cores, since memory allows no more, and no GPU")
     assert any("GATEWAY_MAX_BYTES_WAITING=32 MiB" in line for line in said)
+    alone = {"gpus": 0, "with_gateway": False, "memory": lambda: free(GIB)}
+    assert plan_start(settings(), repository, [].append, **alone).changed == {}
 
 
 @pytest.mark.parametrize("gib", [2, 4, 8, 16, 64])
@@ -97,19 +99,20 @@ def test_chosen_counts_never_need_more_than_the_memory(repository, gib):
     assert plan.sizes.cores == 64 or larger.usual_bytes + gateway + LEAST["triton_cache_bytes"] > gib * GIB
 
 
-def test_counts_that_are_written_are_kept(repository):
+def test_models_that_cannot_fit_are_refused_with_a_way_out(repository):
+    """Unless the free memory is not known. A count that is written is kept."""
     path = repository / "classifier" / "config.pbtxt"
     path.write_text(path.read_text().replace("KIND_AUTO", "KIND_AUTO count: 3"))
-    plan, said = planned(repository, 2 * GIB)
-    assert counts(repository, plan)["classifier"] == [3]
-    assert warned(said)
-
-
-def test_models_that_cannot_fit_are_refused(repository):
-    with pytest.raises(MemoryShort, match=r"(?s)50 MiB are free.*classifier.*GATEWAY_MEMORY_CHECK=warn"):
+    words = (
+        r"(?s)50 MiB are free.*the models take.*classifier +3 × .* estimated.*--instances 1.*ONNX Runtime instead"
+        r".*GATEWAY_MEMORY_CHECK=warn"
+    )
+    with pytest.raises(MemoryShort, match=words):
         planned(repository, 50 * MIB)
-    _, said = planned(repository, 50 * MIB, memory_check=MemoryCheck.WARN)
+    assert plan_start(settings(cores=2), repository, [].append, gpus=0, memory=lambda: None).sizes.cores == 2
+    plan, said = planned(repository, 50 * MIB, memory_check=MemoryCheck.WARN)
     assert warned(said)
+    assert counts(repository, plan)["classifier"] == [3]
 
 
 def test_check_can_be_switched_off(repository):
@@ -117,11 +120,6 @@ def test_check_can_be_switched_off(repository):
     assert plan.sizes.cores == 2
     assert said == plan.sizes.explained()[:1]
     assert plan.settings.max_bytes_waiting == settings().max_bytes_waiting
-
-
-def test_triton_alone_leaves_the_gateway_settings(repository):
-    alone = {"gpus": 0, "with_gateway": False, "memory": lambda: free(GIB)}
-    assert plan_start(settings(), repository, [].append, **alone).changed == {}
 
 
 def test_costs_that_were_measured_change_the_counts(repository):
@@ -177,14 +175,3 @@ def test_fit_at_its_limits(tmp_path):
     enough = int((wanted.usual_bytes + MIB) / NEAR) + 1
     assert fit(wanted, free(enough), beside_bytes=MIB) is Fit.ENOUGH
     assert fit(wanted, free(enough - 2), beside_bytes=MIB) is Fit.NEAR
-
-
-def test_models_that_cannot_be_loaded_are_refused_with_a_way_out(tmp_path):
-    """Unless the free memory is not known."""
-    model(tmp_path, "m", f"{ONNX} instance_group [ {{ kind: KIND_CPU count: 2 }} ]")
-    wanted = need(tmp_path, read_model_configs(tmp_path))
-    assert "2 ×" in table(wanted)[0]
-    words = r"(?s)1 MiB are free.*the models take.*ONNX Runtime, estimated.*--instances 1.*MEMORY_CHECK=warn"
-    with pytest.raises(MemoryShort, match=words):
-        check(wanted, free(MIB), beside_bytes=0, how=MemoryCheck.REFUSE)
-    assert check(wanted, None, beside_bytes=0, how=MemoryCheck.REFUSE) is None

@@ -2,8 +2,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from gateway_local.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, Start
 from gateway_local.server_log import error_lines
 from gateway_machine.gpus import gpu_count
 from tests.gateway.triton.small_repository import write_repository
-from tests.processes import PROJECT, is_gone, wait_for
+from tests.processes import is_gone, wait_for
 from tests.tritons import running_triton
 
 ECHO_CONFIG = """
@@ -39,19 +37,6 @@ class TritonPythonModel:
             ])
             for request in requests
         ]
-"""
-START_AND_WAIT = """
-import sys
-from pathlib import Path
-from gateway_local.paths import default_cache_dir
-from gateway_local.runtime.chooser import ensure_runtime
-from gateway_local.server import EmbeddedTriton
-
-server = EmbeddedTriton(ensure_runtime(default_cache_dir(), print), Path(sys.argv[1]), on_log=lambda line: None)
-server.start()
-server.wait_ready()
-print(server.pid, flush=True)
-sys.stdin.read()
 """
 
 
@@ -149,33 +134,14 @@ def test_dead_server_can_be_restarted_on_its_ports(runtime, echo_repository):
     assert not server.ready()
     server.stop()
     assert all(map(is_gone, stubs))
-    add_broken_model(echo_repository)  # it costs the others nothing
+    version = echo_repository / "broken" / "1"  # it costs the others nothing
+    version.mkdir(parents=True)
+    (version / "model.py").write_text("raise ValueError('half of a copy')")
+    (version.parent / "config.pbtxt").write_text(ECHO_CONFIG.replace('"echo"', '"broken"'))
     with server:
         server.wait_ready()
         assert server.url == url
         assert echo(server, 7) == 7
-
-
-def add_broken_model(repository: Path) -> None:
-    version = repository / "broken" / "1"
-    version.mkdir(parents=True)
-    (version / "model.py").write_text("raise ValueError('half of a copy')")
-    (version.parent / "config.pbtxt").write_text(ECHO_CONFIG.replace('"echo"', '"broken"'))
-
-
-@pytest.mark.triton
-def test_server_and_stubs_die_with_a_killed_parent(echo_repository):
-    with subprocess.Popen(
-        [sys.executable, "-c", START_AND_WAIT, str(echo_repository)],
-        cwd=PROJECT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as parent:
-        processes = family(int(parent.stdout.readline()))
-        assert len(processes) == 2
-        parent.kill()
-        wait_for(lambda: all(map(is_gone, processes)), timeout_seconds=30)
 
 
 @pytest.mark.parametrize("kind", ["grpc", "http", "metrics"])

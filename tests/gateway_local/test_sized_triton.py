@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.triton.model_config import read_model_config
+from gateway.triton.model_config import ModelInstanceGroup, read_model_config
 from gateway_local.sized_triton import container_plan, short_of_shared_memory, use_devices
 from gateway_local.sizing import ARGUMENT
-from gateway_machine.capacity import SHARED_BYTES, Costs, plan
+from gateway_machine.capacity import SHARED_BYTES, Costs, pinned_pool_bytes, plan
 from gateway_machine.cores import usable_cores
 from gateway_machine.gpus import gpu_count
 from tests.processes import PROJECT, python, wait_for
@@ -94,20 +94,10 @@ def test_threads_are_set_where_the_server_has_the_option(start, help_text, given
     assert words[1:] == [*filter(None, [given]), ARGUMENT, *wanted]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        pytest.param(
-            ("--require-gpu", "tritonserver", "--model-repository=/models"),
-            "no GPU can be seen",
-            marks=pytest.mark.skipif(gpu_count() > 0, reason="this machine has a GPU"),
-        ),
-        (("tritonserver",), "--model-repository is missing"),
-    ],
-)
-def test_container_that_cannot_serve_does_not_start(arguments, words):
-    done = python("-m", "gateway_local.sized_triton", *arguments, code=1)
-    assert words in done.stderr
+@pytest.mark.skipif(gpu_count() > 0, reason="this machine has a GPU")
+def test_container_without_a_gpu_does_not_start():
+    done = python("-m", "gateway_local.sized_triton", "--require-gpu", "tritonserver", "--model-repository=/m", code=1)
+    assert "no GPU can be seen" in done.stderr
 
 
 CORES, SLOW = usable_cores(), Costs(gpu_network_ms=20)
@@ -149,3 +139,76 @@ def test_too_little_shared_memory_is_reported():
     chosen = plan(12, 1, triton_alone=True)
     assert not short_of_shared_memory(11 * SHARED_BYTES, chosen)
     assert "has 703 MiB, and preprocessors may need 704 MiB" in short_of_shared_memory(11 * SHARED_BYTES - 1, chosen)
+
+
+DRIVER = """
+#include <stdlib.h>
+static int number(const char *name, int other) { const char *text = getenv(name); return text ? atoi(text) : other; }
+int cuInit(unsigned flags) { return number("PLAYED_ERROR", 0); }
+int cuDeviceGetCount(int *count) { *count = number("PLAYED_GPUS", 1); return 0; }
+int cuDriverGetVersion(int *version) { *version = number("PLAYED_CUDA", 13040); return 0; }
+"""
+"""The CUDA driver, played by a small library: its GPUs and its errors, which no machine without a GPU can show.
+
+The programs load it as they load the driver's own.
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    compiler = shutil.which("cc") or pytest.skip("no C compiler")
+    folder = tmp_path_factory.mktemp("driver")
+    (folder / "cuda.c").write_text(DRIVER)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", folder / "libcuda.so.1", folder / "cuda.c"], check=True)
+
+    def run(*command: str, code: int = 0, **variables: object) -> "subprocess.CompletedProcess[str]":
+        played = {name: str(value) for name, value in variables.items()}
+        return python(*command, code=code, env={**os.environ, "LD_LIBRARY_PATH": str(folder), **played})
+
+    return run
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_gpus_of_the_driver_are_counted(run, gpus):
+    code = "from gateway_machine.gpus import gpu_count, gpu_fault; print(gpu_count(), repr(gpu_fault()))"
+    assert run("-c", code, PLAYED_GPUS=gpus).stdout == f"{gpus} ''\n"
+
+
+@pytest.mark.parametrize(
+    ("played", "said"),
+    [
+        ({"PLAYED_ERROR": 100}, "CUDA error 100: the driver sees no GPU"),
+        ({"PLAYED_GPUS": 0}, "CUDA error 100: the driver sees no GPU"),
+        ({"PLAYED_ERROR": 803}, "CUDA error 803: the driver's library and its kernel module have different versions"),
+        ({"PLAYED_ERROR": 804, "PLAYED_CUDA": 12020}, "CUDA error 804: the driver is too old for the CUDA"),
+        ({"PLAYED_ERROR": 12345}, "CUDA error 12345: cuda.h explains it"),
+    ],
+)
+def test_errors_have_their_number_and_advice(run, played, said):
+    program = ("-m", "gateway_local.sized_triton", "--require-gpu", "tritonserver", "--model-repository=/m")
+    done = run(*program, code=1, **played)
+    assert said in done.stderr
+    if "PLAYED_CUDA" in played:
+        assert "the driver runs CUDA 12.2 at most" in done.stderr
+
+
+def test_container_with_gpus_gets_networks_on_them(run, repository, tmp_path):
+    """The whole command of the GPU image, with a server that prints its arguments."""
+    server = tmp_path / "tritonserver"
+    server.write_text('#!/bin/sh\n[ "$1" = --help ] || echo "$@"\n')
+    server.chmod(0o755)
+    command = [str(server), f"--model-repository={repository}"]
+    program = ("-m", "gateway_local.sized_triton", "--require-gpu", *command)
+    played = {"PLAYED_GPUS": 8, "TMPDIR": tmp_path, "GATEWAY_TRITON_ALONE": "true", "GATEWAY_CORES": 1}
+    done = run(*program, **played, GATEWAY_COSTS="gpu_network_ms=500")
+    # 2 images/s on each GPU: one preprocessor would do, and the smallest number is started.
+    assert "about 16 images/s, limited by network" in done.stderr
+    path, *options = done.stdout.split()
+    sized = Path(path.partition("=")[2]) / "classifier" / "configs" / "sized.pbtxt"
+    (group,) = read_model_config(sized).instance_group
+    assert (group.kind, group.count) == (ModelInstanceGroup.KIND_GPU, 2)
+    chosen = plan(1, 8, Costs(gpu_network_ms=500), triton_alone=True)
+    image_bytes = 3 * 224 * 224 * 4 + 4
+    assert f"--pinned-memory-pool-byte-size={pinned_pool_bytes(image_bytes, chosen.all_images_in_flight)}" in options
+    done = run(*program, "--pinned-memory-pool-byte-size=1", **played)
+    assert done.stdout.count("--pinned-memory-pool-byte-size") == 1

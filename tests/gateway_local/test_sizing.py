@@ -60,11 +60,6 @@ def test_shipped_models_are_completed(repository):
     assert not on_cpu["classifier"].dynamic_batching.max_queue_delay_microseconds
 
 
-def test_network_without_warm_up_gets_none():
-    assert not sized(BATCHED).model_warmup
-    assert not sized(f"{BATCHED} model_warmup {{ name: 'own' }}", CPU).model_warmup[1:]
-
-
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -91,13 +86,15 @@ def test_preprocessor_stays_on_the_cpu_unless_it_says_otherwise():
     assert groups(sized(text, plan(64, 8), preprocessor=True)) == [(KIND_GPU, 5, [])]
 
 
-def test_written_batching_stays():
+def test_written_batching_stays_and_a_network_without_warm_up_gets_none():
     text = f"{BATCHED[:-1]} preferred_batch_size: 7 max_queue_delay_microseconds: 5 }}"
     batching = sized(text).dynamic_batching
     assert (list(batching.preferred_batch_size), batching.max_queue_delay_microseconds) == ([7], 5)
     batching = sized(f"{BATCHED[:-1]} default_queue_policy {{ max_queue_size: 9 }} }}").dynamic_batching
     assert not batching.max_queue_delay_microseconds
     assert not sized("max_batch_size: 8").HasField("dynamic_batching")
+    assert not sized(BATCHED).model_warmup
+    assert not sized(f"{BATCHED} model_warmup {{ name: 'own' }}", CPU).model_warmup[1:]
 
 
 @pytest.mark.parametrize(("most", "wanted"), [(64, [8, 16, 32]), (32, [8, 16, 32]), (31, [8, 16]), (7, [])])
@@ -213,7 +210,10 @@ def test_repository_follows_edits_and_new_models(repository):
 
 
 def test_read_only_repository_gets_links_that_follow_it(repository, monkeypatch):
-    """As root, files are writable whatever their mode, so the refusal of a read-only file system is played."""
+    """Also to own configurations beside it.
+
+    As root, files are writable whatever their mode, so the refusal of a read-only file system is played.
+    """
     real = sizing.write
 
     def refusing(path, chosen):
@@ -222,11 +222,14 @@ def test_read_only_repository_gets_links_that_follow_it(repository, monkeypatch)
         real(path, chosen)
 
     monkeypatch.setattr(sizing, "write", refusing)
+    (repository / "classifier" / "configs").mkdir()
+    (repository / "classifier" / "configs" / "mine.pbtxt").write_text("# mine")
     found = SizedRepository(repository, CPU)
     found.update()
     assert found.path != repository
-    assert not list(repository.glob("*/configs"))
+    assert not list(repository.glob("*/configs/sized.pbtxt"))
     linked = found.path / "classifier"
+    assert (linked / "configs" / "mine.pbtxt").read_text() == "# mine"
     assert (linked / "1").is_symlink()
     assert (linked / "config.pbtxt").read_text() == (repository / "classifier" / "config.pbtxt").read_text()
     assert groups(read_model_config(linked / "configs" / "sized.pbtxt")) == [(AUTO, 13, [])]
@@ -245,15 +248,6 @@ def test_read_only_repository_gets_links_that_follow_it(repository, monkeypatch)
     assert (repository / "classifier" / "config.pbtxt").exists()
 
 
-def test_own_configurations_beside_it_are_linked(repository):
-    (repository / "classifier" / "configs").mkdir()
-    (repository / "classifier" / "configs" / "mine.pbtxt").write_text("# mine")
-    found = SizedRepository(repository, CPU, linked=True)
-    found.update()
-    assert (found.path / "classifier" / "configs" / "mine.pbtxt").read_text() == "# mine"
-    found.remove()
-
-
 CONFIG = """# Kept.
 name: "flowers"
 parameters { key: "first" value: { string_value: "1" } }  # kept
@@ -266,15 +260,13 @@ FORMS = {
     "several lines": 'parameters: {\n  key: "runtime"\n  value: {\n    string_value: "onnx"  # kept\n  }\n}',
 }
 
-SHIPPED = sorted(DEFAULT_MODEL_REPOSITORY.glob("*/config.pbtxt"))
-
 
 def read(text: str) -> dict[str, str]:
     return dict(parameters(config_of(text)))
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_parameter_is_changed_in_place(form):
+def test_parameter_is_changed_in_place_or_added(form):
     before = CONFIG % form
     after = with_parameter(before, "runtime", "torchscript")
     assert read(before) == {"first": "1", "runtime": "onnx"}
@@ -282,17 +274,14 @@ def test_parameter_is_changed_in_place(form):
     assert after.count("# Kept.") == 1
     assert after.count("# kept") == before.count("# kept")
     assert with_parameter(after, "runtime", "torchscript") == after
+    added = with_parameter(CONFIG % "", "runtime", "onnx")
+    assert read(added) == {"first": "1", "runtime": "onnx"}
+    assert added.startswith("# Kept.")
 
 
-def test_missing_parameter_is_added():
-    after = with_parameter(CONFIG % "", "runtime", "onnx")
-    assert read(after) == {"first": "1", "runtime": "onnx"}
-    assert after.startswith("# Kept.")
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.parent.name)
-def test_shipped_configurations_keep_every_other_byte(path):
-    text = path.read_text()
-    for key, value in read(text).items():
-        assert with_parameter(text, key, value) == text
-        assert read(with_parameter(text, key, "other")) == {**read(text), key: "other"}
+def test_shipped_configurations_keep_every_other_byte():
+    for path in DEFAULT_MODEL_REPOSITORY.glob("*/config.pbtxt"):
+        text = path.read_text()
+        for key, value in read(text).items():
+            assert with_parameter(text, key, value) == text
+            assert read(with_parameter(text, key, "other")) == {**read(text), key: "other"}

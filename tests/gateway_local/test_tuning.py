@@ -42,11 +42,13 @@ def test_hint_names_the_network_and_the_command(repository):
     config = repository / "torch_network" / "config.pbtxt"
     config.write_text(f'{config.read_text()} default_model_filename: "model.pt2"')
     assert shown(repository, "torch").startswith("torch_network runs by torch.export on this CPU")
-
-
-def test_default_model_comes_first(repository):
+    # The default model comes first, or else the first that runs by TorchScript.
     assert shown(repository, "other").startswith("other_network ")
-    assert shown(repository, "onnx").startswith("other_network ")  # the first that runs by TorchScript
+    assert shown(repository, "onnx").startswith("other_network ")
+    # `tune` needs the record of `gateway model add`.
+    for name in PLATFORMS:
+        (repository / name / ORIGIN).unlink()
+    assert shown(repository, "torch") is None
 
 
 @pytest.mark.parametrize(
@@ -64,13 +66,6 @@ def test_no_hint_for_models_tuned_on_this_machine(repository, document, tuned):
         text = document()
         (repository / name / TUNING).write_text(text if isinstance(text, str) else json.dumps(text))
     assert (shown(repository, "torch") is None) is tuned
-
-
-def test_models_of_other_tools_get_no_hint(repository):
-    """`tune` needs the record of `gateway model add`."""
-    for name in PLATFORMS:
-        (repository / name / ORIGIN).unlink()
-    assert shown(repository, "torch") is None
 
 
 def test_processor_features_are_detected(tmp_path):
@@ -104,9 +99,6 @@ def test_runtime_is_shown_with_its_reason(repository, recorded):
     assert lines(repository) == ["torch_network version 1 runs by ONNX Runtime on this CPU: both agree"]
     assert lines(repository, "other") == []
     assert lines(repository, gpus=1) == []
-
-
-def test_no_hint_where_onnxruntime_runs_the_network(repository, recorded):
     assert shown(repository, "torch").startswith("other_network ")
 
 

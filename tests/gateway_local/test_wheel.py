@@ -129,7 +129,8 @@ def started(installed: Installed, exported: str, runtime) -> Iterator[tuple[str,
 
 
 @pytest.mark.slow
-def test_wheel_contains_models_backends_and_an_image_but_no_weights(installed):
+def test_wheel_contains_models_backends_an_image_and_the_client_but_no_weights(installed):
+    """The environment uses it instead of the checkout; GET /client/ answers with the client's wheel."""
     files = {str(path.relative_to(installed.shipped)) for path in installed.shipped.rglob("*.*")}
     assert {
         "triton_models/ensemble_model/config.pbtxt",
@@ -140,19 +141,10 @@ def test_wheel_contains_models_backends_and_an_image_but_no_weights(installed):
         "examples/cat.jpg",
     } <= files
     assert not [name for name in files if name.endswith(("model.pt", "labels.txt", ".pyc"))]
-
-
-@pytest.mark.slow
-def test_wheel_brings_the_wheel_of_the_client(installed):
-    """The one that GET /client/ answers with, as setuptools builds it."""
     (brought,) = installed.prefix.glob("lib/python*/site-packages/gateway_plugins/page/client/*.whl")
     assert brought.name == f"triton_image_gateway_client-{__version__}-py3-none-any.whl"
     with zipfile.ZipFile(brought) as archive:
         assert {"gateway_client/__init__.py", "gateway_client/py.typed"} <= set(archive.namelist())
-
-
-@pytest.mark.slow
-def test_environment_uses_the_wheel_instead_of_the_checkout(installed):
     code = "import gateway; from gateway_local.paths import *; print(gateway.__file__, DEFAULT_BACKENDS.is_dir())"
     printed = subprocess.run(
         [installed.prefix / "bin" / "python", "-c", code],

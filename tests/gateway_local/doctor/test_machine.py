@@ -1,9 +1,11 @@
-"""The checks of the machine in `gateway doctor`."""
+"""The checks of the machine, of settings and of ports in `gateway doctor`."""
 
 import importlib.util
 import os
 import platform
+import socket
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,13 +13,15 @@ import pytest
 
 from gateway.findings import Finding, Level, fail
 from gateway.settings import GIB, MIB
-from gateway_local.doctor import machine
+from gateway_local.doctor import configuration, machine
 from gateway_local.paths import default_cache_dir
 from gateway_local.runtime import wheel
 from gateway_local.runtime.base import LibpythonMissing
 from gateway_local.runtime.image.use import use
 from gateway_machine.capacity import NetworkRuntime
 from gateway_plugins.demand.footprint import Footprint, Need
+from tests.doubles.http import Reply, http_server
+from tests.processes import free_port
 from tests.settings import Settings
 from tests.triton_images import PYTHON, unpacked_image
 
@@ -43,7 +47,15 @@ def test_machine_with_a_recent_c_library_runs_triton(monkeypatch, glibc):
     finding = machine.system()
     assert finding.level is Level.OK
     assert platform.python_version() in finding.text
+
+
+def test_libpython_is_found_or_comes_with_advice(monkeypatch):
+    def nowhere() -> Path:
+        raise LibpythonMissing("install it")
+
     assert machine.libpython().level is Level.OK
+    monkeypatch.setattr(machine, "find_libpython", nowhere)
+    assert machine.libpython() == fail("libpython", "install it")
 
 
 @pytest.mark.parametrize(
@@ -75,14 +87,6 @@ def test_resize_kernel_is_shown_or_missed(monkeypatch):
     assert finding.level is Level.WARN
     assert "to the same pixels" in finding.text
     assert "native, which needs a C compiler" in finding.advice
-
-
-def test_python_without_libpython_fails_with_advice(monkeypatch):
-    def nowhere() -> Path:
-        raise LibpythonMissing("install it")
-
-    monkeypatch.setattr(machine, "find_libpython", nowhere)
-    assert machine.libpython() == fail("libpython", "install it")
 
 
 @pytest.mark.usefixtures("runtime")
@@ -245,3 +249,50 @@ def test_gpu_that_torch_cannot_use_is_a_warning(path, monkeypatch, smi, torch, l
     assert finding.level is level
     assert "NVIDIA" in finding.text or not torch
     assert words in finding.text + finding.advice
+
+
+@pytest.mark.parametrize(
+    ("workers", "used", "level", "text"),
+    [("2", 2, Level.OK, "valid: GATEWAY_WORKERS"), ("0", 1, Level.FAIL, "GATEWAY_WORKERS='0'")],
+)
+def test_settings_that_are_set_are_listed_and_defaults_replace_invalid_ones(
+    monkeypatch, tmp_path, workers, used, level, text
+):
+    for name in [name for name in os.environ if name.upper().startswith("GATEWAY_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)  # away from .env
+    monkeypatch.setenv("GATEWAY_WORKERS", workers)
+    settings, finding = configuration.settings()
+    assert (settings.workers, finding.level) == (used, level)
+    assert finding.text.startswith(text)
+
+
+def test_port_of_the_api_is_free_or_that_of_a_gateway():
+    def checked(port: int, **settings: object) -> Finding:
+        return configuration.api_port(Settings(_env_file=None, port=port, **settings))
+
+    assert checked(free_port()).level is Level.OK
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        # `gateway doctor` must not wait for an answer for ever.
+        threading.Thread(target=lambda: listener.accept()[0].close()).start()
+        taken = checked(listener.getsockname()[1])
+    elsewhere = checked(8080, host="192.0.2.1")
+    for finding, words in ((taken, "is taken"), (taken, "GATEWAY_PORT"), (elsewhere, "cannot listen on 192.0.2.1")):
+        assert finding.level is Level.FAIL
+        assert words in finding.text
+    with http_server(lambda asked: Reply(200, b'{"status":"live"}')) as port:
+        finding = checked(port)
+    assert finding.level is Level.WARN
+    assert "in use by a gateway" in finding.text
+
+
+def test_taken_triton_ports_are_a_warning(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = listener.getsockname()[1]
+        monkeypatch.setattr(configuration, "TRITON_PORTS", {"gRPC": taken, "HTTP": free_port()})
+        finding = configuration.triton_ports()
+    assert finding.level is Level.WARN
+    assert finding.text == f"taken on 127.0.0.1: gRPC {taken}"
+    assert "--grpc-port" in finding.advice
+    monkeypatch.setattr(configuration, "TRITON_PORTS", {"gRPC": free_port()})
+    assert configuration.triton_ports().level is Level.OK

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.findings import Finding, Level, fail, ok, warn
+from gateway.findings import Level, fail, ok, warn
 from gateway_local.console import PlainConsole
 from gateway_local.doctor import tritons
 from gateway_local.doctor.report import show, summary
@@ -26,33 +26,29 @@ def doctor(*arguments: object, **settings: object) -> subprocess.CompletedProces
     return warm.run(code, ["doctor", *map(str, arguments)], environment=environment(**settings), timeout_seconds=120)
 
 
-def shown(findings: list[Finding], *, terminal: bool) -> str:
+LINES = [
+    "ok    GPU: none",
+    "warn  cores: 2 cores",
+    "      → lower it",
+    "fail  labels: one; two [red]",
+    "      → mend it",
+]
+TABLE = [
+    "ok    GPU     none",
+    "warn  cores   2 cores",
+    "              → lower it",
+    "fail  labels  one",
+    "              two [red]",
+    "              → mend it",
+]
+
+
+@pytest.mark.parametrize(("terminal", "lines"), [(False, LINES), (True, TABLE)], ids=["lines", "a table"])
+def test_findings_are_lines_or_on_a_terminal_a_table(terminal, lines):
     console = PlainConsole(force_terminal=terminal, width=60, color_system=None)
     with console.capture() as capture:
-        show(findings, console)
-    return capture.get()
-
-
-def test_findings_are_lines_without_a_terminal():
-    assert shown(FINDINGS, terminal=False).splitlines() == [
-        "ok    GPU: none",
-        "warn  cores: 2 cores",
-        "      → lower it",
-        "fail  labels: one; two [red]",
-        "      → mend it",
-    ]
-
-
-def test_findings_are_a_table_on_a_terminal():
-    lines = [line.rstrip() for line in shown(FINDINGS, terminal=True).splitlines()]
-    assert lines == [
-        "ok    GPU     none",
-        "warn  cores   2 cores",
-        "              → lower it",
-        "fail  labels  one",
-        "              two [red]",
-        "              → mend it",
-    ]
+        show(FINDINGS, console)
+    assert [line.rstrip() for line in capture.get().splitlines()] == lines
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,19 @@ def test_what_was_fetched_is_used_while_the_registry_is_away(registry, tmp_path)
         fetch_image(name(registry), tmp_path, print, backends=("python", "dali"))
 
 
+def test_leftovers_of_a_killed_process_and_of_another_image_are_removed(registry, tmp_path):
+    """The folder into which it unpacked: gigabytes. And layers, before the first one is fetched."""
+    (tmp_path / ".triton-image-0123456789ab-x" / "libraries").mkdir(parents=True)
+    (tmp_path / LAYERS).mkdir()
+    other = tmp_path / LAYERS / f"{'0' * 64}.part"
+    other.write_bytes(b"x")
+    removed: list[bool] = []
+    registry.answer = lambda asked: removed.append(other.exists()) if digest(LAYERS_OF_IMAGE[0]) in asked.path else None
+    fetch_image(name(registry), tmp_path, print)
+    assert removed == [False]
+    assert not list(tmp_path.glob(".triton-image-*"))
+
+
 def test_tag_that_has_moved_is_fetched_again(registry, tmp_path):
     first = fetch_image(name(registry), tmp_path, print)
     registry.images.add_image(*LAYERS_OF_IMAGE, variables=["TRITON_SERVER_VERSION=2.76.0"])
@@ -138,16 +151,6 @@ def test_full_disk_is_named_and_what_has_arrived_is_used_again(registry, tmp_pat
     assert not layers_asked(registry)
 
 
-def test_layers_of_another_image_are_removed(registry, tmp_path):
-    (tmp_path / LAYERS).mkdir()
-    other = tmp_path / LAYERS / f"{'0' * 64}.part"
-    other.write_bytes(b"x")
-    removed: list[bool] = []
-    registry.answer = lambda asked: removed.append(other.exists()) if digest(LAYERS_OF_IMAGE[0]) in asked.path else None
-    fetch_image(name(registry), tmp_path, print)
-    assert removed == [False]
-
-
 @pytest.mark.parametrize(("system", "machine"), [("Darwin", "arm64"), ("Linux", "riscv64")])
 def test_machine_without_images_is_refused(registry, tmp_path, monkeypatch, system, machine):
     monkeypatch.setattr(platform, "system", lambda: system)
@@ -166,13 +169,6 @@ def test_arm_machine_asks_for_its_own_image(registry, tmp_path, monkeypatch):
 def test_backends_without_an_image_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert "--backend is for images" in refusal("triton", "fetch", "--backend", "pytorch")
-
-
-def test_leftovers_of_a_killed_process_are_removed(registry, tmp_path):
-    """The folder into which it unpacked: gigabytes."""
-    (tmp_path / ".triton-image-0123456789ab-x" / "libraries").mkdir(parents=True)
-    fetch_image(name(registry), tmp_path, print)
-    assert not list(tmp_path.glob(".triton-image-*"))
 
 
 @pytest.mark.parametrize("terminal", [True, False])

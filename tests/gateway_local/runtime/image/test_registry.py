@@ -43,13 +43,8 @@ IMAGE = one_image()
 
 
 @pytest.fixture
-def images() -> StoredImages:
-    return one_image()
-
-
-@pytest.fixture
-def registry(images: StoredImages) -> Iterator[FaultyRegistry]:
-    with faulty_registry(images) as running:
+def registry() -> Iterator[FaultyRegistry]:
+    with faulty_registry(one_image()) as running:
         yield running
 
 
@@ -113,29 +108,31 @@ def test_image_of_this_architecture_is_pulled_from_a_registry(tmp_path, docker):
 
 
 @needs_registry
-def test_layer_continues_where_it_stopped_at_a_registry(tmp_path, images):
+def test_layer_continues_where_it_stopped_at_a_registry(tmp_path):
     (tmp_path / "layer.part").write_bytes(CONTENT[:5000])
     with running_registry(tmp_path) as host:
-        push(images, host)
+        push(IMAGE, host)
         reported = download(host, tmp_path / "layer")
     assert (tmp_path / "layer").read_bytes() == CONTENT
     assert reported[0] == 5000
     assert sum(reported) == len(CONTENT)
 
 
-def test_index_may_list_indexes(images, registry):
+def test_index_may_list_indexes(registry):
+    images = registry.images
     entry = images.add_image(CONTENT, tag=None)
     for _ in range(MAX_INDEX_DEPTH - 1):
         entry = images.add_index({"amd64": entry})
     assert pulled(registry.host).layers
+    assert all(kind in registry.asked("manifests")[0].headers["accept"] for kind in INDEX_TYPES)
     images.add_index({"amd64": entry})
     refused(registry.host, "lists lists")
 
 
-def test_image_for_other_machines_is_refused(images, registry):
-    images.add_index({"arm64": images.add_image(CONTENT, tag=None, architecture="arm64")})
+def test_image_for_other_machines_is_refused(registry):
+    registry.images.add_index({"arm64": registry.images.add_image(CONTENT, tag=None, architecture="arm64")})
     refused(registry.host, "for arm64, and this machine is amd64")
-    images.add_image(CONTENT, architecture="arm64")
+    registry.images.add_image(CONTENT, architecture="arm64")
     refused(registry.host, "this machine is linux on amd64")
 
 
@@ -143,16 +140,16 @@ def test_image_for_other_machines_is_refused(images, registry):
     "media_type",
     ["application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", "application/vnd.example.model", "text/plain"],
 )
-def test_foreign_layers_are_refused(images, registry, media_type):
-    images.add_image(CONTENT, layer_type=media_type)
+def test_foreign_layers_are_refused(registry, media_type):
+    registry.images.add_image(CONTENT, layer_type=media_type)
     refused(registry.host, f"unsupported type {media_type}")
 
 
-def test_image_has_one_layer_or_up_to_the_limit(images, registry):
-    images.add_image(*[CONTENT] * MAX_LAYERS)
+def test_image_has_one_layer_or_up_to_the_limit(registry):
+    registry.images.add_image(*[CONTENT] * MAX_LAYERS)
     assert len(pulled(registry.host).layers) == MAX_LAYERS
     for count in (MAX_LAYERS + 1, 0):
-        images.add_image(*[CONTENT] * count)
+        registry.images.add_image(*[CONTENT] * count)
         refused(registry.host, f"1 to {MAX_LAYERS} layers")
 
 
@@ -171,14 +168,14 @@ def test_image_has_one_layer_or_up_to_the_limit(images, registry):
         b'{"manifests": {}}',
     ],
 )
-def test_damaged_manifest_is_refused(images, registry, document):
-    images.manifests["26.11-py3"] = ("application/json", document)
+def test_damaged_manifest_is_refused(registry, document):
+    registry.images.manifests["26.11-py3"] = ("application/json", document)
     refused(registry.host)
 
 
-def test_document_up_to_the_limit_is_read(images, registry, monkeypatch):
-    configurations = [content for content in images.blobs.values() if content != CONTENT]
-    size = max(len(content) for content in [*configurations, images.manifests["26.11-py3"][1]])
+def test_document_up_to_the_limit_is_read(registry, monkeypatch):
+    configurations = [content for content in registry.images.blobs.values() if content != CONTENT]
+    size = max(len(content) for content in [*configurations, registry.images.manifests["26.11-py3"][1]])
     monkeypatch.setattr(registry_module, "MAX_DOCUMENT_BYTES", size)
     assert pulled(registry.host)
     monkeypatch.setattr(registry_module, "MAX_DOCUMENT_BYTES", size - 1)
@@ -211,8 +208,8 @@ def test_document_with_another_digest_is_refused(registry, version, path, header
     ],
     ids=["other bytes", "longer"],
 )
-def test_layer_with_another_digest_is_not_kept(images, registry, tmp_path, content, reason, left):
-    images.blobs[digest(CONTENT)] = content
+def test_layer_with_another_digest_is_not_kept(registry, tmp_path, content, reason, left):
+    registry.images.blobs[digest(CONTENT)] = content
     with pytest.raises(WrongDigest, match=reason):
         download(registry.host, tmp_path / "layer")
     assert [path.name for path in tmp_path.iterdir()] == left
@@ -247,9 +244,9 @@ def test_registry_that_stops_sending_counts_as_away(registry, tmp_path):
     assert (tmp_path / "layer.part").stat().st_size == 9
 
 
-def test_registry_that_lost_a_layers_end_counts_as_away(images, registry, tmp_path):
+def test_registry_that_lost_a_layers_end_counts_as_away(registry, tmp_path):
     """It has nothing after what was downloaded (416), and sends the same start again."""
-    images.blobs[digest(CONTENT)] = CONTENT[:5000]
+    registry.images.blobs[digest(CONTENT)] = CONTENT[:5000]
     with pytest.raises(RegistryUnreachable, match=f"of {len(CONTENT)} bytes"):
         download(registry.host, tmp_path / "layer")
     assert len(registry.asked("blobs")) == 1 + ATTEMPTS
@@ -469,11 +466,6 @@ def test_damaged_file_of_passwords_counts_as_none(tmp_path, monkeypatch, text):
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "nowhere"))
     assert stored_credentials() == {}
-
-
-def test_an_index_of_both_kinds_is_asked_for(registry):
-    pulled(registry.host)
-    assert all(kind in registry.asked("manifests")[0].headers["accept"] for kind in INDEX_TYPES)
 
 
 DIGEST = f"sha256:{'0f' * 32}"

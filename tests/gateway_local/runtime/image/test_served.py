@@ -4,6 +4,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -101,35 +102,26 @@ def test_all_that_the_image_needs_is_unpacked(image):
     assert stub_failure(image_runtime(image.folder.parent, image, DEFAULT_BACKENDS)) == ""
 
 
-def test_missing_library_is_named(image):
-    (library,) = (image.folder / "libraries").glob("libb64*.so*")
-    hidden = library.with_name("hidden")
-    library.rename(hidden)
+@contextmanager
+def changed(path: Path, content: bytes) -> Iterator[None]:
+    """A file of the image with another content."""
+    before = path.read_bytes()
+    path.write_bytes(content)
     try:
-        assert unloadable(image) == {"tritonserver": [f"{library.name} => not found"]}
+        yield
     finally:
-        hidden.rename(library)
+        path.write_bytes(before)
 
 
-def test_library_of_a_gpus_driver_may_be_missing(image):
-    """The server asks for a library that only machines with a GPU have."""
+def test_missing_library_is_named_and_damaged_program_refused(image):
+    """Unless it is one of a GPU's driver, which only machines with a GPU have."""
     (library,) = (image.folder / "libraries").glob("libb64*.so*")
     program = image.folder / "tritonserver" / "bin" / "tritonserver"
-    content = program.read_bytes()
-    name = library.name.encode()
-    program.write_bytes(content.replace(name, b"libcuda.so.1".ljust(len(name), b"\0")))
-    try:
+    content, name = program.read_bytes(), library.name.encode()
+    with changed(program, content.replace(name, b"libcuda.so.1".ljust(len(name), b"\0"))):
         assert "libcuda.so.1" in read_elf(program).needed
         assert unloadable(image) == {}
-    finally:
-        program.write_bytes(content)
-
-
-def test_damaged_program_is_refused(image):
-    program = image.folder / "tritonserver" / "bin" / "tritonserver"
-    content = program.read_bytes()
-    program.write_bytes(content[: len(content) // 2])
-    try:
+    with changed(program, content.replace(name, b"libxyz.so.1".ljust(len(name), b"\0"))):
+        assert unloadable(image) == {"tritonserver": ["libxyz.so.1 => not found"]}
+    with changed(program, content[: len(content) // 2]):
         assert list(unloadable(image)) == ["tritonserver"]
-    finally:
-        program.write_bytes(content)

@@ -37,8 +37,9 @@ def names(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_server_and_backends_are_at_their_places(tmp_path):
-    record = unpacked(tmp_path, triton_like_nvidias())
+def test_server_backends_and_needed_libraries_are_at_their_places(tmp_path):
+    """Also libraries that libraries need, and what libcudnn loads by name; not the driver's, nor CUDA's stub of it."""
+    record = unpacked(tmp_path, triton_like_nvidias(python="3.13", glibc="2.38"))
     assert names(tmp_path / "image" / "tritonserver") == {
         "LICENSE",
         "TRITON_VERSION",
@@ -55,11 +56,6 @@ def test_server_and_backends_are_at_their_places(tmp_path):
     assert (tmp_path / "image" / "tritonserver" / "LICENSE").stat().st_mode & 0o777 == 0o644
     assert record.backends == ("python", "pytorch")
     assert record.available == ("dali", "python", "pytorch")
-
-
-def test_libraries_are_those_that_the_server_needs(tmp_path):
-    """Also those that libraries need, and what libcudnn loads by name; not the driver's, nor CUDA's stub of it."""
-    record = unpacked(tmp_path, triton_like_nvidias())
     assert names(tmp_path / "image" / "libraries") == {
         "libcrypto.so.3", "libcudart.so.13", "libcudnn.so.9", "libcudnn_ops.so.9", "libssl.so.3",
     }  # fmt: skip
@@ -67,6 +63,10 @@ def test_libraries_are_those_that_the_server_needs(tmp_path):
     assert names(tmp_path / "image" / "system") == {
         "ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libstdc++.so.6",
     }  # fmt: skip
+    assert (record.version, record.python, record.machine, record.loader) == ("2.75.0", "3.13", "x86_64", LOADER)
+    assert (record.needed_glibc, record.own_glibc) == ((2, 38), (2, 39))
+    assert record.search == ("backends/pytorch",)
+    assert Record.read(tmp_path / "image") == record
 
 
 def test_libraries_of_the_stub_may_lie_with_the_server(tmp_path):
@@ -80,17 +80,6 @@ def test_libraries_of_the_stub_may_lie_with_the_server(tmp_path):
     assert record.stub_libraries == ("libshared.so.1",)
     assert "libshared.so.1" in names(tmp_path / "image" / "libraries")
     assert "lib/libshared.so.1" in names(tmp_path / "image" / "tritonserver")
-
-
-def test_record_says_what_the_image_needs(tmp_path):
-    record = unpacked(tmp_path, triton_like_nvidias(python="3.13", glibc="2.38"))
-    assert record.version == "2.75.0"
-    assert record.python == "3.13"
-    assert record.machine == "x86_64"
-    assert record.loader == LOADER
-    assert (record.needed_glibc, record.own_glibc) == ((2, 38), (2, 39))
-    assert record.search == ("backends/pytorch",)
-    assert Record.read(tmp_path / "image") == record
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,17 @@ def test_image_with_a_newer_glibc_brings_its_own(tmp_path, monkeypatch, host, ne
     assert (folders(server)[0] == system, folders(stub)[0] == system) == (newer, newer)
 
 
+def test_backends_of_the_image_come_before_this_projects(tmp_path):
+    image = unpacked_image(tmp_path)
+    directory = image_runtime(tmp_path, image, DEFAULT_BACKENDS).backend_directory
+    assert (directory / "pytorch" / "libtriton_pytorch.so").is_file()
+    assert not (directory / "pytorch" / "model.py").exists()
+    assert (directory / "onnxruntime" / "model.py").is_file()
+    assert not any(path.is_symlink() for path in directory.rglob("*") if path.parent.name != "lib")
+    assert image_runtime(tmp_path, image, DEFAULT_BACKENDS).backend_directory == directory
+    assert len(list(tmp_path.glob("backends-image-*"))) == 1
+
+
 def test_python_processes_get_only_their_own_libraries(tmp_path, monkeypatch):
     """What this machine's Python loads needs this machine's versions, such as of OpenSSL."""
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
@@ -62,14 +73,6 @@ def test_python_processes_get_only_their_own_libraries(tmp_path, monkeypatch):
     assert Path(words[3]).read_bytes().startswith(b"\x7fELF")
 
 
-def test_backends_of_the_image_come_before_this_projects(tmp_path):
-    directory = image_runtime(tmp_path, unpacked_image(tmp_path), DEFAULT_BACKENDS).backend_directory
-    assert (directory / "pytorch" / "libtriton_pytorch.so").is_file()
-    assert not (directory / "pytorch" / "model.py").exists()
-    assert (directory / "onnxruntime" / "model.py").is_file()
-    assert not any(path.is_symlink() for path in directory.rglob("*") if path.parent.name != "lib")
-
-
 def test_variables_of_the_image_are_defaults(tmp_path):
     image = unpacked_image(tmp_path)
     assert image.record.variables == ("UCX_MEM_EVENTS=no",)
@@ -79,12 +82,6 @@ def test_variables_of_the_image_are_defaults(tmp_path):
         for given, value in (({}, "no"), ({"UCX_MEM_EVENTS": "yes"}, "yes")):
             shell = ["/bin/sh", "-c", f"{line}; echo $UCX_MEM_EVENTS"]
             assert subprocess.run(shell, env=given, capture_output=True, text=True, check=True).stdout == f"{value}\n"
-
-
-def test_composed_directory_is_kept(tmp_path):
-    image = unpacked_image(tmp_path)
-    assert image_runtime(tmp_path, image, DEFAULT_BACKENDS) == image_runtime(tmp_path, image, DEFAULT_BACKENDS)
-    assert len(list(tmp_path.glob("backends-image-*"))) == 1
 
 
 def test_image_in_use_is_started_instead_of_the_wheel(tmp_path):
