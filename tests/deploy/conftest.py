@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import yaml
 from click.testing import CliRunner
 
 from deploy.generate.helm import Rendered, render
+from tests.processes import PROJECT
 
-ROOT = Path(__file__).resolve().parents[2]
 VALUES = Path(__file__).parent / "values"
 SETS: dict[str, dict[str, Any]] = {
     "as it comes": {},
@@ -99,38 +98,28 @@ def laid_over(below: Any, above: Any) -> Any:
 
 
 def compose_file(name: str) -> dict[str, Any]:
-    return yaml.load((ROOT / name).read_text(), ComposeLoader)  # noqa: S506  # a SafeLoader with another tag
+    return yaml.load((PROJECT / name).read_text(), ComposeLoader)  # noqa: S506  # a SafeLoader with another tag
 
 
-@pytest.fixture(scope="session")
-def root() -> Path:
-    return ROOT
-
-
-@pytest.fixture(scope="session")
-def parse_dockerfile() -> Callable[..., Dockerfile]:
+def parse_dockerfile(**arguments: str) -> Dockerfile:
     """The Dockerfile, with its arguments by name."""
-    text = re.sub(r"^\s*#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
-
-    def parse(**arguments: str) -> Dockerfile:
-        parsed = Dockerfile({}, {})
-        for line in filter(None, map(str.strip, text.replace("\\\n", " ").splitlines())):
-            keyword, _, rest = line.partition(" ")
-            if keyword == "FROM":
-                base, name = re.fullmatch(r"(\S+) AS (\S+)", rest).groups()
-                parsed.stages[name] = Stage(re.sub(r"\$\{(\w+)\}", lambda match: parsed.arguments[match[1]], base))
-            elif parsed.stages:
-                [*parsed.stages.values()][-1].instructions.append((keyword, rest))
-            else:
-                name, _, default = rest.partition("=")
-                parsed.arguments[name] = arguments.get(name, default)
-        return parsed
-
-    return parse
+    text = re.sub(r"^\s*#.*\n", "", (PROJECT / "Dockerfile").read_text(), flags=re.MULTILINE)
+    parsed = Dockerfile({}, {})
+    for line in filter(None, map(str.strip, text.replace("\\\n", " ").splitlines())):
+        keyword, _, rest = line.partition(" ")
+        if keyword == "FROM":
+            base, name = re.fullmatch(r"(\S+) AS (\S+)", rest).groups()
+            parsed.stages[name] = Stage(re.sub(r"\$\{(\w+)\}", lambda match: parsed.arguments[match[1]], base))
+        elif parsed.stages:
+            [*parsed.stages.values()][-1].instructions.append((keyword, rest))
+        else:
+            name, _, default = rest.partition("=")
+            parsed.arguments[name] = arguments.get(name, default)
+    return parsed
 
 
 @pytest.fixture(scope="session")
-def dockerfile(parse_dockerfile) -> Dockerfile:
+def dockerfile() -> Dockerfile:
     return parse_dockerfile()
 
 

@@ -9,6 +9,7 @@ from gateway_local.server import EXIT_TIMEOUT_SECONDS
 from gateway_machine.capacity import MAX_INSTANCES, SHARED_BYTES, plan
 from tests.deploy.conftest import compose_file, faults_of, laid_over
 from tests.deploy.kubernetes_schemas import at
+from tests.processes import PROJECT
 from tests.settings import Settings
 
 
@@ -111,11 +112,11 @@ def mounted(compose, service: str) -> dict[str, str]:
     return {inside: outside for outside, inside, *_ in volumes if outside.startswith("./")}
 
 
-def test_prometheus_scrapes_both_services_and_reads_the_alerts(compose, root):
+def test_prometheus_scrapes_both_services_and_reads_the_alerts(compose):
     files = mounted(compose, "prometheus")
-    configuration = yaml.safe_load((root / files["/etc/prometheus/prometheus.yml"]).read_text())
+    configuration = yaml.safe_load((PROJECT / files["/etc/prometheus/prometheus.yml"]).read_text())
     (rules,) = configuration["rule_files"]
-    assert yaml.safe_load((root / files[rules]).read_text())["groups"]
+    assert yaml.safe_load((PROJECT / files[rules]).read_text())["groups"]
     found = {
         job["job_name"]: (names["names"], names["port"])
         for job in configuration["scrape_configs"]
@@ -126,15 +127,15 @@ def test_prometheus_scrapes_both_services_and_reads_the_alerts(compose, root):
         assert set(compose["services"]["prometheus"]["networks"]) & set(compose["services"][service]["networks"])
 
 
-def test_grafana_finds_prometheus_and_the_dashboards(compose, root):
+def test_grafana_finds_prometheus_and_the_dashboards(compose):
     files = mounted(compose, "grafana")
-    assert all((root / outside).exists() for outside in files.values())
+    assert all((PROJECT / outside).exists() for outside in files.values())
     folder = "/etc/grafana/provisioning"
-    (source,) = yaml.safe_load((root / files[f"{folder}/datasources/prometheus.yml"]).read_text())["datasources"]
+    (source,) = yaml.safe_load((PROJECT / files[f"{folder}/datasources/prometheus.yml"]).read_text())["datasources"]
     assert source["url"] == "http://prometheus:9090"
-    (provider,) = yaml.safe_load((root / files[f"{folder}/dashboards/image-gateway.yml"]).read_text())["providers"]
+    (provider,) = yaml.safe_load((PROJECT / files[f"{folder}/dashboards/image-gateway.yml"]).read_text())["providers"]
     home = compose["services"]["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
-    dashboards = root / files[provider["options"]["path"]]
+    dashboards = PROJECT / files[provider["options"]["path"]]
     assert (dashboards / home.rpartition("/")[2]).exists()
     assert home.startswith(provider["options"]["path"])
 

@@ -16,8 +16,8 @@ from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_local.sizing import ARGUMENT
 from gateway_models.repository.tensorrt import TENSORRT_CACHE
-from tests.deploy.conftest import Stage
-from tests.processes import python
+from tests.deploy.conftest import Stage, parse_dockerfile
+from tests.processes import PROJECT, python
 from tests.settings import Settings
 
 IMAGES = ["gateway", "triton", "triton-cpu", "triton-cpu-onnx"]
@@ -33,13 +33,13 @@ def installs_torch(stages: list[Stage]) -> bool:
     )
 
 
-def test_hadolint_finds_nothing_and_no_rule_is_switched_off_without_a_reason(root):
+def test_hadolint_finds_nothing_and_no_rule_is_switched_off_without_a_reason():
     hadolint = Path(sysconfig.get_path("scripts")) / "hadolint"
     completed = subprocess.run(
-        [hadolint, "--no-color", "--failure-threshold=style", "Dockerfile"], cwd=root, capture_output=True, text=True
+        [hadolint, "--no-color", "--failure-threshold=style", "Dockerfile"], cwd=PROJECT, capture_output=True, text=True
     )
     assert (completed.returncode, completed.stdout) == (0, "")
-    lines = (root / "Dockerfile").read_text().splitlines()
+    lines = (PROJECT / "Dockerfile").read_text().splitlines()
     for line in filter(lambda line: "hadolint" in line, lines):
         assert re.search(r"hadolint ignore=\S+ # \w", line), line
 
@@ -106,7 +106,7 @@ def test_everything_that_pip_installs_is_pinned(dockerfile):
 
 
 @pytest.mark.parametrize("image", ["gateway", "triton", "triton-cpu-onnx"])
-def test_image_has_no_torch_and_is_built_without_it(dockerfile, parse_dockerfile, image):
+def test_image_has_no_torch_and_is_built_without_it(dockerfile, image):
     """Built without torch where the default model comes from the archive of a release."""
     assert not installs_torch(dockerfile.environment(image))
     assert not installs_torch(parse_dockerfile(DEFAULT_MODEL="dist").needed(image))
@@ -156,12 +156,12 @@ def test_tensorrt_keeps_its_engines_where_compose_has_a_volume(dockerfile, gpu_c
     assert "tensorrt" in gpu_compose["volumes"]
 
 
-def test_the_gpu_image_has_what_the_preprocessor_imports(root, dockerfile):
+def test_the_gpu_image_has_what_the_preprocessor_imports(dockerfile):
     """All but torch, which `resize_library: torch` and a preprocessor on a GPU need: docs/guides/gpu.md.
 
     Nor has it this project's backend for PyTorch; and the NumPy of its base is removed first.
     """
-    files = (root / "triton_models/preprocessor/1").glob("*.py")
+    files = (PROJECT / "triton_models/preprocessor/1").glob("*.py")
     trees = [ast.parse(path.read_text()) for path in files if path.name != "on_torch.py"]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     imported = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
@@ -211,7 +211,7 @@ def test_gpu_image_starts_triton_with_the_options_of_gateway_up(dockerfile, tmp_
     }
 
 
-def test_gpu_image_has_what_sizes_its_models(root, dockerfile, tmp_path):
+def test_gpu_image_has_what_sizes_its_models(dockerfile, tmp_path):
     """Run by an interpreter without packages, as NVIDIA's image has none of the project's dependencies."""
     copies = [copy for copy in dockerfile.stages["triton"].all("COPY") if "/opt/sized" in copy]
     for copy in copies:
@@ -220,13 +220,13 @@ def test_gpu_image_has_what_sizes_its_models(root, dockerfile, tmp_path):
         for source in sources:
             to = place / Path(source).name if target.endswith("/") else place
             to.parent.mkdir(parents=True, exist_ok=True)
-            (shutil.copytree if (root / source).is_dir() else shutil.copyfile)(root / source, to)
+            (shutil.copytree if (PROJECT / source).is_dir() else shutil.copyfile)(PROJECT / source, to)
     done = python("-I", "-S", tmp_path, "tritonserver", code=1)
     assert "tritonserver's --model-repository is missing" in done.stderr
 
 
-def test_build_context_has_the_copied_files_without_weights_and_secrets(root, dockerfile):
-    lines = (root / ".dockerignore").read_text().splitlines()
+def test_build_context_has_the_copied_files_without_weights_and_secrets(dockerfile):
+    lines = (PROJECT / ".dockerignore").read_text().splitlines()
     patterns = [line for line in lines if line and not line.startswith("#")]
     copied = {
         source

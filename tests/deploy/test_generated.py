@@ -78,8 +78,8 @@ EXTRAS = [
 
 
 @pytest.fixture(scope="module")
-def constraints(root) -> list[Requirement]:
-    lines = (root / "constraints.txt").read_text().splitlines()
+def constraints() -> list[Requirement]:
+    lines = (PROJECT / "constraints.txt").read_text().splitlines()
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 

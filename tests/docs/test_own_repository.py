@@ -13,7 +13,6 @@ from gateway.findings import Level
 from gateway_local.doctor.tritons import tritons
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
-from tests.deploy import test_scripts
 from tests.gateway_client.bulk.running import rows_of, run
 from tests.photos import PHOTOS, photo, undecodable, unlike_any
 from tests.processes import PROJECT, Gateway, running_gateway, wait_for
@@ -107,7 +106,8 @@ def test_guides_client_works_with_the_projects_own_preprocessor(triton, photos, 
     assert scores.argmax(axis=1).tolist() == [285, 967, 967]
 
 
-def test_bad_files_leave_the_others_their_answers(client):
+def test_bad_files_leave_the_others_their_answers(gateway, client):
+    """A bad file alone is its own fault."""
     cat = photo("cat")
     rows = [
         ("cat.jpg", cat, None),
@@ -124,9 +124,6 @@ def test_bad_files_leave_the_others_their_answers(client):
     results = answer.json()["results"]
     assert [result["error"] and result["error"]["code"] for result in results] == [code for *_, code in rows]
     assert results[0]["predictions"] == results[-1]["predictions"]
-
-
-def test_bad_file_alone_is_its_own_fault(gateway, client):
     answer = client.post("/predict", content=undecodable(2), headers=JPEG)
     assert (answer.status_code, answer.json()["results"][0]["error"]["code"]) == (422, "undecodable_image")
     assert client.get("/health/ready").status_code == 200
@@ -155,13 +152,6 @@ def test_bulk_and_a_stream_are_answered(gateway, photos, tmp_path):
     assert [row["status"] for row in rows] == ["ok"] * len(PHOTOS)
     with opened(gateway.url, "?smoothing=none&top_k=1") as stream:
         assert len(ask(stream, photo("cat"))["predictions"]) == 1
-
-
-def test_probe_of_the_chart_gets_its_inference(own_triton):
-    """The ensemble has no input for lengths."""
-    before = test_scripts.inferences(own_triton.http_url, "ensemble_model")
-    assert test_scripts.run("alive.py", "ensemble_model", "60", own_triton.http_url).stderr == ""
-    assert test_scripts.inferences(own_triton.http_url, "ensemble_model") > before
 
 
 @pytest.mark.parametrize("model", ["preprocessor", "classifier"])

@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pyarrow
-import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import yaml
@@ -28,11 +27,8 @@ SHARDS = 4
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_job_matches_the_schemas(version):
+def test_job_matches_the_schemas_and_has_as_many_pods_as_shards(version):
     assert faults(JOB, version) == []
-
-
-def test_job_has_as_many_pods_as_shards():
     (container,) = JOB["spec"]["template"]["spec"]["containers"]
     assert container["env"] == [{"name": "SHARDS", "value": str(JOB["spec"]["completions"])}]
 
@@ -134,8 +130,8 @@ def test_batches_get_their_classes(tmp_path):
     paths = [str(path) for path in sorted(folder_of(tmp_path / "photos", 5, PNG).rglob("*.png"))]
     (bad := tmp_path / "bad.png").write_bytes(b"text")
     batches = [
-        pa.RecordBatch.from_pydict({"path": [*paths[:2], str(bad)], "id": [1, 2, 3]}),
-        pa.RecordBatch.from_pydict({"path": paths[2:], "id": [4, 5, 6]}),
+        pyarrow.RecordBatch.from_pydict({"path": [*paths[:2], str(bad)], "id": [1, 2, 3]}),
+        pyarrow.RecordBatch.from_pydict({"path": paths[2:], "id": [4, 5, 6]}),
     ]
     with stub_service() as url:
         rows = [row for batch in classifier(url, None, None)(iter(batches)) for row in batch.to_pylist()]

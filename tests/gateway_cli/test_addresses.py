@@ -10,6 +10,7 @@ from gateway_cli.addresses import WrongAddress
 from gateway_cli.former_options import formerly
 from gateway_cli.main import app
 from gateway_local.server import EmbeddedTriton
+from gateway_plugins.keys.key_file import add_key
 from tests.commands import gateway, refusal
 from tests.processes import free_port
 from tests.services import stub_service
@@ -21,17 +22,6 @@ NOTHING = "127.0.0.1:1"
 def service():
     with stub_service() as url:
         yield url
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory):
-    """The HTTP and the gRPC address of a gateway with API keys."""
-    from gateway_plugins.keys.key_file import add_key
-
-    keys, port = tmp_path_factory.mktemp("keys") / "keys.txt", free_port()
-    add_key(keys, "somebody")
-    with stub_service(api_keys_file=keys, grpc_port=port) as url:
-        yield url, f"127.0.0.1:{port}"
 
 
 def refused(*words: object) -> str:
@@ -48,12 +38,15 @@ def test_gateway_given_as_triton(service, scheme):
     assert f"write --gateway {service}" in refused("model", "parity", "flowers", "--triton", host)
 
 
-def test_gateway_with_keys_is_recognised(guarded):
+def test_gateway_with_keys_is_recognised(tmp_path):
     """No key is sent to find out."""
-    http, grpc = guarded
-    assert "the gateway's HTTP port" in refused("model", "list", "--triton", http)
-    assert "the gateway's gRPC port" in refused("model", "list", "--triton", grpc)
-    assert "the gateway's gRPC port; give the gateway's HTTP address" in refused("classify", ".", "--gateway", grpc)
+    port = free_port()
+    add_key(tmp_path / "keys.txt", "somebody")
+    with stub_service(api_keys_file=tmp_path / "keys.txt", grpc_port=port) as http:
+        grpc = f"127.0.0.1:{port}"
+        assert "the gateway's HTTP port" in refused("model", "list", "--triton", http)
+        assert "the gateway's gRPC port" in refused("model", "list", "--triton", grpc)
+        assert "the gateway's gRPC port; give the gateway's HTTP address" in refused("classify", ".", "--gateway", grpc)
 
 
 def test_triton_given_as_gateway(light_triton: EmbeddedTriton):
@@ -65,11 +58,8 @@ def test_triton_given_as_gateway(light_triton: EmbeddedTriton):
 
 
 @pytest.mark.parametrize("given", ["localhost", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:port", ":8001"])
-def test_form_of_a_triton_address(given):
+def test_form_of_an_address(given):
     assert "the form HOST:PORT" in refused("model", "list", "--triton", given)
-
-
-def test_form_of_a_gateway_address():
     assert "the form http://HOST:PORT" in refused("classify", ".", "--gateway", "ftp://127.0.0.1:8080")
 
 
@@ -130,18 +120,12 @@ def show(*, embeddings: str = "") -> None:
     typer.echo(f"embeddings={embeddings}")
 
 
-def test_former_name_sets_the_option_and_warns():
+def test_former_name_sets_the_option_and_warns_and_is_not_in_the_help():
     result = CliRunner().invoke(example, ["--features", "auto"])
     assert result.stdout == "embeddings=auto\n"
     assert "--features is now --embeddings; the old name works" in " ".join(result.stderr.split())
-
-
-def test_new_name_does_not_warn():
     result = CliRunner().invoke(example, ["--embeddings", "auto"])
     assert (result.stdout, result.stderr) == ("embeddings=auto\n", "")
-
-
-def test_former_names_are_not_in_the_help():
     for command in (["classify"], ["model", "add"]):
         text = gateway(*command, "--help").stdout
         assert "--embeddings" in text

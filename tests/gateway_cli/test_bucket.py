@@ -31,17 +31,8 @@ def gateway(s3: S3, *arguments: str) -> str:
 
 @contextmanager
 def follower(s3: S3, folder: Path, triton: str, log: Path):
-    command = [
-        sys.executable,
-        "-m",
-        "gateway_cli",
-        "model",
-        "pull",
-        URL,
-        str(folder),
-        "--follow=1",
-        f"--triton={triton}",
-    ]
+    words = ["model", "pull", URL, str(folder), "--follow=1", f"--triton={triton}"]
+    command = [sys.executable, "-m", "gateway_cli", *words]
     with log.open("wb") as output:
         process = subprocess.Popen(command, env={**os.environ, **s3.environment}, stdout=output, stderr=output)
         try:

@@ -87,8 +87,10 @@ def test_repository_can_follow_streams(add, tmp_path):
     assert "needs sequence_batching" in str(add("--name=third", "--stream", code=1).exception)
 
 
-def test_add_without_url_explains_how_to_load_the_model(add, capsys):
-    (hint,) = [line for line in add().output.splitlines() if "running service" in line]
+def test_add_explains_how_to_load_the_model_and_that_it_is_new(add, tmp_path, capsys):
+    output = add("--version=3").output
+    assert f"{tmp_path / 'models'} has no model 'head' yet: it is a new one, with version 3 alone" in output
+    (hint,) = [line for line in output.splitlines() if "running service" in line]
     assert "POST /models/head/load" in hint
     assert "--triton" in hint
     explain_how_to_load("head", "127.0.0.1:8001")
@@ -163,7 +165,8 @@ def test_missing_file_and_plain_folder_are_refused_as_source(add, tmp_path, sour
     assert reason.format(tmp_path / source) in str(add(source=tmp_path / source, code=1).exception)
 
 
-def test_line_break_of_a_file_name_is_escaped_in_errors(monkeypatch, capsys):
+def test_line_breaks_of_names_are_escaped_in_errors(monkeypatch, capsys):
+    """Lines of an error are printed apart."""
     monkeypatch.setattr(sys, "argv", ["gateway", "model", "add", "a\nerror: b.pt", "--name=a"])
     with pytest.raises(SystemExit):
         main()
@@ -172,30 +175,19 @@ def test_line_break_of_a_file_name_is_escaped_in_errors(monkeypatch, capsys):
     assert r"a\nerror: b.pt;" in printed
     print_status("reading a\ngateway | b.pt")
     assert capsys.readouterr().err == "gateway | reading a\\ngateway | b.pt\n"
-
-
-def test_lines_of_an_error_are_printed_apart(monkeypatch, capsys):
     monkeypatch.setattr("gateway_cli.main.app", lambda: (_ for _ in ()).throw(UserError("two lines:", "a\nb")))
     with pytest.raises(SystemExit):
         main()
     assert "error: two lines:\n  a\\nb" in capsys.readouterr().err
 
 
-def test_version_of_a_missing_model_is_refused(add, tmp_path):
-    added = add("--version=3")
-    assert f"{tmp_path / 'models'} has no model 'head' yet: it is a new one, with version 3 alone" in added.output
-
-
-def test_labels_in_windows_encoding_are_read(add, tmp_path):
+def test_labels_in_windows_encoding_are_read_and_duplicates_reported(add, tmp_path):
     (tmp_path / "labels.txt").write_bytes("\ufeffdaisy\r\nrose\r\ntulip\r\npoppy\r\nÄster\r\n\r\n".encode())
     add(f"--labels={tmp_path / 'labels.txt'}")
     written = (tmp_path / "models" / "head_classifier" / "labels.txt").read_bytes()
     assert written == "daisy\nrose\ntulip\npoppy\nÄster\n".encode()
-
-
-def test_duplicate_label_is_reported(add, tmp_path):
     (tmp_path / "labels.txt").write_text("daisy\nrose\ndaisy\npoppy\naster\n")
-    output = add(f"--labels={tmp_path / 'labels.txt'}").output
+    output = add("--name=second", f"--labels={tmp_path / 'labels.txt'}").output
     assert "some labels occur more than once" in output
     assert "'daisy' on lines 1, 3" in output
 
@@ -281,14 +273,11 @@ def remove(repository: Path, name: str = "head", *options: str) -> str:
     return error
 
 
-def test_shipped_model_cannot_be_removed(tmp_path):
+def test_shipped_and_default_models_cannot_be_removed(own_head, tmp_path, monkeypatch):
     rewrite(default_entry(EFFICIENTNET_LITE0), tmp_path)
     error = remove(tmp_path, "ensemble_model")
     assert "is the model that comes with the project" in error
     assert "GATEWAY_MODEL=NAME" in error
-
-
-def test_default_model_cannot_be_removed(own_head, monkeypatch):
     monkeypatch.setenv("GATEWAY_MODEL", "head")
     assert "is the default model (GATEWAY_MODEL)" in remove(own_head)
     monkeypatch.setenv("GATEWAY_MODEL", "another")

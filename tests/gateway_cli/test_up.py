@@ -61,25 +61,22 @@ def display(screen, tmp_path):
     display.close()
 
 
-def test_display_shows_models_but_not_log_chatter(display, screen):
-    display.log(f'triton | I{HEAD} "loading: echo:1"')
-    display.log("triton | +-------+")
-    display.log(f"triton | I{HEAD} \"successfully loaded 'echo'\"")
-    assert screen.getvalue().startswith("gateway |   model echo")
-    assert screen.getvalue().count("\n") == 1
-    assert screen.getvalue().rstrip().endswith("s")
-
-
-def test_relevant_errors_are_shown(display, screen):
-    display.log(f'triton | E{HEAD} "CudaDriverHelper has not been initialized."')
-    display.log(f'triton | E{HEAD} "[markup] stays as it is"')
-    assert screen.getvalue() == "gateway | triton | [markup] stays as it is\n"
-
-
-def test_whole_log_is_in_the_file(display):
-    display.log("triton | one")
-    display.log("triton | two")
-    assert display.log_file.read_text() == "one\ntwo\n"
+def test_display_shows_models_and_errors_but_not_log_chatter(display, screen):
+    """Which is in the file."""
+    log = [
+        f'I{HEAD} "loading: echo:1"',
+        "+-------+",
+        f"I{HEAD} \"successfully loaded 'echo'\"",
+        f'E{HEAD} "CudaDriverHelper has not been initialized."',
+        f'E{HEAD} "[markup] stays as it is"',
+    ]
+    for line in log:
+        display.log(f"triton | {line}")
+    loaded, error = screen.getvalue().splitlines()
+    assert loaded.startswith("gateway |   model echo")
+    assert loaded.rstrip().endswith("s")
+    assert error == "gateway | triton | [markup] stays as it is"
+    assert display.log_file.read_text().splitlines() == log
 
 
 def test_log_file_size_is_bounded(display, monkeypatch):
@@ -105,7 +102,7 @@ def test_log_path_follows_the_xdg_specification(monkeypatch, tmp_path):
     assert log_path(1) == Path(tmp_path, ".local/state/triton-image-gateway/triton-1.log")
 
 
-def test_report_has_throughput_bottleneck_and_settings():
+def test_report_has_throughput_bottleneck_and_settings_of_the_machine():
     output = gateway("capacity", "--cores", 16, "--gpus", 1).output
     assert output.startswith("16 cores, 1 GPU: about 4,571 images/s, limited by: all cores together")
     for line in (
@@ -118,9 +115,6 @@ def test_report_has_throughput_bottleneck_and_settings():
         "--preprocessor-instances 9 --instances 2 --preferred 8,16,32",
     ):
         assert line in output
-
-
-def test_report_follows_the_machine():
     without_a_gpu = gateway("capacity", "--cores", 2, "--gpus", 0).output
     assert without_a_gpu.startswith("2 cores, no GPU: ")
     assert "max_queue_delay" not in without_a_gpu

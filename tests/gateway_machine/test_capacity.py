@@ -32,7 +32,6 @@ MACHINES = [(cores, gpus) for cores in (0.5, 1, 1.5, 2, 3, 4, 8, 16, 32, 96, 256
 
 GOLDEN = Path(__file__).with_name("plans.json")
 GOLDEN_MACHINES = [(cores, gpus) for cores in (1, 2, 4, 16, 64) for gpus in (0, 1, 8)]
-CLOSE = 1.5
 
 
 def rendered(cores, gpus):
@@ -61,22 +60,6 @@ def test_plans_are_those_of_the_golden_file():
 
 def golden():
     return {f"{cores} cores, {gpus} GPUs": rendered(cores, gpus) for cores, gpus in GOLDEN_MACHINES}
-
-
-@pytest.mark.parametrize(("cores", "gpus"), GOLDEN_MACHINES)
-def test_stages_can_do_about_the_same(cores, gpus):
-    """No stage is slower than the machine's cores or GPUs, or more than 1.5 times as fast as it must be.
-
-    Except by the smallest number of processes there is: one, or SPARE_INSTANCES.
-    """
-    found = plan(cores, gpus)
-    needed = machine_rate(cores, gpus, COSTS)
-    for stage in found.stages:
-        assert stage.images_per_second >= needed * 0.999
-        is_hardware = stage.name == "network" and gpus
-        least = SPARE_INSTANCES if stage.name != "gateway" else 1
-        if not is_hardware and stage.count > least:
-            assert stage.images_per_second <= CLOSE * needed
 
 
 @pytest.mark.parametrize(
@@ -161,20 +144,13 @@ def test_no_stage_idles_a_core_while_another_is_the_limit(cores, gpus, triton_al
 
 @given(ALL_COSTS)
 def test_costs_are_read_as_they_are_written(costs):
+    """Those that are not given are the defaults."""
     again = Costs.read(costs.text)
     for name in ("gateway_ms", "triton_ms", "preprocessor_ms", "network_ms", "gpu_network_ms"):
         assert getattr(again, name) == pytest.approx(getattr(costs, name), rel=1e-5)
-
-
-def test_costs_that_are_not_given_are_the_defaults():
     assert Costs.read("") == COSTS
     assert Costs.read(" gpu_network_ms=0.08, ") == Costs(gpu_network_ms=0.08)
     assert COSTS.text == ""
-
-
-def test_two_cores_without_a_gpu_get_the_defaults_of_the_settings():
-    found = plan(2, 0)
-    assert found.settings() == {field: Settings.model_fields[field].default for field in found.settings()}
 
 
 @pytest.mark.parametrize(("cores", "gpus"), MACHINES)
@@ -225,9 +201,7 @@ def test_plan_is_reduced_in_proportion_until_it_fits():
     assert found.networks < whole.networks
     assert found.preprocessors < whole.preprocessors
     assert f"{found.cores:g} of 64 cores, since memory allows no more" in found.explained()[0]
-
-
-def test_plan_that_never_fits_is_that_of_one_core():
+    # One that never fits is that of one core.
     assert fitting_plan(4, 0, None, lambda _: False).cores == 1
     assert fitting_plan(0.5, 0, None, lambda _: False).cores == 0.5
 
