@@ -37,8 +37,8 @@ from tests.gateway_models.networks.warm_jobs import WarmProcess
 from tests.gateway_predictions.warm_writers import start as warm_writer
 from tests.light_models import lightened
 from tests.loops import Loop
-from tests.on_demand import decoders_on_demand
 from tests.photos import PHOTOS, photo
+from tests.services import decoders_on_demand
 from tests.tritons import running_triton
 
 # No deadline: how long an example takes depends on the machine.

@@ -6,8 +6,9 @@ As a process of its own: `tests.processes.running_gateway`.
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, cast
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Self, cast
+from unittest.mock import patch
 
 import httpx
 import uvicorn
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.app import create_app
 from gateway.inference.backend import Backend
+from gateway.ingest.decoders.pool import Decoders
 from gateway.server.serve import server_options
 from tests.doubles.backend import StubBackend
 from tests.processes import free_port, wait_for
@@ -90,6 +92,18 @@ def _only(settings: Mapping[str, Any]) -> Settings:
     unknown = settings.keys() - Settings.model_fields
     assert not unknown, f"there is no setting {unknown}; one of a plug-in needs its entry point: pip install -e ."
     return Settings(_env_file=None, **settings)
+
+
+class DecodersOnDemand(Decoders):
+    """Decoders without the process that is started in advance for the first image."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+
+def decoders_on_demand() -> AbstractContextManager[object]:
+    """Most applications in tests decode nothing, and a decoder's start takes a fifth of a second of processor time."""
+    return patch("gateway.app.Decoders", DecodersOnDemand)
 
 
 @contextmanager

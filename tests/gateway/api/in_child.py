@@ -11,9 +11,8 @@ from typing import Any
 from gateway.logs import configure_logs
 from tests import warm
 from tests.doubles.backend import StubBackend
-from tests.on_demand import decoders_on_demand
 from tests.processes import environment
-from tests.services import client_of
+from tests.services import client_of, decoders_on_demand
 from tests.settings import Settings
 
 Ask = tuple[str, str, dict[str, str]]

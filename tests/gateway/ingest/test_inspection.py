@@ -126,7 +126,7 @@ def test_file_without_its_last_bytes_is_not_decoded(name):
 @pytest.mark.parametrize("name", ["JPEG baseline", "PNG RGB 8 bit", "WebP lossy", "BMP 24 bit", "TIFF tiles"])
 def test_bytes_after_an_image_are_ignored(name):
     one = sample(name)
-    assert inspect_whole(one.data + b"PK\3\4 a polyglot", LIMITS) == inspect_whole(one.data, LIMITS)
+    assert inspect_whole(one.data + small("PNG") + b"PK\3\4 a polyglot", LIMITS) == inspect_whole(one.data, LIMITS)
 
 
 def test_size_of_a_thumbnail_is_not_the_size_of_the_image():
@@ -191,6 +191,7 @@ def png_with(position, chunk):
 
 FOUR_GIBIBYTES = struct.pack(">I4s", 0xFFFFFFF0, b"IDAT")
 WIDTH_64, WIDTH_0 = (struct.pack("<HHII", 256, 4, 1, width) for width in (64, 0))
+SCRIPT = b"<script>alert(1)</script>"
 BROKEN = {
     "PNG of no width": ("invalid_image", lambda: encoders.png_header(0, 64) + small("PNG")[33:]),
     "JPEG of no height": ("invalid_image", lambda: small("JPEG").replace(b"\0\x40\0\x40", b"\0\0\0\x40", 1)),
@@ -210,6 +211,17 @@ BROKEN = {
         lambda: sample("JPEG baseline").data.replace(b"\xff\xc0\0\x11\x08", b"\xff\xc0\0\x11\x0c"),
     ),
     "JPEG that ends with its thumbnail": ("truncated_image", lambda: sample("JPEG with a thumbnail").data[:-2]),
+    "JPEG segment without a length": (
+        "invalid_image",
+        lambda: small("JPEG").replace(b"\xff\xe0", b"\xff\xe1\0\0", 1),
+    ),
+    "JPEG's name on a script": ("truncated_image", lambda: b"\xff\xd8\xff\xe0" + SCRIPT),
+    "GIF that is a script": ("truncated_image", lambda: b"GIF89a=1;" + SCRIPT),
+    "PDF and JPEG": ("unsupported_format", lambda: b"%PDF-1.7\n" + small("JPEG")),
+    "WebP longer than its file": (
+        "truncated_image",
+        lambda: small("WEBP")[:4] + struct.pack("<I", 2**31) + small("WEBP")[8:],
+    ),
     "nothing": ("empty_file", lambda: b""),
 }
 
