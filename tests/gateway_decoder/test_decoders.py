@@ -185,20 +185,6 @@ async def test_requests_take_turns_at_the_decoders(pool):
     assert done.index("single") <= 2
 
 
-async def test_decode_cancelled_in_the_queue_holds_no_slot(pool):
-    worker = await hold(pool)
-    data = cat()
-    tasks = [asyncio.ensure_future(decoded(pool, data)) for _ in range(4)]
-    await begun(pool)
-    await asyncio.sleep(0)
-    for task in tasks[1:3]:
-        task.cancel()
-    os.kill(worker.pid, signal.SIGCONT)
-    answers = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [False, True, True, False]
-    assert pool._slots.bounds[0].free == 1
-
-
 async def test_images_that_fit_into_memory_are_decoded_concurrently():
     data = cat()
     nbytes = peak_bytes(info_of(data), MAX_SIDE)

@@ -1,6 +1,9 @@
-"""Large images are resized where they are decoded, to exactly the pixels of the preprocessor."""
+"""Large images are resized where they are decoded, to exactly the pixels and tensors of the preprocessor in Triton."""
 
+import importlib.util
 import io
+from dataclasses import replace
+from types import ModuleType
 
 import cv2
 import numpy as np
@@ -10,19 +13,24 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from gateway.ingest.decode_budget import peak_bytes, reduction, shrunk_bytes
-from gateway.ingest.resizing import Resize, resize_of
+from gateway.ingest.inspection import DecodePolicy, encoded, needs_decoding
+from gateway.ingest.resizing import Resize, TensorInput, resize_of
+from gateway.ingest.upload import Upload
+from gateway_decoder import resampling
 from gateway_decoder.decoding import decode
 from gateway_decoder.in_process import inspect_whole
 from gateway_decoder.resampling import resample
+from gateway_decoder.tensors import to_tensor
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
+from gateway_models.repository.writing import PREPROCESSOR_CODE
 from tests.asking import encode
 from tests.gateway.ingest.reading import LIMITS
+from tests.native.pictures import noise
+from tests.photos import PHOTOS, photo
+from tests.samples import samples
+from tests.settings import Settings
 
 SIDES = st.integers(1, 260)
-
-
-def noise(height: int, width: int) -> np.ndarray:
-    return np.random.default_rng(height * 1_000 + width).integers(0, 256, (height, width, 3), np.uint8)
 
 
 def photograph(height: int = 1_200, width: int = 1_600) -> bytes:
@@ -105,3 +113,100 @@ def test_unsupported_resize_is_left_to_the_preprocessor(changed):
     assert resize_of({**parameters, "resize_library": "pillow-12.1"}, fast=True) == Resize((64,), "bilinear", fast=True)
     assert resize_of({**parameters, **changed}, fast=False) is None
     assert resize_of({}, fast=False) is None
+
+
+POLICY = DecodePolicy.from_settings(Settings(_env_file=None))
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+BOTH_SIDES = TensorInput(Resize((224, 224), "bicubic"), (224, 224), (0.5,) * 3, (0.5,) * 3)
+WAYS = {
+    "both sides": BOTH_SIDES,
+    "shorter side": TensorInput(Resize((256,), "bilinear"), (224, 224), MEAN, STD),
+    "odd crop": TensorInput(Resize((97,), "lanczos"), (64, 64), MEAN, STD),
+    "another shape": TensorInput(Resize((60, 90), "box"), (50, 75), MEAN, STD),
+    "nearest": TensorInput(Resize((48, 48), "nearest"), (48, 48), MEAN, STD),
+    "pixels": replace(BOTH_SIDES, datatype="uint8"),
+}
+
+
+def module(name: str) -> ModuleType:
+    """A module of the preprocessor that imports no other one of it."""
+    spec = importlib.util.spec_from_file_location(f"preprocessor_{name}", PREPROCESSOR_CODE / f"{name}.py")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.fixture(params=["the kernel", "Pillow"])
+def resizing(request, monkeypatch) -> ModuleType:
+    """The preprocessor's resizing.py; both sides have the kernel, or neither has."""
+    loaded = module("resizing")
+    resampling._kernel_is_exact.cache_clear()
+    if request.param == "the kernel":
+        pytest.importorskip("exact_resize", reason="the resize kernel is not built: pip install ./native")
+    else:
+        monkeypatch.setattr(loaded, "exact_resize", None)
+        monkeypatch.setattr(resampling, "exact_resize", None)
+    yield loaded
+    resampling._kernel_is_exact.cache_clear()
+
+
+def by_the_ensemble(data: bytes, tensor: TensorInput, resizing: ModuleType) -> bytes:
+    """The gateway passes the file on or decodes it, and the preprocessor makes the tensor."""
+    info = inspect_whole(data, LIMITS)
+    if needs_decoding(info, POLICY):
+        sent = decode(data, info, tensor.resize).to_bytes()
+    else:
+        sent = encoded(Upload(0, "", data), info)
+    pixels = pixels_of(sent)
+    if len(tensor.resize.size) == 1:
+        pixels = resizing.without_ends(pixels)
+    mode = resizing.InterpolationMode(tensor.resize.interpolation)
+    resize = resizing.PillowResize(list(tensor.resize.size), list(tensor.crop), mode)
+    batches = module("batches")
+    dtype = np.uint8 if tensor.datatype == "uint8" else np.float32
+    mean, std = (np.array(each, np.float32).reshape(3, 1, 1) for each in (tensor.mean, tensor.std))
+    batch = batches.NumpyBatch(batches.TensorFormat(list(tensor.crop), dtype, mean, std))
+    return batch([resize(pixels)]).tobytes()
+
+
+def by_a_decoder(data: bytes, tensor: TensorInput) -> bytes:
+    info = inspect_whole(data, LIMITS)
+    values = to_tensor(decode(data, info, tensor).pixels, tensor)
+    assert values.shape == tensor.shape
+    assert values.nbytes == tensor.nbytes
+    return values.tobytes()
+
+
+@pytest.mark.parametrize("tensor", WAYS.values(), ids=WAYS)
+def test_photographs_have_the_bytes_of_the_ensemble(resizing, tensor):
+    for name in PHOTOS:
+        data = photo(name)
+        assert by_a_decoder(data, tensor) == by_the_ensemble(data, tensor, resizing), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["both sides", pytest.param("shorter side", marks=pytest.mark.long)])
+def test_every_form_has_the_bytes_of_the_ensemble(resizing, way):
+    """Orientations, transparency, 16 bits, palettes, and formats that the gateway decodes for both."""
+    for form in samples(151, 100):
+        assert by_a_decoder(form.data, WAYS[way]) == by_the_ensemble(form.data, WAYS[way], resizing), form.name
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1_000), (1_000, 3), (40, 40), (225, 224), (2_000, 1_500)])
+def test_odd_sizes_have_the_bytes_of_the_ensemble(resizing, shape):
+    data = encode(noise(*shape), ".png")
+    for tensor in WAYS.values():
+        assert by_a_decoder(data, tensor) == by_the_ensemble(data, tensor, resizing), tensor
+
+
+def test_other_layouts_have_the_same_values():
+    data = photo("cat")
+    values = np.frombuffer(by_a_decoder(data, BOTH_SIDES), np.float32).reshape(BOTH_SIDES.shape)
+    nhwc = replace(BOTH_SIDES, layout="nhwc")
+    assert nhwc.shape == (224, 224, 3)
+    rows = np.frombuffer(by_a_decoder(data, nhwc), np.float32).reshape(nhwc.shape)
+    assert np.array_equal(rows, values.transpose(1, 2, 0))
+    bgr = np.frombuffer(by_a_decoder(data, replace(BOTH_SIDES, channels="bgr")), np.float32)
+    assert np.array_equal(bgr.reshape(values.shape), values[::-1])
+    half = np.frombuffer(by_a_decoder(data, replace(BOTH_SIDES, datatype="fp16")), np.float16)
+    assert np.array_equal(half.reshape(values.shape), values.astype(np.float16))
