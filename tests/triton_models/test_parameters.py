@@ -17,20 +17,6 @@ from tests.leaks import closing_descriptors
 SHIPPED = (PREPROCESSOR_CODE.parent / "config.pbtxt").read_text()
 
 
-WRONG = {
-    "resizer": ('"pillow"', '"opencv"', "resize_library 'opencv' is not pillow or torch"),
-    "interpolation": ('"bicubic"', '"cubic"', "'cubic' is not a valid InterpolationMode"),
-    "mean": ('"0.5,0.5,0.5"', '"0.5,0.5"', "a parameter is missing or not understood"),
-    "crop": (
-        'key: "crop_size" value: { string_value: "224"',
-        'key: "crop_size" value: { string_value: "192"',
-        "but crop_size is 192",
-    ),
-    "resize": ('"224,224"', '"200"', "crop_size is larger than resize_size"),
-}
-"""A wrong parameter's model → what its configuration has, what it says instead, and why that is refused."""
-
-
 @pytest.fixture
 def initialize(monkeypatch):
     """Start the preprocessor as Triton's stub does, with a configuration's text."""
@@ -63,12 +49,21 @@ def test_known_resize_library_starts(initialize, library):
     initialize(SHIPPED.replace('"pillow"', f'"{library}"'))
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_invalid_parameters_are_named(initialize, name):
-    old, new, reason = WRONG[name]
-    assert old in SHIPPED
+@pytest.mark.parametrize(
+    ("key", "old", "new", "reason"),
+    [
+        ("resize_library", "pillow", "opencv", "resize_library 'opencv' is not pillow or torch"),
+        ("interpolation", "bicubic", "cubic", "'cubic' is not a valid InterpolationMode"),
+        ("mean", "0.5,0.5,0.5", "0.5,0.5", "a parameter is missing or not understood"),
+        ("crop_size", "224", "192", "but crop_size is 192"),
+        ("resize_size", "224,224", "200", "crop_size is larger than resize_size"),
+    ],
+)
+def test_invalid_parameters_are_named(initialize, key, old, new, reason):
+    before, after = (f'key: "{key}" value: {{ string_value: "{value}"' for value in (old, new))
+    assert before in SHIPPED
     with pytest.raises(Refused) as refused:
-        initialize(SHIPPED.replace(old, new))
+        initialize(SHIPPED.replace(before, after))
     assert reason in str(refused.value)
 
 

@@ -12,6 +12,7 @@ from gateway.limits.admission import Admission, Permit
 from gateway.limits.fair_share import FairShare
 from gateway.limits.lease import Bound
 from gateway_plugins.keys.tenant import BULK_WEIGHT
+from tests.gateway.limits.test_admission import waits
 
 
 def admission(**limits: float) -> Admission:
@@ -62,8 +63,7 @@ async def test_share_that_had_permits_is_behind_one_that_had_none():
 async def test_share_that_would_be_as_crowded_evicts_no_image():
     gate, flood, other = admission(max_images_waiting=5), FairShare(), FairShare()
     held = await gate.permits().acquire(1)
-    waiting = [asyncio.ensure_future(gate.permits(share).acquire(1)) for share in (*[flood] * 3, *[other] * 2)]
-    await asyncio.sleep(0)
+    waiting = await waits(*(gate.permits(share).acquire(1) for share in (*[flood] * 3, *[other] * 2)))
     with pytest.raises(Overloaded):
         gate.check(other)
     gate.check(FairShare())
@@ -101,8 +101,7 @@ async def test_lowest_priority_has_at_most_a_part_of_the_permits():
 async def test_lowest_priority_gives_way_when_the_queue_is_full():
     gate = admission(max_images_waiting=1)
     held = await gate.permits().acquire(1)
-    lowest = asyncio.ensure_future(gate.permits(lowest=True).acquire(1))
-    await asyncio.sleep(0)
+    (lowest,) = await waits(gate.permits(lowest=True).acquire(1))
     other = asyncio.ensure_future(gate.permits().acquire(1))
     with pytest.raises(Overloaded):
         await lowest
@@ -115,8 +114,7 @@ async def test_share_at_its_most_waits_while_others_pass():
     flood, other = FairShare(1.0, Bound("share", 2)), FairShare(1.0, Bound("share", 4))
     held = [await gate.permits(flood).acquire(1) for _ in range(2)]
     assert gate.permits(flood).try_acquire(1) is None
-    waiting = asyncio.ensure_future(gate.permits(flood).acquire(1))
-    await asyncio.sleep(0)
+    (waiting,) = await waits(gate.permits(flood).acquire(1))
     others = [gate.permits(other).try_acquire(1) for _ in range(2)]
     assert None not in others
     assert gate.images.free == 0
@@ -144,13 +142,11 @@ async def test_shrunk_permit_is_still_counted_for_its_share():
 async def test_full_queue_evicts_the_newest_of_the_most_crowded_share(begun):
     gate, flood, other = admission(max_images_waiting=4), FairShare(), FairShare()
     held = await gate.permits().acquire(1)
-    waiting = [asyncio.ensure_future(gate.permits(flood).acquire(1, begun=begun)) for _ in range(4)]
-    await asyncio.sleep(0)
+    waiting = await waits(*(gate.permits(flood).acquire(1, begun=begun) for _ in range(4)))
     with pytest.raises(Overloaded):
         gate.check(flood)
     gate.check(other)
-    late = [asyncio.ensure_future(gate.permits(other).acquire(1)) for _ in range(2)]
-    await asyncio.sleep(0)
+    late = await waits(*(gate.permits(other).acquire(1) for _ in range(2)))
     await asyncio.sleep(0)
     assert [isinstance(each.exception(), Overloaded) if each.done() else None for each in waiting] == [None, None, 1, 1]
     with pytest.raises(Overloaded):
@@ -167,8 +163,7 @@ async def test_evicted_images_do_not_push_their_share_back():
     gate, flood, other = admission(max_images_waiting=4), FairShare(), FairShare()
     held = await gate.permits().acquire(1)
     for _ in range(50):
-        refused = [asyncio.ensure_future(gate.permits(flood).acquire(1)) for _ in range(4)]
-        await asyncio.sleep(0)
+        refused = await waits(*(gate.permits(flood).acquire(1) for _ in range(4)))
         for each in refused:
             each.cancel()
         await asyncio.gather(*refused, return_exceptions=True)

@@ -22,13 +22,8 @@ NAME = "images-triton"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tls")
-
-
-@pytest.fixture(scope="module")
-def authority(folder: Path) -> Authority:
-    return Authority(folder / "ca")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls") / "ca")
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +83,8 @@ async def test_image_is_classified_over_tls(address, authority, client):
     [("", "", ""), ("other", NAME, "CERTIFICATE_VERIFY_FAILED"), ("ca", "other", "")],
     ids=["no TLS", "other authority", "other name"],
 )
-async def test_connection_that_does_not_fit_is_refused(address, authority, folder, client, trusted, name, cause):
-    ca = Authority(folder / "other") if trusted == "other" else authority
+async def test_connection_that_does_not_fit_is_refused(address, authority, tmp_path, client, trusted, name, cause):
+    ca = Authority(tmp_path / "other") if trusted == "other" else authority
     files = {"triton_ca_file": ca.certificate, "triton_server_name": name, **with_certificate(client)}
     with pytest.raises(TritonUnreachable) as refused:
         await infer(address[0], settings(**(files if trusted else {})))

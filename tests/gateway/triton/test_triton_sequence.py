@@ -21,20 +21,24 @@ SCORES = np.array([0.25, 0.75], np.float32)
 class FakeReplica:
     """The attributes of a Replica that a sequence uses."""
 
-    def __init__(self, address: str) -> None:
-        self.endpoint = FakeEndpoint(address, FakeTriton())
+    def __init__(self, endpoint: GrpcEndpoint | FakeEndpoint) -> None:
+        self.endpoint, self.load, self.address = endpoint, TritonLoad(), endpoint.address
         self.dead: list[str] = []
         self.health = SimpleNamespace(process_died=self.dead.append)
-        self.load, self.address = TritonLoad(), address
 
     @property
     def triton(self) -> FakeTriton:
+        assert isinstance(self.endpoint, FakeEndpoint)
         return self.endpoint.triton
+
+    def sequence(self) -> TritonSequence:
+        # The same numbers in every process, as with a generator that was copied by a fork.
+        return TritonSequence("sequence_model", lambda _: [self], lambda: [self], random.Random(0))
 
 
 @pytest.fixture
 def replicas() -> list[FakeReplica]:
-    return [FakeReplica("a:1"), FakeReplica("b:1")]
+    return [FakeReplica(FakeEndpoint(address)) for address in ("a:1", "b:1")]
 
 
 @pytest.fixture
@@ -117,19 +121,8 @@ async def test_close_ends_the_sequence_and_ignores_errors(replicas, sequence):
 CLASSES, FRAMES, STREAMS = 8, 5, 4
 
 
-class Gateway:
-    """A connection of its own to one Triton, and the sequences over it."""
-
-    def __init__(self, endpoint: GrpcEndpoint | FakeEndpoint) -> None:
-        self.endpoint, self.load, self.address = endpoint, TritonLoad(), endpoint.address
-
-    def sequence(self) -> TritonSequence:
-        # The same numbers in every process, as with a generator that was copied by a fork.
-        return TritonSequence("sequence_model", lambda _: [self], lambda: [self], random.Random(0))
-
-
 async def test_frames_of_two_gateways_stay_in_their_sequences(light_triton):
-    gateways = [Gateway(GrpcEndpoint(light_triton.url)) for _ in range(2)]
+    gateways = [FakeReplica(GrpcEndpoint(light_triton.url)) for _ in range(2)]
     sequences = [gateway.sequence() for gateway in gateways for _ in range(STREAMS)]
     for frame in range(1, FRAMES + 1):
         given = await asyncio.gather(
@@ -149,11 +142,10 @@ async def test_frames_of_two_gateways_stay_in_their_sequences(light_triton):
 
 def ids_of_a_worker(count: int) -> set[int]:
     async def begin() -> set[int]:
-        endpoint = FakeEndpoint("10.0.0.1:8001")
-        gateway = Gateway(endpoint)
+        gateway = FakeReplica(FakeEndpoint("10.0.0.1:8001"))
         for _ in range(count):
-            await gateway.sequence().add(np.ones(2, np.float32), {}, Deadline.after(60), "test")
-        return set(endpoint.triton.sequences)
+            await add(gateway.sequence())
+        return set(gateway.triton.sequences)
 
     return asyncio.run(begin())
 

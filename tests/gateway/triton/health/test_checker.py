@@ -176,7 +176,8 @@ async def test_death_is_probed_again_after_another_gateway_reloads():
 async def test_only_one_of_two_gateways_reloads():
     triton = FakeTriton(instances=2, load_seconds=0.05)
     # As on different machines, each gets the lock.
-    checkers = [checker_of(triton, take_lock=taken_by_all, jitter_seconds=0.03) for _ in range(2)]
+    locks = {"take_lock": lambda _: contextlib.nullcontext(enter_result=True), "jitter_seconds": 0.03}
+    checkers = [checker_of(triton, **locks) for _ in range(2)]
     async with running(checkers[0]), running(checkers[1]):
         await wait_until(lambda: all(checker.state.ready for checker in checkers))
         triton.kill("net")
@@ -260,10 +261,6 @@ async def test_recovery_of_a_shared_step_keeps_ensembles_unloaded():
     assert checker.state.answers("flowers")
 
 
-def taken_by_all(_: str):
-    return contextlib.nullcontext(enter_result=True)
-
-
 VERSIONS = {
     MODEL: ("preprocessor", "net:1"),
     f"{MODEL}.v1": ("preprocessor", "net:1"),
@@ -271,25 +268,8 @@ VERSIONS = {
 }
 
 
-async def probed(checker: HealthChecker) -> None:
-    """Probe every model, and reload those that fail."""
-    for _ in range(3):
-        await checker.probe_all()
-        await checker.recover()
-        await due(checker)
-
-
-async def versions(**options: object) -> tuple[FakeTriton, HealthChecker]:
-    """A Triton with two versions of one model, of which each is a step of its own, and its checker."""
-    triton = FakeTriton(ensembles=VERSIONS, **options)
-    checker = checker_of(triton)
-    await probed(checker)
-    assert ready(checker) == dict.fromkeys(VERSIONS, True)
-    return triton, checker
-
-
 async def test_other_versions_answer_during_a_rolling_reload():
-    triton, checker = await versions(load_seconds=0.2)
+    triton, checker = await watched(FakeTriton(ensembles=VERSIONS, load_seconds=0.2))
     triton.kill("net:2")
     async with running(checker):
         await wait_until(lambda: "reloading" in checker.health().healing)
@@ -303,7 +283,7 @@ async def test_other_versions_answer_during_a_rolling_reload():
 
 
 async def test_rolling_reload_is_limited_to_the_failing_step():
-    triton, checker = await versions(recovers_on_reload=False)
+    triton, checker = await watched(FakeTriton(ensembles=VERSIONS, recovers_on_reload=False))
     triton.failing.add("net:2")
     async with running(checker):
         await wait_until(lambda: triton.done.count(("force_reload", "net")) == 1)
@@ -318,12 +298,12 @@ async def test_rolling_reload_is_limited_to_the_failing_step():
     [("preprocessor", {"preprocessor"}, [f"{MODEL}.v2"]), ("net", {"net:1", "net:2"}, VERSIONS)],
 )
 async def test_step_dead_in_all_versions_is_unloaded_and_loaded_once(step, dead, suspects):
-    triton, checker = await versions()
+    triton, checker = await watched(FakeTriton(ensembles=VERSIONS))
     triton.dead = dead
     for name in suspects:
         checker.state.suspect(name, StubDied(step), float("inf"))
     assert ready(checker) == dict.fromkeys(VERSIONS, False)
-    await probed(checker)
+    await settled(checker)
     assert ready(checker) == dict.fromkeys(VERSIONS, True)
     assert triton.done[:2] == [("unload", step), ("load", step)]
     assert triton.reloads(step) == 1
@@ -332,7 +312,7 @@ async def test_step_dead_in_all_versions_is_unloaded_and_loaded_once(step, dead,
 
 @pytest.mark.parametrize("used", [False, True])
 async def test_failed_rolling_reload_unloads_only_models_in_use(used):
-    triton, checker = await versions()
+    triton, checker = await watched(FakeTriton(ensembles=VERSIONS))
     triton.kill("net:2")
     triton.refuses_force_reload.add("net")
     async with running(checker):

@@ -80,6 +80,12 @@ def test_reason_of_a_missing_model(expected):
     assert (missing(expected), expected.lacks("ensemble")) == ({"net": "no memory"}, False)
     expected.update(index_of(ensemble="READY", net="LOADING"))
     assert [(each.state, each.reason) for each in expected.missing] == [("LOADING", "no memory")]
+    expected = ExpectedModels("ensemble")
+    expected.update(index_of(ensemble="new", net="no memory"))
+    reason = missing(expected)["ensemble"]
+    assert reason.endswith("net")
+    expected.update(index_of(ensemble="new", net="LOADING"))
+    assert missing(expected)["ensemble"] == reason, "it stays while a failed step is loaded once more"
 
 
 def test_failed_model_that_is_unloaded_stays_unexpected(expected):
@@ -101,15 +107,6 @@ def test_failed_version_is_missing_beside_one_that_answers(expected):
     assert expected.lacks("ensemble", "2")
     assert not expected.lacks("ensemble", "1")
     assert not expected.lacks("ensemble")
-
-
-def test_reason_stays_while_a_failed_step_is_loaded_once_more():
-    expected = ExpectedModels("ensemble")
-    expected.update(index_of(ensemble="new", net="no memory"))
-    reason = missing(expected)["ensemble"]
-    assert reason.endswith("net")
-    expected.update(index_of(ensemble="new", net="LOADING"))
-    assert missing(expected)["ensemble"] == reason
 
 
 def test_model_that_may_need_a_failed_step_is_lacking(expected):
