@@ -42,16 +42,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A gateway with long timeouts and small buffers."""
-    log = tmp_path_factory.mktemp("patient") / "log"
-    times = ("upload_grace_seconds", "upload_idle_timeout_seconds", "answer_timeout_seconds")
-    settings = {**SETTINGS, **dict.fromkeys(times, 300), "max_bytes_unread": 2 * MIB}
-    with running_gateway(log, program=PROGRAM, **settings) as running:
-        yield running
-
-
 def deaf(gateway: Gateway, receive_bytes: int) -> socket.socket:
     """A connection whose client has a small buffer for what it receives."""
     client = socket.socket()
@@ -117,27 +107,31 @@ def test_upload_above_the_minimum_speed_may_pause(gateway: Gateway):
 
 
 @ALONE
-def test_stalled_readers_are_evicted_for_active_ones(patient: Gateway):
+def test_stalled_readers_are_evicted_for_active_ones(tmp_path):
+    """From a gateway with long timeouts and small buffers."""
+    times = ("upload_grace_seconds", "upload_idle_timeout_seconds", "answer_timeout_seconds")
+    settings = {**SETTINGS, **dict.fromkeys(times, 300), "max_bytes_unread": 2 * MIB}
     whole = post(len(IMAGES), query=ALL_CLASSES) + IMAGES
+    unread = 'gateway_connections_closed_total{reason="unread"}'
+    with running_gateway(tmp_path / "log", program=PROGRAM, **settings) as patient:
 
-    def is_answered() -> bool:
-        with patient.connect(30) as client:
-            client.sendall(whole)
-            status, answer = answer_of(client)
-        assert status == 200 or '"limit":"max_bytes_unread"' in answer
-        return status == 200
+        def is_answered() -> bool:
+            with patient.connect(30) as client:
+                client.sendall(whole)
+                status, answer = answer_of(client)
+            assert status == 200 or '"limit":"max_bytes_unread"' in answer
+            return status == 200
 
-    before = patient.metric('gateway_connections_closed_total{reason="unread"}')
-    with deaf(patient, 4 * KIB) as stalled:
-        stalled.sendall(whole)
-        # While it holds more than there is room for, no other answer is begun, and none can take room from it.
-        wait_for(lambda: patient.metric("gateway_answer_bytes") > 2 * MIB)
-        wait_for(is_answered)
-        with contextlib.suppress(ConnectionResetError):
-            while stalled.recv(65536):
-                pass  # it ends
-    assert patient.metric('gateway_connections_closed_total{reason="unread"}') == before + 1
-    wait_for(lambda: patient.metric("gateway_answer_bytes") == 0)
+        with deaf(patient, 4 * KIB) as stalled:
+            stalled.sendall(whole)
+            # While it holds more than there is room for, no other answer is begun, and none can take room from it.
+            wait_for(lambda: patient.metric("gateway_answer_bytes") > 2 * MIB)
+            wait_for(is_answered)
+            with contextlib.suppress(ConnectionResetError):
+                while stalled.recv(65536):
+                    pass  # it ends
+        assert patient.metric(unread) == 1
+        wait_for(lambda: patient.metric("gateway_answer_bytes") == 0)
 
 
 @ALONE
