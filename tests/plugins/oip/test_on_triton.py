@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+from tritonclient.grpc.model_config_pb2 import DataType
 from tritonclient.utils import InferenceServerException
 
 from gateway_local.server import EmbeddedTriton
@@ -95,9 +95,8 @@ def test_configuration_of_a_model_that_passes_through_is_tritons(clients, header
     with tritonclient.grpc.InferenceServerClient(light_triton.url) as triton:
         expected = triton.get_model_config("classifier").config
     assert over_grpc.get_model_config("classifier", headers=headers).config == expected
-    config = over_http.get_model_config("classifier", headers=headers)
-    assert config["input"][0]["dims"] == list(expected.input[0].dims)
-    assert config["output"][0]["data_type"] == "TYPE_FP32"
+    of_triton = httpx.get(f"{light_triton.http_url}/v2/models/classifier/config", timeout=60).json()
+    assert over_http.get_model_config("classifier", headers=headers) == of_triton
 
 
 def test_calls_of_a_measurement(clients, headers):
@@ -142,17 +141,6 @@ def test_missing_model_is_not_found_over_grpc(clients, headers):
         with pytest.raises(InferenceServerException) as error:
             read("nothing", headers=headers)
         assert error.value.status() == "StatusCode.NOT_FOUND"
-
-
-def test_fields_have_tritons_names_and_numbers():
-    config = ModelConfig(name="m", max_batch_size=2)
-    config.input.add(name="IDS", data_type=DataType.TYPE_INT64, dims=[-1, 2**40])
-    config.parameters["speed"].string_value = "fast"
-    document = as_document(config)
-    assert document["input"][0]["dims"] == [-1, 2**40]
-    assert document["input"][0]["data_type"] == "TYPE_INT64"
-    assert document["parameters"] == {"speed": {"string_value": "fast"}}
-    assert "dynamic_batching" not in document
 
 
 @pytest.fixture
