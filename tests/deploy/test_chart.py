@@ -93,15 +93,10 @@ def test_every_expected_kind_is_rendered(releases):
     assert "PersistentVolumeClaim" not in {each["kind"] for each in releases["existing-claims"].documents}
 
 
-def test_every_variable_is_a_setting_with_an_allowed_value(release):
+def test_every_variable_is_a_setting_and_the_grace_of_a_pod_exceeds_those_of_its_shutdown(release):
     fields = {variable(field): field for field in Settings.model_fields}
-    given = {fields[name]: value for name, value in variables(release).items()}
-    Settings(_env_file=None, **given)
-
-
-def test_grace_period_of_a_pod_exceeds_its_shutdown_settings(release):
-    given = variables(release)
-    stop_seconds = float(given["GATEWAY_SHUTDOWN_DELAY_SECONDS"]) + float(given["GATEWAY_SHUTDOWN_GRACE_SECONDS"])
+    given = Settings(_env_file=None, **{fields[name]: value for name, value in variables(release).items()})
+    stop_seconds = given.shutdown_delay_seconds + given.shutdown_grace_seconds
     assert pod(release, "gateway")["terminationGracePeriodSeconds"] > stop_seconds
     assert pod(release, "triton")["terminationGracePeriodSeconds"] > EXIT_TIMEOUT_SECONDS
 

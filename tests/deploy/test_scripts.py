@@ -77,9 +77,8 @@ INFER = "/v2/models/flowers/infer"
 
 def test_triton_that_infers_is_alive():
     with serving(LOADED | {INFER: (200, b"{}")}) as triton:
-        done = run("alive.py", "flowers", "5", triton.url)
-        assert run("alive.py", "flowers", "5", triton.url).stderr == ""
-    assert done.stderr == ""
+        for _ in range(2):
+            assert run("alive.py", "flowers", "5", triton.url).stderr == ""
     images = [each.body for each in triton.asked if each.path == INFER]
     assert images[0] != images[1], "a cache could answer for the model"
 
@@ -231,13 +230,6 @@ def test_authorization_of_models_stays_on_its_origin(tmp_path, status):
     assert [each.headers.get("authorization") for each in storage.asked] == [None, None]
 
 
-def test_models_with_another_checksum_are_not_unpacked(tmp_path):
-    with serving({"*": (200, MODELS)}) as bucket:
-        done = fetch(tmp_path, f"{bucket.url}/m", content=b"another archive", code=1)
-    assert hashlib.sha256(MODELS).hexdigest() in done.stderr
-    assert not [*tmp_path.iterdir()]
-
-
 @pytest.mark.parametrize(("name", "code"), [("../outside", 1), ("/outside", 0)])
 def test_archive_writes_nothing_outside_of_its_folder(tmp_path, name, code):
     evil = archive(**{"flowers/config.pbtxt": "", name: "evil"})
@@ -249,19 +241,21 @@ def test_archive_writes_nothing_outside_of_its_folder(tmp_path, name, code):
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "wanted", "said"),
     [
-        ((403, b""), "answers 403"),
-        ((200, b"no archive"), "cannot be unpacked"),
-        ((200, archive(README="")), "no model repository"),
+        ((403, b""), None, "answers 403"),
+        ((200, b"no archive"), None, "cannot be unpacked"),
+        ((200, archive(README="")), None, "no model repository"),
+        ((200, MODELS), b"another archive", hashlib.sha256(MODELS).hexdigest()),
     ],
 )
-def test_error_of_an_archive_does_not_show_its_url(tmp_path, answer, said):
+def test_error_of_an_archive_does_not_show_its_url(tmp_path, answer, wanted, said):
     with serving({"*": answer}) as bucket:
-        done = fetch(tmp_path, f"{bucket.url}/m?signature=s3cr3t", content=answer[1], code=1)
+        done = fetch(tmp_path, f"{bucket.url}/m?signature=s3cr3t", content=wanted or answer[1], code=1)
     assert said in done.stderr
     assert "s3cr3t" not in done.stderr
     assert not (tmp_path / "repository").exists()
+    assert wanted is None or not [*tmp_path.iterdir()]
 
 
 def test_helm_test_sends_a_key_and_reads_the_result():

@@ -62,20 +62,25 @@ def display(screen, tmp_path):
 
 
 def test_display_shows_models_and_errors_but_not_log_chatter(display, screen):
-    """Which is in the file."""
+    """Which is in the file. Of an error, the first line is shown, once."""
+    failure = f'E{HEAD} "failed to load: boom\\n\\nAt:\\n  x"'
     log = [
         f'I{HEAD} "loading: echo:1"',
         "+-------+",
         f"I{HEAD} \"successfully loaded 'echo'\"",
         f'E{HEAD} "CudaDriverHelper has not been initialized."',
+        f'E{HEAD} "Exit timeout expired. Exiting immediately."',
+        f'W{HEAD} "a warning"',
         f'E{HEAD} "[markup] stays as it is"',
+        failure,
+        failure,
     ]
     for line in log:
         display.log(f"triton | {line}")
-    loaded, error = screen.getvalue().splitlines()
+    loaded, *errors = screen.getvalue().splitlines()
     assert loaded.startswith("gateway |   model echo")
     assert loaded.rstrip().endswith("s")
-    assert error == "gateway | triton | [markup] stays as it is"
+    assert errors == ["gateway | triton | [markup] stays as it is", "gateway | triton | failed to load: boom"]
     assert display.log_file.read_text().splitlines() == log
 
 

@@ -12,7 +12,7 @@ from gateway_cli.terminal import emit
 from gateway_local import display
 from gateway_local.console import PlainConsole, plain
 from gateway_local.display import JsonLines, Lines, Reminders
-from gateway_local.server_log import Event, TritonLogReader, concerns_a_gpu_alone
+from gateway_local.server_log import concerns_a_gpu_alone
 from gateway_local.up import run_aloud
 from tests.processes import wait_for
 
@@ -105,25 +105,6 @@ def test_strings_and_cells_are_printed_as_text(terminal):
 def test_lines_of_a_result_are_printed_as_text(capsys):
     emit(HOSTILE, "b")
     assert capsys.readouterr().out == f"{SHOWN}\nb\n"
-
-
-@pytest.mark.parametrize(
-    ("line", "event"),
-    [
-        (f'I{HEAD} "loading: echo:1"', Event("loading", "echo")),
-        (f"I{HEAD} \"successfully loaded 'echo'\"", Event("loaded", "echo")),
-        (f'E{HEAD} "failed to load: boom\\n\\nAt:\\n  x"', Event("error", "failed to load: boom")),
-        (f'E{HEAD} "CudaDriverHelper has not been initialized."', None),
-        (f'E{HEAD} "Exit timeout expired. Exiting immediately."', None),
-        (f'W{HEAD} "a warning"', None),
-        ("+-------+--------+", None),
-    ],
-)
-def test_loaded_models_and_errors_are_events_and_an_error_once(line, event):
-    reader = TritonLogReader()
-    assert reader.read(line) == event
-    if event and event.kind == "error":
-        assert reader.read(line) is None
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,15 @@
-"""`gateway up` around the start of Triton."""
+"""`gateway up` around the start of Triton; where models are, and which one answers when a request names none."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from gateway_local.default_model import NoDefaultModel, default_model
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_model_repository, shipped
 from gateway_local.server import StartFailed
 from gateway_local.up import CHECK_SECONDS, REPORT_SECONDS, KillReports, program, request, start
+from tests.processes import PROJECT
 from tests.settings import Settings
 
 
@@ -60,8 +64,8 @@ def test_start_timeout_error_names_its_setting(monkeypatch):
 
 def test_example_request_has_a_key_header_if_keys_are_set():
     address = "http://127.0.0.1:9000"
-    free, guarded = Settings(_env_file=None), Settings(_env_file=None, api_keys_file=Path("keys.txt"))
-    assert request(free, address) == f"curl -F files=@examples/cat.jpg {address}/predict"
+    guarded = Settings(_env_file=None, api_keys_file=Path("keys.txt"))
+    assert request(DEFAULT, address) == f"curl -F files=@examples/cat.jpg {address}/predict"
     assert request(guarded, address) == f"curl -H 'X-API-Key: KEY' -F files=@examples/cat.jpg {address}/predict"
 
 
@@ -101,3 +105,72 @@ def test_start_failure_names_lack_of_memory(monkeypatch):
     monkeypatch.setattr("gateway_local.up.killed_for_memory", lambda: next(counts))
     with pytest.raises(StartFailed, match=r"(?s)code 1 .*memory ran out, and the kernel killed 2 processes"):
         start(Triton(1), lambda _: None, 1)
+
+
+DEFAULT = Settings(_env_file=None)
+ENSEMBLE = (DEFAULT_MODEL_REPOSITORY / "ensemble_model" / "config.pbtxt").read_text()
+
+
+@pytest.fixture
+def repository(tmp_path):
+    for step in ("preprocessor", "classifier"):
+        (tmp_path / step).mkdir()
+        shutil.copy(DEFAULT_MODEL_REPOSITORY / step / "config.pbtxt", tmp_path / step)
+    return tmp_path
+
+
+def add(repository, *names):
+    for name in names:
+        (repository / name).mkdir()
+        (repository / name / "config.pbtxt").write_text(ENSEMBLE.replace('"ensemble_model"', f'"{name}"'))
+
+
+@pytest.mark.parametrize(
+    ("names", "model"),
+    [
+        (["ensemble_model", "flowers"], "ensemble_model"),
+        (["flowers"], "flowers"),
+        (["flowers", "flowers.v1", "flowers.v2"], "flowers"),  # the ensembles of versions are no models
+    ],
+)
+def test_default_model_has_the_default_name_or_is_the_only_one(repository, names, model):
+    add(repository, *names)
+    assert default_model(repository, DEFAULT) == model
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "words"),
+    [
+        (["flowers", "birds"], {}, r"has no model 'ensemble_model'; it has birds, flowers: .* --model NAME"),
+        (["flowers"], {"model": "flwers"}, "has no model 'flwers'; it has flowers: correct --model"),
+        ([], {}, "gateway model add"),
+    ],
+)
+def test_repository_without_a_default_model_is_an_error(repository, names, settings, words):
+    add(repository, *names)
+    with pytest.raises(NoDefaultModel, match=words):
+        default_model(repository, Settings(_env_file=None, **settings))
+
+
+def test_unreadable_repository_is_left_to_triton(tmp_path):
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "config.pbtxt").write_text("{")
+    assert default_model(tmp_path, DEFAULT) == "ensemble_model"
+
+
+@pytest.mark.parametrize("settings", [DEFAULT, Settings(_env_file=None, model="ensemble_model")])
+def test_missing_or_empty_repository_is_refused_before_the_start(tmp_path, settings):
+    with pytest.raises(NoDefaultModel, match=r"no model repository at .*nowhere: --model-repository names"):
+        default_model(tmp_path / "nowhere", settings)
+    with pytest.raises(NoDefaultModel, match=r"there are no models in .* `gateway model add … --model-repository"):
+        default_model(tmp_path, settings)
+
+
+def test_repository_in_the_working_directory_comes_first(tmp_path, monkeypatch):
+    (tmp_path / "triton_models" / "flowers").mkdir(parents=True)
+    assert default_model_repository(tmp_path) == DEFAULT_MODEL_REPOSITORY
+    (tmp_path / "triton_models" / "flowers" / "config.pbtxt").touch()
+    assert default_model_repository(tmp_path) == tmp_path / "triton_models"
+    # A checkout has them beside the package.
+    assert shipped() == PROJECT
+    assert default_model_repository(PROJECT / "tests") == PROJECT / "triton_models"
