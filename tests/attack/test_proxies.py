@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.processes import Gateway, free_port, wait_for
+from tests.processes import Gateway, free_port, listens, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -140,23 +140,6 @@ CLEAR = {"length b' 00'", "HTTP/2 in clear text", "a WebSocket at another path"}
 """These have no body for the gateway, and may be followed by another request."""
 
 
-@contextlib.contextmanager
-def running(command: list[str], port: int) -> Iterator[int]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def listens() -> bool:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return True
-        return False
-
-    try:
-        wait_for(listens, process=process)
-        yield port
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
 @pytest.fixture(scope="module", params=["nginx", "haproxy"])
 def proxy(request, gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a proxy that keeps one connection to the gateway, for all of its clients."""
@@ -168,8 +151,13 @@ def proxy(request, gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -
     file = folder / "configuration"
     file.write_text(template.format(folder=folder, listen=port, port=gateway.port))
     command = [program, "-c", str(file)] if request.param == "nginx" else [program, "-db", "-f", str(file)]
-    with running(command, port) as listening:
-        yield listening
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: listens(port), process=process)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(30)
 
 
 def send(port: int, data: bytes) -> bytes:

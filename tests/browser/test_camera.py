@@ -154,20 +154,22 @@ def test_missing_or_disconnected_camera_is_reported(page: Page):
     is_live(page)
 
 
-def test_without_permission_the_page_shows_where_to_give_it(browser: Browser, service: str):
-    context = browser.new_context()
-    page = context.new_page()
-    open_camera(page, service)
-    reason(page, "This page may not use the camera. Allow it in your browser's settings for this site")
-    context.close()
+NOT_ALLOWED = {
+    "127.0.0.1": ["This page may not use the camera. Allow it in your browser's settings for this site"],
+    "gateway.test": [
+        "Browsers allow the camera only to pages that come over HTTPS or from localhost.",
+        "ssh -L 8080:localhost:{port} gateway.test",
+    ],
+}
 
 
-def test_over_plain_http_the_page_explains_the_need_for_https(context: BrowserContext, service: str):
-    page = context.new_page()
-    open_camera(page, service.replace("127.0.0.1", "gateway.test"))
-    reason(page, "Browsers allow the camera only to pages that come over HTTPS or from localhost.")
-    port = service.rpartition(":")[2]
-    reason(page, f"ssh -L 8080:localhost:{port} gateway.test")
+@pytest.mark.parametrize("host", NOT_ALLOWED)
+def test_page_that_may_not_use_the_camera_says_how_it_may(browser: Browser, service: str, host: str):
+    with browser.new_context() as context:
+        page = context.new_page()
+        open_camera(page, service.replace("127.0.0.1", host))
+        for words in NOT_ALLOWED[host]:
+            reason(page, words.format(port=service.rpartition(":")[2]))
 
 
 def test_without_a_stateful_model_each_frame_is_shown_alone(page: Page, backend: StubBackend):

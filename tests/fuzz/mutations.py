@@ -2,7 +2,6 @@
 
 import random
 import struct
-import zlib
 from collections.abc import Sequence
 
 from tests.encoders import PNG_SIGNATURE, png_chunk
@@ -90,11 +89,4 @@ def _splice(rng: random.Random, data: bytearray, others: Sequence[bytes]) -> Non
     data[place : place + (len(piece) if rng.random() < 0.5 else 0)] = piece
 
 
-def _grow_png_size(rng: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
-    """A larger size in the header than the pixels suffice for, with a correct checksum."""
-    if data.startswith(PNG_SIGNATURE) and len(data) > 33:
-        struct.pack_into(">II", data, 16, rng.randrange(1, 9_000), rng.randrange(1, 9_000))
-        data[29:33] = struct.pack(">I", zlib.crc32(data[12:29]))
-
-
-_DAMAGES = (_flip_bit, _set_byte, _set_word, _noise, _cut_out, _cut_off, _repeat, _splice, _grow_png_size)
+_DAMAGES = (_flip_bit, _set_byte, _set_word, _noise, _cut_out, _cut_off, _repeat, _splice)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from bench.attack.parsers import SMALL_BMP
 from gateway_plugins.streams.options import StreamParameters
 from tests.fuzz.http import damage, split
-from tests.fuzz.json_texts import NUMBERS, OTHERS, STRINGS, json_text
 from tests.fuzz.service import BATCH, SECONDS_TO_END, Case, Report, Server, run_cases
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
@@ -25,6 +24,27 @@ KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 RESET = struct.pack("ii", 1, 0)
 PARAMETERS = (*StreamParameters.model_fields, "end")
 LARGEST_TEXT_BYTES = 40_000
+
+STRINGS = (
+    '""',
+    '"\\ud800"',
+    '"\\udfff\\ud800"',
+    '"a\\u0000b"',
+    '"\\ud83d\\ude00"',
+    '"\\x"',
+    '"\\u12"',
+    '"' + "a" * 3_000 + '"',
+    '"\ud800"',
+    '"\t"',
+    '"é"',
+    '"\u202e"',
+)
+NUMBERS = (
+    *("0", "-0", "1", "-1", "1.5", "1e999", "-1e999", "5e-324", "1e-400", "NaN", "Infinity", "-Infinity", "01", "0x1"),
+    *("9" * 30, "9" * 5_000, "1." + "0" * 5_000, "1e5000000", "18446744073709551616"),
+)
+OTHERS = ("null", "true", "false", "[]", "{}", "treu", "nul", "[1,]", '{"a":}', "[" * 5_000, '{"a":' * 5_000, "", " ")
+"""Values in JSON that are wrong, odd, or both."""
 
 FIELDS: Mapping[bytes, tuple[bytes, ...]] = {
     b"Host": (b"", b"[", b"x:99999", b"[::1", b"\xff", b"x y", b"x" * 300, b"x" * 5_000),
@@ -224,9 +244,29 @@ def _wrong_frame(rng: random.Random) -> bytes:
     return rng.choice(WRONG_FRAMES)
 
 
+def _json_text(rng: random.Random) -> str:
+    """An object with names of parameters, of which some come twice, are odd, or have a value that is none."""
+    if rng.random() < 0.2:
+        return _value(rng)
+    members = []
+    for _ in range(rng.choice((1, 1, 2, 5, 200))):
+        name = json.dumps(rng.choice(PARAMETERS)) if rng.random() < 0.85 else rng.choice(STRINGS)
+        members.append(f"{name}: {_value(rng)}")
+    return "{" + ", ".join(members) + rng.choice(("}", "}", "}", "", "]", "}}", ",}"))
+
+
+def _value(rng: random.Random) -> str:
+    kind = rng.random()
+    if kind < 0.15:
+        return f"[{', '.join(rng.choice(STRINGS + NUMBERS) for _ in range(rng.choice((1, 3, 1_500))))}]"
+    if kind < 0.2:
+        return f"{{{rng.choice(STRINGS)}: {rng.choice(NUMBERS)}}}"
+    return rng.choice(rng.choice((STRINGS, NUMBERS, OTHERS)))
+
+
 def _json(rng: random.Random) -> bytes:
     """A text message that is JSON, or almost."""
-    text = json_text(rng, PARAMETERS).encode("utf-8", "surrogatepass")[:LARGEST_TEXT_BYTES]
+    text = _json_text(rng).encode("utf-8", "surrogatepass")[:LARGEST_TEXT_BYTES]
     return message(TEXT, text, mask=rng.randbytes(4)) * rng.choice((1, 1, 1, 20))
 
 
