@@ -1,6 +1,7 @@
 """Broken connections and refusing services: each image still has exactly one result."""
 
 import asyncio
+import inspect
 import json
 import re
 
@@ -37,7 +38,8 @@ class Service:
         await request.aread()
         # The contents of its files.
         self.requests.append(re.findall(rb"octet-stream\r\n\r\n(.*?)\r\n--", request.content, re.DOTALL))
-        return self.answer(len(self.requests), self.requests[-1])
+        answer = self.answer(len(self.requests), self.requests[-1])
+        return await answer if inspect.isawaitable(answer) else answer
 
     def classify(self, count: int, **options) -> list:
         async def classify() -> list:
@@ -136,23 +138,22 @@ def test_retry_after_is_honoured(monkeypatch):
 
 def test_requests_in_flight_keep_to_concurrency():
     out = most = 0
+    full = asyncio.Event()
 
-    class Slow(Service):
-        async def handle(self, request):
-            nonlocal out, most
-            if request.url.path != "/predict":
-                return await super().handle(request)
-            out += 1
-            most = max(most, out)
-            await asyncio.sleep(0)
-            try:
-                return await super().handle(request)
-            finally:
-                out -= 1
+    async def answer(_, files):
+        nonlocal out, most
+        out += 1
+        most = max(most, out)
+        if out == 3:
+            full.set()
+        await asyncio.wait_for(full.wait(), 60)
+        for _ in range(20):  # turns of the threads that read images, in which a fourth request would begin
+            await asyncio.to_thread(int)
+        out -= 1
+        return all_lines(files)
 
-    service = Slow(lambda _, files: all_lines(files))
-    assert len(service.classify(400, concurrency=3)) == 400
-    assert most <= 3
+    assert len(Service(answer).classify(12, concurrency=3, batch_images=1)) == 12
+    assert most == 3
 
 
 @pytest.mark.parametrize(("code", "kind"), [("internal_error", errors.InternalError), ("new", errors.GatewayError)])

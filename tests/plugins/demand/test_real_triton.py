@@ -9,25 +9,18 @@ import pytest
 
 from gateway.deadline import Deadline
 from gateway.errors import ModelNotFound
-from gateway.triton.addresses import Addresses
+from gateway.hooks import Plugins
 from gateway.triton.grpc_endpoint import GrpcEndpoint
-from gateway.triton.health.checker import watcher
-from gateway.triton.health.state import Schedule
-from gateway.triton.pool import TritonPool
-from gateway.triton.quarantine import Quarantine
-from gateway.triton.replica_factory import ReplicaFactory
-from gateway.triton.seal import Seal
 from gateway_local.model_processes import model_processes
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_plugins.demand.backend import DemandBackend
-from gateway_plugins.demand.choice import Budget
-from gateway_plugins.demand.loader import DemandLoader, LoadPolicy
-from gateway_plugins.demand.memory import ModelDescriptions
-from gateway_plugins.recovery.plugin import repair
+from gateway_plugins.demand.opening import open_backend
+from gateway_plugins.recovery.plugin import Recovery
 from tests.gateway.triton import small_repository
 from tests.gateway.triton.fleet import MODEL, call_of, wait_until
 from tests.gateway.triton.small_repository import PROCESS_BYTES, write_models
+from tests.settings import Settings
 from tests.tritons import running_triton
 
 NETWORK_BYTES = 50 * 2**20
@@ -50,16 +43,10 @@ def triton(runtime: TritonRuntime, repository: Path) -> Iterator[EmbeddedTriton]
 
 
 def backend_over(triton: EmbeddedTriton, repository: Path | None, budget_bytes: int) -> DemandBackend:
-    factory = ReplicaFactory(model_name=MODEL, schedule=Schedule(1.0, 5.0), watch=watcher(repair), on_demand=True)
-    pool = TritonPool(Addresses([triton.url]), factory)
-    loader = DemandLoader(
-        pool,
-        fixed=(MODEL,),
-        policy=LoadPolicy(Budget(budget_bytes), kept_seconds=0.0, spread=False),
-        descriptions=ModelDescriptions(repository),
-    )
-    seal, quarantine = Seal(b"secret of a test"), Quarantine(600)
-    return DemandBackend(pool, loader, model_name=MODEL, seal=seal, quarantine=quarantine)
+    demand = {"models_loaded": "demand", "models_kept_seconds": 0, "models_prefetch": False}
+    chosen = {"triton_url": triton.url, "model_repository": repository, "models_memory_bytes": budget_bytes, **demand}
+    settings = Settings(_env_file=None, **chosen)
+    return open_backend(settings, Plugins([Recovery(settings)]))
 
 
 @pytest.fixture

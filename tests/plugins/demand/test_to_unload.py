@@ -8,6 +8,7 @@ from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
 from gateway_plugins.demand.choice import Budget, Claim, LoadedModel, to_unload, total
 from gateway_plugins.demand.memory import GPU, HOST
 from gateway_plugins.demand.usage import IN_USE_SECONDS, REMEMBERED_CLIENTS, TritonUsage, Usage, percentile
+from tests.doubles.clock import Clock
 
 
 def model(name: str, idle_seconds: float, *clients: str, host=100, gpu=0, stays=False, busy=False) -> LoadedModel:
@@ -121,34 +122,30 @@ def statistics(**answers: int) -> ModelStatisticsResponse:
 
 
 def test_changed_count_shows_the_use_by_another_gateway():
-    now = 100.0
-    usage = TritonUsage(lambda: now)
+    clock = Clock(100.0)
+    usage = TritonUsage(clock)
     usage.update({"a", "b"}, statistics(a=5, b=5), {})
-    now = 110.0
+    clock.seconds = 110.0
     usage.update({"a", "b"}, statistics(a=5, b=6), {})
     assert (usage.used_at("a"), usage.used_at("b")) == (100.0, 110.0)
-    now = 120.0
+    clock.seconds = 120.0
     usage.update({"a", "b"}, None, {})  # Triton did not answer
     assert (usage.used_at("a"), usage.used_at("b")) == (100.0, 110.0)
     own = Usage()
     own.request(115.0)
     usage.update({"a", "b"}, statistics(a=6, b=7), {"a": own})
     assert (usage.used_at("a"), usage.used_at("b")) == (100.0, 120.0)
-
-
-def test_versions_of_a_model_count_as_its_use():
-    now = 100.0
-    usage = TritonUsage(lambda: now)
-    for now, answers in ((100.0, 1), (110.0, 2)):  # noqa: B007  # read by the clock
-        usage.update({"a"}, statistics(a=5, a_v2=answers), {}, lambda name: name.partition("_")[0])
-    assert usage.used_at("a") == 110.0
+    # A version of a model counts as its use.
+    for clock.seconds, answers in ((130.0, 1), (140.0, 2)):
+        usage.update({"a"}, statistics(a=6, a_v2=answers), {}, lambda name: name.partition("_")[0])
+    assert usage.used_at("a") == 140.0
 
 
 def test_model_that_was_away_counts_as_newly_loaded():
-    now = 100.0
-    usage = TritonUsage(lambda: now)
+    clock = Clock(100.0)
+    usage = TritonUsage(clock)
     usage.update({"a"}, statistics(), {})
-    now = 200.0
+    clock.seconds = 200.0
     assert usage.loaded_seconds("a") == 100
     usage.update(set(), statistics(), {})
     usage.update({"a"}, statistics(), {})

@@ -132,11 +132,7 @@ def test_service_error_is_a_problem_document():
     assert "inside" not in answer.text
 
 
-def test_misspelt_parameter_gets_a_suggestion_of_this_route(client):
-    def refused(name: str) -> str:
-        answer = client.post("/embed", files=files(PNG), params={name: 2})
-        assert answer.status_code == 422
-        return answer.json()["detail"]
-
-    assert refused("normalise") == "'normalise' is not a parameter of this request; did you mean 'normalize'?"
-    assert refused("frames") == "'frames' is not a parameter of this request."
+@pytest.mark.parametrize(("name", "more"), [("normalise", "; did you mean 'normalize'?"), ("frames", ".")])
+def test_misspelt_parameter_gets_a_suggestion_of_this_route(client, name, more):
+    answer = client.post("/embed", files=files(PNG), params={name: 2})
+    assert (answer.status_code, answer.json()["detail"]) == (422, f"{name!r} is not a parameter of this request{more}")

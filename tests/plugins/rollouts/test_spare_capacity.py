@@ -2,7 +2,6 @@
 
 import pytest
 
-from gateway.errors import Overloaded
 from gateway.limits.admission import Admission
 from gateway_plugins.rollouts.spare_capacity import SpareCapacity
 
@@ -39,7 +38,4 @@ def test_leases_do_not_fill_the_queue():
     spare = SpareCapacity(gate)
     assert spare.take(1, 1) is not None
     assert spare.take(1, 1) is None
-    try:
-        gate.check()
-    except Overloaded:
-        pytest.fail("a place was taken for a waiting image")
+    gate.check()  # raises Overloaded if a place was taken for a waiting image
