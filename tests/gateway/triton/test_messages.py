@@ -4,7 +4,6 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-import cv2
 import grpc
 import numpy as np
 import pytest
@@ -29,8 +28,6 @@ from gateway.inference.backend import Batch, Call, InferResult
 from gateway.inference.prediction import Prediction
 from gateway.inference.selection import Selection
 from gateway.triton.contract import (
-    DAMAGED,
-    ENSEMBLE_MODEL,
     FEATURES,
     IMAGE_STATUS,
     PREDICTION,
@@ -41,11 +38,7 @@ from gateway.triton.contract import (
 from gateway.triton.error_table import BY_STATUS, StubDied, translate
 from gateway.triton.messages import MOST_LABELS, infer_request, label_text, read_answer
 from gateway.triton.seal import SEAL_BYTES, Seal
-from gateway_decoder.in_process import inspect_whole
 from gateway_models.blocking_triton import pad
-from tests.asking import encode
-from tests.collisions import colliding_jpegs, combine, start
-from tests.gateway.ingest.reading import LIMITS
 
 
 def answer_of(*rows: Sequence[bytes]) -> ModelInferResponse:
@@ -74,17 +67,6 @@ async def test_images_share_the_texts_of_their_labels():
     one, other = (await read([b"0.7:1:a label"], [b"0.6:1:a label"])).rows
     assert one.predictions[0].label is other.predictions[0].label
     assert label_text.cache_info().maxsize == MOST_LABELS
-
-
-async def test_damaged_image_keeps_its_classes():
-    answer = answer_of([b"0.7:1:cat"], [b"0.6:1:cat"], [b"0.5:1:cat"])
-    answer.raw_output_contents[1] = np.array([0, DAMAGED, 3], np.int32).tobytes()
-    rows = (await read_answer(answer, rows=3, classified=True)).rows
-    assert [(row.decoded, row.damaged, len(row.predictions)) for row in rows] == [
-        (True, False, 1),
-        (True, True, 1),
-        (False, False, 0),
-    ]
 
 
 @pytest.mark.parametrize("text", [b"", b"0.5", b"x:1:cat", b"0.5:x:cat", b"0.5:99999999999999999999:cat"])
@@ -212,21 +194,6 @@ def test_codes_depend_on_the_image_and_the_secret():
     assert codes == sealed(b"one", b"another one")
     assert len({*codes, *sealed(b"one", secret=b"another secret..")}) == 3
     assert {len(code) for code in codes} == {SEAL_BYTES}
-
-
-def test_seal_separates_images_with_colliding_cache_keys():
-    generator = np.random.default_rng(1)
-    cat, orange = (encode(generator.integers(0, 256, (24, width, 3), np.uint8), ".jpg") for width in (24, 40))
-    before = start(ENSEMBLE_MODEL, 1, RAW_IMAGE)
-    cat, orange = colliding_jpegs(cat, orange, before)
-    assert len(cat) == len(orange)
-    assert inspect_whole(cat, LIMITS).width == 24
-    assert inspect_whole(orange, LIMITS).width == 40
-    assert cv2.imdecode(np.frombuffer(orange, np.uint8), cv2.IMREAD_COLOR).shape == (24, 40, 3)
-
-    assert combine(before, cat) == combine(before, orange)
-    keys = {combine(before, picture + sealed(picture)[0]) for picture in (cat, orange)}
-    assert len(keys) == 2
 
 
 @pytest.mark.parametrize("status", grpc.StatusCode)
