@@ -71,7 +71,8 @@ class Quota:
         if self.rate is not None:
             options += [f"rate={self.rate.text}", f"burst={self.rate.burst}"]
         if self.share is not None:
-            options.append(f"share={self.share:g}")
+            # As `_NUMBER` reads it: no exponent, up to six decimals.
+            options.append(f"share={self.share:.6f}".rstrip("0").rstrip("."))
         if self.priority is not Priority.INTERACTIVE:
             options.append(f"priority={self.priority}")
         options += [

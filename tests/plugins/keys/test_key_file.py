@@ -232,7 +232,7 @@ NAMES = st.lists(st.from_regex(r"[a-z][a-z0-9_.-]{0,9}", fullmatch=True), min_si
         {},
         optional={
             "rate": st.sampled_from(["100/s", "0.5/s", "600/min", "1/h", "2.25/min"]),
-            "share": st.sampled_from(["0.5", "1", "0.01"]),
+            "share": st.sampled_from(["0.5", "1", "0.01"]) | st.integers(1, 999_999).map("0.{:06}".format),
             "priority": st.sampled_from(["bulk", "interactive"]),
             "models": NAMES.map(",".join),
             "routes": NAMES.map(lambda names: ",".join(f"/{name}" for name in names)),
