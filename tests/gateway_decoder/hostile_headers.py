@@ -12,22 +12,16 @@ def _box(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I4s", len(data) + 8, kind) + data
 
 
-def tiff(entries: list[tuple[int, int, int, int]], *, following: int = 0, data: bytes = b"") -> bytes:
-    """A little-endian TIFF 6.0 of one directory with these entries (tag, type, count, value), and data from 8 on."""
-    directory = 8 + len(data) + len(data) % 2
-    fields = b"".join(struct.pack("<HHII", *entry) for entry in entries)
-    header = struct.pack("<2sHI", b"II", 42, directory)
-    return (
-        header + data + bytes(len(data) % 2) + struct.pack("<H", len(entries)) + fields + struct.pack("<I", following)
-    )
-
-
 def tiff_of_two_sizes(large: int, small: int) -> bytes:
-    """A TIFF whose width and length come first as SLONG, large, and then as LONG, small."""
+    """A little-endian TIFF 6.0 whose width and length come first as SLONG, large, and then as LONG, small."""
     rows = zlib.compress(bytes(large * large), 9)
     sizes = [(tag, kind, 1, side) for tag in (256, 257) for kind, side in ((9, large), (4, small))]
     others = [(258, 3, 1, 8), (259, 3, 1, 8), (262, 3, 1, 1), (273, 4, 1, 8), (277, 3, 1, 1), (278, 4, 1, large)]
-    return tiff([*sizes, *others, (279, 4, 1, len(rows))], data=rows)
+    entries = [*sizes, *others, (279, 4, 1, len(rows))]
+    data = rows + bytes(len(rows) % 2)
+    header = struct.pack("<2sHI", b"II", 42, 8 + len(data)) + data
+    fields = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    return header + struct.pack("<H", len(entries)) + fields + bytes(4)
 
 
 @cache

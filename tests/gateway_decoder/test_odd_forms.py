@@ -5,6 +5,7 @@ In the gateway, which decodes an image, and in the preprocessor, to which it pas
 
 import struct
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -146,9 +147,10 @@ def webp(*chunks: tuple[bytes, bytes]) -> bytes:
     return b"RIFF" + struct.pack("<I", 4 + len(head) + len(body)) + b"WEBP" + head + body
 
 
-def png_with_text(key: str, text: str, *, compressed: bool) -> bytes:
+def png_with(add: Callable[..., None], key: str, text: str, **options: bool) -> bytes:
+    """A PNG with a chunk of text, which a method of PngInfo adds."""
     info = PngInfo()
-    info.add_text(key, text, zip=compressed)
+    add(info, key, text, **options)
     return encode(cat(), "PNG", pnginfo=info)
 
 
@@ -156,12 +158,6 @@ def raw_profile(orientation: int) -> str:
     data = b"Exif\0\0" + tiff_of(orientation)
     digits = data.hex()
     return f"\nexif\n{len(data):8}\n" + "\n".join(digits[at : at + 72] for at in range(0, len(digits), 72)) + "\n"
-
-
-def png_with_xmp(orientation: int, *, compressed: bool) -> bytes:
-    info = PngInfo()
-    info.add_itxt("XML:com.adobe.xmp", xmp(orientation).decode(), zip=compressed)
-    return encode(cat(), "PNG", pnginfo=info)
 
 
 def png_with_late_exif(orientation: int) -> bytes:
@@ -175,11 +171,11 @@ PLACES = {
     "JPEG, EXIF before XMP": lambda turn: encode(cat(), "JPEG", exif=exif(turn), xmp=xmp(9 - turn)),
     "PNG, EXIF": lambda turn: encode(cat(), "PNG", exif=exif(turn)),
     "PNG, EXIF behind the pixels": png_with_late_exif,
-    "PNG, XMP": lambda turn: png_with_xmp(turn, compressed=False),
-    "PNG, compressed XMP": lambda turn: png_with_xmp(turn, compressed=True),
-    "PNG, raw profile": lambda turn: png_with_text("Raw profile type exif", raw_profile(turn), compressed=False),
-    "PNG, compressed raw profile": lambda turn: png_with_text(
-        "Raw profile type exif", raw_profile(turn), compressed=True
+    "PNG, XMP": lambda turn: png_with(PngInfo.add_itxt, "XML:com.adobe.xmp", xmp(turn).decode()),
+    "PNG, compressed XMP": lambda turn: png_with(PngInfo.add_itxt, "XML:com.adobe.xmp", xmp(turn).decode(), zip=True),
+    "PNG, raw profile": lambda turn: png_with(PngInfo.add_text, "Raw profile type exif", raw_profile(turn)),
+    "PNG, compressed raw profile": lambda turn: png_with(
+        PngInfo.add_text, "Raw profile type exif", raw_profile(turn), zip=True
     ),
     "WebP, EXIF": lambda turn: webp((b"EXIF", tiff_of(turn))),
     "WebP, EXIF with JPEG's mark": lambda turn: webp((b"EXIF", b"Exif\0\0" + tiff_of(turn))),

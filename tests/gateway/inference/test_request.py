@@ -15,6 +15,7 @@ from gateway.inference.scope import AGAIN_SECONDS, Scope
 from gateway_plugins.media.animation import Frames
 from gateway_plugins.media.frames import FrameSelection
 from tests.doubles.backend import PNG
+from tests.doubles.clock import Clock
 from tests.doubles.scripted import Scripted, body_of, query, start
 from tests.encoders import png_bomb
 from tests.samples import encode, photograph
@@ -55,36 +56,25 @@ def test_request_stops_reading_until_results_are_taken(loop):
     assert sorted(taken) == list(range(50))
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """Sets time.perf_counter."""
-    now = [100.0]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-
-    def advance(seconds: float) -> None:
-        now[0] += seconds
-
-    return advance
-
-
-def test_time_in_a_stage_adds_up_and_concurrent_images_count_once(clock):
-    stage = Stage()
+def test_time_in_a_stage_adds_up_and_concurrent_images_count_once(monkeypatch):
+    clock, stage = Clock(100), Stage()
+    monkeypatch.setattr(time, "perf_counter", clock)
 
     def fail() -> None:
         with stage:
-            clock(8)
+            clock.seconds += 8
             raise EmptyFile
 
     with stage:
-        clock(1)
+        clock.seconds += 1
         with stage:
-            clock(2)
+            clock.seconds += 2
         assert (stage.seconds, stage.ended) == (3, 103), "it counts up to now"
-        clock(4)
-    clock(10)
+        clock.seconds += 4
+    clock.seconds += 10
     with pytest.raises(EmptyFile):
         fail()
-    clock(10)
+    clock.seconds += 10
     assert stage.seconds == 15
     assert (stage.began, stage.ended) == (100, 125)
 

@@ -59,13 +59,12 @@ def checker_of(
     jitter_seconds: float = 0.0,
     take_lock: Callable[[str], AbstractContextManager[bool]] = machine_lock,
     splits: Sequence[Shares] = (),
-    load: Sequence[str] = (),
     clock: Callable[[], float] = time.monotonic,
     endpoint: FakeEndpoint | None = None,
 ) -> HealthChecker:
     endpoint = endpoint or FakeEndpoint("10.0.0.1:8001", triton)
     reloader = ModelReloader(endpoint, jitter_seconds=jitter_seconds, take_lock=take_lock)
-    state = HealthState(endpoint.address, ExpectedModels(MODEL, splits=splits, load=load), SCHEDULE, clock)
+    state = HealthState(endpoint.address, ExpectedModels(MODEL, splits=splits), SCHEDULE, clock)
     own = lambda _, state, probes: ModelRecovery(state, probes, reloader)  # noqa: E731
     return HealthChecker(endpoint, state, repair=own if heal else None)
 
@@ -83,16 +82,18 @@ async def running(checker: HealthChecker) -> AsyncIterator[None]:
 class Fleet:
     """Fakes by address, behind one backend."""
 
-    def __init__(self, tritons: dict[str, FakeTriton], quarantine: Quarantine, *, heal: bool, aperture: int, **options):
+    def __init__(self, tritons: dict[str, FakeTriton], *, heal: bool, aperture: int = 0, hold_seconds: float = 0.0):
         self.tritons = tritons
         self.addresses = list(tritons)
         self.endpoints: list[FakeEndpoint] = []
-        self.quarantine = quarantine
+        self.quarantine = Quarantine(600)
         watch = watcher(repair if heal else None)
         factory = ReplicaFactory(model_name=MODEL, schedule=SCHEDULE, watch=watch, connect=self._connect)
         addresses = Addresses(["triton:8001"], self._look_up)
         self.pool = TritonPool(addresses, factory, Share(aperture, 8, "this gateway"))
-        self.backend = TritonBackend(self.pool, model_name=MODEL, seal=SEAL, quarantine=quarantine, **options)
+        self.backend = TritonBackend(
+            self.pool, model_name=MODEL, seal=SEAL, quarantine=self.quarantine, hold_seconds=hold_seconds
+        )
 
     def _connect(self, address: str) -> FakeEndpoint:
         self.endpoints.append(FakeEndpoint(address, self.tritons[address]))
@@ -113,7 +114,7 @@ async def fleet_of(
     number: int = 1, *, heal: bool = True, aperture: int = 0, hold_seconds: float = 0.0, **triton: object
 ) -> AsyncIterator[Fleet]:
     tritons = {f"10.0.0.{index}:8001": FakeTriton(**triton) for index in range(1, number + 1)}
-    fleet = Fleet(tritons, Quarantine(600), heal=heal, aperture=aperture, hold_seconds=hold_seconds)
+    fleet = Fleet(tritons, heal=heal, aperture=aperture, hold_seconds=hold_seconds)
     await fleet.backend.start()
     try:
         await fleet.all_ready()

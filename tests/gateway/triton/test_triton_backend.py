@@ -24,7 +24,6 @@ from gateway.inference.sequence import SequenceStep
 from gateway.triton.catalogue import Models
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.error_table import StubDied
-from gateway.triton.quarantine import Quarantine
 from gateway.triton.retries import RetryBudget
 from tests.doubles.triton import KILLER, FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, Fleet, call_of, fleet_of, wait_until
@@ -289,7 +288,7 @@ async def test_sequences_find_their_triton_before_the_first_probe():
             for number in list(triton.sequences):
                 fleet.pool.in_use[address].health.default.last_probe = None  # while others are known to be ready
                 assert (await fleet.backend.add_to_sequence(MODEL, "", sequence_step(number))).frames == 2
-        fresh = Fleet(fleet.tritons, Quarantine(600), heal=False, aperture=0)
+        fresh = Fleet(fleet.tritons, heal=False)
         for triton in fleet.tritons.values():
             triton.failing.add("net")  # as if no probe had succeeded yet
         await fresh.backend.start()

@@ -221,7 +221,8 @@ async def test_client_answers_reduce_but_do_not_replace_probes(answers, least, m
     assert least <= len(triton.calls) - probes <= most
 
 
-async def test_failed_request_brings_the_next_probe_forward():
+async def test_unreachable_triton_brings_the_next_probe_forward():
+    """A single failed call keeps the model ready."""
     clock = Clock()
     triton, checker = await watched(clock=clock)
     triton.away = True
@@ -232,10 +233,6 @@ async def test_failed_request_brings_the_next_probe_forward():
     await checker.probe_all()
     assert len(triton.calls) == probes + 1
     assert checker.state.ready
-
-
-async def test_single_failed_request_keeps_the_model_ready():
-    _, checker = await watched()
     checker.state.suspect(MODEL, InferenceFailed(), float("inf"))
     assert checker.state.ready
 
