@@ -25,11 +25,11 @@ class Authority:
             "req", "-x509", *_key(self._own), "-out", str(self.certificate), "-days", "2", "-subj", "/CN=a test's CA"
         )
 
-    def issue(self, name: str, *, addresses: str = "") -> Pair:
-        """A certificate for a host name, and for addresses such as IP:127.0.0.1."""
+    def issue(self, name: str) -> Pair:
+        """A certificate for a host name."""
         pair = Pair(self._folder / f"{name}.crt", self._folder / f"{name}.key")
         request, extensions = self._folder / f"{name}.csr", self._folder / f"{name}.ext"
-        extensions.write_text("subjectAltName=" + ",".join(filter(None, (f"DNS:{name}", addresses))))
+        extensions.write_text(f"subjectAltName=DNS:{name}")
         _openssl("req", *_key(pair), "-out", str(request), "-subj", f"/CN={name}")
         signed_by = ("-CA", str(self._own.certificate), "-CAkey", str(self._own.key), "-CAcreateserial")
         files = ("-in", str(request), "-out", str(pair.certificate), "-extfile", str(extensions))

@@ -28,7 +28,6 @@ def png(
     *,
     interlaced: bool = False,
     chunks: tuple[tuple[bytes, bytes], ...] = (),
-    late_chunks: tuple[tuple[bytes, bytes], ...] = (),
 ) -> bytes:
     """A PNG of samples [height, width, channels] from 0 to 2**bit_depth - 1 (W3C PNG, sections 7 to 11)."""
     height, width = samples.shape[:2]
@@ -38,7 +37,6 @@ def png(
         png_header(width, height, bit_depth, colour, interlaced=interlaced)
         + b"".join(png_chunk(kind, data) for kind, data in chunks)
         + png_chunk(b"IDAT", zlib.compress(raw, 1))
-        + b"".join(png_chunk(kind, data) for kind, data in late_chunks)
         + png_chunk(b"IEND", b"")
     )
 

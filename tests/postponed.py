@@ -76,13 +76,11 @@ def evaluated(value: Any) -> Any:
 
 def _imported(name: str) -> ModuleType:
     """A module, without the garbage collection that doubles the time of an import."""
-    collects = gc.isenabled()
     gc.disable()
     try:
         return importlib.import_module(name)
     finally:
-        if collects:
-            gc.enable()
+        gc.enable()
         _use_one_thread()
 
 

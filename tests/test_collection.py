@@ -94,26 +94,16 @@ MAY_SLEEP = {
 }
 
 
+SLEEPS = {"time.sleep", "asyncio.sleep", "anyio.sleep"}
+
+
 def fixed_sleeps(source: str) -> list[int]:
     """The lines of sleeps that no loop repeats until a condition holds; sleep(0) is one turn of the event loop."""
-    lines = []
-
-    def visit(node: ast.AST, *, in_loop: bool) -> None:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            in_loop = False
-        if isinstance(node, ast.While):
-            in_loop = True
-        match node:
-            case ast.Call(
-                func=ast.Attribute(attr="sleep", value=ast.Name(id="time" | "asyncio" | "anyio")), args=[seconds]
-            ):
-                if not in_loop and not (isinstance(seconds, ast.Constant) and seconds.value == 0):
-                    lines.append(node.lineno)
-        for child in ast.iter_child_nodes(node):
-            visit(child, in_loop=in_loop)
-
-    visit(ast.parse(source), in_loop=False)
-    return lines
+    tree = ast.parse(source)
+    loops = [node for node in ast.walk(tree) if isinstance(node, ast.While)]
+    repeated = {node for loop in loops for node in ast.walk(loop)}
+    sleeps = [each for each in ast.walk(tree) if isinstance(each, ast.Call) and ast.unparse(each.func) in SLEEPS]
+    return sorted(each.lineno for each in sleeps if each not in repeated and ast.unparse(each.args[0]) != "0")
 
 
 def test_tests_wait_for_conditions():

@@ -118,15 +118,15 @@ class StoredImages:
             tag,
         )
 
-    def add_index(
-        self, images: dict[str, dict[str, object]], tag: str = "26.11-py3", *, docker: bool = False
-    ) -> dict[str, object]:
+    def add_index(self, images: dict[str, dict[str, object]], *, docker: bool = False) -> dict[str, object]:
         """Add an index of images by architecture; returns its descriptor."""
         entries = [
             {**image, "platform": {"os": "linux", "architecture": architecture}}
             for architecture, image in images.items()
         ]
-        return self.add_manifest({"schemaVersion": 2, "mediaType": INDEX_TYPES[docker], "manifests": entries}, tag)
+        return self.add_manifest(
+            {"schemaVersion": 2, "mediaType": INDEX_TYPES[docker], "manifests": entries}, "26.11-py3"
+        )
 
 
 @contextmanager
@@ -150,9 +150,9 @@ def running_registry(folder: Path) -> Iterator[str]:
         process.wait()
 
 
-def push(images: StoredImages, host: str, repository: str = REPOSITORY) -> None:
+def push(images: StoredImages, host: str) -> None:
     """Push all that is stored to a registry, as `docker push` does."""
-    base = f"http://{host}/v2/{repository}"
+    base = f"http://{host}/v2/{REPOSITORY}"
     with httpx.Client(timeout=60, trust_env=False) as client:
         for name, content in images.blobs.items():
             begun = client.post(f"{base}/blobs/uploads/").raise_for_status()
