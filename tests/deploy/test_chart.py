@@ -101,15 +101,12 @@ def test_every_variable_is_a_setting_and_the_grace_of_a_pod_exceeds_those_of_its
     assert pod(release, "triton")["terminationGracePeriodSeconds"] > EXIT_TIMEOUT_SECONDS
 
 
-def test_headless_service_publishes_every_triton_ready_or_not(release):
+def test_ports_have_one_meaning_and_a_headless_service_publishes_every_triton_ready_or_not(release):
     host, _, port = variables(release)["GATEWAY_TRITON_URL"].partition(":")
-    service = find(release, "Service", host)["spec"]
-    assert service["clusterIP"] == "None"
-    assert service["publishNotReadyAddresses"] is True
-    assert int(port) in [each["port"] for each in service["ports"]]
-
-
-def test_ports_have_one_meaning(release):
+    headless = find(release, "Service", host)["spec"]
+    assert headless["clusterIP"] == "None"
+    assert headless["publishNotReadyAddresses"] is True
+    assert int(port) in [each["port"] for each in headless["ports"]]
     named = {each["name"]: each["containerPort"] for each in container(release, "triton")["ports"]}
     service = {each["name"]: each["port"] for each in find(release, "Service", "-triton")["spec"]["ports"]}
     assert service.items() <= named.items()

@@ -78,7 +78,9 @@ def test_file_has_its_values(compose, path, value):
     assert at(compose, path) == value
 
 
-def test_only_the_gateway_can_be_reached_from_outside(compose):
+def test_only_the_gateway_can_be_reached_from_outside_and_monitoring_starts_with_its_profile(compose):
+    assert set(services_of(compose, None)) == {"gateway", "triton"}
+    assert set(services_of(compose, "monitoring")) == {"prometheus", "grafana"}
     services = compose["services"]
     assert set(services["gateway"]["networks"]) >= set(services["triton"]["networks"])
     for service in (services["triton"], *services_of(compose, "monitoring").values()):
@@ -99,11 +101,6 @@ def test_a_service_may_finish_its_requests_before_it_is_killed(compose):
     given = {name: service.get("stop_grace_period", "") for name, service in compose["services"].items()}
     assert int(given["gateway"].removesuffix("s")) > Settings.model_fields["shutdown_grace_seconds"].default
     assert int(given["triton"].removesuffix("s")) > EXIT_TIMEOUT_SECONDS
-
-
-def test_monitoring_starts_only_with_its_profile(compose):
-    assert set(services_of(compose, None)) == {"gateway", "triton"}
-    assert set(services_of(compose, "monitoring")) == {"prometheus", "grafana"}
 
 
 def mounted(compose, service: str) -> dict[str, str]:

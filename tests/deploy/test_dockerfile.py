@@ -141,19 +141,19 @@ def test_triton_images_classify_while_they_are_built(dockerfile, image):
     assert "python3 /checks/try_models.py ensemble_model " in command
 
 
-def test_cpu_images_take_their_triton_out_of_an_image_that_is_named(dockerfile, cpu_compose):
-    """With the Python backend alone: the networks run in this project's own backends, as with the wheel."""
-    assert "TRITON_FETCH_IMAGE" in dockerfile.stages["fetched"].all("ARG")
-    (fetched,) = dockerfile.stages["fetched"].all("RUN")
-    assert 'gateway triton fetch ${TRITON_FETCH_IMAGE:+--image "$TRITON_FETCH_IMAGE" --backend python}' in fetched
-    assert cpu_compose["services"]["triton"]["build"]["args"]["TRITON_FETCH_IMAGE"] == "${TRITON_FETCH_IMAGE:-}"
+def test_compose_has_the_build_arguments_and_volumes_of_the_images(dockerfile, cpu_compose, gpu_compose):
+    """CPU images take their Triton out of an image that is named, and TensorRT keeps its engines in a volume.
 
-
-def test_tensorrt_keeps_its_engines_where_compose_has_a_volume(dockerfile, gpu_compose):
+    With the Python backend alone: the networks run in this project's own backends, as with the wheel.
+    """
     (made,) = [run for run in dockerfile.stages["triton"].all("RUN") if "--directory" in run]
     assert f"tensorrt:{made.split()[-1]}" in gpu_compose["services"]["triton"]["volumes"]
     assert made.split()[-1] == TENSORRT_CACHE
     assert "tensorrt" in gpu_compose["volumes"]
+    assert "TRITON_FETCH_IMAGE" in dockerfile.stages["fetched"].all("ARG")
+    (fetched,) = dockerfile.stages["fetched"].all("RUN")
+    assert 'gateway triton fetch ${TRITON_FETCH_IMAGE:+--image "$TRITON_FETCH_IMAGE" --backend python}' in fetched
+    assert cpu_compose["services"]["triton"]["build"]["args"]["TRITON_FETCH_IMAGE"] == "${TRITON_FETCH_IMAGE:-}"
 
 
 def test_the_gpu_image_has_what_the_preprocessor_imports(dockerfile):

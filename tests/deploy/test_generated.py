@@ -141,12 +141,10 @@ def test_library_inside_a_wheel_is_found():
     assert all(name in PATH.read_text() for name in contained(heif))
 
 
-def test_heic_is_installed_only_when_asked_for(installed):
+def test_images_have_what_they_need_and_no_more(installed):
+    """HEIC only when asked for."""
     assert not [place for place, names in installed.items() if "pillow-heif" in names]
     assert "pillow-heif" in needed("triton-image-gateway[heic]")
-
-
-def test_images_have_what_they_need_and_no_more(installed):
     assert {"redis", "opentelemetry-sdk", "fastapi", "tritonclient", "grpcio"} <= installed["gateway"]
     assert [place for place, names in installed.items() if "torch" in names] == ["triton-cpu", "make up"]
     assert installed["gateway"].isdisjoint({"torchvision", "scikit-image", "matplotlib", "onnxruntime"})

@@ -33,13 +33,13 @@ def test_objects_match_the_schemas(version):
     assert "supportedModelFormat" in faults(misspelt, version)[0]
 
 
-def test_service_leads_to_the_gateway():
+def test_service_leads_to_the_gateway_which_calls_the_triton_of_its_pod():
+    model = load("inferenceservice.yaml")["spec"]["predictor"]["model"]
+    assert model["runtime"] == RUNTIME["metadata"]["name"]
+    assert model["modelFormat"]["name"] in {each["name"] for each in RUNTIME["spec"]["supportedModelFormats"]}
     (port,) = CONTAINERS[FRONT]["ports"]
     assert port["containerPort"] == Settings.model_fields["port"].default
     assert "ports" not in CONTAINERS[SERVER]
-
-
-def test_gateway_calls_the_triton_of_its_pod():
     given = {each["name"]: each["value"] for each in CONTAINERS[FRONT]["env"]}
     fields = {variable(field): field for field in Settings.model_fields}
     Settings(_env_file=None, **{fields[name]: value for name, value in given.items()})
@@ -51,12 +51,6 @@ def test_triton_serves_the_models_that_kserve_mounts():
     own = yaml.safe_load((CHART / "values.yaml").read_text())["profiles"]["gpu"]["tritonArgs"]
     args = CONTAINERS[SERVER]["args"]
     assert args[: len(own)] == [each.replace("=/models", "=/mnt/models") for each in own]
-
-
-def test_service_names_the_runtime():
-    model = load("inferenceservice.yaml")["spec"]["predictor"]["model"]
-    assert model["runtime"] == RUNTIME["metadata"]["name"]
-    assert model["modelFormat"]["name"] in {each["name"] for each in RUNTIME["spec"]["supportedModelFormats"]}
 
 
 def test_every_object_is_documented():

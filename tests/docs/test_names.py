@@ -116,14 +116,14 @@ def test_list_has_the_formats_of_every_installation(path, joined):
     assert f"{', '.join(OTHERS)}{joined}{LAST}" in (PROJECT / path).read_text()
 
 
-def test_guide_to_files_has_a_row_for_each_format():
+def test_guide_to_files_and_page_have_each_format():
+    """The page offers files that browsers do not know as images.
+
+    Not HEIC: a phone converts its images to JPEG for a page that does not ask for HEIC.
+    """
     lines = (PROJECT / "docs/reference/images.md").read_text().splitlines()
     rows = {line.split("|")[1].strip().partition(" ")[0] for line in lines if line.startswith("| ")}
     assert {name.partition(" ")[0] for name in accepted_formats().replace(" or ", ", ").split(", ")} <= rows
-
-
-def test_page_offers_files_that_browsers_do_not_know_as_images():
-    """Not HEIC: a phone converts its images to JPEG for a page that does not ask for HEIC."""
     page = (PROJECT / "gateway_plugins/page/static/index.html").read_text()
     offered = page.partition('accept="')[2].partition('"')[0].split(",")
     always = [traits for traits in FORMATS.values() if traits.suffixes and not traits.package]

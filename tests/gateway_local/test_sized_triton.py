@@ -61,6 +61,7 @@ def linked(words: list[str]) -> Path:
 
 
 def test_triton_replaces_the_program_and_gets_a_sized_repository(start, repository):
+    """Models that are added later are linked, too."""
     process = start("--strict-readiness=false", GATEWAY_CORES="1")
     words = process.stdout.readline().split()
     assert words[1:] == ["--strict-readiness=false", ARGUMENT]
@@ -69,13 +70,8 @@ def test_triton_replaces_the_program_and_gets_a_sized_repository(start, reposito
     config = read_model_config(linked(words) / "preprocessor" / "configs" / "sized.pbtxt")
     assert [group.count for group in config.instance_group] == [1]
     assert not list(repository.glob("*/configs"))
-
-
-def test_models_that_are_added_later_are_linked_and_sized(start, repository):
-    process = start(GATEWAY_CORES="1")
-    place = linked(process.stdout.readline().split())
     shutil.copytree(repository / "ensemble_model", repository / "another")
-    wait_for(lambda: (place / "another" / "config.pbtxt").exists())
+    wait_for(lambda: (linked(words) / "another" / "config.pbtxt").exists())
 
 
 @pytest.mark.parametrize(

@@ -158,13 +158,10 @@ def test_wheel_contains_models_backends_an_image_and_the_client_but_no_weights(i
 
 
 @pytest.mark.long
-def test_models_are_in_the_data_folder_without_a_checkout(installed, exported):
+def test_model_is_added_served_and_checked_without_a_checkout(installed, exported, started):
+    """The default model is in the data folder."""
     assert f"copying the default model's configuration to {installed.repository}" in exported
     assert (installed.repository / "classifier" / "1" / "model.pt").is_file()
-
-
-@pytest.mark.long
-def test_model_is_added_served_and_checked_without_a_checkout(installed, started):
     url, triton = started
     assert ".whl" in httpx.get(f"{url}/client/", timeout=60).text
     sample = (installed.shipped / "examples" / "cat.jpg").read_bytes()

@@ -33,8 +33,12 @@ def findings(folder: Path, model: str = ENSEMBLE_MODEL) -> dict[str, Finding]:
     return {finding.check: finding for finding in found}
 
 
-def test_shipped_repository_has_no_problems(folder):
+def test_shipped_repository_has_no_problems_and_missing_models_come_with_advice(folder, tmp_path):
     assert {finding.level for finding in findings(folder).values()} == {Level.OK}
+    assert "GATEWAY_MODEL" in findings(folder, "other")["contract"].advice
+    configs, finding = repository.read(tmp_path / "none")
+    assert (configs, finding.level) == ({}, Level.FAIL)
+    assert "--model-repository" in finding.advice
 
 
 def edit(model: str, old: str, new: str) -> Callable[[Path], None]:
@@ -102,13 +106,6 @@ def test_fault_is_found_by_one_check(folder, change, check, level, words):
         [check] if level is Level.FAIL else [],
     )
     assert words in found[check].text + found[check].advice
-
-
-def test_missing_models_come_with_advice(folder, tmp_path):
-    assert "GATEWAY_MODEL" in findings(folder, "other")["contract"].advice
-    configs, finding = repository.read(tmp_path / "none")
-    assert (configs, finding.level) == ({}, Level.FAIL)
-    assert "--model-repository" in finding.advice
 
 
 CACHED = edit(CLASSIFIER, "response_cache { enable: false }", "response_cache { enable: true }")

@@ -113,14 +113,14 @@ def test_further_backends_are_added(registry, tmp_path):
         ("stub_failure", "cannot open libpython", "its Python backend does not start: cannot open libpython"),
     ],
 )
-def test_image_that_does_not_start_is_not_in_use(registry, tmp_path, monkeypatch, check, fault, reason):
+def test_image_that_does_not_start_is_not_in_use_and_one_without_a_backend_is(
+    registry, tmp_path, monkeypatch, check, fault, reason
+):
     monkeypatch.setattr(fetch, check, lambda _: fault)
     with pytest.raises(ImageUnusable, match=reason):
         fetch_image(name(registry), tmp_path, print)
     assert in_use(tmp_path) is None
-
-
-def test_backend_that_does_not_load_is_a_warning(registry, tmp_path, monkeypatch):
+    monkeypatch.setattr(fetch, "stub_failure", lambda _: "")
     monkeypatch.setattr(fetch, "unloadable", lambda image: {"pytorch": ["libcublas.so.13 => not found"]})
     said: list[str] = []
     fetch_image(name(registry), tmp_path, said.append)

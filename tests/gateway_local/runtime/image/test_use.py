@@ -29,6 +29,7 @@ def folders(words: list[str]) -> list[str]:
 
 
 def test_newer_glibc_of_this_machine_runs_the_image(tmp_path, monkeypatch):
+    """Python processes get only their own libraries: what they load needs this machine's versions, as of OpenSSL."""
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
     image = unpacked_image(tmp_path)
     runtime = image_runtime(tmp_path, image, DEFAULT_BACKENDS)
@@ -37,6 +38,11 @@ def test_newer_glibc_of_this_machine_runs_the_image(tmp_path, monkeypatch):
     assert folders(words) == [str(image.folder / "tritonserver" / "lib"), str(image.folder / "libraries")]
     assert words[3:] == [str(image.folder / "tritonserver" / "bin" / "tritonserver"), "$@"]
     assert runtime.library_path == ()
+    words = command(runtime.backend_directory / "python" / "triton_python_backend_stub")
+    (folder,) = folders(words)
+    assert {path.name for path in Path(folder).iterdir()} == {find_libpython().name, "libcudart.so.13"}
+    assert Path(words[3]).name == "triton_python_backend_stub"
+    assert Path(words[3]).read_bytes().startswith(b"\x7fELF")
 
 
 @pytest.mark.parametrize(("host", "newer"), [("2.37", True), ("2.38", False), ("2.39", False), ("3.0", False)])
@@ -60,17 +66,6 @@ def test_backends_of_the_image_come_before_this_projects(tmp_path):
     assert not any(path.is_symlink() for path in directory.rglob("*") if path.parent.name != "lib")
     assert image_runtime(tmp_path, image, DEFAULT_BACKENDS).backend_directory == directory
     assert len(list(tmp_path.glob("backends-image-*"))) == 1
-
-
-def test_python_processes_get_only_their_own_libraries(tmp_path, monkeypatch):
-    """What this machine's Python loads needs this machine's versions, such as of OpenSSL."""
-    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
-    runtime = image_runtime(tmp_path, unpacked_image(tmp_path), DEFAULT_BACKENDS)
-    words = command(runtime.backend_directory / "python" / "triton_python_backend_stub")
-    (folder,) = folders(words)
-    assert {path.name for path in Path(folder).iterdir()} == {find_libpython().name, "libcudart.so.13"}
-    assert Path(words[3]).name == "triton_python_backend_stub"
-    assert Path(words[3]).read_bytes().startswith(b"\x7fELF")
 
 
 def test_variables_of_the_image_are_defaults(tmp_path):
