@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.model_config import parameters, read_model_config
 from gateway_models.networks.add import add
 from gateway_models.repository.after import DeclaredStep
@@ -71,26 +70,14 @@ def test_configurations_are_replaced_as_a_whole(tmp_path):
     assert not list(tmp_path.rglob(".*"))
 
 
-def test_shipped_stateful_model_is_written_once(tmp_path):
-    assert provide_stateful(SEQUENCE_MODEL, tmp_path)
-    config = tmp_path / SEQUENCE_MODEL / "config.pbtxt"
-    assert (tmp_path / SEQUENCE_MODEL / "1" / "model.py").exists()
-    config.write_text(config.read_text().replace("max_candidate_sequences: 1024", "max_candidate_sequences: 7"))
-    assert not provide_stateful(SEQUENCE_MODEL, tmp_path)
-    assert "max_candidate_sequences: 7" in config.read_text()
-
-
-def test_own_stateful_model_is_used(tmp_path):
-    shutil.copytree(PROJECT / "examples" / "object_counter", tmp_path / "object_counter")
-    assert not provide_stateful("object_counter", tmp_path)
-
-
 @pytest.mark.parametrize("name", ["missing", "../etc", "stateless"])
-def test_model_that_cannot_follow_streams_is_refused(tmp_path, name):
+def test_only_a_model_that_can_follow_streams_is_used(tmp_path, name):
     (tmp_path / "stateless").mkdir()
     (tmp_path / "stateless" / "config.pbtxt").write_text('name: "stateless"\nbackend: "python"\n')
     with pytest.raises(EntryError):
         provide_stateful(name, tmp_path)
+    shutil.copytree(PROJECT / "examples" / "object_counter", tmp_path / "object_counter")
+    assert not provide_stateful("object_counter", tmp_path)
 
 
 def test_model_names_its_own_stateful_one_in_every_ensemble(tmp_path):

@@ -10,8 +10,8 @@ from PIL import Image
 
 from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError, numbers, reference_transforms
 from gateway_models.repository.preprocessing_sources import from_file, from_mapping, from_weights
+from tests.gateway_models.repository.entries import SMALL
 
-SMALL = Preprocessing((40,), 32, "bilinear", (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
@@ -70,17 +70,13 @@ def test_file_is_read(tmp_path, values, wanted):
     assert from_file(path) == wanted
 
 
-def test_resize_library_may_be_left_out():
+def test_resize_library_may_be_left_out_or_differ():
+    assert SMALL.differences({**SMALL.parameters(), "resize_library": "torch"}) == []
     mapping = {**asdict(SMALL), "resize_library": "torch"}
     assert from_mapping(mapping).parameters()["resize_library"] == "torch"
     assert from_mapping(mapping).described().endswith("resized by torch")
     del mapping["resize_library"]
     assert from_mapping(mapping) == SMALL
-
-
-def test_preprocessor_may_use_another_resize_library():
-    given = {**SMALL.parameters(), "resize_library": "torch"}
-    assert SMALL.differences(given) == []
 
 
 STATISTICS = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}

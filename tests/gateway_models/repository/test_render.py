@@ -96,10 +96,11 @@ def test_gpus_are_numbers_from_0():
         Serving(gpus=(-1,))
 
 
-def test_tensorrt_is_an_accelerator_of_onnx():
-    texts = render(entry(format=Format.ONNX, serving=Serving(tensorrt=True)))
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
+def test_tensorrt_is_an_accelerator_of_onnx(precision):
+    texts = render(entry(format=Format.ONNX, precision=precision, serving=Serving(tensorrt=True)))
     (accelerator,) = config(texts["head_classifier"]).optimization.execution_accelerators.gpu_execution_accelerator
-    assert (accelerator.name, accelerator.parameters["precision_mode"]) == ("tensorrt", "FP32")
+    assert (accelerator.name, accelerator.parameters["precision_mode"]) == ("tensorrt", precision.value.upper())
     assert accelerator.parameters["trt_engine_cache_path"] == TENSORRT_CACHE
     without = config(render(entry(format=Format.ONNX))["head_classifier"])
     assert not without.optimization.HasField("execution_accelerators")
@@ -130,12 +131,9 @@ def test_openvino_is_an_accelerator_of_onnx_on_cpus():
     assert ensemble.parameters["precision"].string_value == "bf16"
 
 
-def test_without_a_triton_the_service_is_to_be_started(tmp_path, capsys):
+def test_service_is_to_be_started_unless_its_triton_runs(tmp_path, capsys):
     added(entry(), tmp_path, 1, "http://127.0.0.1:8080")
     assert f"GATEWAY_MODEL=head gateway up --model-repository {tmp_path}" in capsys.readouterr().out
-
-
-def test_a_running_triton_is_not_started_again(tmp_path, capsys):
     added(entry(), tmp_path, 1, "http://127.0.0.1:8080", "gpu:8001")
     printed = capsys.readouterr().out
     assert f"gateway model parity head --model-repository {tmp_path} --triton gpu:8001" in printed
