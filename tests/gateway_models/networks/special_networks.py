@@ -34,28 +34,6 @@ class Bytes(nn.Module):
         return self.head(values.permute(0, 3, 1, 2) if self.last else values)
 
 
-class Several(nn.Module):
-    """A network that gives features and scores."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = Head()
-
-    def forward(self, images: Tensor) -> dict[str, Tensor]:
-        return {"features": images.mean((2, 3)), "logits": self.head(images)}
-
-
-class OnTheCpu(nn.Module):
-    """A network that makes a tensor where its example was, and so, once it is traced, on the CPU."""
-
-    def __init__(self):
-        super().__init__()
-        self.head = Head()
-
-    def forward(self, images):
-        return self.head(images) + torch.zeros(images.shape[0], 1, device=images.device)
-
-
 class Constants(Head):
     """A classifier with a buffer, a constant and arithmetic of sizes beside its weights."""
 
@@ -115,27 +93,6 @@ class WritesWhileLoading(Writes):
         return images
 
 
-class NoOnnx(nn.Module):
-    """A layer that ONNX has no operator for."""
-
-    def forward(self, scores: Tensor) -> Tensor:
-        return torch.special.i0e(scores) + scores
-
-
-class Even(nn.Module):
-    """Two classes that are nearly as likely."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.tensor([[0.5001, 0.4999]]).repeat(len(images), 1) + images.mean() * 0
-
-
-class Forgetful(nn.Module):
-    """Answers by the batch's size in a way that tracing freezes."""
-
-    def forward(self, batch):
-        return batch.mean(dim=(2, 3)) * int(batch.shape[0])
-
-
 class Two(nn.Module):
     """Two heads over the same features: which of them is the last layer is unknown."""
 
@@ -146,29 +103,6 @@ class Two(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         inner = images.mean((2, 3))
         return self.one(inner) + self.other(inner * inner)
-
-
-class Convolved(nn.Module):
-    """Ends in a convolution, as SqueezeNet does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scores = nn.Conv2d(3, 5, 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.scores(images).mean((2, 3))
-
-
-class Dark(nn.Module):
-    """Gives a zero vector for images without bright pixels, as a ReLU may."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scores = nn.Linear(3, 5)
-        self.scores.bias = nn.Parameter(torch.arange(-2.0, 3.0))  # for such images the scores are these: logits
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.scores(torch.relu(images.mean((2, 3)) - 0.5))
 
 
 class Calling(nn.Module):
@@ -191,18 +125,6 @@ class Sized(Head):
         token = self.scores.bias.expand(batch, -1)
         pairs = features.reshape(batch * 2, -1).view(batch, 2, -1).flatten(1)
         return self.scores(pairs) + token + images.new_zeros(batch, 1) + torch.zeros(batch, 1)
-
-
-class Scaled(Head):
-    """A classifier that makes a tensor from a list of numbers in its forward."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        return super().forward(images * torch.tensor([1.0, 2.0, 0.5]).reshape(1, 3, 1, 1))
-
-
-class Branches(nn.Module):
-    def forward(self, images: Tensor) -> Tensor:
-        return images.mean((2, 3)) if images.sum() > 0 else images.amax((2, 3))
 
 
 class Corners(nn.Module):

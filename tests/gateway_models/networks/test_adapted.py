@@ -31,21 +31,19 @@ from tests.gateway_models.networks import builders
 from tests.gateway_models.networks.builders import (
     PIXELS,
     Head,
-    outputs,
     probabilities,
     save_onnx,
     save_program,
     save_torchscript,
     spec_of,
 )
-from tests.gateway_models.networks.special_networks import Bytes, ChannelsLast, Several
+from tests.gateway_models.networks.special_networks import Bytes, Calling, ChannelsLast
 from tests.gateway_models.repository.entries import SMALL, entry
 
 FLOATS = PIXELS.float()
 GRAY = Gray(0.4, 0.25)
 ONE_CHANNEL = Preprocessing((32,), 32, "bilinear", (0.4,) * 3, (0.25,) * 3)
-
-
+AS_THEY_ARE = Preprocessing((32,), 32, "bilinear", **AS_PIXELS)
 KINDS = {".onnx": "onnx", ".pt2": "exported", ".pt": "torchscript"}
 AS_BYTES = {"preprocessing": SMALL, "tensor": ImageTensor.UINT8}
 
@@ -82,6 +80,8 @@ def test_input_format_is_detected_by_probing(tmp_path, module, example, found, t
     assert outcome.input == found
     expected = probabilities(module, arranged(FLOATS, Form(found)))
     assert torch.allclose(written(tmp_path)(FLOATS), expected, atol=1e-5)
+    version = Version(ModelSpec(str(file), "model", preprocessing=AS_THEY_ARE), outcome)
+    assert torch.allclose(original_probabilities(version)(FLOATS), expected, atol=1e-5)
 
 
 def test_bytes_and_a_normalisation_contradict_each_other(tmp_path):
@@ -91,12 +91,13 @@ def test_bytes_and_a_normalisation_contradict_each_other(tmp_path):
 
 
 def test_one_of_several_outputs_is_served_by_its_name_or_number(tmp_path):
-    file = scripted(Several(), tmp_path / "model.pt", torch.rand(2, 3, 32, 32))
+    several = Calling(lambda scores, images: {"features": images.mean((2, 3)), "logits": scores})
+    file = scripted(several, tmp_path / "model.pt", torch.rand(2, 3, 32, 32))
     with pytest.raises(
         ModelFileError, match=r"gives a dict of 2 \(features \[2, 3\], logits \[2, 5\]\) .* --output NAME"
     ):
         jobs.do(job(file, tmp_path))
-    expected = outputs(Several(), FLOATS)["logits"].softmax(dim=1)
+    expected = probabilities(Head(), FLOATS)
     for which in ("logits", "1"):
         jobs.do(job(file, tmp_path, output=which))
         assert torch.allclose(written(tmp_path)(FLOATS), expected, atol=1e-5)
@@ -129,7 +130,9 @@ def test_network_for_gray_images_is_served(tmp_path, suffix):
     module = Head(channels=1)
     save = save_onnx if suffix == ".onnx" else save_torchscript
     file = save(module, tmp_path / f"model{suffix}", channels=1)
-    jobs.do(job(file, tmp_path, grayscale=True, preprocessing=ONE_CHANNEL))
+    gray = {"grayscale": True, "preprocessing": ONE_CHANNEL}
+    assert jobs.do(job(file, tmp_path / "pixels", tensor=ImageTensor.UINT8, **gray)).difference < 1e-6
+    jobs.do(job(file, tmp_path, **gray))
     images = (FLOATS / 255 - GRAY.mean) / GRAY.std
     expected = probabilities(module, arranged(images, Form(gray=GRAY)))
     assert torch.allclose(written(tmp_path)(images), expected, atol=1e-5)
@@ -184,10 +187,8 @@ def test_graphs_scores_are_chosen_among_its_outputs(tmp_path):
 
 @pytest.mark.parametrize(
     ("shape", "attributes"),
-    [
-        pytest.param([1, -1], {}, id="flattened by hand"),
-        pytest.param([1, 3], {"allowzero": 1}, id="flattened by torch.onnx.export"),
-    ],
+    [([1, -1], {}), ([1, 3], {"allowzero": 1})],
+    ids=["flattened by hand", "flattened by torch.onnx.export"],
 )
 def test_graph_for_one_image_is_converted_to_any_batch(tmp_path, shape, attributes):
     flatten = helper.make_node("Reshape", ["pooled", "shape"], ["means"], **attributes)
@@ -218,15 +219,6 @@ def test_graph_that_needs_a_batch_of_one_is_refused(tmp_path):
     assert not (tmp_path / "written" / "model.onnx").exists()
 
 
-def test_original_gets_its_detected_input_format(tmp_path):
-    file = scripted(Bytes(last=True), tmp_path / "model.pt", PIXELS.permute(0, 2, 3, 1))
-    pixels = Preprocessing((32,), 32, "bilinear", **AS_PIXELS)
-    outcome = Outcome(5, "logits", 0.0, Format.TORCHSCRIPT, input="uint8-nhwc")
-    version = Version(ModelSpec(str(file), "bytes", preprocessing=pixels), outcome)
-    expected = probabilities(Bytes(last=True), PIXELS.permute(0, 2, 3, 1))
-    assert torch.allclose(original_probabilities(version)(FLOATS), expected, atol=1e-6)
-
-
 def normalised(mean: tuple[float, ...] = SMALL.mean, std: tuple[float, ...] = SMALL.std) -> torch.Tensor:
     """As the preprocessor normalises them: one multiplication and one addition."""
     centre, scale = (torch.tensor(values).reshape(3, 1, 1) for values in (mean, std))
@@ -234,26 +226,22 @@ def normalised(mean: tuple[float, ...] = SMALL.mean, std: tuple[float, ...] = SM
 
 
 @pytest.mark.parametrize(
-    ("gpus", "wanted", "written_as", "tensor"),
+    ("gpus", "wanted", "others", "written_as", "tensor"),
     [
-        (0, None, Format.TORCHSCRIPT, ImageTensor.FP32),
-        (1, None, Format.TORCHSCRIPT, ImageTensor.UINT8),
-        (1, None, Format.EXPORTED, ImageTensor.UINT8),
-        (1, None, Format.ONNX, ImageTensor.UINT8),
-        (1, ImageTensor.FP32, Format.ONNX, ImageTensor.FP32),
-        (1, None, Format.FUNCTION, ImageTensor.FP32),
-        (1, None, Format.TENSORRT, ImageTensor.FP32),
+        (0, None, None, Format.TORCHSCRIPT, ImageTensor.FP32),
+        (1, None, None, Format.TORCHSCRIPT, ImageTensor.UINT8),
+        (1, None, None, Format.EXPORTED, ImageTensor.UINT8),
+        (1, None, None, Format.ONNX, ImageTensor.UINT8),
+        (1, ImageTensor.FP32, None, Format.ONNX, ImageTensor.FP32),
+        (1, None, None, Format.FUNCTION, ImageTensor.FP32),
+        (1, None, None, Format.TENSORRT, ImageTensor.FP32),
+        (1, None, entry(), Format.TORCHSCRIPT, ImageTensor.FP32),
     ],
 )
-def test_pixels_are_the_default_on_a_machine_with_a_gpu(monkeypatch, gpus, wanted, written_as, tensor):
-    """Functions and engines stay as they are."""
+def test_pixels_are_the_default_on_a_machine_with_a_gpu(monkeypatch, gpus, wanted, others, written_as, tensor):
+    """Functions and engines stay as they are, and new versions get the tensor of the others."""
     monkeypatch.setattr(add_checks, "gpu_count", lambda: gpus)
-    assert add_checks.tensor_between(wanted, None, written_as) is tensor
-
-
-def test_new_versions_keep_the_tensor_of_the_others(monkeypatch):
-    monkeypatch.setattr(add_checks, "gpu_count", lambda: 1)
-    assert add_checks.tensor_between(None, entry(), Format.TORCHSCRIPT) is ImageTensor.FP32
+    assert add_checks.tensor_between(wanted, others, written_as) is tensor
 
 
 def test_normalising_network_computes_the_preprocessors_floats():
@@ -294,12 +282,6 @@ def test_pixels_are_normalised_in_fp32_whatever_the_network_computes_in(tmp_path
         expected = written(plain)(normalised())
         # 1e-4 away where fp16 normalises.
         assert torch.allclose(written(tmp_path)(PIXELS), expected, atol=2e-5)
-
-
-def test_gray_network_gets_pixels_too(tmp_path):
-    source = save_torchscript(Head(channels=1), tmp_path / "head.pt", channels=1)
-    outcome = jobs.do(job(source, tmp_path, tensor=ImageTensor.UINT8, preprocessing=ONE_CHANNEL, grayscale=True))
-    assert outcome.difference < 1e-6
 
 
 def test_model_is_added_for_pixels_and_its_later_versions_are_alike(own_head, tmp_path):

@@ -15,7 +15,7 @@ from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.isolation import WorkFailed
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.torchscript import cpu_only, load_torchscript, without_deprecations
-from gateway_models.repository.entry import EntryError, read_entry
+from gateway_models.repository.entry import EntryError
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import AUTO, Format, ImageTensor, ModelSpec, OpenVino, Precision, Serving
 from gateway_models.repository.writing import PREPROCESSOR_CODE
@@ -30,7 +30,7 @@ from tests.gateway_models.networks.builders import (
     spec_of,
 )
 from tests.gateway_models.networks.functions import save_function
-from tests.gateway_models.networks.special_networks import OnTheCpu
+from tests.gateway_models.networks.special_networks import Calling
 from tests.gateway_models.repository.entries import SMALL
 
 HEAD_FLAGS = ["--crop", "32", "--resize", "40", "--mean", "0.5,0.4,0.3", "--std", "0.2,0.3,0.4"]
@@ -68,6 +68,15 @@ def test_added_model_has_all_files_for_triton(added_head):
     assert not list(repository.glob(".*"))
 
 
+def test_gpu_that_is_not_there_is_a_warning(monkeypatch):
+    reported = []
+    monkeypatch.setattr("gateway_models.networks.add_checks.gpu_count", lambda: 1)
+    for gpus in ((0,), (0, (1, 2))):
+        check_gpus(Serving(gpus=gpus), reported.append)
+    (warning,) = reported
+    assert "names GPU 1, and this machine has 1 GPU, numbered from 0" in warning
+
+
 def test_written_network_is_frozen_and_gives_original_answers(added_head):
     repository, made = added_head
     network = load_torchscript(made.model_file(repository, 1))
@@ -75,18 +84,6 @@ def test_written_network_is_frozen_and_gives_original_answers(added_head):
     assert torch.allclose(outputs(network, images), probabilities(Head(), images), atol=1e-6)
     assert list(network.parameters()) == []
     assert made.versions[1].outcome.difference < 1e-6
-
-
-def test_missing_gpus_are_a_warning(monkeypatch):
-    reported = []
-    monkeypatch.setattr("gateway_models.networks.add_checks.gpu_count", lambda: 0)
-    check_gpus(Serving(gpus=(0, 1)), reported.append)
-    monkeypatch.setattr("gateway_models.networks.add_checks.gpu_count", lambda: 1)
-    check_gpus(Serving(gpus=(0, (1, 2))), reported.append)
-    check_gpus(Serving(gpus=(0,)), reported.append)
-    assert len(reported) == 2
-    assert "names GPU 0, and this machine has no GPU" in reported[0]
-    assert "names GPU 1, and this machine has 1 GPU, numbered from 0" in reported[1]
 
 
 @pytest.mark.parametrize(
@@ -100,22 +97,29 @@ def test_missing_gpus_are_a_warning(monkeypatch):
             "has a model 'head' already: use --version N .*, or remove it first: gateway model remove head ",
         ),
         ({"name": "head_classifier"}, EntryError, "already exists and was not written by this command"),
+        (
+            {"version": 2, "preprocessing": replace(SMALL, mean=(0.0,) * 3)},
+            EntryError,
+            "prepares its images differently .*mean.* another name",
+        ),
+        ({"version": 2, "labels": "abcde"}, EntryError, "its labels differ from those of the other versions"),
+        (
+            {"name": "new", "labels": "abcd"},
+            ModelFileError,
+            r"head\.pt: there are 4 labels and the network has 5 classes",
+        ),
     ],
 )
 def test_refused_model_changes_nothing(own_head, tmp_path, changes, error, reason):
     save_torchscript(Head(), tmp_path / "head.pt")
+    spec = request(tmp_path, **changes)
+    if "labels" in changes:
+        spec = replace(spec, labels=tmp_path / "own.txt")
+        (tmp_path / "own.txt").write_text("\n".join(changes["labels"]))
     before = {path: path.read_bytes() for path in own_head.rglob("*") if path.is_file()}
     with pytest.raises(error, match=reason):
-        add(request(tmp_path, **changes), own_head, print)
+        add(spec, own_head, print)
     assert {path: path.read_bytes() for path in own_head.rglob("*") if path.is_file()} == before
-
-
-def test_wrong_number_of_labels_is_refused(tmp_path):
-    save_torchscript(Head(), tmp_path / "head.pt")
-    four = save_labels(tmp_path / "four.txt", 4)
-    with pytest.raises(ModelFileError, match=r"head\.pt: there are 4 labels and the network has 5 classes"):
-        add(request(tmp_path, labels=four), tmp_path / "models", print)
-    assert list((tmp_path / "models").iterdir()) == []
 
 
 def test_damaged_file_gives_a_message_without_traceback(tmp_path):
@@ -133,29 +137,6 @@ def test_network_that_never_returns_times_out(tmp_path):
         torch.jit.script(Endless()).save(tmp_path / "head.pt")
     with pytest.raises(WorkFailed, match="did not finish a batch within 1 s"):
         add(request(tmp_path), tmp_path / "models", print, timeout_seconds=1)
-
-
-@pytest.mark.parametrize(
-    ("changes", "labels", "reason"),
-    [
-        (
-            {"preprocessing": replace(SMALL, mean=(0.0,) * 3)},
-            None,
-            "prepares its images differently .*mean.* another name",
-        ),
-        ({}, "a\nb\nc\nd\ne\n", "its labels differ from those of the other versions"),
-    ],
-    ids=["preprocessing", "labels"],
-)
-def test_version_of_another_model_is_refused(own_head, tmp_path, changes, labels, reason):
-    save_torchscript(Head(seed=1), tmp_path / "head.pt")
-    spec = request(tmp_path, version=2, **changes)
-    if labels:
-        spec.labels.write_text(labels)
-    with pytest.raises(EntryError, match=reason):
-        add(spec, own_head, print)
-    assert sorted(read_entry(own_head, "head").versions) == [1]
-    assert not (own_head / "head_classifier" / "2").exists()
 
 
 def test_command_prints_written_files_and_example_calls(tmp_path, monkeypatch):
@@ -257,9 +238,11 @@ def test_cpu_only_operations_of_a_trace_are_found(forward, found):
     assert cpu_only(traced) == found
 
 
-def test_network_that_would_fail_on_a_gpu_is_added_with_a_warning(tmp_path):
+def test_network_that_would_fail_on_a_gpu_is_added_with_a_warning_and_refused_for_one(tmp_path, monkeypatch):
+    """It makes a tensor where its example was, and so, once it is traced, on the CPU."""
     said = []
-    save_torchscript(OnTheCpu(), tmp_path / "head.pt")
+    on_the_cpu = Calling(lambda scores, images: scores + torch.zeros(images.shape[0], 1, device=images.device))
+    save_torchscript(on_the_cpu, tmp_path / "head.pt")
     made = add(request(tmp_path), tmp_path / "models", said.append)
     assert made.classes == 5
     assert any("would fail on a GPU" in line and "aten::zeros" in line for line in said)
@@ -267,14 +250,10 @@ def test_network_that_would_fail_on_a_gpu_is_added_with_a_warning(tmp_path):
     said.clear()
     assert add(request(tmp_path, name="free", format=Format.ONNX), tmp_path / "models", said.append).classes == 5
     assert not any("would fail" in line for line in said)
-
-
-def test_network_that_would_fail_on_a_gpu_is_refused_for_one(tmp_path, monkeypatch):
     monkeypatch.setattr("gateway_models.networks.add_checks.gpu_count", lambda: 1)
-    save_torchscript(OnTheCpu(), tmp_path / "head.pt")
-    wanted = request(tmp_path, serving=Serving(gpus=(0,)))
+    wanted = request(tmp_path, name="refused", serving=Serving(gpus=(0,)))
     with pytest.raises(
         EntryError, match="it would fail on the GPU that --gpus names: it creates tensors on the CPU on any device"
     ):
         add(wanted, tmp_path / "models", print)
-    assert not (tmp_path / "models" / "head").exists()
+    assert not (tmp_path / "models" / "refused").exists()

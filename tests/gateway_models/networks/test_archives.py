@@ -97,25 +97,21 @@ DROPPED = {"sample", "guard"}
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-@pytest.mark.parametrize("trust", [False, True], ids=["", "trusted"])
-def test_hostile_program_executes_nothing_unless_trusted(program, tmp_path, monkeypatch, evidence, hostile, trust):
+def test_hostile_program_executes_nothing_unless_trusted(backend, program, tmp_path, monkeypatch, evidence, hostile):
+    """Nor does it in a repository, where Triton's backend loads it."""
     monkeypatch.syspath_prepend(tmp_path)
     path = altered(program, tmp_path / "hostile.pt2", HOSTILE[hostile](evidence))
-    said = run_whatever_happens(lambda: load_program(path, trust=trust))
-    assert evidence.exists() is trust
-    if not trust:
-        assert (said == "") is (hostile in DROPPED)
-        assert not said or ("None of its code was executed" in said and "--trust" in said)
-
-
-@pytest.mark.parametrize("hostile", HOSTILE)
-def test_hostile_program_in_a_repository_executes_nothing(backend, program, tmp_path, monkeypatch, evidence, hostile):
-    monkeypatch.syspath_prepend(tmp_path)
-    path = altered(program, tmp_path / "model.pt2", HOSTILE[hostile](evidence))
+    said = run_whatever_happens(lambda: load_program(path))
+    assert (said == "") is (hostile in DROPPED)
+    assert not said or ("None of its code was executed" in said and "--trust" in said)
+    if hostile == "pickled weight":
+        assert re.search(r"data/weights/weight_9.*data\.pkl.* calls .*getattr", said)
     refused = pytest.raises(Exception, match=r"its (member|constant) ")
     with torch.no_grad(), nullcontext() if hostile in DROPPED else refused:
         backend.load(path, CPU)(IMAGES)
     assert not evidence.exists()
+    run_whatever_happens(lambda: load_program(path, trust=True))
+    assert evidence.exists(), "the attack works where it is trusted"
 
 
 @pytest.mark.parametrize(
@@ -131,12 +127,6 @@ def test_only_operators_that_compute_are_called(program, tmp_path, target):
     change = in_graph(lambda graph: graph["nodes"][0].update(target=target))
     path = altered(program, tmp_path / "hostile.pt2", change)
     with pytest.raises(ModelFileError, match=f"calls '{re.escape(target)}', which is no operator that computes alone"):
-        load_program(path)
-
-
-def test_refusal_names_the_member_and_the_global(program, tmp_path, evidence):
-    path = altered(program, tmp_path / "hostile.pt2", HOSTILE["pickled weight"](evidence))
-    with pytest.raises(ModelFileError, match=r"data/weights/weight_9.*data\.pkl.* calls pathlib\.Path\.touch|getattr"):
         load_program(path)
 
 

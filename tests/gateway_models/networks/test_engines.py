@@ -82,16 +82,13 @@ def test_engine_is_served_unchanged(engine, labels, tmp_path):
 
 
 def test_names_of_tensors_are_by_default_those_of_our_own_onnx(engine, labels, tmp_path):
-    """trtexec keeps the names of the ONNX file that `gateway model add --format onnx` wrote."""
-    _, repository, _ = added(engine, labels, tmp_path)
+    """trtexec keeps the names of the ONNX file that `gateway model add --format onnx` wrote. It may take pixels."""
+    entry, repository, _ = added(engine, labels, tmp_path, tensor=ImageTensor.UINT8)
     classifier = config(repository, "flowers_classifier")
     assert [tensor.name for tensor in (*classifier.input, *classifier.output)] == ["input__0", "output__0"]
-
-
-def test_engine_may_take_pixels(engine, labels, tmp_path):
-    _, repository, _ = added(engine, labels, tmp_path, tensor=ImageTensor.UINT8)
-    (tensor,) = config(repository, "flowers_classifier").input
-    assert DataType.Name(tensor.data_type) == "TYPE_UINT8"
+    assert DataType.Name(classifier.input[0].data_type) == "TYPE_UINT8"
+    with pytest.raises(UserError, match="whose original network is not known here"):
+        original_probabilities(entry.versions[1])
 
 
 def test_new_version_of_an_engine_is_an_engine(engine, labels, tmp_path, onnx):
@@ -100,12 +97,6 @@ def test_new_version_of_an_engine_is_an_engine(engine, labels, tmp_path, onnx):
     assert sorted(second.versions) == [1, 2]
     with pytest.raises(UserError, match="the other versions are TensorRT engines"):
         add(spec_of(onnx, None, preprocessing=None, version=3), repository, print)
-
-
-def test_answers_of_an_engine_are_compared_with_no_original(engine, labels, tmp_path):
-    entry, _, _ = added(engine, labels, tmp_path)
-    with pytest.raises(UserError, match="whose original network is not known here"):
-        original_probabilities(entry.versions[1])
 
 
 def test_header_before_an_engine_is_cut_off_by_the_advised_command(tmp_path):

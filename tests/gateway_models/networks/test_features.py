@@ -30,7 +30,7 @@ from tests.gateway_models.networks.builders import (
     save_torchscript,
     spec_of,
 )
-from tests.gateway_models.networks.special_networks import Convolved, Dark, Two
+from tests.gateway_models.networks.special_networks import Calling, Two
 from tests.gateway_models.repository.entries import SMALL
 from tests.processes import PROJECT
 
@@ -38,6 +38,8 @@ GUIDE = re.findall(
     r"^```python\n(.*?)^```$", (PROJECT / "docs" / "guides" / "embeddings.md").read_text(), re.DOTALL | re.MULTILINE
 )
 IMAGES = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+CONVOLVED = Calling(lambda maps, _: maps.mean((2, 3)), nn.Conv2d(3, 5, 3))
+"""Ends in a convolution, as SqueezeNet does."""
 
 
 def inner_of(network: Head) -> torch.Tensor:
@@ -84,12 +86,12 @@ def test_auto_is_the_input_of_the_last_linear_layer(kind, last, tmp_path):
         assert check_embeddings(featured, 32, pixels=False) == 16
 
 
-@pytest.mark.parametrize("kind", ["eager", "program"])
-def test_layer_by_name_is_averaged_over_height_and_width(kind, tmp_path):
+def test_layer_by_name_is_averaged_over_height_and_width():
+    """Also of a program, in `test_added_network_gives_embeddings_and_scores`."""
     network = Head().eval()
-    featured = Featured(saved(Head(), kind, tmp_path), Form(), "", "features", 5).eval()
     with torch.no_grad():
-        assert torch.allclose(featured(IMAGES)[1], network.features(IMAGES).mean((2, 3)), atol=1e-5)
+        vectors = Featured(network, Form(), "", "features", 5)(IMAGES)[1]
+        assert torch.allclose(vectors, network.features(IMAGES).mean((2, 3)), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +100,9 @@ def test_layer_by_name_is_averaged_over_height_and_width(kind, tmp_path):
         (Head(), "eager", "feature", "no layer 'feature' for --embeddings; its layers include: features"),
         (Head(), "torchscript", "features", "does not store the names of its layers: use --embeddings auto"),
         (Two(), "eager", AUTO, "2 candidates for the last layer: use --embeddings LAYER"),
-        (Convolved(), "eager", AUTO, "none of its linear layers runs as a module: use --embeddings LAYER"),
-        (Convolved(), "torchscript", AUTO, "its last layer cannot be found in the TorchScript file"),
-        (Convolved(), "program", AUTO, "no linear layer at its end: use --embeddings LAYER"),
+        (CONVOLVED, "eager", AUTO, "none of its linear layers runs as a module: use --embeddings LAYER"),
+        (CONVOLVED, "torchscript", AUTO, "its last layer cannot be found in the TorchScript file"),
+        (CONVOLVED, "program", AUTO, "no linear layer at its end: use --embeddings LAYER"),
     ],
     ids=["no-such-layer", "no-names", "two-heads", "convolution", "convolution-script", "convolution-program"],
 )
@@ -190,24 +192,17 @@ def test_onnx_embedding_tensor_is_selected_by_name(tmp_path):
     assert 'name: "output__1"' in (tmp_path / "models" / "head_classifier" / "config.pbtxt").read_text()
     with pytest.raises(ModelFileError, match="no tensor 'nowhere' for --embeddings; its tensors include:"):
         add(request(source, tmp_path, name="other", features="nowhere"), tmp_path / "models", print)
-
-
-def test_onnx_without_linear_last_layer_is_refused(tmp_path):
     with pytest.raises(ModelFileError, match=r"ReduceMean.*not a linear one: use --embeddings TENSOR"):
-        add(request(save_onnx(Convolved(), tmp_path / "c.onnx"), tmp_path), tmp_path / "models", print)
+        add(request(save_onnx(CONVOLVED, tmp_path / "c.onnx"), tmp_path, name="other"), tmp_path / "models", print)
 
 
-def test_second_version_gives_embeddings_like_the_first(tmp_path):
-    repository = tmp_path / "models"
+def test_versions_give_embeddings_all_or_none(own_head, tmp_path):
+    repository = tmp_path / "embeddings"
     add(request(SOURCES["torchscript"](tmp_path), tmp_path), repository, print)
     better = save_torchscript(Head(seed=1), tmp_path / "better.pt")
     entry = add(request(better, tmp_path, version=2, features="", labels=None), repository, print)
     assert [each.spec.features for each in entry.versions.values()] == [AUTO, AUTO]
     assert entry.versions[2].outcome.embedding_difference < 1e-5
-
-
-def test_versions_give_embeddings_all_or_none(own_head, tmp_path):
-    better = save_torchscript(Head(seed=1), tmp_path / "better.pt")
     with pytest.raises(EntryError, match="give no embeddings, and versions share their outputs"):
         add(request(better, tmp_path, version=2), own_head, print)
 
@@ -240,13 +235,6 @@ def test_tuned_variants_give_embeddings_too(tmp_path):
     kept = tuner.keep(as_onnx)
     assert (kept.format, kept.embedding_size) == (Format.ONNX, 16)
     assert torch.allclose(written_answers(kept, tmp_path / "models", IMAGES)[1], inner_of(Head()), atol=1e-5)
-
-
-@pytest.mark.parametrize("written_as", [Format.TORCHSCRIPT, Format.ONNX])
-def test_zero_embeddings_of_some_images_are_no_difference(tmp_path, written_as):
-    source = save_torchscript(Dark(), tmp_path / "dark.pt")
-    entry = add(request(source, tmp_path, format=written_as), tmp_path / "models", print)
-    assert entry.versions[1].outcome.embedding_difference < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from gateway_models.networks.functions import (
     write_skeleton,
 )
 from gateway_models.networks.model_source import SourceError
+from gateway_models.networks.originals import original_probabilities
+from gateway_models.repository.entry import EntryError, Version
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import INPUTS, ModelSpec
 from tests.commands import gateway, refusal
@@ -125,55 +127,37 @@ def test_pixels_arrive_unchanged_in_the_requested_order(tmp_path, wanted):
     assert torch.equal(scores, expected.reshape(2, -1))
 
 
+TWO_BY_NAME = "return {'hidden': [[0.0] * 9] * len(images), 'logits': [[3.0, 1.0]] * len(images)}"
+TWO = "return [[0.0] * 9] * len(images), [[3.0, 1.0]] * len(images)"
+
+
 @pytest.mark.parametrize(
-    ("code", "name"),
+    ("code", "chosen"),
     [
-        ("def load():\n    return 3.0\n\ndef classify(images, factor):\n    return [[factor, 1.0]] * len(images)", ""),
+        ("def load():\n    return 3.0\n\ndef classify(images, factor):\n    return [[factor, 1.0]] * len(images)", {}),
         (
             "def load(device):\n    return {'cpu': 3.0}[device]\n\n"
             "def classify(images, factor=None, *, more=1):\n    return [[3.0, 1.0]] * len(images)",
-            "",
+            {},
         ),
         (
             "class Model:\n    def __init__(self, device):\n        self.factor = {'cpu': 3.0}[device]\n\n"
             "    def __call__(self, images):\n        return [[self.factor, 1.0]] * len(images)",
-            "Model",
+            {"name": "Model"},
         ),
-        ("def classify(images):\n    return {'scores': [[3.0, 1.0]] * len(images)}", ""),
-        ("def classify(images):\n    return ([[3.0, 1.0]] * len(images),)", ""),
+        ("def classify(images):\n    return {'scores': [[3.0, 1.0]] * len(images)}", {}),
+        ("def classify(images):\n    return ([[3.0, 1.0]] * len(images),)", {}),
+        (f"def classify(images):\n    {TWO_BY_NAME}", {"output": "logits"}),
+        (f"def classify(images):\n    {TWO}", {"output": "1"}),
         (
             "from pytriton.decorators import sample\nimport numpy as np\n\n"
             "@sample\ndef classify(image):\n    assert image.shape == (32, 32, 3)\n    return [np.array([3.0, 1.0])]",
-            "",
+            {},
         ),
     ],
 )
-def test_common_function_signatures_are_supported(tmp_path, code, name):
-    function = loaded(tmp_path, code, name or "classify")
-    assert function.scores(IMAGES).tolist() == [[3.0, 1.0]] * 2
-
-
-DICT = "def classify(images):\n    return {'hidden': [[0.0] * 9] * len(images), 'logits': [[1.0, 2.0]] * len(images)}"
-PAIR = "import numpy as np\n\ndef classify(images):\n    return np.zeros((2, 9)), np.full((2, 2), (1.0, 2.0))"
-ALONE = "def classify(images):\n    return [[1.0, 2.0]] * 2"
-
-
-@pytest.mark.parametrize(("code", "output"), [(DICT, "logits"), (PAIR, "1"), (ALONE, "")])
-def test_one_of_several_outputs_is_chosen_by_name_or_number(tmp_path, code, output):
-    assert loaded(tmp_path, code, output=output).scores(IMAGES).tolist() == [[1.0, 2.0]] * 2
-
-
-@pytest.mark.parametrize(
-    ("code", "output", "reason"),
-    [
-        (DICT, "", "it returns hidden, logits: choose the scores with --output NAME"),
-        (PAIR, "", "it returns 2 values: choose the scores with --output INDEX"),
-        (ALONE, "logits", "nothing for --output logits to choose"),
-    ],
-)
-def test_output_that_is_not_there_is_named(tmp_path, code, output, reason):
-    with pytest.raises(Exception, match=reason):
-        loaded(tmp_path, code, output=output).scores(IMAGES)
+def test_common_function_signatures_are_supported(tmp_path, code, chosen):
+    assert loaded(tmp_path, code, **chosen).scores(IMAGES).tolist() == [[3.0, 1.0]] * 2
 
 
 @pytest.mark.parametrize(
@@ -210,6 +194,9 @@ def test_function_load_failure_is_one_sentence(tmp_path, code, reason):
         ("return [[1.0, 2.0]]", {}, r"gave \[1, 2\] for a batch of 2, and one row of scores for each image"),
         ("return {'labels': ['cat'] * len(images)}", {}, "scores are numbers, and these are"),
         ("return [[1.0, 2.0]] * len(images)", {}, "there are 6 labels and the network has 2 classes"),
+        (TWO_BY_NAME, {}, "it returns hidden, logits: choose the scores with --output NAME"),
+        (TWO, {}, "it returns 2 values: choose the scores with --output INDEX"),
+        ("return [[1.0] * 6] * len(images)", {"said": {"output": "logits"}}, "nothing for --output logits to choose"),
         ("import random; return [[random.random() * 9] * 6 for _ in images]", {}, "differs from call to call"),
         ("return images.mean((1, 2))", {"pixels": False}, r"takes pixels as uint8, .* leave out --mean and --std"),
         (
@@ -235,9 +222,17 @@ def test_probe_records_the_missing_activation(tmp_path):
     assert torch.allclose(function.probabilities(IMAGES).sum(dim=1), torch.ones(2))
 
 
-def test_file_for_pytriton_is_served_as_it_is(tmp_path):
-    outcome = tried(f"{save_function(tmp_path, PYTRITON)}:infer_func", tmp_path)
+def test_file_for_pytriton_is_served_as_it_is_and_compared_unless_it_changes(tmp_path):
+    source = f"{save_function(tmp_path, PYTRITON)}:infer_func"
+    outcome = tried(source, tmp_path)
     assert (outcome.classes, outcome.input) == (6, "uint8-nhwc")
+    version = Version(ModelSpec(source, "mine", sha256=find_function(source).digest()), outcome)
+    colours = IMAGES.mean(dim=(2, 3)) / 255
+    expected = (torch.cat([colours, 1 - colours], dim=1) * 7).softmax(dim=1)
+    assert torch.allclose(original_probabilities(version)(IMAGES), expected, atol=1e-6)
+    save_function(tmp_path, PYTRITON + "\n# better now\n")
+    with pytest.raises(EntryError, match=r"colours\.py, or a file that it needs, has changed since it was added"):
+        original_probabilities(version)
 
 
 def test_skeleton_is_a_function_that_works(tmp_path, monkeypatch):

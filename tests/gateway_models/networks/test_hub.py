@@ -1,8 +1,12 @@
-"""Folders of Hugging Face and timm: looked at, refused in words, prepared as their own libraries do, and loaded."""
+"""Folders of Hugging Face and timm: looked at, refused in words, prepared as their own libraries do, and loaded.
+
+Weights of another architecture, of torchvision or timm, are refused with the one that they fit.
+"""
 
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +14,10 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+from torchvision import models
 
+from gateway.errors import UserError
+from gateway_models.networks import architectures
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.hub import HubError, fetch_folder, read_folder, timm_config, timm_preprocessing
 from gateway_models.networks.jobs import do
@@ -51,21 +58,18 @@ TIMM = {"architecture": "test_resnet", "num_classes": 5, "pretrained_cfg": {"inp
 CONFIG, SAFE, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 
 
-def test_folder_has_labels_and_preprocessing(vit):
+def test_folder_has_labels_preprocessing_and_the_network_of_transformers(vit):
+    from transformers import ViTForImageClassification
+
     source = find_source(ModelSpec(str(vit), "model"))
     assert source.spec.source == f"huggingface:{vit}"
     assert find_labels(source, None) == LABELS
     found = find_preprocessing(source, None)
     assert (found.resize_size, found.crop_size, found.interpolation) == ((32, 32), 32, "bicubic")
     assert find_source(ModelSpec(f"huggingface:{vit}", "model")) == source
-
-
-def test_network_of_a_folder_is_that_of_transformers(vit):
-    from transformers import ViTForImageClassification
-
     with torch.no_grad():
         expected = ViTForImageClassification.from_pretrained(vit).eval()(IMAGES).logits
-        assert torch.equal(original_module(ModelSpec(f"huggingface:{vit}", "model"), None)(IMAGES), expected)
+        assert torch.equal(original_module(source.spec, None)(IMAGES), expected)
 
 
 def test_small_logits_of_a_known_classifier_are_not_probabilities(vit, tmp_path):
@@ -158,7 +162,10 @@ def test_weights_that_lack_a_part_are_refused(vit, tmp_path):
         original_module(ModelSpec(f"huggingface:{tmp_path}", "model"), None)
 
 
-def test_name_that_is_not_in_the_cache_is_refused_offline(monkeypatch, tmp_path):
+def test_name_that_cannot_be_fetched_is_reported(monkeypatch, tmp_path):
+    def refuses(*_, **__):
+        raise OSError("no route to host")
+
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(
         HubError, match=r"nobody/nothing is not in Hugging Face's cache.*hf download nobody/nothing --local"
@@ -168,12 +175,6 @@ def test_name_that_is_not_in_the_cache_is_refused_offline(monkeypatch, tmp_path)
         fetch_folder("nothing", offline=True)
     with pytest.raises(SourceError, match="is downloaded, which --offline forbids"):
         find_source(ModelSpec("timm:test_vit", "model", offline=True))
-
-
-def test_unreachable_hub_is_reported(monkeypatch):
-    def refuses(*_, **__):
-        raise OSError("no route to host")
-
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuses)
     with pytest.raises(HubError, match=r"cannot be downloaded \(no route to host\): on a machine .*hf download"):
         fetch_folder("nobody/nothing", offline=False)
@@ -211,9 +212,56 @@ def test_images_are_prepared_as_timm_does(picture, architecture):
     assert torch.allclose(ours(picture), theirs(picture), atol=1e-5)
 
 
-def test_unknown_timm_architecture_is_refused_with_suggestions():
-    with pytest.raises(HubError, match=r"timm has no model 'resnet5': did you mean resnet50"):
-        timm_config("resnet5")
+@pytest.mark.parametrize(("source", "near"), [("timm:resnet5", "resnet50"), ("torchvision:resnet_50", "resnet50")])
+def test_misspelt_architecture_gets_suggestions(source, near):
+    with pytest.raises(UserError, match=rf"(timm has no model|torchvision has no classifier) .*did you mean .*{near}"):
+        find_source(ModelSpec(source, "model"))
+
+
+@pytest.mark.parametrize(
+    ("trained", "asked", "classes", "advice"),
+    [
+        (
+            "torchvision:resnet18",
+            "torchvision:resnet34",
+            5,
+            r"layer1\.2\.conv1\.weight is missing, .* and \d+ more\. They fit torchvision:resnet18 with 5",
+        ),
+        (
+            "torchvision:resnet18",
+            "torchvision:resnet18",
+            7,
+            "They fit it with 5 classes: use --labels FILE with 5 labels",
+        ),
+        ("torchvision:regnet_y_400mf", "torchvision:regnet_x_400mf", 5, "They fit torchvision:regnet_y_400mf with 5"),
+        ("timm:vit_tiny_patch16_224", "timm:vit_small_patch16_224", 5, "They fit timm:vit_tiny_patch16_224 with 5"),
+        pytest.param(
+            "",
+            "torchvision:resnet18",
+            5,
+            r"No architecture of torchvision or timm was found .*torch\.export\.save",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_weights_are_refused_with_the_architecture_that_they_fit(tmp_path, trained, asked, classes, advice):
+    """RegNet computes its widths by torch, so it cannot be built without memory by the device alone."""
+    library, _, name = trained.partition(":")
+    built = {"timm": timm_network, "torchvision": partial(models.get_model, num_classes=5), "": lambda _: Head()}
+    network = built[library](name)
+    torch.save(network.state_dict(), tmp_path / "weights.pth")
+    with pytest.raises(ModelFileError, match=advice) as refused:
+        original_module(ModelSpec(asked, "model", weights=str(tmp_path / "weights.pth")), classes)
+    assert len(str(refused.value)) < 500
+
+
+def test_long_search_reports_its_progress(monkeypatch):
+    monkeypatch.setattr(architectures, "REPORT_SECONDS", 0.0)
+    monkeypatch.setattr(architectures, "SEARCH_SECONDS", 0.5)
+    lines = []
+    assert architectures.fitting({"nowhere": (1,)}, "torchvision:resnet18", lines.append) is None
+    assert lines[0].startswith("1 architectures tried in ")
+    assert lines[0].endswith("the last torchvision:resnet18")
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pth"])
@@ -226,8 +274,6 @@ def test_weights_of_timm_come_from_safetensors_or_a_state_dict(tmp_path, suffix)
     images = torch.rand(2, 3, 160, 160)
     with torch.no_grad():
         assert torch.allclose(original_module(source.spec, 5)(images), network(images), atol=1e-6)
-    with pytest.raises(ModelFileError, match=r"weights of timm:test_vit: .* They fit it with 5 classes"):
-        original_module(source.spec, 7)
 
 
 def test_timm_folder_has_labels_and_preprocessing(tmp_path):

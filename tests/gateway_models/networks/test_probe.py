@@ -5,7 +5,6 @@ import torch
 from onnx import TensorProto, helper
 from torch import nn
 from torchvision.models.detection import ssdlite320_mobilenet_v3_large
-from torchvision.models.segmentation import lraspp_mobilenet_v3_large
 
 from gateway_models.networks import jobs
 from gateway_models.networks.file_kinds import ModelFileError
@@ -22,32 +21,28 @@ def tried(module: nn.Module, side: int = 32) -> Findings:
 
 
 @pytest.mark.parametrize(
-    ("last", "ending"),
+    ("last", "multi_label", "ending"),
     [
-        (None, Ending.LOGITS),
-        (nn.Softmax(dim=1), Ending.SOFTMAX),
-        (nn.LogSoftmax(dim=1), Ending.LOG_SOFTMAX),
-        (nn.Sigmoid(), Ending.SIGMOID),
-        (nn.ReLU(), Ending.LOGITS),
+        (None, False, Ending.LOGITS),
+        (nn.Softmax(dim=1), False, Ending.SOFTMAX),
+        (nn.LogSoftmax(dim=1), False, Ending.LOG_SOFTMAX),
+        (None, True, Ending.LOGITS),
+        (nn.Sigmoid(), True, Ending.SIGMOID),
     ],
 )
-def test_ending_is_detected_from_outputs(last, ending):
-    assert tried(Head(last=last)) == Findings(32, 5, ending)
-
-
-@pytest.mark.parametrize("last", [None, nn.Softmax(dim=1), nn.LogSoftmax(dim=1)])
-def test_activation_gives_probabilities(last):
+def test_missing_activation_is_found(last, multi_label, ending):
     network, plain = Head(last=last).eval(), Head().eval()
-    finished = activation(tried(network).ending, multi_label=False)
+    assert tried(network) == Findings(32, 5, ending)
+    finished = activation(ending, multi_label=multi_label)
     with torch.no_grad():
         for batch in probe_batches(32):
-            assert torch.allclose(finished(network(batch)), plain(batch).softmax(dim=1), atol=1e-6)
+            scores = plain(batch)
+            wanted = scores.sigmoid() if multi_label else scores.softmax(dim=1)
+            assert torch.allclose(finished(network(batch)), wanted, atol=1e-6)
 
 
-def test_multi_label_model_gets_a_sigmoid_where_it_has_none():
-    scores = torch.tensor([[-1.0, 0.0, 2.0]])
-    assert torch.equal(activation(Ending.LOGITS, multi_label=True)(scores), scores.sigmoid())
-    assert torch.equal(activation(Ending.SIGMOID, multi_label=True)(scores), scores)
+def test_relu_is_no_sigmoid():
+    assert tried(Head(last=nn.ReLU())).ending is Ending.LOGITS
 
 
 @pytest.mark.parametrize(
@@ -82,17 +77,15 @@ def test_activation_that_contradicts_the_options_is_refused(ending, multi_label,
         (Calling(lambda scores, _: scores + torch.rand_like(scores)), r"differs from call to call: call model\.eval"),
         (Calling(lambda scores, _: scores / 0 * 0), "NaN or infinity"),
         (Calling(lambda scores, images: scores[:, : 1 // 0]), "does not run on a batch of images"),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 5)),
+            "does not run on 32×32 but does on 64×64: use --crop 64",
+        ),
     ],
 )
 def test_unservable_network_is_refused_with_reason(module, reason):
     with pytest.raises(ModelFileError, match=reason):
         tried(module)
-
-
-def test_wrong_size_names_the_right_size():
-    flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 5))
-    with pytest.raises(ModelFileError, match="does not run on 32×32 but does on 64×64: use --crop 64"):
-        tried(flat)
 
 
 @pytest.mark.parametrize(
@@ -158,17 +151,10 @@ def test_onnx_is_refused_before_its_size():
         check_signature(helper.make_model(graph), 224)
 
 
-@pytest.mark.parametrize(
-    "network",
-    [
-        lambda: lraspp_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=5),
-        lambda: nn.Conv2d(3, 3, 3, padding=1),
-    ],
-    ids=["segmentation", "denoiser"],
-)
-def test_network_that_gives_a_map_is_refused(tmp_path, network):
+def test_network_that_gives_a_map_is_refused(tmp_path):
+    """An image without noise, for example."""
     with pytest.raises(ModelFileError, match=MAP):
-        jobs.do(job(save_program(network(), tmp_path / "map.pt2"), "exported", tmp_path))
+        jobs.do(job(save_program(nn.Conv2d(3, 3, 3, padding=1), tmp_path / "map.pt2"), "exported", tmp_path))
 
 
 def test_detection_of_torchvision_is_refused():

@@ -20,6 +20,7 @@ from tests.gateway_models.networks.builders import Head, save_onnx
 WRITTEN = {"author": "Ultralytics", "task": "classify", "imgsz": "[64, 64]", "names": "{0: 'cat', 1: 'fox', 2: 'owl'}"}
 """The properties that are read, of those that ultralytics/engine/exporter.py 8.4 writes."""
 IMAGES = Preprocessing((64,), 64, "bilinear", (0.0,) * 3, (1.0,) * 3)
+ONLY = ": only classifiers of whole images"
 
 
 def exported(path: Path, **properties: str) -> ModelSpec:
@@ -38,22 +39,18 @@ def test_labels_and_images_are_read_from_the_metadata(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("task", "does"),
+    ("properties", "reason"),
     [
-        ("detect", "finds objects by boxes"),
-        ("segment", "finds objects by masks"),
-        ("semantic", "gives a map of classes"),
-        ("depth", "is for the task 'depth'"),
+        ({"task": "detect"}, f"finds objects by boxes{ONLY}"),
+        ({"task": "segment"}, f"finds objects by masks{ONLY}"),
+        ({"task": "semantic"}, f"gives a map of classes{ONLY}"),
+        ({"task": "depth"}, f"is for the task 'depth'{ONLY}"),
+        ({"names": "{0: 'cat', 2: 'owl'}"}, "has 2 labels, and none for class 1"),
     ],
 )
-def test_other_tasks_are_refused_by_what_they_do(tmp_path, task, does):
-    with pytest.raises(ModelFileError, match=rf"is a YOLO model that {does}: only classifiers of whole images"):
-        find_source(exported(tmp_path / "best.onnx", task=task))
-
-
-def test_missing_label_is_refused(tmp_path):
-    with pytest.raises(ModelFileError, match="has 2 labels, and none for class 1"):
-        find_source(exported(tmp_path / "best.onnx", names="{0: 'cat', 2: 'owl'}"))
+def test_other_tasks_and_a_missing_label_are_refused(tmp_path, properties, reason):
+    with pytest.raises(ModelFileError, match=reason):
+        find_source(exported(tmp_path / "best.onnx", **properties))
 
 
 @pytest.mark.parametrize(
