@@ -92,22 +92,24 @@ def test_service_explains_with_progress(file):
     advances: list[tuple[int, int]] = []
     with stub_service(quarters_backend()) as url:
         found = explain_by_masks(url, file, {"masks": 300}, None, lambda *so_far: advances.append(so_far))
+        with pytest.raises(GatewayRefused, match="at most 2,000 masks"):
+            explain_by_masks(url, file, {"masks": 2001}, None, lambda *_: None)
     assert (found.label, found.class_id, found.method) == ("top left", 0, "rise")
     assert found.values.shape == (28, 28)
     assert {total for _, total in advances} <= {301}
 
 
-def test_refusal_of_the_service_is_its_own_words(file):
-    with stub_service(quarters_backend(), max_masks=5) as url, pytest.raises(GatewayRefused, match="at most 5 masks"):
-        explain_by_masks(url, file, {"masks": 6}, None, lambda *_: None)
-
-
-def test_command_writes_the_image_with_its_map(file, tmp_path_factory, monkeypatch):
+def test_command_prints_the_map_as_json_or_writes_the_image_with_it(file, tmp_path_factory, monkeypatch):
     """Into the current folder: the image's own may be a data set."""
     here = tmp_path_factory.mktemp("here")
     monkeypatch.chdir(here)
     with stub_service(quarters_backend()) as url:
-        result = gateway("model", "explain", file, "--gateway", url, "--method", "occlusion", "--grid", 6)
+        command = ("model", "explain", file, "--gateway", url, "--method", "occlusion", "--grid", 6)
+        printed = gateway(*command, "--label", "bottom right", "--json").stdout
+        assert list(here.iterdir()) == []
+        result = gateway(*command)
+    document = json.loads(printed.splitlines()[-1])  # the service of this process logs there, too
+    assert (document["label"], np.array(document["values"]).shape) == ("bottom right", (6, 6))
     assert "top left (class 0): 1.0000, ensemble_model version 1" in result.output
     assert not file.with_name("corner-explained.png").exists()
     written = np.asarray(Image.open(here / "corner-explained.png"))
@@ -115,16 +117,6 @@ def test_command_writes_the_image_with_its_map(file, tmp_path_factory, monkeypat
     assert written.shape == original.shape
     changed = np.abs(written.astype(int) - original).sum(axis=2)
     assert changed[5:25, 5:55].mean() > 10 * changed[35:, 65:].mean()
-
-
-def test_command_prints_the_map_as_json(file, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with stub_service(quarters_backend()) as url:
-        options = ("--method", "occlusion", "--grid", 6, "--label", "bottom right", "--json")
-        result = gateway("model", "explain", file, "--gateway", url, *options)
-    document = json.loads(result.stdout.splitlines()[-1])  # the service of this process logs there, too
-    assert (document["label"], np.array(document["values"]).shape) == ("bottom right", (6, 6))
-    assert not (tmp_path / "corner-explained.png").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """int8: made of photographs, measured like any other way to serve a model, and refused with a reason."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -149,36 +150,35 @@ def test_int8_is_written_in_place_of_the_network_and_made_again_from_it(added_on
     assert kept(None) == after
 
 
+INT8 = [TuneStep.INT8]
+
+
+def twice(entry: Entry) -> Entry:
+    """Versions of another format, which `tune --try formats` does not change."""
+    one = with_outcome(entry, format=Format.TORCHSCRIPT).versions[1]
+    return Entry("head", {1: one, 2: one})
+
+
 @pytest.mark.parametrize(
-    ("changes", "stage", "reason"),
+    ("change", "stages", "reason"),
     [
-        ({}, TuneStep.FORMATS, "--calibrate is for int8: add --try int8"),
-        ({"format": Format.FUNCTION}, TuneStep.INT8, "int8 is for ONNX, and head is a Python function"),
-        ({"embedding_size": 16}, TuneStep.INT8, "head gives embeddings, and int8 would make them differ"),
+        (lambda entry: entry, [TuneStep.FORMATS], "--calibrate is for int8: add --try int8"),
+        (partial(with_outcome, format=Format.FUNCTION), INT8, "int8 is for ONNX, and head is a Python function"),
+        (partial(with_outcome, embedding_size=16), INT8, "head gives embeddings, and int8 would make them differ"),
+        (lambda entry: entry.with_serving(tensorrt=True), INT8, "head is written for TensorRT"),
+        (twice, [TuneStep.FORMATS, *INT8], r"is served as torchscript: add it under another name"),
         (
-            {"format": Format.TORCHSCRIPT},
-            TuneStep.INT8,
+            partial(with_outcome, format=Format.TORCHSCRIPT),
+            INT8,
             r"head is served as torchscript: add --try formats, .* or add it under another name with "
             r"`gateway model add .*head\.onnx --format onnx`",
         ),
     ],
 )
-def test_impossible_int8_is_refused_with_advice(added_onnx, changes, stage, reason):
+def test_impossible_int8_is_refused_with_advice(added_onnx, change, stages, reason):
     with pytest.raises(NotQuantized, match=reason):
-        check_int8(with_outcome(added_onnx[1], **changes), [stage], Path())
-
-
-def test_int8_for_tensorrt_is_refused(added_onnx):
-    with pytest.raises(NotQuantized, match="head is written for TensorRT"):
-        check_int8(added_onnx[1].with_serving(tensorrt=True), [TuneStep.INT8], Path())
-
-
-def test_versions_of_another_format_get_no_advice_to_try_formats(added_onnx):
-    one = with_outcome(added_onnx[1], format=Format.TORCHSCRIPT).versions[1]
-    two = Entry("head", {1: one, 2: one})
-    with pytest.raises(NotQuantized, match=r"is served as torchscript: add it under another name"):
-        check_int8(two, [TuneStep.FORMATS, TuneStep.INT8], Path())
-    check_int8(added_onnx[1], [TuneStep.INT8], Path())
+        check_int8(change(added_onnx[1]), stages, Path())
+    check_int8(added_onnx[1], INT8, Path())
 
 
 def test_the_command_refuses_before_it_starts_anything(added_onnx):

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,8 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
-from tritonclient.grpc import InferenceServerClient, InferInput
 
 from gateway_local.server import EmbeddedTriton
-from gateway_machine.gpus import gpu_count
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.add import add
 from gateway_models.proof.image_files import image_files, read_image_files
@@ -33,7 +30,6 @@ from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing, re
 from gateway_models.repository.preprocessing_sources import from_weights
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision, Serving
 from tests.commands import gateway
-from tests.docs.test_own_repository import files as page_files
 from tests.gateway_models.networks.archives import HOSTILE, altered
 from tests.gateway_models.networks.builders import (
     Head,
@@ -45,7 +41,7 @@ from tests.gateway_models.networks.builders import (
     seeded,
     spec_of,
 )
-from tests.gateway_models.networks.functions import COLOURS, PYTRITON, own_modules, save_function
+from tests.gateway_models.networks.functions import own_modules, save_function
 from tests.gateway_models.networks.pretrained import save_vit, timm_network, vit
 from tests.gateway_models.repository.entries import SMALL
 from tests.photos import PHOTOS, photo, unlike_any
@@ -84,10 +80,8 @@ def _script(side: int) -> Callable[[nn.Module, Path], dict[str, Any]]:
     return lambda network, path: _once(path.with_suffix(".pt"), partial(save_torchscript, network, side=side))
 
 
-def _onnx(side: int, **options) -> Callable[[nn.Module, Path], dict[str, Any]]:
-    return lambda network, path: _once(
-        path.with_suffix(".onnx"), lambda file: save_onnx(network, file, side, **options)
-    )
+def _onnx(side: int) -> Callable[[nn.Module, Path], dict[str, Any]]:
+    return lambda network, path: _once(path.with_suffix(".onnx"), partial(save_onnx, network, side=side))
 
 
 def _program(side: int) -> Callable[[nn.Module, Path], dict[str, Any]]:
@@ -170,12 +164,7 @@ def _timm(architecture: str) -> Trained:
 
 RESNET, MOBILENET = "ResNet18_Weights.IMAGENET1K_V1", "MobileNet_V3_Small_Weights.IMAGENET1K_V1"
 LITE_SIDES = {0: 224, 1: 240, 2: 260}
-GRAY = Preprocessing((40,), 32, "bilinear", (0.4,) * 3, (0.3,) * 3)
-ONE_GRAY_IMAGE = _onnx(32, channels=1, dynamic=False, batch=1)
 FIVE = Preprocessing((256,), 224, "bilinear", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-SEEDS = Serving(
-    max_batch_size=4096, preferred=(32, 64, 128, 256, 512, 1024), queue_delay_us=100, preprocessor_instances=1
-)
 FP32 = {
     "efficientnet-lite0": _lite(0, _script),
     "efficientnet-lite1": _lite(1, _script),
@@ -216,10 +205,7 @@ MODELS = {
     **LOWER,
     # Processes with ONNX start in a fraction of the time that torch takes to be imported.
     "wrong-resize": _lite(0, _onnx),
-    "gray-one-by-one": Trained(lambda: Head(channels=1), GRAY, ONE_GRAY_IMAGE, 5, changes={"grayscale": True}),
     "counted": Trained(_head, FIVE, _onnx(224), 5),
-    "versioned": Trained(_head, SMALL, _onnx(32), 5),
-    "seeds": Trained(_head, FIVE, _script(224), 5, changes={"serving": SEEDS}),
 }
 PREPARED_AHEAD = 3
 
@@ -263,9 +249,6 @@ def serves(server, repository, tmp_path_factory) -> Iterator[Callable]:
 
     def prepare(request: ModelSpec) -> Entry:
         entry = add(request, repository, print)
-        if request.name == "seeds":
-            (repository / entry.classifier / "config.pbtxt").write_text(as_on_a_cpu(handwritten("seeds_classifier")))
-            server.update_sizes()  # as `gateway up` does for configurations that are edited
         with BlockingTriton(server.url) as triton:
             triton.load(entry.name)
         return entry
@@ -356,17 +339,6 @@ def test_lower_precision_keeps_top1_and_parity_reports_the_difference(name, serv
     assert max(parity.from_stage("decode"), parity.from_stage("resize")) < 1e-6
 
 
-def test_graph_for_one_gray_image_at_a_time_is_served_in_batches(serves, photos):
-    files = image_files([photos])
-    with serves("gray-one-by-one") as served:
-        together = served.triton.predict(served.name, [path.read_bytes() for path in files]).values
-        parity = parity_of(served.entry, served.triton, files)
-    assert parity.holds(CLOSE)
-    expected = np.array([each.expected for each in parity.comparisons])
-    assert np.ptp(expected, axis=0).max() > 0.01
-    assert np.allclose(together, expected, atol=CLOSE)
-
-
 def test_parity_names_the_stage_that_was_changed(server, repository, serves, photos, tmp_path):
     """A preprocessor with another interpolation than training's is found, by the command and its exit code."""
     for name in PHOTOS:
@@ -423,110 +395,6 @@ def test_evaluate_counts_what_the_service_answers(server, repository, serves, ph
         assert min(drawn.size) > 300
 
 
-def test_version_switch_under_load_loses_no_request(repository, server, serves, tmp_path):
-    image = tmp_path / "image.png"
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 60, 3), np.uint8)).save(image)
-    payload, stop = image.read_bytes(), Event()
-    options = ("--triton", server.url, "--model-repository", repository)
-
-    def ask_on() -> dict[bytes, np.ndarray]:
-        seen = {}
-        with BlockingTriton(server.url) as triton:
-            while not stop.is_set():
-                values = triton.predict("versioned", [payload]).values
-                seen[values.tobytes()] = values
-        return seen
-
-    with serves("versioned") as served, ThreadPoolExecutor(4) as pool:
-
-        def ask(ensemble: str = "versioned") -> np.ndarray:
-            return served.triton.predict(ensemble, [payload]).values
-
-        callers = [pool.submit(ask_on) for _ in range(4)]
-        try:
-            one = ask()
-            second = save_onnx(Head(seed=1), tmp_path / "second.onnx")
-            gateway("model", "add", second, "--name", "versioned", "--version", 2, *options)
-            two = ask("versioned.v2")
-            assert not np.allclose(one, two, atol=1e-2)
-            assert np.allclose(ask(), one, atol=1e-5)
-            gateway("model", "versions", "versioned", "--use", 2, *options)
-            assert np.allclose(ask(), two, atol=1e-5)
-            assert np.allclose(ask("versioned.v1"), one, atol=1e-5)
-            gateway("model", "versions", "versioned", "--use", 1, *options)
-            assert np.allclose(ask(), one, atol=1e-5)
-        finally:
-            stop.set()
-        # An exception in a caller, any failed request, comes out here.
-        seen = {data: values for caller in callers for data, values in caller.result().items()}
-    near = [[np.allclose(values, each, atol=1e-5) for each in (one, two)] for values in seen.values()]
-    assert all(map(any, near))
-    assert all(map(any, zip(*near, strict=True)))
-
-
-def handwritten(name: str) -> str:
-    """The configuration of a classifier in docs/guides/own-repository.md, which is for a machine with two GPUs."""
-    return page_files()["models/classifier/config.pbtxt"].replace('"classifier"', f'"{name}"')
-
-
-def as_on_a_cpu(config: str) -> str:
-    without = [line for line in config.splitlines() if "gpus:" not in line]
-    return "\n".join(without).replace("KIND_GPU", "KIND_CPU")
-
-
-def test_handwritten_configuration_is_served(server, serves):
-    """Large batches, several instances and a cache on the classifier."""
-    images = torch.rand((100, 3, 224, 224)).numpy()
-    cat = (Path(__file__).parents[3] / "examples" / "cat.jpg").read_bytes()
-    with serves("seeds") as served, InferenceServerClient(server.url) as client:
-        classifier = served.entry.classifier
-        given = InferInput("input__0", images.shape, "FP32").set_data_from_numpy(images)
-        answers = [client.infer(classifier, [given]).as_numpy("output__0") for _ in range(2)]
-        (statistics,) = client.get_inference_statistics(classifier).model_stats
-        config = client.get_model_config(classifier).config
-        largest = client.get_model_config(served.name).config.max_batch_size
-        together = served.triton.predict(served.name, [cat] * 70).values
-        alone = served.triton.predict(served.name, [cat]).values
-    expected = probabilities_of(served.network, list(torch.from_numpy(images)))
-    assert np.abs(answers[0] - expected).max() <= TOLERANCE
-    assert np.array_equal(answers[0], answers[1])
-    assert statistics.inference_stats.cache_hit.count == 1
-    assert config.max_batch_size == largest == 4096
-    assert config.instance_group[0].count == 2
-    assert list(config.dynamic_batching.preferred_batch_size) == [32, 64, 128, 256, 512, 1024]
-    assert together.shape == (70, 5)
-    assert np.abs(together - alone).max() <= TOLERANCE
-
-
-@pytest.mark.skipif(gpu_count() > 1, reason="this machine has the GPUs")
-def test_configuration_with_missing_gpus_is_refused(server, added_head, repository):
-    source, entry = added_head
-    shutil.copytree(source / entry.classifier, repository / "on_gpus", ignore=shutil.ignore_patterns("configs"))
-    (repository / "on_gpus" / "config.pbtxt").write_text(handwritten("on_gpus"))
-    reason = r"instance group on_gpus_0 of model on_gpus specifies invalid or unsupported gpu id [01]"
-    with BlockingTriton(server.url) as triton, pytest.raises(TritonRefused, match=reason):
-        triton.load("on_gpus")
-
-
-def function(folder: Path, code: str = COLOURS, called: str = "classify", **changes) -> ModelSpec:
-    pixels = Preprocessing((40,), 32, "bilinear", **AS_PIXELS)
-    changes = {"name": "colours", "preprocessing": pixels, "trust": True, "serving": ONE_EACH, **changes}
-    return spec_of(f"{save_function(folder, code)}:{called}", folder, classes=6, **changes)
-
-
-@pytest.fixture
-def serve(server, repository) -> Iterator[Callable[[ModelSpec], tuple[Entry, BlockingTriton]]]:
-    """Adds a model and loads it; its original, a function, runs in this process."""
-    with own_modules(), BlockingTriton(server.url) as triton:
-
-        def serve(request: ModelSpec) -> tuple[Entry, BlockingTriton]:
-            entry = add(request, repository, print)
-            triton.load(entry.name)
-            return entry, triton
-
-        yield serve
-
-
 FAILS = """
 import sys
 import numpy as np
@@ -544,29 +412,31 @@ def classify(images, model):
 """
 
 
-def test_function_gives_original_answers_and_an_error_per_request(serve, log, photos, tmp_path):
+def test_function_gives_original_answers_and_an_error_per_request(server, repository, log, photos, tmp_path):
     """With a file that it imports."""
     (tmp_path / "helper.py").write_text("def weights():\n    return 7.0\n")
-    entry, triton = serve(function(tmp_path, FAILS, include=(tmp_path / "helper.py",)))
+    changes = {
+        "name": "colours",
+        "preprocessing": Preprocessing((40,), 32, "bilinear", **AS_PIXELS),
+        "trust": True,
+        "serving": ONE_EACH,
+        "include": (tmp_path / "helper.py",),
+    }
+    entry = add(
+        spec_of(f"{save_function(tmp_path, FAILS)}:classify", tmp_path, classes=6, **changes), repository, print
+    )
     files = image_files([photos])[:3]
-    assert parity_of(entry, triton, files).holds(1e-6)
     # Another picture than any that the cache has seen.
     black = b"P6 32 32 255\n" + bytes(3 * 32 * 32)
-    with pytest.raises(TritonRefused, match=r"classify of colours\.py failed with ValueError; Triton's log has"):
-        triton.predict("colours", [black])
-    # Triton's log may come after its answer.
-    wait_for(lambda: "ValueError: a secret of the code" in "\n".join(log))
-    assert re.search(r"code/colours\.py.*line \d+, in classify", "\n".join(log))
-    assert parity_of(entry, triton, files).holds(1e-6)
-
-
-def test_changed_function_cannot_be_compared(serve, photos, tmp_path):
-    entry, triton = serve(function(tmp_path, PYTRITON, "infer_func", name="pytriton"))
-    files = image_files([photos])[:3]
-    assert parity_of(entry, triton, files).holds(1e-6)
-    save_function(tmp_path, PYTRITON + "\n# better now\n")
-    with pytest.raises(EntryError, match=r"colours\.py, or a file that it needs, has changed since it was added"):
-        parity_of(entry, triton, files)
+    with own_modules(), BlockingTriton(server.url) as triton:
+        triton.load(entry.name)
+        assert parity_of(entry, triton, files).holds(1e-6)
+        with pytest.raises(TritonRefused, match=r"classify of colours\.py failed with ValueError; Triton's log has"):
+            triton.predict("colours", [black])
+        # Triton's log may come after its answer.
+        wait_for(lambda: "ValueError: a secret of the code" in "\n".join(log))
+        assert re.search(r"code/colours\.py.*line \d+, in classify", "\n".join(log))
+        assert parity_of(entry, triton, files).holds(1e-6)
 
 
 def test_hostile_program_in_the_repository_is_not_executed(server, repository, tmp_path):
