@@ -114,31 +114,26 @@ def test_as_many_uploads_are_evicted_as_necessary(uploads, clock):
     assert counted("gateway_uploads_displaced_total") == evicted + 2
 
 
-def test_newcomer_is_refused_if_it_is_the_slowest(uploads, clock):
-    fast, _ = opened(uploads, clock, nbytes=60, speed=10_000)
-    with pytest.raises(Overloaded):
-        opened(uploads, clock, nbytes=50, speed=10)
-    assert fast.error is None
-
-
 def test_of_two_equally_fast_uploads_the_larger_is_evicted(uploads, clock):
     (little, _), (much, _) = (opened(uploads, clock, nbytes=nbytes, speed=500) for nbytes in (10, 80))
     opened(uploads, clock, nbytes=20, speed=500)
     assert (little.error, bool(much.error)) == (None, True)
 
 
-def test_complete_upload_stays(uploads, clock):
-    complete, _ = opened(uploads, clock, nbytes=90, speed=1, is_idle=False)
+@pytest.mark.parametrize(
+    ("speed", "is_idle", "newcomers_speed"),
+    [
+        (10_000, True, 10),  # the newcomer is the slowest
+        (1, False, 1_000),  # the upload is complete
+        (1, True, None),  # the newcomer is a frame of a stream
+    ],
+)
+def test_upload_is_not_evicted(uploads, clock, speed, is_idle, newcomers_speed):
+    upload, _ = opened(uploads, clock, nbytes=90, speed=speed, is_idle=is_idle)
+    newcomer = Upload(clock, newcomers_speed) if newcomers_speed else NeverEvicted()
     with pytest.raises(Overloaded):
-        opened(uploads, clock, nbytes=20, speed=1_000)
-    assert complete.error is None
-
-
-def test_frames_of_a_stream_evict_no_upload(uploads, clock):
-    slow, _ = opened(uploads, clock, nbytes=90, speed=1)
-    with pytest.raises(Overloaded):
-        uploads.lease(NeverEvicted(), 20)
-    assert slow.error is None
+        uploads.lease(newcomer, 20)
+    assert upload.error is None
 
 
 def test_response_past_the_limit_is_refused_if_every_client_reads():

@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from tritonclient.grpc.model_config_pb2 import DataType
 
-from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, GatewayError, InferenceFailed, LoadFailed, ModelNotFound, NoFeatures
-from gateway.inference.backend import Batch, Call, Embeddings, ProbeResult
-from gateway.inference.selection import Selection
+from gateway.inference.backend import Call, Embeddings, ProbeResult
 from gateway.triton import catalogue
 from gateway.triton.catalogue import Models
 from gateway.triton.contract import SEQUENCE_MODEL
@@ -23,7 +21,7 @@ from gateway.triton.health.state import HealthState, Schedule
 from gateway.triton.load_pauses import pause_seconds
 from gateway.triton.model_calls import Remembered
 from tests.doubles.triton import FakeEndpoint, FakeTriton
-from tests.gateway.triton.fleet import fleet_of
+from tests.gateway.triton.fleet import call_of, fleet_of
 
 
 @pytest.fixture
@@ -178,7 +176,7 @@ async def test_versions_of_a_model_are_loaded_with_pauses(monkeypatch):
 
 
 def call(embeddings: Embeddings) -> Call:
-    return Call(Batch([b"image"]), "ensemble_model", "", Selection(), Deadline.after(5), "an id", embeddings=embeddings)
+    return replace(call_of(b"image"), embeddings=embeddings)
 
 
 KEY = ("flowers", "1")
