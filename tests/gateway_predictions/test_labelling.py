@@ -203,7 +203,7 @@ def test_circle_of_export_import_and_evaluation(circle):
     assert len(rows(log)) == 4
 
 
-def test_label_studio_has_tasks_and_its_export_comes_back(circle):
+def test_label_studio_has_tasks_and_its_export_comes_back_and_refused_labels_are_named(circle):
     client, log, folder = circle
     out = folder / "out"
     gateway("log", "export", out, "--log", log, "--most-uncertain", 1)
@@ -221,10 +221,7 @@ def test_label_studio_has_tasks_and_its_export_comes_back(circle):
     assert "1 of 1 labels sent" in gateway("log", "import", out / "done.json", "--gateway", client.base_url).output
     (row,) = rows(log, 1, "feedback")
     assert (row["request_id"], row["label"]) == ("r1", "class 1")
-
-
-def test_refused_labels_are_named(circle):
-    client, _, folder = circle
+    # Refused labels are named.
     (folder / "labels.csv").write_text("request_id,index,model,true_label\r\nr1,0,ensemble_model,zebra\r\n")
     printed = gateway("log", "import", folder / "labels.csv", "--gateway", client.base_url, code=1).output
     assert "r1, image 0: 'label': the model 'ensemble_model' has no label 'zebra'" in printed

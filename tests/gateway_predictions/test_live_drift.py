@@ -62,6 +62,9 @@ def test_reference_survives_its_text():
     # Every share has a logarithm.
     assert min(min(shares) for shares in reference.shares.values()) > 0
     assert sum(share for _, share in reference.classes.values()) < 1
+    # Classes with one label are told apart.
+    reference = reference_of(answered(labels={"0": "crane", "1": "crane"}))
+    assert [label for label, _ in reference.classes.values()] == ["crane (0)", "crane (1)"]
 
 
 @pytest.mark.parametrize("count", [STORED_IMAGES - 1, STORED_IMAGES])
@@ -71,11 +74,6 @@ def test_reference_needs_images(count):
             reference_of(answered(count))
     else:
         assert reference_of(answered(count)).images == count
-
-
-def test_classes_with_one_label_are_told_apart():
-    reference = reference_of(answered(labels={"0": "crane", "1": "crane"}))
-    assert [label for label, _ in reference.classes.values()] == ["crane (0)", "crane (1)"]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"images": 1, "score": [1], "entropy": [1], "class": {}}'])

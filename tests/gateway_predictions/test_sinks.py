@@ -89,10 +89,10 @@ def test_events_are_sent_again_only_where_that_may_help(status, outcome):
         server.status = status
         before = outcomes()
         with logging_service(server.url) as client:
-            failed = failures(client)
+            failed = failures()
             send(client)
             if status == 503:
-                wait_for(lambda: failures(client) > failed)
+                wait_for(lambda: failures() > failed)
                 server.status = 200
             wait_for(lambda: outcomes()[outcome] == before[outcome] + 1)
     assert found == {outcome: 1}
@@ -128,9 +128,9 @@ def test_log_in_a_bucket_is_written_read_and_forgotten(server):
 def test_missing_bucket_is_retried(server):
     other = "s3://later/predictions"
     with counted() as found, logging_service(other) as client:
-        failed = failures(client)
+        failed = failures()
         send(client)
-        wait_for(lambda: failures(client) > failed)
+        wait_for(lambda: failures() > failed)
         (server.folder / "later").mkdir()
         wait_for(lambda: outcomes()["written"] >= 1)
         wait_for(lambda: LogReader(other).predictions().num_rows == 1)

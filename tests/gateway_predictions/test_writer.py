@@ -134,11 +134,11 @@ def test_full_disk_damages_no_file_and_rows_are_written_later(tmp_path):
     with counted() as found, logging_service(tmp_path) as client:
         send_many(client, 3)
         rows(tmp_path, 3)
-        before = failures(client)
+        before = failures()
         pid = writer().pid
         _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
         send_many(client, 4)
-        wait_for(lambda: failures(client) > before)
+        wait_for(lambda: failures() > before)
         assert len(rows(tmp_path)) == 3
         assert not is_damaged(tmp_path)
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, hard))
@@ -151,9 +151,9 @@ def test_rows_for_a_folder_that_cannot_be_made_are_written_later(tmp_path):
     folder = tmp_path / "log"
     folder.write_text("a file where the folder should be")
     with counted() as found, logging_service(folder) as client:
-        before = failures(client)
+        before = failures()
         send_many(client, 2)
-        wait_for(lambda: failures(client) > before)
+        wait_for(lambda: failures() > before)
         folder.unlink()
         assert len(rows(folder, 2)) == 2
     assert found == {"written": 2}

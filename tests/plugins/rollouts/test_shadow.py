@@ -225,27 +225,22 @@ def test_failing_shadow_is_counted_and_affects_no_client(loop, answer, outcome):
     assert on.service.shadows.spare.images.held == 0
 
 
-def test_shadow_outlives_the_request_and_ends_with_the_service(loop):
-    on = shadowed(loop)
+@pytest.mark.parametrize("supports_cancellation", [True, False])
+def test_shadow_outlives_the_request_and_ends_with_the_service(loop, supports_cancellation):
+    """A call that cannot be cancelled is left to its owner."""
+    on = shadowed(loop, supports_cancellation=supports_cancellation)
     on.classify(PNG)
     assert len(on.service.shadows) == 1
     with counted() as found:
-        loop.finish(on.close())
-    assert on.calls[1].cancelled
+        closing = on.close()
+        if not supports_cancellation:
+            assert not closing.done()  # as for every such call, a moment is given to it
+            assert len(on.service.shadows) == 0
+            looks(on.pending[0], 1.0)
+        loop.finish(closing)
+    assert on.calls[1].cancelled is supports_cancellation
     assert found == {}
     assert (on.service.shadows.spare.images.held, len(on.service.shadows)) == (0, 0)
-
-
-def test_uncancellable_shadow_call_is_left_to_its_owner(loop):
-    on = shadowed(loop, supports_cancellation=False)
-    on.classify(PNG)
-    closing = on.close()
-    assert not closing.done()  # as for every such call, a moment is given to it
-    assert len(on.service.shadows) == 0
-    looks(on.pending[0], 1.0)
-    loop.finish(closing)
-    assert not on.calls[1].cancelled
-    assert on.service.shadows.spare.images.held == 0
 
 
 @pytest.mark.parametrize(
