@@ -69,7 +69,6 @@ def test_chart_gets_a_semantic_version(python, helm):
     assert semantic(python) == helm
 
 
-PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 EXTRAS = [
     *("", "local", "onnx", "keras", "tensorflow", "sklearn", "parquet", "s3", "gcs", "ray", "otel", "bench", "dev"),
     "docs",
@@ -83,7 +82,8 @@ def constraints() -> list[Requirement]:
     return [Requirement(line) for line in lines if line and not line.startswith("#")]
 
 
-def pins(constraints: list[Requirement], python: str) -> dict[str, str]:
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
+def test_every_dependency_has_one_version_within_its_range(constraints, python):
     given: dict[str, str] = {}
     for constraint in constraints:
         if constraint.marker is None or constraint.marker.evaluate({"python_version": python}):
@@ -91,12 +91,6 @@ def pins(constraints: list[Requirement], python: str) -> dict[str, str]:
             assert specifier.operator == "=="
             assert canonicalize_name(constraint.name) not in given, f"{constraint.name} is pinned twice"
             given[canonicalize_name(constraint.name)] = specifier.version
-    return given
-
-
-@pytest.mark.parametrize("python", PYTHONS)
-def test_every_dependency_has_one_version_within_its_range(constraints, python):
-    given = pins(constraints, python)
     for requirement in map(Requirement, requires("triton-image-gateway") or []):
         environments = [{"python_version": python, "extra": extra} for extra in EXTRAS]
         if requirement.marker is None or any(map(requirement.marker.evaluate, environments)):
