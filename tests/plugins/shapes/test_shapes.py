@@ -125,13 +125,10 @@ def test_roboflow_shape_names_the_classes_of_multi_label_models():
     assert "top" not in answer
 
 
-def test_native_shape_is_the_default_and_has_a_name(client):
+def test_native_shape_is_the_default_and_a_form_field_names_another(client):
     bodies = [client.post("/predict", params=params, files={"f": PNG}).json() for params in ({}, {"format": "native"})]
     assert bodies[0] == bodies[1]
     assert bodies[0]["summary"] == {"ok": 1, "failed": 0}
-
-
-def test_shape_may_be_a_form_field(client):
     answer = client.post("/predict", data={"format": "torchserve"}, files={"f": PNG})
     assert answer.json() == ONE["torchserve"]
 

@@ -104,16 +104,13 @@ def code_from_one_service():
         yield code_of
 
 
-def test_image_of_a_url_is_classified(origin, client):
+def test_image_of_a_url_is_classified_or_embedded(origin, client):
     answer = ask(client, origin.url("/cat.png?size=1#top"), {"url": origin.url(), "filename": "other.png"})
     assert answer.status_code == 200
     result, named = answer.json()["results"]
     assert (result["filename"], result["predictions"][0]["label"]) == ("cat.png", "cat")
     assert named["filename"] == "other.png", "the name of the client is preferred"
     assert any(head.startswith(b"GET /cat.png?size=1 HTTP/1.1\r\n") for head in origin.heads)
-
-
-def test_image_of_a_url_is_embedded(origin, client):
     answer = ask(client, origin.url(), path="/embed")
     assert answer.status_code == 200
     assert answer.json()["results"][0]["embedding"]
@@ -421,16 +418,11 @@ class TestLimits:
 class TestNumber:
     """How much is fetched at once."""
 
-    def test_requests_are_sent_in_parallel_up_to_the_limit(self, origin):
-        gate = Gate(origin, FETCHES_PER_REQUEST)
-        urls = [origin.url("/gate")] * (FETCHES_PER_REQUEST + 4)
-        assert fetch(*urls) == [None] * len(urls)
-        assert gate.most == FETCHES_PER_REQUEST
-
-    def test_process_fetches_no_more_than_max_fetches(self, origin):
-        gate = Gate(origin, 2)
-        assert fetch(*[origin.url("/gate")] * 6, max_fetches=2) == [None] * 6
-        assert gate.most == 2
+    @pytest.mark.parametrize(("settings", "most"), [({}, FETCHES_PER_REQUEST), ({"max_fetches": 2}, 2)])
+    def test_requests_are_sent_in_parallel_up_to_the_limit(self, origin, settings, most):
+        gate = Gate(origin, most)
+        assert fetch(*[origin.url("/gate")] * (most + 4), **settings) == [None] * (most + 4)
+        assert gate.most == most
         assert REGISTRY.get_sample_value("gateway_fetches") == 0
 
     def test_wait_for_a_slot_has_an_end(self, origin):
