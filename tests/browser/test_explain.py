@@ -83,7 +83,7 @@ def test_maps_of_two_models_are_side_by_side(page: Page):
 
 @pytest.mark.long
 def test_map_stays_with_its_picture(page: Page):
-    """Of a plain picture, no part matters."""
+    """No part of a plain picture matters."""
     page.set_input_files("#files", [file(f"{each}.png", picture(each)) for each in ("blue", "red")])
     expect(page.locator(".card[data-state=ok]")).to_have_count(2)
     page.get_by_role("button", name="Open blue.png").click()

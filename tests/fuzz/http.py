@@ -8,7 +8,6 @@ import math
 import random
 import re
 from base64 import b64encode
-from collections.abc import Iterator
 
 from bench.attack.parsers import INFER, JSON, SMALL_BMP
 from bench.attack.target import MULTIPART, chunked, receive
@@ -40,27 +39,8 @@ def exchange(server: Server, case: Case) -> str:
     return f"fault: {answer}" if answer.endswith(" 500") else answer
 
 
-def small_requests() -> Iterator[bytes]:
-    """Seeds of mutations: small requests of many kinds, as they go over the wire."""
-    yield HEAD + b"Content-Length: 4\r\n\r\nabcd"
-    yield CHUNKED + b"".join(chunked([b"ab", b"cd"]))
-    yield CHUNKED + b"4;a=b\r\nabcd\r\n0\r\nA: b\r\n\r\n"
-    yield b"GET /health/live?a=b HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n" * 2
-    for content_type, path, body in (
-        (MULTIPART, "/predict?top_k=2", b"".join(form([SMALL_BMP, b"x"]))),
-        (JSON, "/predict", b'{"images": [{"b64": "QUJD", "filename": "a\\u0041.jpg"}, {"b64": ""}]}'),
-        (
-            JSON,
-            INFER,
-            b'{"id": "1", "inputs": [{"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": ["QQ=="]}]}',
-        ),
-    ):
-        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
-        yield head.encode() + body
-
-
-def _post(path: str, content_type: str, body: str, *headers: str) -> bytes:
-    data = body.encode("utf-8", "surrogatepass")
+def _post(path: str, content_type: str, body: str | bytes, *headers: str) -> bytes:
+    data = body.encode("utf-8", "surrogatepass") if isinstance(body, str) else body
     lines = [
         f"POST {path} HTTP/1.1",
         "Host: x",
@@ -73,6 +53,15 @@ def _post(path: str, content_type: str, body: str, *headers: str) -> bytes:
 
 IMAGE = b64encode(SMALL_BMP).decode()
 REQUESTS = [
+    HEAD + b"Content-Length: 4\r\n\r\nabcd",
+    CHUNKED + b"".join(chunked([b"ab", b"cd"])),
+    CHUNKED + b"4;a=b\r\nabcd\r\n0\r\nA: b\r\n\r\n",
+    b"GET /health/live?a=b HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n" * 2,
+    _post("/predict?top_k=2", MULTIPART, b"".join(form([SMALL_BMP, b"x"]))),
+    _post("/predict", JSON, '{"images": [{"b64": "QUJD", "filename": "a\\u0041.jpg"}, {"b64": ""}]}'),
+    _post(
+        INFER, JSON, '{"id": "1", "inputs": [{"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": ["QQ=="]}]}'
+    ),
     _post("/predict", JSON, f'{{"inputs": "{IMAGE}", "parameters": {{"top_k": 1, "function_to_apply": "softmax"}}}}'),
     _post("/embed?encoding_format=base64&format=openai", JSON, f'{{"images": [{{"b64": "{IMAGE}"}}]}}'),
     _post("/explain?method=occlusion&grid=2&class_id=0", "image/bmp", "x"),
@@ -93,7 +82,7 @@ REQUESTS = [
     ),
     b"GET /models/x%ff HTTP/1.1\r\nHost: x\r\n\r\n" + b"GET /v2/models/x/versions/1/ready HTTP/1.1\r\nHost: x\r\n\r\n",
 ]
-"""Further seeds, with JSON, parameters and headers."""
+"""Seeds of mutations: small requests of many kinds, as they go over the wire."""
 
 
 def damaged(rng: random.Random, seeds: list[bytes]) -> bytes:
@@ -200,9 +189,8 @@ def split(rng: random.Random, request: bytes) -> list[bytes]:
 
 def run(seconds: float = math.inf, seed: int = 0, *, requests: float = math.inf) -> Report:
     """Damage requests at random; see run_cases."""
-    seeds = [*small_requests(), *REQUESTS]
 
     def make(rng: random.Random) -> Case:
-        return Case(split(rng, damaged(rng, seeds)))
+        return Case(split(rng, damaged(rng, REQUESTS)))
 
     return run_cases(make, exchange, seconds, seed, requests=requests)

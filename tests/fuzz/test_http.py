@@ -6,7 +6,7 @@ import random
 import pytest
 
 from tests.fuzz import campaign, streams
-from tests.fuzz.http import damaged, run, small_requests
+from tests.fuzz.http import REQUESTS, damaged, run
 from tests.fuzz.mutations import mutate
 from tests.fuzz.service import BATCH, run_cases
 from tests.samples import samples
@@ -40,7 +40,7 @@ def test_every_error_of_a_client_of_streams_is_answered():
     ],
 )
 def test_damaged_streams_are_answered_or_closed(kind, requests):
-    """Of one kind, or of all of them: no 5xx, no close code 1011, no traceback, and the process goes on."""
+    """Cases of one kind, or of all: no 5xx, no close code 1011, no traceback, and the process goes on."""
     report = streams.run(requests=requests, seed=20_261_123, only=kind)
     assert report.faults == []
     assert kind or len(report.answers) > 5
@@ -48,7 +48,7 @@ def test_damaged_streams_are_answered_or_closed(kind, requests):
 
 DAMAGES = {
     **streams.KINDS,
-    "request": lambda rng: damaged(rng, list(small_requests())),
+    "request": lambda rng: damaged(rng, REQUESTS),
     "file": lambda rng: mutate(rng, samples(67, 45)[0].data, [samples(67, 45)[0].data]),
 }
 
