@@ -290,7 +290,7 @@ def test_model_metadata_lists_inputs_and_outputs(client, path):
 
 @pytest.mark.parametrize(("ready", "status"), [(True, 200), (False, 400)])
 def test_readiness_is_a_status_without_a_body(client, backend, ready, status):
-    """That of another model does not depend on the default model."""
+    """Another model's readiness does not depend on the default model."""
     backend.ready = ready
     backend.loaded.add("flowers")
     paths = ("/v2/health/live", "/v2/health/ready", f"{MODEL}/ready", f"{MODEL}/versions/1/ready")

@@ -167,7 +167,7 @@ def ask_in_json(client: Client, body: object, **params: str):
 @pytest.mark.parametrize(
     "body",
     [
-        # Of image_classification(image, top_k=2, function_to_apply="softmax").
+        # The body of image_classification(image, top_k=2, function_to_apply="softmax").
         {"inputs": INPUTS, "parameters": {"function_to_apply": "softmax", "top_k": 2}},
         # Parameters are optional, and may come first.
         {"inputs": INPUTS},
