@@ -7,12 +7,11 @@ import httpx
 import numpy as np
 import psutil
 import pytest
-from typer.testing import CliRunner
 
-from gateway_cli.main import app
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.repository.writing import rewrite
 from tests.asking import encode
+from tests.commands import gateway
 from tests.doubles.backend import PNG
 from tests.gateway_predictions.logged import files, rows
 from tests.processes import children, is_gone, wait_for
@@ -27,30 +26,30 @@ def send(client: httpx.Client, number: int) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def writers(gateway) -> list[psutil.Process]:
-    return children(gateway.process.pid, "gateway_predictions.writer")
+def writers(running) -> list[psutil.Process]:
+    return children(running.process.pid, "gateway_predictions.writer")
 
 
 @pytest.mark.long
 def test_each_worker_has_a_writer_and_no_row_is_lost(start_gateway, light_triton, tmp_path):
     """Neither when a worker is killed, nor when the gateway stops."""
-    with start_gateway(triton_url=light_triton.url, workers=2, log_predictions=tmp_path, **SETTINGS) as gateway:
-        wait_for(lambda: len(writers(gateway)) == 2)
-        before = writers(gateway)
+    with start_gateway(triton_url=light_triton.url, workers=2, log_predictions=tmp_path, **SETTINGS) as running:
+        wait_for(lambda: len(writers(running)) == 2)
+        before = writers(running)
 
         def send_each(numbers: range) -> None:
             for number in numbers:
-                with gateway.client() as client:  # a new connection, which either worker may get
+                with running.client() as client:  # a new connection, which either worker may get
                     send(client, number)
 
         send_each(range(20))
-        wait_for(lambda: gateway.metric("gateway_prediction_log_queue_rows") == 0)
+        wait_for(lambda: running.metric("gateway_prediction_log_queue_rows") == 0)
         for writer in before:
             writer.parent().kill()
         assert len(rows(tmp_path, 20)) == 20
         wait_for(lambda: all(map(is_gone, before)))
         assert all(path.suffix in {".parquet", ".png"} for path in files(tmp_path, "."))
-        wait_for(lambda: len(writers(gateway)) == 2)  # of the workers that replace them
+        wait_for(lambda: len(writers(running)) == 2)  # of the workers that replace them
         send_each(range(20, 40))
     found = rows(tmp_path)
     assert sorted(row["request_id"] for row in found) == sorted(f"r{number}" for number in range(40))
@@ -67,17 +66,15 @@ def test_drift_of_a_log_from_a_folder(start_gateway, light_triton, light_reposit
         (tmp_path / "expected" / f"{number}.jpg").write_bytes(encode(noise, ".jpg"))
     log = tmp_path / "log"
     with (
-        start_gateway(triton_url=light_triton.url, log_predictions=log, **SETTINGS) as gateway,
-        gateway.client() as client,
+        start_gateway(triton_url=light_triton.url, log_predictions=log, **SETTINGS) as running,
+        running.client() as client,
     ):
         for number in range(60):
             send(client, number)
     models = tmp_path / "models"
     rewrite(default_entry(EFFICIENTNET_LITE0), models)
     shutil.copy(light_repository / "classifier" / "labels.txt", models / "classifier")
-    command = ["model", "drift", "ensemble_model", "--log", log, "--reference", tmp_path / "expected", "--json"]
-    options = ["--triton", light_triton.url, "--model-repository", models]
-    done = CliRunner().invoke(app, [str(word) for word in (*command, *options)])
-    assert done.exit_code == 3, done.output
+    options = ("--reference", tmp_path / "expected", "--triton", light_triton.url, "--model-repository", models)
+    done = gateway("model", "drift", "ensemble_model", "--log", log, "--json", *options, code=3)
     found = {each["name"]: each["drift"] for each in json.loads(done.stdout)["properties"]}
     assert (found["format"], found["pixels"], found["class"], found["score"]) == (True, True, False, False)
