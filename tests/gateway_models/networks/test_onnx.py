@@ -146,18 +146,14 @@ def test_graph_is_refused_with_its_reason(folder, changes, reason):
         check_signature(load_onnx(folder / "model.onnx"), 32)
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (lambda: b"\x08\x08\x12\xff not a graph", "cannot be read as an ONNX model"),
-        (lambda: in_a_branch(small(), small(weights_in="/etc/hostname")).SerializeToString(), OTHER_FILE),
-    ],
-    ids=["no graph", "a branch"],
-)
-def test_file_is_refused_with_its_reason(tmp_path, content, reason):
-    (tmp_path / "model.onnx").write_bytes(content())
-    with pytest.raises(ModelFileError, match=reason):
-        load_onnx(tmp_path / "model.onnx")
+def test_file_that_is_no_graph_or_has_others_in_a_branch_is_refused(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"\x08\x08\x12\xff not a graph")
+    with pytest.raises(ModelFileError, match="cannot be read as an ONNX model"):
+        load_onnx(path)
+    onnx.save(in_a_branch(small(), small(weights_in="/etc/hostname")), path)
+    with pytest.raises(ModelFileError, match=OTHER_FILE):
+        load_onnx(path)
 
 
 @pytest.mark.parametrize("changes", [{}, {"dims": ("N", 3, "height", "width")}, {"weights_in": "weights.bin"}])
