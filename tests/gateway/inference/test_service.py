@@ -1,6 +1,7 @@
 """The service: tasks, permits and results of requests that end in any way."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from starlette.requests import ClientDisconnect
@@ -21,7 +22,7 @@ from gateway.inference.request_spec import RequestSpec
 from gateway.inference.uncancelled import Uncancelled
 from gateway.ingest.resizing import Resize
 from gateway.limits.admission import Admission
-from tests.doubles.backend import GIF, PNG
+from tests.doubles.backend import CAT, GIF, PNG
 from tests.doubles.scripted import Body, Scripted, ScriptedLoader, body_of, query, start
 
 with_and_without_cancellation = pytest.mark.parametrize("supports_cancellation", [True, False])
@@ -268,6 +269,15 @@ def test_service_close_waits_a_limited_time_for_uncancelled_work(loop):
     loop.pass_time(5)
     loop.finish(closing)
     assert on.calls[0].cancelled
+
+
+@pytest.mark.parametrize(("strict", "error", "predictions"), [(False, type(None), 1), (True, DamagedImage, 0)])
+def test_image_that_triton_reports_as_damaged(loop, strict, error, predictions):
+    on = Scripted(loop, at_once=lambda call: call.answer(row=replace(CAT, damaged=True)))
+    (result,) = on.classify(PNG, strict=strict)
+    assert result.damaged
+    assert isinstance(result.error, error)
+    assert len(result.predictions) == predictions
 
 
 @pytest.mark.parametrize("strict", [False, True])
