@@ -10,7 +10,7 @@ from gateway.settings import GIB, MIB, MemoryCheck
 from gateway.triton.model_config import read_model_configs
 from gateway_local import memory_plan
 from gateway_local.cost_record import RECORD, record_costs, recorded_costs
-from gateway_local.memory_fit import Fit, MemoryShort, fit
+from gateway_local.memory_fit import Fit, MemoryShort, advice, fit
 from gateway_local.memory_plan import models_to_start, plan_start, sized_configs, warn_of_memory
 from gateway_machine import capacity
 from gateway_machine.memory import MACHINE, Memory
@@ -174,3 +174,5 @@ def test_fit_at_its_limits(tmp_path):
     enough = int((wanted.usual_bytes + MIB) / NEAR) + 1
     assert fit(wanted, free(enough), beside_bytes=MIB) is Fit.ENOUGH
     assert fit(wanted, free(enough - 2), beside_bytes=MIB) is Fit.NEAR
+    # It has no PyTorch to replace.
+    assert not any("ONNX Runtime instead" in line for line in advice(wanted))
