@@ -115,11 +115,9 @@ def test_image_to_a_closed_port_is_not_classified():
     assert not send_one(1, (SHIPPED_EXAMPLES / SAMPLE).read_bytes())
 
 
-def test_time_of_a_process_that_ended_meanwhile_is_not_subtracted():
-    assert cpu_seconds_used({1: 5.0, 2: 1.0}, {2: 1.5, 3: 0.25}) == 0.75
-
-
 def test_processes_of_the_session_are_counted():
+    """The time of one that ended meanwhile is not subtracted."""
+    assert cpu_seconds_used({1: 5.0, 2: 1.0}, {2: 1.5, 3: 0.25}) == 0.75
     with subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True) as busy:
         try:
             before = cpu_seconds(busy.pid)
