@@ -20,8 +20,10 @@ async def test_stream_that_is_evicted_before_it_runs_ends_at_once():
 
     stream = Idle(in_flight=2, idle_limit_seconds=60.0, noun="letter")
     stream.evict(Overloaded("full", limit="max_streams", value=1))
+    before = asyncio.all_tasks()
     with pytest.raises(Overloaded):
         await stream.run(asyncio.Event().wait)
+    assert asyncio.all_tasks() == before, "no task of the stream goes on"
 
 
 async def test_account_of_a_stream_refills_to_its_initial_balance():
