@@ -32,6 +32,7 @@ MACHINES = [(cores, gpus) for cores in (0.5, 1, 1.5, 2, 3, 4, 8, 16, 32, 96, 256
 
 GOLDEN = Path(__file__).with_name("plans.json")
 GOLDEN_MACHINES = [(cores, gpus) for cores in (1, 2, 4, 16, 64) for gpus in (0, 1, 8)]
+CLOSE = 1.5
 
 
 def rendered(cores, gpus):
@@ -60,6 +61,22 @@ def test_plans_are_those_of_the_golden_file():
 
 def golden():
     return {f"{cores} cores, {gpus} GPUs": rendered(cores, gpus) for cores, gpus in GOLDEN_MACHINES}
+
+
+@pytest.mark.parametrize(("cores", "gpus"), GOLDEN_MACHINES)
+def test_stages_can_do_about_the_same(cores, gpus):
+    """No stage is slower than the machine's cores or GPUs, or more than 1.5 times as fast as it must be.
+
+    Except by the smallest number of processes there is: one, or SPARE_INSTANCES.
+    """
+    found = plan(cores, gpus)
+    needed = machine_rate(cores, gpus, COSTS)
+    for stage in found.stages:
+        assert stage.images_per_second >= needed * 0.999
+        is_hardware = stage.name == "network" and gpus
+        least = SPARE_INSTANCES if stage.name != "gateway" else 1
+        if not is_hardware and stage.count > least:
+            assert stage.images_per_second <= CLOSE * needed
 
 
 @pytest.mark.parametrize(
