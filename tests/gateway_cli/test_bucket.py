@@ -14,19 +14,14 @@ from PIL import Image
 
 from gateway_local.runtime.base import TritonRuntime
 from tests.buckets import S3, s3_server
+from tests.commands import gateway
 from tests.gateway_models.networks.builders import Head, save_labels, save_torchscript
-from tests.processes import python, running_gateway, wait_for
+from tests.processes import running_gateway, wait_for
 from tests.samples import encode
 from tests.tritons import running_triton
 
 URL = "s3://models/production"
 ADDED = ("--resize", "40", "--crop", "32", "--mean", "0.5,0.4,0.3", "--std", "0.2,0.3,0.4")
-
-
-def gateway(s3: S3, *arguments: str) -> str:
-    """Run a command with the server's credentials; returns what it prints."""
-    done = python("-m", "gateway_cli", *arguments, env={**os.environ, **s3.environment})
-    return done.stdout + done.stderr
 
 
 @contextmanager
@@ -43,7 +38,10 @@ def follower(s3: S3, folder: Path, triton: str, log: Path):
 
 
 class Load:
-    """Requests without a pause, from several threads, until it is stopped."""
+    """Requests from several threads, until it is stopped.
+
+    With pauses: without them, the load alone would keep all cores busy, and the rest of the test would take minutes.
+    """
 
     def __init__(self, url: str, image: bytes) -> None:
         self._url, self._image = f"{url}/predict?model=head", image
@@ -52,7 +50,7 @@ class Load:
 
     def run(self) -> None:
         with httpx.Client(timeout=60) as client:
-            while not self._stop.is_set():
+            while not self._stop.wait(0.05):
                 response = client.post(self._url, content=self._image, headers={"Content-Type": "image/png"})
                 version = response.json()["model"]["version"] if response.status_code == 200 else response.text
                 self.answers.append((response.status_code, version))
@@ -68,11 +66,11 @@ def test_tritons_follow_a_switch_of_versions_without_a_failed_request(runtime: T
     with ExitStack() as stack:
         s3 = stack.enter_context(s3_server(tmp_path / "s3", "models"))
         place = f"--model-repository={URL}"
-        gateway(s3, "model", "add", networks[0], "--name=head", "--labels", labels, *ADDED, place)
+        gateway("model", "add", networks[0], "--name=head", "--labels", labels, *ADDED, place, **s3.environment)
         tritons = []
         for number in (1, 2):
             folder = tmp_path / f"pod{number}" / "repository"
-            gateway(s3, "model", "pull", URL, str(folder))
+            gateway("model", "pull", URL, folder, **s3.environment)
             triton = stack.enter_context(running_triton(runtime, folder, on_log=lambda _: None))
             stack.enter_context(follower(s3, folder, triton.http_url, tmp_path / f"follower{number}.log"))
             tritons.append(triton)
@@ -85,10 +83,10 @@ def test_tritons_follow_a_switch_of_versions_without_a_failed_request(runtime: T
             running = [threads.submit(load.run) for _ in range(4)]
             try:
                 wait_for(lambda: len(load.answers) > 50)
-                gateway(s3, "model", "add", networks[1], "--name=head", "--version=2", place)
-                assert "2" in gateway(s3, "model", "versions", "head", "--use=2", place)
+                gateway("model", "add", networks[1], "--name=head", "--version=2", place, **s3.environment)
+                gateway("model", "versions", "head", "--use=2", place, **s3.environment)
                 wait_for(lambda: {version for _, version in load.answers[-40:]} == {"2"}, timeout_seconds=120)
-                gateway(s3, "model", "versions", "head", "--use=1", place)
+                gateway("model", "versions", "head", "--use=1", place, **s3.environment)
                 wait_for(lambda: {version for _, version in load.answers[-40:]} == {"1"}, timeout_seconds=120)
             finally:
                 load.stop()
