@@ -80,11 +80,12 @@ def test_limits_are_published_with_their_errors(http: Client):
     limits = {limit["name"]: limit for limit in http.get("/limits").json()["limits"]}
     settings, fixed = Settings.all_limits(), {**FIXED, **Settings.all_fixed_limits()}
     assert set(limits) == {*settings, *fixed}
-    for name in settings:
+    for name, (unit, error) in settings.items():
         assert limits[name]["value"] == SMALL.get(name, Settings.model_fields[name].default)
         assert limits[name]["setting"] == f"GATEWAY_{name.upper()}"
-    for name, (value, _, error) in fixed.items():
-        assert (limits[name]["value"], limits[name]["code"], limits[name]["setting"]) == (value, error.code, None)
+        assert (limits[name]["unit"], limits[name]["code"]) == (unit, error.code)
+    for name, (value, unit, error) in fixed.items():
+        assert limits[name] == {"name": name, "value": value, "unit": unit, "code": error.code, "setting": None}
 
 
 def multipart(*images: bytes) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def test_long_pause_is_logged_after_its_second():
 
 MINUTES = [(second + 0.5, BUSY_SECONDS + second / 1000, 0.01) for second in range(100, 102 + 2 * QUIET_SECONDS)]
 ENDING = [(100.5, 2 * BUSY_SECONDS, 0.0), (101.5, 3 * BUSY_SECONDS, 0.0), (101.0 + QUIET_SECONDS, 0.0, 0.0)]
-OWN = [(100.5, 2 * LONG_SECONDS, LONG_SECONDS), (101.5, 3 * LONG_SECONDS, 2 * LONG_SECONDS), (102.5, 0.0, 0.0)]
+OWN = [(100.5, 2 * BUSY_SECONDS, LONG_SECONDS), (101.5, 3 * LONG_SECONDS, 2 * LONG_SECONDS), (102.5, 0.0, 0.0)]
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,13 @@ LOGGED = {
     "HEAD": b"HEAD /x HTTP/1.1\r\n\r\n",
     "control characters": b"HEAD /" + 300 * b"%07" + b" HTTP/1.1\r\n\r\n",
     "accents": b"HEAD /" + 100 * b"%C3%A9" + b" HTTP/1.1\r\n\r\n",
+    "bad frame": STREAM + b"\0\0",
 }
 """Each has an event in the log."""
 BROKEN = {
     "no HTTP": b"?\r\n\r\n",
     "handshake that is reset": STREAM,
     "bad handshake": STREAM.replace(b"==", b"") + 100 * b"x",
-    "bad frame": STREAM + b"\0\0",
 }
 SENT = {
     **LOGGED,
