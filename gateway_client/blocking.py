@@ -123,7 +123,7 @@ class Gateway:
 
     def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine that runs in the thread; Ctrl-C cancels it."""
-        ended: queue.SimpleQueue[asyncio.Task[T]] = queue.SimpleQueue()
+        ended: queue.SimpleQueue[asyncio.Task[T] | None] = queue.SimpleQueue()
         started: list[asyncio.Task[T]] = []
 
         def start() -> None:
@@ -131,12 +131,19 @@ class Gateway:
             task.add_done_callback(ended.put)
             started.append(task)
 
-        self._loop.call_soon_threadsafe(start)
+        def stop() -> None:
+            if started:
+                started[0].cancel()
+            else:  # Ctrl-C came before `start` was in the loop's queue
+                coroutine.close()
+                ended.put(None)
+
         try:
+            self._loop.call_soon_threadsafe(start)
             while (task := _wait(ended, SIGNAL_SECONDS)) is None:
                 pass
         except BaseException:  # Ctrl-C interrupts the wait, but not the coroutine
-            self._loop.call_soon_threadsafe(lambda: started[0].cancel())
+            self._loop.call_soon_threadsafe(stop)
             _wait(ended, INTERRUPTED_SECONDS)
             raise
         return task.result()
