@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from gateway_client import Result
 
@@ -13,7 +13,14 @@ WINDOW_SECONDS = 30.0
 class Meter:
     """Counts results; `summary` is the progress line."""
 
-    def __init__(self, *, before: int = 0, failed_before: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        before: int = 0,
+        failed_before: Mapping[str, int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
         self.before = before
         """Rows of earlier runs."""
         self.done = 0
@@ -28,7 +35,7 @@ class Meter:
 
     def start(self) -> None:
         """Start the clock, once a service that the run starts itself is ready."""
-        self._started = time.monotonic()
+        self._started = self._clock()
         self._recent: deque[tuple[float, int]] = deque([(self._started, 0)])
 
     def count(self, result: Result) -> None:
@@ -38,10 +45,10 @@ class Meter:
         self.damaged += result.warning is not None
         if result.error is not None:
             self.codes[result.error.code] += 1
-        now = time.monotonic()
+        now = self._clock()
         if now - self._recent[-1][0] >= 1:
             self._recent.append((now, self.done))
-            while now - self._recent[0][0] > WINDOW_SECONDS:
+            while now - self._recent[1][0] > WINDOW_SECONDS:  # one point is older than the window, or the first
                 self._recent.popleft()
 
     @property
@@ -52,20 +59,20 @@ class Meter:
     @property
     def seconds(self) -> float:
         """Seconds since the start of this run."""
-        return time.monotonic() - self._started
+        return self._clock() - self._started
 
     @property
     def rate(self) -> float:
         """Images per second over the last WINDOW_SECONDS."""
         began, done = self._recent[0]
-        return (self.done - done) / max(time.monotonic() - began, 1e-9)
+        return (self.done - done) / max(self._clock() - began, 1e-9)
 
     @property
     def seconds_left(self) -> float | None:
         """Estimated seconds left; None if the total is unknown or the rate is 0."""
-        if self.total is None or not self.rate:
+        if self.total is None or not (rate := self.rate):
             return None
-        return max(0, self.total - self.before - self.done) / self.rate
+        return max(0, self.total - self.before - self.done) / rate
 
     def summary(self) -> str:
         """Format the progress as one line."""

@@ -21,7 +21,6 @@ from gateway_cli.classify import Exit
 from gateway_cli.terminal import print_status
 from gateway_client.bulk.archives import ARCHIVE_SUFFIXES
 from gateway_client.bulk.journal import Journal
-from gateway_client.bulk.meter import Meter
 from gateway_client.bulk.rows import COLUMNS
 from gateway_client.bulk.tables import COLUMNS as PATH_COLUMNS
 from gateway_plugins.keys.key_file import add_key
@@ -29,7 +28,7 @@ from tests import warm
 from tests.animations import animated
 from tests.doubles.backend import PNG, VECTOR, StubBackend, with_vector
 from tests.gateway_client.bulk.running import command, folder_of, rows_of, run
-from tests.processes import PROJECT, environment, wait_for
+from tests.processes import PROJECT, START_SECONDS, environment, wait_for
 from tests.services import stub_service
 
 
@@ -124,6 +123,17 @@ def test_failures_of_earlier_runs_count_for_max_failures_and_the_rows_are_kept(u
     assert len(rows_of(out)) == 8
 
 
+def test_too_many_failures_end_a_run_whose_other_images_wait(url, photos, tmp_path):
+    out = tmp_path / "out.jsonl"
+    for number in range(3):
+        spoil(photos, number)
+    with stub_service(StubBackend(Overloaded())) as overloaded:
+        run(photos, "--out", out, "--gateway", overloaded, "--max-failures", 2, code=4)
+    assert [row["error"] for row in rows_of(Path(f"{out}.part"))] == ["unsupported_format"] * 3
+    run(photos, "--out", out, "--gateway", url, "--resume", code=3)
+    assert len(rows_of(out)) == 8
+
+
 def test_existing_output_needs_overwrite(url, photos, tmp_path):
     out = tmp_path / "out.jsonl"
     out.write_text("mine\n")
@@ -212,7 +222,7 @@ def test_ctrl_c_keeps_the_rows(photos, tmp_path, number):
             stderr=subprocess.PIPE,
         )
         # A bad image has its row while the others wait for the service.
-        wait_for(lambda: journal.exists() and journal.stat().st_size, process=process)
+        wait_for(lambda: journal.exists() and journal.stat().st_size, timeout_seconds=START_SECONDS, process=process)
         process.send_signal(number)
         _, stderr = process.communicate(timeout=60)
     assert (process.returncode, stderr.count(b"Traceback")) == (130, 0), stderr
@@ -275,13 +285,6 @@ def test_run_without_rows_leaves_no_files(url, photos, tmp_path):
         assert "--resume" not in printed
         assert not Path(f"{out}.part").exists()
     run(photos, "--out", out, "--gateway", url)
-
-
-def test_stalled_run_shows_no_time_left():
-    meter = Meter(before=5, failed_before={"empty_file": 1})
-    meter.total = 10
-    meter.waiting = "More images are in flight than the limits allow."
-    assert meter.summary() == "5 of 10, 0.0/s, 1 failed, waiting: More images are in flight than the limits allow."
 
 
 @pytest.mark.parametrize("to_file", [True, False])

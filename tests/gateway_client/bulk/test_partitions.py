@@ -13,7 +13,7 @@ from tests import warm
 from tests.buckets import s3_server
 from tests.doubles.backend import PNG, StubBackend
 from tests.gateway_client.bulk.running import folder_of, rows_of, run, start
-from tests.processes import wait_for
+from tests.processes import START_SECONDS, wait_for
 from tests.services import stub_service
 
 
@@ -137,7 +137,7 @@ def test_failed_write_leaves_no_file(tmp_path, url, monkeypatch):
 @pytest.mark.slow
 def test_shards_that_are_killed_at_random(tmp_path):
     """Four processes, each of which is killed once and resumed; the test below kills one three times."""
-    photos, out = folder_of(tmp_path / "photos", 2_000, PNG), tmp_path / "out"
+    photos, out = folder_of(tmp_path / "photos", 800, PNG), tmp_path / "out"
     chance = random.Random(7)
 
     def start_shard(number: int, url: str, *options: object) -> warm.Process:
@@ -153,12 +153,15 @@ def test_shards_that_are_killed_at_random(tmp_path):
         for number, process in running.items():
             enough = files(number) + chance.randint(1, 3)
             ended = process.poll  # a fast one may have written all of its files
-            wait_for(lambda n=number, enough=enough, ended=ended: files(n) >= enough or ended() is not None)
+            wait_for(
+                lambda n=number, enough=enough, ended=ended: files(n) >= enough or ended() is not None,
+                timeout_seconds=START_SECONDS,
+            )
             process.kill()
         for process in running.values():
             process.wait()
         running = {number: start_shard(number, url, "--resume") for number in (1, 2, 3, 4)}
-        assert [process.wait(120) for process in running.values()] == [0] * 4
+        assert [process.wait(START_SECONDS) for process in running.values()] == [0] * 4
     assert paths_of(out) == images_of(photos)
 
 

@@ -1,0 +1,60 @@
+"""The progress line of a run."""
+
+import pytest
+
+from gateway_client import Result
+from gateway_client.bulk.meter import Meter, duration
+from gateway_client.errors import EmptyFile
+from tests.doubles.clock import Clock
+
+
+def count(meter: Meter, clock: Clock, number: int, seconds_each: float, error: EmptyFile | None = None) -> None:
+    """Let images be done, one after another."""
+    for _ in range(number):
+        clock.seconds += seconds_each
+        meter.count(Result(0, "a.png", None, error=error))
+
+
+def test_line_has_the_rate_of_the_last_30_seconds_and_the_time_left():
+    clock = Clock(100.0)
+    meter = Meter(before=10, clock=clock)
+    assert meter.summary() == "10, 0.0/s"
+    meter.total = 1_210
+    assert meter.summary() == "10 of 1,210, 0.0/s"
+    count(meter, clock, 60, 1.0)
+    assert meter.summary() == "70 of 1,210, 1.0/s, 19 min left"
+    count(meter, clock, 62, 0.5)
+    assert meter.summary() == "132 of 1,210, 2.0/s, 9 min left"
+    clock.seconds += 31  # nothing happens
+    assert meter.summary() == "132 of 1,210, 1.0/s, 18 min left"
+    count(meter, clock, 1, 0.0, EmptyFile("The file is empty."))
+    meter.total = 132  # files are gone since they were counted
+    assert meter.summary().endswith(", 1 failed, 0 s left")
+    assert meter.seconds == 122
+
+
+def test_images_that_take_longer_than_the_window_have_a_rate():
+    clock = Clock()
+    meter = Meter(clock=clock)
+    meter.total = 10
+    count(meter, clock, 2, 40.0)
+    assert meter.summary() == "2 of 10, 0.0/s, 5 min left"
+
+
+def test_line_of_a_pause_has_its_reason_and_no_time_left():
+    clock = Clock()
+    meter = Meter(before=5, failed_before={"empty_file": 1}, clock=clock)
+    meter.total = 12
+    count(meter, clock, 1, 1.0)
+    meter.waiting = "More images are in flight than the limits allow."
+    assert meter.summary() == "6 of 12, 1.0/s, 1 failed, waiting: More images are in flight than the limits allow."
+    count(meter, clock, 1, 1.0)
+    assert meter.summary() == "7 of 12, 1.0/s, 1 failed, 5 s left"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (89, "89 s"), (90, "2 min"), (5_399, "90 min"), (5_400, "1.5 h"), (36_000, "10.0 h")],
+)
+def test_durations_are_in_seconds_minutes_or_hours(seconds, words):
+    assert duration(seconds) == words
