@@ -1,6 +1,5 @@
 """What the service measures for drift: images in the log, and answers beside a reference stored with the model."""
 
-import time
 from base64 import b64encode
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 import structlog
 
 from gateway.settings import DecodeMode
-from gateway_predictions import metrics
+from gateway_predictions import metrics, service_log
 from gateway_predictions.drift.live import (
     BOUNDS,
     STORED_IMAGES,
@@ -19,11 +18,9 @@ from gateway_predictions.drift.live import (
 )
 from gateway_predictions.drift.sample import LoggedImage, sample_of
 from gateway_predictions.requirements import LogUnavailable
-from gateway_predictions.service_log import MEASURE_SECONDS
 from tests.asking import encode
 from tests.doubles.backend import PNG
 from tests.gateway_predictions.logged import logging_service, rows, scores_backend, send
-from tests.processes import wait_for
 
 
 def answered(count: int = STORED_IMAGES, labels: dict[str, str] | None = None):
@@ -141,20 +138,16 @@ def test_service_counts_every_image(tmp_path):
 GRAY = encode(np.full((8, 8, 3), 51, np.uint8), ".png")
 
 
-def test_an_image_each_second_is_measured(tmp_path):
-    def measured() -> list[dict]:
-        return [row for row in rows(tmp_path) if row["brightness"] is not None]
-
-    began = time.monotonic()
+@pytest.mark.parametrize(("pause_seconds", "measured"), [(600.0, 1), (0.0, 3)])
+def test_one_image_in_each_pause_is_measured(tmp_path, monkeypatch, pause_seconds, measured):
+    monkeypatch.setattr(service_log, "MEASURE_SECONDS", pause_seconds)
+    monkeypatch.setattr(service_log, "MEASURE_TIMEOUT_SECONDS", 60)  # the decoder's process may take long to start
     with logging_service(tmp_path) as client:
-        # The decoder's process may take longer to start than a measure may take.
-        wait_for(lambda: send(client, GRAY).status_code == 200 and measured())
-        for _ in range(5):
+        for _ in range(3):
             send(client, GRAY)
-    assert len(rows(tmp_path)) >= 6
-    assert len(measured()) <= 1 + (time.monotonic() - began) / MEASURE_SECONDS
-    assert measured()[0]["brightness"] == pytest.approx(0.2, abs=1e-3)
-    assert measured()[0]["sharpness"] == 0
+        found = rows(tmp_path, 3)
+    expected = [(pytest.approx(0.2, abs=1e-3), 0)] * measured + [(None, None)] * (3 - measured)
+    assert [(row["brightness"], row["sharpness"]) for row in found] == expected
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gateway.errors import Overloaded
 from gateway.inference.backend import Row
 from gateway.inference.prediction import Prediction
 from gateway_plugins.shapes.shapes import SHAPES
-from tests.doubles.backend import MODEL, PNG, StubBackend
+from tests.doubles.backend import MODEL, PNG, StubBackend, ranked
 from tests.processes import PROJECT
 from tests.services import Client, client_of, client_of_app
 from tests.settings import Settings
@@ -177,6 +177,13 @@ def ask_in_json(client: Client, body: object, **params: str):
 def test_request_of_hugging_face_gets_its_shape(client, body):
     answer = ask_in_json(client, body)
     assert (answer.status_code, answer.json()) == (200, ONE["huggingface"])
+
+
+def test_top_k_in_the_body_selects_the_classes():
+    with client_of(StubBackend(ranked(["cat", "dog"], [0.9, 0.7]))) as client:
+        for top_k in (1, 2):
+            answer = ask_in_json(client, {"inputs": INPUTS, "parameters": {"top_k": top_k}})
+            assert answer.json() == ONE["huggingface"][:top_k]
 
 
 def test_query_may_request_another_shape(client):
