@@ -1,6 +1,7 @@
 import contextlib
 import struct
 import time
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from gateway.errors import (
 )
 from gateway.ingest.image_formats import AVAILABLE, ImageFormat
 from gateway.ingest.image_info import ImageInfo, Unopened
-from gateway.ingest.inspection import check_size, examine, inspect, recognize
+from gateway.ingest.inspection import bytes_needed, check_size, examine, inspect, recognize
 from gateway.ingest.upload import Upload
 from gateway_decoder.in_process import inspect_whole, prepare
 from tests import encoders
@@ -71,10 +72,11 @@ def ftyp(*brands: bytes, size: int = 0, version: bytes = bytes(4)) -> bytes:
         (ftyp(b"isom", b"avif")[:-1], ImageFormat.VIDEO),
         (ftyp(b"isom", *[b"iso2"] * 251, b"avif"), ImageFormat.AVIF),
         (ftyp(b"isom", *[b"iso2"] * 252, b"avif"), ImageFormat.VIDEO),
+        (ftyp(b"avif").replace(b"ftyp", b"free"), None),
     ],
     ids=[
         "major", "compatible", "last", "first known", "version", "between two", "whole box", "behind the box", "cut",
-        "at 1,020 bytes", "at 1,024 bytes",
+        "at 1,020 bytes", "at 1,024 bytes", "another box",
     ],
 )  # fmt: skip
 def test_media_files_are_recognised_by_their_brands(data, expected):
@@ -242,12 +244,19 @@ def test_smallest_image_has_one_pixel(width, height):
 
 def test_video_needs_frames():
     video = b"\0\0\0\x18ftypisom" + bytes(64)
-    assert inspect(video, LIMITS, frames=True) == Unopened(ImageFormat.VIDEO)
+    assert examine(Upload(0, "a.mp4", video), AUTO, frames=True) == Unopened(ImageFormat.VIDEO)
     with pytest.raises(UnsupportedFormat):
         examine(Upload(0, "a.mp4", video), AUTO)
     with pytest.raises(UnsupportedFormat) as caught:
         inspect(video, LIMITS)
     assert caught.value.message.startswith("The file is a video: ask for frames of it")
+
+
+@pytest.mark.parametrize(("nbytes", "size", "expected"), [(64, None, 64), (0, None, 0), (64, 4, 64), (64, 8, 192)])
+def test_memory_of_an_image_is_that_of_its_file_or_its_larger_pixels(nbytes, size, expected):
+    info = inspect_whole(encode(photograph(), "PNG"), LIMITS)
+    square = replace(info, width=8, height=8)
+    assert bytes_needed(Upload(0, "a.png", bytes(nbytes)), square, size) == expected
 
 
 def test_unknown_orientation_is_ignored():
