@@ -13,6 +13,7 @@ from gateway.findings import Level
 from gateway_local.doctor.tritons import tritons
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
+from tests.deploy import test_scripts
 from tests.gateway_client.bulk.running import rows_of, run
 from tests.photos import PHOTOS, photo, undecodable, unlike_any
 from tests.processes import PROJECT, Gateway, running_gateway, wait_for
@@ -152,6 +153,13 @@ def test_bulk_and_a_stream_are_answered(gateway, photos, tmp_path):
     assert [row["status"] for row in rows] == ["ok"] * len(PHOTOS)
     with opened(gateway.url, "?smoothing=none&top_k=1") as stream:
         assert len(ask(stream, photo("cat"))["predictions"]) == 1
+
+
+def test_probe_of_the_chart_gets_its_inference(own_triton):
+    """Its image can be decoded, and no input is for its length."""
+    before = test_scripts.inferences(own_triton.http_url, "ensemble_model")
+    assert test_scripts.run("alive.py", "ensemble_model", "60", own_triton.http_url).stderr == ""
+    assert test_scripts.inferences(own_triton.http_url, "ensemble_model") > before
 
 
 @pytest.mark.parametrize("model", ["preprocessor", "classifier"])
