@@ -31,9 +31,9 @@ def fit(wanted: Need, memory: Memory, *, beside_bytes: int) -> Fit:
     return Fit.NEAR if wanted.usual_bytes + beside_bytes > NEAR * memory.free_bytes else Fit.ENOUGH
 
 
-def check(wanted: Need, memory: Memory | None, *, beside_bytes: int, how: MemoryCheck) -> str | None:
+def check(wanted: Need, memory: Memory, *, beside_bytes: int, how: MemoryCheck) -> str | None:
     """A warning if memory is or may become short, else None; raises MemoryShort if models cannot be loaded."""
-    if how is MemoryCheck.OFF or memory is None:
+    if how is MemoryCheck.OFF:
         return None
     found = fit(wanted, memory, beside_bytes=beside_bytes)
     if found is Fit.ENOUGH:
