@@ -151,13 +151,17 @@ def test_version_is_added_switched_and_rolled_back_under_load(http, served):
         assert (loaded.status_code, loaded.json()["versions"], loaded.json()["version"]) == (200, ["1", "2"], "1")
         before = load.outcomes()[200, "1"]
         wait_for(lambda: load.outcomes()[200, "1"] > before + 20)
-        assert ask(http, model="fruits", version=2)["model"]["version"] == "2"
+        one, two = (ask(http, model="fruits", version=version) for version in (1, 2))
+        assert (one["model"]["version"], two["model"]["version"]) == ("1", "2")
+        assert scores(ask(http, model="fruits")) == scores(one) != scores(two)
         use("2")
         wait_for(lambda: load.outcomes()[200, "2"] > 20)
-        assert ask(http, model="fruits", version=1)["model"]["version"] == "1"
+        assert scores(ask(http, model="fruits")) == scores(two)
+        assert scores(ask(http, model="fruits", version=1)) == scores(one)
         before = load.outcomes()[200, "1"]
         use("1")
         wait_for(lambda: load.outcomes()[200, "1"] > before + 20)
+        assert scores(ask(http, model="fruits")) == scores(one)
     assert set(load.outcomes()) == {(200, "1"), (200, "2")}
 
 

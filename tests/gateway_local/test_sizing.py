@@ -157,13 +157,21 @@ def test_bytes_of_an_image_are_those_between_the_steps(repository, form, wanted)
 
 
 def test_configurations_for_gpus_load_and_warm_up(runtime, model_repository, tmp_path):
-    """In a Triton without a GPU: all but the device, so KIND_GPU is read as KIND_CPU."""
+    """In a Triton without a GPU: all but the device, so KIND_GPU is read as KIND_CPU.
+
+    One that is edited afterwards is completed while Triton runs.
+    """
     chosen = plan(2, 1, triton_alone=True)
     copy = shutil.copytree(model_repository, tmp_path / "models", ignore=shutil.ignore_patterns("configs"))
     for name, text in completed_texts(copy, chosen).items():
         (copy / name / "config.pbtxt").write_text(text.replace("KIND_GPU", "KIND_CPU"))
     with running_triton(runtime, copy) as server:
         loaded = httpx.get(f"{server.http_url}/v2/models/classifier/config", timeout=60).json()
+        edited = copy / "classifier" / "configs" / "sized.pbtxt"
+        assert not edited.exists()
+        shutil.copyfile(model_repository / "classifier" / "config.pbtxt", copy / "classifier" / "config.pbtxt")
+        server.update_sizes()
+        assert read_model_config(edited).instance_group[0].count > 0
     assert loaded["instance_group"][0]["count"] == chosen.networks
     assert [each["batch_size"] for each in loaded["model_warmup"]] == [1, 4, 8, 16, 32]
     assert loaded["parameters"][FUSER] == {"string_value": "false"}

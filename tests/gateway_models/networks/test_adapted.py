@@ -125,11 +125,15 @@ def test_gray_levels_equal_pillows():
     assert torch.allclose(arranged(images, Form(gray=GRAY)), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("suffix", [".pt", ".onnx"])
-def test_network_for_gray_images_is_served(tmp_path, suffix):
+@pytest.mark.parametrize(
+    ("suffix", "options"),
+    [(".pt", {}), (".onnx", {}), (".onnx", {"dynamic": False, "batch": 1})],
+    ids=["torchscript", "onnx", "onnx for one image"],
+)
+def test_network_for_gray_images_is_served(tmp_path, suffix, options):
     module = Head(channels=1)
     save = save_onnx if suffix == ".onnx" else save_torchscript
-    file = save(module, tmp_path / f"model{suffix}", channels=1)
+    file = save(module, tmp_path / f"model{suffix}", channels=1, **options)
     gray = {"grayscale": True, "preprocessing": ONE_CHANNEL}
     assert jobs.do(job(file, tmp_path / "pixels", tensor=ImageTensor.UINT8, **gray)).difference < 1e-6
     jobs.do(job(file, tmp_path, **gray))

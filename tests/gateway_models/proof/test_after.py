@@ -96,13 +96,16 @@ def test_own_classes_have_scores_that_add_up(client):
         assert sum(found.values()) == pytest.approx(1, abs=1e-5)
     (unknown,) = predicted(client, UNKNOWN, photo("cat"))
     assert unknown["predictions"][0]["label"] == "never seen"
+    assert len(unknown["predictions"]) == 6
 
 
 def test_failing_function_costs_its_own_request_only(server, repository):
     with BlockingTriton(server.url) as triton:
         with pytest.raises(TritonRefused, match=r"longest of code\.py failed with ValueError; Triton's log has"):
             triton.predict("head.v4", [photo("cat")] * 5)
-        assert triton.predict("head.v4", [photo("cat")] * 2).values.shape == (2, 2)
+        found, network = (triton.predict(name, [photo("cat")] * 2) for name in ("head.v4", "head"))
+    lengths = np.linalg.norm(network.embeddings, axis=1)
+    assert found.values == pytest.approx(np.stack([network.values.max(axis=1), lengths], axis=1), rel=1e-5)
 
 
 def test_models_show_the_step_of_the_version_in_use(client, server, repository):
