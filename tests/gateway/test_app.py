@@ -12,8 +12,9 @@ from tests.processes import PROJECT
 OPTIONAL = (
     *("gateway_plugins.oip.grpc_api", "gateway_plugins.urls.fetcher", "gateway_plugins.otlp.exporter"),
     *("grpc_reflection.", "gateway_predictions.service_log", "httpcore2", "pyarrow", "opentelemetry.sdk"),
+    *("gateway_decoder", "exact_resize", "cv2", "PIL", "pillow_heif", "torch"),
 )
-"""Packages of optional parts."""
+"""Packages of optional parts, and of what decodes, which other processes import."""
 
 
 def test_parts_that_are_off_are_not_imported():

@@ -26,10 +26,10 @@ CACHE = DEFAULTS.triton_cache_bytes
         (1, FULL, False, False),
         (1, FULL - 1, False, True),
         (2, 2 * FULL, False, False),
-        (2, FULL, False, True),
+        (2, 2 * FULL - 1, False, True),
         # Triton's response cache counts once, with Triton.
-        (1, FULL + CACHE, True, False),
-        (1, FULL, True, True),
+        (2, 2 * FULL + CACHE, True, False),
+        (2, 2 * FULL + CACHE - 1, True, True),
     ],
 )
 def test_defaults_are_lowered_only_where_they_do_not_fit(workers, budget, with_triton, lowered):

@@ -28,6 +28,7 @@ from gateway.inference.backend import Batch, Call, InferResult
 from gateway.inference.prediction import Prediction
 from gateway.inference.selection import Selection
 from gateway.triton.contract import (
+    DAMAGED,
     FEATURES,
     IMAGE_STATUS,
     PREDICTION,
@@ -67,6 +68,14 @@ async def test_images_share_the_texts_of_their_labels():
     one, other = (await read([b"0.7:1:a label"], [b"0.6:1:a label"])).rows
     assert one.predictions[0].label is other.predictions[0].label
     assert label_text.cache_info().maxsize == MOST_LABELS
+
+
+async def test_each_row_has_the_status_of_its_image():
+    answer = answer_of(*[[b"0.7:1:cat"]] * 3)
+    answer.raw_output_contents[1] = struct.pack("<3i", 0, DAMAGED, 3)
+    rows = (await read_answer(answer, rows=3, classified=True)).rows
+    found = [(row.decoded, row.damaged, len(row.predictions)) for row in rows]
+    assert found == [(True, False, 1), (True, True, 1), (False, False, 0)]
 
 
 @pytest.mark.parametrize("text", [b"", b"0.5", b"x:1:cat", b"0.5:x:cat", b"0.5:99999999999999999999:cat"])

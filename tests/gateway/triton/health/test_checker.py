@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 
 import pytest
 
@@ -173,17 +174,45 @@ async def test_death_is_probed_again_after_another_gateway_reloads():
     assert triton.done == []
 
 
-async def test_only_one_of_two_gateways_reloads():
-    triton = FakeTriton(instances=2, load_seconds=0.05)
-    # As on different machines, each gets the lock.
-    locks = {"take_lock": lambda _: contextlib.nullcontext(enter_result=True), "jitter_seconds": 0.03}
-    checkers = [checker_of(triton, **locks) for _ in range(2)]
-    async with running(checkers[0]), running(checkers[1]):
-        await wait_until(lambda: all(checker.state.ready for checker in checkers))
-        triton.kill("net")
-        await wait_until(lambda: triton.reloads("net") > 0)
-        await wait_until(lambda: all(checker.state.ready for checker in checkers))
-    assert not triton.dead
+@pytest.mark.parametrize("late_by", ["pause", "probe"])
+async def test_only_one_of_two_gateways_reloads(monkeypatch, late_by):
+    """On different machines each gets the lock. After its pause, and after its probe, the other one looks again."""
+    triton, unloaded = FakeTriton(), asyncio.Event()
+    endpoints = [FakeEndpoint("10.0.0.1:8001", triton) for _ in range(2)]
+    monkeypatch.setattr(random, "uniform", lambda _, most: most)
+    pauses = (0.0, 0.2 if late_by == "pause" else 0.0)
+    taken = {"take_lock": lambda _: contextlib.nullcontext(enter_result=True)}
+    one, other = (
+        checker_of(triton, endpoint=endpoint, jitter_seconds=pause, **taken)
+        for endpoint, pause in zip(endpoints, pauses, strict=True)
+    )
+    load, infer = endpoints[0].load, endpoints[1].infer
+
+    async def load_late(name):
+        """Once the other gateway has seen the step unloaded."""
+        unloaded.set()
+        await others
+        await load(name)
+
+    async def answer_late(call, **options):
+        try:
+            return await infer(call, **options)
+        finally:
+            await unloaded.wait()
+
+    for checker in (one, other):
+        await settled(checker)
+    triton.kill("net")
+    for checker in (one, other):
+        checker.state.suspect(MODEL, StubDied("net"), float("inf"))
+    monkeypatch.setattr(endpoints[0], "load", load_late)
+    if late_by == "probe":
+        monkeypatch.setattr(endpoints[1], "infer", answer_late)
+    others = asyncio.create_task(other.recover())
+    await one.recover()
+    assert other.health().healing == reloading.OTHERS_RELOAD
+    await other.probe_all()
+    assert (triton.reloads("net"), one.state.ready, other.state.ready) == (1, True, True)
 
 
 async def test_model_left_unloaded_by_a_dead_gateway_is_loaded():
@@ -272,6 +301,7 @@ async def test_other_versions_answer_during_a_rolling_reload():
         await wait_until(lambda: "reloading" in checker.health().healing)
         while "reloading" in checker.health().healing:
             assert checker.state.ready
+            assert ready(checker) == {MODEL: True, f"{MODEL}.v1": True, f"{MODEL}.v2": False}
             assert triton.answer(call_of(b"image"), 1).rows
             await asyncio.sleep(0.005)
         await wait_until(lambda: ready(checker) == dict.fromkeys(VERSIONS, True))

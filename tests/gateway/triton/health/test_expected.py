@@ -243,6 +243,7 @@ def lacking(checker) -> list[str]:
             {"1": 90, "7": 10},
             (f"{MODEL} has no version 7 ", "--version 7", f"POST /models/{MODEL}/load", "GATEWAY_MODEL_SPLIT"),
         ),
+        ([MODEL], {"7": 100}, (f"{MODEL} has no version 7 ",)),  # though every request gets 503
         ([MODEL, f"{MODEL}.v7"], {"7": 100}, ()),  # a version may have its own ensemble
         ([MODEL], None, ()),
     ],
