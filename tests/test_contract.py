@@ -39,7 +39,9 @@ def test_every_step_has_a_warmup_with_its_inputs(model):
 
 
 def test_sequence_model_has_controls_and_a_longer_idle_timeout():
-    batching = config_of(SEQUENCE_MODEL).sequence_batching
+    config = config_of(SEQUENCE_MODEL)
+    assert config.max_batch_size == config_of(ENSEMBLE_MODEL).max_batch_size
+    batching = config.sequence_batching
     assert batching.max_sequence_idle_microseconds / 1e6 > Settings(_env_file=None).stream_idle_seconds
     assert batching.oldest.max_candidate_sequences > Settings(_env_file=None).max_streams
     assert [control.name for control in batching.control_input] == ["START", "END", "READY", "CORRID"]

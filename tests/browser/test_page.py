@@ -88,6 +88,8 @@ def test_example_is_classified_on_arrival_and_others_by_a_click(page: Page, back
     assert zone["width"] > 1000
     assert zone["height"] > 400
     assert len(backend.calls) == asked
+    page.select_option("#model", "colours")
+    expect(best).to_have_text("red")
 
 
 @pytest.mark.parametrize("size", [(1280, 800), (390, 844)], ids=str)

@@ -14,6 +14,7 @@ import pytest
 from gateway.settings import MIB
 from tests.photos import photo
 from tests.processes import Gateway
+from tests.settings import Settings
 
 IDLE_SECONDS = 2.0
 LIMITS = {
@@ -135,16 +136,22 @@ def test_curl_is_served_whatever_protocol_it_offers(gateway: Gateway, tmp_path: 
     assert answer["results"][0]["predictions"][0]["label"] == "Egyptian cat"
 
 
-@pytest.mark.parametrize("part", ["a header", "the URL"])
-def test_max_header_bytes(impatient: Gateway, part: str):
-    most = LIMITS["max_header_bytes"]
+@pytest.mark.parametrize(
+    ("part", "service", "most"),
+    [
+        ("a header", "gateway", Settings.model_fields["max_header_bytes"].default),
+        ("the URL", "impatient", LIMITS["max_header_bytes"]),
+    ],
+)
+def test_max_header_bytes(request: pytest.FixtureRequest, part: str, service: str, most: int):
+    running: Gateway = request.getfixturevalue(service)
 
     def answer(nbytes: int) -> bytes:
         lines = b"Host: x\r\nConnection: close\r\n"
         if part == "a header":
             lines += b"X-Filler: " + b"x" * (nbytes - len(lines) - len(b"X-Filler: \r\n")) + b"\r\n"
         path = b"/health/live" + (b"" if part == "a header" else b"?" + b"x" * (nbytes - len(b"/health/live?")))
-        with impatient.connect() as client:
+        with running.connect() as client:
             client.sendall(b"GET %b HTTP/1.1\r\n%b\r\n" % (path, lines))
             return b"".join(iter(lambda: client.recv(65_536), b""))
 

@@ -22,7 +22,7 @@ TRACING += ("opentelemetry,bsp_schedule_delay=200",)
 """Triton sends a span of every request."""
 
 
-def traced(gateway: Gateway, collector: Collector) -> str:
+def traced(gateway: Gateway, collector: Collector, images: int = 1) -> str:
     """The id of a request's trace that has arrived as a whole: an exporter may drop a span."""
 
     def is_whole(trace_id: str) -> bool:
@@ -30,8 +30,9 @@ def traced(gateway: Gateway, collector: Collector) -> str:
 
     for _ in range(ATTEMPTS):
         trace_id = secrets.token_hex(16)
+        files = [("f", ("c.jpg", unlike_any(photo("cat")))) for _ in range(images)]
         with gateway.client(headers={"traceparent": f"00-{trace_id}-{PARENT}-01"}) as http:
-            assert http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}).status_code == 200
+            assert http.post("/predict", files=files).json()["summary"] == {"ok": images, "failed": 0}
         with contextlib.suppress(AssertionError):
             wait_for(functools.partial(is_whole, trace_id), timeout_seconds=15)
             return trace_id
@@ -62,7 +63,7 @@ def test_tritons_spans_join_the_clients_trace_through_the_gateway(
             running_triton(runtime, light_repository, extra_arguments=arguments) as triton,
             running_gateway(tmp_path / "log", triton_url=triton.url, otlp_endpoint=collector.url) as gateway,
         ):
-            trace_id = traced(gateway, collector)
+            trace_id, of_many = traced(gateway, collector), traced(gateway, collector, images=40)
             (event,) = [line for line in gateway.log.read_text().splitlines() if trace_id in line]
     assert '"event": "request"' in event
     ancestors = descendants(collector, trace_id)
@@ -76,4 +77,6 @@ def test_tritons_spans_join_the_clients_trace_through_the_gateway(
     attributes = spans[INFER].attributes
     assert f"{attributes['server.address']}:{attributes['server.port']}" == triton.url
     assert attributes["gateway.images"] == 1
+    of_calls = [span.attributes["gateway.images"] for span in collector.of_trace(of_many) if span.name == INFER]
+    assert (sum(of_calls), len(of_calls) >= 5) == (40, True), of_calls
     assert spans["POST /predict"].started <= spans[INFER].started <= spans[CLASSIFIER].started <= spans[INFER].ended
