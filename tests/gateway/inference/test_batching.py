@@ -88,6 +88,7 @@ def test_images_of_requests_that_wait_share_the_next_call(loop):
     on.answer_all()
     assert on.sizes == [1, 8, 2]
     assert on.calls[1].call.request_id == ",".join("r" * 8)
+    assert on.calls[1].call.embeddings is Embeddings.NONE  # no observer keeps them
     assert [labels(on, request) for request in requests] == [[label_of(image(n))] for n in range(10)]
 
 
