@@ -101,10 +101,16 @@ def test_crashes_once():
     assert earlier.exists() or earlier.touch() or os.kill(os.getpid(), 9)
 """,
     "a file cannot be imported": "import nothing_such\n",
+    "workers collect different tests": """
+import os, pytest
+
+@pytest.mark.parametrize("process", [os.getpid()])
+def test_number(process): pass
+""",
     "more than five tests fail once": """
 import pathlib, pytest
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_fails_once(number):
     earlier = pathlib.Path(f"earlier-{number}")
     assert earlier.exists() or earlier.touch()
@@ -135,7 +141,7 @@ def test_flaky_test_is_named_and_does_not_fail_make_test(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_fail_make_test(tmp_path, fault):
-    ran = run_suite(tmp_path, {**SUITE, "test_fault.py": FAULTS[fault]})
+    ran = run_suite(tmp_path, {**SUITE, "earlier": "", "test_fault.py": FAULTS[fault]})
     assert ran.returncode != 0, ran.stdout + ran.stderr
     assert "test_fault.py" in ran.stdout
 

@@ -248,6 +248,7 @@ def test_archive_writes_nothing_outside_of_its_folder(tmp_path, name, code):
         ((200, archive(README="")), None, "no model repository"),
         ((200, MODELS), b"another archive", hashlib.sha256(MODELS).hexdigest()),
     ],
+    ids=["refused", "no archive", "no repository", "another archive"],
 )
 def test_error_of_an_archive_does_not_show_its_url(tmp_path, answer, wanted, said):
     with serving({"*": answer}) as bucket:
