@@ -364,8 +364,10 @@ def report(
     ordered = sorted(measured, key=lambda each: each.images_per_second, reverse=True)
     for each in ordered:
         if each.reason:
-            # FunctionConfig in full while it was tried.
-            table.add_row(each.variant.described(), *"----", shorten(each.reason, REASON_WIDTH, placeholder=" …"))
+            # Errors are shortened; a command that installs what is missing is whole, or it could not be used.
+            whole = each.variant.missing() == each.reason
+            reason = each.reason if whole else shorten(each.reason, REASON_WIDTH, placeholder=" …")
+            table.add_row(each.variant.described(), *"----", reason)
             continue
         note = "" if each.fits(tolerance, agreement) else "beyond the tolerance"
         table.add_row(
