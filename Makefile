@@ -43,7 +43,8 @@ WORKERS = -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(E
 SHUFFLE =
 ORDER = $(if $(SHUFFLE),--random-order --random-order-seed $(SHUFFLE))
 # Up to five tests that failed beside others are run once more, without others; the first report stays on the screen. If more
-# fail, the cause is not a busy machine; if none did, tests were not collected. pytest-rerunfailures would add 40 ms to every test: its workers ask the controller.
+# fail, the cause is not a busy machine; if none did, the tests were not collected. pytest-rerunfailures would add 40 ms to
+# every test: its workers ask the controller.
 FAILED := .pytest_cache/v/cache/lastfailed
 ONCE_MORE = [ $$code = 1 ] && failed=$$(grep -c :: $(FAILED)) && [ $$failed -le 5 ] && echo "failed tests once more, without others:" && \
   $(PYTEST) $(EXAMPLES) --last-failed --last-failed-no-failures=none -rp && code=0

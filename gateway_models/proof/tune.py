@@ -364,7 +364,7 @@ def report(
     ordered = sorted(measured, key=lambda each: each.images_per_second, reverse=True)
     for each in ordered:
         if each.reason:
-            # Errors are shortened; a command that installs what is missing is whole, or it could not be used.
+            # Errors are shortened, but not the command that installs what is missing: it has to be copied.
             whole = each.variant.missing() == each.reason
             reason = each.reason if whole else shorten(each.reason, REASON_WIDTH, placeholder=" …")
             table.add_row(each.variant.described(), *"----", reason)

@@ -10,9 +10,9 @@ from gateway.triton.health.state import NEVER, HealthState, ModelHealthState, St
 from gateway_plugins.recovery.reloading import ModelReloader, ReloadOutcome
 
 FRESH_SECONDS = 1.0
-"""A death seen within this time is not waited for again: a probe that takes longer than QUICK_SECONDS confirms it."""
+"""A death seen within this time is confirmed by a probe that fails, or has no answer within QUICK_SECONDS."""
 QUICK_SECONDS = 0.3
-"""A probe of a live process takes milliseconds, one of a dead process takes Triton 1 to 2 s."""
+"""Most networks answer a probe within milliseconds; for a dead process, Triton takes 1 to 2 s."""
 RECENT_USE_SECONDS = 60.0
 """A model unused for this long may be unavailable while it reloads."""
 

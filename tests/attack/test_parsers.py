@@ -1,4 +1,4 @@
-"""Small forms of the attacks of `make attack` on the parsers and by URL cost little, against no Triton."""
+"""The attacks of `make attack` on parsers and by URL, in a small form and without a Triton, cost little."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -59,7 +59,7 @@ def test_each_image_gets_a_card_with_labels_and_model(page: Page):
     expect(labels).to_have_text(["blue", "green"])
     page.get_by_text("2 more labels").first.click()
     expect(labels).to_have_text(["blue", "green", "red", "green"])
-    expect(page.locator(".verdict")).to_have_count(0)  # it logs no predictions
+    expect(page.locator(".verdict")).to_have_count(0)  # the service logs no predictions
     expect(page.locator(".card .model")).to_have_count(0)
     expect(page.locator(".card code")).to_have_text("unsupported_format")
     expect(page.locator(".picture:visible")).to_have_count(2)
@@ -82,7 +82,7 @@ def test_example_is_classified_on_arrival_and_others_by_a_click(page: Page, back
     page.click("#clear")
     expect(best).to_have_text("red")
     asked = len(backend.calls)
-    page.select_option("#model", "moods")  # which has none
+    page.select_option("#model", "moods")  # a model without examples
     expect(page.locator("#example")).to_be_hidden()
     zone = box(page.locator("#drop"))
     assert zone["width"] > 1000
@@ -281,7 +281,7 @@ def test_images_are_grouped_by_label_and_have_the_colours_of_their_classes(page:
         expect(each.nth(0)).to_have_attribute("data-hue", "0")
         expect(each.nth(1)).to_have_attribute("data-hue", "1")
     bars = page.locator(".card .scores li:first-child .fill:visible")
-    expect(bars).to_have_count(3)  # they grow
+    expect(bars).to_have_count(3)  # the bars are animated
     colours = bars.evaluate_all("all => all.map((each) => getComputedStyle(each).backgroundColor)")
     assert colours[0] == colours[1] != colours[2]
     page.get_by_label("Group by label").uncheck()

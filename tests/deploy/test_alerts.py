@@ -229,5 +229,5 @@ def file_of(folder: Path, case: Case) -> str:
 
 @needs_prometheus
 def test_each_alert_fires_only_for_its_fault(tmp_path):
-    """In a single run of promtool, which names the cases that fail."""
+    """One run of promtool checks all cases, and names those that fail."""
     promtool("test", "rules", *(file_of(tmp_path, case) for case in CASES))

@@ -194,7 +194,7 @@ def test_changed_settings_or_models_cause_a_rollout(releases):
 
 
 def test_tritons_scale_by_the_images_of_each(releases):
-    """Whatever the number of gateways and the limits of each."""
+    """The result does not depend on the number of gateways and their limits."""
     spec = find(releases["autoscaled"], "ScaledObject", "-triton")["spec"]
     (trigger,) = spec["triggers"]
     assert trigger["metricType"] == "AverageValue", "divided by the Tritons, not by the limits of the gateways"

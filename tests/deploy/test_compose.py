@@ -158,7 +158,7 @@ def redis_compose(gpu_compose):
 
 
 def test_redis_replaces_the_cache_and_no_other_option(redis_compose, dockerfile):
-    """Only Triton reaches it, and it forgets; the gateways need one secret."""
+    """Only Triton reaches the Redis, which stores nothing on disk; the gateways share one secret."""
     command = redis_compose["services"]["triton"]["command"]
     cache = [option for option in command if option.startswith("--cache-config=")]
     assert [option for option in command if option not in cache] == [

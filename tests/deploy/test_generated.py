@@ -136,7 +136,7 @@ def test_library_inside_a_wheel_is_found():
 
 
 def test_images_have_what_they_need_and_no_more(installed):
-    """HEIC only when asked for."""
+    """The decoder of HEIC is an extra."""
     assert not [place for place, names in installed.items() if "pillow-heif" in names]
     assert "pillow-heif" in needed("triton-image-gateway[heic]")
     assert {"redis", "opentelemetry-sdk", "fastapi", "tritonclient", "grpcio"} <= installed["gateway"]

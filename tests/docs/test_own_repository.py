@@ -108,7 +108,7 @@ def test_guides_client_works_with_the_projects_own_preprocessor(triton, photos, 
 
 
 def test_bad_files_leave_the_others_their_answers(gateway, client):
-    """A bad file alone is its own fault."""
+    """A bad file that is sent alone gets its own error, too."""
     cat = photo("cat")
     rows = [
         ("cat.jpg", cat, None),
@@ -156,7 +156,7 @@ def test_bulk_and_a_stream_are_answered(gateway, photos, tmp_path):
 
 
 def test_probe_of_the_chart_gets_its_inference(own_triton):
-    """Its image can be decoded, and no input is for its length."""
+    """The probe's image can be decoded, and the ensemble has no input for lengths."""
     before = test_scripts.inferences(own_triton.http_url, "ensemble_model")
     assert test_scripts.run("alive.py", "ensemble_model", "60", own_triton.http_url).stderr == ""
     assert test_scripts.inferences(own_triton.http_url, "ensemble_model") > before

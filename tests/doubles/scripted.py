@@ -53,7 +53,7 @@ class Loop(asyncio.SelectorEventLoop):
         super().__init__()
         self.now = 1_000.0
         self.services: list[Scripted] = []
-        """Those that a test has made."""
+        """The services that a test has made."""
         self.unhandled: list[dict[str, Any]] = []
         self.set_exception_handler(lambda _, context: self.unhandled.append(context))
         self._clocks = [

@@ -97,7 +97,7 @@ def test_client_of_triton_gets_the_scores_of_predict(real_gateway: Gateway, real
     by_id = {each["class_id"]: each["score"] for each in answer["results"][0]["predictions"]}
     # /predict reads Triton's six digits; these are the model's own numbers.
     assert scores[0] == pytest.approx([by_id[number] for number in range(1000)], abs=1e-6)
-    gevent.get_hub().destroy(destroy_loop=True)  # Triton's client starts it once for a thread, and leaves it
+    gevent.get_hub().destroy(destroy_loop=True)  # Triton's client starts gevent's loop, and does not close it
 
 
 EXAMPLE = PROJECT / "examples" / "cat.jpg"

@@ -245,7 +245,7 @@ def _wrong_frame(rng: random.Random) -> bytes:
 
 
 def _json_text(rng: random.Random) -> str:
-    """An object with names of parameters, of which some come twice, are odd, or have a value that is none."""
+    """A JSON object of parameters; some names are repeated or unknown, and some values invalid."""
     if rng.random() < 0.2:
         return _value(rng)
     members = []

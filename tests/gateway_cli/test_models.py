@@ -166,7 +166,7 @@ def test_missing_file_and_plain_folder_are_refused_as_source(add, tmp_path, sour
 
 
 def test_line_breaks_of_names_are_escaped_in_errors(monkeypatch, capsys):
-    """Lines of an error are printed apart."""
+    """The line breaks of an error itself are kept."""
     monkeypatch.setattr(sys, "argv", ["gateway", "model", "add", "a\nerror: b.pt", "--name=a"])
     with pytest.raises(SystemExit):
         main()

@@ -62,7 +62,7 @@ def display(screen, tmp_path):
 
 
 def test_display_shows_models_and_errors_but_not_log_chatter(display, screen):
-    """Which is in the file. Of an error, the first line is shown, once."""
+    """The log file has the chatter. The first line of an error is shown, once."""
     failure = f'E{HEAD} "failed to load: boom\\n\\nAt:\\n  x"'
     log = [
         f'I{HEAD} "loading: echo:1"',

@@ -106,7 +106,7 @@ FORMS = {
 
 
 def seen(image):
-    """The pixels that the preprocessor decodes of a prepared image."""
+    """The pixels that the preprocessor decodes from a prepared image."""
     return cv2.imdecode(np.frombuffer(image.payload, np.uint8), cv2.IMREAD_COLOR_RGB)
 
 

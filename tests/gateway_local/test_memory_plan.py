@@ -97,7 +97,7 @@ def test_chosen_counts_never_need_more_than_the_memory(repository, gib):
 
 
 def test_models_that_cannot_fit_are_refused_with_a_way_out(repository):
-    """Unless the free memory is not known. A count that is written is kept."""
+    """Models are not refused where the free memory is unknown. A count in config.pbtxt is kept."""
     _, said = planned(repository, 50 * MIB, memory_check=MemoryCheck.WARN)
     assert not any("--instances" in line for line in said)
     path = repository / "classifier" / "config.pbtxt"

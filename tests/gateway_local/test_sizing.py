@@ -157,7 +157,7 @@ def test_bytes_of_an_image_are_those_between_the_steps(repository, form, wanted)
 
 
 def test_configurations_for_gpus_load_and_warm_up(runtime, model_repository, tmp_path):
-    """In a Triton without a GPU: all but the device, so KIND_GPU is read as KIND_CPU.
+    """The Triton here has no GPU: KIND_GPU is replaced by KIND_CPU.
 
     One that is edited afterwards is completed while Triton runs.
     """
@@ -218,7 +218,7 @@ def test_repository_follows_edits_and_new_models(repository):
 
 
 def test_read_only_repository_gets_links_that_follow_it(repository, monkeypatch):
-    """Also to own configurations beside it.
+    """The links also follow configurations that the user wrote beside it.
 
     As root, files are writable whatever their mode, so the refusal of a read-only file system is played.
     """

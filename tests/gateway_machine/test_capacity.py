@@ -161,7 +161,7 @@ def test_no_stage_idles_a_core_while_another_is_the_limit(cores, gpus, triton_al
 
 @given(ALL_COSTS)
 def test_costs_are_read_as_they_are_written(costs):
-    """Those that are not given are the defaults."""
+    """Costs that are not given have their defaults."""
     again = Costs.read(costs.text)
     for name in ("gateway_ms", "triton_ms", "preprocessor_ms", "network_ms", "gpu_network_ms"):
         assert getattr(again, name) == pytest.approx(getattr(costs, name), rel=1e-5)
@@ -218,7 +218,7 @@ def test_plan_is_reduced_in_proportion_until_it_fits():
     assert found.networks < whole.networks
     assert found.preprocessors < whole.preprocessors
     assert f"{found.cores:g} of 64 cores, since memory allows no more" in found.explained()[0]
-    # One that never fits is that of one core.
+    # A plan that never fits becomes the plan for one core.
     assert fitting_plan(4, 0, None, lambda _: False).cores == 1
     assert fitting_plan(0.5, 0, None, lambda _: False).cores == 0.5
 

@@ -56,10 +56,10 @@ def test_reference_survives_its_text():
         assert read.shares[name] == pytest.approx(reference.shares[name], abs=1e-6)
         assert sum(read.shares[name]) == pytest.approx(1, abs=1e-4)
         assert len(read.shares[name]) == len(bin_names(bounds))
-    # Every share has a logarithm.
+    # No share is 0: each has a logarithm.
     assert min(min(shares) for shares in reference.shares.values()) > 0
     assert sum(share for _, share in reference.classes.values()) < 1
-    # Classes with one label are told apart.
+    # Classes that share a label are counted separately.
     reference = reference_of(answered(labels={"0": "crane", "1": "crane"}))
     assert [label for label, _ in reference.classes.values()] == ["crane (0)", "crane (1)"]
 
@@ -120,7 +120,7 @@ def test_replaced_reference_leaves_no_share():
 
 
 def test_service_counts_every_image(tmp_path):
-    """Whatever the share of the log is, and whatever the client selects: one class, or the scores of all."""
+    """The counts depend neither on the share of the log nor on the classes that the client selects."""
     backend, settings = scores_backend(0.1, 0.85, 0.05), {"log_predictions_share": {"*": 0.0}}
     backend.drift_reference = reference_of(answered()).text()
     image = {"name": "IMAGE", "datatype": "BYTES", "shape": [1], "data": [b64encode(PNG).decode()]}

@@ -48,7 +48,7 @@ def offered(queue: LabelQueue, model: str = "m") -> list[str]:
 
 
 def test_most_uncertain_unlabelled_images_come_first(tmp_path):
-    """None is offered that is old, has no picture or an error, is the same as another, or of another model."""
+    """Images that are old, failed, repeated, without a file or of another model are not offered."""
     rows = [row(number, margin=number / 10) for number in (5, 1, 9, 3)]
     rows += [row(7, margin=0.0, image=None), row(8, margin=0.0, error="too_costly"), row(2, margin=0.0)]
     rows += [row(6, margin=0.05, sha256=f"{1:064x}"), row(4, margin=0.0, model="other")]

@@ -97,7 +97,7 @@ def test_known_key_is_accepted_in_either_header(client, key, headers):
     ],
 )
 def test_missing_key_error_explains_how_to_send_one(client, key, headers):
-    """A key in the query is none."""
+    """A key in the query is ignored."""
     query = {"key": key, "api_key": key}
     answer = client.post("/predict", params=query, headers=headers(key), files={"files": ("cat.png", PNG)})
     assert answer.status_code == 401

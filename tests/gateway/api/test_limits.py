@@ -60,7 +60,7 @@ SMALL_IMAGE = image(50, 50)
 
 
 def padded(nbytes: int) -> bytes:
-    """A JPEG of an exact size, filled up by what is ignored behind it."""
+    """A JPEG of an exact size, padded with bytes that decoders ignore."""
     return image(50, 50, "JPEG").ljust(nbytes, b"\0")
 
 

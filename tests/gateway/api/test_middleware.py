@@ -171,7 +171,7 @@ def test_stages_are_measured_and_in_the_server_timing_header(client):
 
 
 def test_no_stage_is_longer_than_its_request_and_each_call_is_timed(events):
-    seconds = 0.05  # of each call
+    seconds = 0.05  # duration of each call
     before = count("gateway_triton_call_duration_seconds_count")
     spent = count("gateway_triton_call_duration_seconds_sum")
     with client_of(StubBackend(seconds=seconds), batch_max_images=1, request_max_calls=4) as client:

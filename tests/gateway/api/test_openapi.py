@@ -93,7 +93,7 @@ def test_head_equals_get_without_a_body(client, path):
 
 @pytest.mark.parametrize("path", ["/limits", "/nothing"])
 def test_head_sends_no_body(client, path):
-    """Seen without httpx, which drops a body."""
+    """The test reads the messages of the application: httpx would drop a body."""
     _, *rest = client.ask("HEAD", path)
     assert not any(message.get("body") for message in rest)
 

@@ -50,7 +50,7 @@ def text_of(name: str) -> str:
 
 @pytest.mark.parametrize(("path", "name"), [("/", "index.html"), *((f"/assets/{name}", name) for name in ASSETS)])
 def test_every_file_has_its_media_type_and_is_revalidated(client: Client, path: str, name: str):
-    """The page is at the root."""
+    """The page itself is served at the root."""
     first = client.get(path)
     assert (first.status_code, first.headers["content-type"]) == (200, TYPES[Path(name).suffix])
     assert first.content == (STATIC / name).read_bytes()
@@ -125,7 +125,7 @@ def test_no_key_is_stored():
 
 
 def test_modules_import_no_circle():
-    """They import one way, as the packages do."""
+    """The page's modules import each other in one direction."""
     imports = {name: set(re.findall(r'(?m)^import .* from "\./([\w.]+)";$', text_of(name))) for name in SCRIPTS}
     order = list(TopologicalSorter(imports).static_order())  # raises CycleError, which names the modules
     assert order.index("service.js") < order.index("feedback.js") < order.index("page.js")

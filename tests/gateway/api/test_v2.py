@@ -47,7 +47,7 @@ def test_scores_and_statuses_are_tensors(client):
 
 
 def test_json_request_gets_a_json_response(client):
-    """With the length of its header or without."""
+    """The header with the length of the JSON is optional."""
     answer = client.post(INFER, json=in_json(PNG, PNG, id="7"))
     assert answer.headers["content-type"] == "application/json"
     assert LENGTH not in answer.headers
@@ -110,7 +110,7 @@ def test_outputs_have_the_requested_order_and_encoding(client):
     assert status == {"name": "STATUS", "datatype": "BYTES", "shape": [1], "data": ["ok"]}
     assert scores["parameters"] == {"binary_data_size": 8}
     assert read.as_numpy("PREDICTION").tolist() == [SCORES.tolist()]
-    # An output of its own choice takes precedence over that of the request.
+    # The encoding of an output takes precedence over that of the request.
     outputs = [{"name": "PREDICTION"}, {"name": "STATUS", "parameters": {"binary_data": False}}]
     body = in_json(PNG, parameters={"binary_data_output": True}, outputs=outputs)
     scores, status = result(client.post(INFER, json=body)).get_response()["outputs"]
@@ -162,7 +162,7 @@ def test_several_invalid_images_are_422_and_name_the_first(client):
     ],
 )
 def test_service_errors_keep_their_status(fault, status):
-    """An unexpected one has no internal details."""
+    """An unexpected error shows no internal details."""
     with client_of(scorer(fault)) as client:
         answer = ask(client, PNG)
         assert refusal(answer) == (status, getattr(fault, "message", InternalError().message))
@@ -320,7 +320,7 @@ def test_unknown_model_or_version_is_404_in_the_protocols_format(client, end):
     ],
 )
 def test_unknown_paths_and_methods_use_the_protocols_format(client, method, path, status):
-    """Paths outside of it have problem documents."""
+    """Other paths than those below /v2 have problem documents."""
     assert refusal(client.request(method, path))[0] == status
     assert client.get("/v2x").headers["content-type"] == "application/problem+json"
 

@@ -78,7 +78,7 @@ async def ended(event: asyncio.Event, outcome: str | Exception = "done") -> str:
 
 
 def test_caller_of_uncancelled_work_gets_its_outcome(loop):
-    """A permit that it has not released stays with its request."""
+    """A permit that the work has not released stays with its request."""
     admission, owner, end = gate(), Uncancelled(), asyncio.Event()
     with admission.permits() as permits:
         result = start(loop, owner.run(ended(end), [permits.try_acquire(10)]))
@@ -92,7 +92,7 @@ def test_caller_of_uncancelled_work_gets_its_outcome(loop):
 
 
 def test_abandoned_work_runs_on_with_its_permits(loop):
-    """Its error is consumed, and a permit that its request has released meanwhile is free when it ends."""
+    """The error of abandoned work is consumed; a permit that the request has released is free when the work ends."""
     admission, owner, end = gate(), Uncancelled(), asyncio.Event()
     with admission.permits() as permits:
         waiting = start(loop, owner.run(ended(end, KeyError("x")), [permits.try_acquire(10)]))

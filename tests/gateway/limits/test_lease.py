@@ -1,4 +1,4 @@
-"""Leases: what is given back, when, and that whoever waits hears of it.
+"""Leases: what they return and when, and that waiting requests are notified.
 
 At the end, those that alternate between clients, between the requests of each, and that are given up for others.
 """
@@ -131,7 +131,7 @@ async def test_clients_alternate_whatever_their_requests(slots):
 async def test_lease_is_given_up_for_another_that_comes_or_waits(slots):
     lease = await slots.acquire("a", 1)
     slots.offer(lease.release)
-    assert slots.bounds[0].free == 0  # nobody waits
+    assert slots.bounds[0].free == 0  # no request waits
     lease = await slots.acquire("b", 1)
     waiting = asyncio.ensure_future(slots.acquire("c", 1))
     await asyncio.sleep(0)

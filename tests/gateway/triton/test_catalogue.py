@@ -215,7 +215,7 @@ async def test_many_requests_share_one_read():
 
 
 async def test_error_is_raised_for_all_and_not_remembered():
-    """It does not grow with each request: its traceback is walked for each of them."""
+    """The traceback of the error does not grow with each request."""
     remembered, reader = Remembered[int](60), Reader()
     reader.error = ModelNotFound()
     tasks = await started(remembered, reader, 50)

@@ -1,4 +1,4 @@
-"""What an ensemble may lack of the contract, what is said of it, and how calls to it are sent then."""
+"""Ensembles that lack parts of the contract: the warnings about them, and how calls are sent to them."""
 
 import pytest
 from google.protobuf import text_format
@@ -83,7 +83,7 @@ PROBE_BYTES = len(random_image().images[0])
 
 @pytest.fixture
 def triton() -> FakeTriton:
-    """Its ensemble has RAW_IMAGE and PREDICTION alone: a call goes in parts, and image by image after a failure."""
+    """An ensemble with RAW_IMAGE and PREDICTION alone: calls are split, and sent image by image after a failure."""
     return FakeTriton(minimal=True)
 
 

@@ -68,7 +68,7 @@ async def infer(address: str, given: Settings) -> int:
 
 
 async def test_image_is_classified_over_tls(address, authority, client):
-    """Where Triton wants a certificate of its clients, not without one."""
+    """A Triton that requires client certificates refuses a client without one."""
     url, mutual = address
     files: dict[str, Any] = {"triton_ca_file": authority.certificate, "triton_server_name": NAME}
     if mutual:

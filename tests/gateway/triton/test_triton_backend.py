@@ -236,7 +236,7 @@ async def test_held_calls_are_answered_once_a_triton_is_ready():
 
 @pytest.mark.parametrize("hold_seconds", [0.0, 0.3])
 async def test_call_is_refused_after_the_hold_time(hold_seconds):
-    """At once without the setting."""
+    """Without the setting, a call is refused at once."""
     async with fleet_of(1, hold_seconds=hold_seconds) as fleet:
         await all_away(fleet)
         started = time.monotonic()

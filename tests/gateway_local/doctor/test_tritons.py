@@ -47,7 +47,7 @@ def unmanaged(runtime: TritonRuntime, light_repository: Path) -> Iterator[Embedd
 
 
 def test_ready_triton_passes_and_its_known_faults_are_listed(light_triton):
-    """The loaded models stay as they are."""
+    """The check loads and unloads no model."""
     with InferenceServerClient(light_triton.url) as client:
         before = client.get_model_repository_index()
         found = findings(light_triton.url)
@@ -150,7 +150,7 @@ def relay(*servers: EmbeddedTriton) -> Iterator[str]:
 
 
 def test_tritons_behind_a_balancer_are_not_recovered_through_it(light_triton, unmanaged):
-    """A reload would reach any one of them; with recovery off, a balancer is fine. A relay to one is none."""
+    """A reload would reach any one of the Tritons. With recovery off, or with one Triton behind it, a relay is fine."""
 
     def found(**settings: object) -> Finding:
         """The finding; on a busy machine a call may be late, and then the check has no result."""

@@ -61,7 +61,7 @@ def pip(monkeypatch) -> Pip:
 
 
 def test_wheel_is_fetched_once_by_hash_without_dependencies(pip, tmp_path):
-    """Also for several starts at once."""
+    """Several starts at once fetch it once, too."""
     said: list[str] = []
     with ThreadPoolExecutor(4) as pool:
         (runtime,) = set(pool.map(lambda _: ensure_runtime(tmp_path, said.append), range(4)))
@@ -88,7 +88,7 @@ def test_complete_cache_on_a_read_only_file_system_is_used(pip, tmp_path, monkey
 
 
 def test_backend_directory_contains_copies_of_all_backends(pip, tmp_path):
-    """Where one of them has changed, there is a new directory."""
+    """A changed backend gets a new directory."""
     directory = ensure_runtime(tmp_path, print).backend_directory
     for name in ("libtriton_python.so", "triton_python_backend_utils.py", "triton_python_backend_stub"):
         assert (directory / "python" / name).is_file()

@@ -239,7 +239,7 @@ def test_cpu_only_operations_of_a_trace_are_found(forward, found):
 
 
 def test_network_that_would_fail_on_a_gpu_is_added_with_a_warning_and_refused_for_one(tmp_path, monkeypatch):
-    """It makes a tensor where its example was, and so, once it is traced, on the CPU."""
+    """The network creates a tensor on the device of its example; once traced, always on the CPU."""
     said = []
     on_the_cpu = Calling(lambda scores, images: scores + torch.zeros(images.shape[0], 1, device=images.device))
     save_torchscript(on_the_cpu, tmp_path / "head.pt")

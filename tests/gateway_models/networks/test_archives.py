@@ -98,7 +98,7 @@ DROPPED = {"sample", "guard"}
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_hostile_program_executes_nothing_unless_trusted(backend, program, tmp_path, monkeypatch, evidence, hostile):
-    """Nor does it in a repository, where Triton's backend loads it."""
+    """Triton's backend, which loads it from a repository, executes nothing either."""
     monkeypatch.syspath_prepend(tmp_path)
     path = altered(program, tmp_path / "hostile.pt2", HOSTILE[hostile](evidence))
     said = run_whatever_happens(lambda: load_program(path))

@@ -71,7 +71,7 @@ def test_preprocessing_that_does_not_fit_the_model_is_named(empty_repository):
 
 
 def test_missing_or_unreadable_configuration_is_named(empty_repository, tmp_path):
-    """With the line of its fault."""
+    """The error has the line of the fault."""
     with pytest.raises(ModelRepositoryError, match=r"preprocessor/config\.pbtxt"):
         export_default(tmp_path / "nothing", print)
     (empty_repository / "preprocessor" / "config.pbtxt").write_text('name: "preprocessor"\nbackend "python"\n')

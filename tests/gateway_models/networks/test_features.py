@@ -87,7 +87,7 @@ def test_auto_is_the_input_of_the_last_linear_layer(kind, last, tmp_path):
 
 
 def test_layer_by_name_is_averaged_over_height_and_width():
-    """Also of a program, in `test_added_network_gives_embeddings_and_scores`."""
+    """`test_added_network_gives_embeddings_and_scores` has a layer of a program."""
     network = Head().eval()
     with torch.no_grad():
         vectors = Featured(network, Form(), "", "features", 5)(IMAGES)[1]

@@ -84,7 +84,7 @@ def scores(result: dict) -> dict[str, float]:
 def test_own_classes_have_scores_that_add_up(client):
     """A bad file between them has its own error, as without a step.
 
-    The scores are those of the step in this process, in `test_parity_applies_the_step_to_the_original`.
+    `test_parity_applies_the_step_to_the_original` compares the scores with the step in this process.
     """
     pictures = [photo(name) for name in PHOTOS]
     pictures.insert(1, b"no image")

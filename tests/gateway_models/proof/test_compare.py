@@ -162,7 +162,7 @@ def test_gateways_versions_are_compared_and_the_sheet_is_written(url, photos, tm
 
 
 def test_pictures_of_unknown_classes_have_no_accuracy(url, photos, tmp_path, monkeypatch):
-    """As of one picture, or a folder without folders of classes. Without a difference there is no sheet."""
+    """One picture, or a folder without folders of classes. Without a difference there is no sheet."""
     monkeypatch.chdir(tmp_path)
     printed = gateway(*COMPARE, 1, 2, photos / "dog" / "light.bmp", "--gateway", url).stdout
     assert "agreement" in printed

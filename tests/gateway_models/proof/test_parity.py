@@ -116,7 +116,7 @@ def test_image_to_a_closed_port_is_not_classified():
 
 
 def test_processes_of_the_session_are_counted():
-    """The time of one that ended meanwhile is not subtracted."""
+    """The time of a process that ended meanwhile is not subtracted."""
     assert cpu_seconds_used({1: 5.0, 2: 1.0}, {2: 1.5, 3: 0.25}) == 0.75
     with subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True) as busy:
         try:

@@ -124,7 +124,7 @@ def test_cached_image_is_answered_for_either_request(first, name, client, server
 
 
 def test_open_inference_protocol_returns_embeddings(client):
-    """One output alone: `tests/gateway/api/test_v2.py`."""
+    """`tests/gateway/api/test_v2.py` requests one output alone."""
     metadata = client.get(f"/v2/models/{GRAPH}").json()
     assert {"name": "FEATURES", "datatype": "FP32", "shape": [-1, 16]} in metadata["outputs"]
     image = {"name": "IMAGE", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(photo("cat")).decode()]}

@@ -138,7 +138,7 @@ def test_failed_load_is_tried_again(bucket, tmp_path):
     loaded: list[set[str]] = []
 
     def load(models, _) -> set[str]:
-        """The first one fails."""
+        """The first load fails."""
         loaded.append(set(models))
         return set() if len(loaded) > 1 else loaded[-1]
 

@@ -77,7 +77,7 @@ def change(record, *path_and_value) -> None:
 
 
 def test_record_of_an_earlier_release_is_read(record, tmp_path):
-    """It may also name a Pillow release, which `pillow` replaces. A record of today is read as it was written."""
+    """A Pillow release in it is replaced by `pillow`. A current record is read as it was written."""
     assert read_entry(tmp_path, "flowers") == ENTRY
     record.write_text(OF_AN_EARLIER_RELEASE)
     serving = replace(SPEC.serving, instances=2, preprocessor_instances=2, queue_delay_us=0, gpus=(0, 1))

@@ -486,5 +486,5 @@ def test_triton_that_has_loaded_everything_is_a_warning():
     assert found.level is Level.WARN
     assert "all 9 models" in found.text
     assert "--load-model=ensemble_model" in found.advice
-    # Nothing is said without models on demand.
+    # Without models on demand there is no finding.
     assert asyncio.run(Demand.check_triton(Settings(_env_file=None), "10.0.0.1:8001")) == ()

@@ -49,7 +49,7 @@ async def taken(rates: StoredRates, count: int = 20) -> int:
 
 
 def test_applications_share_the_rate_of_a_key(store, path):
-    """Another key has its own."""
+    """Another key has a rate of its own."""
     key, other = (key_of(path, name, rate="1/h", burst="3") for name in ("app", "other"))
     settings = {"api_keys_file": path, "rate_store_url": store.url, "max_wait_seconds": 0.001}
     statuses = []
@@ -157,7 +157,7 @@ async def test_store_that_refuses_the_password_is_away(store, password, logged, 
 
 
 async def test_invalid_replies_count_as_a_failed_store(store, clock, monkeypatch):
-    """What the script cannot have returned: another one returns it."""
+    """Another script returns what the store's own script never returns."""
     for reply in (
         *("redis.status_reply('OK')", "1", "false", "{}", "{1, 0, false}", "{'1', '0', '0'}", "{2, '0', '0'}"),
         *(f"{{1, '{wait}', '0'}}" for wait in ("soon", "-1", "nan", "31", "1e300")),

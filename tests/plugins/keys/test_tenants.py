@@ -54,7 +54,7 @@ def test_request_past_the_rate_is_refused_with_the_time_to_wait(path):
 
 
 def test_each_file_is_charged(path):
-    """Also one that is no image."""
+    """A file that is no image is charged, too."""
     key = key_of(path, rate="1/h", burst="6")
     with limited(path) as client:
         assert client.post("/predict", files={"files": ("a.txt", b"text")}, headers=key).status_code == 415

@@ -17,7 +17,7 @@ SCORES = [np.ones(2, np.float32)]
 
 
 class LostAtTheEnd(StubBackend):
-    """Its Triton goes away when a sequence is to end."""
+    """A backend that cannot be reached when a sequence ends."""
 
     async def add_to_sequence(self, model_name: str, model_version: str, step: SequenceStep) -> SequenceScores:
         scores = await super().add_to_sequence(model_name, model_version, step)
@@ -37,7 +37,7 @@ async def add(sequences, backend, number, client="a", **flags):
 
 @pytest.mark.parametrize("kind", [StubBackend, LostAtTheEnd])
 async def test_sequence_makes_room_once_it_is_idle(clock, kind):
-    """Though its end may fail."""
+    """It makes room even if its end fails."""
     backend = kind()
     sequences = OpenSequences(1, clock)
     await add(sequences, backend, 1, start=True)

@@ -163,7 +163,7 @@ def test_shadow_is_skipped_while_requests_wait(loop):
     (second,) = on.pending  # the permit went to who waited
     assert second.call.model_version == ""
     on.answer()
-    assert [each.call.model_version for each in on.pending] == ["2"]  # now nobody waits
+    assert [each.call.model_version for each in on.pending] == ["2"]  # no request waits for it
     loop.finish(on.close())
 
 

@@ -277,7 +277,7 @@ def test_text_messages_are_rate_limited():
 
 
 def test_stream_needs_a_valid_key_for_as_long_as_it_is_open(tmp_path, monkeypatch):
-    """Pages send it as a subprotocol."""
+    """Web pages send the key as a subprotocol."""
     monkeypatch.setattr(session, "KEY_CHECK_SECONDS", 0.05)
     path = tmp_path / "keys"
     leaves, stays = add_key(path, "leaves"), add_key(path, "stays")
@@ -401,7 +401,7 @@ def test_costly_frames_fail_and_the_stream_goes_on(backend, monkeypatch):
 
 
 def test_frames_wait_for_the_rate_of_their_key_or_have_an_error(tmp_path):
-    """None fails as long as the next one is due within `max_wait_seconds`; the stream goes on after one that fails."""
+    """A frame fails only if it had to wait for more than `max_wait_seconds`; the stream then continues."""
     path = tmp_path / "keys"
     steady, spent = key_of(path, "steady", rate="20/s", burst="1"), key_of(path, "spent", rate="1/h", burst="1")
     with stream_service(frame_backend(), api_keys_file=path) as (address, _):

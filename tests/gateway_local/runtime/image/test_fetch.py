@@ -80,7 +80,7 @@ def test_what_was_fetched_is_used_while_the_registry_is_away(registry, tmp_path)
 
 
 def test_leftovers_of_a_killed_process_and_of_another_image_are_removed(registry, tmp_path):
-    """The folder into which it unpacked: gigabytes. And layers, before the first one is fetched."""
+    """The folder of a killed process takes gigabytes. Layers of another image are removed before the first download."""
     (tmp_path / ".triton-image-0123456789ab-x" / "libraries").mkdir(parents=True)
     (tmp_path / LAYERS).mkdir()
     other = tmp_path / LAYERS / f"{'0' * 64}.part"

@@ -114,7 +114,7 @@ def changed(path: Path, content: bytes) -> Iterator[None]:
 
 
 def test_missing_library_is_named_and_damaged_program_refused(image):
-    """Unless it is one of a GPU's driver, which only machines with a GPU have."""
+    """Libraries of a GPU's driver are not missing: only machines with a GPU have them."""
     (library,) = (image.folder / "libraries").glob("libb64*.so*")
     program = image.folder / "tritonserver" / "bin" / "tritonserver"
     content, name = program.read_bytes(), library.name.encode()

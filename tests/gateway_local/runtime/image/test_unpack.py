@@ -42,7 +42,7 @@ def names(folder: Path) -> set[str]:
 
 
 def test_server_backends_and_needed_libraries_are_at_their_places(tmp_path):
-    """Also libraries that libraries need, and what libcudnn loads by name; not the driver's, nor CUDA's stub of it."""
+    """With the libraries that libraries need or libcudnn loads by name; without the driver's, and CUDA's stub of it."""
     record = unpacked(tmp_path, triton_like_nvidias(python="3.13", glibc="2.38"))
     assert names(tmp_path / "image" / "tritonserver") == {
         "LICENSE",
