@@ -1,18 +1,15 @@
 """The options --gateway and --triton: one name for each kind of address, which is checked by asking the address."""
 
-from collections.abc import Callable
 from enum import Enum
 from typing import Annotated, Any
 
 import typer
 
 from gateway.errors import UserError
-from gateway_cli.former_options import formerly
 
 ASK_SECONDS = 2.0
 """Longest wait for each answer to "what are you"."""
 DEFAULT_GATEWAY = "http://127.0.0.1:8080"
-FORMER = "--url"
 
 
 class ServerKind(Enum):
@@ -119,15 +116,6 @@ def gateway_url(context: typer.Context, given: str | None) -> str | None:
 
 def _has(context: typer.Context, option: str) -> bool:
     return any(option in parameter.opts for parameter in context.command.params)
-
-
-def formerly_url(name: str, option: str, *, asks: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a command whose parameter `name`, now given by `option`, was --url; see `formerly`.
-
-    Without `asks` the address is taken as it is.
-    """
-    check = (triton_address if option == "--triton" else gateway_url) if asks else None
-    return formerly(FORMER, name, option, str, check)
 
 
 RunningGateway = Annotated[

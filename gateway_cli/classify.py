@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway_cli.addresses import formerly_url, gateway_url
-from gateway_cli.former_options import formerly
+from gateway_cli.addresses import gateway_url
 from gateway_cli.terminal import ApiKey, Repository, ServiceModel, print_status
 from gateway_client.visible import visible
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
@@ -51,8 +50,6 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-@formerly_url("url", "--gateway")
-@formerly("--features", "embeddings", "--embeddings", bool)
 def classify(
     sources: Annotated[
         list[str],

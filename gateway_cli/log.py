@@ -9,7 +9,7 @@ import typer
 
 from gateway.errors import UserError
 from gateway.settings import variable
-from gateway_cli.addresses import DEFAULT_GATEWAY, RunningGateway, formerly_url
+from gateway_cli.addresses import DEFAULT_GATEWAY, RunningGateway
 from gateway_cli.terminal import ApiKey, emit, print_status
 
 if TYPE_CHECKING:
@@ -120,7 +120,6 @@ def export(
 
 
 @log_app.command("import")
-@formerly_url("url", "--gateway")
 def import_labels(
     file: Annotated[
         Path,

@@ -15,7 +15,7 @@ from gateway.errors import UserError
 from gateway.logs import LogStream, lost_as_text
 from gateway.plugins import check_settings
 from gateway.settings import LogFormat, Settings
-from gateway_cli.addresses import WrongAddress, advice_for_triton, formerly_url
+from gateway_cli.addresses import WrongAddress, advice_for_triton
 from gateway_cli.capacity import capacity
 from gateway_cli.classify import classify
 from gateway_cli.log import log_app
@@ -28,7 +28,7 @@ from gateway_client.visible import visible
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
 from gateway_local.runtime.chooser import ensure_runtime
 from gateway_plugins.keys.key_file import KeysError, add_key, read_keys, remove_key
-from gateway_plugins.keys.quota import NO_QUOTA, InvalidQuota, Priority, Quota, read_quota
+from gateway_plugins.keys.quota import InvalidQuota, Priority, read_quota
 from gateway_plugins.keys.settings import KeySettings
 
 if TYPE_CHECKING:
@@ -252,19 +252,7 @@ def key_add(
         quota = read_quota({option: str(value) for option, value in options.items() if value is not None})
     except InvalidQuota as exc:
         raise KeysError(f"--{exc}") from None
-    _add_key(_keys_file(file), name, quota)
-
-
-@key_app.command("new", hidden=True)
-def key_new(
-    name: Annotated[str, typer.Option(help="Name of the key's holder; requests are logged under this name.")],
-    file: KeysFile = None,
-) -> None:
-    """Create a key without a quota: the former name of `gateway key add`."""
-    _add_key(_keys_file(file), name, NO_QUOTA)
-
-
-def _add_key(path: Path, name: str, quota: Quota) -> None:
+    path = _keys_file(file)
     emit(add_key(path, name, quota))
     print_status(f"{path} has the hash of {name}'s key; the key itself is not stored, so copy it now")
 
@@ -352,7 +340,6 @@ def triton_run(
 
 
 @triton_app.command("alive")
-@formerly_url("address", "--triton", asks=False)
 def triton_alive(
     address: Annotated[
         str | None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from gateway.errors import UserError
-from gateway_cli.addresses import DEFAULT_GATEWAY, RunningGateway, formerly_url
+from gateway_cli.addresses import DEFAULT_GATEWAY, RunningGateway
 from gateway_cli.terminal import ApiKey, ServiceModel, emit, print_status
 from gateway_client.csv_cells import csv_line
 from gateway_client.visible import visible
@@ -24,7 +24,6 @@ SECONDS_BETWEEN_LINES = 0.2
 INTERRUPTED = 130
 
 
-@formerly_url("url", "--gateway")
 def stream(
     source: Annotated[
         str,

@@ -3,8 +3,6 @@
 It is a separate distribution that needs only httpx and imports nothing of the gateway. `gateway classify` uses it.
 """
 
-import warnings
-
 from gateway_client.asynchronous import AsyncGateway
 from gateway_client.blocking import Gateway
 from gateway_client.errors import (
@@ -44,11 +42,3 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
-
-
-def __getattr__(name: str) -> object:
-    """`Picture`, the name of NamedImage before; it works for one more release."""
-    if name == "Picture":
-        warnings.warn("gateway_client.Picture is NamedImage now", DeprecationWarning, stacklevel=2)
-        return NamedImage
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

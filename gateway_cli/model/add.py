@@ -9,8 +9,7 @@ import typer
 from gateway.environment import load_settings
 from gateway.errors import LoadFailed, UserError
 from gateway.triton.contract import SEQUENCE_MODEL
-from gateway_cli.addresses import Triton, formerly_url
-from gateway_cli.former_options import formerly
+from gateway_cli.addresses import Triton
 from gateway_cli.model.examples import Examples
 from gateway_cli.model.group import asked_for_trust, explain_how_to_load, model_app, reload
 from gateway_cli.model.places import takes_bucket
@@ -40,8 +39,6 @@ def export(
 
 
 @model_app.command("add")
-@formerly_url("address", "--triton")
-@formerly("--features", "embeddings", "--embeddings", str)
 @takes_bucket
 @takes_spec
 def add(

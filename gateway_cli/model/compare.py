@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway_cli.addresses import Triton, formerly_url
+from gateway_cli.addresses import Triton
 from gateway_cli.model.group import Gateway, GatewayKey, Name, check_gateway, model_app
 from gateway_cli.model.proof import DecodeAs, a_number
 from gateway_cli.terminal import Repository, print_status
@@ -34,7 +34,6 @@ def _versions(context: typer.Context, incomplete: str) -> list[str]:
 
 
 @model_app.command("compare")
-@formerly_url("address", "--triton")
 def compare(
     name: Name,
     first: Annotated[

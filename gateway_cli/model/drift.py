@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway_cli.addresses import Triton, formerly_url
+from gateway_cli.addresses import Triton
 from gateway_cli.log import LogUrl, log_url
 from gateway_cli.model.group import Name, explain_how_to_load, model_app, reload
 from gateway_cli.model.proof import a_number
@@ -22,7 +22,6 @@ REFUSED_SHOWN = 20
 
 
 @model_app.command("drift")
-@formerly_url("address", "--triton")
 def drift(
     name: Name,
     reference: Annotated[

@@ -7,7 +7,7 @@ import typer
 
 from gateway.environment import load_settings
 from gateway.errors import UserError
-from gateway_cli.addresses import Triton, formerly_url
+from gateway_cli.addresses import Triton
 from gateway_cli.model.group import Name, explain_how_to_load, model_app, reload
 from gateway_cli.model.places import takes_bucket
 from gateway_cli.terminal import Repository, emit, print_status
@@ -15,7 +15,6 @@ from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 
 @model_app.command("list")
-@formerly_url("address", "--triton")
 @takes_bucket
 def list_models(address: Triton = None, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
     """Show the models of the repository; with --triton, also which of them the Triton there has loaded."""
@@ -50,7 +49,6 @@ def show(name: Name, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) ->
 
 
 @model_app.command("remove")
-@formerly_url("address", "--triton")
 @takes_bucket
 def remove(
     name: Name,
@@ -67,7 +65,6 @@ def remove(
 
 
 @model_app.command("labels")
-@formerly_url("address", "--triton")
 def labels(
     name: Name,
     file: Annotated[Path, typer.Argument(help="File with one label per line.", show_default=False, dir_okay=False)],
@@ -93,7 +90,6 @@ def labels(
 
 
 @model_app.command("versions")
-@formerly_url("address", "--triton")
 @takes_bucket
 def versions(
     name: Name,

@@ -6,7 +6,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from gateway_cli.addresses import Triton, formerly_url
+from gateway_cli.addresses import Triton
 from gateway_cli.model.group import Gateway, GatewayKey, Name, check_gateway, model_app
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
@@ -41,7 +41,6 @@ Tolerance = Annotated[
 
 
 @model_app.command("parity")
-@formerly_url("address", "--triton")
 def parity(
     name: Name,
     images: Images = None,
@@ -91,7 +90,6 @@ def parity(
 
 
 @model_app.command("evaluate")
-@formerly_url("address", "--triton")
 def evaluate(
     name: Name,
     data: Annotated[

@@ -1,13 +1,11 @@
-"""--gateway and --triton: every address is asked what it is; and options that had another name."""
+"""--gateway and --triton: every address is asked what it is."""
 
 import pytest
 import typer
 import typer.main
-from typer.testing import CliRunner
 
 from gateway.errors import UserError
 from gateway_cli.addresses import WrongAddress
-from gateway_cli.former_options import formerly
 from gateway_cli.main import app
 from gateway_local.server import EmbeddedTriton
 from gateway_plugins.keys.key_file import add_key
@@ -75,22 +73,6 @@ def test_nothing_at_the_address(words, tmp_path, monkeypatch):
     assert not isinstance(error, WrongAddress)
 
 
-@pytest.mark.parametrize("arguments", [("model", "list"), ("model", "parity", "flowers")])
-def test_former_option_of_triton(service, arguments, tmp_path):
-    assert "--triton" in refused(*arguments, "--url", service)
-    result = gateway(*arguments, "--url", NOTHING, f"--model-repository={tmp_path}", code=None)
-    assert "warning: --url is now --triton" in result.output
-
-
-def test_former_option_of_the_gateway(service, tmp_path):
-    labels = tmp_path / "labels.csv"
-    labels.write_text("request_id,index,label\n")
-    former, new = (gateway("log", "import", labels, option, service, code=None) for option in ("--url", "--gateway"))
-    assert "warning: --url is now --gateway" in former.output
-    assert "warning" not in new.output
-    assert former.exit_code == new.exit_code
-
-
 def test_one_name_for_each_kind():
     """No command shows --url, and every --triton of a command and every --gateway is checked."""
 
@@ -108,25 +90,3 @@ def test_one_name_for_each_kind():
     assert {"add", "list", "remove", "labels", "versions", "parity", "evaluate", "compare", "drift"} <= set(
         shown["--triton"]
     )
-
-
-example = typer.Typer()
-"""A command with a former option, which works until the next release, with a warning."""
-
-
-@example.command()
-@formerly("--features", "embeddings", "--embeddings", str)
-def show(*, embeddings: str = "") -> None:
-    typer.echo(f"embeddings={embeddings}")
-
-
-def test_former_name_sets_the_option_and_warns_and_is_not_in_the_help():
-    result = CliRunner().invoke(example, ["--features", "auto"])
-    assert result.stdout == "embeddings=auto\n"
-    assert "--features is now --embeddings; the old name works" in " ".join(result.stderr.split())
-    result = CliRunner().invoke(example, ["--embeddings", "auto"])
-    assert (result.stdout, result.stderr) == ("embeddings=auto\n", "")
-    for command in (["classify"], ["model", "add"]):
-        text = gateway(*command, "--help").stdout
-        assert "--embeddings" in text
-        assert "--features" not in text

@@ -1,10 +1,8 @@
 """/models: list and describe models; admins can load and unload them."""
 
 from http import HTTPStatus
-from typing import Annotated
 
 from fastapi import APIRouter, Request
-from pydantic import Field
 
 from gateway.api.request_context import request_context
 from gateway.api.route_table import Access, traits
@@ -56,8 +54,6 @@ class ModelDetail(Schema):
     classes: int
     embedding_size: int
     """Length of the embeddings of `POST /embed`; 0 if the model has none."""
-    vector_size: Annotated[int, Field(deprecated=True)]
-    """The former name of `embedding_size`, until the next release."""
     input_height: int | None
     input_width: int | None
     resize_size: list[int]
@@ -170,7 +166,6 @@ def _detail(info: ModelInfo) -> ModelDetail:
         ),
         classes=info.classes,
         embedding_size=info.embedding_size,
-        vector_size=info.embedding_size,
         input_height=info.input_height,
         input_width=info.input_width,
         resize_size=list(info.resize_size),
