@@ -251,8 +251,7 @@ class Backend(Protocol):
     async def call(self, method: str, model_name: str, request: bytes, deadline: Deadline) -> bytes:
         """One call of the server's own protocol, without retries: serialised messages of GRPCInferenceService.
 
-        For a model that classifies no images. Raises InvalidParameter with the server's words if it refuses the
-        request, and what `infer` raises.
+        Raises what `infer` raises.
         """
         ...
 

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 from tritonclient.grpc import service_pb2 as pb
-from tritonclient.utils import InferenceServerException
 
 from gateway import tracing
-from gateway.errors import DeadlineExceeded, InferenceFailed, InvalidParameter
+from gateway.errors import DeadlineExceeded
 from gateway.inference.backend import Call, InferResult
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.time_slices import TimeSlice
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 SERVICE = "inference.GRPCInferenceService"
 INFER = f"{SERVICE}/ModelInfer"
-INVALID_ARGUMENT = grpc.StatusCode.INVALID_ARGUMENT
 
 COPIED_INLINE_BYTES = 2**20
 """Before a larger message is sent, other tasks may run."""
@@ -78,13 +76,7 @@ class GrpcEndpoint(GrpcChannel):
         """See TritonEndpoint.call; the caller must not cancel it if the Triton does not support that."""
         call = self._channel.unary_unary(f"/{SERVICE}/{method}")
         abandoned_seconds = 0 if self.supports_cancellation else ABANDONED_SECONDS
-        try:
-            return await self._send(call(request, timeout=timeout_seconds + abandoned_seconds))
-        except InferenceFailed as exc:
-            refused = exc.__cause__
-            if isinstance(refused, InferenceServerException) and refused.status() == str(INVALID_ARGUMENT):
-                raise InvalidParameter(f"Triton refuses the request: {(refused.message() or '')[:300]}") from exc
-            raise
+        return await self._send(call(request, timeout=timeout_seconds + abandoned_seconds))
 
     async def close(self) -> None:
         """Close the channel; calls in flight are cancelled."""

@@ -5,7 +5,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from gateway.errors import Overloaded, RequestTooLarge
-from gateway.settings import GIB, MIB, Limits, Listed, Section, Settings, variable
+from gateway.settings import GIB, MIB, Limits, Section, Settings, variable
 
 
 class ProtocolSettings(Section):
@@ -15,13 +15,8 @@ class ProtocolSettings(Section):
         "grpc_max_calls": ("calls", Overloaded),
         "grpc_max_message_bytes": ("bytes", RequestTooLarge),
         "max_sequences": ("sequences", Overloaded),
-        "v2_max_tensor_bytes": ("bytes", RequestTooLarge),
     }
 
-    v2_models: Listed = ()
-    """Other models of Triton, whose tensors pass through /v2 as they are, by their names with commas."""
-    v2_max_tensor_bytes: int = Field(64 * MIB, ge=1, le=2 * GIB)
-    """Bytes of a request to one of `v2_models`; a larger one is refused with 413 `request_too_large`."""
     grpc_port: int = Field(0, ge=0, le=65_535)
     """Port of the Open Inference Protocol over gRPC; 0 for none. Needs the extra grpc."""
     grpc_max_calls: int = Field(256, ge=1, le=100_000)

@@ -1,6 +1,7 @@
 """POST /v2/models/{name}/infer: a tensor of images in, a tensor of scores out."""
 
 import re
+from collections import deque
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
@@ -12,6 +13,7 @@ from starlette.responses import Response
 from gateway.api.answers import AnswerSize, classify, hold_response, status_of
 from gateway.api.body import Body
 from gateway.api.parameters import request_spec
+from gateway.api.pieces import PiecedAnswer
 from gateway.api.request_context import request_context
 from gateway.api.route_table import traits
 from gateway.errors import InvalidBody, NoFiles
@@ -23,7 +25,6 @@ from gateway.values.clients import client_of
 from gateway_plugins.oip.answer import OK, Scored, encode
 from gateway_plugins.oip.documents import HEADER_LENGTH, InferenceResponse
 from gateway_plugins.oip.reader import InferenceReader
-from gateway_plugins.oip.routes import pass_through
 from gateway_plugins.oip.routes.documentation import REQUEST, RESPONSES
 from gateway_plugins.oip.routes.metadata import ModelName, ModelVersion
 from gateway_plugins.oip.sequences import OpenSequences
@@ -71,8 +72,6 @@ async def _infer(request: Request, model_name: str, version: str | None, sequenc
     service, settings = context.service, context.settings
     limits = service.tools.policy.limits
     body = Body(request, context)
-    if pass_through.passes_through(context, model_name):
-        return await pass_through.infer(body, context, model_name, version or "", _header_length(request))
     if body.announced_bytes > limits.max_request_bytes:
         raise request_too_large(limits)
     reader = InferenceReader(body, _header_length(request), limits, max_class_count=settings.max_top_k, hold=body.hold)
@@ -113,7 +112,12 @@ async def _infer(request: Request, model_name: str, version: str | None, sequenc
     size.add_predictions(class_count * len(collected))
     labels = await service.backend.labels(model_name, scored.model_version) if class_count else ()
     answer = await encode(inference, model_name, scored, labels)
-    return pass_through.tensor_answer(answer.pieces, answer.header_bytes, held)
+    held.grow(sum(map(len, answer.pieces)))
+    if answer.header_bytes is None:
+        return PiecedAnswer(deque(answer.pieces), held)
+    response = PiecedAnswer(deque(answer.pieces), held, media_type="application/octet-stream")
+    response.headers[HEADER_LENGTH] = str(answer.header_bytes)
+    return response
 
 
 def _header_length(request: Request) -> int | None:

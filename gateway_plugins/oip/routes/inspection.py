@@ -16,7 +16,6 @@ from gateway.api.request_context import RequestContext, request_context
 from gateway.errors import InvalidBody, InvalidParameter, NotFound
 from gateway.inference.model_info import ModelInfo
 from gateway_plugins.oip.documents import ModelMetadata, V2Error
-from gateway_plugins.oip.routes import pass_through
 from gateway_plugins.oip.routes.metadata import MODEL_ERRORS, NAME, ModelName, ModelVersion, model_info
 from gateway_plugins.oip.triton_calls import as_document, call
 from gateway_plugins.shared import json_text
@@ -161,12 +160,8 @@ async def _allowed_models(context: RequestContext) -> list[ModelInfo]:
 
 
 async def _statistics_of(request: Request, name: str, version: str | None) -> Response:
-    context = request_context(request)
-    if pass_through.passes_through(context, name):
-        context.check_model(name)
-    else:
-        await model_info(request, name, version)
-    return _json(await _statistics(context, name, version or ""))
+    await model_info(request, name, version)
+    return _json(await _statistics(request_context(request), name, version or ""))
 
 
 async def _statistics(context: RequestContext, name: str, version: str) -> dict[str, Any]:
@@ -175,14 +170,8 @@ async def _statistics(context: RequestContext, name: str, version: str) -> dict[
 
 
 async def _config_of(request: Request, name: str, version: str | None) -> Response:
-    context = request_context(request)
-    if pass_through.passes_through(context, name):
-        context.check_model(name)
-        message = pb.ModelConfigRequest(name=name, version=version or "")
-        answer = await call(context, "ModelConfig", message)
-        return _json(as_document(pb.ModelConfigResponse.FromString(answer).config))
     info = await model_info(request, name, version)
-    return _json(config_of(ModelMetadata.of(info), max_images=context.settings.max_files))
+    return _json(config_of(ModelMetadata.of(info), max_images=request_context(request).settings.max_files))
 
 
 def config_of(model: ModelMetadata, max_images: int) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from gateway.errors import ModelNotFound
 from gateway.inference.model_info import ModelInfo
 from gateway.values.validation import VERSION_PATTERN
 from gateway_plugins.oip.documents import ModelMetadata, ServerMetadata, V2Error
-from gateway_plugins.oip.routes import pass_through
 
 router = APIRouter(tags=["Open Inference Protocol"])
 
@@ -103,8 +102,6 @@ async def version_ready(request: Request, name: ModelName, version: ModelVersion
 
 
 async def _metadata(request: Request, name: str, version: str | None) -> Response:
-    if pass_through.passes_through(request_context(request), name):
-        return await pass_through.get_metadata(request, name, version)
     document = ModelMetadata.of(await model_info(request, name, version))
     return Response(document.model_dump_json(), media_type="application/json")
 
@@ -121,8 +118,6 @@ async def model_info(request: Request, name: str, version: str | None) -> ModelI
 
 async def _model_ready(request: Request, name: str, version: str | None) -> Response:
     context = request_context(request)
-    if pass_through.passes_through(context, name):
-        return _boolean(await pass_through.is_ready(request, name, version))
     info = await model_info(request, name, version)
     # Triton reports a model as ready even if its process has died; for the default model, probes detect that.
     is_default = name == context.settings.model

@@ -1,12 +1,8 @@
-"""With a real Triton: what Triton's tools read, by tritonclient over HTTP and gRPC; then its models that classify no
-images, under /v2 by an allow-list.
-"""
+"""With a real Triton: what Triton's tools read, by tritonclient over HTTP and gRPC."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc
@@ -22,10 +18,6 @@ from tests.processes import Gateway, free_port, running_gateway
 
 MODEL = "ensemble_model"
 MAX_FILES = 7
-INPUT = {"name": "input__0", "datatype": "FP32", "shape": [2, 3, 8, 8]}
-IMAGES = np.zeros((2, 3, 8, 8), np.float32)
-INFER = "/v2/models/classifier/infer"
-HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +44,7 @@ def gateway(
 ) -> Iterator[tuple[Gateway, str]]:
     """A gateway and the address of its gRPC port."""
     port = free_port()
-    options = {"grpc_port": port, "v2_models": "classifier,missing", "max_files": MAX_FILES}
+    options = {"grpc_port": port, "max_files": MAX_FILES}
     with running_gateway(
         folder / "log", triton_url=light_triton.url, api_keys_file=folder / "keys", **options
     ) as running:
@@ -88,15 +80,6 @@ def test_configuration_fits_the_metadata(clients, headers):
     same = over_grpc.get_model_config(MODEL, "1", headers=headers).config
     assert (same.name, same.max_batch_size, same.input[0].data_type) == (MODEL, MAX_FILES, DataType.TYPE_STRING)
     assert list(same.output[0].dims) == [1000]
-
-
-def test_configuration_of_a_model_that_passes_through_is_tritons(clients, headers, light_triton):
-    over_http, over_grpc = clients
-    with tritonclient.grpc.InferenceServerClient(light_triton.url) as triton:
-        expected = triton.get_model_config("classifier").config
-    assert over_grpc.get_model_config("classifier", headers=headers).config == expected
-    of_triton = httpx.get(f"{light_triton.http_url}/v2/models/classifier/config", timeout=60).json()
-    assert over_http.get_model_config("classifier", headers=headers) == of_triton
 
 
 def test_calls_of_a_measurement(clients, headers):
@@ -141,71 +124,3 @@ def test_missing_model_is_not_found_over_grpc(clients, headers):
         with pytest.raises(InferenceServerException) as error:
             read("nothing", headers=headers)
         assert error.value.status() == "StatusCode.NOT_FOUND"
-
-
-@pytest.fixture
-def client(gateway: tuple[Gateway, str], headers: dict[str, str]) -> Iterator[httpx.Client]:
-    with gateway[0].client(headers=headers) as http:
-        yield http
-
-
-def body(**changes: object) -> dict[str, object]:
-    return {"inputs": [{**INPUT, "data": IMAGES.tolist(), **changes}]}
-
-
-def test_json_becomes_tensors_and_back(client):
-    answer = client.post(INFER, json={"id": "7", **body()})
-    assert answer.status_code == 200, answer.text
-    document = answer.json()
-    assert (document["id"], document["model_name"], document["model_version"]) == ("7", "classifier", "1")
-    (output,) = document["outputs"]
-    assert (output["name"], output["datatype"], output["shape"]) == ("output__0", "FP32", [2, 1000])
-    assert np.array(output["data"]).reshape(2, 1000).argmax(1).tolist() == [285, 285]
-
-
-def test_binary_data_is_passed_on(client):
-    parameters = {"binary_data_size": IMAGES.nbytes}
-    head = json.dumps(
-        {"inputs": [{**INPUT, "parameters": parameters}], "parameters": {"binary_data_output": True}}
-    ).encode()
-    answer = client.post(
-        "/v2/models/classifier/versions/1/infer",
-        content=head + IMAGES.tobytes(),
-        headers={HEADER_LENGTH: str(len(head))},
-    )
-    assert answer.status_code == 200, answer.text
-    end = int(answer.headers[HEADER_LENGTH])
-    (output,) = json.loads(answer.content[:end])["outputs"]
-    scores = np.frombuffer(answer.content[end:], np.float32).reshape(output["shape"])
-    assert output["parameters"]["binary_data_size"] == scores.nbytes
-    assert scores.argmax(1).tolist() == [285, 285]
-
-
-def test_classification_returns_labels(client):
-    outputs = [{"name": "output__0", "parameters": {"classification": 1}}]
-    answer = client.post(INFER, json={**body(), "outputs": outputs})
-    (output,) = answer.json()["outputs"]
-    assert (output["datatype"], output["shape"]) == ("BYTES", [2, 1])
-    assert output["data"] == ["1.000000:285:Egyptian cat"] * 2
-
-
-def test_metadata_and_readiness_are_tritons(client):
-    document = client.get("/v2/models/classifier").json()
-    assert document["inputs"] == [{"name": "input__0", "datatype": "FP32", "shape": [-1, 3, 8, 8]}]
-    assert document["versions"] == ["1"]
-    assert client.get("/v2/models/classifier/ready").status_code == 200
-    assert client.get("/v2/models/missing/ready").status_code in {400, 404}
-    assert client.get("/v2/models/missing").status_code == 404
-
-
-def test_models_beyond_the_list_are_not_reached(client):
-    assert client.post("/v2/models/preprocessor/infer", json=body()).status_code == 400  # it has no IMAGE
-    assert client.get("/v2/models/preprocessor").status_code == 404
-    answer = client.get("/v2/models/ensemble_model").json()
-    assert answer["inputs"][0]["name"] == "IMAGE"
-
-
-def test_refusal_of_triton_is_the_clients_error(client):
-    answer = client.post(INFER, json=body(name="other"))
-    assert answer.status_code == 422, answer.text
-    assert answer.json()["error"].startswith("Triton refuses the request: ")

@@ -1,6 +1,6 @@
 """The gRPC port: GRPCInferenceService, as tritonclient.grpc and KServe's clients call it, health and reflection.
 
-Then tensors that pass through to models of Triton that classify no images, and the blocks of messages that arrive.
+Then the blocks of messages that arrive.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
-from tritonclient.grpc import InferInput, InferRequestedOutput, service_pb2
+from tritonclient.grpc import InferRequestedOutput, service_pb2
 from tritonclient.grpc.aio import InferenceServerClient
 
 from gateway import __version__
@@ -39,8 +39,6 @@ from tests.doubles.backend import PNG, StubBackend
 from tests.gateway.api.tensors import SCORES, TEXT, scorer
 from tests.gateway.triton.fleet import wait_until
 from tests.keys import key_of
-from tests.plugins.oip.echo import MODEL as ECHO
-from tests.plugins.oip.echo import EchoBackend
 from tests.plugins.oip.grpc_api.serving import (
     METHODS,
     channel_to,
@@ -367,39 +365,6 @@ def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setattr("gateway_plugins.oip.grpc_api.requirements.PACKAGES", ("nothing_of_this_name",))
     with pytest.raises(GrpcUnavailable, match=r"nothing_of_this_name.*\[grpc\]"):
         create_app(Settings(_env_file=None, grpc_port=free_port()), scorer())
-
-
-@pytest.mark.parametrize("kind", [np.float32, np.float16, np.int64, np.bool_, np.object_])
-async def test_tensors_of_each_type_come_back(kind):
-    values = np.array([["a", "é"], ["", "b"]], np.object_) if kind is np.object_ else np.eye(2, 3).astype(kind)
-    names = {np.float32: "FP32", np.float16: "FP16", np.int64: "INT64", np.bool_: "BOOL", np.object_: "BYTES"}
-    inputs = [
-        InferInput("ONE", values.shape, names[kind]).set_data_from_numpy(values),
-        InferInput("IDS", [2], "INT32").set_data_from_numpy(np.array([4, 5], np.int32)),
-    ]
-    async with serving(EchoBackend(), v2_models=ECHO) as address, InferenceServerClient(address) as client:
-        answer = await client.infer(ECHO, inputs, request_id="7")
-        assert await client.is_model_ready(ECHO)
-        assert (await client.get_model_metadata(ECHO)).platform == "python"
-    found = answer.as_numpy("ONE")
-    expected = (
-        np.array([[each.encode() for each in row] for row in values], np.object_) if kind is np.object_ else values
-    )
-    assert (found.dtype, found.tolist()) == (expected.dtype, expected.tolist())
-    assert answer.as_numpy("IDS").tolist() == [4, 5]
-    assert answer.get_response().id == "7"
-
-
-async def test_values_in_typed_contents_are_refused():
-    """As KServe's clients may send them: nothing may be inferred from a tensor without its values."""
-    message = service_pb2.ModelInferRequest(model_name=ECHO)
-    message.inputs.add(name="IDS", datatype="INT32", shape=[1, 2]).contents.int_contents.extend([1, 2])
-    backend = EchoBackend()
-    async with connected(backend, v2_models=ECHO) as channel:
-        error = await failure(stub(channel).ModelInfer(message))
-    assert (error.code(), details(error)[0].reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_PARAMETER")
-    assert "raw_input_contents" in error.details()
-    assert not backend.requests
 
 
 @given(st.lists(st.sampled_from([0, 1, 5, 100, BLOCK_BYTES - 1, BLOCK_BYTES, 3 * BLOCK_BYTES]), max_size=8), st.data())
