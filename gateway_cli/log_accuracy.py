@@ -54,7 +54,7 @@ def evaluate_log(url: str, model: str, version: str | None, days: float | None, 
     out.print(
         "Rules log uncertain results, and users report wrong answers more often than right ones: the accuracy of the"
     )
-    out.print("service is in the last line, for images that the page /label chose at random.")
+    out.print("service is in the last line, for images that were chosen at random to be labelled.")
     for name, calibration in calibrations(known).items():
         out.print()
         _print_calibration(out, GROUPS[name], calibration)

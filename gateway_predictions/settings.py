@@ -33,8 +33,6 @@ class PredictionLogSettings(Section):
     """Whether images that failed are always logged."""
     log_predictions_images: bool = False
     """Whether the image files of logged results are stored."""
-    label_queue: bool = False
-    """Whether /label offers logged images to be labelled: whoever may classify images may then see logged ones."""
     log_predictions_embeddings: bool = True
     """Whether the embeddings of logged results are stored, for models that have them."""
     log_predictions_fields_header: HeaderName = "X-Log-Fields"
@@ -54,8 +52,7 @@ class PredictionLogSettings(Section):
     deleted; 0 for no limit."""
 
     def process_bytes(self) -> int:
-        """The queue, the writer with the rows of a file and the file that it makes of them, and /label's reader."""
+        """The queue, and the writer with the rows of a file and the file that it makes of them."""
         if self.log_predictions is None:
             return 0
-        reader_bytes = LOG_WRITER_BYTES if self.label_queue else 0
-        return reader_bytes + LOG_WRITER_BYTES + self.log_predictions_queue_bytes + 2 * self.log_predictions_file_bytes
+        return LOG_WRITER_BYTES + self.log_predictions_queue_bytes + 2 * self.log_predictions_file_bytes

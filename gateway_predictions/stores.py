@@ -29,10 +29,6 @@ class Store(Protocol):
         """Write a file that survives a power failure, or replace it; readers see the old or the new one."""
         ...
 
-    def create(self, path: str, data: bytes) -> bool:
-        """Write a file unless there is one, and return whether it was written; of several processes one succeeds."""
-        ...
-
     def read(self, path: str) -> bytes:
         """The content of a file; raises FileNotFoundError."""
         ...
@@ -72,17 +68,6 @@ class FolderStore:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-    def create(self, path: str, data: bytes) -> bool:
-        """See Store.create."""
-        target = self._file(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with target.open("xb") as file:
-                file.write(data)
-        except FileExistsError:
-            return False
-        return True
 
     def read(self, path: str) -> bytes:
         """See Store.read."""
@@ -143,14 +128,6 @@ class BucketStore:
     def write(self, path: str, data: bytes) -> None:
         """See Store.write."""
         self._system.pipe_file(self._object(path), data)
-
-    def create(self, path: str, data: bytes) -> bool:
-        """See Store.create: a conditional write, which S3, Google Cloud Storage and Azure have."""
-        try:
-            self._system.pipe_file(self._object(path), data, mode="create")
-        except FileExistsError:
-            return False
-        return True
 
     def read(self, path: str) -> bytes:
         """See Store.read."""

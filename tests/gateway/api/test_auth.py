@@ -16,7 +16,7 @@ from tests.services import ROUTES, Client, client_of
 from tests.settings import Settings
 
 OPEN = [
-    *("/", "/metrics", "/docs", "/label", "/openapi.json", "/client/"),
+    *("/", "/metrics", "/docs", "/openapi.json", "/client/"),
     *("/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"),
     *("/assets/page.js", "/docs/assets/swagger-ui.css"),
 ]
