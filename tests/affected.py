@@ -32,7 +32,7 @@ ROOT_FIXTURES = "tests/conftest.py"
 LEFT_OUT = ("tests/browser/", "tests/e2e/", "tests/reliability/", "tests/triton_models/", "tests/triton_backends/")
 """Folders whose tests start a browser or a Triton, or run what Triton runs, with torch."""
 HEAVY = ("torch", "torchvision", "onnx", "onnxruntime", "sklearn", "skimage", "scipy", "matplotlib", "jsonschema")
-HEAVY += ("efficientnet_lite_pytorch", "timm", "transformers", "fastai", "ultralytics", "keras", "safetensors")
+HEAVY += ("efficientnet_lite_pytorch", "timm", "transformers", "ultralytics", "keras", "safetensors")
 """Packages that take a second or more to import: tests of what imports them are left out. See tests/postponed.py."""
 IMPORT = re.compile(r"^\s*(?:import\s+([\w., ]+)|from\s+([\w.]+)\s+import\s+(\([^)]*\)|[^\n]+))", re.MULTILINE)
 AT_IMPORT = re.compile(IMPORT.pattern.replace(r"^\s*", "^"), re.MULTILINE)

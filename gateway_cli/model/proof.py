@@ -187,8 +187,8 @@ def tune(
         list[TuneStep] | None,
         typer.Option(
             "--try",
-            help="What to vary; repeatable. By default formats, instances and batches (with --runtime only formats), "
-            "int8 with --calibrate; minutes.",
+            help="What to vary; repeatable. By default formats, instances and batches (with --runtime only formats); "
+            "minutes.",
             show_default=False,
         ),
     ] = None,
@@ -200,50 +200,26 @@ def tune(
             show_default=False,
         ),
     ] = None,
-    calibrate: Annotated[
-        Path | None,
-        typer.Option(
-            "--calibrate",
-            help="For int8: a folder of images like those to be classified, but none of IMAGES.",
-            exists=True,
-            file_okay=False,
-            show_default=False,
-        ),
-    ] = None,
-    agreement: Annotated[
-        float,
-        typer.Option(
-            "--agreement",
-            help="For int8: the minimum share of IMAGES with the same top class as the original.",
-            min=0,
-            max=1,
-            callback=a_number,
-        ),
-    ] = 0.99,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure only, without changing the model.")] = False,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
     """Measure runtimes, precisions, instances and batch sizes here; keep the fastest variant with correct results."""
     from gateway_local.paths import SHIPPED_EXAMPLES
-    from gateway_models.proof.calibration import check_int8
     from gateway_models.proof.image_files import image_files
     from gateway_models.proof.tune import Tuner, report
     from gateway_models.repository.entry import read_entry
 
     entry = read_entry(model_repository, name)
     usual = (TuneStep.FORMATS,) if runtimes else USUAL
-    steps = stages or (usual if calibrate is None else (*usual, TuneStep.INT8))
-    check_int8(entry, steps, calibrate)
     tuner = Tuner(entry, model_repository, image_files(images or [SHIPPED_EXAMPLES]), seconds, print_status)
-    tuner.calibrate, tuner.agreement = calibrate, agreement
     if runtimes:
         tuner.runtimes = frozenset(runtimes)
     with tuner:
-        for measured in tuner.run(tolerance, steps):
+        for measured in tuner.run(tolerance, stages or usual):
             print_status(measured.progress_line())
         best = tuner.best(tolerance)
-        report(tuner.measured, best, tolerance, plot or Path(f"{name}-tuning.png"), agreement=agreement)
+        report(tuner.measured, best, tolerance, plot or Path(f"{name}-tuning.png"))
         if best is None:
             if not dry_run:
                 tuner.record(None)

@@ -101,11 +101,6 @@ def first_version(repository: Path, name: str) -> int:
 
 def check_format(kind: Format, written_as: Format, precision: Precision) -> None:
     """Raise SourceError where a network of format `kind` cannot be written as `written_as` in this precision."""
-    if precision is Precision.INT8:
-        raise SourceError(
-            "int8 needs sample images to calibrate value ranges and to check the answers: add the model in fp32 "
-            "with --format onnx, then gateway model tune NAME PHOTOS --try int8 --calibrate FOLDER"
-        )
     if Format.FUNCTION in {kind, written_as}:
         if kind is not written_as:
             raise SourceError(

@@ -144,25 +144,12 @@ FRAMEWORKS = (
     ),
     Framework(
         key="fastai",
-        content="a Learner of fastai",
-        modules=("fastai.learner.Learner",),
-        opener="gateway_models.networks.fastai_models:open_learner",
-        needs=("fastai",),
-        install="pip install fastai",
-        elsewhere='where fastai is installed, run: python -c "import torch; from fastai.learner import load_learner; '
-        "m = load_learner('{path}').model.eval(); torch.onnx.export(m, (torch.rand(2, 3, 224, 224),), '{stem}.onnx', "
-        'dynamic_shapes=((torch.export.Dim.DYNAMIC, None, None, None),), external_data=False)"; then `gateway model '
-        "add {stem}.onnx`",
-        code=_PICKLE,
-        prepares="Its transforms are others than Resize, by crop or squish, and Normalize, so that they are not taken",
-        describes=True,
-    ),
-    Framework(
-        key="fastai-weights",
-        content="what learn.save of fastai writes, weights without the network",
-        modules=("fastcore",),
-        elsewhere="in Python: learn.load('{stem}'); learn.export('{stem}.pkl'); then `gateway model add {stem}.pkl "
-        "--trust` where fastai is installed",
+        content="a pickle of fastai",
+        modules=("fastai.learner.Learner", "fastcore"),
+        elsewhere='it is not loaded here. Where fastai is installed, run: python -c "import torch; from fastai.learner '
+        "import load_learner; m = load_learner('{path}').model.eval(); torch.onnx.export(m, (torch.rand(2, 3, 224, "
+        "224),), '{stem}.onnx', dynamic_shapes=((torch.export.Dim.DYNAMIC, None, None, None),), external_data=False)\""
+        "; then `gateway model add {stem}.onnx`",
     ),
     Framework(
         key="keras",

@@ -21,12 +21,8 @@ from gateway_local.cpu_network import CpuRuntime
 from gateway_local.tuning import TUNING, machine
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.networks.add import add
-from gateway_models.networks.after import outputs_of, write_step
 from gateway_models.networks.isolation import Report
-from gateway_models.networks.model_source import network_labels
 from gateway_models.networks.originals import original_probabilities
-from gateway_models.networks.quantize import quantize
-from gateway_models.proof.calibration import calibration_files, calibration_images
 from gateway_models.proof.image_files import NoImages, read_image_files, reader, resize_for
 from gateway_models.proof.parity import Probabilities, pil_image
 from gateway_models.proof.serving import cpu_seconds, cpu_seconds_used, serving
@@ -35,14 +31,12 @@ from gateway_models.repository.entry import LABELS, Entry
 from gateway_models.repository.preprocessing import reference_transforms
 from gateway_models.repository.spec import Format, Precision, Serving
 from gateway_models.repository.summary import console
-from gateway_models.repository.writing import rewrite, staging, write
+from gateway_models.repository.writing import rewrite
 
 CALLERS, CALL_IMAGES = 4, 8
 """The load: calls in flight and images in each, as the gateway sends a request of many files."""
 WARMUP_SECONDS = 0.5
 POLL_SECONDS = 0.01
-AGREEMENT = 0.99
-"""By default, the share of images for which int8 must give the original's top-1 class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +58,8 @@ class Measured:
         """A line of progress."""
         return f"{self.variant.described()}: " + (self.reason or f"{self.images_per_second:.1f} images/s")
 
-    def fits(self, tolerance: float, agreement: float = AGREEMENT) -> bool:
-        """Whether its answers are close enough to the original's; int8 changes probabilities, so only top-1 counts."""
-        if self.variant.precision is Precision.INT8:
-            return not self.reason and self.same_top1 >= agreement
+    def fits(self, tolerance: float) -> bool:
+        """Whether its answers are close enough to the original's."""
         return not self.reason and self.difference <= tolerance
 
 
@@ -83,13 +75,10 @@ class LoadResult:
 class Tuner:
     """Measures variants of one entry in a temporary repository, with an embedded Triton that is started once.
 
-    A context manager; raises UserError on entry if the original is missing or Triton does not start. `calibrate` is
-    the folder of calibration images for int8, which must have the original's top-1 class for `agreement` of `files`;
-    only variants of `runtimes` are tried and may be chosen.
+    A context manager; raises UserError on entry if the original is missing or Triton does not start. Only
+    variants of `runtimes` are tried and may be chosen.
     """
 
-    calibrate: Path | None = None
-    agreement: float = AGREEMENT
     runtimes: frozenset[NetworkRuntime] = frozenset(NetworkRuntime)
 
     def __init__(self, entry: Entry, repository: Path, files: Sequence[Path], seconds: float, report: Report) -> None:
@@ -128,11 +117,7 @@ class Tuner:
 
     def best(self, tolerance: float) -> Measured | None:
         """The fastest variant whose answers are within the tolerance."""
-        fit = [
-            each
-            for each in self.measured
-            if each.variant.runtime in self.runtimes and each.fits(tolerance, self.agreement)
-        ]
+        fit = [each for each in self.measured if each.variant.runtime in self.runtimes and each.fits(tolerance)]
         return max(fit, key=lambda each: each.images_per_second, default=None)
 
     def keep(self, chosen: Variant) -> Entry:
@@ -141,8 +126,8 @@ class Tuner:
         number = self.entry.in_use
         old_file = self.entry.model_file(self.repository, number)
         outcome = network.versions[1].outcome
-        if chosen.precision is Precision.INT8 or chosen.serving.openvino:
-            # int8 means little on made-up images, and OpenVINO has seen none of them.
+        if chosen.serving.openvino:
+            # OpenVINO has seen none of the made-up images.
             difference = next(each.difference for each in self.measured if each.variant == chosen)
             outcome = replace(outcome, difference=difference)
         # All versions that run this network, each with its own step after it.
@@ -161,9 +146,8 @@ class Tuner:
             serving=chosen.serving,
             preprocessing=replace(self.entry.preprocessing, resize_library=chosen.resize_library),
         )
-        quantized_again = chosen.precision is Precision.INT8 and self.calibrate is not None
         before = (self.entry.format, self.entry.precision, self.entry.versions[number].outcome.cpu_runtime)
-        if quantized_again or (chosen.format, chosen.precision, outcome.cpu_runtime) != before:
+        if (chosen.format, chosen.precision, outcome.cpu_runtime) != before:
             made, target = network.model_file(self._scratch, 1), entry.model_file(self.repository, number)
             cpu_network.remove(old_file)
             shutil.copyfile(made, target)
@@ -187,9 +171,6 @@ class Tuner:
         return Variant(self.entry.format, self.entry.precision, self.entry.serving, library)
 
     def _variants(self, stage: TuneStep, base: Variant) -> list[Variant]:
-        if stage is TuneStep.INT8 and self.entry.embedding_size:
-            self.report("int8 is not tried: it would be checked by probabilities only, not by embeddings")
-            return []
         return [each for each in variants_of(stage, base, self.entry) if each.runtime in self.runtimes]
 
     def _in_turns(self, variants: Sequence[Variant]) -> Iterator[Measured]:
@@ -236,8 +217,6 @@ class Tuner:
 
     def _network(self, variant: Variant) -> Entry:
         key = _key(variant)
-        if key not in self._networks and variant.precision is Precision.INT8:
-            self._networks[key] = self._quantized(variant)
         if key not in self._networks:
             version = self.entry.versions[self.entry.in_use]
             # What was trusted when it was added still is: the original's digest is unchanged.
@@ -255,31 +234,6 @@ class Tuner:
             )
             self._networks[key] = add(spec, self._scratch, _ignore_progress)
         return self._networks[key]
-
-    def _quantized(self, variant: Variant) -> Entry:
-        """The network in int8: quantized again if there are calibration images, else the served one."""
-        fp32 = self._network(replace(variant, precision=Precision.FP32))
-        number = self.entry.in_use
-        with staging(self._scratch) as folder:
-            file = folder / "network" / variant.format.filename
-            file.parent.mkdir()
-            if self.calibrate is None:
-                shutil.copyfile(self.entry.model_file(self.repository, number), file)
-            else:
-                files = calibration_files(self.calibrate, self.files, self.report)
-                images = calibration_images(files, self.entry)
-                quantize(fp32.model_file(self._scratch, 1), images, file)
-            # Names of the folders that are left out are derived from the new name.
-            # The memory that was measured is that of the fp32 network.
-            version = replace(fp32.versions[1], outcome=replace(fp32.versions[1].outcome, memory=None))
-            entry = Entry(f"{variant.format.value}-int8", {1: version}).changed(precision=variant.precision)
-            after = entry.spec.after
-            step = folder / "step" if after else None
-            labels = network_labels(self.entry, self.repository)
-            if after and step:
-                write_step(after, outputs_of(entry.spec, entry.versions[1].outcome, labels), step)
-            write(entry, labels, file, self._scratch, step)
-        return entry
 
     def _reference(self) -> list[Probabilities]:
         original = original_probabilities(self.entry.versions[self.entry.in_use])
@@ -352,8 +306,6 @@ def report(
     chosen: Measured | None,
     tolerance: float,
     plot: Path,
-    *,
-    agreement: float = AGREEMENT,
 ) -> None:
     """Print the table of variants, fastest first, and write it as a PNG to `plot`."""
     from gateway_models.proof.plots import speeds
@@ -369,7 +321,7 @@ def report(
             reason = each.reason if whole else shorten(each.reason, REASON_WIDTH, placeholder=" …")
             table.add_row(each.variant.described(), *"----", reason)
             continue
-        note = "" if each.fits(tolerance, agreement) else "beyond the tolerance"
+        note = "" if each.fits(tolerance) else "beyond the tolerance"
         table.add_row(
             each.variant.described(),
             f"{each.images_per_second:.1f}",
@@ -385,7 +337,7 @@ def report(
         speeds(
             [each.variant.described() for each in served],
             [each.images_per_second for each in served],
-            [each.fits(tolerance, agreement) for each in served],
+            [each.fits(tolerance) for each in served],
             plot,
         )
         out.print(f"plot: {plot}")

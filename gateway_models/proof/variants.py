@@ -22,7 +22,6 @@ class TuneStep(StrEnum):
     """The properties that `tune` varies, one after another."""
 
     FORMATS = "formats"
-    INT8 = "int8"
     INSTANCES = "instances"
     BATCHES = "batches"
     DECODE = "decode"
@@ -113,13 +112,6 @@ def variants_of(step: TuneStep, base: Variant, entry: Entry) -> list[Variant]:
     """The variants of one step, beside `base`, the best of the steps before."""
     if step is TuneStep.FORMATS:
         return _formats(base, entry)
-    if step is TuneStep.INT8:
-        by = [base.serving.openvino, None, *([] if gpu_count() else [OpenVino.FP32])]
-        return [
-            _in_onnx(base, precision, computes_in)
-            for precision in (Precision.FP32, Precision.INT8)
-            for computes_in in dict.fromkeys(by)
-        ]
     others = {
         TuneStep.INSTANCES: _instances,
         TuneStep.BATCHES: _batches,
@@ -173,9 +165,7 @@ def _formats(base: Variant, entry: Entry) -> list[Variant]:
 
 
 def _in_onnx(base: Variant, precision: Precision, computes_in: OpenVino | None) -> Variant:
-    # `gateway model tune` calibrates for ONNX Runtime, not for TensorRT.
-    tensorrt = base.serving.tensorrt and precision is not Precision.INT8
-    serving = replace(base.serving, openvino=computes_in, cpu_runtime=None, tensorrt=tensorrt)
+    serving = replace(base.serving, openvino=computes_in, cpu_runtime=None)
     return replace(base, format=Format.ONNX, precision=precision, serving=serving)
 
 

@@ -37,8 +37,6 @@ class Precision(StrEnum):
     FP32 = "fp32"
     BF16 = "bf16"
     FP16 = "fp16"
-    INT8 = "int8"
-    """An ONNX network that `gateway model tune` quantized with calibration images."""
 
 
 class OpenVino(StrEnum):

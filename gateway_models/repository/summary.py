@@ -14,7 +14,7 @@ from gateway_local.console import PlainConsole
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.paths import at, sample_image
 from gateway_models.repository.entry import FUNCTION_FILES, LABELS, RECORD, Entry, Version
-from gateway_models.repository.spec import AUTO, Format, ImageTensor, Precision
+from gateway_models.repository.spec import AUTO, Format, ImageTensor
 from gateway_models.repository.writing import preprocessor_files
 
 T = TypeVar("T")
@@ -29,8 +29,7 @@ def added(entry: Entry, repository: Path, version: int, service: str, triton: st
     out = console()
     out.print(f"{entry.name} version {version} is in {repository}", style="bold")
     table = Table.grid(padding=(0, 2))
-    tuned = spec.precision is Precision.INT8 or spec.serving.openvino
-    on = "the images of `tune`" if tuned else "made-up images"
+    on = "the images of `tune`" if spec.serving.openvino else "made-up images"
     facts = {
         "network": f"{spec.source}, ends in {outcome.ending}",
         "classes": f"{outcome.classes}, {'each on its own' if entry.multi_label else 'one for an image'}",

@@ -168,7 +168,6 @@ REFUSED = [
     (RECIPE, {"format": Format.FUNCTION}, r"--format function is for FILE\.py:NAME"),
     (SCRIPT, {"include": (Path(),)}, "--include is for the files of a Python function"),
     (SCRIPT, {"serving": Serving(openvino=OpenVino.FP32)}, "--openvino is for ONNX, which it runs: add --format onnx"),
-    (SCRIPT, {"precision": Precision.INT8}, "add the model in fp32 with --format onnx, then gateway model tune NAME"),
     (SCRIPT, {"grayscale": True, "preprocessing": THREE}, "--mean and --std are one number each"),
     (
         SCRIPT,

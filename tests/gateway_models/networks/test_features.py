@@ -18,7 +18,7 @@ from gateway_models.networks.probe import Ending, Findings
 from gateway_models.networks.programs import load_program
 from gateway_models.networks.torchscript import load_torchscript, without_deprecations
 from gateway_models.proof.tune import Tuner
-from gateway_models.proof.variants import TuneStep, Variant
+from gateway_models.proof.variants import Variant
 from gateway_models.repository.entry import Entry, EntryError
 from gateway_models.repository.spec import AUTO, Format, ModelSpec, Precision
 from tests.gateway_models.networks.builders import (
@@ -226,11 +226,7 @@ def test_tuned_variants_give_embeddings_too(tmp_path):
     tuner = object.__new__(Tuner)
     tuner.entry, tuner.repository, tuner._scratch = entry, tmp_path / "models", tmp_path / "scratch"
     tuner._networks, tuner.measured = {}, []
-    reports: list[str] = []
-    tuner.calibrate, tuner.report = None, reports.append
     as_onnx = Variant(Format.ONNX, Precision.FP32, entry.serving)
-    assert tuner._variants(TuneStep.INT8, as_onnx) == []
-    assert reports == ["int8 is not tried: it would be checked by probabilities only, not by embeddings"]
     assert tuner._network(as_onnx).embedding_size == 16
     kept = tuner.keep(as_onnx)
     assert (kept.format, kept.embedding_size) == (Format.ONNX, 16)
