@@ -99,7 +99,7 @@ def classify(
     frames: Annotated[
         str | None,
         typer.Option(
-            help="Report frames of animated files and videos, too: a number, all, or every:1s; for JSON lines.",
+            help="Report frames of animated files, too: a number, all, or every:1s; for JSON lines.",
             show_default=False,
         ),
     ] = None,

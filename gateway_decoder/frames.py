@@ -1,4 +1,4 @@
-"""The requested frames of an animated image or a video."""
+"""The requested frames of an animated image."""
 
 import time
 from collections.abc import Iterator
@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 from gateway.errors import TooManyFrames
 from gateway.ingest.decode_budget import Size
-from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway_decoder.choice import MOST_IN_FILE, Choice
 from gateway_decoder.decoding import Ppm, finished, known
 from gateway_decoder.pillow import Animation
-from gateway_decoder.video import Video
 from gateway_plugins.media.frames import FrameSelection
 
 SLICE_SECONDS = 0.02
@@ -34,15 +32,11 @@ class OpenedAnimation:
     """
 
     def __init__(self, data: bytes, info: ImageInfo, size: Size, wanted: FrameSelection, first: int = 0) -> None:
-        self._source: Video | Animation
-        if info.format is ImageFormat.VIDEO:
-            self._source, self._info = Video(data), info
-        else:
-            self._info = known(data, info)
-            self._source = Animation(data, self._info)
+        self._info = known(data, info)
+        self._source = Animation(data, self._info)
         self._size, self._wanted, self._first = size, wanted, first
         self._given = 0
-        self._check(self._source.total)
+        self._check()
         self._walk = self._frames()
         self._found: tuple[int, float] | None = None
         """Number and time of the wanted frame at which the file is; None once it has been decoded."""
@@ -71,13 +65,8 @@ class OpenedAnimation:
     def _frames(self) -> Iterator[tuple[int, float] | None]:
         """Number and time of each wanted frame, and None for each frame that is skipped."""
         source, wanted = self._source, self._wanted
-        if isinstance(source, Video) and source.total is None and wanted.count is not None:
-            yield from source.count()
-            self._check(source.total)
-        choice = Choice(wanted, source.total or MOST_IN_FILE)
+        choice = Choice(wanted, source.total)
         for index, seconds in source.walk():
-            if index == MOST_IN_FILE:
-                raise _too_long()
             if not choice.takes(index, seconds):
                 yield None
                 continue
@@ -91,21 +80,17 @@ class OpenedAnimation:
             if self._given == wanted.count:
                 return
 
-    def _check(self, total: int | None) -> None:
-        if total is not None and total > MOST_IN_FILE:
-            raise _too_long()
-        if total is not None and (self._wanted.number_of(total) or 0) > self._wanted.most:
+    def _check(self) -> None:
+        total = self._source.total
+        if total > MOST_IN_FILE:
+            raise TooManyFrames(f"The file has more than {MOST_IN_FILE:,} frames: send a part of it.")
+        if (self._wanted.number_of(total) or 0) > self._wanted.most:
             raise _too_many(total, self._wanted)
 
 
-def _too_long() -> TooManyFrames:
-    return TooManyFrames(f"The file has more than {MOST_IN_FILE:,} frames: send a part of it.")
-
-
-def _too_many(total: int | None, wanted: FrameSelection) -> TooManyFrames:
-    found = f"{total:,}" if total else "more"
+def _too_many(total: int, wanted: FrameSelection) -> TooManyFrames:
     return TooManyFrames(
-        f"The file has {found} frames, and {wanted.most:,} more are allowed in this request: ask for some of "
+        f"The file has {total:,} frames, and {wanted.most:,} more are allowed in this request: ask for some of "
         f"them, such as frames=10 or frames=every:1s.",
         limit="max_frames",
         value=wanted.most,

@@ -1,4 +1,4 @@
-"""The headers of files that the serving process does not read: of TIFF, GIF, AVIF, HEIC, JPEG 2000 and videos."""
+"""The headers of files that the serving process does not read: of TIFF, GIF, AVIF, HEIC and JPEG 2000."""
 
 import io
 import warnings
@@ -12,7 +12,6 @@ from gateway.errors import ImageError, InvalidImage, TruncatedImage, Unsupported
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo, upright
 from gateway_decoder import pillow
-from gateway_decoder.video import Video
 
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _ORIENTATION, _EXTRA_SAMPLES, _SAMPLE_FORMAT = 256, 257, 258, 262, 274, 338, 339
 _STRIP_OFFSETS, _STRIP_BYTES, _TILE_OFFSETS, _TILE_BYTES = 273, 279, 324, 325
@@ -57,11 +56,6 @@ def _read_gif(data: bytes, image_format: ImageFormat) -> ImageInfo:
         raise TruncatedImage("The GIF is cut off: it has no trailer.")
     width, height = int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
     return ImageInfo(image_format, width, height, has_alpha=True, by_pillow=True, animated=True)
-
-
-def _read_video(data: bytes, image_format: ImageFormat) -> ImageInfo:
-    video = Video(data)
-    return ImageInfo(image_format, video.width, video.height, animated=True)
 
 
 def _read_tiff(data: bytes, image_format: ImageFormat) -> ImageInfo:
@@ -120,4 +114,4 @@ def _values(tags: ImageFileDirectory_v2, tag: int) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-_READERS = {ImageFormat.GIF: _read_gif, ImageFormat.TIFF: _read_tiff, ImageFormat.VIDEO: _read_video}
+_READERS = {ImageFormat.GIF: _read_gif, ImageFormat.TIFF: _read_tiff}

@@ -40,9 +40,9 @@ def small_pixels(data: bytes, limits: Limits, side: int) -> tuple[ImageInfo, NDA
     return info, decode(encoded(Upload(0, "", data), info), info, side).pixels
 
 
-def inspect_whole(data: bytes, limits: Limits, *, frames: bool = False) -> ImageInfo:
+def inspect_whole(data: bytes, limits: Limits) -> ImageInfo:
     """The header of any accepted file, held to the limits; raises ImageError."""
-    return _opened(data, inspect(data, limits, frames=frames), limits)
+    return _opened(data, inspect(data, limits), limits)
 
 
 def _opened(data: bytes, info: ImageInfo | Unopened, limits: Limits) -> ImageInfo:

@@ -113,13 +113,13 @@ class Animation:
             raise
         except Exception as exc:  # whatever a plugin raises for hostile bytes
             raise damaged(info.format, exc) from exc
-        self.total: int | None = max(count, 1)
+        self.total: int = max(count, 1)
         """Number of frames, by its header."""
 
     def walk(self) -> Iterator[tuple[int, float]]:
         """Go to each frame in turn, and yield its number and time in seconds; raises UndecodableImage."""
         seconds = 0.0
-        for index in range(self.total or 1):
+        for index in range(self.total):
             try:
                 with warnings.catch_warnings(action="ignore"):
                     self._image.seek(index)

@@ -1,12 +1,8 @@
-"""Animated images and videos, drawn frame by frame."""
+"""Animated images, drawn frame by frame."""
 
-import functools
 import io
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
-import cv2
 import numpy as np
 from PIL import Image
 
@@ -49,34 +45,3 @@ def apng_that_promises(frames: int) -> bytes:
     data = animated("PNG", [1, 2])
     place = data.index(b"acTL") - 4
     return data[:place] + png_chunk(b"acTL", frames.to_bytes(4, "big") + bytes(4)) + data[place + 20 :]
-
-
-VIDEOS = (("mp4", "mp4v"), ("mov", "MJPG"), ("avi", "MJPG"), ("mkv", "mp4v"), ("webm", "VP80"), ("webm", "VP90"))
-"""Containers and codecs that OpenCV's own encoders write."""
-
-
-@functools.cache
-def video(ending: str, codec: str, levels: tuple[int, ...], size: tuple[int, int] = (64, 48)) -> bytes:
-    """A video of ten frames a second, one per gray level, which the codec changes by a few levels at most."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"video.{ending}"
-        writer = cv2.VideoWriter(str(path), cv2.CAP_FFMPEG, cv2.VideoWriter.fourcc(*codec), 10.0, size)
-        for level in levels:
-            writer.write(np.full((size[1], size[0], 3), level, np.uint8))
-        writer.release()
-        return path.read_bytes()
-
-
-def avi_that_promises(frames: int) -> bytes:
-    """An AVI of five frames whose header declares `frames` frames."""
-    data = bytearray(video("avi", "MJPG", tuple(range(0, 50, 10))))
-    length = data.index(b"strh") + 8 + 32  # dwLength
-    data[length : length + 4] = frames.to_bytes(4, "little")
-    return bytes(data)
-
-
-def webm_without_duration(levels: tuple[int, ...]) -> bytes:
-    """A WebM as browsers record it, which does not say how long it is."""
-    data = video("webm", "VP80", levels)
-    place = data.index(b"\x44\x89\x88")  # Duration, of eight bytes
-    return data[:place] + b"\xec\x89" + bytes(9) + data[place + 11 :]

@@ -59,7 +59,7 @@ class PredictParameters(BaseModel):
     timeout: TimeoutSeconds = None
     """Deadline for each file in seconds, from its last byte on."""
     frames: Annotated[str | None, Field(max_length=32, json_schema_extra={"pattern": FRAMES_PATTERN})] = None
-    """Frames of animations and videos that get a result each: a number, evenly spread; all; one in every:0.5s."""
+    """Frames of animations that get a result each: a number, evenly spread; all; one in every:0.5s."""
     strict: bool = False
     """Whether a damaged JPEG is refused; by default its result has `warning`."""
     format: str = NATIVE

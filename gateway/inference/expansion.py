@@ -106,11 +106,6 @@ class Expansion(Protocol):
     """What makes several images of each upload of one request."""
 
     @property
-    def takes_videos(self) -> bool:
-        """Whether a file may be a video."""
-        ...
-
-    @property
     def has_lowest_priority(self) -> bool:
         """Whether the images have the lowest priority, and no observer sees them."""
         ...

@@ -197,13 +197,13 @@ async def read_header(image: ImageTask) -> None:
     The account is charged, and grows by the time that a file of its size and format needs.
     """
     request, upload, account = image.request, image.upload, image.request.account
-    nbytes, expansion, policy = len(upload.data), request.spec.expansion, request.tools.policy
+    nbytes, policy = len(upload.data), request.tools.policy
     with request.stages["prepare"]:
         account.add_image(nbytes)
         account.check()
         began = time.thread_time()
         try:
-            info = examine(upload, policy, frames=expansion is not None and expansion.takes_videos)
+            info = examine(upload, policy)
         finally:
             account.charge(time.thread_time() - began)
         opened = isinstance(info, ImageInfo)

@@ -19,8 +19,6 @@ _BYTES_PER_PIXEL = 16
 """Address space for a decoder of a format that has no figure of its own."""
 _ANIMATION_BYTES_PER_PIXEL = 48
 """For an animation: its canvas, the previous one, the area of a frame, and the frame on white."""
-_VIDEO_BYTES = 384 * MIB
-"""For a video, whose size is unknown until it is open: sixteen reference frames of 4K H.264."""
 _MARGIN_BYTES = 96 * MIB
 
 _NS_PER_PIXEL_OF_A_SCAN, _NS_PER_BYTE_OF_SCANS = 0.5, 45
@@ -90,9 +88,8 @@ def memory_limit(info: ImageInfo, nbytes: int) -> int:
 
 
 def open_bytes(info: ImageInfo, nbytes: int) -> int:
-    """The address space that an open animation or video of `nbytes` may add to its process."""
-    canvas_bytes = info.width * info.height * _ANIMATION_BYTES_PER_PIXEL
-    return _MARGIN_BYTES + 3 * nbytes + (_VIDEO_BYTES if info.format is ImageFormat.VIDEO else canvas_bytes)
+    """The address space that an open animation of `nbytes` may add to its process."""
+    return _MARGIN_BYTES + 3 * nbytes + info.width * info.height * _ANIMATION_BYTES_PER_PIXEL
 
 
 def expected_seconds(info: ImageInfo, nbytes: int) -> float:
@@ -109,7 +106,7 @@ def expected_seconds(info: ImageInfo, nbytes: int) -> float:
 
 
 def expected_frame_seconds(info: ImageInfo) -> float:
-    """The estimate for one frame of an animation or a video; a video's size is unknown until it is open."""
+    """The estimate for one frame of an animation."""
     return _LEAST_SECONDS + 1e-9 * info.width * info.height * _NS_PER_PIXEL_OF_A_FRAME
 
 

@@ -17,8 +17,6 @@ class ImageFormat(StrEnum):
     AVIF = "AVIF"
     HEIC = "HEIC"
     JPEG_2000 = "JPEG 2000"
-    VIDEO = "video"
-    """Accepted only where frames are requested."""
 
     traits: "FormatTraits"
     """The format's entry in FORMATS."""
@@ -111,12 +109,6 @@ FORMATS = {
         ns_per_byte=200,
         slow=True,
     ),
-    ImageFormat.VIDEO: FormatTraits(
-        # MP4 and QuickTime, but not HEIF with a minimized header; Matroska and WebM; AVI.
-        magic=rb".{4}(ftyp(?!mif3)|moov|mdat)|\x1aE\xdf\xa3|RIFF.{4}AVI ",
-        ns_per_pixel=10,
-        slow=True,
-    ),
 }
 for _format, _traits in FORMATS.items():
     _format.traits = _traits
@@ -129,5 +121,5 @@ SUFFIXES = frozenset(f".{suffix}" for traits in FORMATS.values() for suffix in t
 
 def accepted_formats() -> str:
     """The names of the formats that are accepted as images, as a list for a sentence."""
-    names = [each.value for each in ImageFormat if each is not ImageFormat.VIDEO and each.available]
+    names = [each.value for each in ImageFormat if each.available]
     return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -35,6 +35,8 @@ _FOR_DECODERS: dict[ImageFormat, Callable[[bytes], bytes]] = {
 }
 """What decoders and the preprocessor get instead of a file of these formats, if its ImageInfo is `rewritten`."""
 
+# MP4 and QuickTime; Matroska and WebM; AVI.
+_VIDEO = re.compile(rb".{4}(ftyp|moov|mdat)|\x1aE\xdf\xa3|RIFF.{4}AVI ", re.DOTALL)
 _OTHERS = {
     b"%PDF-": "PDF",
     b"\xff\x0a": "JPEG XL",
@@ -51,19 +53,17 @@ _OTHERS = {
 }
 
 
-def inspect(data: bytes, limits: Limits, *, frames: bool = False) -> ImageInfo | Unopened:
+def inspect(data: bytes, limits: Limits) -> ImageInfo | Unopened:
     """Recognise the format; if the serving process reads its header, also check size and ending.
 
-    It takes microseconds, whatever the size of the image. A video is accepted only if `frames` are requested. Raises
-    EmptyFile, UnsupportedFormat, InvalidImage, TruncatedImage or ImageTooLarge.
+    It takes microseconds, whatever the size of the image. Raises EmptyFile, UnsupportedFormat, InvalidImage,
+    TruncatedImage or ImageTooLarge.
     """
     if not data:
         raise EmptyFile
     image_format = recognize(data)
     if image_format is None:
         raise UnsupportedFormat(f"{_guess(data)}not a {accepted_formats()} image.")
-    if image_format is ImageFormat.VIDEO and not frames:
-        raise UnsupportedFormat("The file is a video: ask for frames of it, such as frames=10 or frames=every:1s.")
     if image_format.traits.passed_on:
         info = _READERS[image_format](data)
         check_size(info, limits)
@@ -96,6 +96,8 @@ def _guess(data: bytes) -> str:
     for signature, name in _OTHERS.items():
         if data.startswith(signature):
             return f"The file is {name}, "
+    if _VIDEO.match(data):
+        return "The file is a video (send its frames to WS /stream, as `gateway stream` does), "
     return "The file is "
 
 
@@ -138,11 +140,11 @@ class DecodePolicy:
         )
 
 
-def examine(upload: Upload, policy: DecodePolicy, *, frames: bool = False) -> ImageInfo | Unopened:
-    """The header of an upload, which is a video only if `frames` are requested; raises ImageError."""
+def examine(upload: Upload, policy: DecodePolicy) -> ImageInfo | Unopened:
+    """The header of an upload; raises ImageError."""
     if upload.error is not None:
         raise upload.error
-    info = inspect(upload.data, policy.limits, frames=frames)
+    info = inspect(upload.data, policy.limits)
     if policy.mode is DecodeMode.NEVER and not _passes(info):
         kind = ""
         if isinstance(info, ImageInfo):

@@ -8,7 +8,7 @@ from gateway.limits.connections import RESERVED
 from gateway.settings import variable
 
 OWN_FILES = 128
-"""Files that the process opens besides its connections: decoders, videos, connections to Tritons, logs."""
+"""Files that the process opens besides its connections: decoders, connections to Tritons, logs."""
 
 log = structlog.get_logger("gateway")
 

@@ -1,1 +1,1 @@
-"""One upload, many images: frames of animations and videos, and masked copies for explanations."""
+"""One upload, many images: frames of animations, and masked copies for explanations."""

@@ -1,4 +1,4 @@
-"""The frames of animations and videos: each is classified, and a file has one result."""
+"""The frames of animations: each is classified, and a file has one result."""
 
 import re
 from collections.abc import Sequence
@@ -103,7 +103,6 @@ def read_frames(given: str, most: int) -> FrameSelection:
 class Frames:
     """The frames that one request wants; see gateway.inference.expansion.Expansion."""
 
-    takes_videos = True
     has_lowest_priority = False
     native_only = "'frames': answers for each frame are available in the native format only."
 

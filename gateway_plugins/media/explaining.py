@@ -62,7 +62,6 @@ class MaskedCopies:
     TooCostly is the error of a file whose masked copies have more than `max_bytes` together.
     """
 
-    takes_videos = False
     has_lowest_priority = True
     native_only = "An explanation is available in the native format only."
 

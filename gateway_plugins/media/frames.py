@@ -1,4 +1,4 @@
-"""The frames of an animation or a video that a request selects."""
+"""The frames of an animation that a request selects."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Frames of animations and videos, and explanations by masked copies."""
+"""Frames of animations, and explanations by masked copies."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

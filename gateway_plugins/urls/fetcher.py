@@ -41,13 +41,13 @@ CONNECT_SECONDS = 3.0
 """Time for a connection to one address, and for its TLS handshake."""
 MAX_SMALL_PIECES, PIECE_BYTES = 1_000, 64
 """A body may arrive in MAX_SMALL_PIECES, and one more for each PIECE_BYTES: a piece costs more than its bytes."""
-MEDIA_TYPES = ("image/", "video/", "application/octet-stream", "binary/octet-stream")
+MEDIA_TYPES = ("image/", "application/octet-stream", "binary/octet-stream")
 """Content types of images; servers of files that do not know the type send the last two."""
 
 # Nothing of the client's request is passed on: no key, no cookie, no trace. No header invites a compressed body.
 HEADERS = {
     "User-Agent": f"triton-image-gateway/{__version__}",
-    "Accept": "image/*, video/*;q=0.5, application/octet-stream;q=0.5",
+    "Accept": "image/*, application/octet-stream;q=0.5",
     "Accept-Encoding": "identity",
 }
 _REDIRECTS = {301, 302, 303, 307, 308}

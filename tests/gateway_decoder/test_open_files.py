@@ -1,4 +1,4 @@
-"""Files that stay open in a decoder's process: the frames of animations and videos, and masked copies of an image."""
+"""Files that stay open in a decoder's process: the frames of animations, and masked copies of an image."""
 
 import asyncio
 import contextlib
@@ -9,31 +9,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gateway.errors import TooCostly, TooManyFrames, TruncatedImage, UndecodableImage, UnsupportedFormat
+from gateway.errors import TooCostly, TooManyFrames, TruncatedImage, UndecodableImage
 from gateway.ingest.decode_budget import open_bytes
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.formats import png
-from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.image_info import ImageInfo, Unopened
+from gateway.ingest.image_info import Unopened
 from gateway.ingest.inspection import inspect
 from gateway_decoder.choice import MOST_IN_FILE
 from gateway_decoder.decoding import decode
-from gateway_decoder.in_process import inspect_whole
 from gateway_plugins.media import open_files
 from gateway_plugins.media.animation import read_frames
 from gateway_plugins.media.masking import Masking, Method
 from gateway_plugins.media.open_files import MaskedImage, animation, masked
-from tests.animations import (
-    FORMATS,
-    VIDEOS,
-    animated,
-    apng_that_promises,
-    avi_that_promises,
-    gif_of,
-    level_of,
-    video,
-    webm_without_duration,
-)
+from tests.animations import FORMATS, animated, apng_that_promises, gif_of, level_of
 from tests.gateway.ingest.reading import LIMITS
 from tests.gateway_decoder.pools import DECODE_LIMITS, MAX_SIDE, cat, decoded, decoders, info_of, works
 from tests.samples import encode, photograph
@@ -42,7 +30,7 @@ from tests.samples import encode, photograph
 @contextlib.asynccontextmanager
 async def opened(pool, data, frames="all", most=1_000, account=None):
     account = account or pool.account()
-    info = inspect(data, LIMITS, frames=True)
+    info = inspect(data, LIMITS)
     if isinstance(info, Unopened):
         info = await pool.read_header(data, info.format, account)
     assert info.animated
@@ -126,8 +114,8 @@ async def test_frame_past_the_limit_is_refused_if_only_times_are_known(pool):
 @pytest.mark.parametrize("frames", ["1", "all", "every:1s"])
 @pytest.mark.parametrize(
     "bomb",
-    [lambda: gif_of(1_000_000), lambda: apng_that_promises(10**9), lambda: avi_that_promises(10**9)],
-    ids=["a million", "a promise", "a video's promise"],
+    [lambda: gif_of(1_000_000), lambda: apng_that_promises(10**9)],
+    ids=["a million", "a promise"],
 )
 async def test_file_of_countless_frames_is_refused_at_little_cost(pool, bomb, frames):
     worker = await only_worker(pool)
@@ -218,13 +206,12 @@ async def test_cancelled_frame_leaves_no_busy_process(pool):
     assert (pool._slots.bounds[0].free, pool.slots_of("animation", 1).bounds[0].free) == (1, 1)
 
 
-@pytest.mark.parametrize("image_format", [*FORMATS, "VIDEO"])
+@pytest.mark.parametrize("image_format", FORMATS)
 async def test_file_that_waits_for_long_makes_room_and_goes_on(pool, monkeypatch, image_format):
     """Its request may wait for the rate of its API key, and another one's file needs the slot."""
     monkeypatch.setattr(open_files, "KEEP_SECONDS", 0.0)
     levels = tuple(range(0, 200, 20))
-    data = video("mp4", "mp4v", levels) if image_format == "VIDEO" else animated(image_format, levels)
-    async with opened(pool, data) as reader:
+    async with opened(pool, animated(image_format, levels)) as reader:
         frames = [await reader.next(), await reader.next()]
         assert [frame.index for frame in await read(pool, animated("GIF", range(4)))] == [0, 1, 2, 3]
         assert not reader.is_open
@@ -253,61 +240,6 @@ async def test_waiting_animation_does_not_delay_images(pool):
         assert not waiting.done()
         await rest(reader)
     assert len(await waiting) == 4
-
-
-SHADES = tuple(range(20, 220, 10))
-
-
-@pytest.mark.parametrize(("ending", "codec"), VIDEOS)
-async def test_frames_of_a_video_have_their_order_time_and_content(pool, ending, codec):
-    data = video(ending, codec, SHADES)
-    info = await pool.read_header(data, ImageFormat.VIDEO, pool.account())
-    assert (info.width, info.height) == (64, 48)
-    frames = await read(pool, data)
-    assert [frame.index for frame in frames] == list(range(20))
-    assert [frame.seconds for frame in frames] == pytest.approx([n / 10 for n in range(20)], abs=0.002)
-    assert [level_of(frame.pixels) for frame in frames] == pytest.approx(SHADES, abs=6)
-
-
-@pytest.mark.parametrize("data", [video("mp4", "mp4v", SHADES), webm_without_duration(SHADES)], ids=["told", "untold"])
-async def test_video_frames_are_spread_with_or_without_a_known_count(pool, data):
-    assert [frame.index for frame in await read(pool, data, "4")] == [0, 5, 10, 15]
-    assert [frame.index for frame in await read(pool, data, "every:0.7s")] == [0, 7, 14]
-    assert len(await read(pool, data)) == 20
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5])
-async def test_truncated_video_ends_with_an_error(pool, share):
-    for ending, codec in VIDEOS:
-        data = video(ending, codec, tuple(range(0, 250, 5)))
-        with pytest.raises(UndecodableImage, match="cut off or damaged"):
-            await read(pool, data[: int(len(data) * share)] if ending != "webm" else data[:100])
-    assert await works(pool)
-
-
-async def test_noise_with_a_video_signature_is_refused(pool):
-    for begin in (b"\x1aE\xdf\xa3", b"\0\0\0\x18ftypisom", b"RIFF\0\0\0\0AVI LIST"):
-        with pytest.raises(UndecodableImage):
-            await read(pool, begin + os.urandom(5_000))
-
-
-async def test_playlist_of_other_files_is_refused(pool, tmp_path):
-    path = tmp_path / "secret.avi"
-    path.write_bytes(video("avi", "MJPG", SHADES))
-    for text in (f"#EXTM3U\n#EXTINF:10,\n{path}\n", f"ffconcat version 1.0\nfile {path}\n"):
-        with pytest.raises(UnsupportedFormat):
-            inspect_whole(text.encode(), LIMITS, frames=True)
-        with pytest.raises(UndecodableImage):
-            async with animation(
-                pool, text.encode(), ImageInfo(ImageFormat.VIDEO, 0, 0), MAX_SIDE, pool.account(), read_frames("all", 9)
-            ):
-                pass
-
-
-async def test_video_of_an_unsupported_codec_is_refused(pool):
-    with pytest.raises(UnsupportedFormat, match=r"codec is not supported; use AV1, H\.264"):
-        await read(pool, video("avi", "FFV1", SHADES))
-    assert await works(pool)
 
 
 HEIGHT, WIDTH = 40, 80

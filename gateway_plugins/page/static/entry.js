@@ -19,8 +19,8 @@ const FILE_FAULTS = new Set([
   "url_not_allowed",
 ]);
 
-// Types that may be animated, and videos; animated PNGs are rare.
-const MOVING = /^(image\/(gif|webp|avif|apng)$|video\/)/;
+// Types that may be animated; animated PNGs are rare.
+const MOVING = /^image\/(gif|webp|avif|apng)$/;
 const FRAMES = "frames=8";
 
 /** A query without frames. */
@@ -110,10 +110,9 @@ export class Entry {
     return this.#moves ? queries.map((query) => [...(query ? [query] : []), FRAMES].join("&")) : queries;
   }
 
-  /** Request no frames from now on; returns false for a video, which has only frames. */
+  /** Request no frames from now on. */
   hold() {
-    this.#moves = this.file.type.startsWith("video/");
-    return !this.#moves;
+    this.#moves = false;
   }
 
   /** Request the results again; returns those to wait for. */

@@ -226,7 +226,8 @@ export class Run {
   /** Queue an animation again as a still image; returns whether its frames were requested. */
   #asStill(answer) {
     const query = withoutFrames(answer.query);
-    if (query === answer.query || !answer.entry.hold()) return false;
+    if (query === answer.query) return false;
+    answer.entry.hold();
     answer.query = query;
     this.#queue.push(answer);
     return true;

@@ -17,7 +17,7 @@ from gateway.errors import (
 )
 from gateway.ingest.image_formats import AVAILABLE, ImageFormat
 from gateway.ingest.image_info import ImageInfo, Unopened
-from gateway.ingest.inspection import bytes_needed, check_size, examine, inspect, recognize
+from gateway.ingest.inspection import bytes_needed, check_size, inspect, recognize
 from gateway.ingest.upload import Upload
 from gateway_decoder.in_process import inspect_whole, prepare
 from tests import encoders
@@ -45,6 +45,7 @@ OTHERS = {
     "ZIP": b"PK\3\4" + bytes(100),
     "JPEG XL": b"\xff\x0a" + bytes(100),
     "HEIF with a minimized header": b"\0\0\0\x10ftypmif3avif\0\0\0\x20mini" + bytes(24),
+    "The file is a video (send its frames to WS /stream": b"\0\0\0\x18ftypisom" + bytes(64),
     "The file is not a JPEG": b"BMW is a maker of cars, and this is a text.",
 }
 PASSED_ON = {"JPEG", "PNG", "WebP", "BMP"}
@@ -65,13 +66,13 @@ def ftyp(*brands: bytes, size: int = 0, version: bytes = bytes(4)) -> bytes:
         (ftyp(b"isom", b"avif"), ImageFormat.AVIF),
         (ftyp(b"mif1", b"iso2", b"iso3", b"avif"), ImageFormat.AVIF),
         (ftyp(b"mif1", b"iso2"), ImageFormat.HEIC),
-        (ftyp(b"isom", version=b"avif"), ImageFormat.VIDEO),
-        (ftyp(b"isom", b"xxav", b"ifxx"), ImageFormat.VIDEO),
+        (ftyp(b"isom", version=b"avif"), None),
+        (ftyp(b"isom", b"xxav", b"ifxx"), None),
         (ftyp(b"isom", b"avif", size=20), ImageFormat.AVIF),
-        (ftyp(b"isom", b"avif", size=19), ImageFormat.VIDEO),
-        (ftyp(b"isom", b"avif")[:-1], ImageFormat.VIDEO),
+        (ftyp(b"isom", b"avif", size=19), None),
+        (ftyp(b"isom", b"avif")[:-1], None),
         (ftyp(b"isom", *[b"iso2"] * 251, b"avif"), ImageFormat.AVIF),
-        (ftyp(b"isom", *[b"iso2"] * 252, b"avif"), ImageFormat.VIDEO),
+        (ftyp(b"isom", *[b"iso2"] * 252, b"avif"), None),
         (ftyp(b"avif").replace(b"ftyp", b"free"), None),
     ],
     ids=[
@@ -240,16 +241,6 @@ def test_smallest_image_has_one_pixel(width, height):
     with pytest.raises(InvalidImage) as caught:
         check_size(ImageInfo(ImageFormat.JPEG, width, height), LIMITS)
     assert caught.value.message == "The image has no width or no height."
-
-
-def test_video_needs_frames():
-    video = b"\0\0\0\x18ftypisom" + bytes(64)
-    assert examine(Upload(0, "a.mp4", video), AUTO, frames=True) == Unopened(ImageFormat.VIDEO)
-    with pytest.raises(UnsupportedFormat):
-        examine(Upload(0, "a.mp4", video), AUTO)
-    with pytest.raises(UnsupportedFormat) as caught:
-        inspect(video, LIMITS)
-    assert caught.value.message.startswith("The file is a video: ask for frames of it")
 
 
 @pytest.mark.parametrize(("nbytes", "size", "expected"), [(64, None, 64), (0, None, 0), (64, 4, 64), (64, 8, 192)])

@@ -17,7 +17,7 @@ from gateway_decoder.choice import Choice
 from gateway_decoder.pillow import count_gif_frames
 from gateway_plugins.media.animation import AnimationResult, Frames, read_frames
 from gateway_plugins.media.frames import FrameSelection
-from tests.animations import FORMATS, animated, apng_that_promises, avi_that_promises, gif_of, video
+from tests.animations import FORMATS, animated, apng_that_promises, gif_of
 from tests.doubles.backend import PNG, StubBackend, brightness
 from tests.doubles.scripted import Loop, Scripted
 from tests.keys import key_of
@@ -78,13 +78,10 @@ def test_frames_are_answered_in_every_kind_of_body(client):
         assert [frame["index"] for frame in answer.json()["results"][0]["frames"]] == [0, 1], answer.text
 
 
-def test_without_the_parameter_the_first_frame_is_answered_and_a_video_refused(client):
+def test_without_the_parameter_the_first_frame_is_answered(client):
     (result,) = ask(client, animated("GIF", [200, 100]), frames=None)["results"]
     assert levels([result]) == [200]
     assert "frames" not in result
-    answer = client.post("/predict", files=[("f", ("x.mp4", video("mp4", "mp4v", (1, 2))))])
-    assert (answer.status_code, answer.json()["results"][0]["error"]["code"]) == (415, "unsupported_format")
-    assert "frames=10" in answer.json()["results"][0]["error"]["message"]
 
 
 def test_each_file_has_one_result_and_frames_count_as_images(client):
@@ -191,27 +188,11 @@ def test_invalid_frames_parameter_is_refused(client, frames):
     assert answer.json()["detail"].startswith("'frames': ")
 
 
-def test_video_has_frames(client):
-    (result,) = ask(client, video("mp4", "mp4v", tuple(range(20, 220, 10))), frames="every:0.5s")["results"]
-    assert [(frame["index"], frame["time_s"]) for frame in result["frames"]] == [(0, 0), (5, 0.5), (10, 1), (15, 1.5)]
-    assert levels(result["frames"]) == pytest.approx([20, 70, 120, 170], abs=6)
-    assert (result["width"], result["height"]) == (64, 48)
-
-
-def test_limits_of_images_apply_to_videos():
-    small, large = video("mp4", "mp4v", (1, 2)), video("mp4", "mp4v", (1, 2), (640, 480))
-    with client_of(StubBackend(shades), max_image_side=500) as client:
-        answer = ask(client, large, small, avi_that_promises(10**9), small[:100])
-    codes = [result["error"] and result["error"]["code"] for result in answer["results"]]
-    assert codes == ["image_too_large", None, "too_many_frames", "undecodable_image"]
-    assert (answer["results"][0]["width"], answer["results"][2]["width"]) == (640, 64)
-
-
 def test_frames_are_refused_if_decoding_is_disabled():
     with client_of(StubBackend(shades), decode="never") as client:
-        answer = ask(client, animated("PNG", range(3)), video("mp4", "mp4v", (1, 2)), PNG)
-    assert [result["error"]["code"] for result in answer["results"][:2]] == ["unsupported_format"] * 2
-    assert len(answer["results"][2]["frames"]) == 1
+        answer = ask(client, animated("PNG", range(3)), PNG)
+    assert answer["results"][0]["error"]["code"] == "unsupported_format"
+    assert len(answer["results"][1]["frames"]) == 1
 
 
 def chosen(wanted: FrameSelection, times: list[float]) -> list[int]:
