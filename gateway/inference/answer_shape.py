@@ -17,10 +17,6 @@ class AnswerShape(ABC):
     shows_a_lone_error: ClassVar[bool]
     """Whether the error of a single file is a result like others; else the response is a problem document."""
 
-    fits_much: ClassVar[bool] = False
-    """Whether the schema fits many responses of other formats. It is then the last in the OpenAPI document, because
-    generated clients parse a response by the first schema that fits."""
-
     @abstractmethod
     def item(self, result: "Result", spec: "RequestSpec") -> object:
         """Convert one file's result or error to plain data for JSON."""

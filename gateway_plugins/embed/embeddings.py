@@ -147,7 +147,7 @@ class OpenAIEmbeddings(Foreign):
         """The members of OpenAIEmbedding."""
         return {"object": "embedding", "index": result.index, **cast("dict[str, object]", super().item(result, spec))}
 
-    def result(self, result: Result, spec: RequestSpec) -> object:  # noqa: ARG002
+    def result(self, result: Result) -> object:
         """The member `embedding`."""
         return {"embedding": _embedding(result, self._parameters)}
 

@@ -14,16 +14,16 @@ class Foreign(AnswerShape):
 
     shows_a_lone_error = False
 
-    def item(self, result: Result, spec: RequestSpec) -> object:
+    def item(self, result: Result, spec: RequestSpec) -> object:  # noqa: ARG002
         """The result, or the file's error."""
-        return self.result(result, spec) if result.error is None else self.error(result.error)
+        return self.result(result) if result.error is None else self.error(result.error)
 
     def around(self, results: Sequence[Result], spec: RequestSpec) -> tuple[bytes, bytes]:  # noqa: ARG002
         """The brackets of a list, or nothing for a single file."""
         return (b"[", b"]") if len(results) > 1 else (b"", b"")
 
     @abstractmethod
-    def result(self, result: Result, spec: RequestSpec) -> object:
+    def result(self, result: Result) -> object:
         """The classes of one image."""
 
     @abstractmethod

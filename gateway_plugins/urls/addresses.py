@@ -102,14 +102,6 @@ class AddressRule:
         return is_public(address) or _within(address, self._networks)
 
 
-class AnyAddress(AddressRule):
-    """Allows every address: for hosts that the operator has named, and never a client."""
-
-    def allows(self, text: str) -> bool:  # noqa: ARG002  # see AddressRule
-        """See AddressRule."""
-        return True
-
-
 def destination(address: IPAddress) -> IPAddress:
     """The IPv4 address that is reached by an IPv6 address which has one inside; any other address itself."""
     if isinstance(address, IPv4Address):

@@ -3,11 +3,10 @@
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urljoin
 from weakref import WeakValueDictionary
 
@@ -26,11 +25,11 @@ from gateway.limits.round_robin import RoundRobin
 from gateway.settings import Settings
 from gateway.time_slices import TimeSlice
 from gateway_plugins.urls import metrics
-from gateway_plugins.urls.addresses import AddressRule, AnyAddress, Resolver
+from gateway_plugins.urls.addresses import AddressRule, Resolver
 from gateway_plugins.urls.errors import FetchFailed, FetchTimeout, UrlNotAllowed
-from gateway_plugins.urls.locations import BUCKETS, Location, read_location, read_prefix
+from gateway_plugins.urls.locations import Location, read_location, read_prefix
 from gateway_plugins.urls.network import CheckedNetwork
-from gateway_plugins.urls.settings import UrlSettings
+from gateway_plugins.urls.settings import FETCH_TIMEOUT_SECONDS, MAX_FETCHES, UrlSettings
 
 OTHERS_PART = 4
 """One client may take all but 1/OTHERS_PART of the fetches of a process."""
@@ -53,34 +52,16 @@ HEADERS = {
 _REDIRECTS = {301, 302, 303, 307, 308}
 
 
-@dataclass(frozen=True, slots=True)
-class BucketRequest:
-    """The request for an object in a bucket, with the service's credentials in its URL or its headers."""
-
-    location: Location = field(repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-class ImageBucket(Protocol):
-    """A kind of bucket, such as S3."""
-
-    async def request(self, location: Location) -> BucketRequest:
-        """The request for an object; raises FetchFailed if the service cannot get credentials now."""
-        ...
-
-
 class UrlFetcher:
     """Fetches images for all requests of one process. `__call__` is the interface; see gateway.api.request_context.
 
     An image that cannot be fetched is an upload with an error. What is being fetched counts for the upload buffer.
-    `buckets` has the kinds of buckets by their schemes.
     """
 
     def __init__(
         self,
         settings: Settings,
         uploads: Pool,
-        buckets: Mapping[str, ImageBucket],
         resolver: Resolver | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
@@ -89,12 +70,11 @@ class UrlFetcher:
         self._rule = AddressRule(urls.fetch_networks)
         self._request_seconds = settings.upload_timeout_seconds
         self._max_wait_seconds = settings.max_wait_seconds
-        self._timeout_seconds = urls.fetch_timeout_seconds
+        self._timeout_seconds = FETCH_TIMEOUT_SECONDS
         self._min_bytes_per_second = settings.min_upload_bytes_per_second
         self._limits = Limits.from_settings(settings)
         self._uploads = uploads
-        self._buckets = buckets
-        self._max_fetches = urls.max_fetches
+        self._max_fetches = MAX_FETCHES
         self._slots = RoundRobin(Bound("max_fetches", self._max_fetches, metrics.FETCHES, metrics.FETCHES_LIMIT))
         self._client_slots: WeakValueDictionary[str, RoundRobin] = WeakValueDictionary()
         """The slots of the clients whose requests have URLs at this moment."""
@@ -202,19 +182,11 @@ class UrlFetcher:
     async def _follow(self, location: Location, download: "Download") -> bytes:
         """Fetch a location, and those to which it redirects: each is a new request under the same rules."""
         for _ in range(MAX_REDIRECTS + 1):
-            bucket = self._buckets.get(location.scheme)
-            if bucket is None:
-                get = _Get(location, CheckedNetwork(self._resolver, self._rule), HEADERS)
-            else:
-                signed = await bucket.request(location)
-                network = CheckedNetwork(self._resolver, AnyAddress())
-                get = _Get(signed.location, network, {**HEADERS, **signed.headers})
+            get = _Get(location, CheckedNetwork(self._resolver, self._rule))
             async with get.response(self._ssl_context) as response:
                 answer = await self._body(get, response, download)
             if isinstance(answer, bytes):
                 return answer
-            if bucket is not None:
-                raise FetchFailed("The bucket redirects; it may be in another region than the service expects.")
             location = self._redirected(location, answer)
         raise FetchFailed(f"The URL redirects more than {MAX_REDIRECTS} times.")
 
@@ -248,8 +220,6 @@ class UrlFetcher:
             self._check(found)
         except (UrlNotAllowed, ValueError) as exc:  # what the host sends is not shown
             raise UrlNotAllowed("The URL redirects to another one, from which no images are fetched.") from exc
-        if found.scheme in BUCKETS:
-            raise UrlNotAllowed("The URL redirects to a bucket.")
         return found
 
     def _request_timed_out(self) -> UploadTimeout:
@@ -335,9 +305,9 @@ class _Request:
 class _Get:
     """One GET on a connection of its own, so that it depends on no other request."""
 
-    def __init__(self, location: Location, network: CheckedNetwork, headers: Mapping[str, str]) -> None:
+    def __init__(self, location: Location, network: CheckedNetwork) -> None:
         self._network = network
-        self._headers = [("Host", location.authority), *headers.items()]
+        self._headers = [("Host", location.authority), *HEADERS.items()]
         self._url = httpcore2.URL(
             scheme=location.scheme, host=location.host, port=location.port, target=location.target.encode()
         )

@@ -1,4 +1,4 @@
-"""URLs of images, and the prefixes of URLs that an operator allows: https, http, s3 and gs.
+"""URLs of images, and the prefixes of URLs that an operator allows: https and http.
 
 Stricter than RFC 3986: what two programs may read in two ways is refused.
 """
@@ -9,35 +9,30 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 HTTP_PORTS = {"https": 443, "http": 80}
-BUCKETS = ("s3", "gs")
-SCHEMES = (*HTTP_PORTS, *BUCKETS)
 ANY_HOST = "*"
 MAX_HOST_CHARACTERS = 253
 
 _PARTS = re.compile(r"(?P<scheme>[A-Za-z0-9+.-]+)://(?P<authority>[^/?#]*)(?P<rest>.*)", re.DOTALL)
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?"
 _HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _PORT = re.compile(r":(?P<port>[1-9][0-9]{0,4})")
 _ESCAPE = r"%[0-9A-Fa-f]{2}"
 _PATH = re.compile(rf"(?:[A-Za-z0-9\-._~:/@!$&'()*+,;=]|{_ESCAPE})*")
 _QUERY = re.compile(rf"(?:[A-Za-z0-9\-._~:/?@!$&'()*+,;=\[\]]|{_ESCAPE})*")
 # Servers read control characters, and bytes that are never part of UTF-8, in different ways: %c0%ae may be a dot.
 _AMBIGUOUS_ESCAPE = re.compile(r"%(?:[01][0-9a-f]|7f|c[01]|f[5-9a-f])", re.IGNORECASE)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SEPARATORS = re.compile(r"[/\\]")
 _INVALID_HOST = "has an invalid host: write a name in its ASCII form (xn--…), without a dot at its end"
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where an image is: a URL of HTTP, or an object in a bucket, whose key is `path` without its first slash."""
+    """Where an image is: a URL of HTTP."""
 
     scheme: str
     host: str
-    """A name in lower case, an IP address without brackets, or the name of a bucket."""
+    """A name in lower case, or an IP address without brackets."""
     port: int
-    """0 for a bucket."""
     path: str
     """From the first slash on, as it was written."""
     query: str = ""
@@ -47,7 +42,7 @@ class Location:
     def authority(self) -> str:
         """The host, and the port unless it is the scheme's own: the value of the header Host."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == HTTP_PORTS.get(self.scheme, 0) else f"{host}:{self.port}"
+        return host if self.port == HTTP_PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def target(self) -> str:
@@ -57,8 +52,7 @@ class Location:
     @property
     def name(self) -> str:
         """The last segment of the path, for people to read."""
-        name = self.path.rpartition("/")[2]
-        return name if self.scheme in BUCKETS else unquote(name)
+        return unquote(self.path.rpartition("/")[2])
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.authority}{self.target}"
@@ -106,9 +100,9 @@ def _read(text: str, *, wildcard: bool) -> Location:
     if parts is None:
         raise ValueError("has no scheme and host, such as https://images.example.com/cat.jpg")
     scheme = parts["scheme"].lower()
-    if scheme not in SCHEMES:
-        raise ValueError(f"has another scheme than {', '.join(SCHEMES)}")
-    location = (_bucket if scheme in BUCKETS else _http)(scheme, parts["authority"], parts["rest"], wildcard=wildcard)
+    if scheme not in HTTP_PORTS:
+        raise ValueError("has another scheme than https and http")
+    location = _http(scheme, parts["authority"], parts["rest"], wildcard=wildcard)
     if _leaves_its_folder(location.path):
         raise ValueError("has the path segment . or ..")
     return location
@@ -150,15 +144,6 @@ def _host_and_port(authority: str, *, wildcard: bool) -> tuple[str, int | None]:
     if match is None or int(match["port"]) > 65_535:
         raise ValueError("has an invalid port")
     return host, int(match["port"])
-
-
-def _bucket(scheme: str, authority: str, rest: str, *, wildcard: bool) -> Location:
-    if not _BUCKET.fullmatch(authority):
-        raise ValueError("has an invalid name of a bucket")
-    if _CONTROL.search(rest) or not (wildcard or rest.removeprefix("/")):
-        raise ValueError(f"has no valid key, such as {scheme}://{authority}/cat.jpg")
-    # A key may contain any character, also ? and #.
-    return Location(scheme, authority, 0, rest if rest.startswith("/") else f"/{rest}")
 
 
 def _leaves_its_folder(path: str) -> bool:

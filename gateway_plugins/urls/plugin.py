@@ -1,6 +1,6 @@
 """Images by URL: bodies in JSON may name images, which the service fetches."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
@@ -33,19 +33,12 @@ class Urls(Plugin):
 
     def __init__(self, settings: Settings) -> None:
         self._fetcher: UrlFetcher | None = None
-        self._create: Callable[[Pool], UrlFetcher] | None = None
-        if UrlSettings.of(settings).fetch_urls:
-            self._create = _creating(settings)
-
-    @classmethod
-    def check(cls, settings: Settings) -> None:
-        """Raise BucketsUnavailable if a package or the credentials of a bucket are missing."""
-        if UrlSettings.of(settings).fetch_urls:
-            _creating(settings)
+        self._settings = settings
+        self._is_on = bool(UrlSettings.of(settings).fetch_urls)
 
     def document(self, schema: dict[str, Any]) -> None:
         """Bodies with images in base64 may have URLs instead."""
-        if self._create is None:
+        if not self._is_on:
             return
         for operations in schema["paths"].values():
             operation = operations.get("post", {})
@@ -57,24 +50,18 @@ class Urls(Plugin):
 
     def lifespan(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
         """The fetcher's threads and connections."""
-        return nullcontext() if self._create is None else self._fetching(self._create(runtime.uploads))
+        return self._fetching(runtime.uploads) if self._is_on else nullcontext()
 
     def fetcher(self) -> Fetcher | None:
         """See Plugin.fetcher."""
         return self._fetcher
 
     @asynccontextmanager
-    async def _fetching(self, opened: "UrlFetcher") -> AsyncIterator[None]:
-        self._fetcher = opened
+    async def _fetching(self, uploads: "Pool") -> AsyncIterator[None]:
+        from gateway_plugins.urls.fetcher import UrlFetcher
+
+        self._fetcher = fetcher = UrlFetcher(self._settings, uploads)
         try:
             yield
         finally:
-            opened.close()
-
-
-def _creating(settings: Settings) -> "Callable[[Pool], UrlFetcher]":
-    from gateway_plugins.urls.buckets import open_buckets
-    from gateway_plugins.urls.fetcher import UrlFetcher
-
-    buckets = open_buckets(UrlSettings.of(settings))
-    return lambda uploads: UrlFetcher(settings, uploads, buckets)
+            fetcher.close()

@@ -3,12 +3,17 @@
 import ipaddress
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from gateway.errors import Overloaded
-from gateway.settings import Limits, Listed, Pairs, Section
+from gateway.settings import FixedLimits, Listed, Pairs, Section
 from gateway_plugins.urls.errors import FetchTimeout
 from gateway_plugins.urls.locations import read_prefix
+
+FETCH_TIMEOUT_SECONDS = 10.0
+"""Time to fetch one image, its redirects included; an image whose host needs longer can be uploaded."""
+MAX_FETCHES = 64
+"""Images that one process fetches at once; the others wait for `max_wait_seconds` at most. Add processes for more."""
 
 
 def _url_prefixes(given: tuple[str, ...]) -> tuple[str, ...]:
@@ -17,8 +22,7 @@ def _url_prefixes(given: tuple[str, ...]) -> tuple[str, ...]:
         try:
             read_prefix(text)
         except ValueError as exc:
-            msg = f"{text!r} {exc}; a prefix is such as https://images.example.com/products/, https://*.example.com, "
-            msg += "gs://bucket/ or s3://bucket/folder/"
+            msg = f"{text!r} {exc}; a prefix is such as https://images.example.com/products/ or https://*.example.com"
             raise ValueError(msg) from exc
     return given
 
@@ -37,18 +41,14 @@ def _networks(given: tuple[str, ...]) -> tuple[str, ...]:
 class UrlSettings(Section):
     """Images by URL."""
 
-    limits: ClassVar[Limits] = {
-        "fetch_timeout_seconds": ("seconds", FetchTimeout),
-        "max_fetches": ("images", Overloaded),
+    fixed_limits: ClassVar[FixedLimits] = {
+        "fetch_timeout_seconds": (FETCH_TIMEOUT_SECONDS, "seconds", FetchTimeout),
+        "max_fetches": (MAX_FETCHES, "images", Overloaded),
     }
 
     needs: ClassVar[Pairs] = (("fetch_networks", "fetch_urls"),)
 
     fetch_urls: Annotated[Listed, AfterValidator(_url_prefixes)] = ()
-    """Prefixes of URLs from which images may be fetched, with commas: https://host/folder/, s3://bucket/, gs://bucket/."""
+    """Prefixes of URLs from which images may be fetched, with commas: https://host/folder/."""
     fetch_networks: Annotated[Listed, AfterValidator(_networks)] = ()
     """Networks besides the public internet from which images may be fetched, with commas, such as 10.20.0.0/16."""
-    fetch_timeout_seconds: float = Field(10.0, gt=0, le=3_600)
-    """Time to fetch one image, its redirects included; then its error is `fetch_timeout`."""
-    max_fetches: int = Field(64, ge=1, le=10_000)
-    """Images that one process fetches at once; the others wait for `max_wait_seconds` at most, then `overloaded`."""

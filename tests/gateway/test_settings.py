@@ -189,7 +189,7 @@ NO_PREFIXES = ("a.example", "https://a.example/?x", "ftp://a.example", "https://
         *(("cors_origins", given, "", "") for given in NO_ORIGINS),
         *(("model_split", given, "", "flowers=1:90,2:10") for given in NO_SPLITS),
         *(("model_shadow", given, "percentages from 1 to 100", "flowers=2:10") for given in NO_SHADOWS),
-        *(("fetch_urls", given, "a prefix is such as", "s3://bucket/folder/") for given in NO_PREFIXES),
+        *(("fetch_urls", given, "a prefix is such as", "https://*.example.com") for given in NO_PREFIXES),
         *(("fetch_networks", given, "is not a network", "fd00:1234::/48") for given in ("10.0.0.1/8", "10.0.0", "*")),
         *(("model_split_header", given, "", "") for given in ("", "X Client", "X-Client:", "X-Clïent")),
     ],

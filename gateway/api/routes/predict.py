@@ -27,7 +27,7 @@ def router(plugins: "Plugins") -> APIRouter:
     shapes: dict[str, AnswerShape] = {NATIVE: Native(), **plugins.shapes()}
     known = predict_parameters(tuple(shapes))
     names = tuple(known.model_fields)
-    schemas = [shape.documents for shape in sorted(shapes.values(), key=lambda shape: shape.fits_much)]
+    schemas = [shape.documents for shape in shapes.values()]
     api = APIRouter(tags=["classify"])
 
     def documented(parameters: Annotated[known, QueryParameter()]) -> None:  # type: ignore[valid-type]

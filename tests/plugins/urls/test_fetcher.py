@@ -87,6 +87,18 @@ def code_of(origin: Origin, answer, **settings) -> str | None:
 
 
 @pytest.fixture
+def in_a_second(monkeypatch):
+    """Each image may take a second."""
+    monkeypatch.setattr(fetcher, "FETCH_TIMEOUT_SECONDS", 1.0)
+
+
+@pytest.fixture
+def in_a_minute(monkeypatch):
+    """Each image may take so long that another limit applies first."""
+    monkeypatch.setattr(fetcher, "FETCH_TIMEOUT_SECONDS", 60.0)
+
+
+@pytest.fixture
 def client(origin):
     with client_of(StubBackend(with_vector), **allow(origin.url())) as client:
         yield client
@@ -216,11 +228,12 @@ class TestAddresses:
         names.add("busy.test", socket.gaierror(socket.EAI_AGAIN, "try again"))
         assert fetch("http://busy.test/", networks=()) == ["fetch_failed"]
 
+    @pytest.mark.usefixtures("in_a_second")
     def test_slow_resolver_delays_no_other_image(self, origin, names):
         answered, slow = threading.Event(), 2 * FETCHES_PER_REQUEST
         names.add("slow.test", answered)
         try:
-            with client_of(**allow(origin.url(), "http://*", fetch_timeout_seconds=1)) as client:
+            with client_of(**allow(origin.url(), "http://*")) as client:
                 answer = ask(client, *["http://slow.test/"] * slow, origin.url(host="localhost"), origin.url())
         finally:
             answered.set()
@@ -258,18 +271,20 @@ class TestTls:
         assert fetch(cats.url(host=name)) == [code]
 
     @pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 200 OK\r\n\r\n", b"\x16\x03\x03\x40\x00"])
+    @pytest.mark.usefixtures("in_a_second")
     def test_host_without_tls_is_an_error(self, origin, greeting):
         """It sends something else than TLS, or begins it and sends no more."""
         origin.on_connect = greeting
         url = origin.url().replace("http://", "https://")
-        assert fetch(url, fetch_timeout_seconds=1) in (["fetch_failed"], ["fetch_timeout"])
+        assert fetch(url) in (["fetch_failed"], ["fetch_timeout"])
         origin.wait_for_open(0)
 
+    @pytest.mark.usefixtures("in_a_second")
     def test_slow_host_with_tls_is_left(self, cats):
         """The connection is closed without the closing alert of the host, which may never come."""
         cats.answers["/cat.png"] = wait_for_client
         url = cats.url(host="cats.test")
-        assert fetch(url, B64, fetch_timeout_seconds=1) == ["fetch_timeout", None]
+        assert fetch(url, B64) == ["fetch_timeout", None]
         cats.wait_for_open(0)
 
 
@@ -318,10 +333,11 @@ class TestRedirects:
         origin.answers["/0"] = response()
         assert fetch(origin.url(f"/{count}")) == [code]
 
+    @pytest.mark.usefixtures("in_a_minute")
     def test_body_of_a_redirect_is_not_read(self, origin):
         head = b"HTTP/1.1 302 Found\r\nLocation: /other.png\r\n\r\n"
         origin.answers["/other.png"] = response()
-        assert code_of(origin, repeat(b"x" * 65_536, head), fetch_timeout_seconds=20) is None
+        assert code_of(origin, repeat(b"x" * 65_536, head)) is None
         assert origin.left.wait(10)
 
 
@@ -349,10 +365,11 @@ class TestLimits:
         "head",
         [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n"],
     )
+    @pytest.mark.usefixtures("in_a_second")
     def test_slow_host_is_left(self, origin, head):
         began = time.monotonic()
         origin.answers["/slow.png"] = drip(head)
-        assert fetch(origin.url("/slow.png"), origin.url(), fetch_timeout_seconds=1) == ["fetch_timeout", None]
+        assert fetch(origin.url("/slow.png"), origin.url()) == ["fetch_timeout", None]
         assert time.monotonic() - began < 10
         assert origin.left.wait(10)
 
@@ -368,9 +385,10 @@ class TestLimits:
             (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"A: b\r\n", "fetch_failed"),
         ],
     )
+    @pytest.mark.usefixtures("in_a_minute")
     def test_endless_body_or_framing_is_refused(self, origin, head, piece, code):
         endless = repeat(piece * 50, head)
-        assert code_of(origin, endless, fetch_timeout_seconds=60, max_file_bytes=2**20) == code
+        assert code_of(origin, endless, max_file_bytes=2**20) == code
         assert origin.left.wait(10)
 
     @pytest.mark.anyio
@@ -418,26 +436,29 @@ class TestLimits:
 class TestNumber:
     """How much is fetched at once."""
 
-    @pytest.mark.parametrize(("settings", "most"), [({}, FETCHES_PER_REQUEST), ({"max_fetches": 2}, 2)])
-    def test_requests_are_sent_in_parallel_up_to_the_limit(self, origin, settings, most):
+    @pytest.mark.parametrize(("fetches", "most"), [(64, FETCHES_PER_REQUEST), (2, 2)])
+    def test_requests_are_sent_in_parallel_up_to_the_limit(self, origin, monkeypatch, fetches, most):
+        monkeypatch.setattr(fetcher, "MAX_FETCHES", fetches)
         gate = Gate(origin, most)
-        assert fetch(*[origin.url("/gate")] * (most + 4), **settings) == [None] * (most + 4)
+        assert fetch(*[origin.url("/gate")] * (most + 4)) == [None] * (most + 4)
         assert gate.most == most
         assert REGISTRY.get_sample_value("gateway_fetches") == 0
 
-    def test_wait_for_a_slot_has_an_end(self, origin):
+    @pytest.mark.usefixtures("in_a_second")
+    def test_wait_for_a_slot_has_an_end(self, origin, monkeypatch):
+        monkeypatch.setattr(fetcher, "MAX_FETCHES", 1)
         origin.answers["/hang"] = wait_for_client
-        short = {"max_wait_seconds": 0.2, "fetch_timeout_seconds": 1}
         hanging = origin.url("/hang")
-        assert fetch(B64, hanging, hanging, max_fetches=1, **short) == [None, "fetch_timeout", "overloaded"]
+        assert fetch(B64, hanging, hanging, max_wait_seconds=0.2) == [None, "fetch_timeout", "overloaded"]
 
-    def test_one_client_does_not_take_all_fetches(self, origin, tmp_path):
+    def test_one_client_does_not_take_all_fetches(self, origin, tmp_path, monkeypatch):
         """Images that never arrive took all fetches, and those of other clients were refused as overloaded."""
         origin.answers["/hang"] = wait_for_client
         keys = [key_of(tmp_path / "keys", name) for name in ("greedy", "other")]
-        settings = {"max_fetches": 4, "max_wait_seconds": 1, "fetch_timeout_seconds": 3}
+        monkeypatch.setattr(fetcher, "MAX_FETCHES", 4)
+        monkeypatch.setattr(fetcher, "FETCH_TIMEOUT_SECONDS", 3.0)
         with (
-            stub_service(**allow(origin.url(), **settings), api_keys_file=tmp_path / "keys") as url,
+            stub_service(**allow(origin.url(), max_wait_seconds=1), api_keys_file=tmp_path / "keys") as url,
             httpx.Client(base_url=url, timeout=60) as client,
             ThreadPoolExecutor(1) as threads,
         ):
@@ -447,6 +468,7 @@ class TestNumber:
             assert not hanging.done()
         assert hanging.result().json()["code"] == "overloaded"
 
+    @pytest.mark.usefixtures("in_a_minute")
     def test_slow_fetch_makes_room_for_an_upload(self, origin):
         """When the upload buffer is full, a fetch that stands still is evicted, as a slow upload is."""
         large = encode(np.random.default_rng(1).integers(0, 256, (400, 400, 3), np.uint8), ".png")
@@ -459,7 +481,7 @@ class TestNumber:
         limits = {"max_bytes_waiting": 2**20, "max_file_bytes": 10**6, "stream_frame_bytes": 2**20}
         answers: list[httpx.Response] = []
         with (
-            stub_service(**allow(origin.url(), **limits), fetch_timeout_seconds=60) as url,
+            stub_service(**allow(origin.url(), **limits)) as url,
             httpx.Client(base_url=url, timeout=60) as client,
         ):
             fetching = threading.Thread(target=lambda: answers.append(ask(client, origin.url("/stop"))))
@@ -472,21 +494,23 @@ class TestNumber:
         assert (problem["status"], problem["code"], problem["limit"]) == (503, "overloaded", "max_bytes_waiting")
         assert len(large) > 2**20 - 800_000
 
+    @pytest.mark.usefixtures("in_a_minute")
     def test_images_of_a_request_have_a_time_together(self, origin):
         origin.answers["/hang"] = wait_for_client
-        limits = {"upload_timeout_seconds": 0.5, "upload_idle_timeout_seconds": 0.4, "fetch_timeout_seconds": 60}
+        limits = {"upload_timeout_seconds": 0.5, "upload_idle_timeout_seconds": 0.4}
         with client_of(**allow(origin.url(), **limits)) as client:
             answer = ask(client, B64, origin.url("/hang"))
         assert (answer.status_code, answer.json()["code"]) == (408, "upload_timeout")
         origin.wait_for_open(0)
 
+    @pytest.mark.usefixtures("in_a_minute")
     def test_client_that_leaves_ends_its_fetches(self, origin):
         origin.answers["/hang"] = wait_for_client
         body = json.dumps({"images": [{"url": origin.url("/hang")}] * 3}).encode()
         lines = ["POST /predict HTTP/1.1", "Host: x", "Content-Type: application/json", f"Content-Length: {len(body)}"]
         head = "\r\n".join(lines) + "\r\n\r\n"
         before = REGISTRY.get_sample_value("gateway_waiting_bytes")
-        with stub_service(**allow(origin.url()), fetch_timeout_seconds=60) as url:
+        with stub_service(**allow(origin.url())) as url:
             with socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as client:
                 client.sendall(head.encode() + body)
                 origin.wait_for_open(3)
