@@ -64,7 +64,7 @@ BESIDE_EACH_OTHER = --no-print-directory --jobs 2 --output-sync=target --keep-go
 # From where `make check` on the main branch looks for changes: tests/affected.py.
 KEEP_GREEN = { ! git diff --quiet HEAD || { mkdir -p build && git rev-parse HEAD > build/green; }; }
 
-.PHONY: help ready install up test test-most test-long check check-tests check-style check-types check-imports test-python mutants coverage lint fmt docs site dist bench figures attack fuzz sanitize clean
+.PHONY: help ready install up test test-most test-long check check-tests check-style check-types check-imports test-python mutants coverage lint fmt docs site dist bench figures fuzz sanitize clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -191,18 +191,10 @@ bench: ready ## measure throughput against the bare limit; options: make bench A
 PERFORMANCE := --write docs/explanation/performance.md
 MODELS := --model mobilenet-v3-small --model efficientnet-lite0
 
-figures: ready ## measure the tables of docs/explanation/performance.md again, on a quiet machine; BESIDE=../before
+figures: ready ## measure the tables of docs/explanation/performance.md again, on a quiet machine
 	@$(BIN)/python -m bench --seconds 6 --rounds 3 $(MODELS) $(PERFORMANCE)
 	@$(BIN)/python -m bench --seconds 5 --rounds 4 --peers --concurrency 1,4,32 --files 200 --megapixels 12 $(MODELS) $(PERFORMANCE) --write README.md
-	@$(BIN)/python -m bench.tensors --seconds 6 --rounds 3 $(PERFORMANCE)
-ifdef BESIDE
-	@$(BIN)/python -m bench.feed --seconds 6 --rounds 3 --tree $(BESIDE) $(PERFORMANCE)
-	@$(BIN)/python -m bench.hot --seconds 4 --rounds 4 --beside $(BESIDE) $(PERFORMANCE)
-	@$(BIN)/python -m bench.large --seconds 8 --rounds 2 --beside $(BESIDE) $(PERFORMANCE)
-endif
-
-attack: ready ## send hostile requests to a running service and print what each costs; ARGS=--list
-	@$(BIN)/python -m bench.attack $(ARGS)
+	@$(BIN)/python -m bench.feed --seconds 6 --rounds 3 $(PERFORMANCE)
 
 fuzz: ready ## mutate images of every form; ARGS=http requests, ARGS=streams WebSockets; ARGS=--help
 	@$(BIN)/python -m tests.fuzz $(ARGS)

@@ -1,4 +1,4 @@
-"""The memory and the processor time that decoding an image may take, by its header; see `python -m bench.costs`."""
+"""The memory and the processor time that decoding an image may take, by its header."""
 
 from dataclasses import dataclass
 from math import ceil

@@ -29,7 +29,7 @@ class ImageFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatTraits:
-    """Properties of a format. Times are upper bounds on one core of a small server (`python -m bench.costs`)."""
+    """Properties of a format. Times are upper bounds on one core of a small server."""
 
     magic: bytes = rb"(?!)"
     """A regular expression for the beginning of a file."""

@@ -10,7 +10,7 @@ from gateway.errors import TooCostly
 SECONDS_PER_IMAGE = 0.005
 """Seconds that each file, and each frame with a result, adds to the account of its request."""
 SECONDS_PER_MEGABYTE = 0.4
-"""Seconds that each 1,000,000 bytes of a file add: several times the cost of photographs (`python -m bench.costs`)."""
+"""Seconds that each 1,000,000 bytes of a file add: several times the cost of photographs."""
 SECONDS_PER_MEGABYTE_OF_SLOW_CODECS = 2.0
 
 

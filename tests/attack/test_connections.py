@@ -5,8 +5,8 @@ import threading
 import httpx
 import pytest
 
-from bench.attack import connections, grpc_calls, streams
-from bench.attack.target import Case, ServiceOptions, Target
+from tests.attack import connections, grpc_calls, streams
+from tests.attack.target import Case, Target
 from tests.doubles.backend import PNG
 from tests.processes import Gateway, free_port
 
@@ -27,9 +27,8 @@ MOST_FAILED, MOST_FAILED_SHARE = 2, 0.05
 the reserve of 64 can be full of newcomers before a client that has connected sends its request."""
 ENDLESS = "slow-uploads-and-connections-without-end"
 """Connects thousands of times a second: the reserve of 64 is full before a health request in it has been read."""
-EVERYWHERE = [attack for attack in connections.CASES if attack.options == ServiceOptions() and attack.name != ENDLESS]
+EVERYWHERE = [attack for attack in connections.CASES if attack.name != ENDLESS]
 """One service gets them in turn, so each attack also tests that the one before it left nothing behind."""
-ON_STREAMS = [attack for attack in streams.CASES if attack.beside == "stream"]
 
 
 def serve_others(gateway: Gateway, ended: threading.Event) -> None:
@@ -60,7 +59,7 @@ def is_live(http: httpx.Client) -> bool:
         return False
 
 
-@pytest.mark.parametrize("attack", [*EVERYWHERE, *ON_STREAMS, *grpc_calls.CASES], ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", [*EVERYWHERE, *streams.CASES, *grpc_calls.CASES], ids=lambda attack: attack.name)
 def test_health_and_new_clients_are_served_during_an_attack(gateway: Gateway, attack: Case):
     offset = gateway.log.stat().st_size
     target = Target(

@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from bench.attack.parsers import SMALL_BMP
-from bench.attack.target import chunked, receive, summary
 from bench.http_load import form
+from tests.attack.parsers import SMALL_BMP
+from tests.attack.target import chunked, receive, summary
 from tests.processes import Gateway, wait_for
 
 pytestmark = pytest.mark.slow

@@ -10,18 +10,12 @@ from pathlib import Path
 import pytest
 import typer
 
-from bench.attack.beside import CLIENTS
-from bench.attack.families import FAMILIES, TITLES
-from bench.attack.measure import Cost
-from bench.attack.target import folded
-from bench.bulk import measure
 from bench.candidates import Load, compare, started
 from bench.http_load import HttpLoad, requests
 from bench.measurement import Measurement, Series, WrongAnswer, in_turns, percentile
 from bench.photos import Photo, coffee, unlike_any
 from bench.remote import Remote
 from bench.repository import main, set_field
-from bench.scale import Client, Overload, adding, gateway, one_slow, simulated
 from bench.services import Service, ServiceFailed, write_counts
 from bench.services import started as started_service
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
@@ -30,8 +24,7 @@ from gateway_local.hosts import free_port
 from gateway_local.memory_plan import machine_plan
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, SHIPPED_MODELS
 from tests.doubles.http import Asked, Reply, http_server
-from tests.processes import PROJECT, wait_for
-from tests.services import stub_service
+from tests.processes import wait_for
 from tests.settings import Settings
 
 
@@ -79,31 +72,6 @@ def test_disturbed_round_is_measured_again(quiet: float | None, attempts: int):
     )
     assert len(measured["a"]) == 2
     assert len(list(others)) == 3 - attempts
-
-
-async def test_gateway_uses_all_simulated_tritons():
-    with simulated(2, seconds=0.001) as tritons:
-        async with gateway(list(tritons.addresses), aperture=0) as (backend, members):
-            client = Client(backend)
-            await client.run(rate=50, seconds=0.5)
-            assert len(client.latencies) == client.sent > 0
-            assert client.failed == 0
-            assert all(replica.load.seconds is not None for replica in members.replicas)
-    row = await one_slow("round robin", 1.0, rate=40, seconds=0.5)
-    assert (len(row), row[0]) == (6, "round robin")
-
-
-async def test_gateways_delay_a_rule_that_divides_by_their_limits():
-    """By the images of each Triton, one is added at the same load, however many gateways there are."""
-    overload = Overload(tritons=1, images_per_triton=12, gateway_limit=16, rate=100.0)
-    one, three = [await adding(number, overload) for number in (1, 3)]
-
-    def images(cell: str) -> int:
-        return int(cell.partition(" ")[0])
-
-    by_limits, by_tritons = ([images(row[column]) for row in (one, three)] for column in (1, 2))
-    assert by_limits[1] > 2 * 0.7 * 16
-    assert max(by_tritons) < 2 * 0.7 * 16
 
 
 WORKERS = 2
@@ -201,53 +169,10 @@ def test_counts_are_written_for_other_checkouts(tmp_path):
     assert chosen.gpus or groups[1].count == chosen.networks
 
 
-def test_comparison_prints_a_ratio(capsys):
-    with stub_service() as url:
-        measure(url, images=20, rounds=2)
-    assert "of the throughput of one bulk request" in capsys.readouterr().out
-
-
 def test_generated_images_are_distinct_jpegs():
     photo = coffee().data
     assert unlike_any(photo) != unlike_any(photo)
     assert unlike_any(photo).startswith(b"\xff\xd8\xff\xfe")
-
-
-def test_every_attack_has_its_own_name_and_text():
-    cases = [case for cases in FAMILIES.values() for case in cases]
-    assert len({case.name for case in cases}) == len({case.what for case in cases}) == len(cases)
-    assert all(case.what and "\n" not in case.what and case.beside in CLIENTS for case in cases)
-    assert list(TITLES) == list(FAMILIES)
-    # Costly images are also sent as many as fit.
-    assert FAMILIES["n-fold"] == folded(FAMILIES["images"])
-    assert all(case.folded for case in FAMILIES["n-fold"])
-
-
-QUIET = {"memory": 0.0, "pause": 0.0, "p99": 1.0, "beside": 0.1, "alone": 0.1, "live": 0.1, "served": 0.1}
-
-
-@pytest.mark.parametrize(
-    ("cpu", "figures", "broken", "misses"),
-    [
-        (1.0, {}, {}, []),
-        (1.0, {"memory": 101e6}, {}, ["memory"]),
-        (1.0, {"pause": 0.051}, {}, ["pause"]),
-        (1.0, {"p99": 3.1}, {}, ["p99"]),
-        (1.0, {"live": 1.1, "served": 2.1}, {}, ["live", "served"]),
-        (1.0, {"served": 2.1, "alone": 0.8}, {}, []),
-        (1.2, {}, {"killed Triton": 1}, ["CPU", "killed Triton"]),
-    ],
-    ids=str,
-)
-def test_attack_that_exceeds_a_limit_or_breaks_a_promise_has_its_name(cpu, figures, broken, misses):
-    assert Cost(FAMILIES["grpc"][0], "", cpu, 1.0, {**QUIET, **figures}, broken).misses == misses
-
-
-def test_attacks_and_rows_of_their_document_correspond():
-    page = (PROJECT / "docs" / "explanation" / "attacks.md").read_text()
-    lines = page.partition("## What attacks cost")[2].splitlines()
-    rows = {cells[0] for line in lines if len(cells := line.strip("| ").split(" | ")) in {8, 10}}
-    assert rows - {"attack", "---"} == {case.what for cases in FAMILIES.values() for case in cases}
 
 
 CAT, DOG = Photo("cat.jpg", b"meow", "cat"), Photo("dog.jpg", b"woof", "dog")

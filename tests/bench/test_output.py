@@ -15,9 +15,9 @@ from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 PROJECT = DEFAULT_MODEL_REPOSITORY.parent
 TEXT = """\
 before
-<!-- bench.hot: begin -->
+<!-- bench.feed: begin -->
 old
-<!-- bench.hot: end -->
+<!-- bench.feed: end -->
 <!-- other: begin -->
 kept
 <!-- other: end -->
@@ -27,16 +27,10 @@ COMMANDS = {
     "docs/explanation/performance.md": {
         *(f"bench of {model}" for model in MODELS),
         "bench --peers",
-        *(f"bench --peers {model}" for model in MODELS),
         "bench.feed",
-        "bench.hot",
-        "bench.large",
-        "bench.tensors",
+        "bench.curve",
     },
     "README.md": {"bench --peers in brief"},
-    "docs/explanation/fidelity.md": {"bench.score_changes"},
-    "docs/explanation/attacks.md": {"make attack"},
-    "docs/guides/rollouts.md": {"bench.triton_deaths"},
 }
 
 
@@ -56,17 +50,17 @@ def series(rate: float, *, cpu_seconds: float = 1.0) -> Series:
 def test_table_replaces_the_one_between_its_markers(tmp_path):
     document = tmp_path / "page.md"
     document.write_text(TEXT)
-    put(document, "bench.hot", "| new |\n")
+    put(document, "bench.feed", "| new |\n")
     assert document.read_text() == TEXT.replace("old", "| new |")
-    put(document, "bench.hot", "old\n")
+    put(document, "bench.feed", "old\n")
     assert document.read_text() == TEXT
 
 
 def test_document_without_markers_is_unchanged(tmp_path):
     document = tmp_path / "page.md"
     document.write_text(TEXT)
-    with pytest.raises(NoMarkers, match=r"has no lines <!-- bench\.large: begin -->"):
-        put(document, "bench.large", "| new |\n")
+    with pytest.raises(NoMarkers, match=r"has no lines <!-- bench\.curve: begin -->"):
+        put(document, "bench.curve", "| new |\n")
     assert document.read_text() == TEXT
 
 

@@ -11,11 +11,11 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from bench.damage import damaged, outcome, refused_by_pillow
 from gateway.errors import ImageError
 from gateway.plugins import errors_of, installed
 from gateway_decoder.damage import DamageDetector
 from tests import encoders
+from tests.damaged_files import damaged, outcome, refused_by_pillow
 from tests.gateway_client.bulk.running import rows_of, run
 from tests.photos import photo, undecodable, unlike_any
 from tests.processes import Gateway

@@ -9,9 +9,9 @@ import random
 import re
 from base64 import b64encode
 
-from bench.attack.parsers import INFER, JSON, SMALL_BMP
-from bench.attack.target import MULTIPART, chunked, receive
 from bench.http_load import form
+from tests.attack.parsers import INFER, JSON, SMALL_BMP
+from tests.attack.target import MULTIPART, chunked, receive
 from tests.fuzz.mutations import mutate
 from tests.fuzz.service import Case, Report, Server, run_cases
 

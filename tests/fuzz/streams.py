@@ -12,8 +12,8 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from bench.attack.parsers import SMALL_BMP
 from gateway_plugins.streams.options import StreamParameters
+from tests.attack.parsers import SMALL_BMP
 from tests.fuzz.http import damage, split
 from tests.fuzz.service import BATCH, SECONDS_TO_END, Case, Report, Server, run_cases
 

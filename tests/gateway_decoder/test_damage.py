@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import gateway_decoder.damage
-from bench.damage import KINDS, damaged, jpegs, outcome, refused_by_pillow
 from gateway_decoder.damage import DamageDetector
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
+from tests.damaged_files import KINDS, damaged, jpegs, outcome, refused_by_pillow
 from tests.leaks import closing_descriptors
 from tests.photos import PHOTOS, photo
 from tests.samples import samples

@@ -6,7 +6,7 @@ import signal
 import pytest
 from websockets.sync.client import ClientConnection
 
-from bench.stream import PHOTO, picture
+from tests.cameras import PHOTO, picture
 from tests.processes import wait_for
 from tests.reliability.conftest import ready
 from tests.streaming import ask, opened

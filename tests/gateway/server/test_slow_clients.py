@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bench.attack.target import receive
+from tests.attack.target import receive
 from tests.doubles.backend import PNG
 from tests.doubles.program import PROGRAM
 from tests.processes import Gateway, running_gateway, wait_for

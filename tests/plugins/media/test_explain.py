@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from prometheus_client import REGISTRY
 
-from bench.damage import damaged, outcome
 from gateway.errors import InferenceFailed
 from gateway_decoder.damage import DamageDetector
 from gateway_plugins.media.explaining import PREVIEW_MASKS
 from tests.asking import encode
+from tests.damaged_files import damaged, outcome
 from tests.doubles.backend import PNG, Answer, by_image, picture, quarters, quarters_backend
 from tests.keys import key_of
 from tests.photos import photo

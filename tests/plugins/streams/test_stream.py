@@ -14,7 +14,6 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Close
 from websockets.sync.client import ClientConnection, connect
 
-from bench.costly_files import progressive_jpeg_of_many_scans
 from gateway.errors import InferenceFailed, ModelUnavailable
 from gateway.inference.selection import Selection
 from gateway.limits import pool_clients
@@ -23,6 +22,7 @@ from gateway_plugins.keys.key_file import add_key, remove_key
 from gateway_plugins.streams import session
 from gateway_plugins.streams.held_label import HeldLabel
 from gateway_plugins.streams.session import TEXTS_PER_SECOND
+from tests.costly_files import progressive_jpeg_of_many_scans
 from tests.doubles.backend import StubBackend, frame, frame_backend
 from tests.keys import key_of
 from tests.processes import listens, wait_for

@@ -21,7 +21,9 @@ from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 from tritonclient.grpc import service_pb2
 
-from bench.attack.http2 import (
+from gateway_plugins.keys.key_file import add_key
+from gateway_plugins.keys.quota import read_quota
+from tests.attack.http2 import (
     CHECK,
     CONTINUATION,
     DATA,
@@ -37,8 +39,6 @@ from bench.attack.http2 import (
     goaway_after,
     prefixed,
 )
-from gateway_plugins.keys.key_file import add_key
-from gateway_plugins.keys.quota import read_quota
 from tests.doubles.backend import PNG
 from tests.doubles.program import PROGRAM
 from tests.plugins.oip.grpc_api.serving import request

@@ -7,20 +7,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from bench.attack.target import ServiceOptions, Target, cases, repeated
 from gateway_local.hosts import LOOPBACK
+from tests.attack.target import Target, cases, repeated
 
 PORT = 18_397
 """The port of the hostile host, which the attacked service may use."""
 HOST = f"http://{LOOPBACK}:{PORT}"
 BIND_SECONDS = 60.0
-OPTIONS = ServiceOptions(
-    settings=(
-        ("fetch_urls", f"{HOST}/,http://*"),
-        ("fetch_networks", f"{LOOPBACK}/32"),
-        ("fetch_timeout_seconds", 2),
-    )
-)
+SETTINGS = {
+    "fetch_urls": f"{HOST}/,http://*",
+    "fetch_networks": f"{LOOPBACK}/32",
+    "fetch_timeout_seconds": 2,
+}
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: image/jpeg\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 Send = Callable[[socket.socket], None]
@@ -87,7 +85,6 @@ def post_urls(target: Target, urls: Sequence[str]) -> str:
 
 def _fetch(target: Target, send: Send, count: int = 20) -> str:
     """Let the service fetch images from a hostile host."""
-    target.traffic.files += count
     with hostile_host(send):
         return post_urls(target, [f"{HOST}/{number}.jpg" for number in range(count)])
 
@@ -112,6 +109,5 @@ CASES = cases(
      lambda target: _fetch(target, _endless(CHUNKED + b"0\r\n", b"a:b\r\n"))),
     ("redirects-without-end", "Hosts that redirect to themselves",
      lambda target: _fetch(target, _endless(b"HTTP/1.1 302 x\r\nLocation: /x\r\n\r\n", b"x"), count=100)),
-    options=OPTIONS,
 )
 # fmt: on

@@ -1,12 +1,9 @@
 """Makes image files that follow the letter of their formats and cost more than they seem to."""
 
 import io
-import itertools
 import struct
-import tempfile
 import zlib
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -88,59 +85,8 @@ def png_with_texts(count: int, nbytes: int = 8_000_000) -> bytes:
 
 
 @cache
-def jpeg2000(side: int, tile: int) -> bytes:
-    """A JPEG 2000 of one gray, a few bytes a tile."""
-    file = io.BytesIO()
-    Image.new("RGB", (side, side), (128, 128, 128)).save(file, "JPEG2000", tile_size=(tile, tile))
-    return file.getvalue()
-
-
-@cache
-def gif_of_frames(side: int, frames: int) -> bytes:
-    """An animation whose frames have few bytes and many pixels."""
-    pictures = [Image.new("P", (side, side), number % 2) for number in range(2)]
-    file = io.BytesIO()
-    pictures[0].save(
-        file, "GIF", save_all=True, append_images=list(itertools.islice(itertools.cycle(pictures), frames))
-    )
-    return file.getvalue()
-
-
-@cache
-def webp_lossless(width: int, height: int) -> bytes:
-    """A lossless WebP of one colour: a few hundred bytes, whatever its number of pixels."""
-    file = io.BytesIO()
-    Image.new("RGB", (width, height)).save(file, "WEBP", lossless=True, method=0)
-    return file.getvalue()
-
-
-@cache
 def gif_of_patches(side: int, frames: int) -> bytes:
     """A GIF of `side` × `side` pixels whose frames each draw one pixel, in 15 bytes."""
     size = struct.pack("<HH", side, side)
     screen = b"GIF89a" + size + b"\x80\0\0" + bytes(6)
     return screen + (b"," + bytes(4) + b"\1\0\1\0\0" + b"\2\2\x4c\1\0") * frames + b";"
-
-
-@cache
-def black_video(width: int, height: int, frames: int) -> bytes:
-    """A black MPEG-4 video: some bytes a frame."""
-    import cv2
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "black.mp4"
-        writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 25, (width, height))
-        picture = np.zeros((height, width, 3), np.uint8)
-        for _ in range(frames):
-            writer.write(picture)
-        writer.release()
-        return path.read_bytes()
-
-
-@cache
-def large_photo(width: int, height: int) -> bytes:
-    """A baseline JPEG of smooth noise."""
-    noise = np.random.default_rng(2).integers(0, 255, (height // 32, width // 32, 3), np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(noise).resize((width, height), Image.Resampling.BILINEAR).save(file, "JPEG", quality=80)
-    return file.getvalue()

@@ -1,15 +1,13 @@
-"""Simulated cameras for a running gateway: `python -m bench.stream URL`; --minutes runs a soak test of short streams.
+"""Simulated cameras that send unique frames to a running gateway, and check what a client sees.
 
-Every frame is unique, so that no cache answers. The checks are those of a client: the responses are in order, the
-numbers of dropped frames explain the gaps, and the time from a frame to its response is measured.
+The responses are in order, the numbers of dropped frames explain the gaps, and the time from a frame to its response
+is measured.
 """
 
-import argparse
 import asyncio
 import json
 import random
 import re
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,8 +28,6 @@ LEFT = (
     "gateway_decoding_bytes",
 )
 """Metrics that must be 0 once all streams have ended."""
-SHOWN = ("gateway_connections", "process_open_fds", "process_resident_memory_bytes")
-"""Metrics printed before and after the run."""
 
 
 @dataclass
@@ -135,59 +131,7 @@ async def soak(url: str, *, streams: int, fps: float, seconds: float, each_secon
 
 
 def gauges(url: str) -> dict[str, float]:
-    """The values of the gateway's metrics in LEFT and SHOWN, by name."""
+    """The values of the gateway's metrics in LEFT, by name."""
     text = httpx.get(f"{url}/metrics", timeout=60).text
-    found = {name: re.search(rf"^{name} (\S+)$", text, re.MULTILINE) for name in (*LEFT, *SHOWN)}
+    found = {name: re.search(rf"^{name} (\S+)$", text, re.MULTILINE) for name in LEFT}
     return {name: float(match[1]) for name, match in found.items() if match}
-
-
-def report(all_seen: Sequence[Seen]) -> str:
-    """A summary of the streams in a few lines."""
-    seconds = sorted(value for seen in all_seen for value in seen.seconds) or [0.0]
-    answered = [len(seen.frames) for seen in all_seen]
-    faults = [fault for seen in all_seen for fault in seen.faults]
-    lines = [
-        f"{len(all_seen)} streams: {sum(seen.sent for seen in all_seen)} frames sent, {sum(answered)} answered, "
-        f"{sum(seen.dropped for seen in all_seen)} dropped, {sum(seen.failed for seen in all_seen)} failed, "
-        f"{sum(seen.restarted for seen in all_seen)} sequences begun again, "
-        f"{sum(seen.unsteadied for seen in all_seen)} answers without one",
-        f"answered of a stream: {min(answered)} to {max(answered)}",
-        f"age of an answer: p50 {seconds[len(seconds) // 2] * 1e3:.0f} ms, "
-        f"p99 {seconds[len(seconds) * 99 // 100] * 1e3:.0f} ms, most {seconds[-1] * 1e3:.0f} ms",
-        *faults[:10],
-    ]
-    return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns 1 if a stream failed or a metric of LEFT does not return to 0."""
-    parser = argparse.ArgumentParser(prog="python -m bench.stream", description=__doc__)
-    parser.add_argument("url", help="a running gateway, such as http://127.0.0.1:8080")
-    parser.add_argument("--streams", type=int, default=16)
-    parser.add_argument("--fps", type=float, default=10.0, help="frames a second of each stream")
-    parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--minutes", type=float, help="in place of --seconds: streams open and close for this time")
-    given = parser.parse_args(arguments)
-    before = gauges(given.url)
-    options = {"streams": given.streams, "fps": given.fps}
-    if given.minutes is None:
-        all_seen = asyncio.run(cameras(given.url, seconds=given.seconds, **options))
-    else:
-        all_seen = asyncio.run(soak(given.url, seconds=60 * given.minutes, **options))
-    print(report(all_seen))
-    ends = time.monotonic() + CLOSING_SECONDS
-    while left := {name: value for name, value in gauges(given.url).items() if value and name in LEFT}:
-        if time.monotonic() > ends:
-            break
-        time.sleep(0.2)
-    after = gauges(given.url)
-    for name in SHOWN:
-        if name in before and name in after:  # several workers have no figures of one process
-            size, unit = (2**20, " MiB") if name.endswith("_bytes") else (1, "")
-            print(f"{name}: {before[name] / size:.0f}{unit} before, {after[name] / size:.0f}{unit} after")
-    print(f"left behind: {left or 'nothing'}")
-    return 1 if left or any(seen.faults for seen in all_seen) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

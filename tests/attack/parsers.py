@@ -3,8 +3,8 @@
 import itertools
 from collections.abc import Iterable
 
-from bench.attack.target import MULTIPART, Target, cases, repeated
 from bench.http_load import BOUNDARY
+from tests.attack.target import MULTIPART, Target, cases, repeated
 
 JSON = "application/json"
 INFER = "/v2/models/ensemble_model/infer"

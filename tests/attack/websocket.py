@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from types import TracebackType
 
-from bench.attack.target import Target
+from tests.attack.target import Target
 
 CONTINUATION, TEXT, BINARY, CLOSE, PING = 0, 1, 2, 8, 9
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
@@ -18,7 +18,6 @@ NO_CODE = 1005
 
 def handshake(target: Target, path: str = "/stream", *headers: str) -> bytes:
     """A request that opens a WebSocket; `headers` follow the required ones."""
-    target.traffic.streams += 1
     upgrade = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13", f"Sec-WebSocket-Key: {KEY}")
     return target.head(f"GET {path}", *upgrade, *headers)
 

@@ -8,38 +8,17 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
-from bench.attack.http2 import RawClient
 from bench.http_load import BOUNDARY, form
+from tests.attack.http2 import RawClient
 
 SECONDS = 60.0
 MAX_FILES = 1_000
 """Files of one request, as the gateway's default."""
-SLOW_CODECS = (".avif", ".heic", ".jp2", ".mp4")
-"""Suffixes of files with a higher allowance for each byte, as in the gateway's account."""
 PART_BYTES = 150
 """The most bytes that a file adds to a form beyond its data."""
 MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
-
-
-class PromiseBroken(Exception):
-    """The service broke one of its promises; the message has the details."""
-
-
-@dataclass(slots=True)
-class Traffic:
-    """Counts what an attack sent: connections, requests, streams among them, bytes, and files.
-
-    `slow_bytes` are those of files in SLOW_CODECS.
-    """
-
-    connections: int = 0
-    requests: int = 0
-    streams: int = 0
-    nbytes: int = 0
-    files: int = 0
-    slow_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +26,8 @@ class Target:
     """A gateway at an address, and the size of the attacks on it.
 
     `max_connections` and `max_streams` are those of one of its `workers`; an attack that keeps them does so for
-    `hold_seconds`. `clients` is the number of connections of an attack that does not keep them. `key` is an API key of
-    the attacker where the service needs one. `folded` makes each form as large as one request may be, by repeating its
-    files.
+    `hold_seconds`. `clients` is the number of connections of an attack that does not keep them. `folded` makes each
+    form as large as one request may be, by repeating its files.
     """
 
     host: str
@@ -61,14 +39,11 @@ class Target:
     max_streams: int = 64
     hold_seconds: float = 6.0
     clients: int = 400
-    key: str = ""
     folded: bool = False
-    traffic: Traffic = field(default_factory=Traffic)
 
     def connect(self, port: int = 0, *, receive_bytes: int = 0) -> socket.socket:
-        """Open a connection that counts the bytes it sends; `receive_bytes` limits what it takes without a read."""
-        connection = CountingSocket(self.traffic)
-        self.traffic.connections += 1
+        """Open a connection; `receive_bytes` limits what it takes without a read."""
+        connection = socket.socket()
         connection.settimeout(SECONDS)
         if receive_bytes:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
@@ -93,17 +68,11 @@ class Target:
     def http2(self, *, window: int = 65_535) -> Iterator[RawClient]:
         """Open a connection to the port for gRPC. With `window=0` the client reads no response."""
         with self.connect(self.grpc_port) as connection:
-            client = RawClient(connection, window=window, key=self.key)
-            try:
-                yield client
-            finally:
-                self.traffic.requests += client.calls
+            yield RawClient(connection, window=window)
 
     def head(self, line: str, *headers: str) -> bytes:
-        """The head of a request, with the attacker's API key."""
-        self.traffic.requests += 1
-        key = [f"X-API-Key: {self.key}"] if self.key else []
-        return "\r\n".join([f"{line} HTTP/1.1", "Host: x", *key, *headers, "\r\n"]).encode("latin-1")
+        """The head of a request."""
+        return "\r\n".join([f"{line} HTTP/1.1", "Host: x", *headers, "\r\n"]).encode("latin-1")
 
     def raw(self, pieces: Iterable[bytes]) -> str:
         """Send bytes as they are; returns a summary of the first response."""
@@ -124,69 +93,27 @@ class Target:
     def post_files(self, files: Iterable[bytes], query: str = "", name: str = "x.jpg", *headers: str) -> str:
         """Send files in one form."""
         sent = list(_as_many_as_fit(list(files), self.nbytes) if self.folded else files)
-        self.traffic.files += len(sent)
-        self.traffic.slow_bytes += sum(map(len, sent)) if name.endswith(SLOW_CODECS) else 0
         return self.post(f"/predict{query}", b"".join(form(sent, name)), MULTIPART, *headers)
 
 
-class CountingSocket(socket.socket):
-    """A TCP connection that adds what it sends to the attack's traffic."""
-
-    def __init__(self, traffic: Traffic) -> None:
-        super().__init__(socket.AF_INET, socket.SOCK_STREAM)
-        self._traffic = traffic
-
-    def sendall(self, data: bytes, flags: int = 0) -> None:  # type: ignore[override]  # bytes are all that is sent here
-        """Send all of it."""
-        self._traffic.nbytes += len(data)
-        super().sendall(data, flags)
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceOptions:
-    """How the attacked service is started."""
-
-    settings: tuple[tuple[str, object], ...] = ()
-    keys: int = 0
-    """API keys that the service knows, of which the attacker and the well-behaved client have one each; 0 for none."""
-    quota: str = ""
-    """Options of the attacker's key, such as rate=5/s."""
-    max_open_files: int = 0
-    """`ulimit -n`; 0 leaves it as it is."""
-    slow_names: bool = False
-    """Whether names under SLOW_DOMAIN never resolve."""
-
-
 Send = Callable[[Target], str]
-"""Sends an attack and returns a summary of the answer; raises PromiseBroken."""
+"""Sends an attack and returns a summary of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An attack: its name, what it sends, and how. What must hold is the same for all: see bench.attack.measure."""
+    """An attack: its name, what it sends, and how."""
 
     name: str
     what: str
     send: Send
-    beside: str = "predict"
-    """What the well-behaved client asks for: one of bench.attack.beside.CLIENTS."""
-    options: ServiceOptions = ServiceOptions()
     folded: bool = False
     """Whether its files are repeated up to the limits of one request."""
 
 
-def cases(
-    *rows: tuple[str, str, Send], beside: str = "predict", options: ServiceOptions = ServiceOptions()
-) -> list[Case]:
-    """Cases by name, what they send, and how, with equal options."""
-    return [Case(*row, beside, options) for row in rows]
-
-
-def folded(those: Iterable[Case]) -> list[Case]:
-    """The same cases, with as many copies of their files as one request may have."""
-    return [
-        replace(case, name=f"{case.name}-n-fold", what=f"{case.what}: as many as fit", folded=True) for case in those
-    ]
+def cases(*rows: tuple[str, str, Send]) -> list[Case]:
+    """Cases by name, what they send, and how."""
+    return [Case(*row) for row in rows]
 
 
 def chunked(pieces: Iterable[bytes]) -> Iterator[bytes]:

@@ -1,15 +1,8 @@
-"""How many damaged JPEGs are noticed: `python -m bench.damage`.
+"""JPEGs with flipped bits: baseline, progressive and with restart markers; and what Pillow and the service notice."""
 
-Bits are flipped in the compressed data of JPEGs of three kinds: baseline, progressive, and with restart markers. The
-table compares what Pillow refuses with what the preprocessor and the decoders notice, and counts sound images that are
-marked.
-"""
-
-import argparse
 import io
 import random
 import warnings
-from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -65,27 +58,3 @@ def outcome(detector: DamageDetector) -> Callable[[bytes], str]:
         return "refused" if decoded is None else "marked" if detector.damaged else "not noticed"
 
     return of
-
-
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=300, help="damaged images of each kind")
-    count = parser.parse_args().count
-    generator, of = random.Random(1), outcome(DamageDetector())
-    columns = "refused | marked | not noticed | Pillow refuses | of these not noticed | sound, marked"
-    print(f"| {count} damaged JPEGs each | {columns} |")
-    print("|---|---|---|---|---|---|---|")
-    for kind in KINDS:
-        sound = jpegs(count, kind, generator)
-        broken = [damaged(data, generator) for data in sound]
-        found = [of(data) for data in broken]
-        by_pillow = [known for data, known in zip(broken, found, strict=True) if refused_by_pillow(data)]
-        counts, marked = Counter(found), sum(of(data) != "not noticed" for data in sound)
-        cells = [counts[each] for each in ("refused", "marked", "not noticed")]
-        cells += [len(by_pillow), by_pillow.count("not noticed"), marked]
-        print(f"| {kind} | {' | '.join(map(str, cells))} |")
-
-
-if __name__ == "__main__":
-    main()

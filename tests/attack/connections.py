@@ -9,12 +9,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from bench import costly_files as files
-from bench.attack.parsers import SMALL_BMP
-from bench.attack.target import (
+from bench.http_load import BOUNDARY, form
+from tests import costly_files as files
+from tests.attack.parsers import SMALL_BMP
+from tests.attack.target import (
     MULTIPART,
-    Case,
-    ServiceOptions,
     Target,
     cases,
     counted,
@@ -22,8 +21,7 @@ from bench.attack.target import (
     repeated,
     summary,
 )
-from bench.attack.websocket import handshake
-from bench.http_load import BOUNDARY, form
+from tests.attack.websocket import handshake
 
 BEYOND = 10
 DRIP_SECONDS = 0.5
@@ -31,8 +29,6 @@ RECENT = 200
 """Connections that a client keeps while it opens new ones."""
 PUSHED_BYTES = 300 << 20
 PUSH_SECONDS = 3.0
-FEW = ServiceOptions(max_open_files=256)
-"""`ulimit -n` of the service: its own files and the calls to Triton take some of them."""
 PART = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="f"; filename="x.jpg"\r\n\r\n'.encode()
 UPGRADE = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAA")
 LEAVES_WITH_A_RESET = socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
@@ -122,7 +118,7 @@ def _dripping(target: Target, head: Callable[[], bytes], count: int) -> str:
 
 def _drop(connection: socket.socket) -> bool:
     """Send a byte; returns whether the connection is still open."""
-    connection.setblocking(False)  # noqa: FBT003  # as the standard library has it
+    connection.setblocking(False)  # as the standard library has it
     try:
         connection.recv(1, socket.MSG_PEEK)  # the end of the stream, or an answer before the end of the request
     except BlockingIOError:
@@ -200,55 +196,45 @@ def _left(target: Target, request: Callable[[], bytes], count: int, seconds: flo
 
 
 # fmt: off
-CASES: list[Case] = [
-    *cases(
-        ("stalled-uploads", "Thirteen uploads that stop after 19 MB each",
-         lambda target: _stalled(target, 13, target.nbytes * 19 // 20)),
-        ("dripping-part", "One part of 240 MB, too large by far, whose client then drips",
-         lambda target: _stalled(target, 1, target.nbytes * 12, drips=True)),
-        ("dripping-uploads", "Two hundred uploads that drip a byte at a time",
-         lambda target: _stalled(target, 200, 1_000, drips=True)),
-        ("idle-connections", "More connections than the limit without a request",
-         lambda target: _held(target, b"")),
-        ("half-handshakes", "More connections than the limit send a WebSocket handshake without its last line",
-         lambda target: _held(target, lambda: handshake(target)[:-2])),
-        ("upgrades-with-a-body", "More connections than the limit ask for a stream, announce a body and never send it",
-         lambda target: _held(target, lambda: _upgrade(target, "Content-Length: 5"))),
-        ("slow-uploads-everywhere",
-         "More slow uploads than the connection limit, each of which reconnects when it is closed",
-         lambda target: _dripping(target, lambda: _upload(target), enough(target))),
-        ("slow-uploads-and-connections-without-end",
-         "As many slow uploads beside a client that connects as fast as it can, sends nothing, and leaves",
-         _slow_uploads_beside_connections_without_end),
-        ("slow-headers-everywhere",
-         "More connections than the limit send headers that do not end, and reconnect when closed",
-         lambda target: _dripping(target, lambda: target.head("GET /health/live")[:-2] + b"A: ", enough(target))),
-        ("unread-answers-everywhere",
-         "More clients than the connection limit request sixteen large documents each and read none",
-         lambda target: _held(target, lambda: target.head("GET /openapi.json") * 16, receive_bytes=4_096)),
-        ("health-requests-everywhere",
-         "More connections than the limit request /health/live repeatedly and read no response",
-         _health_requests_everywhere),
-        ("unread-predictions", "Thirty clients that ask for large answers and do not read them",
-         lambda target: _held(target, lambda: _form(target, *[SMALL_BMP] * 90, query="?top_k=1000"), 30,
-                              receive_bytes=4_096)),
-        ("upgrade-that-sends-its-body", "One WebSocket handshake with a chunked body of 300 MiB",
-         lambda target: _pushed(target, _upgrade(target, "Transfer-Encoding: chunked"),
-                                b"8000\r\n" + bytes(0x8000) + b"\r\n")),
-        ("clients-that-leave", "Sixty clients that send an image which decodes slowly, and leave",
-         lambda target: _left(target, lambda: _form(target, files.black_png(7_000)), 60, 0.02)),
-        ("handshakes-that-are-reset", "Four hundred clients open a stream and reset the connection at once",
-         lambda target: _left(target, lambda: handshake(target), target.clients)),
-        ("requests-at-once", "A hundred requests at once with twenty images each",
-         lambda target: _held(target, lambda: _form(target, *[SMALL_BMP] * 20), 100)),
-    ),
-    *cases(
-        ("more-uploads-than-files", "Four hundred slow uploads to a service that may have 256 open files",
-         lambda target: _dripping(target, lambda: _upload(target), 400)),
-        ("more-connections-than-files",
-         "Four hundred connections without a request to a service that may have 256 open files",
-         lambda target: _held(target, b"", 400)),
-        options=FEW,
-    ),
-]
+CASES = cases(
+    ("stalled-uploads", "Thirteen uploads that stop after 19 MB each",
+     lambda target: _stalled(target, 13, target.nbytes * 19 // 20)),
+    ("dripping-part", "One part of 240 MB, too large by far, whose client then drips",
+     lambda target: _stalled(target, 1, target.nbytes * 12, drips=True)),
+    ("dripping-uploads", "Two hundred uploads that drip a byte at a time",
+     lambda target: _stalled(target, 200, 1_000, drips=True)),
+    ("idle-connections", "More connections than the limit without a request",
+     lambda target: _held(target, b"")),
+    ("half-handshakes", "More connections than the limit send a WebSocket handshake without its last line",
+     lambda target: _held(target, lambda: handshake(target)[:-2])),
+    ("upgrades-with-a-body", "More connections than the limit ask for a stream, announce a body and never send it",
+     lambda target: _held(target, lambda: _upgrade(target, "Content-Length: 5"))),
+    ("slow-uploads-everywhere",
+     "More slow uploads than the connection limit, each of which reconnects when it is closed",
+     lambda target: _dripping(target, lambda: _upload(target), enough(target))),
+    ("slow-uploads-and-connections-without-end",
+     "As many slow uploads beside a client that connects as fast as it can, sends nothing, and leaves",
+     _slow_uploads_beside_connections_without_end),
+    ("slow-headers-everywhere",
+     "More connections than the limit send headers that do not end, and reconnect when closed",
+     lambda target: _dripping(target, lambda: target.head("GET /health/live")[:-2] + b"A: ", enough(target))),
+    ("unread-answers-everywhere",
+     "More clients than the connection limit request sixteen large documents each and read none",
+     lambda target: _held(target, lambda: target.head("GET /openapi.json") * 16, receive_bytes=4_096)),
+    ("health-requests-everywhere",
+     "More connections than the limit request /health/live repeatedly and read no response",
+     _health_requests_everywhere),
+    ("unread-predictions", "Thirty clients that ask for large answers and do not read them",
+     lambda target: _held(target, lambda: _form(target, *[SMALL_BMP] * 90, query="?top_k=1000"), 30,
+                          receive_bytes=4_096)),
+    ("upgrade-that-sends-its-body", "One WebSocket handshake with a chunked body of 300 MiB",
+     lambda target: _pushed(target, _upgrade(target, "Transfer-Encoding: chunked"),
+                            b"8000\r\n" + bytes(0x8000) + b"\r\n")),
+    ("clients-that-leave", "Sixty clients that send an image which decodes slowly, and leave",
+     lambda target: _left(target, lambda: _form(target, files.black_png(7_000)), 60, 0.02)),
+    ("handshakes-that-are-reset", "Four hundred clients open a stream and reset the connection at once",
+     lambda target: _left(target, lambda: handshake(target), target.clients)),
+    ("requests-at-once", "A hundred requests at once with twenty images each",
+     lambda target: _held(target, lambda: _form(target, *[SMALL_BMP] * 20), 100)),
+)
 # fmt: on

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 from h2.exceptions import ProtocolError
+from tritonclient.grpc import service_pb2
 
-from bench.attack.beside import grpc_request
-from bench.attack.connections import answers, enough
-from bench.attack.http2 import (
+from tests.attack.connections import answers, enough
+from tests.attack.http2 import (
     CHECK,
     CONTINUATION,
     HEADERS,
@@ -22,8 +22,8 @@ from bench.attack.http2 import (
     frame,
     prefixed,
 )
-from bench.attack.parsers import SMALL_BMP
-from bench.attack.target import Target, cases, counted
+from tests.attack.parsers import SMALL_BMP
+from tests.attack.target import Target, cases, counted
 
 MIB = 2**20
 READY = "/inference.GRPCInferenceService/ServerReady"
@@ -31,7 +31,18 @@ CALLS = 300
 """More calls than GATEWAY_GRPC_MAX_CALLS."""
 UPLOADS = 64
 SILENT_SECONDS = 1 / 60
-_IMAGE = grpc_request(SMALL_BMP).SerializeToString()
+
+
+def _infer_request(image: bytes) -> service_pb2.ModelInferRequest:
+    """A request for the best class of an image."""
+    message = service_pb2.ModelInferRequest(model_name="ensemble_model")
+    message.inputs.add(name="IMAGE", datatype="BYTES", shape=[1])
+    message.raw_input_contents.append(len(image).to_bytes(4, "little") + image)
+    message.outputs.add(name="PREDICTION").parameters["classification"].int64_param = 1
+    return message
+
+
+_IMAGE = _infer_request(SMALL_BMP).SerializeToString()
 GONE = (Ended, OSError, ProtocolError)
 """What a client meets whose connection the service has closed."""
 
@@ -125,6 +136,5 @@ CASES = cases(
      lambda target: _endless(target, frame(HEADERS, 0, 1, b"\0"), frame(CONTINUATION, 0, 1) * 1_000, MIB)),
     ("grpc-pings", "Pings without end",
      lambda target: _endless(target, b"", frame(PING, 0, 0, bytes(8)) * 1_000)),
-    beside="grpc",
 )
 # fmt: on
